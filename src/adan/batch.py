@@ -1,0 +1,50 @@
+"""The tensors that one engine updates together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from adan.scalars import Options, Signals
+
+
+class Batch(NamedTuple):
+    """Parameters of one group, their gradients and states, as parallel lists. Complex tensors come as views of reals."""
+
+    options: Options
+    params: list[Tensor]
+    grads: list[Tensor]
+    exp_avgs: list[Tensor]
+    exp_avg_diffs: list[Tensor]
+    exp_avg_sqs: list[Tensor]
+    prev_grads: list[Tensor]
+    steps: list[Tensor]
+
+    @classmethod
+    def empty(cls, options: Options) -> Batch:
+        return cls(options, [], [], [], [], [], [], [])
+
+    def tensors(self) -> tuple[list[Tensor], ...]:
+        return self[1:]
+
+    def select(self, indices: Iterable[int]) -> Batch:
+        chosen = list(indices)
+        return Batch(self.options, *([tensors[i] for i in chosen] for tensors in self.tensors()))
+
+    def as_real(self) -> Batch:
+        if not any(p.is_complex() for p in self.params):
+            return self
+        views = ([torch.view_as_real(x) if x.is_complex() else x for x in tensors] for tensors in self.tensors())
+        return Batch(self.options, *views)
+
+
+#: The signature of every engine: one step of every batch, on one device.
+Engine: TypeAlias = Callable[[list[Batch], Signals], None]
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """fp64 for fp64, else fp32: states are kept, and every step is computed, in this type."""
+    return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32

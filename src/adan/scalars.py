@@ -1,0 +1,139 @@
+"""The numbers of one step: what Algorithm 1 multiplies its tensors with.
+
+This is the only file that knows how the coefficients depend on the step count: the de-bias, the paper's footnote for the
+first two gradients, the two forms of weight decay. Engines only multiply.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+#: A coefficient: a plain number, or a 0-dim tensor when it is decided on the device.
+Number: TypeAlias = float | Tensor
+
+#: Added to the gradient norm before the division, as `torch.nn.utils.clip_grad_norm_` does.
+CLIP_EPS = 1e-6
+
+
+class Options(NamedTuple):
+    """The options of a parameter group that enter the arithmetic."""
+
+    lr: Number
+    betas: tuple[float, float, float]
+    eps: float
+    weight_decay: float
+    max_grad_norm: float
+    no_prox: bool
+    bias_correction: bool
+    maximize: bool
+
+    @classmethod
+    def of(cls, group: dict[str, Any]) -> Options:
+        lr = group["lr"]
+        if isinstance(lr, Tensor):
+            lr = lr.reshape(())
+            # Reading a number in host memory costs nothing; in device memory it would be a synchronisation.
+            if lr.device.type == "cpu" and not lr.requires_grad and not torch.compiler.is_compiling():
+                lr = lr.item()
+        return cls(lr, *(group[name] for name in cls._fields[1:]))
+
+
+class Signals(NamedTuple):
+    """What is known of all gradients of a step together."""
+
+    norm: Tensor | None = None  #: the global norm of the gradients as they are, when a group clips
+    grad_scale: Tensor | None = None  #: the loss scale that the gradients still carry
+    skip: Tensor | None = None  #: 1: this step must change nothing; 0: it goes ahead. None: it goes ahead
+
+    def to(self, device: torch.device) -> Signals:
+        # A copy to the host must be waited for before the host reads it; a copy to a device is ordered by its stream.
+        wait_free = device.type != "cpu"
+        return Signals(*(x.to(device, non_blocking=wait_free) if isinstance(x, Tensor) else x for x in self))
+
+
+class Scalars(NamedTuple):
+    """The coefficients of one step of one parameter. In the notation of ``docs/algorithm.md``::
+
+        g = grad_scale·grad              d = has_prev·(g − g_prev)
+        m += w_m·(g − m)                 v += w_v·(d − v)               n += w_n·((g + lookahead·d)² − n)
+        θ  = shrink·(keep·θ − (step_m·m + step_v·v) / (root_n·√n + eps))
+    """
+
+    grad_scale: Number
+    has_prev: Number
+    lookahead: float
+    w_m: Number
+    w_v: Number
+    w_n: Number
+    step_m: Number
+    step_v: Number
+    root_n: Number
+    eps: Number
+    keep: Number
+    shrink: Number
+
+
+def grad_scale(options: Options, signals: Signals) -> Number:
+    """c: the clip coefficient, 1 / the loss scale and the sign of `maximize`, as one factor."""
+    c: Number = 1.0 if signals.grad_scale is None else 1.0 / signals.grad_scale
+    if options.max_grad_norm > 0:
+        assert signals.norm is not None
+        clip = options.max_grad_norm / (signals.norm * c + CLIP_EPS)
+        c = c * clip.clamp(max=1.0)
+    return -c if options.maximize else c
+
+
+def step_scalars(options: Options, signals: Signals, t: Number) -> Scalars:
+    """The coefficients of a parameter's `t`-th gradient, `t` ≥ 1. A tensor `t` gives tensors, and nothing is read back."""
+    b1, b2, b3 = options.betas
+    lr = options.lr
+    run = 1.0 if signals.skip is None else 1.0 - signals.skip
+    has_prev = _is_after(t, 1)
+
+    if options.bias_correction:
+        w_m, w_v, w_n = 1 - b1, 1 - b2, 1 - b3
+        debias_m, debias_v, debias_n = _debias(b1, t), _debias(b2, t), _debias(b3, t)
+    else:
+        # The footnote of Algorithm 1: m0 = g0, n0 = g0², v1 = g1 − g0. A weight of 1 makes the average the value itself.
+        w_m, w_v, w_n = 1 - b1 * has_prev, 1 - b2 * _is_after(t, 2), 1 - b3 * has_prev
+        debias_m = debias_v = debias_n = 1.0
+
+    decay = lr * options.weight_decay * run
+    return Scalars(
+        grad_scale=grad_scale(options, signals),
+        has_prev=has_prev,
+        lookahead=b2,
+        w_m=w_m * run,
+        w_v=w_v * run,
+        w_n=w_n * run,
+        step_m=lr * run / debias_m,
+        step_v=lr * run * b2 / debias_v,
+        root_n=debias_n**-0.5,
+        # A skipped step divides zero by the denominator: keep it away from zero even where eps = 0.
+        eps=options.eps if signals.skip is None else options.eps + signals.skip,
+        keep=1 - decay if options.no_prox else 1.0,
+        shrink=1.0 if options.no_prox else 1 / (1 + decay),
+    )
+
+
+def next_count(step: Tensor, dtype: torch.dtype) -> Number:
+    """The count of the gradient at hand: a number where the counter lies in host memory, else a tensor."""
+    if step.device.type == "cpu" and not torch.compiler.is_compiling():
+        return step.item() + 1
+    return (step + 1).to(dtype)
+
+
+def _is_after(t: Number, when: int) -> Number:
+    return (t > when).to(t.dtype) if isinstance(t, Tensor) else float(t > when)
+
+
+def _debias(b: float, t: Number) -> Number:
+    """1 − bᵗ, through expm1: at b = 0.999 and t = 1 the plain difference has lost four digits in fp32."""
+    if b == 0.0:
+        return 1.0
+    exponent = t * math.log(b)
+    return -torch.expm1(exponent) if isinstance(exponent, Tensor) else -math.expm1(exponent)

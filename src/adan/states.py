@@ -1,0 +1,83 @@
+"""What Adan keeps for a parameter: how it starts, how it is forgotten, how it is read from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adan.batch import compute_dtype
+from adan.validation import describe
+
+#: The tensors of a parameter's state, in the order in which engines take them; `step` counts its gradients.
+NAMES = ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad")
+
+#: How a step is run is a choice of the program at hand, not part of what was learned: never taken from a checkpoint.
+OWN_OPTIONS = ("foreach", "capturable", "differentiable", "skip_nonfinite")
+
+
+def state_dtype(param: Tensor) -> torch.dtype:
+    dtype = compute_dtype(param.dtype)
+    return dtype.to_complex() if param.is_complex() else dtype
+
+
+def new_state(param: Tensor, counter_device: torch.device | str) -> dict[str, Tensor]:
+    state = {"step": torch.zeros((), dtype=torch.float32, device=counter_device)}
+    for name in NAMES:
+        state[name] = torch.zeros_like(param, dtype=state_dtype(param), memory_format=torch.preserve_format)
+    return state
+
+
+def adopt(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """A checkpoint, ours or the authors', in our form; ValueError where it does not fit these parameter groups."""
+    saved_groups = state_dict["param_groups"]
+    saved_sizes = [len(group["params"]) for group in saved_groups]
+    sizes = [len(group["params"]) for group in groups]
+    if saved_sizes != sizes:
+        raise ValueError(
+            f"this state dict has parameter groups of {saved_sizes} parameters, the optimizer has {sizes}: "
+            "build the optimizer with the same groups, in the same order, before loading"
+        )
+    new_groups: list[dict[str, Any]] = []
+    new_states: dict[Any, dict[str, Tensor]] = {}
+    for g, (saved, group) in enumerate(zip(saved_groups, groups, strict=True)):
+        merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        merged.update((key, value) for key, value in saved.items() if key not in (*OWN_OPTIONS, "fused", "step"))
+        new_groups.append(merged)
+        for i, (key, param) in enumerate(zip(saved["params"], group["params"], strict=True)):
+            state = state_dict["state"].get(key)
+            if state:
+                new_states[key] = _adopt_state(state, saved, param, f"parameter {describe(group, i, g)}")
+    return {**state_dict, "state": new_states, "param_groups": new_groups}
+
+
+def _adopt_state(state: Mapping[str, Any], group: Mapping[str, Any], param: Tensor, name: str) -> dict[str, Tensor]:
+    values = dict(state)
+    if "neg_pre_grad" in values:  # the authors' release: the negated gradient, and one count for the whole group
+        values["prev_grad"] = -values.pop("neg_pre_grad")
+        values.setdefault("step", group.get("step"))
+    missing = [key for key in ("step", *NAMES) if values.get(key) is None]
+    if missing:
+        raise ValueError(
+            f"the state of {name} lacks {', '.join(missing)} (it has {', '.join(map(str, state)) or 'nothing'}): "
+            "this is no checkpoint of Adan"
+        )
+    for key in NAMES:
+        if values[key].shape != param.shape:
+            raise ValueError(f"{key} of {name} has shape {tuple(values[key].shape)} in this state dict")
+    return {key: torch.as_tensor(values[key]) for key in ("step", *NAMES)}
+
+
+def place(state: Mapping[str, Tensor], param: Tensor, counter_device: torch.device | str) -> dict[str, Tensor]:
+    """A copy of a loaded state beside its parameter: in our types whatever the parameter's, in its layout."""
+    placed = new_state(param, counter_device)
+    for name, value in placed.items():
+        value.copy_(state[name].reshape(value.shape))
+    return placed
+
+
+def parameters(groups: list[dict[str, Any]]) -> list[Tensor]:
+    return list(chain.from_iterable(group["params"] for group in groups))

@@ -1,0 +1,90 @@
+"""What the constructor and `add_param_group` refuse, and how they say so."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_options(options: Mapping[str, Any], where: str) -> None:
+    """Raise an error that names the option, what it got and what would be right."""
+    lr = options["lr"]
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1 or not lr.is_floating_point():
+            raise ValueError(f"{where}: a tensor lr must hold one floating-point number, got {lr!r}")
+        # A value on an accelerator is not read: that would be a synchronisation.
+        lr = lr.item() if lr.device.type == "cpu" else 0.0
+    _check_number("lr", lr, where)
+    for name in ("eps", "weight_decay", "max_grad_norm"):
+        _check_number(name, options[name], where)
+    _check_betas(options["betas"], where)
+    for name in ("no_prox", "bias_correction", "maximize", "capturable", "differentiable", "skip_nonfinite"):
+        if not isinstance(options[name], bool):
+            raise TypeError(f"{where}: {name} must be True or False, got {options[name]!r}")
+    if options["foreach"] not in (None, True, False):
+        raise TypeError(f"{where}: foreach must be None (choose), True or False, got {options['foreach']!r}")
+    if options["differentiable"] and options["foreach"]:
+        raise ValueError(f"{where}: differentiable=True needs the plain engine; leave foreach at None or False")
+
+
+def _check_number(name: str, value: object, where: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{where}: {name} must be a number, got {value!r} of type {type(value).__name__}")
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{where}: {name} must be finite and at least 0, got {value!r}")
+
+
+def _check_betas(betas: object, where: str) -> None:
+    if not isinstance(betas, Sequence) or isinstance(betas, str) or len(betas) != 3:
+        raise ValueError(
+            f"{where}: betas must be three numbers (b1, b2, b3), got {betas!r}; the default is (0.98, 0.92, 0.99), and "
+            "adan.suggest_from_adamw turns AdamW's two into Adan's three"
+        )
+    for i, b in enumerate(betas):
+        _check_number(f"betas[{i}]", b, where)
+        if b >= 1:
+            raise ValueError(f"{where}: betas[{i}] must be below 1, got {b!r}")
+    if all(0 < b <= 0.2 for b in betas):
+        code = tuple(round(1 - b, 6) for b in betas)
+        warnings.warn(
+            f"{where}: betas={tuple(betas)} look like the paper's β. Here betas are 1 − β, as in torch.optim: "
+            f"pass betas={code}",
+            stacklevel=4,
+        )
+
+
+def check_params(params: Sequence[Any], where: str) -> None:
+    """Refuse what is no tensor and what is listed twice, by name where the caller gave names."""
+    seen: set[Tensor] = set()
+    for i, entry in enumerate(params):
+        named = isinstance(entry, tuple)
+        name, p = entry if named else (f"parameter {i}", entry)
+        if not isinstance(p, Tensor):
+            raise TypeError(f"{where}: {name} must be a tensor, got {type(p).__name__}")
+        if not (p.is_floating_point() or p.is_complex()):
+            raise TypeError(f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}; only real or complex can be trained")
+        if p in seen:
+            raise ValueError(f"{where}: {name} of shape {tuple(p.shape)} is listed twice; pass each parameter once")
+        seen.add(p)
+
+
+def describe(group: Mapping[str, Any], index: int, group_index: int) -> str:
+    """A parameter's name where it was given, else where it stands."""
+    shape = tuple(group["params"][index].shape)
+    if "param_names" in group:
+        return f"{group['param_names'][index]!r} of shape {shape}"
+    return f"{index} of group {group_index}, of shape {shape}"
+
+
+def refuse_capture(groups: Sequence[Mapping[str, Any]]) -> None:
+    """A captured step must not count on the host: the count would be frozen into the graph."""
+    if torch.compiler.is_compiling() or not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+        return
+    if not all(group["capturable"] for group in groups):
+        raise RuntimeError("this step() is being captured in a CUDA graph: construct Adan with capturable=True for that")
