@@ -12,7 +12,7 @@ from adan.scalars import Options, Signals
 
 
 class Batch(NamedTuple):
-    """Parameters of one group, their gradients and states, as parallel lists. Complex tensors come as views of reals."""
+    """Parameters of one group, their gradients and states, as parallel lists; of complex ones the views as reals."""
 
     options: Options
     params: list[Tensor]

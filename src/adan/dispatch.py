@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from adan import scalars
 from adan.batch import Batch, Engine
 from adan.engines import foreach, loop
 from adan.scalars import Signals
@@ -45,7 +46,7 @@ def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> None
 
     for place, batches in work.items():
         local = signals.to(place.device)
-        if local.skip is not None and place.counters.type == "cpu" and not torch.compiler.is_compiling():
+        if local.skip is not None and scalars.readable(batches[0].steps[0]):
             if local.skip.item():
                 continue
             local = local._replace(skip=None)

@@ -20,7 +20,7 @@ Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[d
 class Adan(Optimizer):
     r"""Adaptive Nesterov momentum: the whole of Algorithm 1 of `Xie et al. <https://arxiv.org/abs/2208.06677>`_.
 
-    With :math:`g_t` a parameter's t-th gradient, :math:`d_t = g_t - g_{t-1}` (:math:`d_1 = 0`), :math:`b_i` the ``betas``:
+    With :math:`g_t` a parameter's t-th gradient, :math:`d_t = g_t - g_{t-1}`, :math:`d_1 = 0`, :math:`b_i` ``betas``:
 
     .. math::
         m_t &= b_1 m_{t-1} + (1 - b_1)\, g_t \\
@@ -84,7 +84,9 @@ class Adan(Optimizer):
         skip_nonfinite: bool = False,
     ) -> None:
         if isinstance(params, (Tensor, torch.nn.Module)):
-            raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got a {type(params).__name__}")
+            raise TypeError(
+                f"Adan: params must be an iterable such as model.parameters(), got a {type(params).__name__}"
+            )
         params = list(params)  # type: ignore[assignment]
         if not params:
             raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")

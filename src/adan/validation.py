@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
 
 
 def _check_number(name: str, value: object, where: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{where}: {name} must be a number, got {value!r} of type {type(value).__name__}")
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{where}: {name} must be finite and at least 0, got {value!r}")
@@ -68,7 +67,9 @@ def check_params(params: Sequence[Any], where: str) -> None:
         if not isinstance(p, Tensor):
             raise TypeError(f"{where}: {name} must be a tensor, got {type(p).__name__}")
         if not (p.is_floating_point() or p.is_complex()):
-            raise TypeError(f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}; only real or complex can be trained")
+            raise TypeError(
+                f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}; only real or complex can be trained"
+            )
         if p in seen:
             raise ValueError(f"{where}: {name} of shape {tuple(p.shape)} is listed twice; pass each parameter once")
         seen.add(p)
@@ -87,4 +88,6 @@ def refuse_capture(groups: Sequence[Mapping[str, Any]]) -> None:
     if torch.compiler.is_compiling() or not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
         return
     if not all(group["capturable"] for group in groups):
-        raise RuntimeError("this step() is being captured in a CUDA graph: construct Adan with capturable=True for that")
+        raise RuntimeError(
+            "this step() is being captured in a CUDA graph: construct Adan with capturable=True for that"
+        )
