@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from adan.batch import Batch, compute_dtype
-from adan.scalars import Number, Scalars, Signals, next_count, step_scalars
+from adan.engines.loop import consume
+from adan.scalars import Scalars, Signals, grad_scale, next_count, step_scalars
 
 #: Elements a piece on the CPU may hold. Of 16k … 256k this was the fastest: 1.0 × AdamW(foreach=True), uncut 5 ×.
 CPU_PIECE = 131_072
@@ -22,6 +23,8 @@ def update(batches: list[Batch], signals: Signals) -> None:
     for batch in batches:
         for piece, scalars in _pieces(batch, signals):
             _update(piece, scalars, signals.skip)
+        for grad, prev, prev_scale in zip(batch.grads, batch.prev_grads, batch.prev_scales, strict=False):
+            consume(grad, prev, prev_scale, grad_scale(batch.options, signals), signals.skip)
         # A bare 0-dim tensor would be taken for a number, and read back.
         torch._foreach_add_(batch.steps, 1 if signals.skip is None else [1 - signals.skip] * len(batch.steps))
 
@@ -39,14 +42,15 @@ def _pieces(batch: Batch, signals: Signals) -> Iterator[tuple[Batch, Any]]:
             yield chosen, Scalars(*(_column(values) for values in zip(*rows, strict=True)))
         else:
             scalars = step_scalars(batch.options, signals, counts[indices[0]])
-            for piece in _cache_sized(chosen) if chosen.params[0].device.type == "cpu" else [chosen]:
+            whole = chosen.params[0].device.type != "cpu" or chosen.prev_scales
+            for piece in [chosen] if whole else _cache_sized(chosen):
                 yield piece, scalars
 
 
 def _cache_sized(batch: Batch) -> Iterator[Batch]:
     """Pieces of up to CPU_PIECE elements: runs of short tensors, stretches of long ones."""
     piece, size = Batch.empty(batch.options), 0
-    for row in zip(*batch.tensors()[:-1], strict=True):
+    for row in zip(*batch.tensors()[:-2], strict=True):
         flat = all(x.is_contiguous() for x in row)
         stretches = zip(*(x.view(-1).split(CPU_PIECE) for x in row), strict=True) if flat else [row]
         for stretch in stretches:
@@ -66,18 +70,21 @@ def _column(values: tuple[Any, ...]) -> Any:
 
 def _update(batch: Batch, s: Any, skip: Tensor | None) -> None:
     """One step; `s` are Scalars, each a number for all tensors or a list with one tensor for each."""
-    _, params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, _ = batch
+    _, params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, _, prev_scales = batch
     dtype = compute_dtype(params[0].dtype)
+    # The previous gradient is the scratch space: a new buffer each step costs more in page faults than in arithmetic.
+    g_prev = prev_grads
+    if prev_scales:
+        g_prev = [prev.to(dtype) * scale for prev, scale in zip(prev_grads, prev_scales, strict=True)]
 
     g = [grad.to(dtype) for grad in grads]
     if not _is_one(s.grad_scale):
         g = list(torch._foreach_mul(g, s.grad_scale))
     if skip is not None:
         # With this and the coefficients of a skipped step, everything below is the identity.
-        g = [torch.where(skip > 0, prev, x) for prev, x in zip(prev_grads, g, strict=True)]
+        g = [torch.where(skip > 0, prev, x) for prev, x in zip(g_prev, g, strict=True)]
 
-    # The previous gradient is the scratch space: a new buffer each step costs more in page faults than in arithmetic.
-    d = scratch = prev_grads
+    d = scratch = g_prev
     torch._foreach_sub_(d, g)
     torch._foreach_neg_(d)
     if not _is_one(s.has_prev):
@@ -110,8 +117,9 @@ def _update(batch: Batch, s: Any, skip: Tensor | None) -> None:
 
     if theta[0] is not params[0]:
         torch._foreach_copy_(params, theta)
-    torch._foreach_copy_(prev_grads, g)
+    if not prev_scales:
+        torch._foreach_copy_(prev_grads, g)
 
 
-def _is_one(x: Number) -> bool:
+def _is_one(x: object) -> bool:
     return isinstance(x, float) and x == 1.0
