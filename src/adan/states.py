@@ -36,7 +36,7 @@ def new_state(param: Tensor, counter_device: torch.device | str, consume_grad: b
 
 
 def owned(grad: Tensor, param: Tensor) -> Tensor:
-    """A gradient that may be kept: alone in its memory, where no other view can write, and laid out as its parameter."""
+    """A gradient that may be kept: alone in its memory, where no other view writes, and laid out as its parameter."""
     alone = grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
     if alone and grad.stride() == param.stride():
         return grad

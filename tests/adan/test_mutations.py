@@ -33,7 +33,7 @@ MUTATIONS = [
     ("engines.loop", "s.has_prev * (g - g_prev)", "g - g_prev", "fast betas"),
     ("engines.loop", "(g + s.lookahead * d) ** 2", "g**2", "fast betas"),
     ("engines.loop", "torch.where(signals.skip > 0, g_prev, g)", "g", "skipping, captured"),
-    ("engines.loop", "zip(*batch.tensors()[:-1],", "zip(*batch.tensors()[:-2], batch.steps[:1] * len(batch.params),",
+    ("engines.loop", "_update(batch.options, signals, *row)", "_update(batch.options, signals, *row[:6], batch.steps[0])",
      "fast betas"),
     ("engines.loop", "1 if signals.skip is None else 1 - signals.skip", "1", "skipping, captured"),
     ("engines.foreach", "torch._foreach_add_(denom, s.eps)", "torch._foreach_add_(denom, s.eps**2)", "large eps"),

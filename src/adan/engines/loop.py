@@ -5,8 +5,6 @@ New values are computed out of place and copied in at the end, so autograd can d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -16,9 +14,9 @@ from adan.scalars import Options, Signals, next_count, step_scalars
 
 def update(batches: list[Batch], signals: Signals) -> None:
     for batch in batches:
-        prev_scales: Sequence[Tensor | None] = batch.prev_scales or [None] * len(batch.params)
-        for *row, prev_scale in zip(*batch.tensors()[:-1], prev_scales, strict=True):
-            _update(batch.options, signals, *row, prev_scale)
+        rows = zip(*(tensors for tensors in batch.tensors() if tensors), strict=True)
+        for row in rows:
+            _update(batch.options, signals, *row)
 
 
 def _update(
@@ -31,7 +29,7 @@ def _update(
     exp_avg_sq: Tensor,
     prev_grad: Tensor,
     step: Tensor,
-    prev_scale: Tensor | None,
+    prev_scale: Tensor | None = None,
 ) -> None:
     dtype = compute_dtype(p.dtype)
     s = step_scalars(options, signals, next_count(step, dtype))
