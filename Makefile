@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format bench-cpu clean
 
 demo: $(READY)  ## train real models with Adan, AdamW and SGD side by side
 	$(BIN)/python examples/demo.py
@@ -21,7 +21,10 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-$(READY): requirements.txt pyproject.toml
+bench-cpu: $(READY)  ## time a step on this CPU beside AdamW's, into results/bench-cpu.json
+	$(BIN)/python benchmarks/cpu.py
+
+$(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "adan needs Python 3.10 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

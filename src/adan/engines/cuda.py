@@ -1,17 +1,239 @@
-"""Placeholder of the fused engine for cuda."""
+"""Adan on a GPU: Triton kernels over all tensors of all groups at once, from a table of addresses.
+
+A step is one small copy to the device and two launches: the coefficients of every tensor, then the update. Clipping
+adds a third, the sum of squares. Nothing is read back, so a CUDA graph can hold a step.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import math
+from array import array
+from collections import defaultdict
+from itertools import accumulate, chain
+from operator import attrgetter, or_
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
 from torch import Tensor
 
-from adan.batch import Batch
-from adan.scalars import Signals
+from adan.batch import Batch, compute_dtype
+from adan.scalars import Options, Signals
+
+#: Elements of a chunk, which one program updates BLOCK by BLOCK. Measured by `benchmarks/gpu.py --tune`.
+CHUNK, BLOCK, WARPS = 4096, 1024, 4
+
+#: Programs that add up squares: eight on each of an H200's 132 multiprocessors.
+NORM_PROGRAMS = 1056
+
+#: Tensors whose coefficients one program computes.
+LANES = 128
+
+_DTYPE = attrgetter("dtype")
+Types: TypeAlias = tuple[torch.dtype, torch.dtype, torch.dtype]  #: of parameter, gradient and previous gradient
+
+_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64, torch.complex128)
+
+#: What captured steps read again at every replay.
+_captured: list[Tensor] = []
+#: A host buffer for the next step to be captured: none may be allocated during a capture.
+_spare: list[Tensor] = []
 
 
 def refuses(param: Tensor) -> str | None:
     """Why this engine cannot serve a parameter; None when it can."""
-    return "not built"
+    if param.dtype not in _TYPES:
+        return f"it is made for {', '.join(map(str, _TYPES))}"
+    if not param.is_contiguous() and not _is_dense(param):
+        return "its elements do not fill a stretch of memory"
+    return _missing()
+
+
+@functools.cache
+def _missing() -> str | None:
+    return None if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch for CUDA"
+
+
+@functools.cache
+def _kernels() -> Any:
+    from adan.engines import kernels
+
+    return kernels
+
+
+def _is_dense(x: Tensor) -> bool:
+    return bool(torch.ops.aten.is_non_overlapping_and_dense(x))
 
 
 def update(batches: list[Batch], signals: Signals) -> None:
-    raise NotImplementedError
+    device = batches[0].params[0].device
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            _update(batches, signals, device)
+    else:
+        _update(batches, signals, device)
+
+
+class Launch(NamedTuple):
+    """Rows of the tables that one kernel takes: one combination of types, all aligned to 16 bytes or not."""
+
+    first: int
+    end: int
+    chunks: int
+    types: Types
+    aligned: bool
+
+
+class Layout(NamedTuple):
+    """What does not change from step to step: where parameters and states lie, in which order kernels take them."""
+
+    key: list[object]
+    watched: list[list[Tensor]]
+    addresses: list[list[int]]
+    contiguous: bool
+    order: list[int]
+    launches: list[Launch]
+    table: Tensor
+
+
+def _update(batches: list[Batch], signals: Signals, device: torch.device) -> None:
+    k = _kernels()
+    layout = _layout(batches, device)
+    rows, order, launches, consume = len(layout.order), layout.order, layout.launches, bool(batches[0].prev_scales)
+    # Bound to a name because a gradient that had to be laid out anew must outlive the launches that read it.
+    grads = [grad for batch in batches for grad in batch.grads]
+    if not (layout.contiguous and all(map(Tensor.is_contiguous, grads))):
+        grads = [_laid_out_as(p, grad) for p, grad in zip(chain(*(b.params for b in batches)), grads, strict=True)]
+    moving = list(map(Tensor.data_ptr, grads))
+    moving += [prev.data_ptr() for batch in batches for prev in batch.prev_grads]
+    aligned = functools.reduce(or_, moving) % 16 == 0
+    if len(launches) > 1:
+        moving = [moving[i] for i in order] + [moving[rows + i] for i in order]
+
+    hyper = [x for batch in batches for x in _options_row(batch.options)]
+    moving_table = _to_device(array("q", moving).tobytes() + array("d", hyper).tobytes(), device)
+    for i, batch in enumerate(batches):
+        if isinstance(batch.options.lr, Tensor):
+            moving_table[2 * rows + i * k.OPTIONS.value].view(torch.float64).copy_(batch.options.lr)
+
+    clips = any(batch.options.max_grad_norm > 0 for batch in batches)
+    measure = signals.check_finite or (clips and signals.norm is None)
+    programs = [min(launch.chunks, NORM_PROGRAMS) if measure else 0 for launch in launches]
+    n_partials = sum(programs)
+    coefs = torch.empty(rows * k.COEFS.value + 2 * n_partials, dtype=torch.float64, device=device)
+    partials = coefs[rows * k.COEFS.value :] if measure else coefs
+
+    for launch, count, end in zip(launches, programs, accumulate(programs), strict=True):
+        if count:
+            _, grad_type, _ = launch.types
+            k.sum_of_squares[(count,)](
+                layout.table, moving_table, partials[end - count :], rows, launch.first, launch.end, launch.chunks,
+                n_partials, G=_triton_type(grad_type), COMPUTE=_triton_type(compute_dtype(grad_type)),
+                ALIGNED=aligned, CHECK=signals.check_finite, CHUNK=CHUNK,
+            )  # fmt: skip
+
+    k.step_scalars[(-(-rows // LANES),)](
+        layout.table, moving_table, coefs, partials, *(coefs if x is None else x for x in signals[:3]),
+        rows, n_partials,
+        NORM=0 if not clips else 2 if signals.norm is None else 1, GRAD_SCALE=signals.grad_scale is not None,
+        FOUND_INF=signals.skip is not None, CHECK=signals.check_finite, CONSUME=consume, LANES=LANES,
+    )  # fmt: skip
+
+    for launch in launches:
+        if launch.chunks:
+            param_type, grad_type, prev_type = launch.types
+            k.update[(launch.chunks,)](
+                layout.table, moving_table, coefs, rows, launch.first, launch.end,
+                P=_triton_type(param_type), G=_triton_type(grad_type), Q=_triton_type(prev_type),
+                COMPUTE=_triton_type(compute_dtype(param_type)), ALIGNED=aligned and launch.aligned, CONSUME=consume,
+                CHUNK=CHUNK, BLOCK=BLOCK, num_warps=WARPS,
+            )  # fmt: skip
+
+
+def _layout(batches: list[Batch], device: torch.device) -> Layout:
+    """The layout of these batches, that of the last step if everything is where it was then."""
+    key: list[object] = [CHUNK, *(id(batch.cache) for batch in batches)]
+    for batch in batches:
+        key += map(_DTYPE, batch.grads)
+        if batch.prev_scales:
+            key += map(_DTYPE, batch.prev_grads)
+    layout: Layout | None = batches[0].cache.get("layout")
+    if layout is not None and layout.key == key:
+        # The same tensors, but `x.data = …` may have given them other memory.
+        addresses = [list(map(Tensor.data_ptr, tensors)) for tensors in layout.watched]
+        if addresses == layout.addresses:
+            return layout
+
+    params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, steps, prev_scales = (
+        list(chain.from_iterable(column)) for column in zip(*(batch.tensors() for batch in batches), strict=True)
+    )
+    stays = [params, exp_avgs, exp_avg_diffs, exp_avg_sqs, steps, prev_scales or steps]
+    for tensors in stays:
+        for x in tensors:
+            if x.device != device:
+                raise RuntimeError(
+                    f"a tensor of shape {tuple(x.shape)} is on {x.device}, but its parameter on {device}"
+                )
+    addresses = [list(map(Tensor.data_ptr, tensors)) for tensors in stays]
+    shares: dict[tuple[Types, bool], list[int]] = defaultdict(list)
+    for i, (p, grad, prev) in enumerate(zip(params, grads, prev_grads, strict=True)):
+        aligned = all(column[i] % 16 == 0 for column in addresses[:4])
+        shares[(p.dtype, grad.dtype, prev.dtype), aligned].append(i)
+    starts: list[int] = []
+    launches: list[Launch] = []
+    for (types, aligned), members in shares.items():
+        ends = list(accumulate(-(-params[i].numel() // CHUNK) for i in members))
+        launches.append(Launch(len(starts), len(starts) + len(members), ends[-1], types, aligned))
+        starts += [0, *ends[:-1]]
+    order = list(chain.from_iterable(shares.values()))
+    numels = [p.numel() for p in params]
+    groups = [i for i, batch in enumerate(batches) for _ in batch.params]
+    table = [column[i] for column in (*addresses, numels, groups) for i in order] + starts
+    on_device = _to_device(array("q", table).tobytes(), device)
+    contiguous = all(map(Tensor.is_contiguous, params))
+    # Of the states one is watched: who moves a parameter's states to other memory moves them all.
+    layout = Layout(key, stays[:2], addresses[:2], contiguous, order, launches, on_device)
+    batches[0].cache["layout"] = layout
+    return layout
+
+
+def _laid_out_as(param: Tensor, grad: Tensor) -> Tensor:
+    if grad.stride() == param.stride():
+        return grad
+    return torch.empty_like(param, dtype=grad.dtype, memory_format=torch.preserve_format).copy_(grad)
+
+
+def _options_row(options: Options) -> list[float]:
+    """In the order of `kernels.step_scalars`; a learning rate on the device is copied in there."""
+    lr = 0.0 if isinstance(options.lr, Tensor) else options.lr
+    limits = (options.eps, options.weight_decay, options.max_grad_norm)
+    flags = (options.no_prox, options.bias_correction, options.maximize)
+    return [lr, *limits, *flags, *options.betas, *(math.log(b) if b > 0 else -math.inf for b in options.betas)]
+
+
+def _to_device(data: bytes, device: torch.device) -> Tensor:
+    """64-bit words on the device, by a transfer that waits for nothing."""
+    words = torch.frombuffer(bytearray(data), dtype=torch.int64)
+    return _staging(len(words), device).copy_(words).to(device, non_blocking=True)
+
+
+def _staging(size: int, device: torch.device) -> Tensor:
+    if device.type != "cuda":  # Triton's interpreter
+        return torch.empty(size, dtype=torch.int64)
+    if torch.cuda.is_current_stream_capturing():
+        if not _spare or _spare[0].numel() < size:
+            raise RuntimeError("run a step of this optimizer before capturing one in a CUDA graph")
+        _captured.append(_spare.pop())
+        return _captured[-1][:size]
+    if not _spare or _spare[0].numel() < size:
+        _spare[:] = [torch.empty(size, dtype=torch.int64, pin_memory=True)]
+    # The allocator keeps this buffer from being reused until the copy from it is done.
+    return torch.empty(size, dtype=torch.int64, pin_memory=True)
+
+
+@functools.cache
+def _triton_type(dtype: torch.dtype) -> Any:
+    import triton.language as tl
+
+    return getattr(tl, str(dtype).removeprefix("torch."))
