@@ -9,6 +9,7 @@ import argparse
 import gc
 import itertools
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -180,7 +181,7 @@ def tune(shapes: Shapes) -> None:
     copy = copy_bandwidth(size)
     print(f"{size} parameters, copy {copy / 1e6:.0f} GB/s; chunk, block, warps: share of copy, plain and consumed")
     runs = [stepper(OPTIMIZERS[name][0](params), params, grads) for name in ("Adan", "Adan, consume_grad")]
-    for chunk, block, warps in itertools.product((1024, 2048, 4096, 8192, 32768), (512, 1024, 2048), (2, 4, 8)):
+    for chunk, block, warps in itertools.product((512, 1024, 4096, 8192), (512, 1024, 2048), (2, 4, 8)):
         if chunk < block or block < 64 * warps:
             continue
         cuda.CHUNK, cuda.BLOCK, cuda.WARPS = chunk, block, warps
@@ -219,7 +220,9 @@ def main() -> None:
     console = Console(width=110)
     record: dict[str, Any] = {"environment": environment(), "seed": SEED, "models": {}}
     for model in arguments.models:
-        record["models"][model] = result = measure(MODELS[model], rounds=12, steps=5)
+        record["models"][model] = result = measure(
+            MODELS[model], rounds=12, steps=20 if sum(map(math.prod, MODELS[model])) < 2e8 else 5
+        )
         console.print(table(model, result))
         gc.collect()
         torch.cuda.empty_cache()

@@ -47,9 +47,11 @@ class Kept(NamedTuple):
         # A consumed gradient is another tensor each time.
         return (value for entry in entries for name, value in entry.items() if name != "prev_grad")
 
-    def holds(self, params: list[Tensor], state: Mapping[Tensor, dict[str, Tensor]]) -> bool:
+    def holds(
+        self, params: list[Tensor], grads: list[Tensor | None], state: Mapping[Tensor, dict[str, Tensor]]
+    ) -> bool:
         return (
-            [p.grad is not None for p in params] == self.has_grad
+            [grad is not None for grad in grads] == self.has_grad
             and len(state) == len(self.states)
             and all(map(is_, state.values(), self.states))
             and all(map(is_, compress(params, self.has_grad), self.batch.params))
@@ -212,8 +214,10 @@ class Adan(Optimizer):
     def _batch(self, index: int, group: dict[str, Any]) -> Batch:
         """The parameters of a group that have gradients, with their states; the last step's batch if it still holds."""
         kept = self._kept.get(index)
-        if kept is not None and not torch.compiler.is_compiling() and kept.holds(group["params"], self.state):
-            batch = kept.batch._replace(options=Options.of(group), grads=self._grads(group, kept.batch.params))
+        grads = [p.grad for p in group["params"]]
+        if kept is not None and not torch.compiler.is_compiling() and kept.holds(group["params"], grads, self.state):
+            grads = self._checked(group, kept.batch.params, [grad for grad in grads if grad is not None])
+            batch = kept.batch._replace(options=Options.of(group), grads=grads)
             return batch._replace(prev_grads=[e["prev_grad"] for e in kept.entries]) if batch.prev_scales else batch
 
         batch = Batch.empty(Options.of(group))
@@ -240,7 +244,7 @@ class Adan(Optimizer):
         `torch.compile` knows this method by its name and runs it outside the graph.
         """
         params += [p for p in group["params"] if p.grad is not None]
-        grads += self._grads(group, params)
+        grads += self._checked(group, params, [p.grad for p in params if p.grad is not None])
         for p in params:
             state = self.state[p]
             if not state:
@@ -255,8 +259,7 @@ class Adan(Optimizer):
             if group["consume_grad"]:
                 prev_scales.append(state["prev_scale"])
 
-    def _grads(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
-        grads: list[Tensor] = [p.grad for p in params]  # type: ignore[misc]
+    def _checked(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         if set(map(_LAYOUT, grads)) - {torch.strided}:
             raise validation.sparse_gradient(self.param_groups, group)
         if group["consume_grad"]:

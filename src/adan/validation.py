@@ -119,7 +119,7 @@ def refuse_tracing(groups: Sequence[Mapping[str, Any]]) -> None:
             # torch.compile answers by running the step in Python.
             raise NotImplementedError("consume_grad=True takes a new buffer at every step, which cannot be traced")
         return
-    if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+    if not torch.cuda.is_initialized() or not torch.cuda.is_current_stream_capturing():
         return
     if not all(group["capturable"] for group in groups):
         raise RuntimeError(

@@ -28,6 +28,7 @@ def _serve_by_triton(monkeypatch):
         monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))
         monkeypatch.setattr(cuda, "CHUNK", 64)
         monkeypatch.setattr(cuda, "BLOCK", 32)
+        monkeypatch.setattr(cuda, "NORM_CHUNK", 64)
         monkeypatch.setattr(cuda, "NORM_PROGRAMS", 3)
 
 

@@ -21,11 +21,12 @@ from torch import Tensor
 from adan.batch import Batch, compute_dtype
 from adan.scalars import Options, Signals
 
-#: Elements of a chunk, which one program updates BLOCK by BLOCK. Measured by `benchmarks/gpu.py --tune`.
-CHUNK, BLOCK, WARPS = 4096, 1024, 4
+#: Elements of a chunk, which one program updates BLOCK by BLOCK. `benchmarks/gpu.py --tune` on an H200, 1.1 B
+#: parameters: 95.7% of the copy bandwidth; 4096, 1024, 4: 92.8%; 8192, 512, 4: 93.4%; 2048, 2048, 8: 91.3%.
+CHUNK, BLOCK, WARPS = 1024, 512, 2
 
-#: Programs that add up squares: eight on each of an H200's 132 multiprocessors.
-NORM_PROGRAMS = 1056
+#: Elements of a chunk of squares, and how many programs add them up: eight on each of an H200's 132 multiprocessors.
+NORM_CHUNK, NORM_PROGRAMS = 4096, 1056
 
 #: Tensors whose coefficients one program computes.
 LANES = 128
@@ -81,6 +82,7 @@ class Launch(NamedTuple):
     first: int
     end: int
     chunks: int
+    norm_chunks: int
     types: Types
     aligned: bool
 
@@ -91,6 +93,7 @@ class Layout(NamedTuple):
     key: list[object]
     watched: list[list[Tensor]]
     addresses: list[list[int]]
+    prev_addresses: list[int]
     contiguous: bool
     order: list[int]
     launches: list[Launch]
@@ -102,12 +105,12 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
     layout = _layout(batches, device)
     rows, order, launches, consume = len(layout.order), layout.order, layout.launches, bool(batches[0].prev_scales)
     # Bound to a name because a gradient that had to be laid out anew must outlive the launches that read it.
-    grads = [grad for batch in batches for grad in batch.grads]
+    grads = batches[0].grads if len(batches) == 1 else [grad for batch in batches for grad in batch.grads]
     if not (layout.contiguous and all(map(Tensor.is_contiguous, grads))):
         grads = [_laid_out_as(p, grad) for p, grad in zip(chain(*(b.params for b in batches)), grads, strict=True)]
     moving = list(map(Tensor.data_ptr, grads))
-    moving += [prev.data_ptr() for batch in batches for prev in batch.prev_grads]
     aligned = functools.reduce(or_, moving) % 16 == 0
+    moving += [q.data_ptr() for batch in batches for q in batch.prev_grads] if consume else layout.prev_addresses
     if len(launches) > 1:
         moving = [moving[i] for i in order] + [moving[rows + i] for i in order]
 
@@ -119,7 +122,7 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
 
     clips = any(batch.options.max_grad_norm > 0 for batch in batches)
     measure = signals.check_finite or (clips and signals.norm is None)
-    programs = [min(launch.chunks, NORM_PROGRAMS) if measure else 0 for launch in launches]
+    programs = [min(launch.norm_chunks, NORM_PROGRAMS) if measure else 0 for launch in launches]
     n_partials = sum(programs)
     coefs = torch.empty(rows * k.COEFS.value + 2 * n_partials, dtype=torch.float64, device=device)
     partials = coefs[rows * k.COEFS.value :] if measure else coefs
@@ -128,9 +131,10 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
         if count:
             _, grad_type, _ = launch.types
             k.sum_of_squares[(count,)](
-                layout.table, moving_table, partials[end - count :], rows, launch.first, launch.end, launch.chunks,
-                n_partials, G=_triton_type(grad_type), COMPUTE=_triton_type(compute_dtype(grad_type)),
-                ALIGNED=aligned, CHECK=signals.check_finite, CHUNK=CHUNK,
+                layout.table, moving_table, partials[end - count :], rows, launch.first, launch.end,
+                launch.norm_chunks, n_partials,
+                G=_triton_type(grad_type), COMPUTE=_triton_type(compute_dtype(grad_type)), ALIGNED=aligned,
+                CHECK=signals.check_finite, CHUNK=NORM_CHUNK,
             )  # fmt: skip
 
     k.step_scalars[(-(-rows // LANES),)](
@@ -153,7 +157,7 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
 
 def _layout(batches: list[Batch], device: torch.device) -> Layout:
     """The layout of these batches, that of the last step if everything is where it was then."""
-    key: list[object] = [CHUNK, *(id(batch.cache) for batch in batches)]
+    key: list[object] = [CHUNK, NORM_CHUNK, *(id(batch.cache) for batch in batches)]
     for batch in batches:
         key += map(_DTYPE, batch.grads)
         if batch.prev_scales:
@@ -177,23 +181,29 @@ def _layout(batches: list[Batch], device: torch.device) -> Layout:
                 )
     addresses = [list(map(Tensor.data_ptr, tensors)) for tensors in stays]
     shares: dict[tuple[Types, bool], list[int]] = defaultdict(list)
+    prev_addresses = [q.data_ptr() for q in prev_grads]
     for i, (p, grad, prev) in enumerate(zip(params, grads, prev_grads, strict=True)):
-        aligned = all(column[i] % 16 == 0 for column in addresses[:4])
+        # A previous gradient that is consumed was a gradient, and is as aligned as gradients are.
+        aligned = all(column[i] % 16 == 0 for column in (*addresses[:4], prev_addresses))
         shares[(p.dtype, grad.dtype, prev.dtype), aligned].append(i)
+    numels = [p.numel() for p in params]
     starts: list[int] = []
+    norm_starts: list[int] = []
     launches: list[Launch] = []
     for (types, aligned), members in shares.items():
-        ends = list(accumulate(-(-params[i].numel() // CHUNK) for i in members))
-        launches.append(Launch(len(starts), len(starts) + len(members), ends[-1], types, aligned))
-        starts += [0, *ends[:-1]]
+        first, end = len(starts), len(starts) + len(members)
+        chunks = list(accumulate((-(-numels[i] // CHUNK) for i in members), initial=0))
+        norm_chunks = list(accumulate((-(-numels[i] // NORM_CHUNK) for i in members), initial=0))
+        launches.append(Launch(first, end, chunks.pop(), norm_chunks.pop(), types, aligned))
+        starts += chunks
+        norm_starts += norm_chunks
     order = list(chain.from_iterable(shares.values()))
-    numels = [p.numel() for p in params]
     groups = [i for i, batch in enumerate(batches) for _ in batch.params]
-    table = [column[i] for column in (*addresses, numels, groups) for i in order] + starts
+    table = [column[i] for column in (*addresses, numels, groups) for i in order] + starts + norm_starts
     on_device = _to_device(array("q", table).tobytes(), device)
     contiguous = all(map(Tensor.is_contiguous, params))
     # Of the states one is watched: who moves a parameter's states to other memory moves them all.
-    layout = Layout(key, stays[:2], addresses[:2], contiguous, order, launches, on_device)
+    layout = Layout(key, stays[:2], addresses[:2], prev_addresses, contiguous, order, launches, on_device)
     batches[0].cache["layout"] = layout
     return layout
 

@@ -17,6 +17,7 @@ PREV_SCALE = tl.constexpr(5)
 NUMEL = tl.constexpr(6)
 GROUP = tl.constexpr(7)
 START = tl.constexpr(8)  # the first chunk of a tensor, counted from the first tensor of its launch
+NORM_START = tl.constexpr(9)  # the same in chunks of `sum_of_squares`
 
 # Columns of the table of what moves; the options of the groups follow.
 GRAD = tl.constexpr(0)
@@ -217,7 +218,7 @@ def sum_of_squares(
     G: tl.constexpr, COMPUTE: tl.constexpr, ALIGNED: tl.constexpr, CHECK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Each program adds up the squares of every so many chunks, always in the same order, and counts the non-finite."""
-    starts = table + START * rows
+    starts = table + NORM_START * rows
     at = tl.arange(0, CHUNK)
     total = tl.zeros((CHUNK,), COMPUTE)
     nonfinite = tl.zeros((CHUNK,), tl.int32)
