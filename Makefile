@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint format bench-cpu clean
+.PHONY: demo test lint format bench-cpu bench-gpu clean
 
 demo: $(READY)  ## train real models with Adan, AdamW and SGD side by side
 	$(BIN)/python examples/demo.py
@@ -23,6 +23,9 @@ format: $(READY)
 
 bench-cpu: $(READY)  ## time a step on this CPU beside AdamW's, into results/bench-cpu.json
 	$(BIN)/python benchmarks/cpu.py
+
+bench-gpu: $(READY)  ## the same on a GPU, into results/bench-gpu.json
+	$(BIN)/python benchmarks/gpu.py
 
 $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -1,6 +1,7 @@
 """The time of a step on a GPU beside PyTorch's AdamW, the bytes it moves, and what share of a copy's speed that is.
 
-Run by `make bench-gpu`; writes results/bench-gpu.json.
+`ms` is of steps that follow one another, where the GPU is never idle; `ms alone` is of one step on an idle GPU, with the
+host's preparations. Run by `make bench-gpu`; writes results/bench-gpu.json.
 """
 
 from __future__ import annotations
@@ -110,6 +111,11 @@ def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
     for _ in range(rounds):
         for name, run in runs.items():
             times[name].append(milliseconds(run, steps))
+    alone: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(51):
+        for name, run in runs.items():
+            torch.cuda.synchronize()
+            alone[name].append(milliseconds(run, 1))
     copy = copy_bandwidth(size)
     rows = {}
     for name, (_, each) in OPTIMIZERS.items():
@@ -119,7 +125,10 @@ def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
             "bytes": each * size,
             "share_of_copy": each * size / ms / copy,
             "ratio": ms / statistics.median(times[BASE]),
+            "alone_ms": statistics.median(alone[name]),
+            "alone_ratio": statistics.median(alone[name]) / statistics.median(alone[BASE]),
             "raw_ms": times[name],
+            "raw_alone_ms": alone[name],
         }
     return {"parameters": size, "tensors": len(shapes), "steps": rounds * steps, "copy_gb_s": copy / 1e6, "rows": rows}
 
@@ -196,11 +205,12 @@ def table(model: str, result: dict[str, Any]) -> Table:
     out = Table(title=f"{model}: {result['parameters'] / 1e6:.1f} M, {result['tensors']} tensors, "
                 f"n = {result['steps']} steps, copy {result['copy_gb_s']:.0f} GB/s")  # fmt: skip
     out.add_column("optimizer")
-    for heading in ("ms", "GB moved", "of copy", f"÷ {BASE}"):
+    for heading in ("ms", "GB moved", "of copy", f"÷ {BASE}", "ms alone", f"÷ {BASE}"):
         out.add_column(heading, justify="right")
     for name, row in result["rows"].items():
         share = f"{row['share_of_copy']:.0%}"
-        out.add_row(name, f"{row['ms']:.3f}", f"{row['bytes'] / 1e9:.2f}", share, f"{row['ratio']:.2f}")
+        cells = [f"{row['ms']:.3f}", f"{row['bytes'] / 1e9:.2f}", share, f"{row['ratio']:.2f}"]
+        out.add_row(name, *cells, f"{row['alone_ms']:.3f}", f"{row['alone_ratio']:.2f}")
     return out
 
 
