@@ -1,7 +1,7 @@
 """The time of a step on a GPU beside PyTorch's AdamW, the bytes it moves, and what share of a copy's speed that is.
 
-`ms` is of steps that follow one another, where the GPU is never idle; `ms alone` is of one step on an idle GPU, with the
-host's preparations. Run by `make bench-gpu`; writes results/bench-gpu.json.
+`ms` is of steps that follow one another, where the GPU is never idle; `ms alone` is of one step on an idle GPU, with
+the host's preparations. Run by `make bench-gpu`; writes results/bench-gpu.json.
 """
 
 from __future__ import annotations
