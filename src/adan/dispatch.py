@@ -22,6 +22,9 @@ ENGINES: dict[str, Engine] = {
     "cuda": cuda.update,
 }
 
+#: Engines that find the norm to clip by, and what is not finite, in a pass of their own.
+MEASURING = ("cpu", "cuda")
+
 
 def choose(group: Mapping[str, Any], param: Tensor) -> str:
     """The name of the engine for a parameter of a group with these options."""
@@ -77,7 +80,7 @@ def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> None
         for place, indices in places.items():
             work[place].append(batch.select(indices) if len(places) > 1 else batch)
 
-    if len(work) > 1 or "cuda" not in next(iter(work)):
+    if len(work) > 1 or next(iter(work))[0] not in MEASURING:
         signals = measure([batch for _, batch in groups], signals)
     for (engine, device, _), batches in work.items():
         local = signals.to(device)

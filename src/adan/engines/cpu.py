@@ -6,6 +6,7 @@ This file checks that memory is what the C takes it for, and makes the table of 
 from __future__ import annotations
 
 import ctypes
+import math
 from array import array
 from collections.abc import Iterable
 from functools import cache
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from adan.batch import Batch, compute_dtype
+from adan.grad_norm import measure
 from adan.scalars import Scalars, Signals, grad_scale, step_scalars
 
 #: Where the build leaves the library, and the version of the interface that this file speaks.
@@ -77,6 +79,7 @@ def refuses(param: Tensor) -> str | None:
 
 
 def update(batches: list[Batch], signals: Signals) -> None:
+    signals = _measured(batches, signals)
     if signals.skip is not None:
         if float(signals.skip):
             for batch in batches:  # a consumed gradient takes the place of the previous one: let it be that one
@@ -99,6 +102,17 @@ def update(batches: list[Batch], signals: Signals) -> None:
     for batch in batches:
         # Autograd must know that what it may have saved has changed.
         torch.autograd.graph.increment_version(batch.params)
+
+
+def _measured(batches: list[Batch], signals: Signals) -> Signals:
+    """The norm to clip by and the decision to skip, in one pass: in fp64 no sum of fp32 squares overflows."""
+    clips = any(batch.options.max_grad_norm > 0 for batch in batches)
+    if not signals.check_finite and (signals.norm is not None or not clips):
+        return signals
+    total = sum_of_squares(grad for batch in batches for grad in batch.grads)
+    if not math.isfinite(total):
+        return measure(batches, signals)
+    return signals._replace(norm=torch.tensor(math.sqrt(total), dtype=torch.float64), check_finite=False)
 
 
 def sum_of_squares(grads: Iterable[Tensor]) -> float:

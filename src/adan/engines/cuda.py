@@ -101,12 +101,14 @@ class Layout(NamedTuple):
     order: list[int]
     launches: list[Launch]
     table: Tensor
+    sent: dict[bytes, Tensor]  #: what the last step sent of what moves
 
 
 def _update(batches: list[Batch], signals: Signals, device: torch.device) -> None:
     k = _kernels()
     layout = _layout(batches, device)
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if capturing:
         _captured.append(layout.table)
     rows, order, launches, consume = len(layout.order), layout.order, layout.launches, bool(batches[0].prev_scales)
     # Bound to a name because a gradient that had to be laid out anew must outlive the launches that read it.
@@ -123,7 +125,14 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
         moving = [moving[i] for i in order] + [moving[rows + i] for i in order]
 
     hyper = [x for batch in batches for x in _options_row(batch.options)]
-    moving_table = _to_device(array("q", moving).tobytes() + array("d", hyper).tobytes(), device)
+    # The allocator often hands out the same memory for the next gradients: then all is as it was.
+    data = array("q", moving).tobytes() + array("d", hyper).tobytes()
+    moving_table = None if capturing else layout.sent.get(data)
+    if moving_table is None:
+        moving_table = _to_device(data, device)
+        layout.sent.clear()
+        if not capturing:  # a graph's memory is its own
+            layout.sent[data] = moving_table
     for i, batch in enumerate(batches):
         if isinstance(batch.options.lr, Tensor):
             moving_table[2 * rows + i * k.OPTIONS.value].view(torch.float64).copy_(batch.options.lr)
@@ -156,6 +165,9 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
             constants = (*types, aligned and launch.aligned, consume, CHUNK, BLOCK)
             rows_of = (layout.table, moving_table, coefs, rows, launch.first, launch.end)
             _launch(k.update, launch.chunks, rows_of, constants, WARPS)
+    for batch in batches:
+        # Autograd must know that what it may have saved has changed.
+        torch.autograd.graph.increment_version(batch.params)
 
 
 def _launch(
@@ -232,7 +244,7 @@ def _layout(batches: list[Batch], device: torch.device) -> Layout:
     on_device = _to_device(array("q", table).tobytes(), device)
     contiguous = all(map(Tensor.is_contiguous, params))
     # Of the states one is watched: who moves a parameter's states to other memory moves them all.
-    layout = Layout(key, stays[:2], addresses[:2], prev_addresses, contiguous, order, launches, on_device)
+    layout = Layout(key, stays[:2], addresses[:2], prev_addresses, contiguous, order, launches, on_device, {})
     batches[0].cache["layout"] = layout
     return layout
 
