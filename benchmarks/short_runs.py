@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from adan import Adan, parameter_groups
 
-CONTEXT, BATCH, STEPS, WARMUP, DECAY = 256, 64, 1000, 50, 0.1
+CONTEXT, BATCH, STEPS, WARMUP, DECAY = 256, 64, 500, 50, 0.1
 
 SETTINGS: list[tuple[str, float, tuple[float, ...]]] = [
     *(("AdamW", lr, (0.9, 0.99)) for lr in (3e-4, 1e-3, 3e-3)),
@@ -126,7 +126,7 @@ def main() -> None:
         record["runs"].append({"optimizer": name, "lr": lr, "betas": betas, "seeds": runs})
         means = [statistics.mean(run[key] for run in runs) for key in ("train", "validation")]
         print(f"{name:6} lr {lr:<7g} betas {betas!s:20} {means[0]:.3f}  {means[1]:.3f}", flush=True)
-    (ROOT / "results" / "short-runs.json").write_text(json.dumps(record, indent=1) + "\n")
+        (ROOT / "results" / "short-runs.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
