@@ -24,7 +24,7 @@ EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED = 1, 2, 3
 
 app = typer.Typer(
     name="adan-bench",
-    help="Compare optimizers on real workloads, honestly. Exit codes: 0 done, 1 a run failed, 2 no such thing, 3 diverged.",
+    help="Compare optimizers on real workloads. Exit codes: 0 done, 1 a run failed, 2 no such thing, 3 diverged.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -40,45 +40,68 @@ def conclude(summary: WorkloadSummary) -> str:
     if not done:
         return "No run finished, so there is nothing to compare." + _lost(summary)
     best, others = done[0], done[1:]
-    assert best.final is not None
-    first = f"{best.name} has the {'highest' if summary.higher_is_better else 'lowest'} mean {metric}, {number(best.final.mean)}"
     if not others:
-        return f"Only {best.name} finished: mean {metric} {number(best.final.mean)}, n={best.final.n}." + _lost(summary)
-    n = min(o.final.n for o in done if o.final is not None)
+        return f"Only {best.name} finished: mean {metric} {_mean(best)}, n={_n(best)}." + _lost(summary)
+    superlative = "highest" if summary.higher_is_better else "lowest"
+    n = min(_n(o) for o in done)
+    text = f"{best.name} has the {superlative} mean {metric}, {_mean(best)} (n={n})."
+    ties = [o.name for o in done if o.final == best.final or _mean(o) == _mean(best)]
+    if len(ties) > 1:
+        text = f"{_join(ties)} share the {superlative} mean {metric}, {_mean(best)} (n={n})."
+        others = [o for o in others if o.name not in ties]
     if n < MIN_SEEDS:
-        second = others[0]
-        assert second.final is not None
-        text = f"{first}; {second.name} follows with {number(second.final.mean)}. With n={n} this is no evidence of a difference."
-        return text + _target(summary, done) + _lost(summary)
-    clear, open_ = [], []
+        if others:
+            text += f" {others[0].name} follows with {_mean(others[0])}."
+        text += f" With {n} {'seed' if n == 1 else 'seeds'} this is no evidence of a difference."
+    else:
+        text += _comparisons(best, others, shared=len(ties) > 1)
+    return text + _target(summary, done) + _lost(summary)
+
+
+def _comparisons(best: OptimizerSummary, others: Sequence[OptimizerSummary], shared: bool) -> str:
+    """From whom the best differs by more than the seeds explain; each claim holds with all others at 95%."""
+    clear: list[str] = []
+    unclear: list[str] = []
     for other in others:
         gap = difference(best, other, comparisons=len(others))
         decided = gap is not None and gap.low is not None and gap.high is not None and (gap.low > 0 or gap.high < 0)
-        (clear if decided else open_).append(other.name)
-    text = f"{first} (n={n})."
+        (clear if decided else unclear).append(other.name)
+    text = ""
     if clear:
-        text += f" It is better than {_join(clear)} beyond what the seeds explain (95%, paired, corrected for {len(others)} comparisons)."
-    if open_:
-        text += f" The difference from {_join(open_)} is within what the seeds explain."
-    return text + _target(summary, done) + _lost(summary)
+        who = best.name if shared else "It"
+        text += f" {who} is better than {_join(clear)} by more than the seeds explain"
+        text += f" (95%, paired, corrected for {len(others)} comparisons)." if len(others) > 1 else " (95%, paired)."
+    if unclear:
+        text += f" The difference from {_join(unclear)} is within what the seeds explain."
+    return text
 
 
 def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     """How the settings came about, and whether every optimizer had the same chance."""
-    origins = sorted({o.records[0].config.origin for s in summaries for o in s.optimizers})
     trials = sorted({o.trials for s in summaries for o in s.optimizers})
     schedules = sorted({s.schedule for s in summaries})
-    text = f"Every optimizer ran under the same schedule ({', '.join(schedules)}, same warm-up), budget and seeds. "
-    if trials == [0]:
-        if len(origins) == 1:
-            return text + f"Settings: {origins[0]}, the same for all."
-        return text + "Settings were not chosen in the same way for all: " + "; ".join(origins) + "."
-    if len(trials) == 1:
-        return text + f"Every optimizer had {trials[0]} tuning trials, with a seed that no reported run uses."
-    return (
-        text
-        + f"The optimizers did not have the same number of tuning trials ({', '.join(map(str, trials))}): read the table with that in mind."
-    )
+    text = f"Every optimizer ran under the same schedule ({', '.join(schedules)}, same warm-up), budget and seeds."
+    if len(trials) > 1:
+        counts = ", ".join(map(str, trials))
+        return f"{text} They had different numbers of tuning trials ({counts}): the comparison is not even."
+    if trials[0]:
+        return f"{text} Every optimizer had {trials[0]} tuning trials, with a seed that no reported run uses."
+    parts = []
+    for summary in summaries:
+        origins = sorted({o.records[0].config.origin for o in summary.optimizers})
+        if len(origins) > 1:
+            parts.append(f"{summary.name}: not the same for all ({'; '.join(origins)}), so the comparison is not even")
+        else:
+            parts.append(f"{summary.name}: {origins[0]}")
+    return f"{text} Settings of every optimizer: {'. '.join(parts)}."
+
+
+def _n(o: OptimizerSummary) -> int:
+    return 0 if o.final is None else o.final.n
+
+
+def _mean(o: OptimizerSummary) -> str:
+    return number(None if o.final is None else o.final.mean)
 
 
 def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:

@@ -75,7 +75,8 @@ class _Live:
         task = self.tasks[label]
         if event.progress is not None:
             p = event.progress
-            status = f"loss {number(p.loss)}  metric {number(p.metric)}  {p.steps_per_second:.1f} steps/s  {p.seconds_left:.0f} s left"
+            status = f"loss {number(p.loss)}  metric {number(p.metric)}  {p.steps_per_second:.1f} steps/s"
+            status += f"  {p.seconds_left:.0f} s left"
             self.bars.update(task, completed=p.step, status=status)
         if event.result is not None:
             self.bars.remove_task(self.tasks.pop(label))

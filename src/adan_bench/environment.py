@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+COMMAND = "ADAN_BENCH_COMMAND"  # a worker process was started by another command than its own
 PACKAGES = ("adan", "torch", "transformers", "pytorch_optimizer", "numpy", "scikit-learn")
 
 
@@ -26,7 +27,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,
         "cuda": torch.version.cuda if device.startswith("cuda") else None,
-        "command": " ".join(["adan-bench", *sys.argv[1:]]),
+        "command": os.environ.get(COMMAND) or " ".join(["adan-bench", *sys.argv[1:]]),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
@@ -56,7 +57,7 @@ def _version(name: str) -> str | None:
 
 def _cpu() -> str:
     """The processor's name: Linux on arm gives only a part number, which is better than nothing."""
-    fields = {}
+    fields: dict[str, str] = {}
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from adan_bench.environment import COMMAND
 from adan_bench.spec import Progress, RunConfig
 from adan_bench.store import RunStore, write_json
 
@@ -108,7 +109,7 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, **threads, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **threads, COMMAND: " ".join(["adan-bench", *sys.argv[1:]])},
             )
         assert self.process.stdin is not None
         assert self.process.stdout is not None

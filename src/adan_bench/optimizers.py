@@ -1,8 +1,8 @@
 """Adan and every optimizer that the paper compares it with, each with its defaults and its search space.
 
-The defaults are for runs of hundreds of steps. Adan's are betas (0.9, 0.92, 0.99) and about three times AdamW's learning
-rate: at 500 steps of a 10 M parameter GPT that gave a training loss of 1.46, AdamW 1.52, and Adan with its betas for long
-runs, (0.98, 0.92, 0.99), 1.85. The latter stay in the search space.
+The defaults are for runs of hundreds of steps. Adan's are betas (0.9, 0.92, 0.99) and about three times AdamW's
+learning rate: after 500 steps of a 10 M parameter GPT that gave a training loss of 1.46, AdamW 1.52, and Adan with its
+betas for long runs, (0.98, 0.92, 0.99), 1.85. The latter stay in the search space.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def build(spec: OptimizerSpec, parameters: Iterable[nn.Parameter], settings: Map
 
 
 def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
-    """Refuse a setting that the optimizer does not take: one that is dropped in silence would make a false comparison."""
+    """Refuse a setting that the optimizer does not take: dropping it in silence would make a false comparison."""
     known: list[str] = []
     for target in (spec.target, spec.base):
         if target is not None:
@@ -143,6 +143,4 @@ def _import(target: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{name} needs the package {error.name}; install it with: pip install 'adan[bench]'"
-        ) from error
+        raise UsageError(f"{name} needs the package {error.name}; run: pip install 'adan[bench]'") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import resources
 from pathlib import Path
@@ -17,7 +17,7 @@ from adan_bench.spec import RunRecord
 from adan_bench.stats import OptimizerSummary, WorkloadSummary, performance_profile, summarize
 from adan_bench.store import write_bytes
 
-COLUMNS = ("optimizer", "{metric}", "best", "steps to target", "s to target", "ms/step", "lr range ±2%", "settings")
+COLUMNS = ("optimizer", "{metric}", "best", "steps to target", "s to target", "ms/step", "lr range ±2%")
 
 
 def write_report(records: Sequence[RunRecord], folder: Path) -> Path:
@@ -85,14 +85,15 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
     if rates:
         sensitivity = (
             "<h3>Learning rate</h3>"
-            f'<p class="soft">{html.escape(facts["metric"])} at the end of each tuning trial with default other settings. '
-            "Large marks: within 2% of the best of that optimizer. A range of one mark means that its neighbours are worse.</p>"
+            f'<p class="soft">{html.escape(facts["metric"])} at the end of each tuning trial, other settings default. '
+            "Large marks: within 2% of the best of that optimizer.</p>"
             f'<div class="chart" data-rates="{index}"></div>'
         )
     return f"""<section><h2>{html.escape(summary.name)}</h2>
 <p class="soft">{html.escape(". ".join(str(part) for part in about))}.</p>
 <p class="conclusion">{html.escape(conclude(summary))}</p>
 <div class="scroll">{_table(summary, names)}</div>
+{_settings(summary)}
 <div class="chart" data-curves="{index}"></div>
 {sensitivity}</section>"""
 
@@ -120,22 +121,39 @@ def _row(o: OptimizerSummary) -> list[str]:
         number(o.seconds_to_target, 3),
         number(None if o.seconds_per_step is None else 1000 * o.seconds_per_step, 3),
         rates,
-        ", ".join(f"{key} {_plain(value)}" for key, value in o.settings.items()),
     ]
+
+
+def settings_lines(summary: WorkloadSummary) -> list[tuple[str, str]]:
+    """(optimizer, its settings and where they come from)."""
+    lines = []
+    for o in summary.optimizers:
+        values = ", ".join(f"{key} {_plain(value)}" for key, value in o.settings.items())
+        lines.append((o.name, f"{values}; {o.records[0].config.origin}"))
+    return lines
 
 
 def _plain(value: Any) -> str:
     return "/".join(f"{v:g}" for v in value) if isinstance(value, (list, tuple)) else f"{value}"
 
 
+def _settings(summary: WorkloadSummary) -> str:
+    rows = _facts_table(settings_lines(summary))
+    return f"<details><summary>Settings</summary>{rows}</details>"
+
+
+def _facts_table(pairs: Iterable[tuple[str, str]]) -> str:
+    rows = "".join(f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in pairs)
+    return f'<table class="facts"><tbody>{rows}</tbody></table>'
+
+
 def _table(summary: WorkloadSummary, names: Sequence[str]) -> str:
     head, rows = table_rows(summary)
-    kinds = [' class="settings"' if column == "settings" else "" for column in head]
-    cells = "".join(f"<th{kind}>{html.escape(column)}</th>" for kind, column in zip(kinds, head, strict=True))
+    cells = "".join(f"<th>{html.escape(column)}</th>" for column in head)
     lines = []
     for i, (o, row) in enumerate(zip(summary.optimizers, rows, strict=True)):
         swatch = f'<span class="swatch" style="background:{style_of(o.name, names)["light"]}"></span>'
-        values = "".join(f"<td{kind}>{html.escape(v)}</td>" for kind, v in list(zip(kinds, row, strict=True))[1:])
+        values = "".join(f"<td>{html.escape(value)}</td>" for value in row[1:])
         first = ' class="first"' if i == 0 and o.final is not None else ""
         lines.append(f"<tr{first}><td>{swatch}{html.escape(row[0])}</td>{values}</tr>")
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
@@ -166,9 +184,9 @@ def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSum
     if len(summaries) < 2 or not profile:
         return ""
     return f"""<section><h2>Across workloads</h2>
-<p class="soft">Performance profile: the share of the {len(summaries)} workloads whose target an optimizer met (median seed)
-within τ times the fewest steps that any optimizer needed. Higher and further left is better; with {len(summaries)} workloads
-it is a picture, not a ranking.</p>
+<p class="soft">Performance profile: the share of the workloads whose target an optimizer met (median seed) within τ
+times the fewest steps that any optimizer needed. Higher and further left is better; {len(summaries)} workloads make a
+picture, not a ranking.</p>
 <div class="chart" data-profile="yes"></div></section>"""
 
 
@@ -192,10 +210,7 @@ def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
 
 
 def _environment(records: Sequence[RunRecord]) -> str:
-    tables = []
-    for rows in environments(records):
-        lines = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
-        tables.append(f'<table class="facts"><tbody>{lines}</tbody></table>')
+    tables = [_facts_table(facts.items()) for facts in environments(records)]
     seeds = sorted({r.config.seed for r in records if r.config.role == "run"})
     return "\n".join(tables) + f'<p class="soft">Seeds {", ".join(map(str, seeds))}. Seconds exclude evaluation.</p>'
 
@@ -208,10 +223,11 @@ def render_markdown(
     for summary in summaries:
         head, rows = table_rows(summary)
         parts += [f"## {summary.name}", "", conclude(summary), ""]
-        parts += ["| " + " | ".join(head) + " |", "| --- " + "| ---: " * (len(head) - 2) + "| --- |"]
+        parts += ["| " + " | ".join(head) + " |", "| --- " + "| ---: " * (len(head) - 1) + "|"]
         parts += ["| " + " | ".join(row) + " |" for row in rows]
+        parts += ["", *(f"- {name}: {settings}" for name, settings in settings_lines(summary))]
         parts += ["", f"![{summary.name}: training and validation curves]({figures[summary.name]})", ""]
     parts += ["## Environment", ""]
-    for rows in environments(records):
-        parts += [f"- {key}: {value}" for key, value in rows.items()] + [""]
+    for facts in environments(records):
+        parts += [f"- {key}: {value}" for key, value in facts.items()] + [""]
     return "\n".join(parts)

@@ -58,7 +58,7 @@ class Task:
     batches: the batch at a position 0, 1, 2, …; a pure function of the position resumes exactly. An object whose
         batches depend on more than that also has state_dict() and load_state_dict(), which go into the checkpoints.
     loss: (model, batch) -> the mean loss to differentiate.
-    evaluate: model -> numbers on held-out data, the workload's metric among them. Called in eval mode, without gradients.
+    evaluate: model -> numbers on held-out data, the workload's metric among them; called in eval mode, no gradients.
     note: which data this is, in words, for the record.
     """
 

@@ -139,7 +139,8 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
     for record in trials:
         others = {key: value for key, value in record.config.settings.items() if key != "lr"}
         groups.setdefault(json.dumps(others, sort_keys=True, default=str), []).append(record)
-    runs = sorted(max(groups.values(), key=len, default=[]), key=lambda r: r.config.settings["lr"])
+    largest: list[RunRecord] = max(groups.values(), key=lambda group: len(group), default=[])
+    runs = sorted(largest, key=lambda r: float(r.config.settings["lr"]))
     finals = [r.final for r in runs]
     if len(runs) < 2 or all(value is None for value in finals):
         return None

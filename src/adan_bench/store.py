@@ -60,7 +60,7 @@ class RunStore:
         write_json(self.path / "config.json", facts)
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add one line to the metrics. It is one write to the operating system, so that kill -9 leaves it whole or absent."""
+        """Add one line to the metrics, by one write to the operating system: kill -9 leaves it whole or absent."""
         if self._file is None:
             self._file = io.FileIO(self.path / "metrics.jsonl", "a")
         data = (json.dumps(finite(line), allow_nan=False) + "\n").encode()
@@ -146,7 +146,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def read_runs(folder: Path) -> list[RunRecord]:
-    """Every run under a folder, in the order of their paths. A record that cannot be read is left out, the others count."""
+    """Every run under a folder, in the order of their paths; a record that cannot be read is left out."""
     records = []
     for config in sorted(folder.rglob("config.json")):
         with contextlib.suppress(ValueError, KeyError, TypeError, OSError):

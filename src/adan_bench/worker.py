@@ -16,7 +16,7 @@ from adan_bench.store import RunStore
 
 
 def main() -> None:
-    # Whatever a library prints must not mix with the answers: they get the real standard output, the rest goes to the log.
+    # What a library prints must not mix with the answers: they get the real standard output, the rest the log.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     from adan_bench.train import run

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from adan_bench.digits import digits_task
 from adan_bench.registry import workload
 from adan_bench.spec import Context, Task
 
 
-@workload("digits-vit", metric="accuracy", higher_is_better=True, target=0.95, steps=360, eval_every=30)
+@workload("digits-vit", metric="accuracy", higher_is_better=True, target=0.9, steps=300, eval_every=25)
 def digits_vit(context: Context) -> Task:
     """ViT (3 layers of width 48, patches of 2×2) on scikit-learn's digits."""
-    from transformers import ViTConfig, ViTForImageClassification
+    from typing import Any
 
-    config = ViTConfig(
+    import transformers
+
+    from adan_bench.digits import digits_task
+
+    library: Any = transformers
+    config = library.ViTConfig(
         image_size=8,
         patch_size=2,
         num_channels=1,
@@ -24,4 +28,4 @@ def digits_vit(context: Context) -> Task:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    return digits_task(ViTForImageClassification(config), context)
+    return digits_task(library.ViTForImageClassification(config), context)
