@@ -33,7 +33,6 @@ class RunStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines = 0
-        self._file: io.FileIO | None = None
 
     @property
     def exists(self) -> bool:
@@ -61,10 +60,9 @@ class RunStore:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to the metrics, by one write to the operating system: kill -9 leaves it whole or absent."""
-        if self._file is None:
-            self._file = io.FileIO(self.path / "metrics.jsonl", "a")
         data = (json.dumps(finite(line), allow_nan=False) + "\n").encode()
-        written = self._file.write(data)
+        with io.FileIO(self.path / "metrics.jsonl", "a") as file:
+            written = file.write(data)
         if written != len(data):
             raise OSError(f"{self.path / 'metrics.jsonl'}: the disk took {written} of {len(data)} bytes")
         self._lines += 1
@@ -73,8 +71,8 @@ class RunStore:
         """Write a checkpoint beside the old ones and, once it is safe, remove all but the newest two."""
         import torch
 
-        if self._file is not None:
-            os.fsync(self._file.fileno())  # a checkpoint must never be safer than the lines that it counts
+        with (self.path / "metrics.jsonl").open("ab") as file:
+            os.fsync(file.fileno())  # a checkpoint must never be safer than the lines that it counts
         buffer = io.BytesIO()
         torch.save({"state": dict(state), "step": step, "lines": self._lines}, buffer)
         payload = buffer.getvalue()
@@ -115,7 +113,6 @@ class RunStore:
         kept = path.read_bytes().splitlines(keepends=True)[:lines] if path.exists() else []
         write_bytes(path, b"".join(kept))
         self._lines = lines
-        self._file = None
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """End the run; its checkpoints have done their work unless it failed."""

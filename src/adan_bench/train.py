@@ -7,10 +7,12 @@ The clock runs while the loop trains; it stands while it evaluates, writes check
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import random
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from adan_bench.environment import describe
 from adan_bench.registry import get_workload, load_script
 from adan_bench.schedule import SCHEDULES
 from adan_bench.spec import Context, Progress, RunConfig, UsageError
-from adan_bench.store import RunStore
+from adan_bench.store import RunStore, read_run
 
 CHECKPOINT_SECONDS = 15.0
 
@@ -33,6 +35,8 @@ def run(
 
     A loss that is not finite ends the run with the status "diverged"; it is a finding, not an error.
     """
+    if resume and store.exists:
+        _check_same(config, read_run(store.path).config, store)
     trainer = Trainer(config)
     if resume and store.exists:
         store.reopen()
@@ -43,6 +47,15 @@ def run(
         environment = {**describe(config.device), "data": trainer.task.note, "parameters": trainer.size}
         store.create(config, trainer.workload.facts(), trainer.spec.facts(), environment)
     return trainer.train(store, notify)
+
+
+def _check_same(wanted: RunConfig, begun: RunConfig, store: RunStore) -> None:
+    """A run goes on as it began. Settings pass through JSON, which turns tuples into lists."""
+    a, b = (json.loads(json.dumps(config.to_json())) for config in (wanted, begun))
+    differing = [key for key in a if key not in ("data", "origin", "jobs") and a[key] != b[key]]
+    if differing:
+        parts = ", ".join(f"{key}: {b[key]} there, {a[key]} now" for key in differing)
+        raise UsageError(f"--resume: {store.path} holds another run ({parts})")
 
 
 class Trainer:
@@ -62,7 +75,7 @@ class Trainer:
         self.spec = optimizers.get_optimizer(config.optimizer)
         self.factor = SCHEDULES[config.schedule](config.steps, config.warmup)
         self.device = torch.device(config.device)
-        data = None if config.data is None else _path(config.data)
+        data = None if config.data is None else Path(config.data)
         context = Context(config.seed, config.batch_size // config.accumulate, data, config.device)
         self.task = self.workload.build(context)
         self.model = self.task.model.to(self.device)
@@ -140,14 +153,17 @@ class Trainer:
             before = self.step
             self.update()
             end = self.step + passes > config.steps
-            due = [end or self.step // every > before // every for every in (config.log_every, config.eval_every)]
-            if not any(due):
+            logs, evaluates, saves = (
+                end or (every is not None and self.step // every > before // every)
+                for every in (config.log_every, config.eval_every, config.checkpoint_every)
+            )
+            if not (logs or evaluates or saves):
                 self.seconds += time.perf_counter() - tick
                 continue
             loss = (self.window / max(1, self.in_window)).item() if self.in_window else None  # waits for the device
             self.seconds += time.perf_counter() - tick
             lines: list[dict[str, Any]] = []
-            if due[0] or (loss is not None and not math.isfinite(loss)):
+            if logs or (loss is not None and not math.isfinite(loss)):
                 lr = self.optimizer.param_groups[0]["lr"]
                 lines.append(
                     {"kind": "train", "step": self.step, "seconds": self.seconds, "loss": loss, "lr": float(lr)}
@@ -156,17 +172,19 @@ class Trainer:
                 self.in_window = 0
             if loss is not None and not math.isfinite(loss):
                 return self._finish(store, "diverged", lines, writer)
-            if due[1]:
+            if evaluates:
                 self.last = self.evaluate()
                 lines.append({"kind": "eval", "step": self.step, "seconds": self.seconds, **self.last})
                 self._keep_best(self.last.get(self.workload.metric, math.nan))
             self._write(store, lines, writer)
-            if notify is not None:
+            if notify is not None and (logs or evaluates):
                 elapsed = time.monotonic() - started
                 rate = (self.step - first) / max(elapsed, 1e-9)
                 metric = self.last.get(self.workload.metric)
                 notify(Progress(self.step, config.steps, loss, metric, rate, (config.steps - self.step) / rate))
-            if not end and self._checkpoint_due(before, due[1], time.monotonic() - saved):
+            if config.checkpoint_every is None:
+                saves = evaluates and time.monotonic() - saved >= CHECKPOINT_SECONDS
+            if saves and not end:
                 store.checkpoint(self.step, self.state_dict())
                 saved = time.monotonic()
         return self._finish(store, "finished", [], writer)
@@ -183,12 +201,6 @@ class Trainer:
                 f"{self.workload.metric!r}"
             )
         return values
-
-    def _checkpoint_due(self, before: int, evaluated: bool, seconds: float) -> bool:
-        every = self.config.checkpoint_every
-        if every is None:
-            return evaluated and seconds >= CHECKPOINT_SECONDS
-        return self.step // every > before // every
 
     def _keep_best(self, value: float) -> None:
         if math.isfinite(value):
@@ -287,9 +299,3 @@ def _tensorboard(store: RunStore) -> Any:
     except ImportError as error:
         raise UsageError("--tensorboard needs the package tensorboard; pip install 'adan[bench]'") from error
     return SummaryWriter(str(store.path / "tensorboard"))
-
-
-def _path(data: str) -> Any:
-    from pathlib import Path
-
-    return Path(data)
