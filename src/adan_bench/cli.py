@@ -357,7 +357,9 @@ def _usage_line(error: Any) -> str:
         return text
     if getattr(error, "option_name", None):
         names = [option for p in context.command.params for option in p.opts if option.startswith("--")]
-        return f"{text.split('(Possible')[0].split('. Did')[0].strip(' .')}; {context.info_name} has: {', '.join(names)}"
+        return (
+            f"{text.split('(Possible')[0].split('. Did')[0].strip(' .')}; {context.info_name} has: {', '.join(names)}"
+        )
     commands = getattr(context.command, "commands", None)
     return f"{text.rstrip('.')}; there are: {', '.join(commands)}" if commands else text
 

@@ -27,7 +27,8 @@ def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[st
         left.set(title=f"{summary.name}: training loss", xlabel="steps")
         right.set(title=f"validation {summary.facts['metric']}", xlabel="steps")
         right.axhline(summary.facts["target"], color="gray", linewidth=0.8, linestyle=":")
-        right.legend(frameon=False, fontsize=8)
+        if right.get_legend_handles_labels()[0]:
+            right.legend(frameon=False, fontsize=8)
         for axes in (left, right):
             axes.spines[["top", "right"]].set_visible(False)
         written[summary.name] = f"report-{re.sub('[^a-z0-9]+', '-', summary.name.lower())}.png"

@@ -61,7 +61,10 @@ def run_all(jobs: Sequence[Job], workers: int, folder: Path, watch: Callable[[Ev
                 job = waiting.get_nowait()
             except queue.Empty:
                 break
-            if worker is None or not worker.alive:
+            if worker is not None and not worker.alive:
+                worker.close()
+                worker = None
+            if worker is None:
                 worker = _Worker(folder / f"worker-{number}.log")
                 running.append(worker)
             tell(job)
@@ -134,7 +137,8 @@ class _Worker:
         return record_failure(job, f"the worker process ended with code {self.process.wait()}; see {self.log}")
 
     def close(self) -> None:
-        self.input.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.input.close()
         self.process.wait()
         self.output.close()
 

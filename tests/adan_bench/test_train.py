@@ -62,7 +62,7 @@ def test_bf16_and_channels_last(config: Any) -> None:
     seen = []
     trainer.model = trainer.forward = nn.Conv2d(1, 2, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     trainer.task.batches = lambda position: (torch.randn(2, 1, 8, 8),)
-    trainer.task.loss = lambda model, batch: (seen.append((batch[0], model(batch[0]))) or seen[-1][1].float().mean())
+    trainer.task.loss = lambda model, batch: seen.append((batch[0], model(batch[0]))) or seen[-1][1].float().mean()
     trainer.update()
     assert seen[0][0].is_contiguous(memory_format=torch.channels_last)
     assert seen[0][1].dtype == torch.bfloat16
