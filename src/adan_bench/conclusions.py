@@ -27,7 +27,9 @@ def spread(final: Interval | None, values: Sequence[float]) -> str:
     if final is None:
         return "–"
     if final.half is not None:
-        return f"{number(final.mean)} ± {number(final.half, 2)} (n={final.n})"
+        mean = number(final.mean)
+        decimals = len(mean.partition(".")[2]) if "e" not in mean else 2
+        return f"{mean} ± {final.half:.{decimals}f} (n={final.n})"
     if final.n > 1:
         return f"{number(final.mean)} ({number(min(values))} to {number(max(values))}, n={final.n})"
     return f"{number(final.mean)} (n=1)"

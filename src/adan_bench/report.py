@@ -152,7 +152,8 @@ def _table(summary: WorkloadSummary, names: Sequence[str]) -> str:
     cells = "".join(f"<th>{html.escape(column)}</th>" for column in head)
     lines = []
     for i, (o, row) in enumerate(zip(summary.optimizers, rows, strict=True)):
-        swatch = f'<span class="swatch" style="background:{style_of(o.name, names)["light"]}"></span>'
+        look = style_of(o.name, names)
+        swatch = f'<span class="swatch" style="--light:{look["light"]};--dark:{look["dark"]}"></span>'
         values = "".join(f"<td>{html.escape(value)}</td>" for value in row[1:])
         first = ' class="first"' if i == 0 and o.final is not None else ""
         lines.append(f"<tr{first}><td>{swatch}{html.escape(row[0])}</td>{values}</tr>")
@@ -173,7 +174,13 @@ def _chart_data(summary: WorkloadSummary) -> dict[str, Any]:
             points = [point for point in o.sensitivity.points if point[1] is not None]
             entry["rates"] = {"points": points, "low": o.sensitivity.low, "high": o.sensitivity.high}
         optimizers.append(entry)
-    return {"name": summary.name, "metric": metric, "target": summary.facts["target"], "optimizers": optimizers}
+    return {
+        "name": summary.name,
+        "metric": metric,
+        "higher": summary.higher_is_better,
+        "target": summary.facts["target"],
+        "optimizers": optimizers,
+    }
 
 
 def _rounded(curve: list[tuple[int, float, float]]) -> list[list[float]]:

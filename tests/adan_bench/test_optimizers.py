@@ -75,7 +75,7 @@ def test_unknown_setting() -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_search_spaces_are_even(name: str) -> None:
-    """The same width of learning rates and the same number of other choices for everyone; all of them settings it has."""
+    """The same width of learning rates and the same number of other choices for everyone."""
     spec = get_optimizer(name)
     low, *_, high = learning_rates(spec, 6)
     assert high / low == pytest.approx(10**DECADES, rel=0.01)

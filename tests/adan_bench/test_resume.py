@@ -123,7 +123,7 @@ def test_metrics_that_lost_lines_fall_back(config: Any, tmp_path: Path) -> None:
 
 
 def test_full_disk_keeps_what_was_written(tiny: Path, config: Any, tmp_path: Path) -> None:
-    """The disk takes no more in the middle of the run: exit code 1, one line, and --resume ends like an undisturbed run."""
+    """The disk takes no more in the middle: exit code 1, one line, and --resume ends like an undisturbed run."""
     out, steps = tmp_path / "full", 400
     subprocess.run(command(tiny, tmp_path / "whole", steps), check=True, capture_output=True)
 

@@ -21,7 +21,7 @@ function html(name, className, parent, text) {
 
 function format(value) {
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(1).replace("e+", "e");
+  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(1).replace(".0e", "e").replace("e+", "e");
   return String(Number(value.toPrecision(4)));
 }
 
@@ -122,6 +122,8 @@ class Chart {
     // The first tenth of a run would flatten the rest: it is cut off where it leaves the frame.
     const late = points.filter(p => axis.log || p[0] >= left + (right - left) / 10), ys = (late.length ? late : points).map(p => p[1]);
     let low = Math.min(...ys), high = Math.max(...ys);
+    // One learning rate that nearly exploded would flatten all others: the worst quarter may leave the frame.
+    if (view.cap && !log) high = ys.sort((a, b) => a - b)[Math.floor((ys.length - 1) * 0.75)];
     if (view.target !== null && !log) { low = Math.min(low, view.target); high = Math.max(high, view.target); }
     if (!log) { const pad = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1; low -= pad; high += pad; }
     const x = scale(left, right, axis.log, box.left, box.right), y = scale(low, high, log, box.bottom, box.top);
@@ -206,7 +208,7 @@ for (const host of document.querySelectorAll("[data-rates]")) {
   const series = w.optimizers.filter(o => o.rates).map(o => styled(o.name, [o.rates.points.map(p => [p[0], p[0], p[1]])],
     {inside: lr => lr >= o.rates.low && lr <= o.rates.high}));
   const axes = [{label: "", title: "learning rate", index: 0, log: true}];
-  new Chart(host, [{label: w.metric, target: null, axes, logChoice: false, marks: true, series}]);
+  new Chart(host, [{label: w.metric, target: null, axes, logChoice: true, marks: true, cap: !w.higher, series}]);
 }
 
 for (const host of document.querySelectorAll("[data-profile]")) {
