@@ -6,8 +6,10 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test lint format clean
 
-demo: $(READY)  ## train real models with Adan, AdamW and SGD side by side
-	$(BIN)/python examples/demo.py
+demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
+	rm -rf demo
+	$(BIN)/adan-bench compare digits-vit digits-resnet pycode-gpt2 \
+		--optimizers adan,adamw,adam,sgd-momentum,lamb --seeds 3 --jobs 2 --out demo
 
 test: lint  ## lint, types, every test
 	$(BIN)/python -m pytest -n auto
@@ -30,4 +32,4 @@ $(READY): requirements.txt pyproject.toml
 	@touch $(READY)
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info
+	rm -rf $(VENV) build demo src/*.egg-info
