@@ -94,9 +94,8 @@ def _ended(job: Job) -> bool:
     path = job.path / "result.json"
     if not (job.resume and path.exists()):
         return False
-    with contextlib.suppress(ValueError, KeyError):
-        return bool(json.loads(path.read_text())["status"] != "failed")
-    return False
+    RunStore(job.path).check_same(job.config)
+    return bool(json.loads(path.read_text())["status"] != "failed")
 
 
 class _Worker:

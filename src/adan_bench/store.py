@@ -58,6 +58,15 @@ class RunStore:
         facts = {"config": config.to_json(), "workload": dict(workload), "optimizer": dict(optimizer)}
         write_json(self.path / "config.json", facts)
 
+    def check_same(self, config: RunConfig) -> None:
+        """A run goes on as it began. Settings have passed through JSON, which turns tuples into lists."""
+        begun = json.loads((self.path / "config.json").read_text())["config"]
+        wanted = json.loads(json.dumps(config.to_json()))
+        differing = [key for key in wanted if key not in ("data", "origin", "jobs") and wanted[key] != begun.get(key)]
+        if differing:
+            parts = ", ".join(f"{key}: {begun.get(key)} there, {wanted[key]} now" for key in differing)
+            raise UsageError(f"--resume: {self.path} holds another run ({parts})")
+
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to the metrics, by one write to the operating system: kill -9 leaves it whole or absent."""
         data = (json.dumps(finite(line), allow_nan=False) + "\n").encode()

@@ -189,10 +189,7 @@ class Study:
             for key in self.bases
         }
         records = self._trials(first, start=0)
-        second = {
-            key: [{**_best(records[key]), **choice} for choice in optimizers.get_optimizer(key[1]).choices[:others]]
-            for key in self.bases
-        }
+        second = {key: _second_stage(optimizers.get_optimizer(key[1]), records[key])[:others] for key in self.bases}
         for key, more in self._trials(second, start=rates).items():
             records[key] += more
         for key, found in records.items():
@@ -246,6 +243,18 @@ def rank(record: RunRecord) -> float:
 
 def _best(records: Sequence[RunRecord]) -> Settings:
     return dict(min(records, key=rank).config.settings)
+
+
+def _second_stage(spec: OptimizerSpec, records: Sequence[RunRecord]) -> list[Settings]:
+    """What to try after the learning rates: one more rate where the best was the last of its side, then the choices."""
+    best = _best(records)
+    rates = [float(r.config.settings["lr"]) for r in records]
+    variants = []
+    if len(rates) > 1 and best["lr"] in (rates[0], rates[-1]):
+        step = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
+        beyond = best["lr"] * step if best["lr"] == rates[-1] else best["lr"] / step
+        variants.append({**best, "lr": float(f"{beyond:.3g}")})
+    return variants + [{**best, **choice} for choice in spec.choices]
 
 
 def _default_settings(name: str) -> Settings:

@@ -7,7 +7,6 @@ The clock runs while the loop trains; it stands while it evaluates, writes check
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import random
 import time
@@ -23,7 +22,7 @@ from adan_bench.environment import describe
 from adan_bench.registry import get_workload, load_script
 from adan_bench.schedule import SCHEDULES
 from adan_bench.spec import Context, Progress, RunConfig, UsageError
-from adan_bench.store import RunStore, read_run
+from adan_bench.store import RunStore
 
 CHECKPOINT_SECONDS = 15.0
 
@@ -36,7 +35,7 @@ def run(
     A loss that is not finite ends the run with the status "diverged"; it is a finding, not an error.
     """
     if resume and store.exists:
-        _check_same(config, read_run(store.path).config, store)
+        store.check_same(config)
     trainer = Trainer(config)
     if resume and store.exists:
         store.reopen()
@@ -47,15 +46,6 @@ def run(
         environment = {**describe(config.device), "data": trainer.task.note, "parameters": trainer.size}
         store.create(config, trainer.workload.facts(), trainer.spec.facts(), environment)
     return trainer.train(store, notify)
-
-
-def _check_same(wanted: RunConfig, begun: RunConfig, store: RunStore) -> None:
-    """A run goes on as it began. Settings pass through JSON, which turns tuples into lists."""
-    a, b = (json.loads(json.dumps(config.to_json())) for config in (wanted, begun))
-    differing = [key for key in a if key not in ("data", "origin", "jobs") and a[key] != b[key]]
-    if differing:
-        parts = ", ".join(f"{key}: {b[key]} there, {a[key]} now" for key in differing)
-        raise UsageError(f"--resume: {store.path} holds another run ({parts})")
 
 
 class Trainer:
