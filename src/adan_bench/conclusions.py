@@ -35,6 +35,11 @@ def spread(final: Interval | None, values: Sequence[float]) -> str:
     return f"{number(final.mean)} (n=1)"
 
 
+def steps(o: OptimizerSummary) -> str:
+    """Steps to the target, and how many of the seeds got there."""
+    return f"{'–' if o.steps_to_target is None else f'{o.steps_to_target:.0f}'} ({o.reached}/{o.n})"
+
+
 def conclude(summary: WorkloadSummary) -> str:
     """One plain paragraph for a workload."""
     done = [o for o in summary.optimizers if o.final is not None]
@@ -88,6 +93,9 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
         return f"{text} They had different numbers of tuning trials ({counts}): the comparison is not even."
     if trials[0]:
         return f"{text} Every optimizer had {trials[0]} tuning trials, with a seed that no reported run uses."
+    everywhere = {o.records[0].config.origin for s in summaries for o in s.optimizers}
+    if len(everywhere) == 1:
+        return f"{text} Settings of every optimizer: {everywhere.pop()}."
     parts = []
     for summary in summaries:
         origins = sorted({o.records[0].config.origin for o in summary.optimizers})

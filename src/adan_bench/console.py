@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from adan_bench.conclusions import conclude, number, spread, tuning
+from adan_bench.conclusions import conclude, number, spread, steps, tuning
 from adan_bench.jobs import Event
 from adan_bench.stats import WorkloadSummary
 
@@ -141,7 +141,7 @@ def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> No
         for o in summary.optimizers:
             values = list(o.by_seed().values())
             speed = None if o.seconds_per_step is None else 1000 * o.seconds_per_step
-            target = f"{number(o.steps_to_target, 3)} ({o.reached}/{o.n})"
+            target = steps(o)
             result = spread(o.final, values) + (f", {o.diverged} diverged" if o.diverged else "")
             table.add_row(o.name, result, target, number(speed, 3), f"{o.settings['lr']:g}")
         console.print(table)

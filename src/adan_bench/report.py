@@ -10,23 +10,24 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from adan_bench.conclusions import conclude, number, spread, tuning
+from adan_bench.conclusions import conclude, number, spread, steps, tuning
 from adan_bench.figures import write_figures
 from adan_bench.palette import style_of
 from adan_bench.spec import RunRecord
 from adan_bench.stats import OptimizerSummary, WorkloadSummary, performance_profile, summarize
-from adan_bench.store import write_bytes
+from adan_bench.store import finite, write_bytes
 
 COLUMNS = ("optimizer", "{metric}", "best", "steps to target", "s to target", "ms/step", "lr range ±2%")
 
 
 def write_report(records: Sequence[RunRecord], folder: Path) -> Path:
-    """Write report.html, report.md and the PNG figures into the folder; the path of the page."""
+    """Write report.html, report.md, the PNG figures and runs.jsonl into the folder; the path of the page."""
     summaries = summarize(records)
     page = folder / "report.html"
     write_bytes(page, render_page(records, summaries).encode())
     figures = write_figures(summaries, folder)
     write_bytes(folder / "report.md", render_markdown(records, summaries, figures).encode())
+    write_bytes(folder / "runs.jsonl", render_archive(records).encode())
     return page
 
 
@@ -102,7 +103,10 @@ def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     """The table of results as text: head and rows, in the order of the means."""
     arrow = "↑" if summary.higher_is_better else "↓"
     head = [column.format(metric=f"{summary.facts['metric']} {arrow}") for column in COLUMNS]
-    return head, [_row(o) for o in summary.optimizers]
+    rows = [_row(o) for o in summary.optimizers]
+    if not any(o.sensitivity for o in summary.optimizers):  # the last column would be empty
+        return head[:-1], [row[:-1] for row in rows]
+    return head, rows
 
 
 def _row(o: OptimizerSummary) -> list[str]:
@@ -117,7 +121,7 @@ def _row(o: OptimizerSummary) -> list[str]:
         o.name,
         ", ".join([final, *lost]) if lost else final,
         number(sum(bests) / len(bests)) if bests else "–",
-        f"{number(o.steps_to_target, 3)} ({o.reached}/{o.n})",
+        steps(o),
         number(o.seconds_to_target, 3),
         number(None if o.seconds_per_step is None else 1000 * o.seconds_per_step, 3),
         rates,
@@ -151,11 +155,12 @@ def _table(summary: WorkloadSummary, names: Sequence[str]) -> str:
     head, rows = table_rows(summary)
     cells = "".join(f"<th>{html.escape(column)}</th>" for column in head)
     lines = []
-    for i, (o, row) in enumerate(zip(summary.optimizers, rows, strict=True)):
+    best = next((o.final.mean for o in summary.optimizers if o.final is not None), None)
+    for o, row in zip(summary.optimizers, rows, strict=True):
         look = style_of(o.name, names)
         swatch = f'<span class="swatch" style="--light:{look["light"]};--dark:{look["dark"]}"></span>'
         values = "".join(f"<td>{html.escape(value)}</td>" for value in row[1:])
-        first = ' class="first"' if i == 0 and o.final is not None else ""
+        first = ' class="first"' if o.final is not None and o.final.mean == best else ""
         lines.append(f"<tr{first}><td>{swatch}{html.escape(row[0])}</td>{values}</tr>")
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
@@ -238,3 +243,9 @@ def render_markdown(
     for facts in environments(records):
         parts += [f"- {key}: {value}" for key, value in facts.items()] + [""]
     return "\n".join(parts)
+
+
+def render_archive(records: Sequence[RunRecord]) -> str:
+    """Every run on a line: its configuration, environment and result. What to keep when the curves are not needed."""
+    lines = [{"config": r.config.to_json(), "environment": r.environment, "result": r.result} for r in records]
+    return "".join(json.dumps(finite(line), allow_nan=False) + "\n" for line in lines)

@@ -23,6 +23,7 @@ from adan_bench.spec import OptimizerSpec, RunConfig, RunRecord, Settings, Usage
 from adan_bench.store import read_run, write_json
 
 DECADES = 2.5  # width of every optimizer's range of learning rates
+UNTUNED = "untuned defaults"
 TUNING_SEED = 1000  # comparisons use 0, 1, 2, …
 
 Watch = Callable[[Event], None]
@@ -74,6 +75,8 @@ def configure(
         origin += ", then --set " + " ".join(f"{key}={value}" for key, value in overrides.items())
     optimizers.check_settings(spec, settings)
     steps = options.steps or workload.steps
+    if origin != UNTUNED and (steps != workload.steps or options.batch_size not in (None, workload.batch_size)):
+        origin += f" for {workload.steps} steps of {workload.batch_size}"
     eval_every = options.eval_every or max(1, round(workload.eval_every * steps / workload.steps))
     return RunConfig(
         workload=workload.name,
@@ -105,9 +108,8 @@ def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings
     """The tuned defaults where there are some, else the optimizer's own; and which of the two it was."""
     found = tuned_defaults()["workloads"].get(workload.name, {}).get(spec.name)
     if found is None:
-        return optimizers.defaults(spec), "untuned defaults"
-    origin = f"defaults tuned in {found['trials']} trials of {found['steps']} steps at batch {found['batch_size']}"
-    return dict(found["settings"]), origin
+        return optimizers.defaults(spec), UNTUNED
+    return dict(found["settings"]), f"defaults tuned in {found['trials']} trials"
 
 
 def check_data(workload: Workload, data: Path | None) -> None:

@@ -156,7 +156,7 @@ class Chart {
     element("text", {x: box.right, y: box.bottom + 35, "text-anchor": "end", class: "tick"}, this.svg, axis.title);
     if (view.target !== null && view.target >= ys[0] && view.target <= ys[1]) {
       element("line", {x1: box.left, x2: box.right, y1: y(view.target), y2: y(view.target), class: "target"}, this.svg);
-      element("text", {x: box.right - 4, y: y(view.target) - 5, "text-anchor": "end", class: "tick"}, this.svg, "target");
+      element("text", {x: box.left + 4, y: y(view.target) - 5, class: "tick"}, this.svg, "target");
     }
   }
 
