@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from adan_bench.registry import workload
 from adan_bench.spec import Context, Task
 
-LENGTH = 35  # words through which gradients flow
-WIDTH = 96
+LENGTH = 20  # words through which gradients flow
+WIDTH = 64
 HELD_OUT = 10_000  # words; the whole of Penn Treebank's 73,760 would take longer than the training between two looks
 FILES = ("ptb/ptb.train.txt", "ptb/ptb.valid.txt")
 
 
 @workload("ptb-lstm", metric="perplexity", higher_is_better=False, target=500, steps=200, eval_every=40, batch_size=20)
 def ptb_lstm(context: Context) -> Task:
-    """LSTM (1 layer of width 96, tied embedding) on Penn Treebank, else on the standard library's documentation."""
+    """LSTM (1 layer of width 64, tied embedding) on Penn Treebank, else on the standard library's documentation."""
     if context.has(FILES[0]):
         train, valid = (context.path(name).read_text().replace("\n", " <eos> ").split() for name in FILES)
         note = "Penn Treebank, standard split"
