@@ -207,7 +207,7 @@ def compare(
 ) -> None:
     """Run optimizers side by side and write the report."""
     study_, watcher = _study(workloads, optimizers, options, out, jobs, resume, set_, as_json, batch_sizes)
-    with watcher as study_.watch:
+    with study_, watcher as study_.watch:
         if tune:
             study_.tune(tune)
         study_.compare(seeds)
@@ -230,7 +230,7 @@ def tune(
 ) -> None:
     """Find every optimizer's settings by the same number of trials."""
     study_, watcher = _study(workloads, optimizers, options, out, jobs, resume, None, as_json, None)
-    with watcher as study_.watch:
+    with study_, watcher as study_.watch:
         study_.tune(trials)
     study_.save(save or study_.out / "best.json", trials)
     for (folder, name), config in study_.bases.items():

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,56 +38,68 @@ class Event:
     result: Mapping[str, Any] | None = None
 
 
-def run_all(jobs: Sequence[Job], workers: int, folder: Path, watch: Callable[[Event], None] | None = None) -> None:
-    """Run every job that has not ended yet, `workers` at a time; their output goes to worker logs in `folder`."""
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    todo = [job for job in jobs if not _ended(job)]
-    for job in todo:
-        waiting.put(job)
-    done = len(jobs) - len(todo)
-    lock = threading.Lock()
-    stop = threading.Event()
+class Pool:
+    """Worker processes that stay for all runs of a study: starting one takes 5 to 10 s, most of it imports."""
 
-    def tell(job: Job, progress: Progress | None = None, result: Mapping[str, Any] | None = None) -> None:
-        nonlocal done
-        with lock:
-            done += result is not None
-            if watch is not None:
-                watch(Event(job, done, len(jobs), progress, result))
+    def __init__(self, workers: int, folder: Path) -> None:
+        self.folder = folder
+        self._workers: list[_Worker | None] = [None] * workers
+        self._stop = threading.Event()
 
-    def serve(number: int) -> None:
-        worker: _Worker | None = None
-        while not stop.is_set():
-            try:
-                job = waiting.get_nowait()
-            except queue.Empty:
-                break
-            if worker is not None and not worker.alive:
-                worker.close()
-                worker = None
-            if worker is None:
-                worker = _Worker(folder / f"worker-{number}.log")
-                running.append(worker)
-            tell(job)
-            result = worker.run(job, lambda progress, job=job: tell(job, progress=progress))  # type: ignore[misc]
-            if not stop.is_set():
-                tell(job, result=result)
-        if worker is not None:
-            worker.close()
+    def run(self, jobs: Sequence[Job], watch: Callable[[Event], None] | None = None) -> None:
+        """Make every run that has not ended yet, as many at a time as there are workers."""
+        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        todo = [job for job in jobs if not _ended(job)]
+        for job in todo:
+            waiting.put(job)
+        done = len(jobs) - len(todo)
+        lock = threading.Lock()
 
-    folder.mkdir(parents=True, exist_ok=True)
-    running: list[_Worker] = []
-    threads = [threading.Thread(target=serve, args=(i,)) for i in range(min(workers, len(todo)))]
-    for thread in threads:
-        thread.start()
-    try:
+        def tell(job: Job, progress: Progress | None = None, result: Mapping[str, Any] | None = None) -> None:
+            nonlocal done
+            with lock:
+                done += result is not None
+                if watch is not None:
+                    watch(Event(job, done, len(jobs), progress, result))
+
+        def serve(number: int) -> None:
+            while not self._stop.is_set():
+                try:
+                    job = waiting.get_nowait()
+                except queue.Empty:
+                    break
+                tell(job)
+                result = self._worker(number).run(job, partial(tell, job))
+                if not self._stop.is_set():
+                    tell(job, result=result)
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        threads = [threading.Thread(target=serve, args=(i,)) for i in range(min(len(self._workers), len(todo)))]
         for thread in threads:
-            thread.join()
-    except BaseException:  # Ctrl-C: what was written stays, and --resume goes on from it
-        stop.set()
-        for worker in running:
-            worker.kill()
-        raise
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:  # Ctrl-C: what was written stays, and --resume goes on from it
+            self._stop.set()
+            for worker in filter(None, self._workers):
+                worker.process.kill()
+            raise
+
+    def _worker(self, number: int) -> _Worker:
+        """The worker of a place, a new one where the last has died."""
+        worker = self._workers[number]
+        if worker is not None and not worker.alive:
+            worker.close()
+            worker = None
+        if worker is None:
+            worker = self._workers[number] = _Worker(self.folder / f"worker-{number}.log")
+        return worker
+
+    def close(self) -> None:
+        for worker in filter(None, self._workers):
+            worker.close()
+        self._workers = [None] * len(self._workers)
 
 
 def _ended(job: Job) -> bool:
@@ -140,9 +153,6 @@ class _Worker:
             self.input.close()
         self.process.wait()
         self.output.close()
-
-    def kill(self) -> None:
-        self.process.kill()
 
 
 def record_failure(job: Job, error: str) -> Mapping[str, Any]:

@@ -14,9 +14,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from adan_bench import jobs as pool
 from adan_bench import optimizers
-from adan_bench.jobs import Event, Job
+from adan_bench.jobs import Event, Job, Pool
 from adan_bench.registry import get_workload
 from adan_bench.schedule import SCHEDULES
 from adan_bench.spec import OptimizerSpec, RunConfig, RunRecord, Settings, UsageError, Workload, listing
@@ -164,7 +163,8 @@ class Study:
         batch_sizes: Sequence[int] = (),
         watch: Watch | None = None,
     ) -> None:
-        self.out, self.jobs, self.resume, self.watch = out, jobs, resume, watch
+        self.out, self.resume, self.watch = out, resume, watch
+        self.pool = Pool(jobs, out)
         if not resume and out.exists() and any(out.rglob("config.json")):
             raise UsageError(f"--out {out}: it already holds runs; add --resume to go on, or name another folder")
         specs = [optimizers.get_optimizer(name) for name in names]
@@ -179,6 +179,12 @@ class Study:
                     if batch_sizes:
                         base = _scaled(base, workload, size)
                     self.bases[folder, spec.name] = base
+
+    def __enter__(self) -> Study:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.close()
 
     def tune(self, trials: int) -> None:
         """Choose every optimizer's settings by the same number of trials."""
@@ -207,7 +213,7 @@ class Study:
                 config = replace(self.bases[key], settings=variant, seed=TUNING_SEED, role="tune", origin="trial")
                 work.append(Job(config, self.out / key[0] / key[1] / f"tune-{number:02d}", self.resume))
                 owners.append(key)
-        pool.run_all(work, self.jobs, self.out, self.watch)
+        self.pool.run(work, self.watch)
         found: dict[tuple[str, str], list[RunRecord]] = {key: [] for key in settings}
         for key, job in zip(owners, work, strict=True):
             found[key].append(read_run(job.path))
@@ -220,7 +226,7 @@ class Study:
             for seed in range(seeds)
             for (folder, name), config in self.bases.items()
         ]
-        pool.run_all(work, self.jobs, self.out, self.watch)
+        self.pool.run(work, self.watch)
 
     def save(self, path: Path, trials: int) -> None:
         """Merge the chosen settings into a file of tuned defaults."""

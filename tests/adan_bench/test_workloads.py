@@ -144,8 +144,8 @@ def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
 def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
     from adan_bench.store import read_runs
 
-    study = Study(["tiny"], ["adan", "sgd"], Options(script=tiny, steps=10), out=tmp_path)
-    study.tune(4)
+    with Study(["tiny"], ["adan", "sgd"], Options(script=tiny, steps=10), out=tmp_path) as study:
+        study.tune(4)
     records = read_runs(tmp_path)
     for name in ("adan", "sgd"):
         mine = [r for r in records if r.config.optimizer == name]
