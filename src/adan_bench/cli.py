@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from functools import wraps
@@ -37,6 +38,19 @@ class Kind(str, Enum):
     tables = "tables"
 
 
+Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What run, tune and compare are all told: how to train, where the records go, and how to talk."""
+
+    options: Any
+    out: Path | None
+    resume: bool
+    as_json: bool
+
+
 def _options(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Gradients per run; the workload's budget unless given.")
@@ -55,29 +69,33 @@ def _options(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
     data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
     script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+    as_json: Json = False,
 ) -> None:
     """The options that run, tune and compare share."""
 
 
 def _shared(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared options; it receives them as one object, `options`."""
+    """Give a command the shared options; it receives them as one object, `shared`."""
     own = inspect.signature(command, eval_str=True).parameters
-    shared = inspect.signature(_options, eval_str=True).parameters
+    common = inspect.signature(_options, eval_str=True).parameters
 
     @wraps(command)
     def wrapper(**values: Any) -> None:
         from adan_bench.registry import load_script
         from adan_bench.study import Options
 
-        chosen = {name: values.pop(name) for name in shared}
+        chosen = {name: values.pop(name) for name in common}
+        place = {name: chosen.pop(name) for name in ("out", "resume", "as_json")}
         chosen["threads"] = chosen["threads"] or max(1, _cores() // values.get("jobs", 1))
         if chosen["script"] is not None:
             names = load_script(str(chosen["script"]))
             if "workloads" in values:
                 values["workloads"] = values["workloads"] or names
-        command(options=Options(**chosen), **values)
+        command(shared=Shared(Options(**chosen), **place), **values)
 
-    parameters = [p for name, p in own.items() if name != "options"] + list(shared.values())
+    parameters = [p for name, p in own.items() if name != "shared"] + list(common.values())
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -89,10 +107,7 @@ Optimizers = Annotated[str, typer.Option(help="Names with commas between, or 'al
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An optimizer setting, e.g. lr=0.003.")
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
 
 
 @app.command("list")
@@ -155,11 +170,8 @@ def run(
     optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
     set_: Set = None,
     seed: int = 0,
-    out: Out = None,
-    resume: Resume = False,
-    as_json: Json = False,
     *,
-    options: Any,
+    shared: Shared,
 ) -> None:
     """Train one workload with one optimizer."""
     from adan_bench.console import watching
@@ -170,19 +182,20 @@ def run(
     from adan_bench.study import configure
 
     spec = get_optimizer(optimizer)
-    config = configure(get_workload(workload), spec, options, seed=seed, overrides=_settings(set_))
-    path = out or _new_folder() / workload / optimizer / f"seed-{seed}"
+    config = configure(get_workload(workload), spec, shared.options, seed=seed, overrides=_settings(set_))
+    path = shared.out or _new_folder() / workload / optimizer / f"seed-{seed}"
     store = RunStore(path)
-    if store.ended and resume:
+    if store.ended and shared.resume:
+        store.check_same(config)
         result = json.loads((path / "result.json").read_text())
     else:
         from adan_bench.train import run as train
 
-        job = Job(config, path, resume)
-        with watching(Console(), as_json) as watch:
-            result = train(config, store, lambda progress: watch(Event(job, 0, 1, progress=progress)), resume)
+        job = Job(config, path, shared.resume)
+        with watching(Console(), shared.as_json) as watch:
+            result = train(config, store, lambda progress: watch(Event(job, 0, 1, progress=progress)), shared.resume)
             watch(Event(job, 1, 1, result=result))
-    if not as_json:
+    if not shared.as_json:
         Console().print(f"{result['status']}; record: {path}", soft_wrap=True, highlight=False)
     raise typer.Exit(EXIT_DIVERGED if result["status"] == "diverged" else 0)
 
@@ -199,19 +212,16 @@ def compare(
     ] = None,
     set_: Set = None,
     jobs: Jobs = 1,
-    out: Out = None,
-    resume: Resume = False,
-    as_json: Json = False,
     *,
-    options: Any,
+    shared: Shared,
 ) -> None:
     """Run optimizers side by side and write the report."""
-    study_, watcher = _study(workloads, optimizers, options, out, jobs, resume, set_, as_json, batch_sizes)
+    study_, watcher = _study(shared, workloads, optimizers, jobs, set_, batch_sizes)
     with study_, watcher as study_.watch:
         if tune:
             study_.tune(tune)
         study_.compare(seeds)
-    _report(study_.out, as_json)
+    _report(study_.out, shared.as_json)
 
 
 @app.command()
@@ -222,21 +232,18 @@ def tune(
     trials: Annotated[int, typer.Option(min=1, help="For every optimizer alike.")] = 8,
     save: Annotated[Path | None, typer.Option(help="A JSON file to merge the chosen settings into.")] = None,
     jobs: Jobs = 1,
-    out: Out = None,
-    resume: Resume = False,
-    as_json: Json = False,
     *,
-    options: Any,
+    shared: Shared,
 ) -> None:
     """Find every optimizer's settings by the same number of trials."""
-    study_, watcher = _study(workloads, optimizers, options, out, jobs, resume, None, as_json, None)
+    study_, watcher = _study(shared, workloads, optimizers, jobs)
     with study_, watcher as study_.watch:
         study_.tune(trials)
     study_.save(save or study_.out / "best.json", trials)
     for (folder, name), config in study_.bases.items():
         line = {"workload": folder, "optimizer": name, "settings": config.settings}
         settings = " ".join(f"{key}={value}" for key, value in config.settings.items())
-        print(json.dumps({"event": "best", **line}) if as_json else f"{folder} {name}: {settings}")
+        print(json.dumps({"event": "best", **line}) if shared.as_json else f"{folder} {name}: {settings}")
 
 
 @app.command()
@@ -248,15 +255,12 @@ def report(
 
 
 def _study(
+    shared: Shared,
     workloads: list[str] | None,
     optimizers: str,
-    options: Any,
-    out: Path | None,
     jobs: int,
-    resume: bool,
-    set_: list[str] | None,
-    as_json: bool,
-    batch_sizes: str | None,
+    set_: list[str] | None = None,
+    batch_sizes: str | None = None,
 ) -> tuple[Any, Any]:
     from adan_bench.console import watching
     from adan_bench.optimizers import SPECS
@@ -269,14 +273,14 @@ def _study(
     study_ = Study(
         workloads,
         names,
-        options,
-        out=out or _new_folder(),
+        shared.options,
+        out=shared.out or _new_folder(),
         jobs=jobs,
-        resume=resume,
+        resume=shared.resume,
         overrides=_settings(set_),
         batch_sizes=_sizes(batch_sizes),
     )
-    return study_, watching(Console(), as_json)
+    return study_, watching(Console(), shared.as_json)
 
 
 def _report(folder: Path, as_json: bool) -> None:

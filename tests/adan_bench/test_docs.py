@@ -65,4 +65,4 @@ def test_page_names_what_exists(bench: Any) -> None:
         if found.build.__module__.startswith("adan_bench.workloads"):
             assert f"`{name}`" in text
     for option in inspect.signature(cli._options).parameters:
-        assert f"--{option.replace('_', '-')}" in text
+        assert f"--{option.replace('as_', '').replace('_', '-')}" in text

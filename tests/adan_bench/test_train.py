@@ -69,6 +69,20 @@ def test_bf16_and_channels_last(config: Any) -> None:
     assert seen[0][1].dtype == torch.bfloat16
 
 
+def test_compile_is_what_trains(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --compile the loss sees the compiled model; checkpoints hold the names of the plain one."""
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or torch.nn.Sequential(model))
+    trainer = Trainer(config(compile=True))
+    seen = []
+    loss = trainer.task.loss
+    trainer.task.loss = lambda model, batch: seen.append(model) or loss(model, batch)
+    trainer.update()
+    assert compiled == [trainer.model]
+    assert seen == [trainer.forward]
+    assert trainer.state_dict()["model"].keys() == Trainer(config()).model.state_dict().keys()
+
+
 def test_same_seed_same_start_for_all(config: Any) -> None:
     """Seeds are pairs: the same weights and the same batches for every optimizer."""
     a, b = Trainer(config("adan", seed=3)), Trainer(config("lamb", seed=3))
