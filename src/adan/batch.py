@@ -12,7 +12,11 @@ from adan.scalars import Options, Signals
 
 
 class Batch(NamedTuple):
-    """Parameters of one group, their gradients and states, as parallel lists. Complex tensors come as views of reals."""
+    """Parameters of one group, their gradients and states, as parallel lists; of complex ones the views as reals.
+
+    `prev_scales` is empty, and `prev_grads` are as computed with, unless gradients are consumed: then a previous
+    gradient is the buffer that backward filled, and its scale is the factor it was used with.
+    """
 
     options: Options
     params: list[Tensor]
@@ -22,17 +26,18 @@ class Batch(NamedTuple):
     exp_avg_sqs: list[Tensor]
     prev_grads: list[Tensor]
     steps: list[Tensor]
+    prev_scales: list[Tensor]
 
     @classmethod
     def empty(cls, options: Options) -> Batch:
-        return cls(options, [], [], [], [], [], [], [])
+        return cls(options, [], [], [], [], [], [], [], [])
 
     def tensors(self) -> tuple[list[Tensor], ...]:
         return self[1:]
 
     def select(self, indices: Iterable[int]) -> Batch:
         chosen = list(indices)
-        return Batch(self.options, *([tensors[i] for i in chosen] for tensors in self.tensors()))
+        return Batch(self.options, *([tensors[i] for i in chosen] if tensors else [] for tensors in self.tensors()))
 
     def as_real(self) -> Batch:
         if not any(p.is_complex() for p in self.params):

@@ -3,28 +3,55 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from adan import scalars
 from adan.batch import Batch, Engine
-from adan.engines import foreach, loop
+from adan.engines import cpu, cuda, foreach, loop
 from adan.scalars import Signals
 
-ENGINES: dict[str, Engine] = {"loop": loop.update, "foreach": foreach.update}
+ENGINES: dict[str, Engine] = {
+    "loop": loop.update,
+    "foreach": foreach.update,
+    "cpu": cpu.update,
+    "cuda": cuda.update,
+}
 
 
-def choose(group: dict[str, Any], param: Tensor) -> str:
+def choose(group: Mapping[str, Any], param: Tensor) -> str:
     """The name of the engine for a parameter of a group with these options."""
-    if group["differentiable"] or group["foreach"] is False:
+    if group["differentiable"] or (group["foreach"] is False and not group["fused"]):
         return "loop"
+    # What torch.compile traces it fuses itself.
+    if group["foreach"] or group["fused"] is False or torch.compiler.is_compiling():
+        return "foreach"
+    name, reason = _fused(param)
+    if reason is None:
+        return name
+    if group["fused"]:
+        raise RuntimeError(
+            f"fused=True cannot serve a {param.dtype} parameter of shape {tuple(param.shape)} on {param.device}: "
+            f"{reason}. Leave fused at None to let another engine serve it"
+        )
     return "foreach"
 
 
-def counts_on_device(group: dict[str, Any]) -> bool:
-    """Whether the step counters must lie beside the parameters: where a step is captured, or skipped by the device."""
-    return bool(group["capturable"] or group["skip_nonfinite"])
+def _fused(param: Tensor) -> tuple[str, str | None]:
+    """The fused engine for a parameter's device, and why it cannot serve the parameter, if it cannot."""
+    if param.device.type == "cuda":
+        return "cuda", cuda.refuses(param)
+    if param.device.type == "cpu":
+        return "cpu", cpu.refuses(param)
+    return "", "there are fused engines for CUDA and for the CPU"
+
+
+def counts_on_device(group: Mapping[str, Any], param: Tensor) -> bool:
+    """Whether a step counter must lie beside its parameter: where a step is captured, or skipped by the device."""
+    return bool(group["capturable"] or group["skip_nonfinite"]) or choose(group, param) == "cuda"
 
 
 class Place(NamedTuple):
@@ -45,8 +72,11 @@ def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> None
 
     for place, batches in work.items():
         local = signals.to(place.device)
-        if local.skip is not None and place.counters.type == "cpu" and not torch.compiler.is_compiling():
+        if local.skip is not None and scalars.readable(batches[0].steps[0]):
             if local.skip.item():
+                for batch in batches:  # a consumed gradient takes the place of the previous one: let it be that one
+                    for grad, prev, _ in zip(batch.grads, batch.prev_grads, batch.prev_scales, strict=False):
+                        grad.copy_(prev)
                 continue
             local = local._replace(skip=None)
         ENGINES[place.engine](batches, local)

@@ -26,4 +26,7 @@ def global_norm(grads: Iterable[Tensor], order: float = 2.0) -> Tensor:
     ]
     first = norms[0]
     wide = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else first.dtype
-    return torch.linalg.vector_norm(torch.stack([x.to(first.device, wide, non_blocking=True) for x in norms]), order)
+    total: Tensor = torch.linalg.vector_norm(
+        torch.stack([x.to(first.device, wide, non_blocking=True) for x in norms]), order
+    )
+    return total

@@ -20,7 +20,7 @@ Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[d
 class Adan(Optimizer):
     r"""Adaptive Nesterov momentum: the whole of Algorithm 1 of `Xie et al. <https://arxiv.org/abs/2208.06677>`_.
 
-    With :math:`g_t` a parameter's t-th gradient, :math:`d_t = g_t - g_{t-1}` (:math:`d_1 = 0`), :math:`b_i` the ``betas``:
+    With :math:`g_t` a parameter's t-th gradient, :math:`d_t = g_t - g_{t-1}`, :math:`d_1 = 0`, :math:`b_i` ``betas``:
 
     .. math::
         m_t &= b_1 m_{t-1} + (1 - b_1)\, g_t \\
@@ -41,15 +41,19 @@ class Adan(Optimizer):
             differ, each is scaled for its own limit.
         no_prox: decay as AdamW does, :math:`(1 - \eta\lambda)\,\theta`, not by the proximal division.
         foreach: True for list operations, False for one tensor at a time, None to choose.
+        fused: True for the one-pass kernels, on CUDA by Triton and on the CPU in C, or an error that says what is
+            missing; False for none of them; None to use them wherever they fit. ``repr(opt)`` says what serves.
         bias_correction: False is Algorithm 1 with its footnote to the letter: :math:`m_0 = g_0, v_0 = 0,
             v_1 = g_1 - g_0, n_0 = g_0^2`, and no hats.
         maximize: ascend.
         capturable: keep the step count on the parameter's device, so that nothing synchronises and a CUDA graph can
             capture the step.
         differentiable: let autograd through the step.
+        consume_grad: keep the gradient's own buffer as the previous gradient and set ``p.grad = None``: no copy of the
+            gradient is written. Read gradients before the step, not after it.
         skip_nonfinite: a step in which any gradient is inf or NaN changes nothing at all; decided on the device.
 
-    Gradients are read, never written to. States are fp32 for parameters of half precision.
+    Gradients are read, never written to, unless consumed. States are fp32 for parameters of half precision.
 
     Example:
         >>> import torch, adan
@@ -76,15 +80,19 @@ class Adan(Optimizer):
         max_grad_norm: float = 0.0,
         no_prox: bool = False,
         foreach: bool | None = None,
+        fused: bool | None = None,
         *,
         bias_correction: bool = True,
         maximize: bool = False,
         capturable: bool = False,
         differentiable: bool = False,
+        consume_grad: bool = False,
         skip_nonfinite: bool = False,
     ) -> None:
         if isinstance(params, (Tensor, torch.nn.Module)):
-            raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got a {type(params).__name__}")
+            raise TypeError(
+                f"Adan: params must be an iterable such as model.parameters(), got a {type(params).__name__}"
+            )
         params = list(params)  # type: ignore[assignment]
         if not params:
             raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
@@ -96,10 +104,12 @@ class Adan(Optimizer):
             "max_grad_norm": max_grad_norm,
             "no_prox": no_prox,
             "foreach": foreach,
+            "fused": fused,
             "bias_correction": bias_correction,
             "maximize": maximize,
             "capturable": capturable,
             "differentiable": differentiable,
+            "consume_grad": consume_grad,
             "skip_nonfinite": skip_nonfinite,
         }
         validation.check_options(defaults, "Adan")
@@ -123,8 +133,8 @@ class Adan(Optimizer):
     def restart(self) -> None:
         """Forget the moments and the previous gradient: the next gradient of each parameter is its first again."""
         for state in self.state.values():
-            for value in state.values():
-                value.zero_()
+            for name, value in state.items():
+                value.fill_(name == "prev_scale")
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -133,7 +143,7 @@ class Adan(Optimizer):
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update every parameter that has a gradient; the others keep their state and their count."""
-        validation.refuse_capture(self.param_groups)
+        validation.refuse_tracing(self.param_groups)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -147,6 +157,9 @@ class Adan(Optimizer):
                 groups.append((group, batch.as_real()))
         if groups:
             dispatch.update(groups, self._signals([batch for _, batch in groups]))
+            for group, _ in groups:
+                if group["consume_grad"]:
+                    self._consume_grads(group["params"])
         return loss
 
     def _init_group(
@@ -159,6 +172,7 @@ class Adan(Optimizer):
         exp_avg_sqs: list[Tensor],
         prev_grads: list[Tensor],
         steps: list[Tensor],
+        prev_scales: list[Tensor],
     ) -> None:
         """Fill the lists with the parameters that have gradients, and with their states, new ones where there are none.
 
@@ -174,10 +188,12 @@ class Adan(Optimizer):
                     f"the gradient of parameter {name} is {grad.layout}: Adan needs dense gradients; "
                     "for an embedding, construct it with sparse=False"
                 )
+            if group["consume_grad"]:
+                grad = p.grad = states.owned(grad, p)
             state = self.state[p]
             if not state:
-                state.update(states.new_state(p, self._counter_device(group, p)))
-            elif dispatch.counts_on_device(group) and state["step"].device != p.device:
+                state.update(states.new_state(p, self._counter_device(group, p), group["consume_grad"]))
+            elif dispatch.counts_on_device(group, p) and state["step"].device != p.device:
                 state["step"] = state["step"].to(p.device)
             params.append(p)
             grads.append(grad)
@@ -186,6 +202,14 @@ class Adan(Optimizer):
             exp_avg_sqs.append(state["exp_avg_sq"])
             prev_grads.append(state["prev_grad"])
             steps.append(state["step"])
+            if group["consume_grad"]:
+                prev_scales.append(state["prev_scale"])
+
+    def _consume_grads(self, params: list[Tensor]) -> None:
+        for p in params:
+            if p.grad is not None:
+                self.state[p]["prev_grad"] = p.grad
+                p.grad = None
 
     def _signals(self, batches: list[Batch]) -> Signals:
         """What holds for the whole step: the norm to clip by, the loss scale, and whether to go ahead."""
@@ -218,7 +242,7 @@ class Adan(Optimizer):
                 if key in adopted["state"]:
                     group = next(g for g in self.param_groups if any(param is p for p in g["params"]))
                     device = self._counter_device(group, param)
-                    self.state[param] = states.place(adopted["state"][key], param, device)
+                    self.state[param] = states.place(adopted["state"][key], param, device, group["consume_grad"])
 
         # As hooks, so that they stand inside the user's own: the last before loading, the first after it.
         hooks = [
@@ -233,4 +257,4 @@ class Adan(Optimizer):
 
     @staticmethod
     def _counter_device(group: dict[str, Any], param: Tensor) -> torch.device | str:
-        return param.device if dispatch.counts_on_device(group) else "cpu"
+        return param.device if dispatch.counts_on_device(group, param) else "cpu"

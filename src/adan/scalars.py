@@ -1,7 +1,7 @@
 """The numbers of one step: what Algorithm 1 multiplies its tensors with.
 
-This is the only file that knows how the coefficients depend on the step count: the de-bias, the paper's footnote for the
-first two gradients, the two forms of weight decay. Engines only multiply.
+This is the only file that knows how the coefficients depend on the step count: the de-bias, the paper's footnote for
+the first two gradients, the two forms of weight decay. Engines only multiply.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Signals(NamedTuple):
 class Scalars(NamedTuple):
     """The coefficients of one step of one parameter. In the notation of ``docs/algorithm.md``::
 
-        g = grad_scale·grad              d = has_prev·(g − g_prev)
-        m += w_m·(g − m)                 v += w_v·(d − v)               n += w_n·((g + lookahead·d)² − n)
-        θ  = shrink·(keep·θ − (step_m·m + step_v·v) / (root_n·√n + eps))
+    g = grad_scale·grad              d = has_prev·(g − g_prev)
+    m += w_m·(g − m)                 v += w_v·(d − v)               n += w_n·((g + lookahead·d)² − n)
+    θ  = shrink·(keep·θ − (step_m·m + step_v·v) / (root_n·√n + eps))
     """
 
     grad_scale: Number
@@ -88,17 +88,23 @@ def grad_scale(options: Options, signals: Signals) -> Number:
 
 
 def step_scalars(options: Options, signals: Signals, t: Number) -> Scalars:
-    """The coefficients of a parameter's `t`-th gradient, `t` ≥ 1. A tensor `t` gives tensors, and nothing is read back."""
+    """The coefficients of a parameter's `t`-th gradient, `t` ≥ 1. A tensor `t` gives tensors, unread."""
     b1, b2, b3 = options.betas
     lr = options.lr
     run = 1.0 if signals.skip is None else 1.0 - signals.skip
     has_prev = _is_after(t, 1)
+    w_m: Number
+    w_v: Number
+    w_n: Number
+    debias_m: Number
+    debias_v: Number
+    debias_n: Number
 
     if options.bias_correction:
         w_m, w_v, w_n = 1 - b1, 1 - b2, 1 - b3
         debias_m, debias_v, debias_n = _debias(b1, t), _debias(b2, t), _debias(b3, t)
     else:
-        # The footnote of Algorithm 1: m0 = g0, n0 = g0², v1 = g1 − g0. A weight of 1 makes the average the value itself.
+        # The footnote of Algorithm 1: m0 = g0, n0 = g0², v1 = g1 − g0. A weight of 1 makes an average the value itself.
         w_m, w_v, w_n = 1 - b1 * has_prev, 1 - b2 * _is_after(t, 2), 1 - b3 * has_prev
         debias_m = debias_v = debias_n = 1.0
 
@@ -120,11 +126,14 @@ def step_scalars(options: Options, signals: Signals, t: Number) -> Scalars:
     )
 
 
+def readable(counter: Tensor) -> bool:
+    """Whether the host may read a counter: it lies in host memory, and the step is being run, not traced."""
+    return counter.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def next_count(step: Tensor, dtype: torch.dtype) -> Number:
-    """The count of the gradient at hand: a number where the counter lies in host memory, else a tensor."""
-    if step.device.type == "cpu" and not torch.compiler.is_compiling():
-        return step.item() + 1
-    return (step + 1).to(dtype)
+    """The count of the gradient at hand: a number where it is free to read, else a tensor."""
+    return step.item() + 1 if readable(step) else (step + 1).to(dtype)
 
 
 def _is_after(t: Number, when: int) -> Number:
@@ -134,6 +143,6 @@ def _is_after(t: Number, when: int) -> Number:
 def _debias(b: float, t: Number) -> Number:
     """1 − bᵗ, through expm1: at b = 0.999 and t = 1 the plain difference has lost four digits in fp32."""
     if b == 0.0:
-        return 1.0
+        return torch.ones_like(t) if isinstance(t, Tensor) else 1.0
     exponent = t * math.log(b)
     return -torch.expm1(exponent) if isinstance(exponent, Tensor) else -math.expm1(exponent)

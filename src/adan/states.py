@@ -16,7 +16,7 @@ from adan.validation import describe
 NAMES = ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad")
 
 #: How a step is run is a choice of the program at hand, not part of what was learned: never taken from a checkpoint.
-OWN_OPTIONS = ("foreach", "capturable", "differentiable", "skip_nonfinite")
+OWN_OPTIONS = ("foreach", "fused", "consume_grad", "capturable", "differentiable", "skip_nonfinite")
 
 
 def state_dtype(param: Tensor) -> torch.dtype:
@@ -24,11 +24,23 @@ def state_dtype(param: Tensor) -> torch.dtype:
     return dtype.to_complex() if param.is_complex() else dtype
 
 
-def new_state(param: Tensor, counter_device: torch.device | str) -> dict[str, Tensor]:
+def new_state(param: Tensor, counter_device: torch.device | str, consume_grad: bool) -> dict[str, Tensor]:
     state = {"step": torch.zeros((), dtype=torch.float32, device=counter_device)}
-    for name in NAMES:
+    for name in NAMES[:3] if consume_grad else NAMES:
         state[name] = torch.zeros_like(param, dtype=state_dtype(param), memory_format=torch.preserve_format)
+    if consume_grad:
+        # The first gradient's buffer will take this place: one number is enough until then.
+        state["prev_grad"] = torch.zeros((), dtype=state_dtype(param), device=param.device).expand(param.shape)
+        state["prev_scale"] = torch.ones((), dtype=torch.float32, device=counter_device)
     return state
+
+
+def owned(grad: Tensor, param: Tensor) -> Tensor:
+    """A gradient that may be kept: alone in its memory, where no other view writes, and laid out as its parameter."""
+    alone = grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
+    if alone and grad.stride() == param.stride():
+        return grad
+    return torch.empty_like(param, dtype=grad.dtype, memory_format=torch.preserve_format).copy_(grad)
 
 
 def adopt(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
@@ -45,7 +57,7 @@ def adopt(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[s
     new_states: dict[Any, dict[str, Tensor]] = {}
     for g, (saved, group) in enumerate(zip(saved_groups, groups, strict=True)):
         merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        merged.update((key, value) for key, value in saved.items() if key not in (*OWN_OPTIONS, "fused", "step"))
+        merged.update((key, value) for key, value in saved.items() if key not in (*OWN_OPTIONS, "step"))
         new_groups.append(merged)
         for i, (key, param) in enumerate(zip(saved["params"], group["params"], strict=True)):
             state = state_dict["state"].get(key)
@@ -68,14 +80,21 @@ def _adopt_state(state: Mapping[str, Any], group: Mapping[str, Any], param: Tens
     for key in NAMES:
         if values[key].shape != param.shape:
             raise ValueError(f"{key} of {name} has shape {tuple(values[key].shape)} in this state dict")
-    return {key: torch.as_tensor(values[key]) for key in ("step", *NAMES)}
+    adopted = {key: torch.as_tensor(values[key]) for key in ("step", *NAMES)}
+    if "prev_scale" in values:  # gradients were consumed: their buffers are as backward left them
+        adopted["prev_grad"] = adopted["prev_grad"].to(state_dtype(param)) * values["prev_scale"]
+    return adopted
 
 
-def place(state: Mapping[str, Tensor], param: Tensor, counter_device: torch.device | str) -> dict[str, Tensor]:
+def place(
+    state: Mapping[str, Tensor], param: Tensor, counter_device: torch.device | str, consume_grad: bool
+) -> dict[str, Tensor]:
     """A copy of a loaded state beside its parameter: in our types whatever the parameter's, in its layout."""
-    placed = new_state(param, counter_device)
+    placed = new_state(param, counter_device, consume_grad=False)
     for name, value in placed.items():
         value.copy_(state[name].reshape(value.shape))
+    if consume_grad:
+        placed["prev_scale"] = torch.ones_like(placed["step"])
     return placed
 
 

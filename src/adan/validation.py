@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import torch
@@ -24,17 +23,35 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
     for name in ("eps", "weight_decay", "max_grad_norm"):
         _check_number(name, options[name], where)
     _check_betas(options["betas"], where)
-    for name in ("no_prox", "bias_correction", "maximize", "capturable", "differentiable", "skip_nonfinite"):
+    for name in (
+        "no_prox",
+        "bias_correction",
+        "maximize",
+        "capturable",
+        "differentiable",
+        "skip_nonfinite",
+        "consume_grad",
+    ):
         if not isinstance(options[name], bool):
             raise TypeError(f"{where}: {name} must be True or False, got {options[name]!r}")
-    if options["foreach"] not in (None, True, False):
-        raise TypeError(f"{where}: foreach must be None (choose), True or False, got {options['foreach']!r}")
-    if options["differentiable"] and options["foreach"]:
-        raise ValueError(f"{where}: differentiable=True needs the plain engine; leave foreach at None or False")
+    for name in ("foreach", "fused"):
+        if options[name] not in (None, True, False):
+            raise TypeError(f"{where}: {name} must be None (choose), True or False, got {options[name]!r}")
+    if options["foreach"] and options["fused"]:
+        raise ValueError(f"{where}: foreach=True and fused=True name two engines; leave one of them at None")
+    if options["differentiable"] and (options["foreach"] or options["fused"] or options["consume_grad"]):
+        raise ValueError(
+            f"{where}: differentiable=True needs the plain engine; leave foreach, fused and consume_grad alone"
+        )
+    if options["consume_grad"] and options["capturable"]:
+        raise ValueError(
+            f"{where}: consume_grad=True takes a new buffer at every step, and a captured step (capturable=True) has "
+            "only the addresses it was captured with; use one of the two"
+        )
 
 
 def _check_number(name: str, value: object, where: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{where}: {name} must be a number, got {value!r} of type {type(value).__name__}")
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{where}: {name} must be finite and at least 0, got {value!r}")
@@ -68,7 +85,9 @@ def check_params(params: Sequence[Any], where: str) -> None:
         if not isinstance(p, Tensor):
             raise TypeError(f"{where}: {name} must be a tensor, got {type(p).__name__}")
         if not (p.is_floating_point() or p.is_complex()):
-            raise TypeError(f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}; only real or complex can be trained")
+            raise TypeError(
+                f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}; only real or complex can be trained"
+            )
         if p in seen:
             raise ValueError(f"{where}: {name} of shape {tuple(p.shape)} is listed twice; pass each parameter once")
         seen.add(p)
@@ -82,9 +101,16 @@ def describe(group: Mapping[str, Any], index: int, group_index: int) -> str:
     return f"{index} of group {group_index}, of shape {shape}"
 
 
-def refuse_capture(groups: Sequence[Mapping[str, Any]]) -> None:
-    """A captured step must not count on the host: the count would be frozen into the graph."""
-    if torch.compiler.is_compiling() or not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+def refuse_tracing(groups: Sequence[Mapping[str, Any]]) -> None:
+    """A step that is captured or compiled must not count on the host, nor take a new buffer each time."""
+    if torch.compiler.is_compiling():
+        if any(group["consume_grad"] for group in groups):
+            # torch.compile answers by running the step in Python.
+            raise NotImplementedError("consume_grad=True takes a new buffer at every step, which cannot be traced")
+        return
+    if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
         return
     if not all(group["capturable"] for group in groups):
-        raise RuntimeError("this step() is being captured in a CUDA graph: construct Adan with capturable=True for that")
+        raise RuntimeError(
+            "this step() is being captured in a CUDA graph: construct Adan with capturable=True for that"
+        )

@@ -6,33 +6,63 @@ New values are computed out of place and copied in at the end, so autograd can d
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from adan.batch import Batch, compute_dtype
-from adan.scalars import Signals, next_count, step_scalars
+from adan.scalars import Options, Signals, next_count, step_scalars
 
 
 def update(batches: list[Batch], signals: Signals) -> None:
     for batch in batches:
-        for p, grad, exp_avg, exp_avg_diff, exp_avg_sq, prev_grad, step in zip(*batch.tensors(), strict=True):
-            dtype = compute_dtype(p.dtype)
-            s = step_scalars(batch.options, signals, next_count(step, dtype))
+        rows = zip(*(tensors for tensors in batch.tensors() if tensors), strict=True)
+        for row in rows:
+            _update(batch.options, signals, *row)
 
-            g = grad.to(dtype) * s.grad_scale
-            if signals.skip is not None:
-                # With this and the coefficients of a skipped step, everything below is the identity.
-                g = torch.where(signals.skip > 0, prev_grad, g)
-            d = s.has_prev * (g - prev_grad)
 
-            m = exp_avg + s.w_m * (g - exp_avg)
-            v = exp_avg_diff + s.w_v * (d - exp_avg_diff)
-            n = exp_avg_sq + s.w_n * ((g + s.lookahead * d) ** 2 - exp_avg_sq)
+def _update(
+    options: Options,
+    signals: Signals,
+    p: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_diff: Tensor,
+    exp_avg_sq: Tensor,
+    prev_grad: Tensor,
+    step: Tensor,
+    prev_scale: Tensor | None = None,
+) -> None:
+    dtype = compute_dtype(p.dtype)
+    s = step_scalars(options, signals, next_count(step, dtype))
 
-            u = s.step_m * m + s.step_v * v
-            theta = s.shrink * (s.keep * p.to(dtype) - u / (s.root_n * n.sqrt() + s.eps))
+    g = grad.to(dtype) * s.grad_scale
+    g_prev = prev_grad if prev_scale is None else prev_grad.to(dtype) * prev_scale
+    if signals.skip is not None:
+        # With this and the coefficients of a skipped step, everything below is the identity.
+        g = torch.where(signals.skip > 0, g_prev, g)
+    d = s.has_prev * (g - g_prev)
 
-            p.copy_(theta)
-            exp_avg.copy_(m)
-            exp_avg_diff.copy_(v)
-            exp_avg_sq.copy_(n)
-            prev_grad.copy_(g)
-            step += 1 if signals.skip is None else 1 - signals.skip
+    m = exp_avg + s.w_m * (g - exp_avg)
+    v = exp_avg_diff + s.w_v * (d - exp_avg_diff)
+    n = exp_avg_sq + s.w_n * ((g + s.lookahead * d) ** 2 - exp_avg_sq)
+
+    u = s.step_m * m + s.step_v * v
+    theta = s.shrink * (s.keep * p.to(dtype) - u / (s.root_n * n.sqrt() + s.eps))
+
+    p.copy_(theta)
+    exp_avg.copy_(m)
+    exp_avg_diff.copy_(v)
+    exp_avg_sq.copy_(n)
+    step += 1 if signals.skip is None else 1 - signals.skip
+    if prev_scale is None:
+        prev_grad.copy_(g)
+    else:
+        consume(grad, prev_grad, prev_scale, s.grad_scale, signals.skip)
+
+
+def consume(grad: Tensor, prev_grad: Tensor, prev_scale: Tensor, scale: float | Tensor, skip: Tensor | None) -> None:
+    """Let a gradient's buffer be the next step's previous gradient; after a skipped step it holds the one before it."""
+    if skip is None:
+        prev_scale.fill_(scale)
+    else:
+        grad.copy_(torch.where(skip > 0, prev_grad.to(grad.dtype), grad))
+        prev_scale.copy_(torch.where(skip > 0, prev_scale, scale))

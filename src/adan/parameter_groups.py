@@ -1,0 +1,157 @@
+"""Which parameters decay: a model's parameters in two groups for any `torch.optim` optimizer."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from numbers import Real
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import Parameter, is_lazy
+
+#: Embeddings of position and learned tokens, as timm, transformers, torchvision, fairseq and the original releases of
+#: ViT, DeiT, Swin, MAE, CLIP, SAM, T5 and GPT-2 name them.
+NO_DECAY_NAMES: tuple[str, ...] = (
+    "pos_emb*",
+    "*_pos_emb*",
+    "pos_enc*",
+    "position*_emb*",
+    "*_position*_emb*",
+    "position*_enc*",
+    "embed_positions",
+    "wpe",
+    "rel_pos*",
+    "relative_position*",
+    "relative_attention_bias",
+    "cls_token",
+    "class_token",
+    "dist_token",
+    "distillation_token",
+    "mask_token",
+    "reg_token*",
+    "register_token*",
+)
+
+_NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+# LlamaRMSNorm, LayerNorm2d, ConvNextV2GRN, BatchNormAct2d; not PreNormBlock, not NormedLinear.
+_NORM_CLASS = re.compile(r"(Norm|Normalization|GRN)(Act)?(\d+d)?$")
+# bias, in_proj_bias, and the bias_k of nn.MultiheadAttention, which has three dimensions.
+_BIAS_NAME = re.compile(r"(^|_)bias(_|$)")
+
+
+def parameter_groups(
+    model: nn.Module,
+    weight_decay: float,
+    *,
+    no_decay_names: Iterable[str] = NO_DECAY_NAMES,
+    named: bool = True,
+) -> list[dict[str, Any]]:
+    """A model's trainable parameters in two groups: those that decay by `weight_decay`, and those that do not.
+
+    Decay pulls θ towards 0 by a factor 1/(1 + lr·λ) each step. That regularises a matrix or a convolution kernel; it
+    works against a bias, the scale of a normalisation layer, a learned token or an embedding of position. A parameter
+    does not decay if any of these holds:
+
+    - it has at most one dimension, or is called a bias;
+    - it belongs to a normalisation layer (torch's own, or a class whose name ends in Norm, such as `LlamaRMSNorm`);
+    - a pattern of `no_decay_names` matches one dotted part of its name;
+    - the model or one of its modules lists it in a method `no_weight_decay()`, as timm's models do.
+
+    Everything else decays, embeddings of words included. Frozen parameters are left out and a shared parameter stands
+    once, in the group without decay if one of its names asks for that. Call it on the model as the optimizer will see
+    it: after freezing, and after `fully_shard`.
+
+    Args:
+        model: any module.
+        weight_decay: λ of the first group.
+        no_decay_names: shell patterns (`*`, `?`, `[...]`), case-sensitive; one with a dot in it must match the whole
+            name. They replace the default, so add to it with `(*NO_DECAY_NAMES, "wte")`; `()` turns this rule off.
+        named: give `params` as (name, parameter) pairs, which lets an optimizer's errors and its `state_dict` name
+            them. False gives bare parameters, for hosts that look into the groups before the optimizer does.
+
+    Returns:
+        The groups `{"params": [...], "weight_decay": λ}` and `{"params": [...], "weight_decay": 0.0}`; one that would
+        be empty is left out.
+
+    Example:
+        >>> import torch
+        >>> from adan import parameter_groups
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+        >>> groups = parameter_groups(model, 0.02)
+        >>> for group in groups:
+        ...     print(group["weight_decay"], [name for name, _ in group["params"]])
+        0.02 ['0.weight', '2.weight']
+        0.0 ['0.bias', '1.weight', '1.bias', '2.bias']
+        >>> optimizer = torch.optim.AdamW(groups, lr=1e-3)
+    """
+    _check_arguments(model, weight_decay, no_decay_names)
+    patterns = tuple(no_decay_names)
+    listed = tuple(_listed_by_modules(model))
+    first_name: dict[Parameter, str] = {}
+    exempt: set[Parameter] = set()
+    for owner, name, p in _owned_parameters(model):
+        if is_lazy(p):
+            raise ValueError(f"model: parameter {name!r} has no shape yet; run one batch through the model first")
+        first_name.setdefault(p, name)
+        if (
+            p.ndim <= 1
+            or _is_bias(name)
+            or _is_norm(owner)
+            or _matches(name, patterns)
+            or any(name == entry or name.startswith(f"{entry}.") for entry in listed)
+        ):
+            exempt.add(p)
+
+    if not first_name:
+        raise ValueError("model has no parameter with requires_grad=True; unfreeze what is to be trained")
+    groups = [
+        _group(((name, p) for p, name in first_name.items() if p not in exempt), float(weight_decay), named),
+        _group(((name, p) for p, name in first_name.items() if p in exempt), 0.0, named),
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _check_arguments(model: object, weight_decay: object, no_decay_names: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}; pass the model itself")
+    if isinstance(weight_decay, bool) or not isinstance(weight_decay, Real):
+        raise TypeError(f"weight_decay must be a number, got {weight_decay!r} of type {type(weight_decay).__name__}")
+    if not (math.isfinite(weight_decay) and float(weight_decay) >= 0):
+        raise ValueError(f"weight_decay must be finite and at least 0, got {weight_decay!r}; the paper's is 0.02")
+    if isinstance(no_decay_names, str):
+        raise TypeError(f"no_decay_names must be a collection of patterns, got {no_decay_names!r}; write a tuple")
+
+
+def _group(entries: Iterable[tuple[str, Parameter]], weight_decay: float, named: bool) -> dict[str, Any]:
+    return {"params": [entry if named else entry[1] for entry in entries], "weight_decay": weight_decay}
+
+
+def _owned_parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, Parameter]]:
+    """Every trainable parameter with the module that holds it; a shared one comes once for each holder."""
+    for prefix, module in model.named_modules():
+        for name, p in module.named_parameters(prefix, recurse=False, remove_duplicate=False):
+            if p.requires_grad:
+                yield module, name, p
+
+
+def _listed_by_modules(model: nn.Module) -> Iterator[str]:
+    for prefix, module in model.named_modules():
+        method = getattr(module, "no_weight_decay", None)
+        if callable(method):
+            yield from (f"{prefix}.{entry}" if prefix else entry for entry in method())
+
+
+def _is_bias(name: str) -> bool:
+    return _BIAS_NAME.search(name.rpartition(".")[2]) is not None
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return isinstance(module, _NORM_TYPES) or _NORM_CLASS.search(type(module).__name__) is not None
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    parts = name.split(".")
+    return any(fnmatchcase(part, pattern) for pattern in patterns for part in ((name,) if "." in pattern else parts))

@@ -1,0 +1,115 @@
+"""Bad input gets an error that names what is wrong and how to mend it, and changes nothing."""
+
+import copy
+
+import pytest
+import torch
+
+from adan import Adan
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("name", ["lr", "eps", "weight_decay", "max_grad_norm"])
+@pytest.mark.parametrize("value", [-1e-3, NAN, INF])
+def test_numbers_must_be_finite_and_not_negative(name, value):
+    with pytest.raises(ValueError, match=rf"Adan: {name} must be finite and at least 0, got {value!r}"):
+        Adan([torch.zeros(2)], **{name: value})
+
+
+@pytest.mark.parametrize("name", ["lr", "eps", "weight_decay", "max_grad_norm"])
+@pytest.mark.parametrize("value", ["0.1", None, True, [0.1]])
+def test_numbers_must_be_numbers(name, value):
+    with pytest.raises(TypeError, match=f"{name} must be a number"):
+        Adan([torch.zeros(2)], **{name: value})
+
+
+@pytest.mark.parametrize("name", ["no_prox", "bias_correction", "maximize", "capturable", "differentiable",
+                                  "skip_nonfinite", "foreach"])  # fmt: skip
+def test_flags_must_be_flags(name):
+    with pytest.raises(TypeError, match=f"{name} must be .*True or False, got 'yes'"):
+        Adan([torch.zeros(2)], **{name: "yes"})
+
+
+@pytest.mark.parametrize(
+    ("betas", "error", "message"),
+    [
+        ((0.9, 0.999), ValueError, "three numbers.*suggest_from_adamw"),
+        (0.9, ValueError, "three numbers"),
+        ((0.9, 0.9, 1.0), ValueError, r"betas\[2\] must be below 1, got 1.0"),
+        ((-0.1, 0.9, 0.9), ValueError, r"betas\[0\] must be finite and at least 0, got -0.1"),
+        ((0.9, NAN, 0.9), ValueError, r"betas\[1\]"),
+        ((0.9, "x", 0.9), TypeError, r"betas\[1\] must be a number"),
+    ],
+)
+def test_betas(betas, error, message):
+    with pytest.raises(error, match=message):
+        Adan([torch.zeros(2)], betas=betas)
+
+
+def test_betas_of_the_papers_convention_are_pointed_out():
+    with pytest.warns(UserWarning, match=r"pass betas=\(0.98, 0.92, 0.99\)"):
+        Adan([torch.zeros(2)], betas=(0.02, 0.08, 0.01))
+
+
+@pytest.mark.parametrize("lr", [torch.tensor([0.1, 0.2]), torch.tensor(1), torch.tensor(-0.1), torch.tensor(NAN)])
+def test_tensor_learning_rates(lr):
+    with pytest.raises(ValueError, match="lr"):
+        Adan([torch.zeros(2)], lr=lr)
+
+
+def test_differentiable_and_foreach_exclude_each_other():
+    with pytest.raises(ValueError, match="differentiable=True needs the plain engine"):
+        Adan([torch.zeros(2)], differentiable=True, foreach=True)
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "message"),
+    [
+        ([], ValueError, "params is empty"),
+        (iter(()), ValueError, "params is empty"),
+        (torch.zeros(2), TypeError, "iterable such as model.parameters"),
+        (torch.nn.Linear(2, 2), TypeError, "model.parameters.*got a Linear"),
+        ([torch.zeros(2), "w"], TypeError, "parameter 1 must be a tensor, got str"),
+        ([torch.zeros(2, dtype=torch.long)], TypeError, r"parameter 0 of shape \(2,\) is torch.int64"),
+        ([{"lr": 0.1}], TypeError, "key 'params'"),
+        ([{"params": [torch.zeros(2)], "lr": -1.0}], ValueError, "parameter group 0: lr"),
+        ([{"params": [torch.zeros(2)], "skip_nonfinite": True}], ValueError, "holds for the whole step"),
+    ],
+)
+def test_parameters(params, error, message):
+    with pytest.raises(error, match=message):
+        Adan(params)
+
+
+def test_a_parameter_listed_twice():
+    p = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"parameter 1 of shape \(3,\) is listed twice"):
+        Adan([p, p])
+    with pytest.raises(ValueError, match=r"w2 of shape \(3,\) is listed twice"):
+        Adan([("w1", p), ("w2", p)])
+    opt = Adan([p])
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        opt.add_param_group({"params": [p]})
+    assert len(opt.param_groups) == 1
+
+
+def test_a_bad_group_is_not_added():
+    opt = Adan([torch.zeros(2)])
+    for bad in ({"params": [torch.zeros(2)], "betas": (0.9, 0.9)}, {"params": [3]}, [torch.zeros(2)]):
+        with pytest.raises((ValueError, TypeError), match="parameter group 1"):
+            opt.add_param_group(bad)
+    assert len(opt.param_groups) == 1
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_sparse_gradient_is_refused_by_name_and_nothing_moves(foreach):
+    model = torch.nn.ModuleDict({"head": torch.nn.Linear(3, 2), "words": torch.nn.Embedding(5, 3, sparse=True)})
+    loss = model["head"](model["words"](torch.tensor([1, 2]))).sum()
+    loss.backward()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError, match=r"'words.weight' of shape \(5, 3\).*sparse_coo.*sparse=False"):
+        Adan(model.named_parameters(), foreach=foreach).step()
+    with pytest.raises(RuntimeError, match=r"parameter 2 of group 0, of shape \(5, 3\)"):
+        Adan(model.parameters(), foreach=foreach).step()
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

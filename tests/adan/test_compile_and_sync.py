@@ -1,0 +1,69 @@
+"""`torch.compile(opt.step)`, and proof that a step on a device never reads anything back."""
+
+import pytest
+import torch
+from parity import ROWS, gradients
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from adan import Adan
+
+ROW = {row.name: row for row in ROWS}
+SHAPES = [(5, 7), (3,), ()]
+
+
+@pytest.mark.parametrize("name", ["fast betas", "everything", "to the letter, decayed", "skipping"])
+def test_a_compiled_step_is_the_step(name):
+    start = [torch.randn(shape) for shape in SHAPES]
+    eager, compiled = ([x.clone().requires_grad_() for x in start] for _ in range(2))
+    a, b = (ROW[name].optimizer(params, 0.02) for params in (eager, compiled))
+    step = torch.compile(b.step, backend="aot_eager")
+    for k, arrays in enumerate(gradients(12, SHAPES)):
+        for p, q, x in zip(eager, compiled, arrays, strict=True):
+            p.grad, q.grad = (torch.tensor(x, dtype=torch.float32) for _ in range(2))
+        if name == "skipping" and k == 4:
+            compiled[0].grad[0, 0] = eager[0].grad[0, 0] = float("nan")
+        a.step()
+        step()
+    for p, q in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(q, p, rtol=1e-5, atol=1e-6)
+
+
+def test_compilation_to_machine_code():
+    params = [torch.randn(64, requires_grad=True) for _ in range(3)]
+    twins = [p.detach().clone().requires_grad_() for p in params]
+    a, b = (Adan(x, lr=0.02, weight_decay=0.3, max_grad_norm=1.0) for x in (params, twins))
+    step = torch.compile(b.step)
+    for _ in range(4):
+        for p, q in zip(params, twins, strict=True):
+            p.grad = torch.randn(64)
+            q.grad = p.grad.clone()
+        a.step()
+        step()
+    torch.testing.assert_close(twins, params, rtol=1e-5, atol=1e-6)
+
+
+def run_on_a_pretended_gpu(**options):
+    """Under fake tensors nothing has a value: whatever asks for one on the host raises."""
+    with FakeTensorMode():
+        params = [torch.empty(shape, device="cuda", requires_grad=True) for shape in SHAPES]
+        opt = Adan(params, lr=0.1, weight_decay=0.1, foreach=True, **options)
+        opt.found_inf, opt.grad_scale = torch.empty((), device="cuda"), torch.empty((), device="cuda")
+        for _ in range(3):
+            for p in params:
+                p.grad = torch.empty_like(p)
+            opt.step()
+        assert all(state["step"].device.type == "cuda" for state in opt.state.values())
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+@pytest.mark.parametrize("skip_nonfinite", [True, False])
+@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+def test_a_capturable_step_never_synchronises(max_grad_norm, skip_nonfinite, bias_correction):
+    run_on_a_pretended_gpu(
+        capturable=True, max_grad_norm=max_grad_norm, skip_nonfinite=skip_nonfinite, bias_correction=bias_correction
+    )
+
+
+def test_the_pretended_gpu_notices_a_synchronisation():
+    with pytest.raises(DataDependentOutputException):
+        run_on_a_pretended_gpu(capturable=False)

@@ -1,0 +1,183 @@
+"""What is kept, saved, loaded and forgotten."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from authors_release import AuthorsAdan
+from parity import ROWS, same_bits
+
+from adan import Adan
+
+ROW = {row.name: row for row in ROWS}
+ENGINES = [{"foreach": False}, {"foreach": True}]
+
+
+def model(dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(4, 3), (5,), (), (2, 3, 4, 4)]
+    params = [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+    params[3].data = params[3].data.to(memory_format=torch.channels_last)
+    return params
+
+
+def train(opt, steps, seed):
+    generator = torch.Generator().manual_seed(seed)
+    params = [p for group in opt.param_groups for p in group["params"]]
+    for _ in range(steps):
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator).to(p)
+        opt.step()
+    return [p.detach().clone() for p in params]
+
+
+def reloaded(state_dict):
+    """Through the bytes of a file, read by the reader that trusts nothing."""
+    buffer = io.BytesIO()
+    torch.save(state_dict, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64])
+@pytest.mark.parametrize("first", ENGINES)
+@pytest.mark.parametrize("second", ENGINES)
+def test_a_checkpoint_continues_bit_for_bit(dtype, first, second):
+    options = {"lr": torch.tensor(0.03), "weight_decay": 0.1, "max_grad_norm": 2.0}
+    params = model(dtype)
+    opt = Adan(params, **options, **first)
+    train(opt, 5, seed=1)
+
+    twins = [p.detach().clone().requires_grad_() for p in params]
+    other = Adan(twins, lr=0.5, **second)
+    other.load_state_dict(reloaded(opt.state_dict()))
+    for mine, theirs in zip(opt.state.values(), other.state.values(), strict=True):
+        assert mine.keys() == theirs.keys()
+        for key in mine:
+            assert same_bits(torch.view_as_real(mine[key]) if mine[key].is_complex() else mine[key],
+                             torch.view_as_real(theirs[key]) if theirs[key].is_complex() else theirs[key])  # fmt: skip
+            assert mine[key].stride() == theirs[key].stride()
+            assert mine[key].data_ptr() != theirs[key].data_ptr()
+    ours, theirs = train(opt, 5, seed=2), train(other, 5, seed=2)
+    if first == second:
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    else:
+        torch.testing.assert_close(theirs, ours)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_states_of_half_precision_parameters_are_fp32_and_stay_so(dtype):
+    opt = Adan(model(dtype), lr=0.1)
+    train(opt, 2, seed=1)
+    opt.load_state_dict(reloaded(opt.state_dict()))
+    for state in opt.state.values():
+        assert {value.dtype for value in state.values()} == {torch.float32}
+
+
+def test_states_move_between_types():
+    opt = Adan(model(torch.float32), lr=0.1)
+    train(opt, 3, seed=1)
+    for dtype, expected in [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)]:
+        other = Adan(model(dtype), lr=0.1)
+        other.load_state_dict(opt.state_dict())
+        for mine, theirs in zip(opt.state.values(), other.state.values(), strict=True):
+            assert theirs["exp_avg"].dtype == expected
+            assert torch.equal(theirs["exp_avg"], mine["exp_avg"].to(expected))
+
+
+def test_how_to_run_is_not_taken_from_a_checkpoint_and_hyper_parameters_are():
+    opt = Adan(model(), lr=0.1, foreach=False, capturable=True)
+    other = Adan(model(), lr=0.2, foreach=True)
+    other.load_state_dict(opt.state_dict())
+    group = other.param_groups[0]
+    assert (group["lr"], group["foreach"], group["capturable"]) == (0.1, True, False)
+
+
+def test_users_hooks_stand_outside_ours():
+    opt, seen = Adan(model(), lr=0.1), []
+    train(opt, 1, seed=0)
+
+    def rename(_, state_dict):
+        states = {i: {"exp_avg" if k == "old name" else k: v for k, v in s.items()} for i, s in
+                  state_dict["state"].items()}  # fmt: skip
+        return {**state_dict, "state": states}
+
+    foreign = opt.state_dict()
+    foreign["state"] = {
+        i: {"old name" if k == "exp_avg" else k: v for k, v in s.items()} for i, s in foreign["state"].items()
+    }
+    other = Adan(model(torch.bfloat16), lr=0.1)
+    other.register_load_state_dict_pre_hook(rename)
+    other.register_load_state_dict_post_hook(lambda o: seen.extend(s["exp_avg"].dtype for s in o.state.values()))
+    other.load_state_dict(foreign)
+    assert seen == [torch.float32] * 4
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_deepcopy_and_pickle(copied):
+    opt = Adan(model(), lr=0.1, weight_decay=0.2, max_grad_norm=1.0)
+    train(opt, 3, seed=1)
+    twin = copied(opt)
+    for a, b in zip(train(opt, 3, seed=2), train(twin, 3, seed=2), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_after_a_restart_all_is_as_new(engine, bias_correction):
+    params = model()
+    opt = Adan(params, lr=0.1, bias_correction=bias_correction, **engine)
+    train(opt, 4, seed=1)
+    params[0].grad.fill_(float("nan"))
+    fine = [p.detach().clone() for p in params]
+    opt.step()  # even a poisoned state is forgotten
+    for p, value in zip(params, fine, strict=True):
+        p.data.copy_(value)
+    opt.restart()
+    twins = [p.detach().clone().requires_grad_() for p in params]
+    new = Adan(twins, lr=0.1, bias_correction=bias_correction, **engine)
+    for a, b in zip(train(opt, 4, seed=2), train(new, 4, seed=2), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("options", [{}, {"no_prox": True}, {"max_grad_norm": 1.0}])
+def test_a_checkpoint_of_the_authors_release_continues(engine, options):
+    common = {"lr": 0.05, "betas": (0.9, 0.8, 0.95), "weight_decay": 0.3, **options}
+    params = model()
+    theirs = AuthorsAdan(params, **common)
+    train(theirs, 6, seed=1)
+
+    twins = [p.detach().clone().requires_grad_() for p in params]
+    ours = Adan(twins, **engine)
+    ours.load_state_dict(reloaded(theirs.state_dict()))
+    assert ours.param_groups[0]["foreach"] == engine["foreach"]
+    assert "step" not in ours.param_groups[0]
+    torch.testing.assert_close(train(ours, 6, seed=2), train(theirs, 6, seed=2), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["param_groups"].append({"params": [9]}), "groups of"),
+        (lambda d: d["param_groups"][0]["params"].pop(), "same groups"),
+        (lambda d: d["state"][1].pop("prev_grad"), r"parameter 1 of group 0.* lacks prev_grad"),
+        (lambda d: d["state"][0].update(exp_avg=torch.zeros(7)), r"exp_avg of parameter 0 .* shape \(7,\)"),
+        (lambda d: d["state"].update({0: {"momentum_buffer": torch.zeros(4, 3)}}), "no checkpoint of Adan"),
+    ],
+)
+def test_a_state_dict_that_does_not_fit_changes_nothing(change, message):
+    opt = Adan(model(), lr=0.1)
+    train(opt, 2, seed=1)
+    broken = copy.deepcopy(opt.state_dict())
+    broken["param_groups"][0]["lr"] = 7.0
+    change(broken)
+    before = copy.deepcopy(opt.state_dict())
+    with pytest.raises(ValueError, match=message):
+        opt.load_state_dict(broken)
+    after = opt.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    for i, state in before["state"].items():
+        assert all(torch.equal(state[key], after["state"][i][key]) for key in state)
