@@ -101,7 +101,7 @@ class WorkloadSummary:
 def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
     """Mean and t interval; with several comparisons the level is Bonferroni's, so that all hold together with 95%.
 
-    >>> interval([1.0, 2.0, 3.0])
+    >>> interval([1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
     Interval(n=3, mean=2.0, low=-0.48..., high=4.48...)
     >>> interval([1.0, 2.0]).low is None
     True
