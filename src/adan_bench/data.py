@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from adan_bench.spec import UsageError
+
 
 def generator(*key: int) -> torch.Generator:
     """A generator that depends on all numbers of the key and on nothing else."""
@@ -27,7 +29,7 @@ def shuffled(tensors: Sequence[Tensor], batch_size: int, seed: int) -> Callable[
     size = len(tensors[0])
     per_epoch = size // batch_size
     if per_epoch == 0:
-        raise ValueError(f"batch_size={batch_size} is more than the {size} examples; take at most {size}")
+        raise UsageError(f"batch_size={batch_size} is more than the {size} examples; take at most {size}")
 
     @lru_cache(maxsize=2)
     def order(epoch: int) -> Tensor:

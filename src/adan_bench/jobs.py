@@ -69,9 +69,11 @@ class Pool:
                 except queue.Empty:
                     break
                 tell(job)
-                result = self._worker(number).run(job, partial(tell, job))
-                if not self._stop.is_set():
-                    tell(job, result=result)
+                worker = self._worker(number)
+                result = worker.run(job, partial(tell, job))
+                if self._stop.is_set():
+                    break
+                tell(job, result=result or record_failure(job, worker.obituary()))
 
         self.folder.mkdir(parents=True, exist_ok=True)
         threads = [threading.Thread(target=serve, args=(i,)) for i in range(min(len(self._workers), len(todo)))]
@@ -135,7 +137,8 @@ class _Worker:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def run(self, job: Job, progress: Callable[[Progress], None]) -> Mapping[str, Any]:
+    def run(self, job: Job, progress: Callable[[Progress], None]) -> Mapping[str, Any] | None:
+        """The result of the job; None where the process died over it."""
         message = {"config": job.config.to_json(), "path": str(job.path), "resume": job.resume}
         with contextlib.suppress(BrokenPipeError):
             self.input.write(json.dumps(message) + "\n")
@@ -146,7 +149,10 @@ class _Worker:
                 result: Mapping[str, Any] = answer["result"]
                 return result
             progress(Progress(**answer["progress"]))
-        return record_failure(job, f"the worker process ended with code {self.process.wait()}; see {self.log}")
+        return None
+
+    def obituary(self) -> str:
+        return f"the worker process ended with code {self.process.wait()}; see {self.log}"
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):

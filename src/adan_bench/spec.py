@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # reading records and writing reports must not pay the 2 s th
 Settings = dict[str, Any]
 
 
-class UsageError(Exception):
+class UsageError(ValueError):
     """What the user asked for does not exist; the message is the one line to print, the exit code is 2."""
 
 

@@ -68,13 +68,17 @@ def configure(
     if options.schedule not in SCHEDULES:
         raise UsageError(f"no schedule {options.schedule!r}; there are: {', '.join(SCHEDULES)}")
     check_data(workload, options.data)
+    check_device(options.device)
+    batch_size = options.batch_size or workload.batch_size
+    if batch_size % options.accumulate:
+        raise UsageError(f"--accumulate {options.accumulate} does not divide the batch size {batch_size}")
     settings, origin = starting_settings(workload, spec)
     if overrides:
         settings = {**settings, **overrides}
         origin += ", then --set " + " ".join(f"{key}={value}" for key, value in overrides.items())
     optimizers.check_settings(spec, settings)
     steps = options.steps or workload.steps
-    if origin != UNTUNED and (steps != workload.steps or options.batch_size not in (None, workload.batch_size)):
+    if origin != UNTUNED and (steps != workload.steps or batch_size != workload.batch_size):
         origin += f" for {workload.steps} steps of {workload.batch_size}"
     eval_every = options.eval_every or max(1, round(workload.eval_every * steps / workload.steps))
     return RunConfig(
@@ -82,7 +86,7 @@ def configure(
         optimizer=spec.name,
         settings=settings,
         steps=steps,
-        batch_size=options.batch_size or workload.batch_size,
+        batch_size=batch_size,
         eval_every=eval_every,
         log_every=max(1, steps // 60),
         seed=seed,
@@ -125,6 +129,14 @@ def check_data(workload: Workload, data: Path | None) -> None:
             raise UsageError(f"{workload.name} needs {name}, which {data} does not hold; it holds: {listing(data)}")
 
 
+def check_device(device: str) -> None:
+    import torch
+
+    there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    if device not in there and not (device == "cuda" and len(there) > 1):
+        raise UsageError(f"--device {device}: not on this machine; there are: {', '.join(there)}")
+
+
 def learning_rates(spec: OptimizerSpec, count: int) -> list[float]:
     """Learning rates over the optimizer's range, equally far apart, rounded to three digits.
 
@@ -165,6 +177,7 @@ class Study:
     ) -> None:
         self.out, self.resume, self.watch = out, resume, watch
         self.pool = Pool(jobs, out)
+        self.overrides = dict(overrides or {})
         if not resume and out.exists() and any(out.rglob("config.json")):
             raise UsageError(f"--out {out}: it already holds runs; add --resume to go on, or name another folder")
         specs = [optimizers.get_optimizer(name) for name in names]
@@ -188,16 +201,21 @@ class Study:
 
     def tune(self, trials: int) -> None:
         """Choose every optimizer's settings by the same number of trials."""
+        if "lr" in self.overrides:
+            raise UsageError("--set lr leaves nothing to tune: leave out one of the two")
         rates, others = split_trials(trials)
         first = {
             key: [
-                {**_default_settings(key[1]), "lr": lr}
+                {**_default_settings(key[1]), **self.overrides, "lr": lr}
                 for lr in learning_rates(optimizers.get_optimizer(key[1]), rates)
             ]
             for key in self.bases
         }
         records = self._trials(first, start=0)
-        second = {key: _second_stage(optimizers.get_optimizer(key[1]), records[key])[:others] for key in self.bases}
+        second = {
+            key: [{**variant, **self.overrides} for variant in _second_stage(key[1], records[key])[:others]]
+            for key in self.bases
+        }
         for key, more in self._trials(second, start=rates).items():
             records[key] += more
         for key, found in records.items():
@@ -253,7 +271,7 @@ def _best(records: Sequence[RunRecord]) -> Settings:
     return dict(min(records, key=rank).config.settings)
 
 
-def _second_stage(spec: OptimizerSpec, records: Sequence[RunRecord]) -> list[Settings]:
+def _second_stage(name: str, records: Sequence[RunRecord]) -> list[Settings]:
     """What to try after the learning rates: one more rate where the best was the last of its side, then the choices."""
     best = _best(records)
     rates = [float(r.config.settings["lr"]) for r in records]
@@ -262,7 +280,7 @@ def _second_stage(spec: OptimizerSpec, records: Sequence[RunRecord]) -> list[Set
         step = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
         beyond = best["lr"] * step if best["lr"] == rates[-1] else best["lr"] / step
         variants.append({**best, "lr": float(f"{beyond:.3g}")})
-    return variants + [{**best, **choice} for choice in spec.choices]
+    return variants + [{**best, **choice} for choice in optimizers.get_optimizer(name).choices]
 
 
 def _default_settings(name: str) -> Settings:

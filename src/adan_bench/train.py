@@ -54,10 +54,6 @@ class Trainer:
     def __init__(self, config: RunConfig) -> None:
         if config.script is not None:
             load_script(config.script)
-        if config.device.startswith("cuda") and not torch.cuda.is_available():
-            raise UsageError(f"--device {config.device}: this machine has no CUDA device; there is: cpu")
-        if config.batch_size % config.accumulate:
-            raise UsageError(f"--accumulate {config.accumulate} does not divide the batch size {config.batch_size}")
         torch.set_num_threads(config.threads)
         seed_everything(config.seed)
         self.config = config
@@ -135,7 +131,7 @@ class Trainer:
 
     def train(self, store: RunStore, notify: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
         config, passes = self.config, self.spec.passes
-        writer = _tensorboard(store) if config.tensorboard else None
+        writer = _tensorboard(store, self.step) if config.tensorboard else None
         started, first, saved = time.monotonic(), self.step, time.monotonic()
         self.forward.train()
         while self.step + passes <= config.steps:
@@ -283,9 +279,9 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def _tensorboard(store: RunStore) -> Any:
+def _tensorboard(store: RunStore, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise UsageError("--tensorboard needs the package tensorboard; pip install 'adan[bench]'") from error
-    return SummaryWriter(str(store.path / "tensorboard"))
+    return SummaryWriter(str(store.path / "tensorboard"), purge_step=step)

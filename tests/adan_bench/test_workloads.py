@@ -144,13 +144,15 @@ def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
 def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
     from adan_bench.store import read_runs
 
-    with Study(["tiny"], ["adan", "sgd"], Options(script=tiny, steps=10), out=tmp_path) as study:
+    overrides = {"weight_decay": 0.125}  # chosen for all: every trial has it
+    with Study(["tiny"], ["adan", "sgd"], Options(script=tiny, steps=10), out=tmp_path, overrides=overrides) as study:
         study.tune(4)
     records = read_runs(tmp_path)
     for name in ("adan", "sgd"):
         mine = [r for r in records if r.config.optimizer == name]
         assert len(mine) == 4
         assert {r.config.seed for r in mine} == {1000}
+        assert {r.config.settings["weight_decay"] for r in mine} == {0.125}
         best = min((r for r in mine if r.final is not None), key=lambda r: r.final or 0.0)
         assert json.dumps(study.bases["tiny", name].settings) == json.dumps(best.config.settings)
     study.save(tmp_path / "best.json", 4)
