@@ -28,9 +28,6 @@ def events(config: Any) -> list[Event]:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_live_and_plain(config: Any, terminal: bool) -> None:
     """Loss, metric, steps per second and time left are there; only a terminal gets control characters."""
-    monkeypatch.setattr(
-        module.time, "monotonic", iter(range(0, 10_000, 20)).__next__
-    )  # every event 20 s after the last
     output = io.StringIO()
     with watching(Console(file=output, force_terminal=terminal, width=200), as_json=False) as watch:
         shown: Any = watch
