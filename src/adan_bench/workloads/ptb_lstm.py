@@ -18,7 +18,7 @@ HELD_OUT = 10_000  # words; the whole of Penn Treebank's 73,760 would take longe
 FILES = ("ptb/ptb.train.txt", "ptb/ptb.valid.txt")
 
 
-@workload("ptb-lstm", metric="perplexity", higher_is_better=False, target=500, steps=200, eval_every=40, batch_size=20)
+@workload("ptb-lstm", metric="perplexity", higher_is_better=False, target=650, steps=200, eval_every=40, batch_size=20)
 def ptb_lstm(context: Context) -> Task:
     """LSTM (1 layer of width 64, tied embedding) on Penn Treebank, else on the standard library's documentation."""
     if context.has(FILES[0]):
