@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format bench-cpu bench-gpu clean
 
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
@@ -23,7 +23,13 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-$(READY): requirements.txt pyproject.toml
+bench-cpu: $(READY)  ## time a step on this CPU beside AdamW's, into results/bench-cpu.json
+	$(BIN)/python benchmarks/cpu.py
+
+bench-gpu: $(READY)  ## the same on a GPU, into results/bench-gpu.json
+	$(BIN)/python benchmarks/gpu.py
+
+$(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "adan needs Python 3.10 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -18,6 +18,7 @@ LAYERS = [
         "adan.engines.foreach",
         "adan.engines.cpu",
         "adan.engines.cuda",
+        "adan.engines.kernels",
         "adan.engines.__init__",
         "adan.grad_norm",
         "adan.validation",

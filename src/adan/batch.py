@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ class Batch(NamedTuple):
 
     `prev_scales` is empty, and `prev_grads` are as computed with, unless gradients are consumed: then a previous
     gradient is the buffer that backward filled, and its scale is the factor it was used with.
+
+    `cache` is for whoever works on a batch, and lasts as long as its parameters and states are the same tensors.
     """
 
     options: Options
@@ -27,23 +29,28 @@ class Batch(NamedTuple):
     prev_grads: list[Tensor]
     steps: list[Tensor]
     prev_scales: list[Tensor]
+    cache: dict[str, Any]
+
+    @classmethod
+    def of(cls, options: Options, *tensors: list[Tensor]) -> Batch:
+        return cls._make((options, *tensors, {}))
 
     @classmethod
     def empty(cls, options: Options) -> Batch:
-        return cls(options, [], [], [], [], [], [], [], [])
+        return cls.of(options, *([] for _ in range(8)))
 
     def tensors(self) -> tuple[list[Tensor], ...]:
-        return self[1:]
+        return self[1:9]
 
     def select(self, indices: Iterable[int]) -> Batch:
         chosen = list(indices)
-        return Batch(self.options, *([tensors[i] for i in chosen] if tensors else [] for tensors in self.tensors()))
+        return Batch.of(self.options, *([tensors[i] for i in chosen] if tensors else [] for tensors in self.tensors()))
 
     def as_real(self) -> Batch:
-        if not any(p.is_complex() for p in self.params):
+        if not any(map(Tensor.is_complex, self.params)):
             return self
         views = ([torch.view_as_real(x) if x.is_complex() else x for x in tensors] for tensors in self.tensors())
-        return Batch(self.options, *views)
+        return Batch.of(self.options, *views)
 
 
 #: The signature of every engine: one step of every batch, on one device.

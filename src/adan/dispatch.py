@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from adan import scalars
 from adan.batch import Batch, Engine
 from adan.engines import cpu, cuda, foreach, loop
+from adan.grad_norm import measure
 from adan.scalars import Signals
 
 ENGINES: dict[str, Engine] = {
@@ -54,24 +55,32 @@ def counts_on_device(group: Mapping[str, Any], param: Tensor) -> bool:
     return bool(group["capturable"] or group["skip_nonfinite"]) or choose(group, param) == "cuda"
 
 
-class Place(NamedTuple):
-    engine: str
-    device: torch.device
-    counters: torch.device
+Place: TypeAlias = tuple[str, torch.device, torch.device]  #: engine, parameters' device, counters' device
+
+
+def _places(group: Mapping[str, Any], batch: Batch) -> dict[Place, list[int]]:
+    """Which of a batch's parameters go where. Asking anew for each of 161 would cost more than the step's launches."""
+    flags = [group[name] for name in ("foreach", "fused", "differentiable")]
+    if batch.cache.get("flags") != flags or torch.compiler.is_compiling():
+        places: dict[Place, list[int]] = defaultdict(list)
+        for i, (p, step) in enumerate(zip(batch.params, batch.steps, strict=True)):
+            places[choose(group, p), p.device, step.device].append(i)
+        batch.cache.update(flags=flags, places=places)
+    return cast("dict[Place, list[int]]", batch.cache["places"])
 
 
 def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> None:
     """Hand every batch to its engines, all batches of one place in one call."""
     work: dict[Place, list[Batch]] = defaultdict(list)
     for group, batch in groups:
-        places: dict[Place, list[int]] = defaultdict(list)
-        for i, (p, step) in enumerate(zip(batch.params, batch.steps, strict=True)):
-            places[Place(choose(group, p), p.device, step.device)].append(i)
+        places = _places(group, batch)
         for place, indices in places.items():
             work[place].append(batch.select(indices) if len(places) > 1 else batch)
 
-    for place, batches in work.items():
-        local = signals.to(place.device)
+    if len(work) > 1 or "cuda" not in next(iter(work)):
+        signals = measure([batch for _, batch in groups], signals)
+    for (engine, device, _), batches in work.items():
+        local = signals.to(device)
         if local.skip is not None and scalars.readable(batches[0].steps[0]):
             if local.skip.item():
                 for batch in batches:  # a consumed gradient takes the place of the previous one: let it be that one
@@ -79,4 +88,4 @@ def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> None
                         grad.copy_(prev)
                 continue
             local = local._replace(skip=None)
-        ENGINES[place.engine](batches, local)
+        ENGINES[engine](batches, local)

@@ -1,4 +1,4 @@
-"""The norm of all gradients together."""
+"""What must be known of all gradients together before any of them is used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,23 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from adan.batch import compute_dtype
+from adan.batch import Batch, compute_dtype
+from adan.scalars import Signals
+
+
+def measure(batches: list[Batch], signals: Signals) -> Signals:
+    """Add the norm to clip by and the decision to skip, for engines that do not measure gradients themselves."""
+    grads = [grad for batch in batches for grad in batch.grads]
+    if any(batch.options.max_grad_norm > 0 for batch in batches):
+        signals = signals._replace(norm=global_norm(grads))
+    if signals.check_finite:
+        # The largest magnitude, not the 2-norm: that one overflows where every gradient is finite.
+        largest = global_norm(grads, float("inf"))
+        skip = torch.isfinite(largest).logical_not().to(largest.dtype)
+        if signals.skip is not None:
+            skip = torch.maximum(skip, signals.skip.to(skip))
+        signals = signals._replace(skip=skip, check_finite=False)
+    return signals
 
 
 def global_norm(grads: Iterable[Tensor], order: float = 2.0) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeAlias, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, compress
+from operator import attrgetter, is_
+from typing import Any, ClassVar, NamedTuple, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -11,10 +13,50 @@ from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 
 from adan import dispatch, states, validation
 from adan.batch import Batch
-from adan.grad_norm import global_norm
 from adan.scalars import Options, Signals
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
+
+
+_LAYOUT = attrgetter("layout")
+
+
+class Kept(NamedTuple):
+    """A batch that serves again as long as the same parameters have gradients, and the same tensors are their states.
+
+    Looking up 161 states anew takes longer than the two launches of a step on a GPU.
+    """
+
+    batch: Batch
+    has_grad: list[bool]
+    states: list[dict[str, Tensor]]  #: of all groups
+    entries: list[dict[str, Tensor]]  #: of the batch
+    values: list[Tensor]
+
+    @classmethod
+    def of(cls, batch: Batch, params: list[Tensor], state: Mapping[Tensor, dict[str, Tensor]]) -> Kept:
+        entries = [state[p] for p in batch.params]
+        has_grad = [p.grad is not None for p in params]
+        return cls(batch, has_grad, list(state.values()), entries, list(cls._lasting(batch, entries)))
+
+    @staticmethod
+    def _lasting(batch: Batch, entries: list[dict[str, Tensor]]) -> Iterator[Tensor]:
+        values = chain.from_iterable(map(dict.values, entries))
+        if not batch.prev_scales:
+            return values
+        # A consumed gradient is another tensor each time.
+        return (value for entry in entries for name, value in entry.items() if name != "prev_grad")
+
+    def holds(
+        self, params: list[Tensor], grads: list[Tensor | None], state: Mapping[Tensor, dict[str, Tensor]]
+    ) -> bool:
+        return (
+            [grad is not None for grad in grads] == self.has_grad
+            and len(state) == len(self.states)
+            and all(map(is_, state.values(), self.states))
+            and all(map(is_, compress(params, self.has_grad), self.batch.params))
+            and all(map(is_, self._lasting(self.batch, self.entries), self.values))
+        )
 
 
 class Adan(Optimizer):
@@ -113,7 +155,12 @@ class Adan(Optimizer):
             "skip_nonfinite": skip_nonfinite,
         }
         validation.check_options(defaults, "Adan")
+        self._kept: dict[int, Kept] = {}
         super().__init__(params, defaults)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._kept = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"
@@ -149,18 +196,36 @@ class Adan(Optimizer):
             with torch.enable_grad():
                 loss = closure()
 
-        groups = []
-        for group in self.param_groups:
-            batch = Batch.empty(Options.of(group))
-            self._init_group(group, *batch.tensors())
-            if batch.params:
-                groups.append((group, batch.as_real()))
+        groups = [
+            (group, batch) for i, group in enumerate(self.param_groups) if (batch := self._batch(i, group)).params
+        ]
         if groups:
-            dispatch.update(groups, self._signals([batch for _, batch in groups]))
+            signals = Signals(
+                grad_scale=getattr(self, "grad_scale", None),
+                skip=getattr(self, "found_inf", None),
+                check_finite=self.defaults["skip_nonfinite"],
+            )
+            dispatch.update(groups, signals)
             for group, _ in groups:
                 if group["consume_grad"]:
                     self._consume_grads(group["params"])
         return loss
+
+    def _batch(self, index: int, group: dict[str, Any]) -> Batch:
+        """The parameters of a group that have gradients, with their states; the last step's batch if it still holds."""
+        kept = self._kept.get(index)
+        grads = [p.grad for p in group["params"]]
+        if kept is not None and not torch.compiler.is_compiling() and kept.holds(group["params"], grads, self.state):
+            grads = self._checked(group, kept.batch.params, [grad for grad in grads if grad is not None])
+            batch = kept.batch._replace(options=Options.of(group), grads=grads)
+            return batch._replace(prev_grads=[e["prev_grad"] for e in kept.entries]) if batch.prev_scales else batch
+
+        batch = Batch.empty(Options.of(group))
+        self._init_group(group, *batch.tensors())
+        real = batch.as_real()
+        if real is batch:
+            self._kept[index] = Kept.of(batch, group["params"], self.state)
+        return real
 
     def _init_group(
         self,
@@ -178,25 +243,14 @@ class Adan(Optimizer):
 
         `torch.compile` knows this method by its name and runs it outside the graph.
         """
-        for i, p in enumerate(group["params"]):
-            grad = p.grad
-            if grad is None:
-                continue
-            if grad.layout != torch.strided:
-                name = validation.describe(group, i, next(k for k, g in enumerate(self.param_groups) if g is group))
-                raise RuntimeError(
-                    f"the gradient of parameter {name} is {grad.layout}: Adan needs dense gradients; "
-                    "for an embedding, construct it with sparse=False"
-                )
-            if group["consume_grad"]:
-                grad = p.grad = states.owned(grad, p)
+        params += [p for p in group["params"] if p.grad is not None]
+        grads += self._checked(group, params, [p.grad for p in params if p.grad is not None])
+        for p in params:
             state = self.state[p]
             if not state:
                 state.update(states.new_state(p, self._counter_device(group, p), group["consume_grad"]))
-            elif dispatch.counts_on_device(group, p) and state["step"].device != p.device:
+            elif state["step"].device != p.device and dispatch.counts_on_device(group, p):
                 state["step"] = state["step"].to(p.device)
-            params.append(p)
-            grads.append(grad)
             exp_avgs.append(state["exp_avg"])
             exp_avg_diffs.append(state["exp_avg_diff"])
             exp_avg_sqs.append(state["exp_avg_sq"])
@@ -205,23 +259,19 @@ class Adan(Optimizer):
             if group["consume_grad"]:
                 prev_scales.append(state["prev_scale"])
 
+    def _checked(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        if set(map(_LAYOUT, grads)) - {torch.strided}:
+            raise validation.sparse_gradient(self.param_groups, group)
+        if group["consume_grad"]:
+            for i, p in enumerate(params):
+                grads[i] = p.grad = states.owned(grads[i], p)
+        return grads
+
     def _consume_grads(self, params: list[Tensor]) -> None:
         for p in params:
             if p.grad is not None:
                 self.state[p]["prev_grad"] = p.grad
                 p.grad = None
-
-    def _signals(self, batches: list[Batch]) -> Signals:
-        """What holds for the whole step: the norm to clip by, the loss scale, and whether to go ahead."""
-        grads = [grad for batch in batches for grad in batch.grads]
-        norm = global_norm(grads) if any(batch.options.max_grad_norm > 0 for batch in batches) else None
-        skip: Tensor | None = getattr(self, "found_inf", None)
-        if self.defaults["skip_nonfinite"]:
-            # The largest magnitude, not the 2-norm: that one overflows where every gradient is finite.
-            largest = global_norm(grads, float("inf"))
-            nonfinite = torch.isfinite(largest).logical_not().to(largest.dtype)
-            skip = nonfinite if skip is None else torch.maximum(nonfinite, skip.to(nonfinite))
-        return Signals(norm, getattr(self, "grad_scale", None), skip)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint of this class or of the authors' release (`docs/migration.md`).

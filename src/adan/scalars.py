@@ -48,11 +48,13 @@ class Signals(NamedTuple):
     norm: Tensor | None = None  #: the global norm of the gradients as they are, when a group clips
     grad_scale: Tensor | None = None  #: the loss scale that the gradients still carry
     skip: Tensor | None = None  #: 1: this step must change nothing; 0: it goes ahead. None: it goes ahead
+    check_finite: bool = False  #: the engine itself must skip the step if a gradient is not finite
 
     def to(self, device: torch.device) -> Signals:
         # A copy to the host must be waited for before the host reads it; a copy to a device is ordered by its stream.
         wait_free = device.type != "cpu"
-        return Signals(*(x.to(device, non_blocking=wait_free) if isinstance(x, Tensor) else x for x in self))
+        norm, grad_scale, skip = (x if x is None else x.to(device, non_blocking=wait_free) for x in self[:3])
+        return Signals(norm, grad_scale, skip, self.check_finite)
 
 
 class Scalars(NamedTuple):

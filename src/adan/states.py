@@ -38,7 +38,7 @@ def new_state(param: Tensor, counter_device: torch.device | str, consume_grad: b
 def owned(grad: Tensor, param: Tensor) -> Tensor:
     """A gradient that may be kept: alone in its memory, where no other view writes, and laid out as its parameter."""
     alone = grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
-    if alone and grad.stride() == param.stride():
+    if alone and ((grad.is_contiguous() and param.is_contiguous()) or grad.stride() == param.stride()):
         return grad
     return torch.empty_like(param, dtype=grad.dtype, memory_format=torch.preserve_format).copy_(grad)
 

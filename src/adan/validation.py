@@ -101,6 +101,17 @@ def describe(group: Mapping[str, Any], index: int, group_index: int) -> str:
     return f"{index} of group {group_index}, of shape {shape}"
 
 
+def sparse_gradient(groups: Sequence[Mapping[str, Any]], group: Mapping[str, Any]) -> RuntimeError:
+    """The error for a gradient that is not dense, by the name of its parameter."""
+    grads = [p.grad for p in group["params"]]
+    i = next(i for i, grad in enumerate(grads) if grad is not None and grad.layout is not torch.strided)
+    name = describe(group, i, next(k for k, g in enumerate(groups) if g is group))
+    return RuntimeError(
+        f"the gradient of parameter {name} is {grads[i].layout}: Adan needs dense gradients; "
+        "for an embedding, construct it with sparse=False"
+    )
+
+
 def refuse_tracing(groups: Sequence[Mapping[str, Any]]) -> None:
     """A step that is captured or compiled must not count on the host, nor take a new buffer each time."""
     if torch.compiler.is_compiling():
@@ -108,7 +119,7 @@ def refuse_tracing(groups: Sequence[Mapping[str, Any]]) -> None:
             # torch.compile answers by running the step in Python.
             raise NotImplementedError("consume_grad=True takes a new buffer at every step, which cannot be traced")
         return
-    if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+    if not torch.cuda.is_initialized() or not torch.cuda.is_current_stream_capturing():
         return
     if not all(group["capturable"] for group in groups):
         raise RuntimeError(

@@ -104,7 +104,7 @@ class Trainer:
                 loss = self.task.loss(self.forward, batch)
             if len(batches) > 1:
                 loss = loss / len(batches)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             if counted:
                 self.window += loss.detach()
         self.in_window += counted

@@ -70,7 +70,7 @@ def _column(values: tuple[Any, ...]) -> Any:
 
 def _update(batch: Batch, s: Any, skip: Tensor | None) -> None:
     """One step; `s` are Scalars, each a number for all tensors or a list with one tensor for each."""
-    _, params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, _, prev_scales = batch
+    _, params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, _, prev_scales, _ = batch
     dtype = compute_dtype(params[0].dtype)
     # The previous gradient is the scratch space: a new buffer each step costs more in page faults than in arithmetic.
     g_prev = prev_grads

@@ -1,0 +1,251 @@
+"""The time of a step on a GPU beside PyTorch's AdamW, the bytes it moves, and what share of a copy's speed that is.
+
+`ms` is of steps that follow one another, where the GPU is never idle; `ms alone` is of one step on an idle GPU, with
+the host's preparations. Run by `make bench-gpu`; writes results/bench-gpu.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from common import ROOT, environment, resnet50
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from adan import Adan
+from adan.engines import cuda
+
+SEED = 0
+BASE = "AdamW fused"
+Shapes = list[tuple[int, ...]]
+
+#: name → (optimizer, bytes that must move for one fp32 parameter)
+OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], int]] = {
+    BASE: (lambda params: torch.optim.AdamW(params, lr=1e-4, fused=True), 28),
+    "Adan": (lambda params: Adan(params, lr=1e-4, fused=True), 44),
+    "Adan, clipped": (lambda params: Adan(params, lr=1e-4, fused=True, max_grad_norm=1.0), 48),
+    "Adan, consume_grad": (lambda params: Adan(params, lr=1e-4, fused=True, consume_grad=True), 40),
+    "Adan, consume_grad, clipped": (
+        lambda params: Adan(params, lr=1e-4, fused=True, consume_grad=True, max_grad_norm=1.0),
+        44,
+    ),
+}
+
+
+def gpt2(layers: int, width: int) -> Shapes:
+    shapes: Shapes = [(50257, width), (1024, width)]
+    for _ in range(layers):
+        shapes += [(width,)] * 2 + [(width, 3 * width), (3 * width,), (width, width), (width,)]
+        shapes += [(width,)] * 2 + [(width, 4 * width), (4 * width,), (4 * width, width), (width,)]
+    return [*shapes, (width,), (width,)]
+
+
+def vit_b() -> Shapes:
+    width = 768
+    shapes: Shapes = [(1, 1, width), (1, 197, width), (width, 3, 16, 16), (width,)]
+    for _ in range(12):
+        shapes += [(width,)] * 2 + [(3 * width, width), (3 * width,), (width, width), (width,)]
+        shapes += [(width,)] * 2 + [(4 * width, width), (4 * width,), (width, 4 * width), (width,)]
+    return [*shapes, (width,), (width,), (1000, width), (1000,)]
+
+
+MODELS: dict[str, Shapes] = {
+    "ResNet-50": resnet50(),
+    "ViT-B": vit_b(),
+    "GPT-2 345M": gpt2(24, 1024),
+    "GPT-2 1.1B": gpt2(36, 1536),
+}
+
+
+def milliseconds(run: Callable[[], object], steps: int) -> float:
+    """Of one step, by events around several: the host runs ahead, as it does in training."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(steps):
+        run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / steps
+
+
+def copy_bandwidth(size: int) -> float:
+    """Bytes a millisecond, read and written, by a copy of as many floats as the model has, and no fewer than 100 M."""
+    source = torch.randn(max(size, 100_000_000), device="cuda")
+    target = torch.empty_like(source)
+    target.copy_(source)
+    return 8 * source.numel() / statistics.median(milliseconds(lambda: target.copy_(source), 5) for _ in range(9))
+
+
+def stepper(optimizer: torch.optim.Optimizer, params: list[Tensor], grads: list[list[Tensor]]) -> Callable[[], object]:
+    def assign(turn: list[Tensor]) -> None:
+        for p, grad in zip(params, turn, strict=True):
+            p.grad = grad
+
+    if not optimizer.defaults.get("consume_grad"):
+        return lambda: (assign(grads[0]), optimizer.step())
+    # A consumed gradient is the state until the next step: hand over two in turn.
+    turns = itertools.cycle(grads)
+    return lambda: (assign(next(turns)), optimizer.step())
+
+
+def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
+    torch.manual_seed(SEED)
+    params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
+    # Not one buffer a step each: consumed gradients must not share their memory.
+    grads = [[torch.randn_like(p) for p in params] for _ in range(2)]
+    size = sum(p.numel() for p in params)
+    runs = {name: stepper(make(params), params, grads) for name, (make, _) in OPTIMIZERS.items()}
+    for run in runs.values():
+        milliseconds(run, 3)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            times[name].append(milliseconds(run, steps))
+    alone: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(51):
+        for name, run in runs.items():
+            torch.cuda.synchronize()
+            alone[name].append(milliseconds(run, 1))
+    copy = copy_bandwidth(size)
+    rows = {}
+    for name, (_, each) in OPTIMIZERS.items():
+        ms = statistics.median(times[name])
+        rows[name] = {
+            "ms": ms,
+            "bytes": each * size,
+            "share_of_copy": each * size / ms / copy,
+            "ratio": ms / statistics.median(times[BASE]),
+            "alone_ms": statistics.median(alone[name]),
+            "alone_ratio": statistics.median(alone[name]) / statistics.median(alone[BASE]),
+            "raw_ms": times[name],
+            "raw_alone_ms": alone[name],
+        }
+    return {"parameters": size, "tensors": len(shapes), "steps": rounds * steps, "copy_gb_s": copy / 1e6, "rows": rows}
+
+
+def wall(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
+    """What a training loop sees: `zero_grad(); fresh gradients; step()`, by the clock on the wall."""
+    torch.manual_seed(SEED)
+    params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
+    source = [torch.randn_like(p) for p in params]
+
+    def loop(optimizer: torch.optim.Optimizer | None) -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            for p, grad in zip(params, torch._foreach_mul(source, 1.0), strict=True):
+                p.grad = grad
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad()
+        torch.cuda.synchronize()
+        return 1e3 * (time.perf_counter() - begin) / steps
+
+    optimizers = {"gradients alone": None, **{name: make(params) for name, (make, _) in OPTIMIZERS.items()}}
+    for optimizer in optimizers.values():
+        loop(optimizer)
+    times: dict[str, list[float]] = {name: [] for name in optimizers}
+    for _ in range(rounds):
+        for name, optimizer in optimizers.items():
+            times[name].append(loop(optimizer))
+    rows = {}
+    for name, raw in times.items():
+        by_round = [own / base for own, base in zip(raw, times[BASE], strict=True)]
+        rows[name] = {"ms": statistics.median(raw), "ratio": statistics.median(by_round), "raw_ms": raw}
+    return {"steps": rounds * steps, "rows": rows}
+
+
+def launches(shapes: Shapes) -> dict[str, int]:
+    params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
+    counts = {}
+    for name, (make, _) in OPTIMIZERS.items():
+        optimizer = make(params)
+        for _ in range(2):
+            for p in params:
+                p.grad = torch.ones_like(p)
+            torch.cuda.synchronize()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                optimizer.step()
+                torch.cuda.synchronize()
+        events = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+        counts[name] = sum("mem" not in event.name.lower() for event in events)
+    return counts
+
+
+def tune(shapes: Shapes) -> None:
+    """Print the speed of the update kernel for sizes of its chunks and blocks."""
+    params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
+    grads = [[torch.randn_like(p) for p in params] for _ in range(2)]
+    size = sum(p.numel() for p in params)
+    copy = copy_bandwidth(size)
+    print(f"{size} parameters, copy {copy / 1e6:.0f} GB/s; chunk, block, warps: share of copy, plain and consumed")
+    runs = [stepper(OPTIMIZERS[name][0](params), params, grads) for name in ("Adan", "Adan, consume_grad")]
+    for chunk, block, warps in itertools.product((512, 1024, 4096, 8192), (512, 1024, 2048), (2, 4, 8)):
+        if chunk < block or block < 64 * warps:
+            continue
+        cuda.CHUNK, cuda.BLOCK, cuda.WARPS = chunk, block, warps
+        shares = []
+        for run, each in zip(runs, (44, 40), strict=True):
+            milliseconds(run, 2)
+            shares.append(each * size / statistics.median(milliseconds(run, 5) for _ in range(5)) / copy)
+        print(f"{chunk:6} {block:5} {warps:2}  {shares[0]:.1%}  {shares[1]:.1%}", flush=True)
+
+
+def table(model: str, result: dict[str, Any]) -> Table:
+    out = Table(title=f"{model}: {result['parameters'] / 1e6:.1f} M, {result['tensors']} tensors, "
+                f"n = {result['steps']} steps, copy {result['copy_gb_s']:.0f} GB/s")  # fmt: skip
+    out.add_column("optimizer")
+    for heading in ("ms", "GB moved", "of copy", f"÷ {BASE}", "ms alone", f"÷ {BASE}"):
+        out.add_column(heading, justify="right")
+    for name, row in result["rows"].items():
+        share = f"{row['share_of_copy']:.0%}"
+        cells = [f"{row['ms']:.3f}", f"{row['bytes'] / 1e9:.2f}", share, f"{row['ratio']:.2f}"]
+        out.add_row(name, *cells, f"{row['alone_ms']:.3f}", f"{row['alone_ratio']:.2f}")
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tune", action="store_true", help="only try the kernel's block sizes")
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--output", default="bench-gpu.json", help="file under results/")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks/gpu.py needs a CUDA GPU; `make bench-cpu` measures the CPU")
+    if arguments.tune:
+        for model in arguments.models:
+            tune(MODELS[model])
+        return
+
+    console = Console(width=110)
+    record: dict[str, Any] = {"environment": environment(), "seed": SEED, "models": {}}
+    for model in arguments.models:
+        record["models"][model] = result = measure(
+            MODELS[model], rounds=12, steps=20 if sum(map(math.prod, MODELS[model])) < 2e8 else 5
+        )
+        console.print(table(model, result))
+        gc.collect()
+        torch.cuda.empty_cache()
+    record["wall"] = {"model": "ResNet-50", **wall(MODELS["ResNet-50"], rounds=9, steps=100)}
+    console.print("ResNet-50, wall time of zero_grad(); fresh gradients; step():")
+    for name, row in record["wall"]["rows"].items():
+        console.print(f"  {name:28} {row['ms']:.3f} ms   ÷ {BASE} {row['ratio']:.2f}")
+    record["launches"] = {"model": "ResNet-50", "kernels": launches(MODELS["ResNet-50"])}
+    console.print("kernels a step, ResNet-50:", record["launches"]["kernels"])
+    path = ROOT / "results" / arguments.output
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    console.print(f"written: {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""The Triton engine: on a GPU where there is one, else the same kernels in Triton's interpreter on the CPU."""
+
+import pytest
+import torch
+from parity import LAYOUTS, ROWS, assert_parity
+
+from adan import Adan, dispatch
+from adan.engines import cuda
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+ROW = {row.name: row for row in ROWS}
+#: The interpreter takes some 5 ms a program.
+STEPS, LAYOUT_STEPS = (200, 50) if GPU else (16, 5)
+DOUBLE_ROWS = ROWS if GPU else [ROW["everything"], ROW["Algorithm 1 to the letter"]]
+CASES = [(row, torch.float32) for row in ROWS] + [(row, torch.float64) for row in DOUBLE_ROWS]
+
+#: A unit in the last place of bf16 is 2⁻⁸. The interpreter, unlike a GPU, drops the bits instead of rounding.
+HALF = 2**-8 if GPU else 3e-2
+
+# What lies beyond the end of a tensor is 0/0 in the interpreter's arithmetic, and is not stored.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+
+
+@pytest.fixture(autouse=True)
+def _serve_by_triton(monkeypatch):
+    if not GPU:
+        monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))
+        monkeypatch.setattr(cuda, "CHUNK", 64)
+        monkeypatch.setattr(cuda, "BLOCK", 32)
+        monkeypatch.setattr(cuda, "NORM_CHUNK", 64)
+        monkeypatch.setattr(cuda, "NORM_PROGRAMS", 3)
+
+
+@pytest.mark.parametrize(("row", "dtype"), CASES, ids=[f"{row.name}-{dtype}" for row, dtype in CASES])
+def test_parity_with_the_oracle(row, dtype):
+    assert_parity(row, dtype, device=DEVICE, steps=STEPS, fused=True)
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "parameter strided"])
+def test_parity_in_every_layout(layout):
+    assert_parity(ROW["everything"], layout=layout, device=DEVICE, steps=LAYOUT_STEPS, fused=True)
+
+
+def test_addresses_may_be_unaligned_and_types_mixed():
+    sizes = [1, 5, 63, 64, 65, 200]
+    types = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+    torch.manual_seed(0)
+    for shift in (0, 1, 3):
+        params, twins = [], []
+        for i, size in enumerate(sizes):
+            flat = torch.randn(size + 8).to(DEVICE, types[i % 4])
+            params.append(flat[shift : shift + size].requires_grad_())
+            twins.append(params[-1].detach().clone().requires_grad_())
+        ours = Adan(params, lr=0.05, weight_decay=0.3, max_grad_norm=1.0, fused=True)
+        theirs = Adan(twins, lr=0.05, weight_decay=0.3, max_grad_norm=1.0, foreach=False)
+        for _ in range(3):
+            for p, q in zip(params, twins, strict=True):
+                p.grad = torch.randn(p.numel() + 8).to(p)[shift : shift + p.numel()]
+                q.grad = p.grad.clone()
+            ours.step()
+            theirs.step()
+        for p, q in zip(params, twins, strict=True):
+            torch.testing.assert_close(
+                p.detach(), q.detach(), rtol={2: HALF, 4: 1e-5, 8: 1e-12}[p.element_size()], atol=1e-3
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"max_grad_norm": 1.0, "maximize": True}, {"skip_nonfinite": True, "max_grad_norm": 5.0}], ids=str
+)
+def test_a_consumed_gradient_makes_the_same_step(dtype, options):
+    results = []
+    for consume in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        params = [torch.randn(size, generator=generator).to(DEVICE, dtype).requires_grad_() for size in (70, 3)]
+        opt = Adan(params, lr=0.05, betas=(0.9, 0.8, 0.95), consume_grad=consume, fused=True, **options)
+        for k in range(8):
+            for i, p in enumerate(params):
+                if (k + i) % 4:
+                    p.grad = torch.randn(p.shape, generator=generator).to(p) * (k + 1)
+                    if k in (0, 3):
+                        p.grad[0] = float("nan") if "skip_nonfinite" in options else 1.0
+            opt.step()
+            assert all(p.grad is None for p in params) or not consume
+            opt.zero_grad()
+        results.append([p.detach().clone() for p in params])
+    torch.testing.assert_close(*results, rtol=1e-6 if dtype == torch.float32 else HALF, atol=1e-6)
+
+
+def test_groups_counts_and_loss_scale():
+    a, b, late = (torch.randn(n, device=DEVICE, requires_grad=True) for n in (70, 3, 5))
+    twins = [p.detach().clone().requires_grad_() for p in (a, b, late)]
+    results = []
+    for params, engine in (((a, b, late), {"fused": True}), (twins, {"foreach": False})):
+        groups = [
+            {"params": params[:1], "lr": 0.1, "max_grad_norm": 0.5, "weight_decay": 0.2},
+            {"params": params[1:], "betas": (0.5, 0.0, 0.7), "bias_correction": False, "no_prox": True},
+        ]
+        opt = Adan(groups, lr=torch.tensor(0.03, device=DEVICE), weight_decay=0.4, **engine)
+        generator = torch.Generator().manual_seed(0)
+        for k in range(6):
+            for p in params[: 3 if k >= 3 else 2]:
+                p.grad = torch.randn(p.shape, generator=generator).to(DEVICE) * 64
+            opt.grad_scale = torch.tensor(64.0, device=DEVICE)
+            opt.found_inf = torch.tensor(float(k == 4), device=DEVICE)
+            opt.step()
+        results.append([p.detach() for p in params])
+        assert [opt.state[p]["step"].item() for p in params] == [5, 5, 2]
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
+
+
+def test_checkpoints_move_to_and_from_other_engines():
+    options = {"lr": 0.05, "weight_decay": 0.3, "max_grad_norm": 1.0}
+    engines = [{"fused": True}, {"foreach": True}]
+    params = [torch.randn(70, device=DEVICE, requires_grad=True)]
+    opts = [Adan(params, **options, **engines[0])]
+    for k in range(4):
+        params[0].grad = torch.full_like(params[0], k + 1.0)
+        opts[-1].step()
+        opts.append(Adan(params, **engines[(k + 1) % 2]))
+        opts[-1].load_state_dict(opts[-2].state_dict())
+    reference = [torch.empty_like(params[0])]
+    reference[0].copy_(opts[-1].state[params[0]]["exp_avg"])
+    expected = 0.0
+    for k in range(4):
+        expected = 0.98 * expected + 0.02 * min(1.0, 1.0 / ((k + 1) * 70**0.5 + 1e-6)) * (k + 1)
+    torch.testing.assert_close(reference[0], torch.full_like(reference[0], expected), rtol=1e-5, atol=0)
+
+
+def test_what_it_refuses():
+    strided = torch.zeros(8, device=DEVICE)[::2].requires_grad_()
+    strided.grad = torch.ones_like(strided)
+    with pytest.raises(RuntimeError, match=r"fused=True cannot serve .*shape \(4,\).*fill a stretch"):
+        Adan([strided], fused=True).step()
+    Adan([strided]).step()
+
+
+gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU; the same kernels run above in Triton's interpreter")
+
+
+@gpu_only
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0}, {"skip_nonfinite": True}], ids=str)
+def test_a_captured_step_is_the_step(options):
+    shapes = [(300, 300), (7,), (64, 3, 3, 3)]
+    start = [torch.randn(shape, device="cuda") for shape in shapes]
+    eager, captured = ([x.clone().requires_grad_() for x in start] for _ in range(2))
+    rate = torch.tensor(0.05, device="cuda")
+    a, b = (Adan(x, lr=rate, weight_decay=0.1, capturable=True, **options) for x in (eager, captured))
+    feeds = [[torch.randn(shape, device="cuda") for shape in shapes] for _ in range(6)]
+    for p in captured:
+        p.grad = torch.empty_like(p)
+
+    def feed(params, grads):
+        for p, g in zip(params, grads, strict=True):
+            if p.grad is None:
+                p.grad = torch.empty_like(p)
+            p.grad.copy_(g)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        feed(captured, feeds[0])
+        b.step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        b.step()
+    feed(eager, feeds[0])
+    a.step()
+    for k in range(1, 6):
+        rate.fill_(0.05 / k)
+        feed(eager, feeds[k])
+        a.step()
+        feed(captured, feeds[k])
+        graph.replay()
+    torch.testing.assert_close(captured, eager, rtol=1e-6, atol=1e-7)
+    assert b.state[captured[0]]["step"].item() == 6
+
+
+@gpu_only
+def test_capture_without_capturable_is_refused():
+    p = torch.zeros(4, device="cuda", requires_grad=True)
+    p.grad = torch.ones_like(p)
+    opt = Adan([p])
+    opt.step()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="capturable=True"), torch.cuda.graph(graph):
+        opt.step()
+
+
+@gpu_only
+@pytest.mark.parametrize("engine", [{"fused": True}, {"foreach": True, "capturable": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"max_grad_norm": 1.0}, {"skip_nonfinite": True, "max_grad_norm": 1.0}], ids=str
+)
+def test_a_step_never_synchronises(options, engine):
+    params = [torch.randn(n, device="cuda", requires_grad=True) for n in (1000, 7)]
+    opt = Adan(params, lr=0.1, **options, **engine)
+    for p in params:
+        p.grad = torch.randn_like(p)
+    opt.step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            opt.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@gpu_only
+def test_under_gradscaler_on_the_gpu():
+    model = torch.nn.Linear(64, 64).cuda()
+    twin = torch.nn.Linear(64, 64).cuda()
+    twin.load_state_dict(model.state_dict())
+    a, b = (
+        Adan(m.parameters(), lr=1e-2, max_grad_norm=1.0, **e)
+        for m, e in ((model, {"fused": True}), (twin, {"foreach": True}))
+    )
+    for m, opt in ((model, a), (twin, b)):
+        torch.manual_seed(0)
+        scaler = torch.amp.GradScaler("cuda", init_scale=2.0**16)
+        for k in range(5):
+            opt.zero_grad()
+            x = torch.randn(32, 64, device="cuda") * (1e30 if k == 2 else 1)
+            with torch.autocast("cuda", torch.float16):
+                loss = m(x).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+        assert opt.state[m.weight]["step"].item() == 4
+    torch.testing.assert_close(model.weight, twin.weight, rtol=1e-4, atol=1e-5)
+
+
+@gpu_only
+def test_two_streams():
+    params = [torch.randn(1_000_000, device="cuda", requires_grad=True) for _ in range(2)]
+    twins = [p.detach().clone().requires_grad_() for p in params]
+    opts = [Adan([p], lr=0.1, fused=True) for p in params]
+    plain = [Adan([p], lr=0.1, foreach=False) for p in twins]
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    for k in range(20):
+        for p, q, opt, other, stream in zip(params, twins, opts, plain, streams, strict=True):
+            with torch.cuda.stream(stream):
+                p.grad = torch.full_like(p, 1.0 + k)
+                opt.step()
+                q.grad = torch.full_like(q, 1.0 + k)
+                other.step()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(params, twins, rtol=1e-5, atol=1e-5)
+
+
+@gpu_only
+def test_more_elements_than_32_bits_can_count():
+    n = 2**31 + 4097
+    p = torch.ones(n, dtype=torch.bfloat16, device="cuda").requires_grad_()
+    p.grad = torch.full((n,), 0.5, dtype=torch.bfloat16, device="cuda")
+    opt = Adan([p], lr=0.5, fused=True, max_grad_norm=1.0)
+    opt.step()
+    assert (p.detach() == 0.5).all()
+    clipped = 0.5 / (0.5 * n**0.5 + 1e-6)
+    torch.testing.assert_close(opt.state[p]["prev_grad"][-5:].cpu(), torch.full((5,), clipped), rtol=1e-5, atol=0)
+
+
+@gpu_only
+def test_a_step_is_two_launches():
+    params = [torch.randn(n, device="cuda", requires_grad=True) for n in (1000, 7, 64, 300)]
+    for options, launches in (({}, 2), ({"max_grad_norm": 1.0}, 3)):
+        opt = Adan([{"params": params[:2]}, {"params": params[2:], "weight_decay": 0.1}], fused=True, **options)
+        for p in params:
+            p.grad = torch.randn_like(p)
+        opt.step()
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as profile:
+            opt.step()
+            torch.cuda.synchronize()
+        kernels = [
+            e
+            for e in profile.events()
+            if e.device_type == torch.autograd.DeviceType.CUDA and "mem" not in e.name.lower()
+        ]
+        assert len(kernels) == launches, [e.name for e in kernels]
