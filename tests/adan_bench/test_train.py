@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -95,30 +96,30 @@ def test_missing_metric_is_named(config: Any, tmp_path: Path) -> None:
         trainer.evaluate()
 
 
-def test_loop_costs_less_than_3_percent(config: Any, tmp_path: Path) -> None:
-    """The same training by hand and by the loop, in turns, in one process, by processor time.
+def step_costs(settings: Any, folder: Path, slices: int) -> tuple[float, float]:
+    """Processor seconds of a step by the loop and by hand: the same training in turns, in one process.
 
-    A step's cost is the time between two requests for a batch, so that a line written after every fourth step, as in
-    a run of 240, is in the cost of that step; evaluations and checkpoints are work that was asked for. Other programs
-    make steps slower, never faster: of each of the four kinds of step the fastest few are compared. Both train the same
+    A step's cost is the time between two requests for a batch, so that a line written after every fourth step, as in a
+    run of 240, is in the cost of that step; evaluations and checkpoints are work that was asked for. Other programs
+    make steps slower, never faster: of each of the four kinds of step the fastest tenth counts. Both train the same
     model in the same memory: two copies of it differ by up to 3% in speed, depending on where they lie.
     """
-    cadence, length, slices = 4, 12, 40
-    settings = config(workload="digits-vit", steps=10**6, eval_every=10**6, log_every=cadence)
+    cadence, length = 4, 12
+    settings = replace(settings, steps=10**6, eval_every=10**6, log_every=cadence)
     trainer = Trainer(settings)
-    store = RunStore(tmp_path / "run")
+    store = RunStore(folder / settings.workload)
     store.create(settings, trainer.workload.facts(), trainer.spec.facts(), {})
     model, optimizer, loss_of, batches_of = trainer.model, trainer.optimizer, trainer.task.loss, trainer.task.batches
-    clocks: dict[str, list[float]] = {"hand": [], "loop": []}
+    clocks: dict[str, list[float]] = {"loop": [], "hand": []}
 
-    def timed(name: str, batches: Callable[[int], Any]) -> Callable[[int], Any]:
+    def timed(name: str) -> Callable[[int], Any]:
         def batch(position: int) -> Any:
             clocks[name].append(time.process_time())
-            return batches(position)
+            return batches_of(position)
 
         return batch
 
-    trainer.task.batches, batches = timed("loop", batches_of), timed("hand", batches_of)
+    trainer.task.batches, batches = timed("loop"), timed("hand")
 
     def by_hand(start: int) -> None:
         model.train()
@@ -141,11 +142,26 @@ def test_loop_costs_less_than_3_percent(config: Any, tmp_path: Path) -> None:
             for k, (begin, end) in enumerate(pairwise(clock)):
                 costs[name][k % cadence].append(end - begin)
             clock.clear()
-    loop, plain = (
-        statistics.fmean(statistics.fmean(sorted(kind)[:10]) for kind in costs[name]) for name in ("loop", "hand")
+    fastest = {
+        name: [statistics.fmean(sorted(kind)[: len(kind) // 10]) for kind in kinds] for name, kinds in costs.items()
+    }
+    return statistics.fmean(fastest["loop"]), statistics.fmean(fastest["hand"])
+
+
+def test_loop_costs_less_than_3_percent(config: Any, tmp_path: Path) -> None:
+    """What the loop adds to a step is under 3% of a step of the smallest transformer here.
+
+    The addition is the same for every model, so it is measured on the tiny one, where a step takes well under a
+    millisecond. Measured on the transformer alone it drowns: a busy machine moves the ratio by 4%, the loop by 0.6%.
+    """
+    tiny_loop, tiny_hand = step_costs(config("adan"), tmp_path, slices=150)
+    loop, hand = step_costs(config("adan", workload="digits-vit"), tmp_path, slices=12)
+    added = (tiny_loop - tiny_hand) / hand
+    print(
+        f"a step by hand takes {1e3 * hand:.2f} ms; the loop adds {1e6 * (tiny_loop - tiny_hand):.0f} µs, {added:.2%}"
     )
-    print(f"the loop costs {loop / plain:.4f} times the training by hand, {1000 * plain:.2f} ms a step")
-    assert loop / plain < 1.03
+    print(f"on the transformer alone the ratio is {loop / hand:.3f}")
+    assert added < 0.03
 
 
 class Pause(BaseException):
