@@ -6,8 +6,10 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test lint format bench-cpu bench-gpu clean
 
-demo: $(READY)  ## train real models with Adan, AdamW and SGD side by side
-	$(BIN)/python examples/demo.py
+demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
+	rm -rf demo
+	$(BIN)/adan-bench compare digits-vit digits-resnet pycode-gpt2 \
+		--optimizers adan,adamw,adam,sgd-momentum,lamb --seeds 3 --jobs 2 --out demo
 
 test: lint  ## lint, types, every test
 	$(BIN)/python -m pytest -n auto
@@ -36,4 +38,4 @@ $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@touch $(READY)
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info
+	rm -rf $(VENV) build demo src/*.egg-info

@@ -1,0 +1,377 @@
+"""The command line: wiring only."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from adan_bench.spec import UsageError
+
+EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED = 1, 2, 3
+
+app = typer.Typer(
+    name="adan-bench",
+    help="Compare optimizers on real workloads. Exit codes: 0 done, 1 a run failed, 2 no such thing, 3 diverged.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Kind(str, Enum):
+    workloads = "workloads"
+    optimizers = "optimizers"
+    tables = "tables"
+
+
+Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What run, tune and compare are all told: how to train, where the records go, and how to talk."""
+
+    options: Any
+    out: Path | None
+    resume: bool
+    as_json: bool
+
+
+def _options(
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Gradients per run; the workload's budget unless given.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per update.")] = None,
+    eval_every: Annotated[int | None, typer.Option(min=1, help="Steps between evaluations.")] = None,
+    schedule: Annotated[str, typer.Option(help="cosine, linear or constant, after the warm-up.")] = "cosine",
+    warmup: Annotated[float, typer.Option(min=0, max=1, help="Share of the steps that warm up.")] = 0.05,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    bf16: Annotated[bool, typer.Option("--bf16", help="bfloat16 autocast.")] = False,
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="Images in channels_last layout.")] = False,
+    compile: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
+    accumulate: Annotated[int, typer.Option(min=1, help="Parts in which a batch is worked through.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads per run; cores / jobs unless given.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(min=1, help="Steps; about every 15 s unless given.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
+    script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+    as_json: Json = False,
+) -> None:
+    """The options that run, tune and compare share."""
+
+
+def _shared(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the shared options; it receives them as one object, `shared`."""
+    own = inspect.signature(command, eval_str=True).parameters
+    common = inspect.signature(_options, eval_str=True).parameters
+
+    @wraps(command)
+    def wrapper(**values: Any) -> None:
+        from adan_bench.registry import load_script
+        from adan_bench.study import Options
+
+        chosen = {name: values.pop(name) for name in common}
+        place = {name: chosen.pop(name) for name in ("out", "resume", "as_json")}
+        chosen["threads"] = chosen["threads"] or max(1, _cores() // values.get("jobs", 1))
+        if chosen["script"] is not None:
+            names = load_script(str(chosen["script"]))
+            if "workloads" in values:
+                values["workloads"] = values["workloads"] or names
+        command(shared=Shared(Options(**chosen), **place), **values)
+
+    parameters = [p for name, p in own.items() if name != "shared"] + list(common.values())
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper
+
+
+Workloads = Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD...", help="See: adan-bench list workloads.")]
+Optimizers = Annotated[str, typer.Option(help="Names with commas between, or 'all'.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An optimizer setting, e.g. lr=0.003.")
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time.")]
+
+
+@app.command("list")
+def list_(kind: Annotated[Kind, typer.Argument()] = Kind.workloads, as_json: Json = False) -> None:
+    """Show the workloads, the optimizers, or the paper's tables."""
+    rows = {Kind.workloads: _workload_rows, Kind.optimizers: _optimizer_rows, Kind.tables: _table_rows}[kind]()
+    if as_json:
+        print(json.dumps(rows))
+        return
+    table = Table(*(rows[0] if rows else [kind.value]))
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console().print(table if rows else f"no {kind.value} yet", highlight=False)
+
+
+def _workload_rows() -> list[dict[str, Any]]:
+    from adan_bench.registry import workloads
+
+    return [
+        {
+            "name": w.name,
+            "what": w.summary,
+            "metric": f"{w.metric} {'≥' if w.higher_is_better else '≤'} {w.target:g}",
+            "steps": w.steps,
+            "batch": w.batch_size,
+            "data": ", ".join(w.needs) or "comes along",
+        }
+        for w in workloads().values()
+    ]
+
+
+def _optimizer_rows() -> list[dict[str, Any]]:
+    from adan_bench.optimizers import SPECS
+    from adan_bench.study import learning_rates
+
+    rows = []
+    for spec in SPECS.values():
+        low, high = learning_rates(spec, 2)
+        choices = "; ".join(f"{key}={value}" for choice in spec.choices for key, value in choice.items())
+        rows.append(
+            {
+                "name": spec.name,
+                "from": spec.target,
+                "lr": f"{low:g} … {high:g}",
+                "then": choices,
+                "passes": spec.passes,
+            }
+        )
+    return rows
+
+
+def _table_rows() -> list[dict[str, Any]]:
+    return []
+
+
+@app.command()
+@_shared
+def run(
+    workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
+    optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
+    set_: Set = None,
+    seed: int = 0,
+    *,
+    shared: Shared,
+) -> None:
+    """Train one workload with one optimizer."""
+    from adan_bench.console import watching
+    from adan_bench.jobs import Event, Job
+    from adan_bench.optimizers import get_optimizer
+    from adan_bench.registry import get_workload
+    from adan_bench.store import RunStore
+    from adan_bench.study import configure
+
+    spec = get_optimizer(optimizer)
+    config = configure(get_workload(workload), spec, shared.options, seed=seed, overrides=_settings(set_))
+    path = shared.out or _new_folder() / workload / optimizer / f"seed-{seed}"
+    store = RunStore(path)
+    if store.ended and shared.resume:
+        store.check_same(config)
+        result = json.loads((path / "result.json").read_text())
+    else:
+        from adan_bench.train import run as train
+
+        job = Job(config, path, shared.resume)
+        with watching(Console(), shared.as_json) as watch:
+            result = train(config, store, lambda progress: watch(Event(job, 0, 1, progress=progress)), shared.resume)
+            watch(Event(job, 1, 1, result=result))
+    if not shared.as_json:
+        Console().print(f"{result['status']}; record: {path}", soft_wrap=True, highlight=False)
+    raise typer.Exit(EXIT_DIVERGED if result["status"] == "diverged" else 0)
+
+
+@app.command()
+@_shared
+def compare(
+    workloads: Workloads = None,
+    optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; from three on there are intervals.")] = 3,
+    tune: Annotated[int, typer.Option(min=0, help="Trials per optimizer first; 0 takes the tuned defaults.")] = 0,
+    batch_sizes: Annotated[
+        str | None, typer.Option(help="A sweep, e.g. 32,64,128: lr by the square-root rule.")
+    ] = None,
+    set_: Set = None,
+    jobs: Jobs = 1,
+    *,
+    shared: Shared,
+) -> None:
+    """Run optimizers side by side and write the report."""
+    study_, watcher = _study(shared, workloads, optimizers, jobs, set_, batch_sizes)
+    with study_, watcher as study_.watch:
+        if tune:
+            study_.tune(tune)
+        study_.compare(seeds)
+    _report(study_.out, shared.as_json)
+
+
+@app.command()
+@_shared
+def tune(
+    workloads: Workloads = None,
+    optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
+    trials: Annotated[int, typer.Option(min=1, help="For every optimizer alike.")] = 8,
+    save: Annotated[Path | None, typer.Option(help="A JSON file to merge the chosen settings into.")] = None,
+    jobs: Jobs = 1,
+    *,
+    shared: Shared,
+) -> None:
+    """Find every optimizer's settings by the same number of trials."""
+    study_, watcher = _study(shared, workloads, optimizers, jobs)
+    with study_, watcher as study_.watch:
+        study_.tune(trials)
+    study_.save(save or study_.out / "best.json", trials)
+    for (folder, name), config in study_.bases.items():
+        line = {"workload": folder, "optimizer": name, "settings": config.settings}
+        settings = " ".join(f"{key}={value}" for key, value in config.settings.items())
+        print(json.dumps({"event": "best", **line}) if shared.as_json else f"{folder} {name}: {settings}")
+
+
+@app.command()
+def report(
+    runs: Annotated[Path, typer.Argument(metavar="RUNS_DIR", help="The folder of the records.")], as_json: Json = False
+) -> None:
+    """Write the report of the runs in a folder."""
+    _report(runs, as_json)
+
+
+def _study(
+    shared: Shared,
+    workloads: list[str] | None,
+    optimizers: str,
+    jobs: int,
+    set_: list[str] | None = None,
+    batch_sizes: str | None = None,
+) -> tuple[Any, Any]:
+    from adan_bench.console import watching
+    from adan_bench.optimizers import SPECS
+    from adan_bench.registry import workloads as known
+    from adan_bench.study import Study
+
+    if not workloads:
+        raise UsageError(f"no workload was named; there are: {', '.join(known())}")
+    names = list(SPECS) if optimizers == "all" else [name for name in optimizers.split(",") if name]
+    study_ = Study(
+        workloads,
+        names,
+        shared.options,
+        out=shared.out or _new_folder(),
+        jobs=jobs,
+        resume=shared.resume,
+        overrides=_settings(set_),
+        batch_sizes=_sizes(batch_sizes),
+    )
+    return study_, watching(Console(), shared.as_json)
+
+
+def _report(folder: Path, as_json: bool) -> None:
+    from adan_bench.console import show_summaries
+    from adan_bench.report import write_report
+    from adan_bench.stats import summarize
+    from adan_bench.store import read_runs
+
+    records = read_runs(folder)
+    page = write_report(records, folder)
+    failed = [record for record in records if record.status == "failed"]
+    if as_json:
+        print(json.dumps({"event": "report", "path": str(page), "failed": [str(record.path) for record in failed]}))
+    else:
+        console = Console()
+        show_summaries(console, summarize(records))
+        for record in failed[:5]:
+            assert record.result is not None
+            console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
+        console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+    raise typer.Exit(EXIT_FAILED if failed else 0)
+
+
+def _settings(pairs: list[str] | None) -> dict[str, Any]:
+    settings = {}
+    for pair in pairs or []:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--set {pair}: write KEY=VALUE, for example --set lr=0.003")
+        try:
+            settings[key] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            raise UsageError(f"--set {pair}: {text!r} is no number, tuple, True, False or None") from None
+    return settings
+
+
+def _sizes(text: str | None) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise UsageError(
+            f"--batch-sizes {text}: write whole numbers with commas between, for example 32,64,128"
+        ) from None
+
+
+def _new_folder() -> Path:
+    return Path("runs") / datetime.now().strftime("%Y-%m-%d-%H%M%S")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def main() -> None:
+    """Run the command line; whatever the user got wrong is one line on standard error and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        code = _complain(str(error), EXIT_USAGE)
+    except OSError as error:
+        code = _complain(f"{error}; what was recorded before is kept: go on with --resume", EXIT_FAILED)
+    except (KeyboardInterrupt, EOFError):
+        code = _complain("interrupted; go on with --resume", 130)
+    except Exception as error:
+        # typer brings its own copy of click in some releases, so its usage errors are known by what they can do.
+        if not hasattr(error, "format_message"):
+            if type(error).__name__ == "Abort":
+                sys.exit(_complain("interrupted; go on with --resume", 130))
+            raise
+        code = _complain(_usage_line(error), EXIT_USAGE)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_line(error: Any) -> str:
+    text = " ".join(str(error.format_message()).split())
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return text
+    if getattr(error, "option_name", None):
+        names = [option for p in context.command.params for option in p.opts if option.startswith("--")]
+        return (
+            f"{text.split('(Possible')[0].split('. Did')[0].strip(' .')}; {context.info_name} has: {', '.join(names)}"
+        )
+    commands = getattr(context.command, "commands", None)
+    return f"{text.rstrip('.')}; there are: {', '.join(commands)}" if commands else text
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"adan-bench: {text}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Records to numbers: means and intervals over seeds, steps to a target, learning rate ranges, performance profiles.
+
+Seeds are pairs: seed 0 of one optimizer starts from the same weights and sees the same batches as seed 0 of another, so
+differences are taken seed by seed. With fewer than three seeds nothing is called significant.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adan_bench.spec import RunRecord
+
+MIN_SEEDS = 3
+LEVEL = 0.95
+WIDTH_TOLERANCE = 0.02  # the learning rates whose result is within 2% of the best
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its two-sided t interval; low and high are None where there are too few values for one."""
+
+    n: int
+    mean: float
+    low: float | None
+    high: float | None
+
+    @property
+    def half(self) -> float | None:
+        return None if self.high is None else self.high - self.mean
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The learning rates that were tried with the same other settings, and what came out."""
+
+    points: tuple[tuple[float, float | None], ...]  # (lr, metric); None: diverged
+    best_lr: float
+    low: float  # the connected range of tried rates within 2% of the best
+    high: float
+    at_edge: bool
+
+    @property
+    def decades(self) -> float:
+        return math.log10(self.high / self.low)
+
+
+@dataclass(frozen=True)
+class OptimizerSummary:
+    """One optimizer on one workload."""
+
+    name: str
+    records: tuple[RunRecord, ...]
+    final: Interval | None  # None: no run finished
+    steps_to_target: float | None  # median over seeds; None: half of the seeds or more did not get there
+    seconds_to_target: float | None
+    reached: int
+    diverged: int
+    failed: int
+    seconds_per_step: float | None
+    sensitivity: Sensitivity | None
+    trials: int
+
+    @property
+    def n(self) -> int:
+        return len(self.records)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.records[0].config.settings
+
+    def by_seed(self) -> dict[int, float]:
+        return {r.config.seed: r.final for r in self.records if r.final is not None}
+
+
+@dataclass(frozen=True)
+class WorkloadSummary:
+    """All optimizers on one workload, best mean first; those without a finished run last."""
+
+    name: str
+    facts: Mapping[str, Any]
+    optimizers: tuple[OptimizerSummary, ...]
+    steps: int
+    batch_size: int
+    schedule: str
+    device: str
+
+    @property
+    def higher_is_better(self) -> bool:
+        return bool(self.facts["higher_is_better"])
+
+    @property
+    def seeds(self) -> int:
+        return min((o.n for o in self.optimizers), default=0)
+
+
+def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
+    """Mean and t interval; with several comparisons the level is Bonferroni's, so that all hold together with 95%.
+
+    >>> interval([1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
+    Interval(n=3, mean=2.0, low=-0.48..., high=4.48...)
+    >>> interval([1.0, 2.0]).low is None
+    True
+    """
+    n = len(values)
+    mean = statistics.fmean(values)
+    if n < MIN_SEEDS:
+        return Interval(n, mean, None, None)
+    from scipy.special import stdtrit
+
+    quantile = float(stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * comparisons)))
+    half = quantile * statistics.stdev(values) / math.sqrt(n)
+    return Interval(n, mean, mean - half, mean + half)
+
+
+def difference(a: OptimizerSummary, b: OptimizerSummary, comparisons: int = 1) -> Interval | None:
+    """The mean of a − b over the seeds that both finished; None where they share none."""
+    left, right = a.by_seed(), b.by_seed()
+    shared = sorted(left.keys() & right.keys())
+    return interval([left[seed] - right[seed] for seed in shared], comparisons) if shared else None
+
+
+def to_target(record: RunRecord) -> tuple[int, float] | None:
+    """(steps, seconds) at the first evaluation that meets the workload's target."""
+    target, higher = record.workload["target"], record.workload["higher_is_better"]
+    for step, seconds, value in record.curve("eval", record.workload["metric"]):
+        if (value >= target) if higher else (value <= target):
+            return step, seconds
+    return None
+
+
+def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
+    """How the result depends on the learning rate, over the trials that differ in nothing else."""
+    groups: dict[str, list[RunRecord]] = {}
+    for record in trials:
+        others = {key: value for key, value in record.config.settings.items() if key != "lr"}
+        groups.setdefault(json.dumps(others, sort_keys=True, default=str), []).append(record)
+    largest: list[RunRecord] = max(groups.values(), key=lambda group: len(group), default=[])
+    runs = sorted(largest, key=lambda r: float(r.config.settings["lr"]))
+    finals = [r.final for r in runs]
+    if len(runs) < 2 or all(value is None for value in finals):
+        return None
+    higher = bool(runs[0].workload["higher_is_better"])
+    scores = [math.inf if value is None else (-value if higher else value) for value in finals]
+    best = min(range(len(runs)), key=scores.__getitem__)
+    limit = scores[best] + WIDTH_TOLERANCE * abs(scores[best])
+    low = high = best
+    while low > 0 and scores[low - 1] <= limit:
+        low -= 1
+    while high < len(runs) - 1 and scores[high + 1] <= limit:
+        high += 1
+    rates = [float(r.config.settings["lr"]) for r in runs]
+    points = tuple(zip(rates, finals, strict=True))
+    return Sensitivity(points, rates[best], rates[low], rates[high], at_edge=best in (0, len(runs) - 1))
+
+
+def summarize(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
+    """One summary for each set of runs that may be compared: same workload, budget, batch, schedule, device."""
+    groups: dict[tuple[Any, ...], list[RunRecord]] = {}
+    for record in records:
+        c = record.config
+        key = (c.workload, c.batch_size, c.steps, c.schedule, c.device, c.bf16, c.compile, c.data)
+        groups.setdefault(key, []).append(record)
+    names = [key[0] for key in groups]
+    summaries = []
+    for (name, batch_size, steps, *_), group in groups.items():
+        label = name if names.count(name) == 1 else f"{name}, batch {batch_size}, {steps} steps"
+        if any(r.config.role == "run" for r in group):
+            summaries.append(_summarize(label, group))
+    return summaries
+
+
+def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
+    first = records[0]
+    # An optimizer with two sets of settings is two competitors.
+    runs: dict[tuple[str, str], list[RunRecord]] = {}
+    for record in records:
+        if record.config.role == "run":
+            settings = json.dumps(record.config.settings, sort_keys=True, default=str)
+            runs.setdefault((record.config.optimizer, settings), []).append(record)
+    names = [name for name, _ in runs]
+    found = []
+    for (name, settings), group in runs.items():
+        trials = [r for r in records if r.config.role == "tune" and r.config.optimizer == name]
+        found.append(_optimizer(name if names.count(name) == 1 else f"{name} {settings}", group, trials))
+    sign = -1 if first.workload["higher_is_better"] else 1
+    found.sort(key=lambda o: math.inf if o.final is None else sign * o.final.mean)
+    c = first.config
+    return WorkloadSummary(label, first.workload, tuple(found), c.steps, c.batch_size, c.schedule, c.device)
+
+
+def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]) -> OptimizerSummary:
+    finals = [r.final for r in runs if r.final is not None]
+    reached = [hit for r in runs if (hit := to_target(r)) is not None]
+    speeds = [r.result["seconds"] / r.result["step"] for r in runs if r.result and r.result["step"]]
+    majority = len(reached) * 2 > len(runs)
+    # A seed that never got there counts as infinity: the median is finite when more than half of them did.
+    missing = [math.inf] * (len(runs) - len(reached))
+    return OptimizerSummary(
+        name=name,
+        records=tuple(sorted(runs, key=lambda r: r.config.seed)),
+        final=interval(finals) if finals else None,
+        steps_to_target=statistics.median_low([*(hit[0] for hit in reached), *missing]) if majority else None,
+        seconds_to_target=statistics.median_low([*(hit[1] for hit in reached), *missing]) if majority else None,
+        reached=len(reached),
+        diverged=sum(r.status == "diverged" for r in runs),
+        failed=sum(r.status in ("failed", "unfinished") for r in runs),
+        seconds_per_step=statistics.median(speeds) if speeds else None,
+        sensitivity=sensitivity(trials),
+        trials=len(trials),
+    )
+
+
+def performance_profile(summaries: Sequence[WorkloadSummary]) -> dict[str, list[tuple[float, float]]]:
+    """For each optimizer: (τ, share of the workloads whose target it met within τ times the fewest steps).
+
+    Workloads whose target nobody met say nothing and are left out; so are optimizers that were not run on all of them.
+    """
+    costs: list[dict[str, float]] = []
+    for summary in summaries:
+        steps = {o.name: o.steps_to_target for o in summary.optimizers}
+        if any(value is not None for value in steps.values()):
+            costs.append({name: math.inf if value is None else value for name, value in steps.items()})
+    if not costs:
+        return {}
+    names = [name for name in costs[0] if all(name in cost for cost in costs)]
+    ratios = {name: sorted(cost[name] / min(cost.values()) for cost in costs) for name in names}
+    profile = {}
+    for name, values in ratios.items():
+        within = [value for value in values if math.isfinite(value)]
+        profile[name] = [(value, (i + 1) / len(costs)) for i, value in enumerate(within)]
+    return profile

@@ -1,0 +1,31 @@
+"""A small Vision Transformer on scikit-learn's handwritten digits."""
+
+from __future__ import annotations
+
+from adan_bench.registry import workload
+from adan_bench.spec import Context, Task
+
+
+@workload("digits-vit", metric="accuracy", higher_is_better=True, target=0.85, steps=240, eval_every=20)
+def digits_vit(context: Context) -> Task:
+    """ViT (3 layers of width 48, patches of 2×2) on scikit-learn's digits."""
+    from typing import Any
+
+    import transformers
+
+    from adan_bench.digits import digits_task
+
+    library: Any = transformers
+    config = library.ViTConfig(
+        image_size=8,
+        patch_size=2,
+        num_channels=1,
+        hidden_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=96,
+        num_labels=10,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return digits_task(library.ViTForImageClassification(config), context)

@@ -1,0 +1,75 @@
+"""A workload small enough for every test: milliseconds a step, and every source of randomness in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = '''
+import random
+import numpy as np
+import torch
+from torch import nn
+from adan_bench import Task, shuffled, workload
+
+@workload("tiny", metric="error", higher_is_better=False, target=0.5, steps=60, eval_every=20, batch_size=16)
+def tiny(context):
+    """A regression with dropout and noise from three generators."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(256, 8, generator=g)
+    y = x @ torch.randn(8, 1, generator=g)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Dropout(0.1), nn.Linear(32, 1))
+    def loss(model, batch):
+        noise = 1 + 0.1 * random.random() + 0.1 * np.random.rand()
+        return noise * (model(batch[0]) - batch[1]).square().mean()
+    def evaluate(model):
+        return {"error": (model(x) - y).square().mean().item()}
+    return Task(model, shuffled([x, y], context.batch_size, context.seed), loss, evaluate, note="made up")
+'''
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A script that registers the workload "tiny", registered here too."""
+    from adan_bench.registry import load_script
+
+    path = tmp_path_factory.mktemp("script") / "tiny.py"
+    path.write_text(TINY)
+    load_script(str(path))
+    return path
+
+
+@pytest.fixture
+def config(tiny: Path) -> Callable[..., Any]:
+    """Configurations of the tiny workload."""
+    from dataclasses import replace
+
+    from adan_bench.optimizers import get_optimizer
+    from adan_bench.registry import get_workload
+    from adan_bench.study import Options, configure
+
+    def make(optimizer: str = "adan", workload: str = "tiny", **changes: Any) -> Any:
+        options = Options(script=tiny if workload == "tiny" else None)
+        return replace(configure(get_workload(workload), get_optimizer(optimizer), options), **changes)
+
+    return make
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """`adan-bench` in this process: (exit code, standard output, standard error)."""
+    from adan_bench import cli
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["adan-bench", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        captured = capsys.readouterr()
+        code = exit_.value.code
+        return (code if isinstance(code, int) else 0), captured.out, captured.err
+
+    return call

@@ -1,0 +1,158 @@
+"""The command line: one line and exit code 2 for what does not exist, and a comparison that nothing stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adan_bench.optimizers import SPECS
+from adan_bench.store import read_runs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["run", "nope"], ["'nope'", "digits-vit", "ptb-lstm"]),
+        (["compare", "digits-vit", "nope"], ["'nope'", "digits-vit"]),
+        (["compare"], ["digits-vit", "ptb-lstm"]),
+        (["run", "digits-vit", "--optimizer", "nope"], ["'nope'", *SPECS]),
+        (["compare", "digits-vit", "--optimizers", "adan,nope"], ["'nope'", *SPECS]),
+        (["run", "digits-vit", "--nope"], ["--nope", "--steps", "--resume"]),
+        (["run", "digits-vit", "--set", "nope=1"], ["'nope'", "lr", "betas"]),
+        (["run", "digits-vit", "--set", "lr"], ["KEY=VALUE"]),
+        (["run", "digits-vit", "--set", "lr=fast"], ["'fast'"]),
+        (["run", "digits-vit", "--steps", "many"], ["--steps"]),
+        (["run", "digits-vit", "--device", "tpu"], ["tpu", "cpu"]),
+        (["run", "digits-vit", "--batch-size", "5000", "--out", "x"], ["5000", "1437"]),
+        (["run", "digits-vit", "--accumulate", "3"], ["--accumulate 3", "64"]),
+        (["compare", "digits-vit", "--set", "lr=1", "--tune", "4", "--out", "x"], ["--set lr"]),
+        (["run", "digits-vit", "--schedule", "nope"], ["'nope'", "cosine", "linear", "constant"]),
+        (["run", "digits-vit", "--data", "/nowhere/at/all"], ["/nowhere/at/all"]),
+        (["run", "cifar-resnet34", "--data", "."], ["cifar10/train.parquet", "something.txt"]),
+        (["run", "digits-vit", "--script", "nope.py"], ["nope.py"]),
+        (["compare", "digits-vit", "--batch-sizes", "a,b"], ["a,b"]),
+        (["report", "nope"], ["nope"]),
+        (["list", "nope"], ["workloads", "optimizers", "tables"]),
+        (["nope"], ["list", "run", "compare", "tune", "report"]),
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_exist(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], names: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ADAN_DATA", raising=False)
+    (tmp_path / "something.txt").touch()
+    code, out, err = bench(*arguments)
+    assert code == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    for name in names:
+        assert name in err
+    assert [p.name for p in tmp_path.iterdir()] == ["something.txt"]
+
+
+def test_list_as_json(bench: Any) -> None:
+    code, out, _ = bench("list", "optimizers", "--json")
+    assert code == 0
+    assert [row["name"] for row in json.loads(out)] == list(SPECS)
+    assert bench("list", "tables")[0] == 0
+
+
+def test_run_as_json_and_diverged_exit_code(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    code, out, _ = bench("run", "tiny", "--script", tiny, "--out", tmp_path / "a", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert lines[-1]["result"]["status"] == "finished"
+    assert lines[0]["event"] == "progress"
+    arguments = ("--optimizer", "sgd", "--set", "lr=1e30", "--out", tmp_path / "b")
+    assert bench("run", "tiny", "--script", tiny, *arguments)[0] == 3
+
+
+def test_an_exploding_optimizer_does_not_stop_the_comparison(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    arguments = (
+        "--optimizers",
+        "adam,sgd",
+        "--seeds",
+        "2",
+        "--set",
+        "lr=1e30",
+        "--steps",
+        "20",
+        "--out",
+        tmp_path / "a",
+    )
+    code, out, _ = bench("compare", "tiny", "--script", tiny, *arguments)
+    assert code == 0
+    records = read_runs(tmp_path / "a")
+    assert [r.status for r in records if r.config.optimizer == "sgd"] == ["diverged", "diverged"]
+    assert len(records) == 4
+    assert "sgd: 2 of 2 diverged" in out
+
+
+def test_a_worker_that_dies_costs_one_run(bench: Any, tmp_path: Path) -> None:
+    """A process that is gone in the middle, an exception: recorded as failed, the others run, the exit code says so."""
+    script = tmp_path / "bad.py"
+    script.write_text(
+        "import os, torch\n"
+        "from adan_bench import Task, workload\n"
+        "@workload('bad', metric='m', higher_is_better=True, target=1, steps=3, batch_size=1)\n"
+        "def bad(context):\n"
+        "    def loss(model, batch):\n"
+        "        if context.seed == 0: os._exit(9)\n"
+        "        if context.seed == 1: raise RuntimeError('boom')\n"
+        "        return model(torch.ones(1, 1)).sum()\n"
+        "    return Task(torch.nn.Linear(1, 1), lambda i: i, loss, lambda model: {'m': 1.0})\n"
+    )
+    arguments = ("--optimizers", "adam", "--seeds", "3", "--out", tmp_path / "a")
+    code, out, _ = bench("compare", "--script", script, *arguments)
+    assert code == 1
+    records = read_runs(tmp_path / "a")
+    assert [r.status for r in records] == ["failed", "failed", "finished"]
+    assert records[0].result is not None
+    assert records[1].result is not None
+    assert "code 9" in records[0].result["error"]
+    assert records[1].result["error"] == "RuntimeError: boom"
+    assert "2 of 3 did not finish" in out
+
+
+def test_compare_resumes(tiny: Path, tmp_path: Path, bench: Any) -> None:
+    """A comparison that was killed goes on where it was, and finished runs are not repeated."""
+    out = tmp_path / "a"
+    arguments = [
+        "compare",
+        "tiny",
+        "--script",
+        str(tiny),
+        "--optimizers",
+        "adan,adam",
+        "--seeds",
+        "2",
+        "--out",
+        str(out),
+    ]
+    arguments += ["--steps", "2000", "--threads", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "adan_bench.cli", *arguments], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    while not list(out.rglob("result.json")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
+    assert len(before) < 4
+    assert bench(*arguments)[0] == 2  # not without --resume
+    code, _, err = bench(*arguments, "--resume")
+    assert code == 0, err
+    assert [r.status for r in read_runs(out)] == ["finished"] * 4
+    for path, written in before.items():
+        assert path.stat().st_mtime_ns == written

@@ -1,0 +1,50 @@
+"""What is shown while runs go on: bars on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from adan_bench.console import watching
+from adan_bench.jobs import Event, Job
+from adan_bench.spec import Progress
+
+
+def events(config: Any) -> list[Event]:
+    job = Job(config("adan", seed=1), Path("somewhere"))
+    finished = {"status": "finished", "step": 60, "seconds": 2.0, "final": {"error": 0.25}, "best": 0.25}
+    return [
+        Event(job, 0, 2),
+        Event(job, 0, 2, progress=Progress(30, 60, 0.5, 0.375, 20.0, 1.5)),
+        Event(job, 1, 2, result=finished),
+        Event(job, 2, 2, result={**finished, "status": "diverged", "final": {}}),
+    ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_live_and_plain(config: Any, terminal: bool) -> None:
+    """Loss, metric, steps per second and time left are there; only a terminal gets control characters."""
+    output = io.StringIO()
+    with watching(Console(file=output, force_terminal=terminal, width=200), as_json=False) as watch:
+        shown: Any = watch
+        for event in events(config):
+            shown.shown = -1e9  # the last line was long ago
+            watch(event)
+            if terminal:
+                shown.bars.refresh()
+    text = output.getvalue()
+    for part in (
+        "tiny adan seed 1",
+        "0.5000",
+        "0.3750",
+        "20.0 steps/s",
+        "2 s left",
+        "error 0.2500",
+        "diverged at step 60",
+    ):
+        assert part in text
+    assert ("\x1b" in text) == terminal

@@ -1,0 +1,68 @@
+"""The documentation's own text, run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adan_bench.store import read_runs
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.S)
+
+
+def commands(page: str) -> list[list[str]]:
+    lines = "".join(blocks(page, "sh")).splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("adan-bench ")]
+
+
+def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most 25 lines, taken from the page, compared by the page's own command."""
+    (script,) = blocks("own-workload.md", "python")
+    assert len(script.splitlines()) <= 25
+    monkeypatch.chdir(tmp_path)
+    Path("my_train.py").write_text(script)
+    (command,) = commands("own-workload.md")
+    code, out, err = bench(*command)
+    assert code == 0, err
+    records = read_runs(Path("runs/wine"))
+    runs = [r for r in records if r.config.role == "run"]
+    assert len(runs) == 9
+    assert len(records) == 9 + 3 * 4
+    assert all(r.status == "finished" for r in runs)
+    assert max(r.final or 0 for r in runs) > 0.9
+    assert Path("runs/wine/report.html").exists()
+    assert "Every optimizer had 4 tuning trials" in out
+
+
+def test_commands_of_the_page(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = commands("bench.md")
+    assert len(found) >= 9
+    for command in found:
+        code, _, err = bench(*command)
+        assert code == 0, f"{command}: {err}"
+    assert Path("runs/four/digits-resnet-b32/adan/seed-0/result.json").exists()
+    assert Path("runs/five/best.json").exists()
+
+
+def test_page_names_what_exists(bench: Any) -> None:
+    """Every workload is on the page, and every shared option."""
+    import inspect
+
+    from adan_bench import cli
+    from adan_bench.registry import workloads
+
+    text = (DOCS / "bench.md").read_text()
+    for name, found in workloads().items():
+        if found.build.__module__.startswith("adan_bench.workloads"):
+            assert f"`{name}`" in text
+    for option in inspect.signature(cli._options).parameters:
+        assert f"--{option.replace('as_', '').replace('_', '-')}" in text

@@ -1,0 +1,113 @@
+"""The report in a real browser, and in Markdown and PNG."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import chromium
+import pytest
+
+from adan_bench.report import write_report
+from adan_bench.store import read_runs
+from adan_bench.study import Options, Study
+
+OPTIMIZERS = ["adan", "adamw", "sgd"]
+
+
+@pytest.fixture(scope="module")
+def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a comparison with tuning and three seeds at two batch sizes; sgd diverges at one of them."""
+    out = tmp_path_factory.mktemp("report")
+    with Study(["tiny"], OPTIMIZERS, Options(script=tiny, steps=40), out=out, jobs=2, batch_sizes=[16, 32]) as study:
+        study.tune(4)
+        key = ("tiny-b16", "sgd")
+        study.bases[key] = replace(study.bases[key], settings={"lr": 1e30})
+        study.compare(3)
+    return write_report(read_runs(out), out)
+
+
+def test_markdown_and_figures(page: Path) -> None:
+    text = page.with_suffix(".md").read_text()
+    for name in OPTIMIZERS:
+        assert f"| {name} |" in text
+    assert "3 of 3 diverged" in text
+    figures = list(page.parent.glob("report-*.png"))
+    assert len(figures) == 2
+    for figure in figures:
+        assert figure.read_bytes().startswith(b"\x89PNG")
+        assert figure.name in text
+
+
+def test_page_is_self_contained(page: Path) -> None:
+    text = page.read_text()
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text
+    assert len(text) < 500_000
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Browser]:
+    if chromium.find() is None:
+        pytest.skip("no Chromium or Chrome on this machine; on Debian: apt-get install chromium")
+    with chromium.Browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_in_chromium(browser: chromium.Browser, page: Path, width: int, dark: bool) -> None:
+    """No console errors, no requests, every table and every curve there, nothing wider than the screen."""
+    browser.open(page.as_uri(), width, 900, dark)
+    assert browser.evaluate("document.documentElement.dataset.ready") == "yes"
+    tables = browser.evaluate(
+        "[...document.querySelectorAll('.scroll tbody')].map(t => [...t.rows].map(r => r.cells[0].innerText))"
+    )
+    assert [sorted(rows) for rows in tables] == [sorted(OPTIMIZERS)] * 2
+
+    def curves() -> list[int]:
+        charts = "[...document.querySelectorAll('.chart')]"
+        drawn = "c => [...c.querySelectorAll('path.curve')].filter(p => p.getTotalLength() > 0).length"
+        found: list[int] = browser.evaluate(f"{charts}.map({drawn})")
+        return found
+
+    # curves and learning rates of both workloads, then the profile; sgd diverged on one of them
+    whole = curves()
+    assert len(whole) == 5
+    assert whole[0] == 2
+    assert whole[2] == 3
+    assert min(whole) >= 2
+    for label, charts in (("training loss", 2), ("by second", 2), ("log", 4)):
+        assert press(browser, label) == charts
+        assert min(curves()) >= 2, label
+    browser.evaluate("document.querySelector('.legend button').click()")
+    assert curves()[0] == 1 or curves()[0] == whole[0] - 1
+    browser.evaluate("document.querySelector('.legend button').click()")
+    hover = (
+        "(() => { const s = document.querySelector('.plot > svg'), b = s.getBoundingClientRect();"
+        "s.dispatchEvent(new PointerEvent('pointermove', {clientX: b.left + b.width / 2, clientY: b.top + 50}));"
+        "return document.querySelector('.tip').innerText; })()"
+    )
+    assert "adan" in browser.evaluate(hover)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") != dark
+
+    assert browser.of("Runtime.exceptionThrown", "Log.entryAdded") == []
+    assert [call for call in browser.of("Runtime.consoleAPICalled") if call["type"] in ("error", "warning")] == []
+    requested = {event["request"]["url"] for event in browser.of("Network.requestWillBeSent")}
+    assert requested - {page.as_uri(), "data:,"} == set()
+    if folder := os.environ.get("ADAN_SCREENSHOTS"):
+        browser.screenshot(Path(folder) / f"report-{width}-{'dark' if dark else 'light'}.png")
+
+
+def press(browser: chromium.Browser, label: str) -> int:
+    """Press the button of that name in every chart that has it; how many that are."""
+    pressed: int = browser.evaluate(
+        "(l => { const b = [...document.querySelectorAll('.group button')].filter(b => b.innerText === l);"
+        f"b.forEach(x => x.click()); return b.length; }})({json.dumps(label)})"
+    )
+    return pressed

@@ -1,0 +1,166 @@
+"""Killed, damaged, full: what a run survives."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adan_bench.spec import UsageError
+from adan_bench.store import RunStore, read_lines, read_run, read_runs
+from adan_bench.train import run
+
+
+class Killed(BaseException):
+    pass
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The metrics without the clock, every line of the file whole."""
+    found = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+
+
+def killer(at: int) -> Any:
+    def notify(progress: Any) -> None:
+        if progress.step >= at:
+            raise Killed
+
+    return notify
+
+
+def killed_run(config: Any, path: Path, at: int) -> None:
+    with pytest.raises(Killed):
+        run(config, RunStore(path), killer(at))
+
+
+def command(tiny: Path, out: Path, steps: int) -> list[str]:
+    options = ["--steps", str(steps), "--eval-every", "50", "--checkpoint-every", "35", "--threads", "1", "--resume"]
+    return [sys.executable, "-m", "adan_bench.cli", "run", "tiny", "--script", str(tiny), "--out", str(out), *options]
+
+
+def test_kill_9_at_random_moments(tiny: Path, tmp_path: Path) -> None:
+    """Five times kill -9, then the end: every line as without them, none lost, none doubled."""
+    steps, straight, broken = 3000, tmp_path / "straight", tmp_path / "broken"
+    subprocess.run(command(tiny, straight, steps), check=True, capture_output=True)
+    total = len(lines(straight))
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    kills = 0
+    for threshold in sorted(chance.sample(range(1, int(total * 0.85)), 5)):
+        process = subprocess.Popen(command(tiny, broken, steps), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and len(read_lines(broken / "metrics.jsonl")) < threshold:
+            time.sleep(0.002)
+        time.sleep(chance.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+    assert kills == 5, f"the run ended before it could be killed (seed {seed})"
+    assert read_run(broken).status == "unfinished"
+    subprocess.run(command(tiny, broken, steps), check=True, capture_output=True)
+    assert lines(broken) == lines(straight), f"seed {seed}"
+    a, b = read_run(broken).result, read_run(straight).result
+    assert a is not None
+    assert b is not None
+    assert (a["status"], a["final"], a["best"]) == ("finished", b["final"], b["best"])
+
+
+@pytest.mark.parametrize("at", [11, 40])
+def test_resume_is_exact_in_process(config: Any, tmp_path: Path, at: int) -> None:
+    settings = config(steps=60, checkpoint_every=7, log_every=3)
+    run(settings, RunStore(tmp_path / "a"))
+    killed_run(settings, tmp_path / "b", at)
+    run(settings, RunStore(tmp_path / "b"), resume=True)
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty"])
+def test_damaged_checkpoint(config: Any, tmp_path: Path, damage: str) -> None:
+    """The newest checkpoint is damaged: it is set aside and the previous one used."""
+    settings = config(steps=60, checkpoint_every=7, log_every=3)
+    run(settings, RunStore(tmp_path / "a"))
+    killed_run(settings, tmp_path / "b", 40)
+    store = RunStore(tmp_path / "b")
+    newest, previous = store.checkpoints()
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes({"flipped": bytes(content), "cut": bytes(content[:-100]), "empty": b""}[damage])
+    steps = []
+    run(settings, store, lambda progress: steps.append(progress.step), resume=True)
+    assert steps[0] > int(previous.name.split("-")[1])
+    assert steps[0] <= int(newest.name.split("-")[1])
+    assert len(list(store.path.glob("*.damaged"))) == 1
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+
+
+def test_all_checkpoints_damaged_starts_anew(config: Any, tmp_path: Path) -> None:
+    settings = config(steps=40, checkpoint_every=7, log_every=3)
+    run(settings, RunStore(tmp_path / "a"))
+    killed_run(settings, tmp_path / "b", 20)
+    store = RunStore(tmp_path / "b")
+    for path in store.checkpoints():
+        path.write_bytes(b"nothing")
+    run(settings, store, resume=True)
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+
+
+def test_metrics_that_lost_lines_fall_back(config: Any, tmp_path: Path) -> None:
+    """A checkpoint that counts more lines than there are is not used."""
+    settings = config(steps=60, checkpoint_every=7, log_every=3)
+    run(settings, RunStore(tmp_path / "a"))
+    killed_run(settings, tmp_path / "b", 40)
+    metrics = tmp_path / "b" / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:200] + b'{"kind": "tr')
+    run(settings, RunStore(tmp_path / "b"), resume=True)
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+
+
+def test_full_disk_keeps_what_was_written(tiny: Path, config: Any, tmp_path: Path) -> None:
+    """The disk takes no more in the middle: exit code 1, one line, and --resume ends like an undisturbed run."""
+    out, steps = tmp_path / "full", 400
+    subprocess.run(command(tiny, tmp_path / "whole", steps), check=True, capture_output=True)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))  # bytes: some lines, no checkpoint
+
+    failed = subprocess.run(command(tiny, out, steps), preexec_fn=limit, capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert len(failed.stderr.splitlines()) == 1
+    assert "--resume" in failed.stderr
+    before = len(read_run(out).metrics)
+    assert before > 0
+    assert not list(out.glob("*.part"))
+    subprocess.run(command(tiny, out, steps), check=True, capture_output=True)
+    assert lines(out) == lines(tmp_path / "whole")
+
+
+def test_resume_of_another_run_is_refused(config: Any, tmp_path: Path) -> None:
+    run(config(steps=20), RunStore(tmp_path / "a"))
+    with pytest.raises(UsageError, match="steps: 20 there, 30 now"):
+        run(config(steps=30), RunStore(tmp_path / "a"), resume=True)
+    with pytest.raises(UsageError, match="already holds a run"):
+        run(config(steps=20), RunStore(tmp_path / "a"))
+
+
+def test_a_bad_record_does_not_hide_the_others(config: Any, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        run(config(steps=20, seed=seed), RunStore(tmp_path / str(seed)))
+    (tmp_path / "0" / "config.json").write_text("{")
+    with (tmp_path / "1" / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')
+    (record,) = read_runs(tmp_path)
+    assert record.config.seed == 1
+    assert record.metrics[-1]["step"] == 20
+
+
+def test_tensorboard(config: Any, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run(config(steps=20, tensorboard=True), RunStore(tmp_path / "a"))
+    assert list((tmp_path / "a" / "tensorboard").glob("events.*"))

@@ -1,0 +1,159 @@
+"""Every workload that comes along: it builds, learns for a few steps, and resumes exactly."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adan_bench.optimizers import SPECS
+from adan_bench.registry import get_workload, load_script, workloads
+from adan_bench.spec import UsageError
+from adan_bench.store import RunStore
+from adan_bench.study import Options, Study, configure, tuned_defaults
+from adan_bench.train import Trainer, run
+
+OWN = [name for name, found in workloads().items() if found.build.__module__.startswith("adan_bench.workloads")]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with a little of everything in the real formats."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "cifar10").mkdir()
+    generator = torch.Generator().manual_seed(0)
+    for split, size in (("train", 40), ("test", 20)):
+        rows = []
+        for i in range(size):
+            pixels = torch.randint(0, 256, (32, 32, 3), generator=generator, dtype=torch.uint8)
+            buffer = io.BytesIO()
+            Image.fromarray(pixels.numpy()).save(buffer, "PNG")
+            rows.append({"img": {"bytes": buffer.getvalue(), "path": f"{i}.png"}, "label": i % 10})
+        parquet.write_table(pa.Table.from_pylist(rows), folder / "cifar10" / f"{split}.parquet")
+    (folder / "ptb").mkdir()
+    sentence = " the cat <unk> sat on the mat \n"
+    for split in ("train", "valid", "test"):
+        (folder / "ptb" / f"ptb.{split}.txt").write_text(sentence * 400)
+    return folder
+
+
+def settings(name: str, data: Path | None, optimizer: str = "adan") -> Any:
+    small = 8 if name == "cifar-resnet34" else None
+    options = Options(steps=6, batch_size=small, eval_every=3, checkpoint_every=2, data=data)
+    return configure(get_workload(name), SPECS[optimizer], options)
+
+
+@pytest.mark.parametrize("optimizer", ["adan", "sam"])
+@pytest.mark.parametrize("name", OWN)
+def test_resumes_exactly(name: str, optimizer: str, data: Path, tmp_path: Path) -> None:
+    """Three updates, or one, a checkpoint and two more in a new trainer."""
+    if optimizer == "sam" and name != "ptb-lstm":
+        pytest.skip("only ptb-lstm has a state of its own that two passes could advance twice")
+    config = settings(name, data, optimizer)
+    straight, first = Trainer(config), None
+    for _ in range(3):
+        straight.update()
+    first = Trainer(config)
+    first.update()
+    buffer = io.BytesIO()
+    torch.save(first.state_dict(), buffer)
+    second = Trainer(config)
+    second.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
+    second.update()
+    second.update()
+    assert all(torch.equal(a, b) for a, b in zip(straight.model.parameters(), second.model.parameters(), strict=True))
+    assert straight.evaluate() == second.evaluate()
+
+
+@pytest.mark.parametrize("name", ["digits-vit", "digits-resnet", "pycode-gpt2", "ptb-lstm"])
+def test_learns(name: str, data: Path, tmp_path: Path) -> None:
+    workload = get_workload(name)
+    config = configure(workload, SPECS["adan"], Options(steps=40, eval_every=20, data=data))
+    result = run(config, RunStore(tmp_path / "a"))
+    lines = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if line["kind"] == "train"]
+    assert losses[-1] < losses[0]
+    assert result["final"].keys() >= {workload.metric}
+
+
+def test_ptb_without_data_reads_documentation(tmp_path: Path) -> None:
+    trainer = Trainer(settings("ptb-lstm", None))
+    assert "documentation strings" in trainer.task.note
+    trainer.update()
+
+
+def test_cifar_augments_and_names_damage(data: Path, tmp_path: Path) -> None:
+    trainer = Trainer(settings("cifar-resnet34", data))
+    images, labels = trainer.task.batches(0)
+    assert images.shape == (8, 3, 32, 32)
+    assert images.dtype == torch.uint8
+    assert torch.equal(images, trainer.task.batches(0)[0])
+    assert labels.shape == (8,)
+    (tmp_path / "cifar10").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "cifar10" / f"{split}.parquet").write_bytes(b"nothing of the kind")
+    with pytest.raises(UsageError, match=r"train.parquet: not CIFAR-10"):
+        Trainer(settings("cifar-resnet34", tmp_path))
+
+
+def test_runner_names_no_workload() -> None:
+    """Adding a workload is adding a file: no other file mentions one."""
+    source = Path(get_workload("digits-vit").build.__code__.co_filename).parents[1]
+    for path in source.glob("*.py"):
+        text = path.read_text()
+        assert not [name for name in OWN if name in text], path.name
+
+
+def test_script_that_registers_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    with pytest.raises(UsageError, match="registers no workload"):
+        load_script(str(tmp_path / "empty.py"))
+
+
+def test_tuned_defaults_are_even_and_valid() -> None:
+    """On each workload the optimizers that have tuned defaults had the same trials at the same budget."""
+    from adan_bench.optimizers import check_settings
+
+    for name, found in tuned_defaults()["workloads"].items():
+        workload = get_workload(name)
+        assert {(e["trials"], e["steps"], e["batch_size"]) for e in found.values()} == {
+            (8, workload.steps, workload.batch_size)
+        }
+        for optimizer, entry in found.items():
+            check_settings(SPECS[optimizer], entry["settings"])
+
+
+def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
+    """Four times the batch: a quarter of the steps, twice the learning rate, for everyone."""
+    options = Options(script=tiny)
+    study = Study(["tiny"], ["adan", "sgd"], options, out=tmp_path, batch_sizes=[16, 64])
+    for name in ("adan", "sgd"):
+        small, large = study.bases["tiny-b16", name], study.bases["tiny-b64", name]
+        assert (small.steps, large.steps) == (60, 15)
+        assert large.settings["lr"] == pytest.approx(2 * small.settings["lr"])
+
+
+def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
+    from adan_bench.store import read_runs
+
+    overrides = {"weight_decay": 0.125}  # chosen for all: every trial has it
+    with Study(["tiny"], ["adan", "sgd"], Options(script=tiny, steps=10), out=tmp_path, overrides=overrides) as study:
+        study.tune(4)
+    records = read_runs(tmp_path)
+    for name in ("adan", "sgd"):
+        mine = [r for r in records if r.config.optimizer == name]
+        assert len(mine) == 4
+        assert {r.config.seed for r in mine} == {1000}
+        assert {r.config.settings["weight_decay"] for r in mine} == {0.125}
+        best = min((r for r in mine if r.final is not None), key=lambda r: r.final or 0.0)
+        assert json.dumps(study.bases["tiny", name].settings) == json.dumps(best.config.settings)
+    study.save(tmp_path / "best.json", 4)
+    assert json.loads((tmp_path / "best.json").read_text())["workloads"]["tiny"]["sgd"]["trials"] == 4
