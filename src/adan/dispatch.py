@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -42,6 +42,18 @@ def choose(group: Mapping[str, Any], param: Tensor) -> str:
             f"{reason}. Leave fused at None to let another engine serve it"
         )
     return "foreach"
+
+
+def engines_of(groups: Iterable[Mapping[str, Any]]) -> str:
+    """Which engine serves how many parameters, in words."""
+    counts: Counter[str] = Counter()
+    for group in groups:
+        for param in group["params"]:
+            try:
+                counts[choose(group, param)] += 1
+            except RuntimeError:
+                counts["none (see fused=True)"] += 1
+    return ", ".join(f"{name} for {count} parameters" for name, count in counts.items()) or "none"
 
 
 def _fused(param: Tensor) -> tuple[str, str | None]:

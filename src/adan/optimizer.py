@@ -176,6 +176,9 @@ class Adan(Optimizer):
                 raise ValueError(f"{where}: {name} holds for the whole step; pass it to Adan(...), not to a group")
         super().add_param_group(group)
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}Engines: {dispatch.engines_of(self.param_groups)}\n)"
+
     @torch.no_grad()
     def restart(self) -> None:
         """Forget the moments and the previous gradient: the next gradient of each parameter is its first again."""

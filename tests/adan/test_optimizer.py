@@ -6,6 +6,7 @@ from parity import BETAS, ROWS
 from reference import ReferenceAdan
 
 from adan import Adan
+from adan.engines import cpu
 
 ENGINES = [{"foreach": False}, {"foreach": True}]
 ROW = {row.name: row for row in ROWS}
@@ -205,3 +206,12 @@ def test_expanded_and_overlapping_gradients_are_read_as_they_look():
     q.grad = p.grad.contiguous()
     opt.step()
     assert torch.equal(p, q)
+
+
+def test_repr_says_which_engine_serves():
+    contiguous, strided = param(4), torch.zeros(8)[::2].requires_grad_()
+    assert "Engines: foreach for 2 parameters\n)" in repr(Adan([contiguous, strided], fused=False))
+    assert "Engines: loop for 1 parameters" in repr(Adan([contiguous], foreach=False))
+    if cpu.refuses(contiguous) is None:
+        assert "Engines: cpu for 1 parameters, foreach for 1 parameters" in repr(Adan([contiguous, strided]))
+        assert "cpu for 1 parameters, none (see fused=True) for 1" in repr(Adan([contiguous, strided], fused=True))

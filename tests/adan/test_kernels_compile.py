@@ -1,0 +1,71 @@
+"""The Triton kernels as a GPU would get them, compiled without one: they compile, and move 16 bytes at a time."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton has no build for this platform")
+
+COMPILE = """
+import json, sys
+import triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from adan.engines import kernels
+
+def ptx(kernel, capability, warps, pointers, integers, constants):
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else pointers.get(name, "i32") for name in names}
+    assert set(names) == {*pointers, *integers, *constants}, names
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in pointers},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps}).asm["ptx"]
+
+types = {"P": tl.float32, "G": tl.float32, "Q": tl.float32, "COMPUTE": tl.float32}
+half = {"P": tl.bfloat16, "G": tl.bfloat16, "Q": tl.bfloat16, "COMPUTE": tl.float32}
+rows = ["rows", "first_row", "end_row"]
+tables = {"table": "*i64", "moving": "*i64"}
+out = {}
+for capability in (80, 90):
+    for name, kinds, consume in (("fp32", types, False), ("fp32 consumed", types, True), ("bf16", half, False)):
+        constants = {**kinds, "ALIGNED": True, "CONSUME": consume, "CHUNK": 1024, "BLOCK": 512}
+        out[f"{name} {capability}"] = ptx(kernels.update, capability, 2, {**tables, "coefs": "*fp64"}, rows, constants)
+    constants = {"G": tl.float32, "COMPUTE": tl.float32, "ALIGNED": True, "CHECK": True, "CHUNK": 4096}
+    pointers, integers = {**tables, "partials": "*fp64"}, [*rows, "chunks", "n_partials"]
+    out[f"squares {capability}"] = ptx(kernels.sum_of_squares, capability, 4, pointers, integers, constants)
+    flags = {"NORM": 2, "GRAD_SCALE": True, "FOUND_INF": True, "CHECK": True, "CONSUME": True, "LANES": 128}
+    pointers = {**tables, "coefs": "*fp64", "partials": "*fp64"}
+    pointers.update(dict.fromkeys(("norm", "grad_scale", "found_inf"), "*fp32"))
+    out[f"scalars {capability}"] = ptx(kernels.step_scalars, capability, 4, pointers, ["rows", "n_partials"], flags)
+json.dump(out, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def ptx():
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_whole_blocks_move_sixteen_bytes_at_a_time(ptx, capability):
+    # Six arrays are read and five written; 512 elements over 64 threads are two accesses of four floats each.
+    for name, reads, writes in (("fp32", 12, 10), ("fp32 consumed", 12, 8)):
+        text = ptx[f"{name} {capability}"]
+        assert text.count("ld.global.v4.b32") >= reads, name
+        assert text.count("st.global.v4.b32") >= writes, name
+    assert ptx[f"squares {capability}"].count("ld.global.v4.b32") >= 8
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_every_kernel_compiles(ptx, capability):
+    assert all(".visible .entry" in ptx[f"{name} {capability}"] for name in ("bf16", "scalars", "squares"))
