@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint format bench-cpu bench-gpu clean
+.PHONY: demo test lint format bench-cpu bench-gpu tables clean
 
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
@@ -28,6 +28,9 @@ bench-cpu: $(READY)  ## time a step on this CPU beside AdamW's, into results/ben
 
 bench-gpu: $(READY)  ## the same on a GPU, into results/bench-gpu.json
 	$(BIN)/python benchmarks/gpu.py
+
+tables:  ## write the tables of README.md and docs/ from the records under results/
+	$(PYTHON) benchmarks/readme.py
 
 $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

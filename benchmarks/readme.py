@@ -1,0 +1,122 @@
+"""Write the tables of README.md and docs/ from the records under results/: `make tables`.
+
+A table stands between `<!-- table NAME -->` and `<!-- end -->`; `--check` only says whether all are up to date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["README.md", "docs/performance.md", "docs/choosing-hyperparameters.md"]
+BASE = "AdamW fused"
+
+
+def record(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((ROOT / "results" / name).read_text())
+    return loaded
+
+
+def where(data: dict[str, Any]) -> str:
+    e = data["environment"]
+    triton = f", Triton {e['triton']}" if "gpu" in e else f", {e['threads']} threads"
+    return f"{e.get('gpu') or e['cpu']}, torch {e['torch']}{triton}, Python {e['python']}, commit {e['commit'][:7]}"
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def gpu() -> str:
+    data = record("bench-gpu.json")
+    names = [BASE, "Adan", "Adan, consume_grad", "Adan, clipped"]
+    rows = []
+    for model, result in data["models"].items():
+        cells = [f"{model}, {result['parameters'] / 1e6:.0f} M in {result['tensors']} tensors"]
+        for name in names:
+            row = result["rows"][name]
+            ratio = "" if name == BASE else f", ×{row['ratio']:.2f}"
+            cells.append(f"{row['ms']:.2f} ms, {row['share_of_copy']:.0%}{ratio}")
+        rows.append(cells)
+    steps = min(result["steps"] for result in data["models"].values())
+    return markdown(["fp32 parameters", *names], rows) + f"\n\n{where(data)}; medians of at least {steps} steps."
+
+
+def gpu_alone() -> str:
+    data = record("bench-gpu.json")
+    names = list(next(iter(data["models"].values()))["rows"])
+    rows = []
+    for model, result in data["models"].items():
+        cells = [f"{result['rows'][n]['alone_ms']:.2f} ms, ×{result['rows'][n]['alone_ratio']:.2f}" for n in names]
+        rows.append([model, *cells])
+    return markdown(["one step on an idle GPU", *names], rows)
+
+
+def wall() -> str:
+    data = record("bench-gpu.json")
+    kernels = data["launches"]["kernels"]
+    rows = [
+        [name, f"{row['ms']:.2f} ms", f"×{row['ratio']:.2f}", str(kernels.get(name, ""))]
+        for name, row in data["wall"]["rows"].items()
+    ]
+    return markdown(
+        ["ResNet-50, `zero_grad(); fresh gradients; step()`", "wall time", f"÷ {BASE}", "kernels a step"], rows
+    )
+
+
+def cpu() -> str:
+    data = record("bench-cpu.json")
+    names = list(next(iter(data["models"].values()))["rows"])
+    rows = []
+    for model, result in data["models"].items():
+        cells = [model]
+        for name in names:
+            row = result["rows"][name]
+            cells.append(f"{row['median_ms']:.2f} ms, ×{row['ratio_of_medians']:.2f}")
+        rows.append(cells)
+    return markdown(["fp32 parameters", *names], rows) + f"\n\n{where(data)}; medians, every optimizer once a round."
+
+
+def short_runs() -> str:
+    data = record("short-runs.json")
+    rows = []
+    for run in data["runs"]:
+        train, validation = (statistics.mean(seed[key] for seed in run["seeds"]) for key in ("train", "validation"))
+        betas = ", ".join(map(str, run["betas"]))
+        rows.append([run["optimizer"], f"{run['lr']:g}", f"({betas})", f"{train:.3f}", f"{validation:.3f}"])
+    n = len(data["runs"][0]["seeds"])
+    head = ["optimizer", "lr", "betas", "training loss", "validation loss"]
+    return markdown(head, rows) + f"\n\nMean of n = {n} seeds. {where(data)}."
+
+
+TABLES = {"gpu": gpu, "gpu-alone": gpu_alone, "wall": wall, "cpu": cpu, "short-runs": short_runs}
+
+
+def rendered(text: str) -> str:
+    def table(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{TABLES[match[2]]()}\n{match[3]}"
+
+    return re.sub(r"(<!-- table (\S+) -->)\n.*?(<!-- end -->)", table, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    stale = []
+    for name in PAGES:
+        path = ROOT / name
+        new = rendered(path.read_text())
+        if new != path.read_text():
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(new)
+    print("written:" if "--check" not in sys.argv else "out of date:", ", ".join(stale) or "nothing")
+    sys.exit(1 if stale and "--check" in sys.argv else 0)
+
+
+if __name__ == "__main__":
+    main()
