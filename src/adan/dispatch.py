@@ -56,8 +56,15 @@ def engines_of(groups: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{name} for {count} parameters" for name, count in counts.items()) or "none"
 
 
+def is_plain(param: Tensor) -> bool:
+    """Whether a tensor is what it looks like: of a DTensor or a FakeTensor the memory is elsewhere, or nowhere."""
+    return type(param).__torch_dispatch__ is Tensor.__torch_dispatch__
+
+
 def _fused(param: Tensor) -> tuple[str, str | None]:
     """The fused engine for a parameter's device, and why it cannot serve the parameter, if it cannot."""
+    if not is_plain(param):
+        return "", f"a {type(param).__name__} is not plain memory"
     if param.device.type == "cuda":
         return "cuda", cuda.refuses(param)
     if param.device.type == "cpu":
@@ -75,12 +82,11 @@ Place: TypeAlias = tuple[str, torch.device, torch.device]  #: engine, parameters
 
 def _places(group: Mapping[str, Any], batch: Batch) -> dict[Place, list[int]]:
     """Which of a batch's parameters go where. Asking anew for each of 161 would cost more than the step's launches."""
-    flags = [group[name] for name in ("foreach", "fused", "differentiable")]
-    if batch.cache.get("flags") != flags or torch.compiler.is_compiling():
+    if "places" not in batch.cache or torch.compiler.is_compiling():
         places: dict[Place, list[int]] = defaultdict(list)
         for i, (p, step) in enumerate(zip(batch.params, batch.steps, strict=True)):
             places[choose(group, p), p.device, step.device].append(i)
-        batch.cache.update(flags=flags, places=places)
+        batch.cache["places"] = places
     return cast("dict[Place, list[int]]", batch.cache["places"])
 
 

@@ -41,8 +41,9 @@ def global_norm(grads: Iterable[Tensor], order: float = 2.0) -> Tensor:
         for norm in torch._foreach_norm(tensors, order, dtype=compute_dtype(dtype))
     ]
     first = norms[0]
+    wait_free = first.device.type != "cpu"  # a copy to the host must be waited for
     wide = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else first.dtype
     total: Tensor = torch.linalg.vector_norm(
-        torch.stack([x.to(first.device, wide, non_blocking=True) for x in norms]), order
+        torch.stack([x.to(first.device, wide, non_blocking=wait_free) for x in norms]), order
     )
     return total

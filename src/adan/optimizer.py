@@ -19,6 +19,7 @@ Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[d
 
 
 _LAYOUT = attrgetter("layout")
+_FLAGS = ("foreach", "fused", "differentiable", "capturable", "consume_grad")
 
 
 class Kept(NamedTuple):
@@ -28,16 +29,19 @@ class Kept(NamedTuple):
     """
 
     batch: Batch
+    flags: list[object]
     has_grad: list[bool]
+    addresses: list[int]  #: `p.data = …` gives a parameter other memory, maybe of another type or layout
     states: list[dict[str, Tensor]]  #: of all groups
     entries: list[dict[str, Tensor]]  #: of the batch
     values: list[Tensor]
 
     @classmethod
-    def of(cls, batch: Batch, params: list[Tensor], state: Mapping[Tensor, dict[str, Tensor]]) -> Kept:
-        entries = [state[p] for p in batch.params]
-        has_grad = [p.grad is not None for p in params]
-        return cls(batch, has_grad, list(state.values()), entries, list(cls._lasting(batch, entries)))
+    def of(cls, batch: Batch, group: Mapping[str, Any], state: Mapping[Tensor, dict[str, Tensor]]) -> Kept:
+        flags, entries = [group[name] for name in _FLAGS], [state[p] for p in batch.params]
+        has_grad = [p.grad is not None for p in group["params"]]
+        addresses, lasting = list(map(Tensor.data_ptr, batch.params)), list(cls._lasting(batch, entries))
+        return cls(batch, flags, has_grad, addresses, list(state.values()), entries, lasting)
 
     @staticmethod
     def _lasting(batch: Batch, entries: list[dict[str, Tensor]]) -> Iterator[Tensor]:
@@ -48,13 +52,15 @@ class Kept(NamedTuple):
         return (value for entry in entries for name, value in entry.items() if name != "prev_grad")
 
     def holds(
-        self, params: list[Tensor], grads: list[Tensor | None], state: Mapping[Tensor, dict[str, Tensor]]
+        self, group: Mapping[str, Any], grads: list[Tensor | None], state: Mapping[Tensor, dict[str, Tensor]]
     ) -> bool:
         return (
-            [grad is not None for grad in grads] == self.has_grad
+            [group[name] for name in _FLAGS] == self.flags
+            and [grad is not None for grad in grads] == self.has_grad
             and len(state) == len(self.states)
             and all(map(is_, state.values(), self.states))
-            and all(map(is_, compress(params, self.has_grad), self.batch.params))
+            and all(map(is_, compress(group["params"], self.has_grad), self.batch.params))
+            and list(map(Tensor.data_ptr, self.batch.params)) == self.addresses
             and all(map(is_, self._lasting(self.batch, self.entries), self.values))
         )
 
@@ -167,6 +173,8 @@ class Adan(Optimizer):
         if not isinstance(param_group, dict) or "params" not in param_group:
             raise TypeError(f"{where}: must be a dict with the key 'params', got {type(param_group).__name__}")
         params = param_group["params"]
+        if isinstance(params, (set, frozenset)):
+            raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
         params = [params] if isinstance(params, Tensor) else list(params)
         group = {**self.defaults, **param_group, "params": params}
         validation.check_params(params, where)
@@ -199,9 +207,11 @@ class Adan(Optimizer):
             with torch.enable_grad():
                 loss = closure()
 
-        groups = [
-            (group, batch) for i, group in enumerate(self.param_groups) if (batch := self._batch(i, group)).params
-        ]
+        groups = []
+        for i, group in enumerate(self.param_groups):
+            batch = self._batch(i, group)
+            if batch.params:
+                groups.append((group, batch))
         if groups:
             signals = Signals(
                 grad_scale=getattr(self, "grad_scale", None),
@@ -218,7 +228,7 @@ class Adan(Optimizer):
         """The parameters of a group that have gradients, with their states; the last step's batch if it still holds."""
         kept = self._kept.get(index)
         grads = [p.grad for p in group["params"]]
-        if kept is not None and not torch.compiler.is_compiling() and kept.holds(group["params"], grads, self.state):
+        if kept is not None and not torch.compiler.is_compiling() and kept.holds(group, grads, self.state):
             grads = self._checked(group, kept.batch.params, [grad for grad in grads if grad is not None])
             batch = kept.batch._replace(options=Options.of(group), grads=grads)
             return batch._replace(prev_grads=[e["prev_grad"] for e in kept.entries]) if batch.prev_scales else batch
@@ -226,8 +236,8 @@ class Adan(Optimizer):
         batch = Batch.empty(Options.of(group))
         self._init_group(group, *batch.tensors())
         real = batch.as_real()
-        if real is batch:
-            self._kept[index] = Kept.of(batch, group["params"], self.state)
+        if real is batch and all(map(dispatch.is_plain, batch.params)):
+            self._kept[index] = Kept.of(batch, group, self.state)
         return real
 
     def _init_group(
@@ -252,8 +262,9 @@ class Adan(Optimizer):
             state = self.state[p]
             if not state:
                 state.update(states.new_state(p, self._counter_device(group, p), group["consume_grad"]))
-            elif state["step"].device != p.device and dispatch.counts_on_device(group, p):
-                state["step"] = state["step"].to(p.device)
+            elif not torch.compiler.is_compiling():
+                device = self._counter_device(group, p) if state["step"].device != p.device else p.device
+                states.fit(state, p, device, group["consume_grad"])
             exp_avgs.append(state["exp_avg"])
             exp_avg_diffs.append(state["exp_avg_diff"])
             exp_avg_sqs.append(state["exp_avg_sq"])
@@ -265,9 +276,11 @@ class Adan(Optimizer):
     def _checked(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         if set(map(_LAYOUT, grads)) - {torch.strided}:
             raise validation.sparse_gradient(self.param_groups, group)
+        if any(map(Tensor.is_neg, grads)):
+            grads = [grad.resolve_neg() for grad in grads]
         if group["consume_grad"]:
             for i, p in enumerate(params):
-                grads[i] = p.grad = states.owned(grads[i], p)
+                grads[i] = p.grad = states.owned(grads[i], p, self.state[p].get("prev_grad"))
         return grads
 
     def _consume_grads(self, params: list[Tensor]) -> None:

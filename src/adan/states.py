@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from adan.batch import compute_dtype
-from adan.validation import describe
+from adan.validation import check_options, describe
 
 #: The tensors of a parameter's state, in the order in which engines take them; `step` counts its gradients.
 NAMES = ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad")
@@ -30,13 +30,40 @@ def new_state(param: Tensor, counter_device: torch.device | str, consume_grad: b
         state[name] = torch.zeros_like(param, dtype=state_dtype(param), memory_format=torch.preserve_format)
     if consume_grad:
         # The first gradient's buffer will take this place: one number is enough until then.
-        state["prev_grad"] = torch.zeros((), dtype=state_dtype(param), device=param.device).expand(param.shape)
-        state["prev_scale"] = torch.ones((), dtype=torch.float32, device=counter_device)
+        state["prev_grad"] = torch.zeros((), dtype=param.dtype, device=param.device).expand(param.shape)
+        state["prev_scale"] = torch.ones((), dtype=torch.float64, device=counter_device)
     return state
 
 
-def owned(grad: Tensor, param: Tensor) -> Tensor:
+def fit(state: dict[str, Tensor], param: Tensor, counter_device: torch.device | str, consume_grad: bool) -> None:
+    """Bring a state that was made for another layout, type, device of counters or `consume_grad` to what holds now."""
+    for name in NAMES:
+        if state[name].shape != param.shape:
+            raise RuntimeError(
+                f"{name} of a parameter of shape {tuple(param.shape)} has shape {tuple(state[name].shape)}: "
+                "a parameter that changes its shape needs a new state, so delete optimizer.state[parameter]"
+            )
+    if "prev_scale" in state and not consume_grad:
+        state["prev_grad"] = state["prev_grad"].to(state_dtype(param)) * state.pop("prev_scale")
+    elif consume_grad and "prev_scale" not in state:
+        state["prev_scale"] = torch.ones((), dtype=torch.float64, device=counter_device)
+    for name in NAMES[:3] if consume_grad else NAMES:
+        value = state[name]
+        if value.dtype != state_dtype(param) or value.stride() != param.stride() or value.device != param.device:
+            state[name] = torch.zeros_like(param, dtype=state_dtype(param)).copy_(value)
+    for name, dtype in (("step", torch.float32), ("prev_scale", torch.float64)):
+        if name in state:
+            state[name] = state[name].to(counter_device, dtype)
+
+
+def owned(grad: Tensor, param: Tensor, prev_grad: Tensor | None) -> Tensor:
     """A gradient that may be kept: alone in its memory, where no other view writes, and laid out as its parameter."""
+    grad = grad.detach()
+    if prev_grad is not None and grad.numel() and grad.data_ptr() == prev_grad.data_ptr():
+        raise RuntimeError(
+            f"consume_grad=True keeps the gradient of a parameter of shape {tuple(param.shape)}, and the next one was "
+            "written over it: give every step a gradient of its own, or leave consume_grad at False"
+        )
     alone = grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
     if alone and ((grad.is_contiguous() and param.is_contiguous()) or grad.stride() == param.stride()):
         return grad
@@ -45,6 +72,8 @@ def owned(grad: Tensor, param: Tensor) -> Tensor:
 
 def adopt(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
     """A checkpoint, ours or the authors', in our form; ValueError where it does not fit these parameter groups."""
+    if "param_groups" not in state_dict or "state" not in state_dict:
+        raise ValueError(f"this is no optimizer's state dict: it has the keys {list(state_dict)}")
     saved_groups = state_dict["param_groups"]
     saved_sizes = [len(group["params"]) for group in saved_groups]
     sizes = [len(group["params"]) for group in groups]
@@ -58,6 +87,10 @@ def adopt(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[s
     for g, (saved, group) in enumerate(zip(saved_groups, groups, strict=True)):
         merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
         merged.update((key, value) for key, value in saved.items() if key not in (*OWN_OPTIONS, "step"))
+        try:
+            check_options(merged, f"this state dict, group {g}")
+        except TypeError as error:
+            raise ValueError(str(error)) from None
         new_groups.append(merged)
         for i, (key, param) in enumerate(zip(saved["params"], group["params"], strict=True)):
             state = state_dict["state"].get(key)
@@ -80,21 +113,17 @@ def _adopt_state(state: Mapping[str, Any], group: Mapping[str, Any], param: Tens
     for key in NAMES:
         if values[key].shape != param.shape:
             raise ValueError(f"{key} of {name} has shape {tuple(values[key].shape)} in this state dict")
-    adopted = {key: torch.as_tensor(values[key]) for key in ("step", *NAMES)}
-    if "prev_scale" in values:  # gradients were consumed: their buffers are as backward left them
-        adopted["prev_grad"] = adopted["prev_grad"].to(state_dtype(param)) * values["prev_scale"]
-    return adopted
+    return {key: torch.as_tensor(values[key]) for key in ("step", *NAMES, "prev_scale") if key in values}
 
 
 def place(
     state: Mapping[str, Tensor], param: Tensor, counter_device: torch.device | str, consume_grad: bool
 ) -> dict[str, Tensor]:
     """A copy of a loaded state beside its parameter: in our types whatever the parameter's, in its layout."""
-    placed = new_state(param, counter_device, consume_grad=False)
-    for name, value in placed.items():
-        value.copy_(state[name].reshape(value.shape))
-    if consume_grad:
-        placed["prev_scale"] = torch.ones_like(placed["step"])
+    placed = {name: value.detach().clone() for name, value in state.items()}
+    placed["step"] = placed["step"].reshape(())
+    placed["prev_grad"] = torch.empty_like(param, dtype=state["prev_grad"].dtype).copy_(state["prev_grad"])
+    fit(placed, param, counter_device, consume_grad)
     return placed
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -51,9 +52,9 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
 
 
 def _check_number(name: str, value: object, where: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{where}: {name} must be a number, got {value!r} of type {type(value).__name__}")
-    if not (math.isfinite(value) and value >= 0):
+    if not (math.isfinite(value) and float(value) >= 0):
         raise ValueError(f"{where}: {name} must be finite and at least 0, got {value!r}")
 
 

@@ -21,7 +21,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* Raised with every change of what the functions below take. cpu.py asks before it calls. */
-EXPORT int adan_cpu_abi(void) { return 1; }
+EXPORT int adan_cpu_abi(void) { return 2; }
 
 /* ---- types ------------------------------------------------------------------------------------------------------ */
 
@@ -83,7 +83,7 @@ struct tensor {
     const char *grad;
     char *m, *v, *n, *prev;
     float *step;
-    float *prev_scale; /* NULL, or gradients are consumed: prev is an earlier gradient, to be scaled and not written */
+    double *prev_scale; /* NULL, or gradients are consumed: prev is an earlier gradient, to be scaled and not written */
     int64_t size, type, scalars;
 };
 
@@ -391,7 +391,7 @@ EXPORT int adan_cpu_update(const struct tensor *tensors, int64_t count, const st
     for (int64_t i = 0; i < count; i++) {
         *tensors[i].step += 1;
         if (tensors[i].prev_scale)
-            *tensors[i].prev_scale = (float)scalars[tensors[i].scalars].grad_scale;
+            *tensors[i].prev_scale = scalars[tensors[i].scalars].grad_scale;
     }
     free(ends);
     return 0;

@@ -24,7 +24,7 @@ from adan.scalars import Scalars, Signals, grad_scale, step_scalars
 
 #: Where the build leaves the library, and the version of the interface that this file speaks.
 LIBRARY = str(Path(__file__).with_name("_cpu.so"))
-ABI = 1
+ABI = 2
 
 #: The types of a parameter and its gradient, by their numbers in `cpu.c`.
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
@@ -71,8 +71,6 @@ def refuses(param: Tensor) -> str | None:
         return missing
     if param.dtype not in SERVED:
         return f"it takes {', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in SERVED))}"
-    if type(param).__torch_dispatch__ is not Tensor.__torch_dispatch__:
-        return f"a {type(param).__name__} is not plain memory"
     if param.layout is not torch.strided or not (param.is_contiguous() or _is_dense(param)):
         return "its elements do not lie side by side in memory; make it contiguous"
     return None

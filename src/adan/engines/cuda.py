@@ -12,7 +12,7 @@ import math
 from array import array
 from collections import defaultdict
 from itertools import accumulate, chain
-from operator import attrgetter, or_
+from operator import attrgetter, is_, or_
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -41,8 +41,9 @@ _binaries: dict[Any, Any] = {}
 
 #: What captured steps read again at every replay.
 _captured: list[Tensor] = []
-#: A host buffer for the next step to be captured: none may be allocated during a capture.
+#: Host buffers for the next steps to be captured: none may be allocated during a capture.
 _spare: list[Tensor] = []
+MOST_SPARES = 8
 
 
 def refuses(param: Tensor) -> str | None:
@@ -93,6 +94,7 @@ class Launch(NamedTuple):
 class Layout(NamedTuple):
     """What does not change from step to step: where parameters and states lie, in which order kernels take them."""
 
+    caches: list[dict[str, Any]]
     key: list[object]
     watched: list[list[Tensor]]
     addresses: list[list[int]]
@@ -101,7 +103,7 @@ class Layout(NamedTuple):
     order: list[int]
     launches: list[Launch]
     table: Tensor
-    sent: dict[bytes, Tensor]  #: what the last step sent of what moves
+    sent: dict[tuple[int, bytes], Tensor]  #: what the last step sent of what moves
 
 
 def _update(batches: list[Batch], signals: Signals, device: torch.device) -> None:
@@ -127,12 +129,13 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
     hyper = [x for batch in batches for x in _options_row(batch.options)]
     # The allocator often hands out the same memory for the next gradients: then all is as it was.
     data = array("q", moving).tobytes() + array("d", hyper).tobytes()
-    moving_table = None if capturing else layout.sent.get(data)
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    moving_table = None if capturing else layout.sent.get((stream, data))
     if moving_table is None:
         moving_table = _to_device(data, device)
         layout.sent.clear()
         if not capturing:  # a graph's memory is its own
-            layout.sent[data] = moving_table
+            layout.sent[stream, data] = moving_table
     for i, batch in enumerate(batches):
         if isinstance(batch.options.lr, Tensor):
             moving_table[2 * rows + i * k.OPTIONS.value].view(torch.float64).copy_(batch.options.lr)
@@ -198,13 +201,15 @@ def _binaries_take_constants() -> bool:
 
 def _layout(batches: list[Batch], device: torch.device) -> Layout:
     """The layout of these batches, that of the last step if everything is where it was then."""
-    key: list[object] = [CHUNK, NORM_CHUNK, *(id(batch.cache) for batch in batches)]
+    key: list[object] = [CHUNK, NORM_CHUNK]
     for batch in batches:
         key += map(_DTYPE, batch.grads)
         if batch.prev_scales:
             key += map(_DTYPE, batch.prev_grads)
     layout: Layout | None = batches[0].cache.get("layout")
-    if layout is not None and layout.key == key:
+    caches = [batch.cache for batch in batches]
+    same = layout is not None and len(layout.caches) == len(caches) and all(map(is_, layout.caches, caches))
+    if layout is not None and same and layout.key == key:
         # The same tensors, but `x.data = …` may have given them other memory.
         addresses = [list(map(Tensor.data_ptr, tensors)) for tensors in layout.watched]
         if addresses == layout.addresses:
@@ -244,7 +249,7 @@ def _layout(batches: list[Batch], device: torch.device) -> Layout:
     on_device = _to_device(array("q", table).tobytes(), device)
     contiguous = all(map(Tensor.is_contiguous, params))
     # Of the states one is watched: who moves a parameter's states to other memory moves them all.
-    layout = Layout(key, stays[:2], addresses[:2], prev_addresses, contiguous, order, launches, on_device, {})
+    layout = Layout(caches, key, stays[:2], addresses[:2], prev_addresses, contiguous, order, launches, on_device, {})
     batches[0].cache["layout"] = layout
     return layout
 
@@ -257,7 +262,7 @@ def _laid_out_as(param: Tensor, grad: Tensor) -> Tensor:
 
 def _options_row(options: Options) -> list[float]:
     """In the order of `kernels.step_scalars`; a learning rate on the device is copied in there."""
-    lr = 0.0 if isinstance(options.lr, Tensor) else options.lr
+    lr = math.nan if isinstance(options.lr, Tensor) else options.lr
     limits = (options.eps, options.weight_decay, options.max_grad_norm)
     flags = (options.no_prox, options.bias_correction, options.maximize)
     return [lr, *limits, *flags, *options.betas, *(math.log(b) if b > 0 else -math.inf for b in options.betas)]
@@ -273,12 +278,14 @@ def _staging(size: int, device: torch.device) -> Tensor:
     if device.type != "cuda":  # Triton's interpreter
         return torch.empty(size, dtype=torch.int64)
     if torch.cuda.is_current_stream_capturing():
-        if not _spare or _spare[0].numel() < size:
+        fitting = [spare for spare in _spare if spare.numel() >= size]
+        if not fitting:
             raise RuntimeError("run a step of this optimizer before capturing one in a CUDA graph")
-        _captured.append(_spare.pop())
-        return _captured[-1][:size]
-    if not _spare or _spare[0].numel() < size:
-        _spare[:] = [torch.empty(size, dtype=torch.int64, pin_memory=True)]
+        _spare[:] = [spare for spare in _spare if spare is not fitting[0]]
+        _captured.append(fitting[0])
+        return fitting[0][:size]
+    if len(_spare) < MOST_SPARES or _spare[0].numel() < size:
+        _spare[:] = [torch.empty(size, dtype=torch.int64, pin_memory=True) for _ in range(MOST_SPARES)]
     # The allocator keeps this buffer from being reused until the copy from it is done.
     return torch.empty(size, dtype=torch.int64, pin_memory=True)
 

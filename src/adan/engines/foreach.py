@@ -75,7 +75,7 @@ def _update(batch: Batch, s: Any, skip: Tensor | None) -> None:
     # The previous gradient is the scratch space: a new buffer each step costs more in page faults than in arithmetic.
     g_prev = prev_grads
     if prev_scales:
-        g_prev = [prev.to(dtype) * scale for prev, scale in zip(prev_grads, prev_scales, strict=True)]
+        g_prev = [prev.to(dtype) * scale.to(dtype) for prev, scale in zip(prev_grads, prev_scales, strict=True)]
 
     g = [grad.to(dtype) for grad in grads]
     if not _is_one(s.grad_scale):

@@ -85,7 +85,8 @@ def step_scalars(
         else:
             size = tl.sqrt(tl.sum(total, 0))
         clip = max_grad_norm / (size * c + 1e-6)
-        c = tl.where((max_grad_norm > 0) & (clip < 1.0), c * clip, c)
+        clipped = tl.where(clip >= 1.0, c, c * clip)  # a NaN must come through, not pass unclipped
+        c = tl.where(max_grad_norm > 0, clipped, c)
     c = tl.where(maximize, -c, c)
 
     step_at = tl.load(table + STEP * rows + row, mask=live, other=0).to(tl.pointer_type(tl.float32))
@@ -102,10 +103,9 @@ def step_scalars(
 
     prev_scale = has_prev
     if CONSUME:
-        scale_at = tl.load(table + PREV_SCALE * rows + row, mask=live, other=0).to(tl.pointer_type(tl.float32))
-        old_scale = tl.load(scale_at, mask=live, other=1.0)
-        tl.store(scale_at, tl.where(run > 0, c.to(tl.float32), old_scale), mask=live)
-        prev_scale = old_scale.to(tl.float64)
+        scale_at = tl.load(table + PREV_SCALE * rows + row, mask=live, other=0).to(tl.pointer_type(tl.float64))
+        prev_scale = tl.load(scale_at, mask=live, other=1.0)
+        tl.store(scale_at, tl.where(run > 0, c, prev_scale), mask=live)
 
     out = coefs + row * COEFS
     tl.store(out + 0, c, mask=live)

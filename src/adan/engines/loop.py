@@ -35,7 +35,7 @@ def _update(
     s = step_scalars(options, signals, next_count(step, dtype))
 
     g = grad.to(dtype) * s.grad_scale
-    g_prev = prev_grad if prev_scale is None else prev_grad.to(dtype) * prev_scale
+    g_prev = prev_grad if prev_scale is None else prev_grad.to(dtype) * prev_scale.to(dtype)
     if signals.skip is not None:
         # With this and the coefficients of a skipped step, everything below is the identity.
         g = torch.where(signals.skip > 0, g_prev, g)

@@ -1,0 +1,150 @@
+"""What a program may do to parameters, states and groups between two steps, and what then must hold."""
+
+import pytest
+import torch
+
+from adan import Adan, dispatch
+from adan.engines import cpu, cuda
+
+GPU = torch.cuda.is_available()
+
+
+@pytest.fixture(params=["loop", "foreach", "cpu", "cuda"])
+def engine(request, monkeypatch):
+    if request.param == "cuda" and not GPU:  # in Triton's interpreter
+        monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))
+        monkeypatch.setattr(cuda, "CHUNK", 64)
+        monkeypatch.setattr(cuda, "BLOCK", 32)
+        monkeypatch.setattr(cuda, "NORM_CHUNK", 64)
+    if request.param == "cpu" and cpu.refuses(torch.zeros(1)):
+        pytest.skip("the C library was not built")
+    return {"loop": {"foreach": False}, "foreach": {"foreach": True}}.get(request.param, {})
+
+
+def step(opt, p, value):
+    p.grad = torch.full_like(p, value) + torch.arange(p.numel(), dtype=p.dtype).view(p.shape) / 10
+    opt.step()
+
+
+def test_a_model_becomes_channels_last(engine):
+    a, b = (torch.ones(2, 3, 4, 4, requires_grad=True) for _ in range(2))
+    opts = [Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95), **engine) for p in (a, b)]
+    for k in range(4):
+        if k == 2:
+            b.data = b.data.to(memory_format=torch.channels_last)
+        for opt, p in zip(opts, (a, b), strict=True):
+            step(opt, p, 1.0 - k)
+    torch.testing.assert_close(a.detach(), b.detach().contiguous())
+
+
+def test_a_parameter_gets_other_memory_another_type_or_gaps(engine):
+    for change in (torch.clone, torch.Tensor.double, lambda x: torch.zeros(24)[::2].copy_(x)):
+        a, b = (torch.ones(12, requires_grad=True) for _ in range(2))
+        opts = [Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95), **engine) for p in (a, b)]
+        for k in range(4):
+            if k == 2:
+                b.data = change(b.data)
+                b.grad = None
+            for opt, p in zip(opts, (a, b), strict=True):
+                step(opt, p, 1.0 - k)
+        torch.testing.assert_close(a.detach(), b.detach().float(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_parameter_that_grows_is_an_error_and_not_a_crash(engine):
+    p = torch.ones(10, requires_grad=True)
+    opt = Adan([p], lr=0.1, **engine)
+    step(opt, p, 1.0)
+    p.grad = None
+    p.data = torch.ones(100_000)
+    p.grad = torch.ones(100_000)
+    with pytest.raises(RuntimeError, match=r"exp_avg of a parameter of shape \(100000,\) has shape \(10,\)"):
+        opt.step()
+    assert (p == 1).all()
+
+
+def test_a_state_is_replaced_or_of_another_type(engine):
+    p = torch.ones(10, requires_grad=True)
+    opt = Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95), **engine)
+    step(opt, p, 1.0)
+    opt.state[p]["exp_avg"] = torch.zeros(10, dtype=torch.float64)
+    opt.state[p]["step"] = torch.tensor(0)
+    step(opt, p, 1.0)
+    assert opt.state[p]["step"] == 1
+    assert opt.state[p]["step"].dtype == torch.float32
+    torch.testing.assert_close(opt.state[p]["exp_avg"], 0.1 * p.grad)
+
+
+def test_consume_grad_is_switched(engine):
+    a, b = (torch.ones(10, requires_grad=True) for _ in range(2))
+    options = {"lr": 0.1, "betas": (0.9, 0.8, 0.95), "max_grad_norm": 1.0, **engine}
+    plain, switched = Adan([a], **options), Adan([b], **options)
+    for k in range(6):
+        switched.param_groups[0]["consume_grad"] = k in (2, 3)
+        step(plain, a, 1.0 - k)
+        step(switched, b, 1.0 - k)
+        b.grad = None
+    torch.testing.assert_close(a, b)
+
+
+def test_a_tensor_lr_becomes_a_number(engine):
+    p = torch.ones(4, requires_grad=True)
+    opt = Adan([p], lr=torch.tensor(0.1), **engine)
+    step(opt, p, 1.0)
+    before = p.detach().clone()
+    opt.param_groups[0]["lr"] = 0.0
+    step(opt, p, 1.0)
+    assert torch.equal(p, before)
+
+
+def test_a_negative_view_is_a_gradient_like_any_other(engine):
+    for consume in (False, True):
+        p = torch.ones(4, requires_grad=True)
+        opt = Adan([p], lr=0.1, consume_grad=consume, **engine)
+        for _ in range(2):
+            p.grad = torch._neg_view(torch.ones(4))
+            opt.step()
+        torch.testing.assert_close(p.detach(), torch.full((4,), 1.2))
+
+
+def test_a_consumed_gradient_written_over_is_an_error():
+    p, buffer = torch.ones(4, requires_grad=True), torch.ones(4)
+    opt = Adan([p], lr=0.1, consume_grad=True)
+    p.grad = buffer
+    opt.step()
+    p.grad = buffer
+    with pytest.raises(RuntimeError, match="consume_grad=True keeps the gradient"):
+        opt.step()
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_a_consumed_gradient_drags_no_graph_along():
+    p = torch.ones(4, requires_grad=True)
+    opt = Adan([p], lr=0.1, consume_grad=True)
+    (p**3).sum().backward(create_graph=True)
+    opt.step()
+    assert opt.state[p]["prev_grad"].grad_fn is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_a_consuming_checkpoint_keeps_the_gradient_as_it_was(dtype):
+    p = torch.ones(6, dtype=dtype, requires_grad=True)
+    opt = Adan([p], lr=0.1, consume_grad=True, max_grad_norm=0.3)
+    p.grad = torch.linspace(1, 2, 6, dtype=dtype)
+    opt.step()
+    other = Adan([p], consume_grad=True)
+    other.load_state_dict(opt.state_dict())
+    for name in ("prev_grad", "prev_scale"):
+        assert torch.equal(other.state[p][name], opt.state[p][name])
+        assert other.state[p][name].dtype == opt.state[p][name].dtype
+
+
+def test_state_dicts_with_bad_options_change_nothing():
+    p = torch.ones(4, requires_grad=True)
+    opt = Adan([p], lr=0.1)
+    adamw = torch.optim.AdamW([p]).state_dict()
+    negative = opt.state_dict()
+    negative["param_groups"] = [{**negative["param_groups"][0], "lr": -1.0}]
+    for bad, message in ((adamw, "three numbers"), (negative, "lr must be finite"), ({}, "no optimizer's state dict")):
+        with pytest.raises(ValueError, match=message):
+            opt.load_state_dict(bad)
+    assert opt.param_groups[0]["lr"] == 0.1
