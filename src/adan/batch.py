@@ -40,7 +40,9 @@ class Batch(NamedTuple):
         return cls.of(options, *([] for _ in range(8)))
 
     def tensors(self) -> tuple[list[Tensor], ...]:
-        return self[1:9]
+        # Not a slice of itself: torch 2.6 cannot trace that.
+        states = (self.exp_avgs, self.exp_avg_diffs, self.exp_avg_sqs, self.prev_grads, self.steps, self.prev_scales)
+        return (self.params, self.grads, *states)
 
     def select(self, indices: Iterable[int]) -> Batch:
         chosen = list(indices)

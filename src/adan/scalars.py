@@ -53,7 +53,8 @@ class Signals(NamedTuple):
     def to(self, device: torch.device) -> Signals:
         # A copy to the host must be waited for before the host reads it; a copy to a device is ordered by its stream.
         wait_free = device.type != "cpu"
-        norm, grad_scale, skip = (x if x is None else x.to(device, non_blocking=wait_free) for x in self[:3])
+        given = (self.norm, self.grad_scale, self.skip)
+        norm, grad_scale, skip = (x if x is None else x.to(device, non_blocking=wait_free) for x in given)
         return Signals(norm, grad_scale, skip, self.check_finite)
 
 
