@@ -18,7 +18,8 @@ def engine(request, monkeypatch):
         monkeypatch.setattr(cuda, "NORM_CHUNK", 64)
     if request.param == "cpu" and cpu.refuses(torch.zeros(1)):
         pytest.skip("the C library was not built")
-    return {"loop": {"foreach": False}, "foreach": {"foreach": True}}.get(request.param, {})
+    with torch.device("cuda" if request.param == "cuda" and GPU else "cpu"):
+        yield {"loop": {"foreach": False}, "foreach": {"foreach": True}}.get(request.param, {})
 
 
 def step(opt, p, value):
