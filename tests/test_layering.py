@@ -25,7 +25,8 @@ LAYERS = [
     ],
     ["adan.batch"],
     ["adan.scalars"],
-    ["adan.parameter_groups", "adan.hyperparameters"],
+    ["adan.parameter_groups", "adan.suggestion"],
+    ["adan.hyperparameters"],
 ]
 
 

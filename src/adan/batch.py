@@ -48,11 +48,37 @@ class Batch(NamedTuple):
         chosen = list(indices)
         return Batch.of(self.options, *([tensors[i] for i in chosen] if tensors else [] for tensors in self.tensors()))
 
+    def keep_previous(self) -> None:
+        """Of a skipped step: a consumed gradient is about to be the previous one, so let it be the one before it."""
+        for grad, prev, _ in zip(self.grads, self.prev_grads, self.prev_scales, strict=False):
+            grad.copy_(prev)
+
     def as_real(self) -> Batch:
         if not any(map(Tensor.is_complex, self.params)):
             return self
         views = ([torch.view_as_real(x) if x.is_complex() else x for x in tensors] for tensors in self.tensors())
         return Batch.of(self.options, *views)
+
+
+def is_dense(x: Tensor) -> bool:
+    """Whether the elements fill their memory without gaps or overlaps, in whatever order of the dimensions."""
+    if x.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def laid_out_as(param: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A tensor in a parameter's layout and in a type: itself where it is so already."""
+    alike = (x.is_contiguous() and param.is_contiguous()) or x.stride() == param.stride()
+    if alike and x.dtype == dtype and not x.is_neg():
+        return x
+    return torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(x)
 
 
 #: The signature of every engine: one step of every batch, on one device.

@@ -104,9 +104,8 @@ def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> None
         local = signals.to(device)
         if local.skip is not None and scalars.readable(batches[0].steps[0]):
             if local.skip.item():
-                for batch in batches:  # a consumed gradient takes the place of the previous one: let it be that one
-                    for grad, prev, _ in zip(batch.grads, batch.prev_grads, batch.prev_scales, strict=False):
-                        grad.copy_(prev)
+                for batch in batches:
+                    batch.keep_previous()
                 continue
             local = local._replace(skip=None)
         ENGINES[engine](batches, local)

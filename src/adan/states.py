@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adan.batch import compute_dtype
+from adan.batch import compute_dtype, laid_out_as
 from adan.validation import check_options, describe
 
 #: The tensors of a parameter's state, in the order in which engines take them; `step` counts its gradients.
@@ -65,9 +65,7 @@ def owned(grad: Tensor, param: Tensor, prev_grad: Tensor | None) -> Tensor:
             "written over it: give every step a gradient of its own, or leave consume_grad at False"
         )
     alone = grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
-    if alone and ((grad.is_contiguous() and param.is_contiguous()) or grad.stride() == param.stride()):
-        return grad
-    return torch.empty_like(param, dtype=grad.dtype, memory_format=torch.preserve_format).copy_(grad)
+    return laid_out_as(param, grad if alone else grad.clone(), grad.dtype)
 
 
 def adopt(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adan import Adan
-from adan.hyperparameters import Recipe, Suggestion, recipes, scaled_lr, suggest_from_adamw
+from adan.hyperparameters import Recipe, recipes, scaled_lr
+from adan.suggestion import Suggestion, suggest_from_adamw
 
 # On a busy machine one example may take long; that is no failure.
 patient = settings(deadline=None)

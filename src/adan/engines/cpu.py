@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from adan.batch import Batch, compute_dtype
+from adan.batch import Batch, compute_dtype, is_dense, laid_out_as
 from adan.grad_norm import measure
 from adan.scalars import Scalars, Signals, grad_scale, step_scalars
 
@@ -71,7 +71,7 @@ def refuses(param: Tensor) -> str | None:
         return missing
     if param.dtype not in SERVED:
         return f"it takes {', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in SERVED))}"
-    if param.layout is not torch.strided or not (param.is_contiguous() or _is_dense(param)):
+    if param.layout is not torch.strided or not is_dense(param):
         return "its elements do not lie side by side in memory; make it contiguous"
     return None
 
@@ -80,9 +80,8 @@ def update(batches: list[Batch], signals: Signals) -> None:
     signals = _measured(batches, signals)
     if signals.skip is not None:
         if float(signals.skip):
-            for batch in batches:  # a consumed gradient takes the place of the previous one: let it be that one
-                for grad, prev, _ in zip(batch.grads, batch.prev_grads, batch.prev_scales, strict=False):
-                    grad.copy_(prev)
+            for batch in batches:
+                batch.keep_previous()
             return
         signals = signals._replace(skip=None)
 
@@ -115,7 +114,7 @@ def _measured(batches: list[Batch], signals: Signals) -> Signals:
 
 def sum_of_squares(grads: Iterable[Tensor]) -> float:
     """Σ x² over all elements, accumulated in fp64; the same for every number of threads."""
-    dense = [x if x.is_contiguous() or _is_dense(x) else x.contiguous() for x in map(Tensor.resolve_neg, grads)]
+    dense = [x if is_dense(x) else x.contiguous() for x in map(Tensor.resolve_neg, grads)]
     rows = array("q")
     for x in dense:
         rows.extend((0, x.data_ptr(), 0, 0, 0, 0, 0, 0, x.numel(), TYPES[x.dtype], 0))
@@ -164,7 +163,7 @@ def _fit(batch: Batch, signals: Signals, write_back: list[tuple[Tensor, Tensor]]
     alike, wide = Batch.empty(batch.options), Batch.empty(batch.options)
 
     def own(tensor: Tensor, param: Tensor, dtype: torch.dtype) -> Tensor:
-        copy = _laid_out(tensor, param, dtype)
+        copy = laid_out_as(param, tensor, dtype)
         if copy is not tensor:
             write_back.append((tensor, copy))
         return copy
@@ -179,7 +178,7 @@ def _fit(batch: Batch, signals: Signals, write_back: list[tuple[Tensor, Tensor]]
         into, compute = alike if same else wide, compute_dtype(p.dtype)
         dtype = p.dtype if same else compute
         into.params.append(own(p, p, dtype))
-        into.grads.append(_laid_out(grad, p, dtype))
+        into.grads.append(laid_out_as(p, grad, dtype))
         into.exp_avgs.append(own(batch.exp_avgs[i], p, compute))
         into.exp_avg_diffs.append(own(batch.exp_avg_diffs[i], p, compute))
         into.exp_avg_sqs.append(own(batch.exp_avg_sqs[i], p, compute))
@@ -187,10 +186,10 @@ def _fit(batch: Batch, signals: Signals, write_back: list[tuple[Tensor, Tensor]]
         if prev_scale is None:
             into.prev_grads.append(own(prev, p, compute))
         elif same:
-            into.prev_grads.append(_laid_out(prev, p, dtype))
+            into.prev_grads.append(laid_out_as(p, prev, dtype))
             into.prev_scales.append(prev_scale)
         else:
-            into.prev_grads.append(_laid_out(prev.to(compute) * prev_scale, p, compute))
+            into.prev_grads.append(laid_out_as(p, prev.to(compute) * prev_scale, compute))
             write_back.append((prev_scale, torch.as_tensor(grad_scale(batch.options, signals))))
     return [part for part in (alike, wide) if part.params]
 
@@ -207,25 +206,6 @@ def _is_plain(batch: Batch) -> bool:
         and all(map(Tensor.is_contiguous, chain(given, states)))
         and not any(map(Tensor.is_neg, batch.grads))
     )
-
-
-def _laid_out(x: Tensor, param: Tensor, dtype: torch.dtype) -> Tensor:
-    """A tensor in a parameter's layout and in a type: itself where it is so already."""
-    alike = x.stride() == param.stride() or (x.is_contiguous() and param.is_contiguous())
-    if alike and x.dtype == dtype and not x.is_neg():
-        return x
-    return torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(x)
-
-
-def _is_dense(x: Tensor) -> bool:
-    """Whether the elements fill their memory without gaps or overlaps, in whatever order of the dimensions."""
-    expected = 1
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 def _address(numbers: array[Any]) -> int:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from adan.batch import Batch, compute_dtype
+from adan.batch import Batch, compute_dtype, is_dense, laid_out_as
 from adan.scalars import Options, Signals
 
 #: Elements of a chunk, which one program updates BLOCK by BLOCK. `benchmarks/gpu.py --tune` on an H200, 1.1 B
@@ -50,7 +50,7 @@ def refuses(param: Tensor) -> str | None:
     """Why this engine cannot serve a parameter; None when it can."""
     if param.dtype not in _TYPES:
         return f"it is made for {', '.join(map(str, _TYPES))}"
-    if not param.is_contiguous() and not _is_dense(param):
+    if not is_dense(param):
         return "its elements do not fill a stretch of memory"
     return _missing()
 
@@ -65,10 +65,6 @@ def _kernels() -> Any:
     from adan.engines import kernels
 
     return kernels
-
-
-def _is_dense(x: Tensor) -> bool:
-    return bool(torch.ops.aten.is_non_overlapping_and_dense(x))
 
 
 def update(batches: list[Batch], signals: Signals) -> None:
@@ -116,7 +112,9 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
     # Bound to a name because a gradient that had to be laid out anew must outlive the launches that read it.
     grads = batches[0].grads if len(batches) == 1 else [grad for batch in batches for grad in batch.grads]
     if not (layout.contiguous and all(map(Tensor.is_contiguous, grads))):
-        grads = [_laid_out_as(p, grad) for p, grad in zip(chain(*(b.params for b in batches)), grads, strict=True)]
+        grads = [
+            laid_out_as(p, grad, grad.dtype) for p, grad in zip(chain(*(b.params for b in batches)), grads, strict=True)
+        ]
     moving = list(map(Tensor.data_ptr, grads))
     if consume:
         moving += [q.data_ptr() for batch in batches for q in batch.prev_grads]
@@ -252,12 +250,6 @@ def _layout(batches: list[Batch], device: torch.device) -> Layout:
     layout = Layout(caches, key, stays[:2], addresses[:2], prev_addresses, contiguous, order, launches, on_device, {})
     batches[0].cache["layout"] = layout
     return layout
-
-
-def _laid_out_as(param: Tensor, grad: Tensor) -> Tensor:
-    if grad.stride() == param.stride():
-        return grad
-    return torch.empty_like(param, dtype=grad.dtype, memory_format=torch.preserve_format).copy_(grad)
 
 
 def _options_row(options: Options) -> list[float]:
