@@ -30,7 +30,7 @@ BASE = "AdamW fused"
 Shapes = list[tuple[int, ...]]
 
 #: name → (optimizer, bytes that must move for one fp32 parameter)
-OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], int]] = {
+OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], float]] = {
     BASE: (lambda params: torch.optim.AdamW(params, lr=1e-4, fused=True), 28),
     "Adan": (lambda params: Adan(params, lr=1e-4, fused=True), 44),
     "Adan, clipped": (lambda params: Adan(params, lr=1e-4, fused=True, max_grad_norm=1.0), 48),
@@ -39,6 +39,13 @@ OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], int
         lambda params: Adan(params, lr=1e-4, fused=True, consume_grad=True, max_grad_norm=1.0),
         44,
     ),
+    "Adan, 8 bit": (lambda params: Adan(params, lr=1e-4, fused=True, state_format="8bit"), 20.25),
+    "Adan, 8 bit, coupled": (
+        lambda params: Adan(params, lr=1e-4, fused=True, state_format="8bit", betas=(0.92, 0.92, 0.99)),
+        18.25,
+    ),
+    "Adan, coupled": (lambda params: Adan(params, lr=1e-4, fused=True, betas=(0.92, 0.92, 0.99)), 36),
+    "Adan, bf16 states": (lambda params: Adan(params, lr=1e-4, fused=True, state_format="bf16"), 28),
 }
 
 
@@ -188,17 +195,21 @@ def tune(shapes: Shapes) -> None:
     grads = [[torch.randn_like(p) for p in params] for _ in range(2)]
     size = sum(p.numel() for p in params)
     copy = copy_bandwidth(size)
-    print(f"{size} parameters, copy {copy / 1e6:.0f} GB/s; chunk, block, warps: share of copy, plain and consumed")
-    runs = [stepper(OPTIMIZERS[name][0](params), params, grads) for name in ("Adan", "Adan, consume_grad")]
-    for chunk, block, warps in itertools.product((512, 1024, 4096, 8192), (512, 1024, 2048), (2, 4, 8)):
-        if chunk < block or block < 64 * warps:
+    print(f"{size} parameters, copy {copy / 1e6:.0f} GB/s; chunk, block, warps: share of copy")
+    names = ["Adan", "Adan, consume_grad", "Adan, 8 bit", "Adan, 8 bit, coupled", "Adan, bf16 states"]
+    print(*names, sep="; ")
+    runs = [stepper(OPTIMIZERS[name][0](params), params, grads) for name in names]
+    for chunk, block, warps in itertools.product((512, 1024, 2048, 4096), (512, 1024, 2048), (1, 2, 4, 8)):
+        if chunk < block or not 2 <= block // 32 // warps <= 16:
             continue
-        cuda.CHUNK, cuda.BLOCK, cuda.WARPS = chunk, block, warps
+        cuda.TILE = cuda.Tile(chunk, block, warps)
+        cuda.TILES = {}
         shares = []
-        for run, each in zip(runs, (44, 40), strict=True):
+        for name, run in zip(names, runs, strict=True):
             milliseconds(run, 2)
-            shares.append(each * size / statistics.median(milliseconds(run, 5) for _ in range(5)) / copy)
-        print(f"{chunk:6} {block:5} {warps:2}  {shares[0]:.1%}  {shares[1]:.1%}", flush=True)
+            time = statistics.median(milliseconds(run, 4) for _ in range(3))
+            shares.append(f"{OPTIMIZERS[name][1] * size / time / copy:.1%} {time:.2f} ms")
+        print(f"{chunk:6} {block:5} {warps:2}  {'  '.join(shares)}", flush=True)
 
 
 def table(model: str, result: dict[str, Any]) -> Table:

@@ -14,8 +14,12 @@ from adan.scalars import Options, Signals
 class Batch(NamedTuple):
     """Parameters of one group, their gradients and states, as parallel lists; of complex ones the views as reals.
 
-    `prev_scales` is empty, and `prev_grads` are as computed with, unless gradients are consumed: then a previous
-    gradient is the buffer that backward filled, and its scale is the factor it was used with.
+    A list of what this group's parameters do not have is empty: `exp_avg_diffs` in the coupled form, `prev_scales`
+    unless gradients are consumed, `exponents` unless states are in 8 bits, `compensations` without Kahan summation.
+    Where some of them have it, it is None for the others, and `dispatch` parts them.
+
+    With `prev_scales` a previous gradient is the buffer that backward filled, and its scale is the factor it was used
+    with. `streams` start the random numbers of stochastic rounding.
 
     `cache` is for whoever works on a batch, and lasts as long as its parameters and states are the same tensors.
     """
@@ -29,24 +33,30 @@ class Batch(NamedTuple):
     prev_grads: list[Tensor]
     steps: list[Tensor]
     prev_scales: list[Tensor]
+    exponents: list[Tensor]
+    compensations: list[Tensor]
+    streams: list[int]
     cache: dict[str, Any]
 
     @classmethod
-    def of(cls, options: Options, *tensors: list[Tensor]) -> Batch:
-        return cls._make((options, *tensors, {}))
-
-    @classmethod
     def empty(cls, options: Options) -> Batch:
-        return cls.of(options, *([] for _ in range(8)))
+        return cls(options, [], [], [], [], [], [], [], [], [], [], [], {})
 
     def tensors(self) -> tuple[list[Tensor], ...]:
         # Not a slice of itself: torch 2.6 cannot trace that.
         states = (self.exp_avgs, self.exp_avg_diffs, self.exp_avg_sqs, self.prev_grads, self.steps, self.prev_scales)
-        return (self.params, self.grads, *states)
+        return (self.params, self.grads, *states, self.exponents, self.compensations)
+
+    def of(self, *tensors: list[Tensor], streams: list[int]) -> Batch:
+        """Other tensors under the same options."""
+        return Batch._make((self.options, *tensors, streams, {}))
 
     def select(self, indices: Iterable[int]) -> Batch:
+        """Some of the parameters, all of which must have the same kinds of state."""
         chosen = list(indices)
-        return Batch.of(self.options, *([tensors[i] for i in chosen] if tensors else [] for tensors in self.tensors()))
+        lists = ([tensors[i] for i in chosen] if tensors else [] for tensors in self.tensors())
+        present = ([] if tensors and tensors[0] is None else tensors for tensors in lists)
+        return self.of(*present, streams=[self.streams[i] for i in chosen])
 
     def keep_previous(self) -> None:
         """Of a skipped step: a consumed gradient is about to be the previous one, so let it be the one before it."""
@@ -56,8 +66,11 @@ class Batch(NamedTuple):
     def as_real(self) -> Batch:
         if not any(map(Tensor.is_complex, self.params)):
             return self
-        views = ([torch.view_as_real(x) if x.is_complex() else x for x in tensors] for tensors in self.tensors())
-        return Batch.of(self.options, *views)
+        views = (
+            [torch.view_as_real(x) if x is not None and x.is_complex() else x for x in tensors]
+            for tensors in self.tensors()
+        )
+        return self.of(*views, streams=self.streams)
 
 
 def is_dense(x: Tensor) -> bool:

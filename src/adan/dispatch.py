@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from adan import scalars
-from adan.batch import Batch, Engine
+from adan import lowbit, scalars
+from adan.batch import Batch, Engine, compute_dtype
 from adan.engines import cpu, cuda, foreach, loop
 from adan.grad_norm import measure
 from adan.scalars import Signals
@@ -24,6 +24,8 @@ ENGINES: dict[str, Engine] = {
 
 #: Engines that find the norm to clip by, and what is not finite, in a pass of their own.
 MEASURING = ("cpu", "cuda")
+#: Engines that read and write coded states themselves.
+CODING = ("cuda",)
 
 
 def choose(group: Mapping[str, Any], param: Tensor) -> str:
@@ -78,25 +80,42 @@ def counts_on_device(group: Mapping[str, Any], param: Tensor) -> bool:
 
 
 Place: TypeAlias = tuple[str, torch.device, torch.device]  #: engine, parameters' device, counters' device
+Part: TypeAlias = tuple[Place, list[int], Batch]
 
 
-def _places(group: Mapping[str, Any], batch: Batch) -> dict[Place, list[int]]:
-    """Which of a batch's parameters go where. Asking anew for each of 161 would cost more than the step's launches."""
-    if "places" not in batch.cache or torch.compiler.is_compiling():
-        places: dict[Place, list[int]] = defaultdict(list)
-        for i, (p, step) in enumerate(zip(batch.params, batch.steps, strict=True)):
-            places[choose(group, p), p.device, step.device].append(i)
-        batch.cache["places"] = places
-    return cast("dict[Place, list[int]]", batch.cache["places"])
+def _parts(group: Mapping[str, Any], batch: Batch) -> list[tuple[Place, Batch]]:
+    """A batch cut into pieces of one place and one kind of state; cutting 161 parameters takes longer than launching."""
+    parts: list[Part] | None = batch.cache.get("parts")
+    if parts is None or torch.compiler.is_compiling():
+        optional = [tensors for tensors in (batch.prev_scales, batch.exponents, batch.compensations) if tensors]
+        alike: dict[tuple[Place, Any], list[int]] = defaultdict(list)
+        for i, (p, step, state) in enumerate(zip(batch.params, batch.steps, batch.exp_avgs, strict=True)):
+            kind = None
+            if optional or batch.options.stochastic_rounding or state.dtype != compute_dtype(p.dtype):
+                kind = (p.dtype, state.dtype, *(tensors[i] is None for tensors in optional))
+            alike[(choose(group, p), p.device, step.device), kind].append(i)
+        whole = len(alike) == 1 and not optional
+        parts = [(place, at, batch if whole else batch.select(at)) for (place, _), at in alike.items()]
+        batch.cache["parts"] = parts
+    if len(parts) == 1 and parts[0][2].cache is batch.cache:
+        return [(parts[0][0], batch)]
+    return [
+        (
+            place,
+            part._replace(
+                options=batch.options, grads=[batch.grads[i] for i in at], prev_grads=[batch.prev_grads[i] for i in at]
+            ),
+        )
+        for place, at, part in parts
+    ]
 
 
 def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> None:
     """Hand every batch to its engines, all batches of one place in one call."""
     work: dict[Place, list[Batch]] = defaultdict(list)
     for group, batch in groups:
-        places = _places(group, batch)
-        for place, indices in places.items():
-            work[place].append(batch.select(indices) if len(places) > 1 else batch)
+        for place, part in _parts(group, batch):
+            work[place].append(part)
 
     if len(work) > 1 or next(iter(work))[0] not in MEASURING:
         signals = measure([batch for _, batch in groups], signals)
@@ -108,4 +127,11 @@ def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> None
                     batch.keep_previous()
                 continue
             local = local._replace(skip=None)
-        ENGINES[engine](batches, local)
+        if engine in CODING:
+            ENGINES[engine](batches, local)
+            continue
+        for batch in batches:
+            if lowbit.is_coded(batch):
+                lowbit.update(ENGINES[engine], batch, local)
+            else:
+                ENGINES[engine]([batch], local)

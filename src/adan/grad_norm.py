@@ -34,7 +34,7 @@ def global_norm(grads: Iterable[Tensor], order: float = 2.0) -> Tensor:
         if grad.numel():  # the maximum of nothing does not exist
             alike[grad.device, grad.dtype].append(grad)
     if not alike:
-        return torch.zeros(())
+        return torch.zeros((), device="cpu")
     norms = [
         norm
         for (_, dtype), tensors in alike.items()

@@ -30,6 +30,7 @@ class Options(NamedTuple):
     no_prox: bool
     bias_correction: bool
     maximize: bool
+    stochastic_rounding: bool
 
     @classmethod
     def of(cls, group: dict[str, Any]) -> Options:
@@ -64,6 +65,10 @@ class Scalars(NamedTuple):
     g = grad_scale·grad              d = has_prev·(g − g_prev)
     m += w_m·(g − m)                 v += w_v·(d − v)               n += w_n·((g + lookahead·d)² − n)
     θ  = shrink·(keep·θ − (step_m·m + step_v·v) / (root_n·√n + eps))
+
+    In the coupled form (b1 = b2) one average stands for m + lookahead·v, and v is left out::
+
+    m += w_m·(g − m) + lookahead·w_v·d
     """
 
     grad_scale: Number

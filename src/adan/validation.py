@@ -32,17 +32,31 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
         "differentiable",
         "skip_nonfinite",
         "consume_grad",
+        "stochastic_rounding",
+        "kahan_sum",
     ):
         if not isinstance(options[name], bool):
             raise TypeError(f"{where}: {name} must be True or False, got {options[name]!r}")
     for name in ("foreach", "fused"):
         if options[name] not in (None, True, False):
             raise TypeError(f"{where}: {name} must be None (choose), True or False, got {options[name]!r}")
+    if options["state_format"] not in ("fp32", "bf16", "8bit"):
+        raise ValueError(f"{where}: state_format must be 'fp32', 'bf16' or '8bit', got {options['state_format']!r}")
+    if not isinstance(options["rounding_seed"], int) or not 0 <= options["rounding_seed"] < 2**32:
+        raise ValueError(f"{where}: rounding_seed must be a whole number below 2³², got {options['rounding_seed']!r}")
+    if options["stochastic_rounding"] and options["kahan_sum"]:
+        raise ValueError(f"{where}: stochastic_rounding and kahan_sum are two remedies for one thing; choose one")
     if options["foreach"] and options["fused"]:
         raise ValueError(f"{where}: foreach=True and fused=True name two engines; leave one of them at None")
     if options["differentiable"] and (options["foreach"] or options["fused"] or options["consume_grad"]):
         raise ValueError(
             f"{where}: differentiable=True needs the plain engine; leave foreach, fused and consume_grad alone"
+        )
+    coded = options["state_format"] != "fp32" or options["stochastic_rounding"] or options["kahan_sum"]
+    if options["differentiable"] and coded:
+        raise ValueError(
+            f"{where}: differentiable=True needs states and weights that are not rounded; leave state_format, "
+            "stochastic_rounding and kahan_sum alone"
         )
     if options["consume_grad"] and options["capturable"]:
         raise ValueError(

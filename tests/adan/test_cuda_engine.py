@@ -26,8 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:Runtim
 def _serve_by_triton(monkeypatch):
     if not GPU:
         monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))
-        monkeypatch.setattr(cuda, "CHUNK", 64)
-        monkeypatch.setattr(cuda, "BLOCK", 32)
+        monkeypatch.setattr(cuda, "TILE", cuda.Tile(128, 64, 1))
         monkeypatch.setattr(cuda, "NORM_CHUNK", 64)
         monkeypatch.setattr(cuda, "NORM_PROGRAMS", 3)
 

@@ -28,24 +28,37 @@ def ptx(kernel, capability, warps, pointers, integers, constants):
     )
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps}).asm["ptx"]
 
-types = {"P": tl.float32, "G": tl.float32, "Q": tl.float32, "COMPUTE": tl.float32}
-half = {"P": tl.bfloat16, "G": tl.bfloat16, "Q": tl.bfloat16, "COMPUTE": tl.float32}
+PLAIN = {"COUPLED": False, "CONSUME": False, "WEIGHTS": 0, "ALIGNED": True, "CHUNK": 1024, "BLOCK": 512}
+types = {**PLAIN, **dict.fromkeys("PGQS", tl.float32), "COMPUTE": tl.float32}
+half = {**types, **dict.fromkeys("PGQ", tl.bfloat16), "S": tl.float32}
+kinds = {
+    "fp32": types,
+    "fp32 consumed": {**types, "CONSUME": True},
+    "bf16": half,
+    "8bit": {**types, "Q": tl.uint8, "S": tl.uint8, "BLOCK": 1024},
+    "8bit coupled, bf16 stochastic": {**half, "Q": tl.uint8, "S": tl.uint8, "COUPLED": True, "WEIGHTS": 1},
+    "bf16 states, Kahan": {**half, "S": tl.bfloat16, "WEIGHTS": 2},
+}
 rows = ["rows", "first_row", "end_row"]
 tables = {"table": "*i64", "moving": "*i64"}
 out = {}
 for capability in (80, 90):
-    for name, kinds, consume in (("fp32", types, False), ("fp32 consumed", types, True), ("bf16", half, False)):
-        constants = {**kinds, "ALIGNED": True, "CONSUME": consume, "CHUNK": 1024, "BLOCK": 512}
-        out[f"{name} {capability}"] = ptx(kernels.update, capability, 2, {**tables, "coefs": "*fp64"}, rows, constants)
+    for name, constants in kinds.items():
+        warps = constants["BLOCK"] // 256
+        pointers = {**tables, "coefs": "*fp64"}
+        out[f"{name} {capability}"] = ptx(kernels.update, capability, warps, pointers, rows, constants)
     constants = {"G": tl.float32, "COMPUTE": tl.float32, "ALIGNED": True, "CHECK": True, "CHUNK": 4096}
     pointers, integers = {**tables, "partials": "*fp64"}, [*rows, "chunks", "n_partials"]
     out[f"squares {capability}"] = ptx(kernels.sum_of_squares, capability, 4, pointers, integers, constants)
-    flags = {"NORM": 2, "GRAD_SCALE": True, "FOUND_INF": True, "CHECK": True, "CONSUME": True, "LANES": 128}
+    flags = {"NORM": 2, "GRAD_SCALE": True, "FOUND_INF": True, "CHECK": True, "LANES": 128}
     pointers = {**tables, "coefs": "*fp64", "partials": "*fp64"}
     pointers.update(dict.fromkeys(("norm", "grad_scale", "found_inf"), "*fp32"))
     out[f"scalars {capability}"] = ptx(kernels.step_scalars, capability, 4, pointers, ["rows", "n_partials"], flags)
 json.dump(out, sys.stdout)
 """
+
+
+NAMES = ("bf16", "scalars", "squares", "8bit", "8bit coupled, bf16 stochastic", "bf16 states, Kahan")
 
 
 @pytest.fixture(scope="module")
@@ -68,4 +81,4 @@ def test_whole_blocks_move_sixteen_bytes_at_a_time(ptx, capability):
 
 @pytest.mark.parametrize("capability", [80, 90])
 def test_every_kernel_compiles(ptx, capability):
-    assert all(".visible .entry" in ptx[f"{name} {capability}"] for name in ("bf16", "scalars", "squares"))
+    assert all(".visible .entry" in ptx[f"{name} {capability}"] for name in NAMES)

@@ -34,7 +34,7 @@ MUTATIONS = [
     ("engines.loop", "(g + s.lookahead * d) ** 2", "g**2", "fast betas"),
     ("engines.loop", "torch.where(signals.skip > 0, g_prev, g)", "g", "skipping, captured"),
     ("engines.loop", "_update(batch.options, signals, *row)",
-     "_update(batch.options, signals, *row[:6], batch.steps[0])", "fast betas"),
+     "_update(batch.options, signals, *row[:6], batch.steps[0], None)", "fast betas"),
     ("engines.loop", "1 if signals.skip is None else 1 - signals.skip", "1", "skipping, captured"),
     ("engines.foreach", "torch._foreach_add_(denom, s.eps)", "torch._foreach_add_(denom, s.eps**2)", "large eps"),
     ("engines.foreach", "torch._foreach_copy_(prev_grads, g)", "torch._foreach_copy_(prev_grads, grads)",

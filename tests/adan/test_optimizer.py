@@ -210,7 +210,7 @@ def test_expanded_and_overlapping_gradients_are_read_as_they_look():
 
 def test_repr_says_which_engine_serves():
     contiguous, strided = param(4), torch.zeros(8)[::2].requires_grad_()
-    assert "Engines: foreach for 2 parameters\n)" in repr(Adan([contiguous, strided], fused=False))
+    assert "Engines: foreach for 2 parameters\n" in repr(Adan([contiguous, strided], fused=False))
     assert "Engines: loop for 1 parameters" in repr(Adan([contiguous], foreach=False))
     if cpu.refuses(contiguous) is None:
         assert "Engines: cpu for 1 parameters, foreach for 1 parameters" in repr(Adan([contiguous, strided]))

@@ -109,7 +109,7 @@ def _measured(batches: list[Batch], signals: Signals) -> Signals:
     total = sum_of_squares(grad for batch in batches for grad in batch.grads)
     if not math.isfinite(total):
         return measure(batches, signals)
-    return signals._replace(norm=torch.tensor(math.sqrt(total), dtype=torch.float64), check_finite=False)
+    return signals._replace(norm=torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu"), check_finite=False)
 
 
 def sum_of_squares(grads: Iterable[Tensor]) -> float:

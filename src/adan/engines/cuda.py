@@ -13,7 +13,7 @@ from array import array
 from collections import defaultdict
 from itertools import accumulate, chain
 from operator import attrgetter, is_, or_
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,9 +21,26 @@ from torch import Tensor
 from adan.batch import Batch, compute_dtype, is_dense, laid_out_as
 from adan.scalars import Options, Signals
 
-#: Elements of a chunk, which one program updates BLOCK by BLOCK. `benchmarks/gpu.py --tune` on an H200, 1.1 B
-#: parameters: 95.7% of the copy bandwidth; 4096, 1024, 4: 92.8%; 8192, 512, 4: 93.4%; 2048, 2048, 8: 91.3%.
-CHUNK, BLOCK, WARPS = 1024, 512, 2
+
+class Tile(NamedTuple):
+    """Elements of a chunk, which one program updates `block` by `block`."""
+
+    chunk: int
+    block: int
+    warps: int
+
+
+#: Measured by `benchmarks/gpu.py --tune` on an H200 with 1.1 B parameters: 96.8% of the copy bandwidth, where
+#: Tile(4096, 512, 2) reaches 93.8% and Tile(2048, 2048, 8) 92.6%.
+TILE = Tile(1024, 1024, 4)
+#: By the type of the states, and whether they are coupled. In 8 bits it is arithmetic that counts: of the three tiles
+#: above and their like these are the fastest, by up to 1.9 times.
+TILES = {
+    (torch.uint8, False): Tile(1024, 512, 2),
+    (torch.uint8, True): Tile(4096, 512, 4),
+    (torch.bfloat16, False): Tile(2048, 512, 4),
+    (torch.bfloat16, True): Tile(2048, 512, 4),
+}
 
 #: Elements of a chunk of squares, and how many programs add them up: eight on each of an H200's 132 multiprocessors.
 NORM_CHUNK, NORM_PROGRAMS = 4096, 1056
@@ -32,7 +49,19 @@ NORM_CHUNK, NORM_PROGRAMS = 4096, 1056
 LANES = 128
 
 _DTYPE = attrgetter("dtype")
-Types: TypeAlias = tuple[torch.dtype, torch.dtype, torch.dtype]  #: of parameter, gradient and previous gradient
+
+
+class Kind(NamedTuple):
+    """What a kernel is compiled for."""
+
+    param: torch.dtype
+    grad: torch.dtype
+    prev_grad: torch.dtype
+    state: torch.dtype
+    coupled: bool
+    consume: bool
+    weights: int  #: how a parameter of half precision is rounded: NEAREST, STOCHASTIC or KAHAN
+
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64, torch.complex128)
 
@@ -77,14 +106,15 @@ def update(batches: list[Batch], signals: Signals) -> None:
 
 
 class Launch(NamedTuple):
-    """Rows of the tables that one kernel takes: one combination of types, all aligned to 16 bytes or not."""
+    """Rows of the tables that one kernel takes: all of one kind, and aligned to 16 bytes or not."""
 
     first: int
     end: int
     chunks: int
     norm_chunks: int
-    types: Types
+    kind: Kind
     aligned: bool
+    tile: Tile
 
 
 class Layout(NamedTuple):
@@ -108,7 +138,7 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     if capturing:
         _captured.append(layout.table)
-    rows, order, launches, consume = len(layout.order), layout.order, layout.launches, bool(batches[0].prev_scales)
+    rows, order, launches = len(layout.order), layout.order, layout.launches
     # Bound to a name because a gradient that had to be laid out anew must outlive the launches that read it.
     grads = batches[0].grads if len(batches) == 1 else [grad for batch in batches for grad in batch.grads]
     if not (layout.contiguous and all(map(Tensor.is_contiguous, grads))):
@@ -116,11 +146,12 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
             laid_out_as(p, grad, grad.dtype) for p, grad in zip(chain(*(b.params for b in batches)), grads, strict=True)
         ]
     moving = list(map(Tensor.data_ptr, grads))
-    if consume:
-        moving += [q.data_ptr() for batch in batches for q in batch.prev_grads]
-    aligned = functools.reduce(or_, moving) % 16 == 0
-    if not consume:
+    if layout.prev_addresses:
+        aligned = functools.reduce(or_, moving) % 16 == 0
         moving += layout.prev_addresses
+    else:
+        moving += [q.data_ptr() for batch in batches for q in batch.prev_grads]
+        aligned = functools.reduce(or_, moving) % 16 == 0
     if len(launches) > 1:
         moving = [moving[i] for i in order] + [moving[rows + i] for i in order]
 
@@ -142,12 +173,13 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
     measure = signals.check_finite or (clips and signals.norm is None)
     programs = [min(launch.norm_chunks, NORM_PROGRAMS) if measure else 0 for launch in launches]
     n_partials = sum(programs)
-    coefs = torch.empty(rows * k.COEFS.value + 2 * n_partials, dtype=torch.float64, device=device)
-    partials = coefs[rows * k.COEFS.value :] if measure else coefs
+    coefs_size = rows * k.COEFS.value * 3 // 2  # in fp64, then in fp32
+    coefs = torch.empty(coefs_size + 2 * n_partials, dtype=torch.float64, device=device)
+    partials = coefs[coefs_size:] if measure else coefs
 
     for launch, count, end in zip(launches, programs, accumulate(programs), strict=True):
         if count:
-            _, grad_type, _ = launch.types
+            grad_type = launch.kind.grad
             k.sum_of_squares[(count,)](
                 layout.table, moving_table, partials[end - count :], rows, launch.first, launch.end,
                 launch.norm_chunks, n_partials, _triton_type(grad_type), _triton_type(compute_dtype(grad_type)),
@@ -156,16 +188,18 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
 
     given = tuple(coefs if x is None else x for x in signals[:3])
     norm = 0 if not clips else 2 if signals.norm is None else 1
-    flags = (norm, signals.grad_scale is not None, signals.skip is not None, signals.check_finite, consume, LANES)
+    flags = (norm, signals.grad_scale is not None, signals.skip is not None, signals.check_finite, LANES)
     arguments = (layout.table, moving_table, coefs, partials, *given, rows, n_partials)
     _launch(k.step_scalars, -(-rows // LANES), arguments, flags, 4, signals[:3] == (None, None, None))
 
     for launch in launches:
         if launch.chunks:
-            types = map(_triton_type, (*launch.types, compute_dtype(launch.types[0])))
-            constants = (*types, aligned and launch.aligned, consume, CHUNK, BLOCK)
+            param, *types, coupled, consume, weights = launch.kind
+            on_device = map(_triton_type, (param, *types, compute_dtype(param)))
+            chunk, block, warps = launch.tile
+            constants = (*on_device, coupled, consume, weights, aligned and launch.aligned, chunk, block)
             rows_of = (layout.table, moving_table, coefs, rows, launch.first, launch.end)
-            _launch(k.update, launch.chunks, rows_of, constants, WARPS)
+            _launch(k.update, launch.chunks, rows_of, constants, warps)
     for batch in batches:
         # Autograd must know that what it may have saved has changed.
         torch.autograd.graph.increment_version(batch.params)
@@ -199,7 +233,7 @@ def _binaries_take_constants() -> bool:
 
 def _layout(batches: list[Batch], device: torch.device) -> Layout:
     """The layout of these batches, that of the last step if everything is where it was then."""
-    key: list[object] = [CHUNK, NORM_CHUNK]
+    key: list[object] = [TILE, *TILES.values(), NORM_CHUNK]
     for batch in batches:
         key += map(_DTYPE, batch.grads)
         if batch.prev_scales:
@@ -213,43 +247,63 @@ def _layout(batches: list[Batch], device: torch.device) -> Layout:
         if addresses == layout.addresses:
             return layout
 
-    params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, steps, prev_scales = (
-        list(chain.from_iterable(column)) for column in zip(*(batch.tensors() for batch in batches), strict=True)
+    params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, steps, prev_scales, exponents, compensations = (
+        _column(batches, i) for i in range(10)
     )
-    stays = [params, exp_avgs, exp_avg_diffs, exp_avg_sqs, steps, prev_scales or steps]
-    for tensors in stays:
-        for x in tensors:
-            if x.device != device:
-                raise RuntimeError(
-                    f"a tensor of shape {tuple(x.shape)} is on {x.device}, but its parameter on {device}"
-                )
-    addresses = [list(map(Tensor.data_ptr, tensors)) for tensors in stays]
-    shares: dict[tuple[Types, bool], list[int]] = defaultdict(list)
+    stays = [params, exp_avgs, exp_avg_diffs, exp_avg_sqs, steps, prev_scales, exponents, compensations]
+    for x in chain(*stays):
+        if x is not None and x.device != device:
+            raise RuntimeError(f"a tensor of shape {tuple(x.shape)} is on {x.device}, but its parameter on {device}")
+    addresses = [[0 if x is None else x.data_ptr() for x in tensors] for tensors in stays]
     prev_addresses = [q.data_ptr() for q in prev_grads]
-    for i, (p, grad, prev) in enumerate(zip(params, grads, prev_grads, strict=True)):
+    groups = [i for i, batch in enumerate(batches) for _ in batch.params]
+    shares: dict[tuple[Kind, bool], list[int]] = defaultdict(list)
+    for i, p in enumerate(params):
         # A previous gradient that is consumed was a gradient, and is as aligned as gradients are.
-        aligned = all(column[i] % 16 == 0 for column in (*addresses[:4], prev_addresses))
-        shares[(p.dtype, grad.dtype, prev.dtype), aligned].append(i)
+        aligned = all(column[i] % 16 == 0 for column in (*addresses[:4], addresses[7], prev_addresses))
+        flags = (
+            exp_avg_diffs[i] is None,
+            prev_scales[i] is not None,
+            _rounding(batches, groups[i], p, compensations[i]),
+        )
+        shares[Kind(p.dtype, grads[i].dtype, prev_grads[i].dtype, exp_avgs[i].dtype, *flags), aligned].append(i)
     numels = [p.numel() for p in params]
     starts: list[int] = []
     norm_starts: list[int] = []
     launches: list[Launch] = []
-    for (types, aligned), members in shares.items():
+    for (kind, aligned), members in shares.items():
+        tile = TILES.get((kind.state, kind.coupled), TILE)
         first, end = len(starts), len(starts) + len(members)
-        chunks = list(accumulate((-(-numels[i] // CHUNK) for i in members), initial=0))
+        chunks = list(accumulate((-(-numels[i] // tile.chunk) for i in members), initial=0))
         norm_chunks = list(accumulate((-(-numels[i] // NORM_CHUNK) for i in members), initial=0))
-        launches.append(Launch(first, end, chunks.pop(), norm_chunks.pop(), types, aligned))
+        launches.append(Launch(first, end, chunks.pop(), norm_chunks.pop(), kind, aligned, tile))
         starts += chunks
         norm_starts += norm_chunks
     order = list(chain.from_iterable(shares.values()))
-    groups = [i for i, batch in enumerate(batches) for _ in batch.params]
-    table = [column[i] for column in (*addresses, numels, groups) for i in order] + starts + norm_starts
+    streams = list(chain.from_iterable(batch.streams for batch in batches))
+    table = [column[i] for column in (*addresses, streams, numels, groups) for i in order] + starts + norm_starts
     on_device = _to_device(array("q", table).tobytes(), device)
     contiguous = all(map(Tensor.is_contiguous, params))
+    if any(launch.kind.consume for launch in launches):
+        prev_addresses = []  # they are others at every step
     # Of the states one is watched: who moves a parameter's states to other memory moves them all.
     layout = Layout(caches, key, stays[:2], addresses[:2], prev_addresses, contiguous, order, launches, on_device, {})
     batches[0].cache["layout"] = layout
     return layout
+
+
+def _column(batches: list[Batch], index: int) -> list[Any]:
+    """One list of all batches; None where a batch has no such thing."""
+    columns: Any = ((batch.tensors()[index] or [None] * len(batch.params)) for batch in batches)
+    return list(chain.from_iterable(columns))
+
+
+def _rounding(batches: list[Batch], group: int, param: Tensor, compensation: Tensor | None) -> int:
+    k = _kernels()
+    if compensation is not None:
+        return int(k.KAHAN.value)
+    draws = batches[group].options.stochastic_rounding and param.dtype == torch.bfloat16
+    return int((k.STOCHASTIC if draws else k.NEAREST).value)
 
 
 def _options_row(options: Options) -> list[float]:
@@ -268,7 +322,7 @@ def _to_device(data: bytes, device: torch.device) -> Tensor:
 
 def _staging(size: int, device: torch.device) -> Tensor:
     if device.type != "cuda":  # Triton's interpreter
-        return torch.empty(size, dtype=torch.int64)
+        return torch.empty(size, dtype=torch.int64, device="cpu")
     if torch.cuda.is_current_stream_capturing():
         fitting = [spare for spare in _spare if spare.numel() >= size]
         if not fitting:
@@ -277,9 +331,9 @@ def _staging(size: int, device: torch.device) -> Tensor:
         _captured.append(fitting[0])
         return fitting[0][:size]
     if len(_spare) < MOST_SPARES or _spare[0].numel() < size:
-        _spare[:] = [torch.empty(size, dtype=torch.int64, pin_memory=True) for _ in range(MOST_SPARES)]
+        _spare[:] = [torch.empty(size, dtype=torch.int64, device="cpu", pin_memory=True) for _ in range(MOST_SPARES)]
     # The allocator keeps this buffer from being reused until the copy from it is done.
-    return torch.empty(size, dtype=torch.int64, pin_memory=True)
+    return torch.empty(size, dtype=torch.int64, device="cpu", pin_memory=True)
 
 
 @functools.cache

@@ -50,14 +50,16 @@ def _pieces(batch: Batch, signals: Signals) -> Iterator[tuple[Batch, Any]]:
 def _cache_sized(batch: Batch) -> Iterator[Batch]:
     """Pieces of up to CPU_PIECE elements: runs of short tensors, stretches of long ones."""
     piece, size = Batch.empty(batch.options), 0
-    for row in zip(*batch.tensors()[:-2], strict=True):
+    columns = [tensors for tensors in batch.tensors()[:6] if tensors]
+    for row in zip(*columns, strict=True):
         flat = all(x.is_contiguous() for x in row)
         stretches = zip(*(x.view(-1).split(CPU_PIECE) for x in row), strict=True) if flat else [row]
         for stretch in stretches:
             if size + stretch[0].numel() > CPU_PIECE and piece.params:
                 yield piece
                 piece, size = Batch.empty(batch.options), 0
-            for tensors, x in zip(piece.tensors(), stretch, strict=False):
+            lists = (tensors for tensors, given in zip(piece.tensors(), batch.tensors()[:6], strict=False) if given)
+            for tensors, x in zip(lists, stretch, strict=True):
                 tensors.append(x)
             size += stretch[0].numel()
     yield piece
@@ -70,7 +72,7 @@ def _column(values: tuple[Any, ...]) -> Any:
 
 def _update(batch: Batch, s: Any, skip: Tensor | None) -> None:
     """One step; `s` are Scalars, each a number for all tensors or a list with one tensor for each."""
-    _, params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, _, prev_scales, _ = batch
+    params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, _, prev_scales, _, _ = batch.tensors()
     dtype = compute_dtype(params[0].dtype)
     # The previous gradient is the scratch space: a new buffer each step costs more in page faults than in arithmetic.
     g_prev = prev_grads
@@ -91,8 +93,11 @@ def _update(batch: Batch, s: Any, skip: Tensor | None) -> None:
         torch._foreach_mul_(d, s.has_prev)
 
     torch._foreach_lerp_(exp_avgs, g, s.w_m)
-    torch._foreach_lerp_(exp_avg_diffs, d, s.w_v)
+    if exp_avg_diffs:
+        torch._foreach_lerp_(exp_avg_diffs, d, s.w_v)
     torch._foreach_mul_(d, s.lookahead)
+    if not exp_avg_diffs:  # the coupled form: the first average is that of both
+        torch._foreach_add_(exp_avgs, torch._foreach_mul(d, s.w_v))
     torch._foreach_add_(d, g)
     torch._foreach_mul_(d, d)
     torch._foreach_lerp_(exp_avg_sqs, d, s.w_n)
@@ -108,10 +113,12 @@ def _update(batch: Batch, s: Any, skip: Tensor | None) -> None:
         torch._foreach_mul_(theta, s.keep)
     if isinstance(s.step_m, float):
         torch._foreach_addcdiv_(theta, exp_avgs, denom, value=-s.step_m)
-        torch._foreach_addcdiv_(theta, exp_avg_diffs, denom, value=-s.step_v)
+        if exp_avg_diffs:
+            torch._foreach_addcdiv_(theta, exp_avg_diffs, denom, value=-s.step_v)
     else:
         torch._foreach_addcdiv_(theta, torch._foreach_mul(exp_avgs, s.step_m), denom, value=-1)
-        torch._foreach_addcdiv_(theta, torch._foreach_mul(exp_avg_diffs, s.step_v), denom, value=-1)
+        if exp_avg_diffs:
+            torch._foreach_addcdiv_(theta, torch._foreach_mul(exp_avg_diffs, s.step_v), denom, value=-1)
     if not _is_one(s.shrink):
         torch._foreach_mul_(theta, s.shrink)
 

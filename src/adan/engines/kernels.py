@@ -7,17 +7,20 @@ what stays where it is from step to step, one of what moves.
 import triton
 import triton.language as tl
 
-# Columns of the table of what stays.
+# Columns of the table of what stays; 0 where a tensor has no such thing.
 PARAM = tl.constexpr(0)
 EXP_AVG = tl.constexpr(1)
 EXP_AVG_DIFF = tl.constexpr(2)
 EXP_AVG_SQ = tl.constexpr(3)
 STEP = tl.constexpr(4)
 PREV_SCALE = tl.constexpr(5)
-NUMEL = tl.constexpr(6)
-GROUP = tl.constexpr(7)
-START = tl.constexpr(8)  # the first chunk of a tensor, counted from the first tensor of its launch
-NORM_START = tl.constexpr(9)  # the same in chunks of `sum_of_squares`
+EXPONENTS = tl.constexpr(6)
+COMPENSATION = tl.constexpr(7)
+STREAM = tl.constexpr(8)
+NUMEL = tl.constexpr(9)
+GROUP = tl.constexpr(10)
+START = tl.constexpr(11)  # the first chunk of a tensor, counted from the first tensor of its launch
+NORM_START = tl.constexpr(12)  # the same in chunks of `sum_of_squares`
 
 # Columns of the table of what moves; the options of the groups follow.
 GRAD = tl.constexpr(0)
@@ -26,8 +29,22 @@ PREV_GRAD = tl.constexpr(1)
 # Options of a group, fp64.
 OPTIONS = tl.constexpr(13)
 
-# Coefficients of a tensor, fp64; the names are those of `adan.scalars.Scalars`.
+# Coefficients of a tensor, all tensors' in fp64, then all in fp32; the names are those of `adan.scalars.Scalars`.
 COEFS = tl.constexpr(16)
+
+# How a parameter of half precision is rounded.
+NEAREST = tl.constexpr(0)
+STOCHASTIC = tl.constexpr(1)
+KAHAN = tl.constexpr(2)
+
+# `adan.lowbit`: elements that share exponents; shift, base and δ of the codes of m, v, g, and of √n.
+CODES = tl.constexpr(32)
+SIGNED_SHIFT = tl.constexpr(18)
+SIGNED_BASE = tl.constexpr(((127 << 5) - 126) << 18)
+SIGNED_DELTA = tl.constexpr(0.06640625)
+ROOT_SHIFT = tl.constexpr(17)
+ROOT_BASE = tl.constexpr(((127 << 6) - 254) << 17)
+ROOT_DELTA = tl.constexpr(0.064453125)
 
 
 # Integers that are 1 in one model and 292 in another must not be compiled in.
@@ -37,8 +54,7 @@ _NUMBERS = ["rows", "n_partials", "first_row", "end_row", "chunks"]
 @triton.jit(do_not_specialize=_NUMBERS)
 def step_scalars(
     table, moving, coefs, partials, norm, grad_scale, found_inf, rows, n_partials,
-    NORM: tl.constexpr, GRAD_SCALE: tl.constexpr, FOUND_INF: tl.constexpr, CHECK: tl.constexpr,
-    CONSUME: tl.constexpr, LANES: tl.constexpr,
+    NORM: tl.constexpr, GRAD_SCALE: tl.constexpr, FOUND_INF: tl.constexpr, CHECK: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """`adan.scalars.step_scalars`, a lane for each tensor, and the count of its gradients advanced unless we skip.
 
@@ -101,27 +117,47 @@ def step_scalars(
     debias_v = tl.where(bias_correction, 1 - tl.exp(t * log_b2), 1.0)
     debias_n = tl.where(bias_correction, 1 - tl.exp(t * log_b3), 1.0)
 
-    prev_scale = has_prev
-    if CONSUME:
-        scale_at = tl.load(table + PREV_SCALE * rows + row, mask=live, other=0).to(tl.pointer_type(tl.float64))
-        prev_scale = tl.load(scale_at, mask=live, other=1.0)
-        tl.store(scale_at, tl.where(run > 0, c, prev_scale), mask=live)
+    # A consumed gradient is as backward left it: this is what it was multiplied with.
+    scale_at = tl.load(table + PREV_SCALE * rows + row, mask=live, other=0)
+    consumed = scale_at != 0
+    scale_at = scale_at.to(tl.pointer_type(tl.float64))
+    prev_scale = tl.load(scale_at, mask=consumed, other=1.0)
+    tl.store(scale_at, tl.where(run > 0, c, prev_scale), mask=consumed)
 
     out = coefs + row * COEFS
-    tl.store(out + 0, c, mask=live)
-    tl.store(out + 1, prev_scale, mask=live)
-    tl.store(out + 2, has_prev, mask=live)
-    tl.store(out + 3, b2, mask=live)
-    tl.store(out + 4, w_m, mask=live)
-    tl.store(out + 5, w_v, mask=live)
-    tl.store(out + 6, w_n, mask=live)
-    tl.store(out + 7, lr / debias_m, mask=live)
-    tl.store(out + 8, lr * b2 / debias_v, mask=live)
-    tl.store(out + 9, 1 / tl.sqrt(debias_n), mask=live)
-    tl.store(out + 10, eps, mask=live)
-    tl.store(out + 11, tl.where(no_prox, 1 - lr * weight_decay, 1.0), mask=live)
-    tl.store(out + 12, tl.where(no_prox, 1.0, 1 / (1 + lr * weight_decay)), mask=live)
-    tl.store(out + 13, run, mask=live)
+    short = (coefs + rows * COEFS).to(tl.pointer_type(tl.float32), bitcast=True) + row * COEFS
+    put(out, short, 0, c, live)
+    put(out, short, 1, prev_scale, live)
+    put(out, short, 2, has_prev, live)
+    # Where there is no previous gradient the difference is to have no effect.
+    put(out, short, 3, b2 * has_prev, live)
+    put(out, short, 4, w_m, live)
+    put(out, short, 5, w_v * has_prev, live)
+    put(out, short, 6, w_n, live)
+    put(out, short, 7, lr / debias_m, live)
+    put(out, short, 8, lr * b2 / debias_v, live)
+    put(out, short, 9, 1 / tl.sqrt(debias_n), live)
+    put(out, short, 10, eps, live)
+    put(out, short, 11, tl.where(no_prox, 1 - lr * weight_decay, 1.0), live)
+    put(out, short, 12, tl.where(no_prox, 1.0, 1 / (1 + lr * weight_decay)), live)
+    put(out, short, 13, run, live)
+    key = tl.load(table + STREAM * rows + row, mask=live, other=0) + t.to(tl.int64)
+    tl.store(short.to(tl.pointer_type(tl.uint32), bitcast=True) + 14, mix(key.to(tl.uint32)), mask=live)
+
+
+@triton.jit
+def put(out, short, at: tl.constexpr, value, live):
+    tl.store(out + at, value, mask=live)
+    tl.store(short + at, value.to(tl.float32), mask=live)
+
+
+@triton.jit
+def mix(x):
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    return x ^ (x >> 16)
 
 
 @triton.jit
@@ -146,70 +182,211 @@ def address(table, rows, column: tl.constexpr, row, TYPE: tl.constexpr, ALIGNED:
 @triton.jit(do_not_specialize=_NUMBERS)
 def update(
     table, moving, coefs, rows, first_row, end_row,
-    P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, COMPUTE: tl.constexpr,
-    ALIGNED: tl.constexpr, CONSUME: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr,
+    COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One step of CHUNK elements of one tensor. P, G, Q: the types of parameter, gradient and previous gradient."""
+    """One step of CHUNK elements of one tensor. P, G, Q, S: types of parameter, gradient, previous gradient, states."""
     chunk = tl.program_id(0).to(tl.int64)
     starts = table + START * rows
     row = find_row(starts, first_row, end_row, chunk)
     begin = (chunk - tl.load(starts + row)) * CHUNK
     left = tl.load(table + NUMEL * rows + row) - begin
     k = coefs + row * COEFS
+    if COMPUTE == tl.float32:
+        k = (coefs + rows * COEFS).to(tl.pointer_type(tl.float32), bitcast=True) + row * COEFS
+    # Read once: between two blocks the compiler would have to read them again, as a store might have changed them.
+    c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink, run = coefficients(k)
+    key = tl.load((coefs + rows * COEFS).to(tl.pointer_type(tl.uint32), bitcast=True) + row * COEFS + 14)
     p = address(table, rows, PARAM, row, P, ALIGNED) + begin
     g = address(moving, rows, GRAD, row, G, ALIGNED) + begin
-    m = address(table, rows, EXP_AVG, row, COMPUTE, ALIGNED) + begin
-    v = address(table, rows, EXP_AVG_DIFF, row, COMPUTE, ALIGNED) + begin
-    n = address(table, rows, EXP_AVG_SQ, row, COMPUTE, ALIGNED) + begin
+    m = address(table, rows, EXP_AVG, row, S, ALIGNED) + begin
+    v = address(table, rows, EXP_AVG_DIFF, row, S, ALIGNED) + begin
+    n = address(table, rows, EXP_AVG_SQ, row, S, ALIGNED) + begin
     q = address(moving, rows, PREV_GRAD, row, Q, ALIGNED) + begin
+    kept = address(table, rows, COMPENSATION, row, P, ALIGNED) + begin
+    powers = address(table, rows, EXPONENTS, row, tl.int32, False) + begin // CODES
     if left >= CHUNK:
         for i in range(0, CHUNK, BLOCK):
-            update_block(k, p + i, g + i, m + i, v + i, n + i, q + i, BLOCK, False, P, G, COMPUTE, CONSUME, BLOCK)
+            update_block(
+                p + i, g + i, m + i, v + i, n + i, q + i, kept + i, powers + i // CODES,
+                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink, run,
+                key + (begin + i).to(tl.uint32), BLOCK, False, P, G, Q, S, COMPUTE, COUPLED, CONSUME, WEIGHTS, BLOCK,
+            )  # fmt: skip
     else:
         for i in range(0, left.to(tl.int32), BLOCK):
-            update_block(k, p + i, g + i, m + i, v + i, n + i, q + i, left - i, True, P, G, COMPUTE, CONSUME, BLOCK)
+            update_block(
+                p + i, g + i, m + i, v + i, n + i, q + i, kept + i, powers + i // CODES,
+                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink, run,
+                key + (begin + i).to(tl.uint32), left - i, True, P, G, Q, S, COMPUTE, COUPLED, CONSUME, WEIGHTS, BLOCK,
+            )  # fmt: skip
+
+
+@triton.jit
+def coefficients(k):
+    return (
+        tl.load(k), tl.load(k + 1), tl.load(k + 2), tl.load(k + 3), tl.load(k + 4), tl.load(k + 5), tl.load(k + 6),
+        tl.load(k + 7), tl.load(k + 8), tl.load(k + 9), tl.load(k + 10), tl.load(k + 11), tl.load(k + 12),
+        tl.load(k + 13),
+    )  # fmt: skip
 
 
 @triton.jit
 def update_block(
-    k, p, g, m, v, n, q, left, MASKED: tl.constexpr,
-    P: tl.constexpr, G: tl.constexpr, COMPUTE: tl.constexpr, CONSUME: tl.constexpr, BLOCK: tl.constexpr,
+    p, g, m, v, n, q, kept, powers,
+    c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink, run,
+    key, left, MASKED: tl.constexpr,
+    P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr,
+    COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    at = tl.arange(0, BLOCK)
+    block = tl.arange(0, BLOCK // CODES)
+    at = block[:, None] * CODES + tl.arange(0, CODES)[None, :]
     # A whole block takes no mask: one that varies along the block breaks its accesses into single elements.
     inside = at < left if MASKED else None
-    has_prev = tl.load(k + 2) > 0
-    g_prev = tl.zeros((BLOCK,), COMPUTE)
-    if has_prev:  # at the first gradient there may be no buffer yet
-        g_prev = tl.load(q + at, mask=inside).to(COMPUTE)
+    some = block * CODES < left if MASKED else None
+    power = 0
+    if S == tl.uint8:
+        power = fetch(powers + block, some)[:, None]  # one word a block: m, v, n and g, a byte each
 
-    if tl.load(k + 13) > 0:
-        grad = tl.load(g + at, mask=inside).to(COMPUTE)
-        exp_avg = tl.load(m + at, mask=inside)
-        exp_avg_diff = tl.load(v + at, mask=inside)
-        exp_avg_sq = tl.load(n + at, mask=inside)
-        theta = tl.load(p + at, mask=inside).to(COMPUTE)
+    g_prev = tl.zeros((BLOCK // CODES, CODES), COMPUTE)
+    if has_prev > 0:  # at the first gradient there may be no buffer yet
+        g_prev = read(q + at, power >> 24, inside, Q, COMPUTE)
 
-        new = grad * tl.load(k + 0).to(COMPUTE)
-        d = new - g_prev * tl.load(k + 1).to(COMPUTE)
-        d = tl.where(has_prev, d, 0.0)
-        exp_avg += tl.load(k + 4).to(COMPUTE) * (new - exp_avg)
-        exp_avg_diff += tl.load(k + 5).to(COMPUTE) * (d - exp_avg_diff)
-        ahead = new + tl.load(k + 3).to(COMPUTE) * d
-        exp_avg_sq += tl.load(k + 6).to(COMPUTE) * (ahead * ahead - exp_avg_sq)
-        u = tl.load(k + 7).to(COMPUTE) * exp_avg + tl.load(k + 8).to(COMPUTE) * exp_avg_diff
-        root = tl.load(k + 9).to(COMPUTE) * tl.sqrt(exp_avg_sq) + tl.load(k + 10).to(COMPUTE)
-        theta = tl.load(k + 12).to(COMPUTE) * (tl.load(k + 11).to(COMPUTE) * theta - u / root)
+    if run > 0:
+        theta = fetch(p + at, inside).to(COMPUTE)
+        if WEIGHTS == KAHAN:
+            theta += fetch(kept + at, inside).to(COMPUTE)
+        exp_avg = read(m + at, power, inside, S, COMPUTE)
+        exp_avg_sq = read_square(n + at, power >> 16, inside, S, COMPUTE)
+        new = fetch(g + at, inside).to(COMPUTE) * c
+        d = new - g_prev * c_prev
+        exp_avg += w_m * (new - exp_avg)
+        exp_avg_diff = d
+        if COUPLED:
+            exp_avg += lookahead * w_v * d
+            u = step_m * exp_avg
+        else:
+            exp_avg_diff = read(v + at, power >> 8, inside, S, COMPUTE)
+            exp_avg_diff += w_v * (d - exp_avg_diff)
+            u = step_m * exp_avg + step_v * exp_avg_diff
+        ahead = new + lookahead * d
+        exp_avg_sq += w_n * (ahead * ahead - exp_avg_sq)
+        root = tl.sqrt(exp_avg_sq)
+        theta = shrink * (keep * theta - u / (root_n * root + eps))
 
-        tl.store(p + at, theta.to(P), mask=inside)
-        tl.store(m + at, exp_avg, mask=inside)
-        tl.store(v + at, exp_avg_diff, mask=inside)
-        tl.store(n + at, exp_avg_sq, mask=inside)
-        if not CONSUME:
-            tl.store(q + at, new, mask=inside)
+        word = key
+        if S == tl.uint8 or S == tl.bfloat16 or WEIGHTS == STOCHASTIC:
+            word = mix(at.to(tl.uint32) + key)
+        if WEIGHTS == STOCHASTIC:
+            tl.store(p + at, to_bf16(theta, word * 0x9E3779B1), mask=inside)
+        else:
+            tl.store(p + at, theta.to(P), mask=inside)
+        if WEIGHTS == KAHAN:
+            tl.store(kept + at, (theta - theta.to(P).to(COMPUTE)).to(P), mask=inside)
+        if S == tl.uint8:
+            written = write_code(m + at, exp_avg, inside, word)
+            written |= write_root(n + at, root, inside, rotated(word, 16)) << 16
+            written |= write_code(q + at, new, inside, rotated(word, 24)) << 24
+            if not COUPLED:
+                written |= write_code(v + at, exp_avg_diff, inside, rotated(word, 8)) << 8
+            tl.store(powers + block, written, mask=some)
+        else:
+            write(m + at, exp_avg, inside, S, word)
+            if not COUPLED:
+                write(v + at, exp_avg_diff, inside, S, rotated(word, 8))
+            write(n + at, exp_avg_sq, inside, S, rotated(word, 16))
+            if not CONSUME:
+                write(q + at, new, inside, Q, rotated(word, 24))
     else:
         if CONSUME:
             tl.store(g + at, g_prev.to(G), mask=inside)  # this buffer is about to be the previous gradient
+
+
+@triton.jit
+def fetch(at, mask):
+    """A load with zeros where the mask is off; None is no mask."""
+    if mask is None:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask=mask, other=0)
+
+
+@triton.jit
+def rotated(word, by: tl.constexpr):
+    return (word << by) | (word >> (32 - by))
+
+
+@triton.jit
+def read(at, power, inside, TYPE: tl.constexpr, COMPUTE: tl.constexpr):
+    value = fetch(at, inside)
+    if TYPE == tl.uint8:
+        code = value.to(tl.int32)
+        size = (((code & 127) << SIGNED_SHIFT) + SIGNED_BASE).to(tl.float32, bitcast=True) - SIGNED_DELTA
+        scale = (((power & 255) << 23) ^ ((code & 128) << 24)).to(tl.float32, bitcast=True)
+        return size * scale
+    else:
+        return value.to(COMPUTE)
+
+
+@triton.jit
+def read_square(at, power, inside, TYPE: tl.constexpr, COMPUTE: tl.constexpr):
+    value = fetch(at, inside)
+    if TYPE == tl.uint8:
+        code = value.to(tl.int32)
+        root = ((code << ROOT_SHIFT) + ROOT_BASE).to(tl.float32, bitcast=True) - ROOT_DELTA
+        root *= power_of_two(power & 255)
+        return root * root
+    else:
+        return value.to(COMPUTE)
+
+
+@triton.jit
+def power_of_two(exponent):
+    return (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def write(at, value, inside, TYPE: tl.constexpr, word):
+    if TYPE == tl.bfloat16:
+        tl.store(at, to_bf16(value, word), mask=inside)
+    else:
+        tl.store(at, value, mask=inside)
+
+
+@triton.jit
+def write_code(at, value, inside, word):
+    """Store the codes of blocks; returns their exponents."""
+    size = tl.abs(value)
+    power = exponents(size)
+    bits = (size * power_of_two(tl.maximum(254 - power, 0))[:, None] + SIGNED_DELTA).to(tl.int32, bitcast=True)
+    bits += (word & 0x3FFFF).to(tl.int32) - SIGNED_BASE
+    sign = (value.to(tl.int32, bitcast=True) >> 24) & 128
+    tl.store(at, ((bits >> SIGNED_SHIFT) | sign).to(tl.uint8), mask=inside)
+    return power
+
+
+@triton.jit
+def write_root(at, root, inside, word):
+    power = exponents(root)
+    bits = (root * power_of_two(tl.maximum(254 - power, 0))[:, None] + ROOT_DELTA).to(tl.int32, bitcast=True)
+    bits += (word & 0x1FFFF).to(tl.int32) - ROOT_BASE
+    code = bits >> ROOT_SHIFT
+    code = tl.where(root > 0, tl.maximum(code, 1), code)  # a root that became 0 would be divided by
+    tl.store(at, code.to(tl.uint8), mask=inside)
+    return power
+
+
+@triton.jit
+def exponents(size):
+    """Of each block the exponent of a power of two above all its elements, which are not negative; 255: not finite."""
+    power = (tl.max(size.to(tl.int32, bitcast=True), 1) >> 23) + 1
+    return tl.where(power >= 254, 255, power)
+
+
+@triton.jit
+def to_bf16(x, word):
+    rounded = tl.where(x == x, (x.to(tl.uint32, bitcast=True) + (word & 0xFFFF)) >> 16, 0x7FC0)
+    return rounded.to(tl.uint16).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit(do_not_specialize=_NUMBERS)

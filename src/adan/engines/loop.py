@@ -5,6 +5,8 @@ New values are computed out of place and copied in at the end, so autograd can d
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,8 +16,8 @@ from adan.scalars import Options, Signals, next_count, step_scalars
 
 def update(batches: list[Batch], signals: Signals) -> None:
     for batch in batches:
-        rows = zip(*(tensors for tensors in batch.tensors() if tensors), strict=True)
-        for row in rows:
+        columns: Any = (tensors or [None] * len(batch.params) for tensors in batch.tensors()[:8])
+        for row in zip(*columns, strict=True):
             _update(batch.options, signals, *row)
 
 
@@ -25,11 +27,11 @@ def _update(
     p: Tensor,
     grad: Tensor,
     exp_avg: Tensor,
-    exp_avg_diff: Tensor,
+    exp_avg_diff: Tensor | None,
     exp_avg_sq: Tensor,
     prev_grad: Tensor,
     step: Tensor,
-    prev_scale: Tensor | None = None,
+    prev_scale: Tensor | None,
 ) -> None:
     dtype = compute_dtype(p.dtype)
     s = step_scalars(options, signals, next_count(step, dtype))
@@ -42,15 +44,18 @@ def _update(
     d = s.has_prev * (g - g_prev)
 
     m = exp_avg + s.w_m * (g - exp_avg)
-    v = exp_avg_diff + s.w_v * (d - exp_avg_diff)
     n = exp_avg_sq + s.w_n * ((g + s.lookahead * d) ** 2 - exp_avg_sq)
-
-    u = s.step_m * m + s.step_v * v
+    if exp_avg_diff is None:  # the coupled form: m is the average of both
+        m = m + s.lookahead * s.w_v * d
+        u = s.step_m * m
+    else:
+        v = exp_avg_diff + s.w_v * (d - exp_avg_diff)
+        u = s.step_m * m + s.step_v * v
+        exp_avg_diff.copy_(v)
     theta = s.shrink * (s.keep * p.to(dtype) - u / (s.root_n * n.sqrt() + s.eps))
 
     p.copy_(theta)
     exp_avg.copy_(m)
-    exp_avg_diff.copy_(v)
     exp_avg_sq.copy_(n)
     step += 1 if signals.skip is None else 1 - signals.skip
     if prev_scale is None:

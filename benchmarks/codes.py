@@ -1,0 +1,191 @@
+"""Which 8-bit codes keep Adan's states best: the error they put into the update, along a real training run.
+
+A model is trained with fp32 states; beside it, states in every candidate code are fed the same gradients. The error is
+‖Δ − Δ₃₂‖ / ‖Δ₃₂‖ of the update Δ = (m̂ + b2·v̂) / (√n̂ + ε), over all tensors of at least 4,096 elements, in the second
+half of the run. Writes results/codes.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import ROOT, environment
+from torch import Tensor
+
+from adan_bench.registry import get_workload
+from adan_bench.spec import Context
+
+Code = Callable[
+    [Tensor, Tensor], Tensor
+]  #: values of shape (blocks, size of a block), uniform draws → what is read back
+
+
+def floored(bits: int, codes: int) -> Code:
+    """|x| + δ as a short float with `bits` of mantissa, blocks scaled by powers of two; near zero steps are even."""
+    shift = 23 - bits
+    base = (127 << bits) - (codes - 1)  # the code of 1 is the last but one: |x| + δ may be a little more
+    delta = torch.tensor(base << shift, dtype=torch.int32).view(torch.float32).item()
+
+    def code(x: Tensor, draw: Tensor) -> Tensor:
+        exponent = x.abs().amax(1, keepdim=True).frexp().exponent
+        z = torch.ldexp(x.abs(), -exponent) + delta
+        word = z.view(torch.int32) + (draw * 2**shift).to(torch.int32)
+        z = (word >> shift << shift).view(torch.float32)
+        return torch.copysign(torch.ldexp(z - delta, exponent), x)
+
+    return code
+
+
+def table(values: Tensor) -> Code:
+    """Any sorted list of non-negative values, the largest 1."""
+
+    def code(x: Tensor, draw: Tensor) -> Tensor:
+        scale = x.abs().amax(1, keepdim=True).clamp(min=1e-38)
+        y = x.abs() / scale
+        above = torch.searchsorted(values, y.contiguous()).clamp(1, len(values) - 1)
+        low, high = values[above - 1], values[above]
+        y = torch.where(draw < (y - low) / (high - low), high, low)
+        return torch.copysign(y * scale, x)
+
+    return code
+
+
+def nearest(code: Code) -> Code:
+    return lambda x, draw: code(x, torch.full_like(draw, 0.5))
+
+
+def rooted(code: Code) -> Code:
+    return lambda x, draw: code(x.sqrt(), draw).square()
+
+
+def dynamic(codes: int) -> Tensor:
+    """Dynamic exponent: each leading zero of the code is a decade, the bits after it a linear fraction of it."""
+    values = [0.0]
+    for bits in range(codes.bit_length()):
+        fractions = torch.linspace(0.1, 1, 2**bits + 1)
+        means = (fractions[:-1] + fractions[1:]) / 2
+        values += (means * 10.0 ** (bits - codes.bit_length() + 1)).tolist()
+    return torch.tensor([*sorted(values)[:codes], 1.0])
+
+
+def e4m3() -> Tensor:
+    values = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    return values / values.max()
+
+
+SIGNED = {
+    "E4M3": table(e4m3()),
+    "linear int8": table(torch.linspace(0, 1, 128)),
+    "softsign int8": table(torch.linspace(0, 1, 128) / (2 - torch.linspace(0, 1, 128))),
+    "dynamic exponent": table(dynamic(127)),
+    "floored, 3 bits": floored(3, 127),
+    "floored, 4 bits": floored(4, 127),
+    "floored, 5 bits": floored(5, 127),
+}
+UNSIGNED = {
+    "√n, E4M3": rooted(table(e4m3())),
+    "√n, linear": rooted(table(torch.linspace(0, 1, 256))),
+    "√n, dynamic exponent": rooted(table(dynamic(255))),
+    "√n, floored, 4 bits": rooted(floored(4, 255)),
+    "√n, floored, 5 bits": rooted(floored(5, 255)),
+    "√n, floored, 6 bits": rooted(floored(6, 255)),
+    "n, floored, 3 bits": floored(3, 255),
+    "n, floored, 4 bits": floored(4, 255),
+    "n, floored, 5 bits": floored(5, 255),
+}
+EXACT: Code = lambda x, draw: x  # noqa: E731
+
+
+class Shadow:
+    """Adan's states in given codes, beside a run that does not see them."""
+
+    def __init__(self, betas: tuple[float, float, float], block: int, m: Code, v: Code, n: Code, q: Code) -> None:
+        self.betas, self.block, self.codes, self.state = betas, block, (m, v, n, q), None
+        self.generator = torch.Generator().manual_seed(0)
+
+    def update(self, g: Tensor, t: int) -> Tensor:
+        b1, b2, b3 = self.betas
+        m, v, n, q = self.state or (torch.zeros_like(g),) * 3 + (g,)
+        d = g - q
+        m, v, n = m + (1 - b1) * (g - m), v + (1 - b2) * (d - v), n + (1 - b3) * ((g + b2 * d) ** 2 - n)
+        u = m / (1 - b1**t) + b2 * v / (1 - b2**t)
+        draws = torch.rand((4, *g.shape), generator=self.generator)
+        self.state = tuple(
+            code(x.view(-1, self.block), r.view(-1, self.block)).flatten()
+            for code, x, r in zip(self.codes, (m, v, n, g), draws, strict=True)
+        )
+        return u / ((n / (1 - b3**t)).sqrt() + 1e-8)
+
+
+def gradients(
+    name: str, steps: int, data: Path | None, betas: tuple[float, float, float], lr: float
+) -> Iterator[Tensor]:
+    from adan import Adan
+
+    torch.manual_seed(0)
+    workload = get_workload(name)
+    task = workload.build(Context(0, workload.batch_size, data))
+    opt = Adan(task.model.parameters(), lr=lr, betas=betas, weight_decay=0.02)
+    for k in range(steps):
+        task.loss(task.model, task.batches(k)).backward()
+        yield torch.cat(
+            [
+                p.grad[: p.numel() // 128 * 128 // p[0].numel()].flatten()
+                for p in task.model.parameters()
+                if p.numel() >= 4096
+            ]
+        )
+        opt.step()
+        opt.zero_grad()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--data", type=Path)
+    args = parser.parse_args()
+    candidates: dict[str, tuple[Any, ...]] = {}
+    for block in (32, 128):
+        for name, code in SIGNED.items():
+            candidates[f"m: {name}, {block}"] = (block, code, EXACT, EXACT, EXACT)
+            candidates[f"v: {name}, {block}"] = (block, EXACT, code, EXACT, EXACT)
+            candidates[f"g: {name}, {block}"] = (block, EXACT, EXACT, EXACT, code)
+        for name, code in UNSIGNED.items():
+            candidates[f"n: {name}, {block}"] = (block, EXACT, EXACT, code, EXACT)
+        for name, root in (
+            ("E4M3", "√n, E4M3"),
+            ("floored, 4 bits", "√n, floored, 5 bits"),
+            ("floored, 5 bits", "√n, floored, 6 bits"),
+        ):
+            codes = (SIGNED[name], SIGNED[name], UNSIGNED[root], SIGNED[name])
+            candidates[f"all: {name}; {root}, {block}"] = (block, *codes)
+            candidates[f"all, to nearest: {name}; {root}, {block}"] = (block, *map(nearest, codes))
+    errors: dict[str, dict[str, float]] = {name: {} for name in candidates}
+    for workload, lr in (("digits-vit", 3e-3), ("pycode-gpt2", 5e-3)):
+        for betas in ((0.9, 0.92, 0.99), (0.98, 0.92, 0.99)):
+            shadows = {name: Shadow(betas, *codes) for name, codes in candidates.items()}
+            exact = Shadow(betas, 1, EXACT, EXACT, EXACT, EXACT)
+            sums: dict[str, list[float]] = {name: [] for name in candidates}
+            for t, g in enumerate(gradients(workload, args.steps, args.data, betas, lr), 1):
+                truth = exact.update(g, t)
+                for name, shadow in shadows.items():
+                    delta = shadow.update(g, t)
+                    if t > args.steps // 2:
+                        sums[name].append(((delta - truth).norm() / truth.norm()).item())
+            for name, values in sums.items():
+                errors[name][f"{workload}, b1 = {betas[0]}"] = statistics.mean(values)
+    for name, row in sorted(errors.items(), key=lambda item: (item[0].split(":")[0], math.prod(item[1].values()))):
+        print(f"{name:45s}", *(f"{value:8.4f}" for value in row.values()))
+    record = {"environment": environment(), "steps": args.steps, "seed": 0, "errors": errors}
+    (ROOT / "results" / "codes.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
