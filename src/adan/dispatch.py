@@ -84,7 +84,7 @@ Part: TypeAlias = tuple[Place, list[int], Batch]
 
 
 def _parts(group: Mapping[str, Any], batch: Batch) -> list[tuple[Place, Batch]]:
-    """A batch cut into pieces of one place and one kind of state; cutting 161 parameters takes longer than launching."""
+    """A batch cut into pieces of one place and one kind of state; to cut 161 parameters takes longer than to launch."""
     parts: list[Part] | None = batch.cache.get("parts")
     if parts is None or torch.compiler.is_compiling():
         optional = [tensors for tensors in (batch.prev_scales, batch.exponents, batch.compensations) if tensors]

@@ -44,9 +44,7 @@ class Kept(NamedTuple):
     addresses: list[int]  #: `p.data = …` gives a parameter other memory, maybe of another type or layout
     states: list[dict[str, Tensor]]  #: of all groups
     entries: list[dict[str, Tensor]]  #: of the batch
-    lasting: list[
-        itemgetter[str]
-    ]  #: of each entry what stays the same tensor; a consumed gradient is another each time
+    lasting: list[itemgetter[Any]]  #: of each entry what stays the same tensor; a consumed gradient does not
     values: list[Tensor]
 
     @classmethod

@@ -142,9 +142,9 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form) -> dict[str,
     values = plain(state)
     if form.coupled is None and "exp_avg_diff" not in values:
         raise RuntimeError(
-            f"the state of a parameter of shape {tuple(param.shape)} is of the coupled form, chosen by betas[0] == betas[1]"
-            ": its one average cannot be parted for other betas; set equal ones again, or call restart() after "
-            "deleting the state"
+            f"the state of a parameter of shape {tuple(param.shape)} was kept in the coupled form, as betas[0] was "
+            "betas[1]: its one average cannot be parted for other betas; set equal ones again, or start anew by "
+            "optimizer.state.clear()"
         )
     if form.coupled is not None and "exp_avg_diff" in values:
         values["exp_avg"] = values["exp_avg"] + form.coupled * values.pop("exp_avg_diff")
