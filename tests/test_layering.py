@@ -23,6 +23,7 @@ LAYERS = [
         "adan.grad_norm",
         "adan.validation",
     ],
+    ["adan.sharding"],
     ["adan.batch"],
     ["adan.scalars"],
     ["adan.parameter_groups", "adan.suggestion"],

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 
-from adan import dispatch, states, validation
+from adan import dispatch, sharding, states, validation
 from adan.batch import Batch
+from adan.grad_norm import measure_together
 from adan.scalars import Options, Signals
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
@@ -29,6 +30,7 @@ class Kept(NamedTuple):
     """
 
     batch: Batch
+    params: list[Tensor]  #: of which the batch holds the local parts
     flags: list[object]
     has_grad: list[bool]
     addresses: list[int]  #: `p.data = …` gives a parameter other memory, maybe of another type or layout
@@ -37,11 +39,13 @@ class Kept(NamedTuple):
     values: list[Tensor]
 
     @classmethod
-    def of(cls, batch: Batch, group: Mapping[str, Any], state: Mapping[Tensor, dict[str, Tensor]]) -> Kept:
-        flags, entries = [group[name] for name in _FLAGS], [state[p] for p in batch.params]
+    def of(
+        cls, batch: Batch, params: list[Tensor], group: Mapping[str, Any], state: Mapping[Tensor, dict[str, Tensor]]
+    ) -> Kept:
+        flags, entries = [group[name] for name in _FLAGS], [state[p] for p in params]
         has_grad = [p.grad is not None for p in group["params"]]
         addresses, lasting = list(map(Tensor.data_ptr, batch.params)), list(cls._lasting(batch, entries))
-        return cls(batch, flags, has_grad, addresses, list(state.values()), entries, lasting)
+        return cls(batch, params, flags, has_grad, addresses, list(state.values()), entries, lasting)
 
     @staticmethod
     def _lasting(batch: Batch, entries: list[dict[str, Tensor]]) -> Iterator[Tensor]:
@@ -51,6 +55,9 @@ class Kept(NamedTuple):
         # A consumed gradient is another tensor each time.
         return (value for entry in entries for name, value in entry.items() if name != "prev_grad")
 
+    def _local_params(self) -> Iterable[Tensor]:
+        return map(sharding.local, self.params) if sharding.any_spread(self.params) else self.params
+
     def holds(
         self, group: Mapping[str, Any], grads: list[Tensor | None], state: Mapping[Tensor, dict[str, Tensor]]
     ) -> bool:
@@ -59,8 +66,8 @@ class Kept(NamedTuple):
             and [grad is not None for grad in grads] == self.has_grad
             and len(state) == len(self.states)
             and all(map(is_, state.values(), self.states))
-            and all(map(is_, compress(group["params"], self.has_grad), self.batch.params))
-            and list(map(Tensor.data_ptr, self.batch.params)) == self.addresses
+            and all(map(is_, compress(group["params"], self.has_grad), self.params))
+            and list(map(Tensor.data_ptr, self._local_params())) == self.addresses
             and all(map(is_, self._lasting(self.batch, self.entries), self.values))
         )
 
@@ -100,6 +107,9 @@ class Adan(Optimizer):
         consume_grad: keep the gradient's own buffer as the previous gradient and set ``p.grad = None``: no copy of the
             gradient is written. Read gradients before the step, not after it.
         skip_nonfinite: a step in which any gradient is inf or NaN changes nothing at all; decided on the device.
+        norm_group: where each process optimizes other parameters, as under ``ZeroRedundancyOptimizer``: the process
+            group, its ``group_name`` or "world", over which the norm is taken and skipping is decided. DTensors need
+            none: they know over which processes they are spread.
 
     Gradients are read, never written to, unless consumed. States are fp32 for parameters of half precision.
 
@@ -136,6 +146,7 @@ class Adan(Optimizer):
         differentiable: bool = False,
         consume_grad: bool = False,
         skip_nonfinite: bool = False,
+        norm_group: Any = None,
     ) -> None:
         if isinstance(params, (Tensor, torch.nn.Module)):
             raise TypeError(
@@ -162,11 +173,16 @@ class Adan(Optimizer):
         }
         validation.check_options(defaults, "Adan")
         self._kept: dict[int, Kept] = {}
+        self._norm_group = sharding.group_name(norm_group)
         super().__init__(params, defaults)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_norm_group": self._norm_group}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._kept = {}
+        self.__dict__.setdefault("_norm_group", None)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"
@@ -182,6 +198,12 @@ class Adan(Optimizer):
         for name in ("differentiable", "skip_nonfinite"):
             if group[name] != self.defaults[name]:
                 raise ValueError(f"{where}: {name} holds for the whole step; pass it to Adan(...), not to a group")
+        # ZeroRedundancyOptimizer puts every option into the groups as well, and the groups into its state dict.
+        if group.pop("norm_group", self._norm_group) != self._norm_group:
+            raise ValueError(
+                f"{where}: norm_group={param_group['norm_group']!r} holds for the whole step; pass it to Adan(...), "
+                "and through ZeroRedundancyOptimizer as 'world' or as the group's group_name"
+            )
         super().add_param_group(group)
 
     def __repr__(self) -> str:
@@ -202,42 +224,57 @@ class Adan(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update every parameter that has a gradient; the others keep their state and their count."""
         validation.refuse_tracing(self.param_groups)
+        spread = self._norm_group is not None or sharding.any_spread(states.parameters(self.param_groups))
+        if spread and torch.compiler.is_compiling():
+            raise NotImplementedError("a step that is shared by several processes cannot be traced")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
 
+        fresh = self._is_fresh()
         groups = []
         for i, group in enumerate(self.param_groups):
             batch = self._batch(i, group)
             if batch.params:
                 groups.append((group, batch))
+        signals = Signals(
+            grad_scale=getattr(self, "grad_scale", None),
+            skip=getattr(self, "found_inf", None),
+            check_finite=self.defaults["skip_nonfinite"],
+        )
+        if spread or fresh:  # also without gradients: the other processes wait for this one
+            signals = measure_together(self.param_groups, groups, signals, self._norm_group, fresh)
         if groups:
-            signals = Signals(
-                grad_scale=getattr(self, "grad_scale", None),
-                skip=getattr(self, "found_inf", None),
-                check_finite=self.defaults["skip_nonfinite"],
-            )
             dispatch.update(groups, signals)
             for group, _ in groups:
                 if group["consume_grad"]:
                     self._consume_grads(group["params"])
         return loss
 
+    def _is_fresh(self) -> bool:
+        """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` has states made by such."""
+        if torch.compiler.is_compiling():
+            return False
+        return not self.state and all(Options.of(group).lr == 0.0 for group in self.param_groups)
+
     def _batch(self, index: int, group: dict[str, Any]) -> Batch:
         """The parameters of a group that have gradients, with their states; the last step's batch if it still holds."""
         kept = self._kept.get(index)
         grads = [p.grad for p in group["params"]]
         if kept is not None and not torch.compiler.is_compiling() and kept.holds(group, grads, self.state):
-            grads = self._checked(group, kept.batch.params, [grad for grad in grads if grad is not None])
+            grads = self._checked(group, kept.params, [grad for grad in grads if grad is not None])
             batch = kept.batch._replace(options=Options.of(group), grads=grads)
-            return batch._replace(prev_grads=[e["prev_grad"] for e in kept.entries]) if batch.prev_scales else batch
+            if batch.prev_scales:
+                batch = batch._replace(prev_grads=[sharding.local(entry["prev_grad"]) for entry in kept.entries])
+            return batch
 
         batch = Batch.empty(Options.of(group))
         self._init_group(group, *batch.tensors())
+        params, batch = batch.params, sharding.localised(batch)
         real = batch.as_real()
         if real is batch and all(map(dispatch.is_plain, batch.params)):
-            self._kept[index] = Kept.of(batch, group, self.state)
+            self._kept[index] = Kept.of(batch, params, group, self.state)
         return real
 
     def _init_group(
@@ -276,11 +313,14 @@ class Adan(Optimizer):
     def _checked(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         if set(map(_LAYOUT, grads)) - {torch.strided}:
             raise validation.sparse_gradient(self.param_groups, group)
+        if sharding.any_spread(params):
+            grads = sharding.local_grads(params, grads)
         if any(map(Tensor.is_neg, grads)):
             grads = [grad.resolve_neg() for grad in grads]
         if group["consume_grad"]:
             for i, p in enumerate(params):
-                grads[i] = p.grad = states.owned(grads[i], p, self.state[p].get("prev_grad"))
+                grads[i] = states.owned(grads[i], p, self.state[p].get("prev_grad"))
+                p.grad = sharding.like(p, grads[i])
         return grads
 
     def _consume_grads(self, params: list[Tensor]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adan import sharding
 from adan.batch import compute_dtype, laid_out_as
 from adan.validation import check_options, describe
 
@@ -16,7 +17,7 @@ from adan.validation import check_options, describe
 NAMES = ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad")
 
 #: How a step is run is a choice of the program at hand, not part of what was learned: never taken from a checkpoint.
-OWN_OPTIONS = ("foreach", "fused", "consume_grad", "capturable", "differentiable", "skip_nonfinite")
+OWN_OPTIONS = ("foreach", "fused", "consume_grad", "capturable", "differentiable", "skip_nonfinite", "norm_group")
 
 
 def state_dtype(param: Tensor) -> torch.dtype:
@@ -30,7 +31,8 @@ def new_state(param: Tensor, counter_device: torch.device | str, consume_grad: b
         state[name] = torch.zeros_like(param, dtype=state_dtype(param), memory_format=torch.preserve_format)
     if consume_grad:
         # The first gradient's buffer will take this place: one number is enough until then.
-        state["prev_grad"] = torch.zeros((), dtype=param.dtype, device=param.device).expand(param.shape)
+        nothing = torch.zeros((), dtype=param.dtype, device=param.device)
+        state["prev_grad"] = sharding.like(param, nothing.expand(sharding.local(param).shape))
         state["prev_scale"] = torch.ones((), dtype=torch.float64, device=counter_device)
     return state
 
@@ -59,13 +61,13 @@ def fit(state: dict[str, Tensor], param: Tensor, counter_device: torch.device | 
 def owned(grad: Tensor, param: Tensor, prev_grad: Tensor | None) -> Tensor:
     """A gradient that may be kept: alone in its memory, where no other view writes, and laid out as its parameter."""
     grad = grad.detach()
-    if prev_grad is not None and grad.numel() and grad.data_ptr() == prev_grad.data_ptr():
+    if prev_grad is not None and grad.numel() and grad.data_ptr() == sharding.local(prev_grad).data_ptr():
         raise RuntimeError(
             f"consume_grad=True keeps the gradient of a parameter of shape {tuple(param.shape)}, and the next one was "
             "written over it: give every step a gradient of its own, or leave consume_grad at False"
         )
     alone = grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
-    return laid_out_as(param, grad if alone else grad.clone(), grad.dtype)
+    return laid_out_as(sharding.local(param), grad if alone else grad.clone(), grad.dtype)
 
 
 def adopt(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
@@ -111,6 +113,11 @@ def _adopt_state(state: Mapping[str, Any], group: Mapping[str, Any], param: Tens
     for key in NAMES:
         if values[key].shape != param.shape:
             raise ValueError(f"{key} of {name} has shape {tuple(values[key].shape)} in this state dict")
+        if sharding.is_spread(param) and not sharding.is_spread(values[key]):
+            raise ValueError(
+                f"{key} of {name} is a whole tensor in this state dict, and the parameter is a DTensor: load with "
+                "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
+            )
     return {key: torch.as_tensor(values[key]) for key in ("step", *NAMES, "prev_scale") if key in values}
 
 
