@@ -35,7 +35,7 @@ def measure_together(
 ) -> Signals:
     """The same where parameters are spread over processes, all of which must come here, with gradients or without.
 
-    What is to be known is a sum of three numbers over every mesh that holds a parameter, then over `norm_group`.
+    Three numbers are summed over the meshes that hold parameters, then over `norm_group`.
     `fresh`: the step is skipped as well if all gradients are zero.
     """
     clips = any(group["max_grad_norm"] > 0 for group in param_groups)
@@ -43,20 +43,24 @@ def measure_together(
     if not clips and not skips:
         return signals
     params = [p for group in param_groups for p in group["params"]]
-    parts: dict[sharding.Share | None, list[Tensor]] = {None: [], **{sharding.share(p): [] for p in params}}
+    parts: dict[sharding.Share, list[Tensor]] = {(None, 1): [], **{sharding.share(p): [] for p in params}}
     for group, batch in groups:
         for p, grad in zip((p for p in group["params"] if p.grad is not None), batch.grads, strict=True):
             parts[sharding.share(p)].append(grad)
 
+    # What is not spread over a mesh is the same everywhere on it. So all can be summed with what is spread over the
+    # largest mesh, by one message: a sum in n parts on N processes counts n / N times on each.
+    largest = max((mesh for mesh, _ in parts if mesh is not None), key=lambda mesh: mesh.size(), default=None)
     # A process without a parameter must still bring its zeros to where the others have theirs.
     device = params[0].device if params else torch.device("cuda" if torch.cuda.is_available() else "cpu")
     by_mesh: dict[Any, Tensor] = {}
-    for share, grads in parts.items():
-        mesh, weight = share or (None, 1.0)
-        by_mesh[mesh] = by_mesh.get(mesh, 0.0) + weight * _sums(grads, clips, skips, device)
-    total = by_mesh.pop(None)
-    for mesh, sums in by_mesh.items():
-        total = total + sharding.sum_over_mesh(sums, mesh).to(device)
+    for (mesh, n), grads in parts.items():
+        over = largest if mesh is None or sharding.covers(largest, mesh) else mesh
+        sums = _sums(grads, clips, skips, device) * (n / over.size() if over is not None else 1.0)
+        by_mesh[over] = by_mesh[over] + sums if over in by_mesh else sums
+    total = by_mesh.pop(None, torch.zeros(()))
+    for mesh, sums in sorted(by_mesh.items(), key=lambda item: item[0].size()):
+        total = sharding.sum_over_mesh(sums + total.to(device) / mesh.size(), mesh)
     if norm_group is not None:
         total = sharding.sum_over_group(total, norm_group)
 
@@ -79,9 +83,7 @@ def _sums(grads: list[Tensor], clips: bool, skips: bool, device: torch.device) -
     if skips:
         largest = global_norm(grads, math.inf)
         not_finite, not_zero = torch.isfinite(largest).logical_not(), largest != 0
-    return torch.stack(
-        [x.to(device, dtype, non_blocking=device.type != "cpu") for x in (squares, not_finite, not_zero)]
-    )
+    return torch.stack([x.to(device, dtype) for x in (squares, not_finite, not_zero)])
 
 
 def _skip_if(bad: Tensor, signals: Signals) -> Signals:

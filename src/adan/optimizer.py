@@ -198,6 +198,8 @@ class Adan(Optimizer):
         for name in ("differentiable", "skip_nonfinite"):
             if group[name] != self.defaults[name]:
                 raise ValueError(f"{where}: {name} holds for the whole step; pass it to Adan(...), not to a group")
+        if group["differentiable"] and any(map(sharding.is_spread, params)):
+            raise ValueError(f"{where}: differentiable=True is for plain tensors, and a parameter is a DTensor")
         # ZeroRedundancyOptimizer puts every option into the groups as well, and the groups into its state dict.
         if group.pop("norm_group", self._norm_group) != self._norm_group:
             raise ValueError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
@@ -15,9 +16,8 @@ from torch import Tensor
 
 from adan.batch import Batch
 
-#: A mesh of processes, and which part of itself a tensor's sum adds to the sum over the whole mesh: 1 where every
-#: process holds another part, 1/r where r processes hold the same.
-Share: TypeAlias = tuple[Any, float]
+#: A mesh of processes, and into how many parts a tensor is cut on it: if fewer than processes, some hold the same.
+Share: TypeAlias = tuple[Any, int]
 
 
 def is_spread(param: Tensor) -> bool:
@@ -65,21 +65,26 @@ def localised(batch: Batch) -> Batch:
     return Batch.of(batch.options, *(list(map(local, tensors)) for tensors in batch.tensors()))
 
 
-def share(param: Any) -> Share | None:
-    """Over which mesh sums of a parameter's parts must be added up; None for a plain tensor."""
-    if not is_spread(param):
-        return None
-    mesh = param.device_mesh
-    parts = math.prod(mesh.size(i) for i, placed in enumerate(param.placements) if not placed.is_replicate())
-    return mesh, parts / mesh.size()
+def share(param: Any) -> Share:
+    """Over which mesh a parameter is spread, and in how many parts; a tensor that is whole here, over none."""
+    if not is_spread(param) or param.device_mesh.get_coordinate() is None:  # this process is not in the mesh
+        return None, 1
+    sizes, placements = param.device_mesh.shape, param.placements
+    return param.device_mesh, math.prod(
+        size for size, placed in zip(sizes, placements, strict=True) if not placed.is_replicate()
+    )
+
+
+@cache
+def covers(mesh: Any, other: Any) -> bool:
+    """Whether all processes of another mesh are in this one."""
+    return set(other.mesh.flatten().tolist()) <= set(mesh.mesh.flatten().tolist())
 
 
 def sum_over_mesh(sums: Tensor, mesh: Any) -> Tensor:
     """By one all-reduce, where one group spans the mesh; else by one for each of its dimensions."""
     from torch import distributed
 
-    if mesh.get_coordinate() is None:  # this process is not in the mesh
-        return sums
     sums = sums.to(mesh.device_type, non_blocking=mesh.device_type != "cpu")
     spans_world = mesh.ndim > 1 and mesh.size() == distributed.get_world_size()
     for group in [distributed.group.WORLD] if spans_world else mesh.get_all_groups():
