@@ -87,7 +87,6 @@ class Sharded:
     """The model and its optimizer, spread by a strategy."""
 
     def __init__(self, strategy, seed=0, **options):
-        self.strategy = strategy
         self.net, self.part, self.parts = STRATEGIES[strategy](model(seed))
         options = {**OPTIONS, **options}
         if strategy == "zero":
@@ -120,15 +119,15 @@ class Sharded:
 class Single(Sharded):
     """The same in one process, on the whole batch."""
 
-    def __init__(self, **options):
-        self.net, self.part, self.parts = model(), 0, 1
+    def __init__(self, seed=0, **options):
+        self.net, self.part, self.parts = model(seed), 0, 1
         self.opt = self.adan = Adan(self.net.parameters(), **{**OPTIONS, **options})
 
 
 def assert_same(params, expected, tolerance=1e-6):
     for p, q in zip(params, expected, strict=True):
-        error = (p - q).abs().max() / q.abs().max()
-        assert error <= tolerance, f"{error:.2e} off, of shape {tuple(p.shape)}"
+        error, size = (p - q).abs().max(), q.abs().max()
+        assert error <= tolerance * size, f"{error:.2e} off, of {size:.2e}, of shape {tuple(p.shape)}"
 
 
 def assert_replicas_are_identical(sharded):
