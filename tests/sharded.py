@@ -83,6 +83,12 @@ def fsdp_tp(net):
 STRATEGIES = {"ddp": ddp, "zero": ddp, "fsdp": fsdp, "hsdp": hsdp, "tp": tp, "fsdp_tp": fsdp_tp}
 
 
+def zero_redundancy(params, **options):
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of torch.jit when it is imported
+
+    return ZeroRedundancyOptimizer(params, Adan, norm_group="world", **options)
+
+
 class Sharded:
     """The model and its optimizer, spread by a strategy."""
 
@@ -90,9 +96,7 @@ class Sharded:
         self.net, self.part, self.parts = STRATEGIES[strategy](model(seed))
         options = {**OPTIONS, **options}
         if strategy == "zero":
-            from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of torch.jit when it is imported
-
-            self.opt = ZeroRedundancyOptimizer(self.net.parameters(), Adan, norm_group="world", **options)
+            self.opt = zero_redundancy(self.net.parameters(), **options)
         else:
             self.opt = Adan(self.net.parameters(), **options)
         self.adan = getattr(self.opt, "optim", self.opt)

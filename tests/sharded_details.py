@@ -3,18 +3,27 @@
 import copy
 import io
 import pickle
+import runpy
+from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from sharded import OPTIONS, Sharded, Single, assert_same, everything, own_params, skips_together
+from sharded import OPTIONS, Sharded, Single, assert_same, everything, own_params, skips_together, zero_redundancy
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import adan
 from adan import Adan
+
+SCALING = Path(__file__).parents[1] / "benchmarks" / "scaling.py"
 
 
 def spread(values, placement, mesh=None):
@@ -36,6 +45,47 @@ def counts_collectives(strategy, options, expected):
         sharded.backward(i)
         counted = collectives(sharded.adan.step)
         assert counted == expected, counted
+
+
+class Traffic(TorchDispatchMode):
+    """Bytes of the whole tensors that collectives of each kind were called with."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "c10d":
+            tensors = [x for x in tree_leaves(args) if isinstance(x, torch.Tensor)]
+            # A gather or a scatter names the whole and this process's part of it.
+            self.bytes[str(func).split(".")[1]] += max(x.numel() * x.element_size() for x in tensors)
+        return func(*args, **(kwargs or {}))
+
+
+def moves_what_the_table_says(strategy):
+    """Bytes held and sent, as `benchmarks/scaling.py` has them."""
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    n = sum(p.numel() for p in net.parameters())
+    expected = runpy.run_path(str(SCALING))[strategy](n, 2)
+    if strategy == "fsdp":
+        for part in net:
+            fully_shard(part, mesh=init_device_mesh("cpu", (2,)), reshard_after_forward=True)
+    else:
+        net = DistributedDataParallel(net)
+    opt = Adan(net.parameters()) if strategy != "zero" else zero_redundancy(net.parameters(), lr=1e-3)
+    for _ in range(3):  # DDP settles its buckets in the first
+        opt.zero_grad()
+        with Traffic() as traffic:
+            net(torch.ones(4, 8)).square().mean().backward()
+            opt.step()
+    own = getattr(opt, "optim", opt)
+    held = sum(adan.sharding.local(x).numel() * 4 for p in net.parameters() for x in (p, p.grad))
+    states = [x for state in own.state.values() for name, x in state.items() if name != "step"]
+    held += sum(adan.sharding.local(x).numel() * 4 for x in states)
+    assert held == expected.held, held
+    rounds = {"_allgather_base_": 1, "_reduce_scatter_base_": 1, "allreduce_": 2, "broadcast_": 1}
+    sent = sum(rounds[kind] * size / 2 for kind, size in traffic.bytes.items())
+    assert sent == expected.sent, traffic.bytes
 
 
 def consumes_gradients(engine, **options):
@@ -226,6 +276,7 @@ CASES = {
             ("zero", BOTH, ONE),
         )
     },
+    **{f"traffic of {name}": partial(moves_what_the_table_says, name) for name in ("ddp", "zero", "fsdp")},
     "consumed gradients": partial(consumes_gradients, {"fused": True}),
     "consumed gradients, clipped": partial(consumes_gradients, {"fused": True}, max_grad_norm=0.05),
     "consumed gradients, foreach": partial(consumes_gradients, {"foreach": True}),

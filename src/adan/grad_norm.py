@@ -58,7 +58,7 @@ def measure_together(
         over = largest if mesh is None or sharding.covers(largest, mesh) else mesh
         sums = _sums(grads, clips, skips, device) * (n / over.size() if over is not None else 1.0)
         by_mesh[over] = by_mesh[over] + sums if over in by_mesh else sums
-    total = by_mesh.pop(None, torch.zeros(()))
+    total = by_mesh.pop(None, torch.zeros((), device=device))
     for mesh, sums in sorted(by_mesh.items(), key=lambda item: item[0].size()):
         total = sharding.sum_over_mesh(sums + total.to(device) / mesh.size(), mesh)
     if norm_group is not None:
@@ -78,9 +78,9 @@ def _sums(grads: list[Tensor], clips: bool, skips: bool, device: torch.device) -
     # In fp64 the square of no fp32 norm overflows; Apple's GPUs have none.
     dtype = torch.float32 if device.type == "mps" else torch.float64
     squares = not_finite = not_zero = torch.zeros((), device=device)
-    if clips:
+    if clips and grads:
         squares = global_norm(grads).to(dtype).square()
-    if skips:
+    if skips and grads:
         largest = global_norm(grads, math.inf)
         not_finite, not_zero = torch.isfinite(largest).logical_not(), largest != 0
     return torch.stack([x.to(device, dtype) for x in (squares, not_finite, not_zero)])
