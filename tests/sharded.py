@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -190,6 +190,19 @@ def skips_together(strategy, **options):
     assert_same(sharded.params(), single.params())
 
 
+def clips_over_stages():
+    """A pipeline of two stages, each spread over a mesh that is not all processes: one norm over both stages."""
+    mesh = init_device_mesh("cpu", (2, 2, 1), mesh_dim_names=("stage", "data", "tensor"))
+    values = (1 + mesh["stage"].get_local_rank()) * torch.arange(1.0, 7.0).reshape(3, 2)
+    p, grad = (distribute_tensor(values, mesh["data", "tensor"], [Shard(0), Replicate()]) for _ in range(2))
+    p = nn.Parameter(p)
+    p.grad = grad
+    opt = Adan([p], max_grad_norm=1.0, norm_group=mesh["stage"].get_group())
+    opt.step()
+    norm = 5**0.5 * torch.arange(1.0, 7.0).norm()
+    assert_same([opt.state[p]["prev_grad"].full_tensor()], [values / norm])
+
+
 def cases(world_size):
     # Fifty steps in four processes take seconds: what is not about the number of processes is run in two.
     strategies = {2: ("ddp", "zero", "fsdp", "tp"), 4: STRATEGIES}[world_size]
@@ -204,4 +217,6 @@ def cases(world_size):
             rows[f"{strategy}, not clipped"] = partial(trains_as_one_process, strategy, "cpu")
         if strategy != "ddp":
             rows[f"{strategy}, skips"] = partial(skips_together, strategy)
+    if world_size == 4:
+        rows["stages"] = clips_over_stages
     return rows
