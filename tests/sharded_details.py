@@ -146,6 +146,16 @@ def works_without_gradients():
         assert torch.equal(p, torch.ones(3))
 
 
+def takes_a_last_step_without_a_learning_rate():
+    """Where one process never has a state, and so might take itself for one that has not begun."""
+    p = torch.nn.Parameter(torch.ones(3))
+    opt = Adan([{"params": [p] if dist.get_rank() == 0 else []}], norm_group="world", **OPTIONS)
+    p.grad = torch.ones(3)
+    for lr in (0.1, 0.0):
+        opt.param_groups[0]["lr"] = lr
+        assert collectives(opt.step) == {}
+
+
 def sums_over_a_named_group():
     """`norm_group` as a group, by its name, and through copies: pickles and state dicts know only the name."""
     group = dist.new_group([0, 1])
@@ -286,6 +296,7 @@ CASES = {
     "empty parts, foreach": partial(serves_empty_parts, {"foreach": True}),
     "empty parts, loop": partial(serves_empty_parts, {"foreach": False}),
     "no gradients": works_without_gradients,
+    "lr of zero": takes_a_last_step_without_a_learning_rate,
     "named groups": sums_over_a_named_group,
     "GradScaler": reads_gradients_that_a_scaler_scaled,
     "ZeRO checkpoints": goes_through_zero_checkpoints,

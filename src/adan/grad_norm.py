@@ -43,10 +43,13 @@ def measure_together(
     if not clips and not skips:
         return signals
     params = [p for group in param_groups for p in group["params"]]
-    parts: dict[sharding.Share, list[Tensor]] = {(None, 1): [], **{sharding.share(p): [] for p in params}}
-    for group, batch in groups:
-        for p, grad in zip((p for p in group["params"] if p.grad is not None), batch.grads, strict=True):
-            parts[sharding.share(p)].append(grad)
+    parts: dict[sharding.Share, list[Tensor]] = {(None, 1): []}
+    grads_of = {id(group): iter(batch.grads) for group, batch in groups}
+    for group in param_groups:
+        for p in group["params"]:
+            part = parts.setdefault(sharding.share(p), [])
+            if p.grad is not None:
+                part.append(next(grads_of[id(group)]))
 
     # What is not spread over a mesh is the same everywhere on it. So all can be summed with what is spread over the
     # largest mesh, by one message: a sum in n parts on N processes counts n / N times on each.

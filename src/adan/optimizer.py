@@ -146,7 +146,7 @@ class Adan(Optimizer):
         differentiable: bool = False,
         consume_grad: bool = False,
         skip_nonfinite: bool = False,
-        norm_group: Any = None,
+        norm_group: torch.distributed.ProcessGroup | str | None = None,
     ) -> None:
         if isinstance(params, (Tensor, torch.nn.Module)):
             raise TypeError(
@@ -174,15 +174,17 @@ class Adan(Optimizer):
         validation.check_options(defaults, "Adan")
         self._kept: dict[int, Kept] = {}
         self._norm_group = sharding.group_name(norm_group)
+        self._started = False
         super().__init__(params, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_norm_group": self._norm_group}
+        return {**super().__getstate__(), "_norm_group": self._norm_group, "_started": self._started}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._kept = {}
         self.__dict__.setdefault("_norm_group", None)
+        self.__dict__.setdefault("_started", True)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"
@@ -255,10 +257,15 @@ class Adan(Optimizer):
         return loss
 
     def _is_fresh(self) -> bool:
-        """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` has states made by such."""
-        if torch.compiler.is_compiling():
+        """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` has states made by such.
+
+        Told without a look at the states, so that all processes say the same: one of them may never have any.
+        """
+        if self._started or torch.compiler.is_compiling():
             return False
-        return not self.state and all(Options.of(group).lr == 0.0 for group in self.param_groups)
+        self._started = True
+        rates = [Options.of(group).lr for group in self.param_groups]
+        return not any(isinstance(lr, Tensor) or lr for lr in rates)
 
     def _batch(self, index: int, group: dict[str, Any]) -> Batch:
         """The parameters of a group that have gradients, with their states; the last step's batch if it still holds."""
@@ -359,6 +366,7 @@ class Adan(Optimizer):
         ]
         try:
             super().load_state_dict(state_dict)
+            self._started = True
         finally:
             for hook in hooks:
                 hook.remove()

@@ -67,12 +67,15 @@ def localised(batch: Batch) -> Batch:
 
 def share(param: Any) -> Share:
     """Over which mesh a parameter is spread, and in how many parts; a tensor that is whole here, over none."""
-    if not is_spread(param) or param.device_mesh.get_coordinate() is None:  # this process is not in the mesh
+    return _share(param.device_mesh, param.placements) if is_spread(param) else (None, 1)
+
+
+@cache
+def _share(mesh: Any, placements: tuple[Any, ...]) -> Share:
+    if mesh.get_coordinate() is None:  # this process is not in the mesh
         return None, 1
-    sizes, placements = param.device_mesh.shape, param.placements
-    return param.device_mesh, math.prod(
-        size for size, placed in zip(sizes, placements, strict=True) if not placed.is_replicate()
-    )
+    cut = (size for size, placed in zip(mesh.shape, placements, strict=True) if not placed.is_replicate())
+    return mesh, math.prod(cut)
 
 
 @cache
