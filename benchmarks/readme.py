@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import scaling
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/performance.md", "docs/choosing-hyperparameters.md"]
+PAGES = ["README.md", "docs/performance.md", "docs/choosing-hyperparameters.md", "docs/distributed.md"]
 BASE = "AdamW fused"
 
 
@@ -95,7 +97,14 @@ def short_runs() -> str:
     return markdown(head, rows) + f"\n\nMean of n = {n} seeds. {where(data)}."
 
 
-TABLES = {"gpu": gpu, "gpu-alone": gpu_alone, "wall": wall, "cpu": cpu, "short-runs": short_runs}
+TABLES = {
+    "gpu": gpu,
+    "gpu-alone": gpu_alone,
+    "wall": wall,
+    "cpu": cpu,
+    "short-runs": short_runs,
+    "scaling": scaling.table,
+}
 
 
 def rendered(text: str) -> str:

@@ -24,6 +24,7 @@ LAYERS = [
         "adan.validation",
     ],
     ["adan.lowbit"],
+    ["adan.sharding"],
     ["adan.batch"],
     ["adan.scalars"],
     ["adan.parameter_groups", "adan.suggestion"],

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from adan import lowbit, scalars
+from adan import lowbit, scalars, sharding
 from adan.batch import Batch, Engine, compute_dtype
 from adan.engines import cpu, cuda, foreach, loop
 from adan.grad_norm import measure
@@ -65,6 +65,7 @@ def is_plain(param: Tensor) -> bool:
 
 def _fused(param: Tensor) -> tuple[str, str | None]:
     """The fused engine for a parameter's device, and why it cannot serve the parameter, if it cannot."""
+    param = sharding.local(param)
     if not is_plain(param):
         return "", f"a {type(param).__name__} is not plain memory"
     if param.device.type == "cuda":

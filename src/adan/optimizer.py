@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 
-from adan import dispatch, lowbit, states, validation
+from adan import dispatch, lowbit, sharding, states, validation
 from adan.batch import Batch
+from adan.grad_norm import measure_together
 from adan.scalars import Options, Signals
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
@@ -39,6 +40,7 @@ class Kept(NamedTuple):
     """
 
     batch: Batch
+    params: list[Tensor]  #: of which the batch holds the local parts
     flags: list[object]
     has_grad: list[bool]
     addresses: list[int]  #: `p.data = …` gives a parameter other memory, maybe of another type or layout
@@ -48,14 +50,17 @@ class Kept(NamedTuple):
     values: list[Tensor]
 
     @classmethod
-    def of(cls, batch: Batch, group: Mapping[str, Any], state: Mapping[Tensor, dict[str, Tensor]]) -> Kept:
-        entries = [state[p] for p in batch.params]
+    def of(
+        cls, batch: Batch, params: list[Tensor], group: Mapping[str, Any], state: Mapping[Tensor, dict[str, Tensor]]
+    ) -> Kept:
+        entries = [state[p] for p in params]
         lasting = [
             itemgetter(*(name for name in entry if name != "prev_grad" or "prev_scale" not in entry))
             for entry in entries
         ]
         return cls(
             batch,
+            params,
             cls._flags(group),
             [p.grad is not None for p in group["params"]],
             list(map(Tensor.data_ptr, batch.params)),
@@ -69,6 +74,9 @@ class Kept(NamedTuple):
     def _flags(group: Mapping[str, Any]) -> list[object]:
         return [*(group[name] for name in _FLAGS), group["betas"][0] == group["betas"][1]]
 
+    def _local_params(self) -> Iterable[Tensor]:
+        return map(sharding.local, self.params) if sharding.any_spread(self.params) else self.params
+
     def holds(
         self, group: Mapping[str, Any], grads: list[Tensor | None], state: Mapping[Tensor, dict[str, Tensor]]
     ) -> bool:
@@ -77,8 +85,8 @@ class Kept(NamedTuple):
             and [grad is not None for grad in grads] == self.has_grad
             and len(state) == len(self.states)
             and all(map(is_, state.values(), self.states))
-            and all(map(is_, compress(group["params"], self.has_grad), self.batch.params))
-            and list(map(Tensor.data_ptr, self.batch.params)) == self.addresses
+            and all(map(is_, compress(group["params"], self.has_grad), self.params))
+            and list(map(Tensor.data_ptr, self._local_params())) == self.addresses
             and all(map(is_, self._values(), self.values))
         )
 
@@ -129,6 +137,9 @@ class Adan(Optimizer):
             and add it to the next step.
         rounding_seed: of the random numbers of both; they also depend on the parameter's place, its step count and
             the element, and on nothing else, so runs repeat and data-parallel replicas stay equal.
+        norm_group: where each process optimizes other parameters, as under ``ZeroRedundancyOptimizer``: the process
+            group, its ``group_name`` or "world", over which the norm is taken and skipping is decided. DTensors need
+            none: they know over which processes they are spread.
 
     Where ``betas[0] == betas[1]`` one average serves for two, exactly, and states take 12 bytes a parameter, not 16
     (3.1 in 8 bits). Gradients are read, never written to, unless consumed. ``repr(opt)`` says which states are kept.
@@ -170,6 +181,7 @@ class Adan(Optimizer):
         stochastic_rounding: bool = False,
         kahan_sum: bool = False,
         rounding_seed: int = 0,
+        norm_group: torch.distributed.ProcessGroup | str | None = None,
     ) -> None:
         if isinstance(params, (Tensor, torch.nn.Module)):
             raise TypeError(
@@ -200,11 +212,18 @@ class Adan(Optimizer):
         }
         validation.check_options(defaults, "Adan")
         self._kept: dict[int, Kept] = {}
+        self._norm_group = sharding.group_name(norm_group)
+        self._started = False
         super().__init__(params, defaults)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_norm_group": self._norm_group, "_started": self._started}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._kept = {}
+        self.__dict__.setdefault("_norm_group", None)
+        self.__dict__.setdefault("_started", True)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"
@@ -220,6 +239,14 @@ class Adan(Optimizer):
         for name in ("differentiable", "skip_nonfinite"):
             if group[name] != self.defaults[name]:
                 raise ValueError(f"{where}: {name} holds for the whole step; pass it to Adan(...), not to a group")
+        if group["differentiable"] and any(map(sharding.is_spread, params)):
+            raise ValueError(f"{where}: differentiable=True is for plain tensors, and a parameter is a DTensor")
+        # ZeroRedundancyOptimizer puts every option into the groups as well, and the groups into its state dict.
+        if group.pop("norm_group", self._norm_group) != self._norm_group:
+            raise ValueError(
+                f"{where}: norm_group={param_group['norm_group']!r} holds for the whole step; pass it to Adan(...), "
+                "and through ZeroRedundancyOptimizer as 'world' or as the group's group_name"
+            )
         super().add_param_group(group)
 
     def __repr__(self) -> str:
@@ -240,43 +267,63 @@ class Adan(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update every parameter that has a gradient; the others keep their state and their count."""
         validation.refuse_tracing(self.param_groups)
+        spread = self._norm_group is not None or sharding.any_spread(states.parameters(self.param_groups))
+        if spread and torch.compiler.is_compiling():
+            raise NotImplementedError("a step that is shared by several processes cannot be traced")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
 
+        fresh = self._is_fresh()
         groups = []
         for i, group in enumerate(self.param_groups):
             batch = self._batch(i, group)
             if batch.params:
                 groups.append((group, batch))
+        signals = Signals(
+            grad_scale=getattr(self, "grad_scale", None),
+            skip=getattr(self, "found_inf", None),
+            check_finite=self.defaults["skip_nonfinite"],
+        )
+        if spread or fresh:  # also without gradients: the other processes wait for this one
+            signals = measure_together(self.param_groups, groups, signals, self._norm_group, fresh)
         if groups:
-            signals = Signals(
-                grad_scale=getattr(self, "grad_scale", None),
-                skip=getattr(self, "found_inf", None),
-                check_finite=self.defaults["skip_nonfinite"],
-            )
             dispatch.update(groups, signals)
             for group, _ in groups:
                 if group["consume_grad"]:
                     self._consume_grads(group["params"])
         return loss
 
+    def _is_fresh(self) -> bool:
+        """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` has states made by such.
+
+        Told without a look at the states, so that all processes say the same: one of them may never have any.
+        """
+        if self._started or torch.compiler.is_compiling():
+            return False
+        self._started = True
+        rates = [Options.of(group).lr for group in self.param_groups]
+        return not any(isinstance(lr, Tensor) or lr for lr in rates)
+
     def _batch(self, index: int, group: dict[str, Any]) -> Batch:
         """The parameters of a group that have gradients, with their states; the last step's batch if it still holds."""
         kept = self._kept.get(index)
         grads = [p.grad for p in group["params"]]
         if kept is not None and not torch.compiler.is_compiling() and kept.holds(group, grads, self.state):
-            grads = self._checked(group, kept.batch.params, [grad for grad in grads if grad is not None])
+            grads = self._checked(group, kept.params, [grad for grad in grads if grad is not None])
             batch = kept.batch._replace(options=Options.of(group), grads=grads)
-            return batch._replace(prev_grads=[e["prev_grad"] for e in kept.entries]) if batch.prev_scales else batch
+            if batch.prev_scales:
+                batch = batch._replace(prev_grads=[sharding.local(entry["prev_grad"]) for entry in kept.entries])
+            return batch
 
         batch = Batch.empty(Options.of(group))
         self._init_group(group, *batch.tensors())
         batch.streams.extend(self._streams(group, batch.params))
+        params, batch = batch.params, sharding.localised(batch)
         real = batch.as_real()
         if real is batch and all(map(dispatch.is_plain, batch.params)):
-            self._kept[index] = Kept.of(batch, group, self.state)
+            self._kept[index] = Kept.of(batch, params, group, self.state)
         return real
 
     def _streams(self, group: dict[str, Any], params: list[Tensor]) -> list[int]:
@@ -322,6 +369,8 @@ class Adan(Optimizer):
     def _checked(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         if set(map(_LAYOUT, grads)) - {torch.strided}:
             raise validation.sparse_gradient(self.param_groups, group)
+        if sharding.any_spread(params):
+            grads = sharding.local_grads(params, grads)
         if any(map(Tensor.is_neg, grads)):
             grads = [grad.resolve_neg() for grad in grads]
         if group["consume_grad"]:
@@ -335,8 +384,9 @@ class Adan(Optimizer):
         given = [grads[i] for i in kept]
         own = states.owned(given, chosen, [self.state[p]["prev_grad"] for p in chosen])
         for i, p, grad in zip(kept, chosen, own, strict=True):
-            if p.grad is not grad:
-                grads[i] = p.grad = grad
+            if p.grad is None or sharding.local(p.grad) is not grad:
+                p.grad = sharding.like(p, grad)
+                grads[i] = grad
 
     def _consume_grads(self, params: list[Tensor]) -> None:
         for p in params:
@@ -345,6 +395,15 @@ class Adan(Optimizer):
                 if "prev_scale" in state:
                     state["prev_grad"] = p.grad
                 p.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of any optimizer; 8-bit states of DTensors as fp32, so that they can be spread over other processes."""
+        saved = super().state_dict()
+        keys = [key for group in saved["param_groups"] for key in group["params"]]
+        for key, param in zip(keys, states.parameters(self.param_groups), strict=True):
+            if key in saved["state"]:
+                saved["state"][key] = states.portable(saved["state"][key], param)
+        return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint of this class or of the authors' release (`docs/migration.md`).
@@ -374,6 +433,7 @@ class Adan(Optimizer):
         ]
         try:
             super().load_state_dict(state_dict)
+            self._started = True
         finally:
             for hook in hooks:
                 hook.remove()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, UntypedStorage
 
-from adan import lowbit
+from adan import lowbit, sharding
 from adan.batch import compute_dtype, laid_out_as
 from adan.lowbit import BLOCK, ROOT, SIGNED, SMALLEST
 from adan.validation import check_options, describe
@@ -41,6 +41,7 @@ OWN_OPTIONS = (
     "stochastic_rounding",
     "kahan_sum",
     "rounding_seed",
+    "norm_group",
 )
 
 
@@ -92,14 +93,23 @@ def new_state(param: Tensor, form: Form, counter_device: torch.device | str) -> 
         state[name] = torch.zeros_like(param, dtype=form.dtype, memory_format=torch.preserve_format)
     if form.consume:
         # The first gradient's buffer will take this place: one number is enough until then.
-        state["prev_grad"] = torch.zeros((), dtype=param.dtype, device=param.device).expand(param.shape)
+        nothing = torch.zeros((), dtype=param.dtype, device=param.device)
+        state["prev_grad"] = sharding.like(param, nothing.expand(sharding.local(param).shape))
         state["prev_scale"] = torch.ones((), dtype=torch.float64, device=counter_device)
     if form.dtype == torch.uint8:
-        size = (-(-param.numel() // BLOCK), len(NAMES))
+        size = (-(-sharding.local(param).numel() // BLOCK), len(NAMES))
         state["exponents"] = torch.zeros(size, dtype=torch.uint8, device=param.device)
     if form.kahan:
         state["compensation"] = torch.zeros_like(param, memory_format=torch.preserve_format)
     return state
+
+
+def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
+    """A state as a checkpoint holds it: blocks of 8-bit codes end where a process's part does, so these go plain."""
+    if "exponents" not in state or not sharding.is_spread(param):
+        return state
+    others = {name: value for name, value in state.items() if name not in (*NAMES, "exponents")}
+    return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
 
 
 def forget(state: dict[str, Tensor]) -> None:
@@ -127,12 +137,13 @@ def fit(state: dict[str, Tensor], param: Tensor, form: Form, counter_device: tor
 
 
 def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
-    averages = [state[name] for name in form.names[: -1 if form.consume else None] if name in state]
+    averages = [sharding.local(state[name]) for name in form.names[: -1 if form.consume else None] if name in state]
+    stride = sharding.local(param).stride()
     return (
         ("exp_avg_diff" in state) == (form.coupled is None)
         and ("prev_scale" in state) == form.consume
         and ("compensation" in state) == form.kahan
-        and all(x.dtype == form.dtype and x.stride() == param.stride() for x in averages)
+        and all(x.dtype == form.dtype and x.stride() == stride for x in averages)
         and all(x.device == param.device for name, x in state.items() if name not in ("step", "prev_scale"))
     )
 
@@ -152,12 +163,14 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form) -> dict[str,
     new["step"] = state["step"]
     for name in form.names:
         if name != "prev_grad" or not form.consume:
-            value = torch.empty_like(new[name], dtype=state_dtype(param)).copy_(values[name])
-            lowbit.write(new[name], _exponents(new, name), value, CODES[name])
+            x = sharding.local(new[name])
+            value = torch.empty_like(x, dtype=state_dtype(param)).copy_(values[name])
+            lowbit.write(x, _exponents(new, name), value, CODES[name])
     if form.consume:
         kept = "prev_scale" in state
-        new["prev_grad"] = torch.empty_like(param, dtype=(state if kept else values)["prev_grad"].dtype)
-        new["prev_grad"].copy_((state if kept else values)["prev_grad"])
+        prev = sharding.local(state["prev_grad"]) if kept else values["prev_grad"]
+        part = torch.empty_like(sharding.local(param), dtype=prev.dtype, requires_grad=False).copy_(prev)
+        new["prev_grad"] = sharding.like(param, part)
         new["prev_scale"] = state["prev_scale"] if kept else new["prev_scale"]
     if form.kahan and "compensation" in state:
         new["compensation"].copy_(state["compensation"])
@@ -165,9 +178,9 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form) -> dict[str,
 
 
 def plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The averages and the previous gradient as numbers one can compute with, whatever form they are kept in."""
+    """The averages and the previous gradient of this process as plain numbers, whatever form they are kept in."""
     names = [name for name in NAMES if name in state]
-    values = {name: lowbit.read(state[name], _exponents(state, name), CODES[name]) for name in names}
+    values = {name: lowbit.read(sharding.local(state[name]), _exponents(state, name), CODES[name]) for name in names}
     if "prev_scale" in state:
         values["prev_grad"] = values["prev_grad"] * state["prev_scale"].to(values["prev_grad"].device)
     return values
@@ -179,6 +192,7 @@ def _exponents(state: Mapping[str, Tensor], name: str) -> Tensor | None:
 
 def owned(grads: list[Tensor], params: list[Tensor], prev_grads: list[Tensor]) -> list[Tensor]:
     """Gradients that may be kept: alone in their memory, where no other view writes, laid out as their parameters."""
+    params, prev_grads = list(map(sharding.local, params)), list(map(sharding.local, prev_grads))
     addresses = list(map(Tensor.data_ptr, grads))
     for i, (grad, prev) in enumerate(zip(addresses, map(Tensor.data_ptr, prev_grads), strict=True)):
         if grad == prev and grads[i].numel():
@@ -246,6 +260,11 @@ def _adopt_state(
     for key in NAMES:
         if key in values and values[key].shape != param.shape:
             raise ValueError(f"{key} of {name} has shape {tuple(values[key].shape)} in this state dict")
+        if sharding.is_spread(param) and not sharding.is_spread(values.get(key, param)):
+            raise ValueError(
+                f"{key} of {name} is a whole tensor in this state dict, and the parameter is a DTensor: load with "
+                "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
+            )
     return {key: torch.as_tensor(values[key]) for key in ("step", *NAMES, *EXTRAS) if key in values}
 
 

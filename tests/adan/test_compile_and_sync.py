@@ -5,7 +5,7 @@ import torch
 from parity import ROWS, gradients
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from adan import Adan
+from adan import Adan, sharding
 
 ROW = {row.name: row for row in ROWS}
 SHAPES = [(5, 7), (3,), ()]
@@ -62,6 +62,12 @@ def test_a_capturable_step_never_synchronises(max_grad_norm, skip_nonfinite, bia
     run_on_a_pretended_gpu(
         capturable=True, max_grad_norm=max_grad_norm, skip_nonfinite=skip_nonfinite, bias_correction=bias_correction
     )
+
+
+@pytest.mark.parametrize("skip_nonfinite", [True, False])
+def test_a_norm_over_processes_never_synchronises(skip_nonfinite, monkeypatch):
+    monkeypatch.setattr(sharding, "sum_over_group", lambda sums, name: sums)
+    run_on_a_pretended_gpu(capturable=True, max_grad_norm=1.0, skip_nonfinite=skip_nonfinite, norm_group="world")
 
 
 def test_the_pretended_gpu_notices_a_synchronisation():

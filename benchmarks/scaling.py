@@ -1,0 +1,74 @@
+"""What Adan costs under each way of spreading a model over GPUs, on paper: prints the table of `docs/distributed.md`.
+
+A collective over P processes of S bytes makes each process send, by a ring, (P − 1)/P · S bytes for an all-gather or a
+reduce-scatter, and twice that for an all-reduce.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+#: fp32: parameter, gradient, and four states of Adan, in bytes a parameter.
+PARAM, GRAD, STATES = 4, 4, 16
+
+#: GPUs of one machine: what is exchanged most is kept inside it.
+MACHINE = 8
+
+
+class Cost(NamedTuple):
+    held: float  #: bytes of parameters, gradients and states that a GPU keeps
+    sent: float  #: bytes that a GPU sends in a step
+
+
+def _ring(processes: int, size: float) -> float:
+    return (processes - 1) / processes * size
+
+
+def ddp(n: float, gpus: int) -> Cost:
+    """Everything everywhere; gradients are all-reduced."""
+    return Cost((PARAM + GRAD + STATES) * n, 2 * _ring(gpus, GRAD * n))
+
+
+def zero(n: float, gpus: int) -> Cost:
+    """As DDP, but states are cut; each process broadcasts the parameters that it has updated."""
+    return Cost((PARAM + GRAD + STATES / gpus) * n, 2 * _ring(gpus, GRAD * n) + _ring(gpus, PARAM * n))
+
+
+def fsdp(n: float, gpus: int) -> Cost:
+    """All is cut; parameters are gathered twice, gradients are reduce-scattered."""
+    return Cost((PARAM + GRAD + STATES) * n / gpus, 2 * _ring(gpus, PARAM * n) + _ring(gpus, GRAD * n))
+
+
+def hsdp(n: float, gpus: int) -> Cost:
+    """FSDP in each machine; between machines the parts of the gradients are all-reduced."""
+    inside = fsdp(n, MACHINE)
+    return Cost(inside.held, inside.sent + 2 * _ring(gpus // MACHINE, GRAD * n / MACHINE))
+
+
+def fsdp_tp(n: float, gpus: int) -> Cost:
+    """Matrices are cut over each machine, what remains by FSDP between them; activations are not counted."""
+    return fsdp(n / MACHINE, gpus // MACHINE)
+
+
+STRATEGIES = {"DDP": ddp, "DDP + ZeRO-1": zero, "FSDP2": fsdp, "FSDP2, replicated": hsdp, "FSDP2 + TP": fsdp_tp}
+MODELS = {"1 B": 1e9, "7 B": 7e9, "70 B": 70e9, "1 T": 1e12}
+GPUS = (8, 64, 512, 4096)
+
+
+def _gb(size: float) -> str:
+    gb = size / 1e9
+    return f"{gb:,.0f}" if gb >= 10 else f"{gb:.2g}"
+
+
+def table() -> str:
+    lines = ["| parameters | GPUs | " + " | ".join(STRATEGIES) + " |", "| ---: | ---: |" + " ---: |" * len(STRATEGIES)]
+    for model, n in MODELS.items():
+        for gpus in GPUS:
+            costs = [strategy(n, gpus) for strategy in STRATEGIES.values()]
+            cells = [f"{_gb(cost.held)}, {_gb(cost.sent)}" for cost in costs]
+            lines.append(f"| {model} | {gpus:,} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,84 @@
+"""Checkpoints that one number of processes writes and another reads; run by `distributed/test_checkpoint.py`."""
+
+from functools import partial
+
+import torch.distributed.checkpoint as dcp
+from sharded import Sharded, Single, assert_same
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+#: A checkpoint is written after every so many steps.
+STEPS = 4
+
+OPTIONS = {"copied": {"max_grad_norm": 0.05}, "consumed": {"max_grad_norm": 0.05, "consume_grad": True}}
+
+
+def contents(run):
+    return {"model": get_model_state_dict(run.net), "optimizer": get_optimizer_state_dict(run.net, run.opt)}
+
+
+def new_run(strategy, **options):
+    return Single(**options) if strategy == "single" else Sharded(strategy, **options)
+
+
+def uninterrupted(steps, options):
+    single = Single(**options)
+    for i in range(steps):
+        single.step(i)
+    return single
+
+
+def goes_on(strategy, name, folder, start):
+    """Read what was written after `start` steps, into a model of other numbers; train on; write."""
+    options = OPTIONS[name]
+    run = new_run(strategy, seed=1 if start else 0, **options)
+    if start:
+        saved = contents(run)
+        dcp.load(saved, checkpoint_id=f"{folder}/{name}-{start}")
+        set_model_state_dict(run.net, saved["model"])
+        set_optimizer_state_dict(run.net, run.opt, saved["optimizer"])
+        assert all(state["step"] == start for state in run.opt.state.values())
+    for i in range(start, start + STEPS):
+        run.step(i)
+    assert_same(run.params(), uninterrupted(start + STEPS, options).params())
+    dcp.save(contents(run), checkpoint_id=f"{folder}/{name}-{start + STEPS}")
+
+
+def goes_on_from_a_whole_state_dict(name):
+    """The other way of `torch.distributed.checkpoint`: one process has it all, and hands the parts out."""
+    options = OPTIONS[name]
+    single, run = uninterrupted(STEPS, options), Sharded("fsdp", seed=1, **options)
+    everything = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(run.net, get_model_state_dict(single.net), options=everything)
+    set_optimizer_state_dict(run.net, run.opt, get_optimizer_state_dict(single.net, single.opt), options=everything)
+    for i in range(STEPS, 2 * STEPS):
+        run.step(i)
+    assert_same(run.params(), uninterrupted(2 * STEPS, options).params())
+
+
+def starts_after_a_look_at_the_states(strategy, name):
+    """`get_optimizer_state_dict` of a new optimizer makes it step, with zeros for gradients: this must not count."""
+    options = OPTIONS[name]
+    run = new_run(strategy, **options)
+    before = run.params()
+    contents(run)
+    assert_same(run.params(), before, tolerance=0)
+    assert all(state["step"] == 0 for state in run.opt.state.values())
+    for i in range(STEPS):
+        run.step(i)
+    assert_same(run.params(), uninterrupted(STEPS, options).params())
+
+
+def journey(strategy, start, folder):
+    """What one number of processes does of the way that a checkpoint goes."""
+    cases = {f"{name} from {start}": partial(goes_on, strategy, name, folder, start) for name in OPTIONS}
+    if start == STEPS:
+        for name in OPTIONS:
+            cases[f"{name}, whole"] = partial(goes_on_from_a_whole_state_dict, name)
+            cases[f"{name}, new"] = partial(starts_after_a_look_at_the_states, "fsdp", name)
+    return cases
