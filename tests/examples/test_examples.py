@@ -21,7 +21,7 @@ gpu_only = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU
 
 def needs(package):
     found = importlib.util.find_spec(package) is not None
-    return pytest.mark.skipif(not found, reason=f"needs {package}: see `make test-hosts` and docs/frameworks.md")
+    return pytest.mark.skipif(not found, reason=f"needs {package}: see docs/frameworks.md")
 
 
 def commands(name):
