@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+HOSTS := .venv-hosts
+SITE := import sysconfig; path = sysconfig.get_path("purelib")
 
-.PHONY: demo test lint format bench-cpu bench-gpu tables clean
+.PHONY: demo test test-hosts lint format bench-cpu bench-gpu tables clean
 
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
@@ -13,6 +15,14 @@ demo: $(READY)  ## compare Adan with four others on three real workloads, and wr
 
 test: lint  ## lint, types, every test
 	$(BIN)/python -m pytest -n auto
+
+test-hosts: $(READY)  ## the examples, those of DeepSpeed and torchao too
+	@test -x $(HOSTS)/bin/python || $(BIN)/python -m venv $(HOSTS)
+	$(BIN)/python -c '$(SITE); print(f"import site; site.addsitedir({path!r})")' \
+		> "$$($(HOSTS)/bin/python -c '$(SITE); print(path)')/base.pth"
+	DS_BUILD_OPS=0 $(HOSTS)/bin/python -m pip install --quiet --no-build-isolation \
+		--constraint requirements.txt --requirement requirements-hosts.txt
+	$(HOSTS)/bin/python -m pytest -rs tests/examples
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -41,4 +51,4 @@ $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@touch $(READY)
 
 clean:
-	rm -rf $(VENV) build demo src/*.egg-info
+	rm -rf $(VENV) $(HOSTS) build demo src/*.egg-info

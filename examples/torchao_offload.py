@@ -1,0 +1,50 @@
+"""Adan's states in the memory of the host, by torchao's CPUOffloadOptimizer, beside Adan on the GPU.
+
+$ python examples/torchao_offload.py
+
+torchao offloads from CUDA and XPU devices alone. Each large parameter has an Adan of its own on the host, so clip with
+clip_grad_norm_ (max_grad_norm would clip each tensor by itself), and leave consume_grad off.
+"""
+
+import argparse
+
+import torch
+from torch import nn
+from torchao.optim import CPUOffloadOptimizer
+
+from adan import Adan
+
+OPTIONS = {"lr": 1e-2, "betas": (0.9, 0.92, 0.99), "weight_decay": 0.02}
+
+
+def train(offload: bool, steps: int) -> tuple[torch.Tensor, float, int]:
+    """Parameters, the last loss, and the bytes of states that lie on the GPU."""
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    inputs = torch.randn(128, 64, device=device)
+    labels = (inputs @ torch.randn(64, 16, device=device)).argmax(1)
+    model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 16)).to(device)
+    if offload:
+        optimizer = CPUOffloadOptimizer(model.parameters(), Adan, **OPTIONS)
+        optimizers = [optimizer.d_opt, *optimizer.optim_dict.values()]
+    else:
+        optimizer = Adan(model.parameters(), **OPTIONS)
+        optimizers = [optimizer]
+    for _ in range(steps):
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    states = [value for each in optimizers for state in each.state.values() for value in state.values()]
+    on_device = sum(x.nbytes for x in states if x.device.type == device)
+    return nn.utils.parameters_to_vector(model.parameters()), loss.item(), on_device
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=20)
+    args = parser.parse_args()
+    expected, _, whole = train(False, args.steps)
+    params, loss, left = train(True, args.steps)
+    difference = (params - expected).abs().max()
+    print(f"loss {loss:.4f}, differs by {difference:.1e}, {left} of {whole} bytes of states on the GPU")

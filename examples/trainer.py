@@ -1,0 +1,57 @@
+"""transformers.Trainer with Adan; training resumed from its checkpoint ends on the same numbers.
+
+$ python examples/trainer.py
+$ torchrun --nproc-per-node 2 examples/trainer.py --fsdp
+
+--fsdp shards the model by accelerate's FSDP2, on GPUs: without one accelerate replicates it over the processes instead.
+"""
+
+import argparse
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+
+from adan import Adan
+
+
+def train(args: argparse.Namespace, resume: str | None = None) -> Trainer:
+    set_seed(0)
+    config = GPT2Config(vocab_size=16, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+    rows = (torch.randint(16, (64, 1)) + 3 * torch.arange(16)) % 16  # each token is the one before it, plus 3
+    arguments = TrainingArguments(
+        args.out,
+        max_steps=args.steps,
+        save_steps=args.steps // 2,
+        per_device_train_batch_size=16,
+        weight_decay=0.02,  # the Trainer's groups carry this one; Adan's argument would be overruled
+        max_grad_norm=1.0,
+        fsdp=args.fsdp,
+        use_cpu=not torch.cuda.is_available(),
+        report_to="none",
+        disable_tqdm=True,
+    )
+    trainer = Trainer(
+        GPT2LMHeadModel(config),
+        arguments,
+        train_dataset=[{"input_ids": row, "labels": row} for row in rows],
+        # The learning rate belongs here: with this argument, TrainingArguments.learning_rate goes nowhere.
+        optimizer_cls_and_kwargs=(Adan, {"lr": 1e-2, "betas": (0.9, 0.92, 0.99)}),
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--fsdp", action="store_true")
+    parser.add_argument("--out", default="runs/trainer")
+    args = parser.parse_args()
+    first = train(args)
+    resumed = train(args, f"{args.out}/checkpoint-{args.steps // 2}")
+    a, b = ([getattr(p, "full_tensor", p.detach)() for p in each.model.parameters()] for each in (first, resumed))
+    difference = max((p - q).abs().max().item() for p, q in zip(a, b, strict=True))
+    if first.is_world_process_zero():
+        name, kind = type(first.optimizer.optimizer).__name__, first.accelerator.distributed_type.value
+        loss = first.state.log_history[-1]["train_loss"]
+        print(f"{name}, {kind}: mean loss {loss:.3f}, resumed differs by {difference}")

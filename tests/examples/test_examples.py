@@ -1,0 +1,149 @@
+"""Every example, run by the command that its docstring gives, says what it should."""
+
+import ast
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+RESUMED = r"resumed differs by (\S+)"
+
+gpu_only = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def needs(package):
+    found = importlib.util.find_spec(package) is not None
+    return pytest.mark.skipif(not found, reason=f"needs {package}: see docs/frameworks.md")
+
+
+def commands(name):
+    text = ast.get_docstring(ast.parse((ROOT / "examples" / name).read_text()))
+    found = re.findall(r"^\$ (.*)$", text, re.M)
+    # Two processes cannot share one GPU over NCCL.
+    return [line.replace("node 2", "node 1") if torch.cuda.device_count() == 1 else line for line in found]
+
+
+def run(command, folder):
+    """The exit status of a command, and what it prints. What it writes lands in the folder."""
+    settings, program, words = re.fullmatch(r"((?:\w+=\w+ )*)(python|torchrun) (.*)", command).groups()
+    start = (
+        [sys.executable, "-m", "torch.distributed.run", "--standalone"] if program == "torchrun" else [sys.executable]
+    )
+    env = {**os.environ, **dict(word.split("=") for word in settings.split())}
+    env |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
+    words = shlex.split(words.replace("examples/", f"{ROOT}/examples/"))
+    done = subprocess.run(
+        [*start, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def numbers(command, folder, pattern):
+    """The numbers in what a command prints, of every place that the pattern fits."""
+    status, output = run(command, folder)
+    assert status == 0, output
+    found = [tuple(map(float, match.groups())) for match in re.finditer(pattern, output)]
+    assert found, output
+    return found
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_short_and_on_the_page(path):
+    assert len(path.read_text().splitlines()) <= 60
+    assert commands(path.name)
+    assert f"(../examples/{path.name})" in (ROOT / "docs/frameworks.md").read_text()
+
+
+@needs("accelerate")
+def test_trainer(tmp_path):
+    alone, sharded = commands("trainer.py")
+    # accelerate 1.15 has FSDP for GPUs alone; on CPUs it replicates without a word.
+    fsdp = "FSDP" if torch.cuda.is_available() else "MULTI_CPU"
+    for command, kind in ((alone, "NO"), (sharded, fsdp)):
+        ((loss, difference),) = numbers(command, tmp_path, rf"Adan, {kind}: mean loss (\S+), {RESUMED}")
+        assert loss < 1.2  # at the start ln 16 = 2.77
+        assert difference == 0
+
+
+@needs("accelerate")
+@pytest.mark.parametrize("command", commands("accelerate_loop.py"))
+def test_accelerate(command, tmp_path):
+    ((accuracy, difference),) = numbers(command, tmp_path, rf"Adan, \w+: accuracy (\S+), {RESUMED}")
+    assert accuracy > 0.9
+    assert difference == 0
+
+
+@needs("lightning")
+def test_lightning(tmp_path):
+    (command,) = commands("lightning_module.py")
+    ((accuracy, difference),) = numbers(command, tmp_path, rf"Adan, bf16-mixed: accuracy (\S+), {RESUMED}")
+    assert accuracy > 0.95
+    assert difference == 0
+
+
+def test_compiled_step(tmp_path):
+    (command,) = commands("compiled_step.py")
+    ((loss, difference),) = numbers(command, tmp_path, r"loss (\S+), compiled differs by (\S+)")
+    assert loss < 1
+    assert difference < 1e-5
+
+
+@gpu_only
+def test_cuda_graph(tmp_path):
+    (command,) = commands("cuda_graph.py")
+    ((loss, difference),) = numbers(command, tmp_path, r"loss (\S+), replayed differs by (\S+)")
+    assert loss < 1
+    assert difference < 1e-6
+
+
+@needs("timm")
+def test_timm(tmp_path):
+    if run("python -c 'import torchvision'", tmp_path)[0]:
+        pytest.skip("timm needs torchvision, which does not import beside this build of torch")
+    (command,) = commands("timm_layer_decay.py")
+    ((accuracy, low, high),) = numbers(command, tmp_path, r"adan.optimizer: accuracy (\S+), rates from (\S+) to (\S+)")
+    assert accuracy > 0.5
+    assert low == pytest.approx(high * 0.9**4, rel=0.01)
+
+
+@needs("deepspeed")
+def test_deepspeed(tmp_path):
+    (command,) = commands("deepspeed_zero.py")
+    found = numbers(command, tmp_path, rf"ZeRO (\d): differs by (\S+), {RESUMED}")
+    assert [stage for stage, _, _ in found] == [1, 2, 3]
+    for _, difference, resumed in found:
+        assert difference < 5e-6
+        assert resumed == 0
+
+
+@needs("torchao")
+def test_torchao_low_precision(tmp_path):
+    (command,) = commands("torchao_low_precision.py")
+    fp32, *low = (loss for (loss,) in numbers(command, tmp_path, r"\w+: loss (\S+)"))
+    assert len(low) == 3
+    for loss in low:
+        assert loss != fp32  # or nothing was done in 8 bits
+        assert loss < 0.1
+
+
+@needs("torchao")
+def test_torchao_offload(tmp_path):
+    (command,) = commands("torchao_offload.py")
+    if not torch.cuda.is_available():
+        status, output = run(command, tmp_path)
+        assert status == 1
+        assert "CPU Offload currently only supports CUDA & XPU" in output
+        return
+    pattern = r"loss (\S+), differs by (\S+), (\d+) of (\d+) bytes"
+    ((loss, difference, left, whole),) = numbers(command, tmp_path, pattern)
+    assert loss < 0.1
+    assert difference < 1e-5
+    assert left < 0.05 * whole
