@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from adan_bench.spec import UsageError
@@ -277,13 +278,16 @@ def theory(
     console, studies = Console(), []
     for study in chosen:
         studies.append(study())
-        table = Table("claim", "measured", "bound", "", title=studies[-1].title, title_justify="left")
+        grid = Table("claim", "measured", "bound", "", title=studies[-1].title, title_justify="left", show_lines=True)
         for check in studies[-1].checks:
             if as_json:
                 print(json.dumps({"event": "check", "study": studies[-1].name, **check.to_json()}), flush=True)
-            table.add_row(check.name, number(check.measured), relation(check), "holds" if check.passed else "FAILS")
+            verdict = "holds" if check.passed else "FAILS"
+            grid.add_row(f"{check.name}\n{escape(check.claim)}", number(check.measured), relation(check), verdict)
         if not as_json:
-            console.print(table)
+            console.print(grid)
+            for table in studies[-1].tables:
+                console.print(_grid(table))
     page = write(studies, out or _new_folder())
     failed = [check.name for study in studies for check in study.checks if not check.passed]
     if as_json:
@@ -321,11 +325,14 @@ def constants(
     if as_json:
         print(json.dumps({"event": "constants", "workload": workload, "steps": len(seen), **asdict(found)}))
         return
-    shown = table(found, accuracy, f"{workload}, {optimizer}, {len(seen)} gradients")
-    grid = Table(*shown.head, title=shown.title, title_justify="left")
-    for row in shown.rows:
+    Console().print(_grid(table(found, accuracy, f"{workload}, {optimizer}, {len(seen)} gradients")))
+
+
+def _grid(table: Any) -> Table:
+    grid = Table(*table.head, title=table.title, title_justify="left")
+    for row in table.rows:
         grid.add_row(*row)
-    Console().print(grid)
+    return grid
 
 
 @theory_app.command()
@@ -341,8 +348,11 @@ def components(
     as_json: Json = False,
 ) -> None:
     """Take Adan apart: heavy ball, Nesterov, proximal decay, restart, as in the paper's table of components."""
+    from dataclasses import asdict
+
     from adan_bench.conclusions import number, spread
     from adan_bench.registry import load_script
+    from adan_bench.stats import interval
     from adan_bench.study import Options
     from adan_bench.theory import ablation
 
@@ -353,11 +363,10 @@ def components(
     results, used, page = ablation.run(workload, seeds, options, out or _new_folder(), radius, say)
     grid = Table("component", "training loss", "metric", "restarts", "paper's loss (another model)")
     for r in results:
-        line = {"name": r.name, "loss": r.loss.mean, "restarts": r.restarts, "radius": used, "seeds": r.loss.n}
         if as_json:
-            print(json.dumps({"event": "component", **line, "metric": r.metric and r.metric.mean}))
-        counts = ", ".join(str(count) for count in r.restarts)
-        grid.add_row(r.name, spread(r.loss, []), spread(r.metric, []) if r.metric else "–", counts, number(r.paper))
+            print(json.dumps({"event": "component", "radius": used, **asdict(r)}))
+        shown = [spread(interval(values), values) if values else "–" for values in (r.losses, r.metrics)]
+        grid.add_row(r.name, *shown, ", ".join(str(count) for count in r.restarts), number(r.paper))
     if not as_json:
         Console().print(grid)
         Console().print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)

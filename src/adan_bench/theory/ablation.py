@@ -16,7 +16,6 @@ from adan_bench.optimizers import SPECS, get_optimizer
 from adan_bench.registry import get_workload
 from adan_bench.report import write_report
 from adan_bench.spec import OptimizerSpec, RunConfig, RunRecord, UsageError
-from adan_bench.stats import Interval, interval
 from adan_bench.store import RunStore, read_run
 from adan_bench.study import TUNING_SEED, Options, configure
 from adan_bench.theory.components import ROWS
@@ -27,12 +26,12 @@ CYCLES = 6  # without a radius given, the first cycle lasts a sixth of a run
 
 @dataclass(frozen=True)
 class Result:
-    """One row: training loss (mean over the last tenth of a run) and the workload's metric over the seeds."""
+    """One row, seed by seed: training loss over the last tenth, the workload's metric at the end, how many restarts."""
 
     name: str
-    loss: Interval
-    metric: Interval | None
-    restarts: list[int]  # how many, seed by seed
+    losses: list[float]
+    metrics: list[float]
+    restarts: list[int]
     paper: float
 
 
@@ -65,8 +64,7 @@ def run(
     results = []
     for name, found in records.items():
         metrics = [record.final for record in found if record.final is not None]
-        loss = interval([_loss(record) for record in found])
-        results.append(Result(name, loss, interval(metrics) if metrics else None, restarts[name], ROWS[name][1]))
+        results.append(Result(name, [_loss(record) for record in found], metrics, restarts[name], ROWS[name][1]))
     return results, radius, page
 
 
@@ -84,7 +82,7 @@ def _config(workload: str, name: str, options: Options) -> RunConfig:
 
 
 def _radius(config: RunConfig) -> float:
-    """R such that the first cycle lasts a sixth of the run: by a run without restarts, of a seed that is not reported."""
+    """R such that the first cycle lasts a sixth of the run: by a run without restarts, with a seed of its own."""
     trainer = Trainer(replace(config, seed=TUNING_SEED, settings={**config.settings, "radius": math.inf}))
     trainer.forward.train()
     for _ in range(max(1, config.steps // CYCLES)):

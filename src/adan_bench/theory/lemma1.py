@@ -99,7 +99,7 @@ def _expectation(quadratic: Gradient, start: Array, samples: int) -> tuple[list[
         left.plot([x[0] for x in exact], color="#0072B2", label="AGD: θ̄")
         left.plot([x[0] for x in second], color="#D55E00", label="AGD-II: θ")
         left.plot([x[0] for x in moved], color="black", linestyle=":", label="θ̄ − η(1−β)m̄")
-        left.set(title="no noise: one coordinate", xlabel="k")
+        left.set(title="no noise: one coordinate", xlabel="k", xlim=(0, 40))
         right.plot(means[1], color="#0072B2", label="mean of θ̄")
         right.plot(means[0], color="#D55E00", label="mean of θ")
         right.set(title=f"independent noise: mean of {samples}", xlabel="k")

@@ -22,7 +22,7 @@ def quadratic(dimension: int = 10, condition: float = 100.0, seed: int = 0) -> t
 
 
 def digits_network(hidden: int = 8, batch: int = 64, examples: int = 640, seed: int = 0) -> tuple[Gradient, Array]:
-    """A tanh network of one hidden layer on scikit-learn's digits: the gradient of batch k as one vector, and a start."""
+    """A tanh network of one hidden layer on scikit-learn's digits: the gradient of batch k as a vector, and a start."""
     import torch
     from sklearn.datasets import load_digits
 

@@ -58,10 +58,10 @@ def run(steps: int = 300) -> Study:
         "is used; 1 would be the bound itself. Runs: a tanh network on digits, 300 minibatches, and sequences made "
         "to come close to the bounds.",
         [
-            Check("propositions m", "‖m_k‖∞ ≤ c∞, digits", moments["m"], 1.0, note="m is an average: 1/3 is its limit"),
+            Check("propositions m, digits", "‖m_k‖∞ ≤ c∞", moments["m"], 1.0, note="m is an average: 1/3 is its limit"),
             Check("propositions m, constant g", "‖m_k‖∞ ≤ c∞/3 for constant g, as a share of c∞/3", 3 * constant["m"],
                   1 + 1e-12),
-            Check("propositions n", "‖n_k‖∞ ≤ c∞², digits", moments["n"], 1.0),
+            Check("propositions n, digits", "‖n_k‖∞ ≤ c∞²", moments["n"], 1.0),
             Check("propositions n, alternating g", "‖n_k‖∞ ≤ c∞² for g_k = ±c∞/3", flipped["n"], 1.0),
             Check(
                 "propositions n, reached",
@@ -72,8 +72,8 @@ def run(steps: int = 300) -> Study:
                 at_least=True,
             ),
             Check(
-                "propositions η ratio",
-                "|η_k/η_{k−1} − 1| ≤ √(2β3)·c∞/ε, digits, ε = 10 c∞",
+                "propositions η ratio, digits",
+                "|η_k/η_{k−1} − 1| ≤ √(2β3)·c∞/ε with ε = 10 c∞",
                 ratio,
                 1.0,
                 note=f"with ε = 1e-8 the bound is {math.sqrt(2 * beta[2]) * large / 10 / 1e-8:.0e} and says nothing",
@@ -113,7 +113,7 @@ def _cycle(steps: int = 400) -> tuple[list[Check], Any]:
     """
     problem = problems.ripples(noise=0.02)
     rng = np.random.default_rng(6)
-    radius, eps, beta, eta = 0.02, 3 * problem.largest, 0.05, 0.05
+    radius, eps, beta, eta = 0.02, 3 * problem.largest, 0.05, 0.1
     largest_beta = eps / (math.sqrt(2) * 3 * problem.largest + eps)
     run_ = methods.Algorithm2(0.01 * problem.start, eta, beta, eps, radius)
     shares, path, restarts = [], [], []
@@ -132,7 +132,7 @@ def _cycle(steps: int = 400) -> tuple[list[Check], Any]:
         axes.plot(shares, color="#D55E00", label="‖x_k − y_k‖_√n / R")
         axes.axhline(1, color="black", linestyle=":", label="bound")
         axes.set(title=f"Algorithm 2, {len(restarts)} restarts", xlabel="iterations within cycles")
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="center right")
 
     where = f"k < 𝒦, β = {beta} ≤ ε/(√2·c∞ + ε) = {largest_beta:.2f}, {len(restarts)} restarts in {steps} steps"
     return [

@@ -73,7 +73,7 @@ def run() -> Study:
                 note=f"at η = {eta:g}",
             ),
             Check(
-                "proximal schedule",
+                "proximal schedule, steps",
                 "λ_k = λ(1−μ)^k: |λ_{k+1} − (1−μ)λ_k|",
                 distance(schedule[1:], 0.99 * schedule[:-1]),
                 ROUNDING,

@@ -13,7 +13,7 @@ from pathlib import Path
 from adan_bench.environment import describe
 from adan_bench.spec import UsageError
 from adan_bench.store import write_bytes
-from adan_bench.theory import complexity, lemma1, moments, propositions, proximal, rates, reformulation
+from adan_bench.theory import complexity, lemma1, moments, propositions, proximal, reformulation, theorem1, theorem2
 from adan_bench.theory.check import Check, Study, Table
 
 STUDIES: dict[str, Callable[[], Study]] = {
@@ -22,7 +22,8 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "reformulation": reformulation.run,
     "proximal": proximal.run,
     "propositions": propositions.run,
-    "theorems": rates.run,
+    "theorem-1": theorem1.run,
+    "theorem-2": theorem2.run,
     "complexity": complexity.run,
 }
 
