@@ -113,7 +113,7 @@ def _cycle(steps: int = 400) -> tuple[list[Check], Any]:
     """
     problem = problems.ripples(noise=0.02)
     rng = np.random.default_rng(6)
-    radius, eps, beta, eta = 0.02, 3 * problem.largest, 0.05, 0.1
+    radius, eps, beta, eta = 0.03, 3 * problem.largest, 0.05, 0.1
     largest_beta = eps / (math.sqrt(2) * 3 * problem.largest + eps)
     run_ = methods.Algorithm2(0.01 * problem.start, eta, beta, eps, radius)
     shares, path, restarts = [], [], []

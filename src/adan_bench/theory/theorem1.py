@@ -38,7 +38,8 @@ class Setting:
 def theorem1_setting(problem: Problem, accuracy: float, lam: float = 1e-3) -> Setting:
     """β ≤ c_l·ϵ²/(96·c_u·σ²), η² ≤ c_l·β²/(8·c_u³·L²), T ≥ max(24Δ_0/(η·c_l·ϵ²), 24·c_u·σ²/(β·c_l·ϵ²)).
 
-    c_l = 1/c∞ and c_u = 1/ε, with the stability ε = c∞/3 and μ = √(2β3)·c∞/ε = 1e-4.
+    c_l = 1/c∞ and c_u = 1/ε, with μ = √(2β3)·c∞/ε = 1e-4. ε = c∞/3 because Lemma (prox) ends with a step that needs
+    √n + ε ≤ (4/3)·c∞/(1 + ηλ)².
     """
     c = 3 * problem.largest
     eps, mu = c / 3, 1e-4
