@@ -19,8 +19,8 @@ from adan_bench.theory.check import Study
 #: Smaller runs than those of the command, for the studies that take longer than a second.
 SMALL: dict[str, dict[str, Any]] = {
     "lemma1": {"samples": 500},
-    "theorem1": {"accuracies": (0.35,), "budgets": (512, 1024, 2048), "replicas": 4},
-    "theorem2": {"accuracies": (0.25, 0.2, 0.16), "compared": (0.2,), "replicas": 4},
+    "theorem1": {"accuracies": (0.45,), "budgets": (512, 1024, 2048), "replicas": 4},
+    "theorem2": {"accuracies": (0.3, 0.25, 0.2), "compared": (0.2,), "replicas": 4},
 }
 STUDIES = ["lemma1", "moments", "reformulation", "proximal", "propositions", "theorem1", "theorem2", "complexity"]
 
@@ -87,7 +87,7 @@ MUTATIONS = [
      ["propositions y − y_0"]),
     ("propositions", "methods", "(self.k + 1) * self.sum > self.radius**2", "self.sum < 0",
      ["propositions x − y", "propositions y − y_0", "propositions restarts"]),
-    ("theorem1", "methods", "(theta - eta_k * u) / (1 + lam * eta)", "(theta + eta_k * u) / (1 + lam * eta)",
+    ("theorem1", "methods", "eta_k = self.eta / root", "eta_k = 0.001 * self.eta / root",
      ["theorem-1 bound", "theorem-1 exponent"]),
     ("theorem2", "methods", "y = x - eta_k * beta * g\n        drift", "y = x + eta_k * beta * g\n        drift",
      ["theorem-2 ends"]),

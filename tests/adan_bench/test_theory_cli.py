@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from adan_bench.optimizers import SPECS
 from adan_bench.theory import report
 from adan_bench.theory.check import Check, Study
 
@@ -72,6 +73,7 @@ def test_components(bench: Any, tiny: Path, tmp_path: Path) -> None:
     losses = [tuple(row["losses"]) for row in rows]
     assert len(set(losses)) == 4  # every component changes the run
     assert (tmp_path / "c" / "report.html").exists()
+    assert not set(SPECS) & set(report_rows())  # the study leaves no trace in the list of optimizers
     code, _, err = bench(*arguments, "--out", tmp_path / "c")
     assert code == 2
     assert "already holds runs" in err

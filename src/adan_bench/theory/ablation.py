@@ -26,7 +26,10 @@ CYCLES = 6  # without a radius given, the first cycle lasts a sixth of a run
 
 @dataclass(frozen=True)
 class Result:
-    """One row, seed by seed: training loss over the last tenth, the workload's metric at the end, how many restarts."""
+    """One row, by seed: training loss over the last tenth, metric at the end, how many restarts.
+
+    A run that diverged has no loss and no metric.
+    """
 
     name: str
     losses: list[float]
@@ -46,6 +49,18 @@ def run(
     """Run the four rows with every seed: the results, the radius of Eqn 8, and the report's page."""
     if out.exists() and any(out.rglob("config.json")):
         raise UsageError(f"--out {out}: it already holds runs; name another folder")
+    rows = {name: OptimizerSpec(name, "adan_bench.theory.components:Components", lr=1e-3) for name in ROWS}
+    SPECS.update(rows)  # the training loop finds its optimizer there
+    try:
+        return _run(workload, seeds, options, out, radius, tell)
+    finally:
+        for name in rows:
+            del SPECS[name]
+
+
+def _run(
+    workload: str, seeds: int, options: Options, out: Path, radius: float | None, tell: Callable[[str], None]
+) -> tuple[list[Result], float, Path]:
     configs = {name: _config(workload, name, options) for name in ROWS}
     last = list(ROWS)[-1]
     if radius is None:
@@ -59,17 +74,18 @@ def run(
             record, count = _train(replace(config, seed=seed), out / workload / name / f"seed-{seed}")
             records[name].append(record)
             restarts[name].append(count)
-            tell(f"seed {seed} {name}: training loss {_loss(record):.4f}, {count} restarts")
+            outcome = f"training loss {_loss(record):.4f}" if record.status == "finished" else record.status
+            tell(f"seed {seed} {name}: {outcome}, {count} restarts")
     page = write_report([record for found in records.values() for record in found], out)
     results = []
     for name, found in records.items():
+        losses = [_loss(record) for record in found if record.status == "finished"]
         metrics = [record.final for record in found if record.final is not None]
-        results.append(Result(name, [_loss(record) for record in found], metrics, restarts[name], ROWS[name][1]))
+        results.append(Result(name, losses, metrics, restarts[name], ROWS[name][1]))
     return results, radius, page
 
 
 def _config(workload: str, name: str, options: Options) -> RunConfig:
-    """The configuration of a row; it is registered as an optimizer for the length of this process."""
     flags = ROWS[name][0]
     base = get_optimizer("adan" if flags["nesterov"] else "adamw")
     config = configure(get_workload(workload), base, options)
@@ -77,7 +93,6 @@ def _config(workload: str, name: str, options: Options) -> RunConfig:
     if not flags["nesterov"]:
         b1, b2 = settings.get("betas", (0.9, 0.999))
         settings["betas"] = (b1, 0.0, b2)
-    SPECS[name] = OptimizerSpec(name, "adan_bench.theory.components:Components", lr=base.lr)
     return replace(config, optimizer=name, settings={**settings, **flags})
 
 
@@ -101,8 +116,6 @@ def _train(config: RunConfig, path: Path) -> tuple[RunRecord, int]:
 
 
 def _loss(record: RunRecord) -> float:
-    """The training loss over the last tenth; NaN for a run that diverged."""
-    if record.status != "finished":
-        return math.nan
+    """The training loss over the last tenth of a run."""
     values = [value for step, _, value in record.curve("train", "loss") if step > 0.9 * record.config.steps]
     return sum(values) / len(values)
