@@ -7,6 +7,7 @@ import html
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def write(studies: Sequence[Study], folder: Path) -> Path:
     for name, data in images.items():
         write_bytes(folder / name, data)
     checks = [{"study": study.name, **check.to_json()} for study in studies for check in study.checks]
-    record = {"environment": describe(), "checks": checks}
+    tables = [asdict(table) for study in studies for table in study.tables]
+    record = {"environment": describe(), "checks": checks, "tables": tables}
     write_bytes(folder / "theory.json", (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
     page = folder / "theory.html"
     write_bytes(page, _page(studies, images).encode())
