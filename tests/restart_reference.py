@@ -24,7 +24,10 @@ Gradients = Sequence[Array | None]
 
 
 class RestartingAdan(ReferenceAdan):
-    """Adan that restarts itself. `accumulated` is (k + 1)·Σ after the last step, `restarted` whether it passed R²."""
+    """Adan that restarts itself. `accumulated` is (k + 1)·Σ after the last step, `restarted` whether it passed R².
+
+    `eta` may be changed between steps, as a schedule does: y_k was made with the η of its own step.
+    """
 
     def __init__(self, theta: list[Array], eta: float, radius: float, **options: Any) -> None:
         self.radius = radius
