@@ -82,6 +82,8 @@ def _page(studies: Sequence[Study], images: dict[str, bytes]) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>adan-bench: the theory</title><link rel="icon" href="data:,"><style>
 {style}
+.claims th, .claims td {{ text-align: left; vertical-align: top; }}
+.claims td:first-child, .claims td:last-child {{ white-space: normal; min-width: 14rem; }}
 img {{ max-width: 100%; background: #fff; border-radius: 8px; }} .failed td {{ color: #d55e00; font-weight: 600; }}
 </style></head><body>
 <header><h1>The paper's theory, run</h1>
@@ -106,7 +108,7 @@ def _section(study: Study, images: dict[str, bytes]) -> str:
     )
     head = "".join(f"<th>{name}</th>" for name in ("claim", "measured", "bound", "", "remark"))
     return f"""<section><h2>{html.escape(study.title)}</h2><p>{html.escape(study.about)}</p>
-<div class="scroll"><table class="facts"><tr>{head}</tr>{rows}</table></div>
+<div class="scroll"><table class="claims"><tr>{head}</tr>{rows}</table></div>
 {plots}{"".join(_table(table) for table in study.tables)}</section>
 """
 
