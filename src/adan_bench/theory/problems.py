@@ -67,7 +67,7 @@ class Problem:
     largest: float
 
 
-def ripples(dimension: int = 4, noise: float = 0.15, seed: int = 0) -> Problem:
+def ripples(dimension: int = 4, noise: float = 0.15, seed: int = 0, start: float = 1.0) -> Problem:
     """f(x) = Σ h_j·(√(1 + z_j²) − 1 + 0.3·(1 − cos 2z_j)), z = Qx with a rotation Q; noise uniform in ±noise.
 
     Its only stationary point is 0, f is concave in z_j around ±π/2, ∇f is bounded, L = 2.2·max h, and the Hessian is
@@ -82,7 +82,7 @@ def ripples(dimension: int = 4, noise: float = 0.15, seed: int = 0) -> Problem:
 
     return Problem(
         "ripples",
-        np.ones(dimension) @ basis,
+        start * np.ones(dimension) @ basis,
         lambda x, generator: full(x) + generator.uniform(-noise, noise, x.shape),
         full,
         lambda x: np.asarray((heights * _height(x @ basis.T)).sum(-1)),
