@@ -147,7 +147,7 @@ def run(
         "First with the constants of the proof and decay λ_k = λ(1−μ)^k: the mean of ‖∇F_k(θ_k)‖² is at most 4ϵ². "
         "Then with β1 = β2 = ϵ², η = 4ϵ² and T = ϵ^−4 on two nonconvex problems, λ = 0: the root mean square of "
         "‖∇f(θ_k)‖ against T. The exponents are those of these problems. Adam and LAMB run with the same β and η, "
-        "untuned, and are there to look at. Starts and constants before ϵ were chosen after trials; the last row of the "
+        "untuned, and are for looking at. Starts and constants before ϵ were chosen after trials; the last row of the "
         "table is a start that was given up: there the exponent in this range of T is above −1/4, and the check would "
         "fail.",
         checks,
