@@ -11,6 +11,7 @@ SRC = Path(__file__).parents[2] / "src"
 #: Upper layers first; a module may import from lower lines only. Workloads stand together, below what runs them.
 LAYERS = [
     ["cli"],
+    ["theory"],
     ["console", "study", "worker"],
     ["jobs", "report"],
     ["train", "figures", "conclusions"],

@@ -1,0 +1,125 @@
+"""Table 1: what the proven complexities say for given constants, and the constants measured on a model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from adan_bench.theory.check import Check, Study, Table
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What Table 1 depends on: bounds of ‖g‖∞ and ‖g‖₂, and the number of parameters."""
+
+    c_inf: float
+    c_2: float
+    d: float
+
+
+#: The supplement's "Discussion about Convergence Complexity".
+PAPER = {"ViT-S": Constants(8.2, 430.0, 2.2e7), "ResNet-50": Constants(78.0, 970.0, 2.5e7)}
+
+
+@dataclass(frozen=True)
+class Row:
+    condition: str
+    name: str
+    formula: str
+    exponent: float  # of 1/ϵ
+
+
+ROWS = [
+    Row("Lipschitz gradient", "Adam-type", "c∞²·d·ϵ^−4", 4),
+    Row("Lipschitz gradient", "RMSProp", "√c∞·d·ϵ^−4", 4),
+    Row("Lipschitz gradient", "AdaBelief", "c₂⁶·ϵ^−4", 4),
+    Row("Lipschitz gradient", "Padam", "√c∞·d·ϵ^−4", 4),
+    Row("Lipschitz gradient", "LAMB", "c₂²·d·ϵ^−4", 4),
+    Row("Lipschitz gradient", "Adan", "c∞^2.5·ϵ^−4", 4),
+    Row("Lipschitz Hessian", "A-NIGT", "ϵ^−3.5·log(c₂/ϵ)", 3.5),
+    Row("Lipschitz Hessian", "Adam⁺", "ϵ^−3.625", 3.625),
+    Row("Lipschitz Hessian", "Adan", "c∞^1.25·ϵ^−3.5", 3.5),
+]
+
+
+def factors(c: Constants, accuracy: float) -> list[float]:
+    """What stands before the power of 1/ϵ in each row of Table 1, in the order of ROWS."""
+    return [
+        c.c_inf**2 * c.d,
+        c.c_inf**0.5 * c.d,
+        c.c_2**6,
+        c.c_inf**0.5 * c.d,
+        c.c_2**2 * c.d,
+        c.c_inf**2.5,
+        math.log(max(c.c_2 / accuracy, math.e)),
+        1.0,
+        c.c_inf**1.25,
+    ]
+
+
+def table(c: Constants, accuracy: float, title: str) -> Table:
+    """Table 1 evaluated; constants that the O(·) hides are left out, so only the orders of magnitude mean something."""
+    values = [f * accuracy**-row.exponent for f, row in zip(factors(c, accuracy), ROWS, strict=True)]
+    own = {row.condition: value for row, value in zip(ROWS, values, strict=True) if row.name == "Adan"}
+    return Table(
+        f"{title}: c∞ = {c.c_inf:.3g}, c₂ = {c.c_2:.3g}, d = {c.d:.3g}, ϵ = {accuracy:g}",
+        ["condition", "optimizer", "O(·)", "value", "÷ Adan"],
+        [
+            [row.condition, row.name, row.formula, f"{value:.2e}", f"{value / own[row.condition]:.2g}"]
+            for row, value in zip(ROWS, values, strict=True)
+        ],
+    )
+
+
+def run() -> Study:
+    vit = PAPER["ViT-S"]
+    names = [row.name for row in ROWS]
+    found = factors(vit, 0.1)
+
+    def ratio(name: str) -> float:
+        return found[names.index(name)] / found[names.index("Adan")]
+
+    stated = {"Adam-type": 7.6e6, "AdaBelief": 3.3e13, "LAMB": 2.1e10}
+    checks = [
+        Check(
+            f"complexity {name}",
+            f"the paper's ViT-S constants give its ratio {value:.1e} of {name} to Adan (relative error)",
+            abs(ratio(name) / value - 1),
+            0.02,
+            note=f"{ratio(name):.3g}; the paper gives two digits",
+        )
+        for name, value in stated.items()
+    ]
+    return Study(
+        "complexity",
+        "Table 1: proven complexities",
+        "Upper bounds on the number of stochastic gradients to an ϵ-stationary point, without the constants that "
+        "O(·) hides. They compare what has been proven, not how fast the methods are; for A-NIGT and Adam⁺ the paper "
+        "prints no power of c₂, so with a Lipschitz Hessian the table favours them. `adan-bench theory constants "
+        "WORKLOAD` measures c∞ and c₂ on a model.",
+        checks,
+        tables=[table(c, 0.1, name) for name, c in PAPER.items()],
+    )
+
+
+def measure(config: Any) -> tuple[Constants, list[tuple[int, float, float]]]:
+    """Train as the configuration says; the largest ‖g‖∞ and ‖g‖₂ of the minibatch gradients, and both step by step."""
+    import torch
+
+    from adan_bench.train import Trainer
+
+    trainer = Trainer(config)
+    seen: list[tuple[int, float, float]] = []
+
+    def look(*_: Any) -> None:
+        gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+        largest = max(float(g.abs().max()) for g in gradients)
+        norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g.double()) for g in gradients])))
+        seen.append((trainer.step, largest, norm))
+
+    trainer.optimizer.register_step_pre_hook(look)
+    trainer.forward.train()
+    while trainer.step + trainer.spec.passes <= config.steps:
+        trainer.update()
+    return Constants(max(s[1] for s in seen), max(s[2] for s in seen), trainer.size), seen

@@ -1,0 +1,144 @@
+"""The bounds of the supplement along real runs, with the margin that they leave.
+
+Assumption 2 is ‖g_k‖∞ ≤ c∞/3; so c∞ here is three times the largest |g| of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from adan_bench.theory import methods, problems
+from adan_bench.theory.check import Array, Check, Study
+
+
+def run(steps: int = 300) -> Study:
+    network, start = problems.digits_network()
+    beta = (0.02, 0.08, 0.01)
+    gradients: list[Array] = []
+    optimizer = methods.Adan(start, 0.01, beta, 1e-8)
+    for k in range(steps):
+        gradients.append(network(optimizer.theta, k))
+        optimizer.step(gradients[-1])
+    given = np.array(gradients)
+    cycle_checks, plot_cycle = _cycle()
+
+    moments = _largest(given, beta, 1e-8)
+    flip = np.array([(-1.0) ** k for k in range(3000)])[:, None]
+    flipped = _largest(flip, beta, 1e-8)
+    flip_bound = ((1 + 2 * (1 - beta[1])) / 3) ** 2
+    constant = _largest(np.ones((50, 1)), beta, 1e-8)
+    # After silence one full gradient makes n jump: the step size falls by the most that β3 allows.
+    jump = np.concatenate([np.full((20, 1), 1e-9), np.ones((20, 1))])
+    large = 30.0 * float(np.abs(given).max())
+    ratio, spike = _largest(given, beta, large)["eta"], _largest(jump, (0.02, 0.08, 1e-4), 30.0)["eta"]
+
+    def plot(figure: Any) -> None:
+        left, right = figure.subplots(1, 2)
+        c = 3 * np.abs(given).max()
+        run_ = methods.Adan(start, 0.01, beta, 1e-8)
+        m, n = [], []
+        for g in given:
+            run_.step(g)
+            m.append(np.abs(run_.m).max() / c)
+            n.append(run_.n.max() / c**2)
+        left.semilogy(m, color="#0072B2", label="‖m_k‖∞ / c∞")
+        left.semilogy(n, color="#D55E00", label="‖n_k‖∞ / c∞²")
+        left.axhline(1, color="black", linestyle=":", label="bound")
+        left.set(title="a network on digits", xlabel="k")
+        left.legend(frameon=False, fontsize=8)
+        plot_cycle(right)
+
+    return Study(
+        "propositions",
+        "Propositions of the supplement",
+        "All need Assumption 2, ‖g_k‖∞ ≤ c∞/3 with probability 1. A measured number is the share of the bound that "
+        "is used; 1 would be the bound itself. Runs: a tanh network on digits, 300 minibatches, and sequences made "
+        "to come close to the bounds.",
+        [
+            Check("propositions m, digits", "‖m_k‖∞ ≤ c∞", moments["m"], 1.0, note="m is an average: 1/3 is its limit"),
+            Check("propositions m, constant g", "‖m_k‖∞ ≤ c∞/3 for constant g, as a share of c∞/3", 3 * constant["m"],
+                  1 + 1e-12),
+            Check("propositions n, digits", "‖n_k‖∞ ≤ c∞²", moments["n"], 1.0),
+            Check("propositions n, alternating g", "‖n_k‖∞ ≤ c∞² for g_k = ±c∞/3", flipped["n"], 1.0),
+            Check(
+                "propositions n, reached",
+                "alternating g reach ((1 + 2(1−β2))/3)²c∞² = "
+                f"{flip_bound:.4f} c∞², so the 3 of Assumption 2 is needed",
+                flipped["n"],
+                flip_bound * (1 - 1e-9),
+                at_least=True,
+            ),
+            Check(
+                "propositions η ratio, digits",
+                "|η_k/η_{k−1} − 1| ≤ √(2β3)·c∞/ε with ε = 10 c∞",
+                ratio,
+                1.0,
+                note=f"with ε = 1e-8 the bound is {math.sqrt(2 * beta[2]) * large / 10 / 1e-8:.0e} and says nothing",
+            ),
+            Check(
+                "propositions η ratio, jump",
+                "|η_k/η_{k−1} − 1| ≤ √(2β3)·c∞/ε when n jumps up from 0, ε = 10 c∞",
+                spike,
+                1.0,
+                note="β3 = 1e-4",
+            ),
+            *cycle_checks,
+        ],
+        {"theory-propositions.png": plot},
+    )  # fmt: skip
+
+
+def _largest(gradients: Array, beta: tuple[float, float, float], eps: float) -> dict[str, float]:
+    """The largest ‖m‖∞/c∞, ‖n‖∞/c∞² and |η_k/η_{k−1} − 1|·ε/(√(2β3)·c∞) over a sequence of gradients."""
+    c = 3 * float(np.abs(gradients).max())
+    run_ = methods.Adan(np.zeros_like(gradients[0]), 0.01, beta, eps)
+    m = n = ratio = 0.0
+    eta: Array | None = None
+    for g in gradients:
+        run_.step(g)
+        m, n = max(m, float(np.abs(run_.m).max())), max(n, float(run_.n.max()))
+        if eta is not None:
+            ratio = max(ratio, float(np.abs(run_.eta_k / eta - 1).max()))
+        eta = run_.eta_k
+    return {"m": m / c, "n": n / c**2, "eta": ratio * eps / (math.sqrt(2 * beta[2]) * c)}
+
+
+def _cycle(steps: int = 400) -> tuple[list[Check], Any]:
+    """Within a cycle ‖x − y‖_{√n} ≤ R and √ε·‖y_k − y_0‖ ≤ R: Algorithm 2 on its way down from a hilltop.
+
+    The problem is −f of `ripples`: from its maximum at 0 the gradients grow, so that the radius comes to matter.
+    """
+    problem = problems.ripples(noise=0.02)
+    rng = np.random.default_rng(6)
+    radius, eps, beta, eta = 0.03, 3 * problem.largest, 0.05, 0.1
+    largest_beta = eps / (math.sqrt(2) * 3 * problem.largest + eps)
+    run_ = methods.Algorithm2(0.01 * problem.start, eta, beta, eps, radius)
+    shares, path, restarts = [], [], []
+    for k in range(steps):
+        run_.step(-problem.sample(run_.theta, rng))
+        if run_.restarted[0]:
+            restarts.append(k)
+            continue
+        # x and y are those of the next k by now, and so is n.
+        root = np.sqrt(run_.n) + eps
+        shares.append(float(np.sqrt(methods.squared_norm(run_.theta - run_.y, root)[0])) / radius)
+        path.append(math.sqrt(eps) * float(np.linalg.norm(run_.y - run_.y0)) / radius)
+
+    def plot(axes: Any) -> None:
+        axes.plot(path, color="#0072B2", label="√ε‖y_k − y_0‖ / R")
+        axes.plot(shares, color="#D55E00", label="‖x_k − y_k‖_√n / R")
+        axes.axhline(1, color="black", linestyle=":", label="bound")
+        axes.set(title=f"Algorithm 2, {len(restarts)} restarts", xlabel="iterations within cycles")
+        axes.legend(frameon=False, fontsize=8, loc="center right")
+
+    where = f"k < 𝒦, β = {beta} ≤ ε/(√2·c∞ + ε) = {largest_beta:.2f}, {len(restarts)} restarts in {steps} steps"
+    return [
+        Check("propositions x − y", "‖(√n_k+ε)^½∘(x_k − y_k)‖ ≤ R within a cycle", max(shares), 1.0, note=where),
+        Check("propositions y − y_0", "√ε·‖y_k − y_0‖ ≤ R within a cycle", max(path), 1.0, note=where),
+        Check(
+            "propositions restarts", "the run restarts, so there are cycles", float(len(restarts)), 3.0, at_least=True
+        ),
+    ], plot

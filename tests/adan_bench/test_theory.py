@@ -1,0 +1,164 @@
+"""Every claim about the theory holds, and none survives a wrong sign or coefficient in what it is about."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adan_bench.theory import methods
+from adan_bench.theory.check import Study
+
+#: Smaller runs than those of the command, for the studies that take longer than a second.
+SMALL: dict[str, dict[str, Any]] = {
+    "lemma1": {"samples": 500},
+    "theorem1": {"accuracies": (0.45,), "budgets": (512, 1024, 2048), "replicas": 4},
+    "theorem2": {"accuracies": (0.3, 0.25, 0.2), "compared": (0.2,), "replicas": 4},
+}
+STUDIES = ["lemma1", "moments", "reformulation", "proximal", "propositions", "theorem1", "theorem2", "complexity"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def runner(study: Any) -> Callable[[], Study]:
+    return partial(study.run, **SMALL.get(study.__name__.rpartition(".")[2], {}))
+
+
+@lru_cache
+def unharmed(name: str) -> Study:
+    return runner(importlib.import_module(f"adan_bench.theory.{name}"))()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_claim_holds(name: str) -> None:
+    for check in unharmed(name).checks:
+        assert check.passed, f"{check.name}: {check.measured} against {check.bound}"
+
+
+#: (study, module of the mistake, what stands there, the mistake, the checks that must notice it, by their beginnings)
+MUTATIONS = [
+    ("lemma1", "methods", "+ g + (1 - beta) * (g - g_last)", "+ g - (1 - beta) * (g - g_last)", ["lemma-1"]),
+    ("lemma1", "methods", "+ g + (1 - beta) * (g - g_last)", "+ g + beta * (g - g_last)",
+     ["lemma-1 θ", "lemma-1 m", "lemma-1 expectation, path"]),
+    ("lemma1", "methods", "gradient(theta - eta * (1 - beta) * m, k)", "gradient(theta + eta * (1 - beta) * m, k)",
+     ["lemma-1 θ", "lemma-1 m", "lemma-1 expectation, path"]),
+    ("moments", "methods", "u = self.m + (1 - beta2) * self.v", "u = self.m + beta2 * self.v", ["moments Adan"]),
+    ("moments", "methods", "self.m = (1 - w1) * self.m + w1 * g\n        self.n = (1 - w3) * self.n + w3 * g**2",
+     "self.m = (1 - w1) * self.m + g\n        self.n = (1 - w3) * self.n + w3 * g**2", ["moments Adam"]),
+    ("moments", "moments", "+ (1 - mu[k]) / (1 - product) * g", "+ mu[k] / (1 - product) * g", ["moments Nadam"]),
+    ("moments", "moments", "c[1] = (1 - beta2) ** (k - 1)", "c[1] = beta2 * (1 - beta2) ** (k - 1)",
+     ["moments adan.Adan"]),
+    ("reformulation", "methods", "drift = (self.eta_k - eta_k)", "drift = (eta_k - self.eta_k)", ["reformulation x"]),
+    ("reformulation", "methods", "theta + eta_k * (u - beta1 * g)", "theta + eta_k * (u + beta1 * g)",
+     ["reformulation y", "reformulation Eqn 8"]),
+    ("reformulation", "methods", "if self.printed:", "if False:", ["reformulation start y_1"]),
+    ("reformulation", "methods", "w2 = np.where(second, 1.0, beta2) if self.footnote else beta2", "w2 = beta2",
+     ["reformulation start v_1", "reformulation adan.Adan"]),
+    ("reformulation", "methods", "w3 * (g + (1 - beta2) * d) ** 2", "w3 * (g - (1 - beta2) * d) ** 2",
+     ["reformulation adan.Adan"]),
+    ("proximal", "methods", "/ (1 + lam * eta)", "* (1 - lam * eta)", ["proximal argmin", "proximal second order"]),
+    ("proximal", "methods", "/ (1 + lam * eta)", "/ (1 - lam * eta)", ["proximal argmin", "proximal order"]),
+    ("proximal", "methods", "(1 - lam * eta) * theta", "(1 + lam * eta) * theta", ["proximal order"]),
+    ("proximal", "methods", "lam * (1 - mu) **", "lam * (1 + mu) **", ["proximal schedule, steps"]),
+    ("proximal", "methods", "lam * (1 - mu) **", "lam * (1 - 2 * mu) **",
+     ["proximal schedule"]),
+    ("propositions", "methods", "self.m = (1 - w1) * self.m + w1 * g\n        self.v",
+     "self.m = (1 - w1) * self.m + g\n        self.v", ["propositions m"]),
+    ("propositions", "methods", "+ w3 * (g + (1 - beta2) * d) ** 2", "+ (g + (1 - beta2) * d) ** 2",
+     ["propositions n, digits", "propositions n, alternating g"]),
+    ("propositions", "methods", "+ w3 * (g + (1 - beta2) * d) ** 2", "+ w3 * (g - (1 - beta2) * d) ** 2",
+     ["propositions n, reached"]),
+    ("propositions", "methods", "w1, w3 = np.where(first, 1.0, beta1), np.where(first, 1.0, beta3)",
+     "w1, w3 = np.where(first, 1.0, beta1), np.where(first, 1.0, beta3**0.1)", ["propositions η ratio"]),
+    ("propositions", "methods", "(self.k + 1) * self.sum > self.radius**2", "self.sum > self.radius**2",
+     ["propositions y − y_0"]),
+    ("propositions", "methods", "(self.k + 1) * self.sum > self.radius**2", "self.sum < 0",
+     ["propositions x − y", "propositions y − y_0", "propositions restarts"]),
+    ("theorem1", "methods", "eta_k = self.eta / root", "eta_k = 0.001 * self.eta / root",
+     ["theorem-1 bound", "theorem-1 exponent"]),
+    ("theorem2", "methods", "y = x - eta_k * beta * g\n        drift", "y = x + eta_k * beta * g\n        drift",
+     ["theorem-2 ends"]),
+    ("theorem2", "theorem2", "= iteration + 1, np", "= (iteration + 1) ** 2, np", ["theorem-2 iterations"]),
+    ("theorem2", "theorem2", "3 * accuracy**1.5, beta", "3 * accuracy**4.5, beta", ["theorem-2 gradient"]),
+    ("complexity", "complexity", "c.c_inf**2 * c.d", "c.c_inf * c.d", ["complexity Adam-type"]),
+    ("complexity", "complexity", "c.c_2**6", "c.c_2**5", ["complexity AdaBelief"]),
+    ("complexity", "complexity", "c.c_2**2 * c.d", "c.c_2**2", ["complexity LAMB"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("study", "module", "right", "wrong", "names"), MUTATIONS, ids=lambda x: str(x)[:30])
+def test_a_wrong_coefficient_is_noticed(
+    study: str, module: str, right: str, wrong: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = importlib.import_module(f"adan_bench.theory.{study}")
+    mutant = with_mistake(f"adan_bench.theory.{module}", right, wrong)
+    if module == study:
+        target = mutant
+    else:
+        monkeypatch.setattr(target, module, mutant)
+    with np.errstate(all="ignore"):
+        checks = runner(target)().checks
+    for name in names:
+        found = [check for check in checks if check.name.startswith(name)]
+        assert found, name
+        for check in found:
+            assert not check.passed, f"{check.name} passes"
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_check_has_a_mistake_that_it_notices(study: str) -> None:
+    noticed = [name for mutation in MUTATIONS if mutation[0] == study for name in mutation[4]]
+    for check in unharmed(study).checks:
+        assert any(check.name.startswith(name) for name in noticed), check.name
+
+
+def with_mistake(name: str, right: str, wrong: str) -> types.ModuleType:
+    """A module with one piece of its text replaced."""
+    module = importlib.import_module(name)
+    text = inspect.getsource(module)
+    assert text.count(right) >= 1, f"{name} does not say: {right}"
+    mutant = types.ModuleType(name)
+    exec(compile(text.replace(right, wrong), str(module.__file__), "exec"), mutant.__dict__)
+    return mutant
+
+
+def test_decay_schedule() -> None:
+    assert methods.decayed(0.5, 0.1, 3) == pytest.approx(0.5 * 0.9**3)
+
+
+def test_averaged_iterate_takes_the_least_movement_of_the_second_half() -> None:
+    xs = [np.array([float(k)]) for k in range(9)]
+    average, k0 = methods.averaged_iterate(xs, [0.0, 9, 9, 9, 5, 4, 1, 2])
+    assert k0 == 6
+    assert average == pytest.approx(np.mean([1, 2, 3, 4, 5, 6]))
+
+
+def test_replicas_are_independent() -> None:
+    rng = np.random.default_rng(0)
+    g = rng.standard_normal((60, 3, 4)) * np.array([1.0, 3.0, 0.2])[:, None]
+    for make in (
+        lambda x: methods.Adan(x, 0.1, (0.1, 0.2, 0.05), 0.1, lam=0.1, mu=0.01, radius=1.5, lagged=True),
+        lambda x: methods.Algorithm2(x, 0.1, 0.2, 0.1, radius=1.5),
+    ):
+        together, restarts = make(np.zeros((3, 4))), 0
+        alone = [make(np.zeros(4)) for _ in range(3)]
+        for given in g:
+            together.step(given)
+            for one, own in zip(alone, given, strict=True):
+                one.step(own)
+                restarts += int(one.restarted[0])
+        assert np.allclose(together.theta, [one.theta for one in alone], rtol=0, atol=1e-14)
+        assert restarts > 3

@@ -1,0 +1,109 @@
+"""`adan-bench theory`: tables, a page that needs nothing else, and exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adan_bench.optimizers import SPECS
+from adan_bench.theory import report
+from adan_bench.theory.check import Check, Study
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_page_and_record(bench: Any, tmp_path: Path) -> None:
+    code, out, err = bench("theory", "--only", "proximal", "--only", "complexity", "--out", tmp_path / "t")
+    assert (code, err) == (0, "")
+    assert "proximal argmin" in out
+    assert "0 failed" in out
+    page = (tmp_path / "t" / "theory.html").read_text()
+    assert page.count("data:image/png;base64,") == 1
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert "LAMB" in page
+    record = json.loads((tmp_path / "t" / "theory.json").read_text())
+    assert {check["study"] for check in record["checks"]} == {"proximal", "complexity"}
+    assert all(check["passed"] for check in record["checks"])
+
+
+def test_json_and_failure(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = [Check("right", "1 ≤ 2", 1.0, 2.0), Check("wrong", "nan ≤ 2", float("nan"), 2.0)]
+    monkeypatch.setitem(report.STUDIES, "complexity", lambda: Study("complexity", "t", "a", checks))
+    code, out, _ = bench("theory", "--only", "complexity", "--json", "--out", tmp_path / "t")
+    assert code == 1
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line.get("passed") for line in lines] == [True, False, None]
+    assert lines[-1]["failed"] == ["wrong"]
+    assert "FAILS" in (tmp_path / "t" / "theory.html").read_text()
+
+
+def test_no_such_study(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = bench("theory", "--only", "nope")
+    assert (code, out) == (2, "")
+    for name in report.STUDIES:
+        assert name in err
+    assert not any(tmp_path.iterdir())
+
+
+def test_constants(bench: Any, tiny: Path) -> None:
+    code, out, err = bench("theory", "constants", "tiny", "--script", tiny, "--steps", "20", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["steps"] == 20
+    assert found["d"] == 8 * 32 + 32 + 32 + 1
+    assert 0 < found["c_inf"] < found["c_2"] < found["c_inf"] * found["d"] ** 0.5
+    code, out, _ = bench("theory", "constants", "tiny", "--script", tiny, "--steps", "5")
+    assert "AdaBelief" in out
+
+
+def test_components(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    arguments = ["theory", "components", "--workload", "tiny", "--script", tiny, "--seeds", "2"]
+    code, out, err = bench(*arguments, "--out", tmp_path / "c", "--json")
+    assert (code, err) == (0, "")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["name"] for row in rows] == list(report_rows())
+    assert all(sum(row["restarts"]) == 0 for row in rows[:-1])
+    assert min(rows[-1]["restarts"]) >= 1
+    losses = [tuple(row["losses"]) for row in rows]
+    assert len(set(losses)) == 4  # every component changes the run
+    assert (tmp_path / "c" / "report.html").exists()
+    assert not set(SPECS) & set(report_rows())  # the study leaves no trace in the list of optimizers
+    code, _, err = bench(*arguments, "--out", tmp_path / "c")
+    assert code == 2
+    assert "already holds runs" in err
+
+
+def report_rows() -> list[str]:
+    from adan_bench.theory.components import ROWS
+
+    return list(ROWS)
+
+
+def test_docs(bench: Any) -> None:
+    """The page's commands exist, with the options that it gives them; its figures are there, and small."""
+    text = (DOCS / "theory.md").read_text()
+    commands = [
+        shlex.split(line, comments=True)[1:]
+        for block in re.findall(r"```sh\n(.*?)```", text, re.S)
+        for line in block.splitlines()
+        if line.startswith("adan-bench ")
+    ]
+    assert len(commands) >= 3
+    for command in commands:
+        names = [part for part in command if part in ("theory", "constants", "components")]
+        code, out, err = bench(*names, "--help")
+        assert code == 0, err
+        for option in (part for part in command if part.startswith("--")):
+            assert option in out
+    for only in re.findall(r"--only ([\w-]+)", text):
+        assert only in report.STUDIES
+    figures = re.findall(r"\((figures/[\w.-]+\.png)\)", text)
+    assert len(figures) >= 4
+    for figure in figures:
+        assert (DOCS / figure).stat().st_size < 100_000
