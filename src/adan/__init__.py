@@ -1,8 +1,19 @@
 """Adan, the adaptive Nesterov momentum optimizer, for PyTorch."""
 
+from adan.gradient_release import GradientRelease, release_gradients
 from adan.hyperparameters import Recipe, recipes, scaled_lr
 from adan.optimizer import Adan
 from adan.parameter_groups import parameter_groups
 from adan.suggestion import Suggestion, suggest_from_adamw
 
-__all__ = ["Adan", "Recipe", "Suggestion", "parameter_groups", "recipes", "scaled_lr", "suggest_from_adamw"]
+__all__ = [
+    "Adan",
+    "GradientRelease",
+    "Recipe",
+    "Suggestion",
+    "parameter_groups",
+    "recipes",
+    "release_gradients",
+    "scaled_lr",
+    "suggest_from_adamw",
+]

@@ -211,9 +211,10 @@ class Adan(Optimizer):
             "rounding_seed": rounding_seed,
         }
         validation.check_options(defaults, "Adan")
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int | Tensor, Kept] = {}  #: by the number of a group, or by a parameter that steps alone
         self._norm_group = sharding.group_name(norm_group)
         self._started = False
+        self._released: set[Tensor] = set()
         super().__init__(params, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -221,7 +222,7 @@ class Adan(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._kept = {}
+        self._kept, self._released = {}, set()
         self.__dict__.setdefault("_norm_group", None)
         self.__dict__.setdefault("_started", True)
 
@@ -275,6 +276,7 @@ class Adan(Optimizer):
             with torch.enable_grad():
                 loss = closure()
 
+        self._released.clear()
         fresh = self._is_fresh()
         groups = []
         for i, group in enumerate(self.param_groups):
@@ -295,6 +297,21 @@ class Adan(Optimizer):
                     self._consume_grads(group["params"])
         return loss
 
+    def step_parameter(self, group: dict[str, Any], param: Tensor) -> None:
+        """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""
+        if param in self._released:
+            raise RuntimeError(
+                f"a parameter of shape {tuple(param.shape)} got a second gradient before step(), and its first is used "
+                "and freed: with release_gradients gradients do not accumulate over backward passes; call step() after "
+                "each, or remove() the release"
+            )
+        self._released.add(param)
+        alone = {**group, "params": [param]}
+        batch = self._batch(param, alone)
+        if batch.params:
+            dispatch.update([(group, batch)], Signals())
+            self._consume_grads([param])
+
     def _is_fresh(self) -> bool:
         """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` has states made by such.
 
@@ -306,7 +323,7 @@ class Adan(Optimizer):
         rates = [Options.of(group).lr for group in self.param_groups]
         return not any(isinstance(lr, Tensor) or lr for lr in rates)
 
-    def _batch(self, index: int, group: dict[str, Any]) -> Batch:
+    def _batch(self, index: int | Tensor, group: dict[str, Any]) -> Batch:
         """The parameters of a group that have gradients, with their states; the last step's batch if it still holds."""
         kept = self._kept.get(index)
         grads = [p.grad for p in group["params"]]

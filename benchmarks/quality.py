@@ -1,0 +1,113 @@
+"""What states and weights of few bits cost in quality: whole training runs over several seeds, side by side.
+
+Every variant trains the same models on the same batches, with the settings that were tuned for fp32. Weights in bf16
+are stored so and computed with in fp32, so that nothing differs but their rounding. Writes results/quality-NAME.json:
+
+    python benchmarks/quality.py pycode-gpt2 --steps 600
+    python benchmarks/quality.py ptb-lstm --steps 400 --data DIR
+    python benchmarks/quality.py cifar-resnet34 --steps 975 --data DIR --device cuda --jobs 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import ROOT, environment
+
+from adan import Adan
+from adan_bench import optimizers
+from adan_bench.registry import get_workload
+from adan_bench.schedule import SCHEDULES
+from adan_bench.spec import Context
+from adan_bench.study import starting_settings
+
+BASE = "fp32"
+#: name → options of Adan, whether weights are stored in bf16
+VARIANTS: dict[str, tuple[dict[str, Any], bool]] = {
+    BASE: ({}, False),
+    "8 bit states": ({"state_format": "8bit"}, False),
+    "bf16 states": ({"state_format": "bf16"}, False),
+    "bf16 weights, stochastic": ({"stochastic_rounding": True}, True),
+    "bf16 weights, Kahan": ({"kahan_sum": True}, True),
+    "bf16 weights, to nearest": ({}, True),
+    "8 bit states, bf16 weights, stochastic": ({"state_format": "8bit", "stochastic_rounding": True}, True),
+}
+
+
+def train(name: str, variant: str, seed: int, steps: int, data: Path | None, device: str) -> dict[str, float]:
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    options, half = VARIANTS[variant]
+    workload = get_workload(name)
+    task = workload.build(Context(seed, workload.batch_size, data, device))
+    model = task.model.to(device)
+    settings, _ = starting_settings(workload, optimizers.get_optimizer("adan"))
+    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    params = list(model.parameters())
+    stored = [p.detach().bfloat16().requires_grad_() if half and p.ndim > 1 else p for p in params]
+    opt = Adan(stored, **{**settings, **options})
+    factor = SCHEDULES["cosine"](steps, 0.05)
+    for step in range(steps):
+        for group in opt.param_groups:
+            group["lr"] = settings["lr"] * factor(step)
+        with torch.no_grad():
+            for p, kept in zip(params, stored, strict=True):
+                p.copy_(kept)
+        model.train()
+        task.loss(model, task.batches(step)).backward()
+        for p, kept in zip(params, stored, strict=True):
+            if kept is not p:
+                kept.grad, p.grad = p.grad.to(kept.dtype), None
+        opt.step()
+        opt.zero_grad()
+    with torch.no_grad():
+        for p, kept in zip(params, stored, strict=True):
+            p.copy_(kept)
+        model.eval()
+        return dict(task.evaluate(model))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workload")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    work = [(variant, seed) for seed in range(args.seeds) for variant in VARIANTS]
+    rows: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
+    with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
+        runs = [
+            pool.submit(train, args.workload, variant, seed, args.steps, args.data, args.device)
+            for variant, seed in work
+        ]
+        for (variant, seed), run in zip(work, runs, strict=True):
+            rows[variant].append(run.result())
+            print(f"{variant}, seed {seed}: {run.result()}", flush=True)
+    losses = {variant: [row["loss"] for row in found] for variant, found in rows.items()}
+    spread = statistics.stdev(losses[BASE])
+    for variant, values in losses.items():
+        gap = statistics.mean(values) - statistics.mean(losses[BASE])
+        print(f"{variant:40s} {statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}  {gap / spread:+.2f} sd")
+    record = {
+        "environment": environment(),
+        "workload": args.workload,
+        "steps": args.steps,
+        "seeds": args.seeds,
+        "device": args.device,
+        "rows": rows,
+    }
+    (ROOT / "results" / f"quality-{args.workload}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

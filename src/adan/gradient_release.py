@@ -1,0 +1,78 @@
+"""Steps inside backward: each parameter is updated as soon as its gradient is there, and the gradient is freed."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adan.optimizer import Adan
+
+
+class GradientRelease:
+    """Undo by :meth:`remove`, or use it as a context manager."""
+
+    def __init__(self, handles: list[Any]) -> None:
+        self._handles = handles
+
+    def remove(self) -> None:
+        """Let gradients stay again, for `step()` to use."""
+        for handle in self._handles:
+            handle.remove()
+
+    def __enter__(self) -> GradientRelease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
+    """Let backward update each parameter of a model and free its gradient: never are all gradients in memory at once.
+
+    Go on calling ``opt.step()`` after backward, as ever: it updates parameters of the optimizer that are not the
+    model's, and tells the end of a step. With ``consume_grad=True`` a gradient becomes the previous gradient's state.
+
+    What needs all gradients at once cannot be had: clipping (``max_grad_norm``), ``skip_nonfinite`` and accumulating
+    over several backward passes raise an error here, ``GradScaler`` in its own ``step`` (use bfloat16). Under data
+    parallelism use FSDP2's ``fully_shard``, which sums gradients first; ``DistributedDataParallel`` is refused.
+
+    Example:
+        >>> import torch, adan
+        >>> model = torch.nn.Linear(4, 1)
+        >>> opt = adan.Adan(model.parameters(), lr=1e-2, consume_grad=True)
+        >>> handle = adan.release_gradients(model, opt)
+        >>> model(torch.ones(8, 4)).square().mean().backward()
+        >>> print(model.weight.grad)
+        None
+        >>> opt.step()
+        >>> handle.remove()
+    """
+    if not isinstance(opt, Adan):
+        raise TypeError(f"release_gradients: opt must be an adan.Adan, got a {type(opt).__name__}")
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise ValueError(
+            "release_gradients: model is a DistributedDataParallel, which sums gradients after they were used here; "
+            "use torch.distributed.fsdp.fully_shard"
+        )
+    for group in opt.param_groups:
+        for name in ("max_grad_norm", "skip_nonfinite", "differentiable"):
+            if group[name]:
+                raise ValueError(
+                    f"release_gradients: {name}={group[name]!r} needs all gradients at once, and each is used and "
+                    f"freed before the next is there; construct Adan without {name}"
+                )
+    wanted = set(model.parameters())
+    owners = {p: group for group in opt.param_groups for p in group["params"] if p in wanted}
+    if not owners:
+        raise ValueError("release_gradients: no parameter of model is one of opt's; pass the model that opt trains")
+
+    def release(param: Tensor) -> None:
+        with torch.no_grad():
+            opt.step_parameter(owners[param], param)
+
+    return GradientRelease([p.register_post_accumulate_grad_hook(release) for p in owners])

@@ -1,0 +1,107 @@
+"""Steps inside backward: the same numbers as after it, and less memory."""
+
+import pytest
+import torch
+from torch import nn
+
+from adan import Adan, release_gradients
+
+OPTIONS = {
+    "plain": {},
+    "consumed": {"consume_grad": True},
+    "8bit": {"state_format": "8bit"},
+    "foreach, coupled": {"foreach": True, "betas": (0.9, 0.9, 0.99)},
+}
+
+
+def make(options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(70, 70), nn.Tanh(), nn.Linear(70, 1))
+    return model, Adan(model.parameters(), lr=1e-2, weight_decay=0.1, **options)
+
+
+def train(model, opt, steps=5):
+    torch.manual_seed(1)
+    for _ in range(steps):
+        model(torch.randn(8, 70)).square().mean().backward()
+        yield
+        opt.step()
+        opt.zero_grad()
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_numbers_are_those_of_steps_after_backward(name):
+    model, opt = make(OPTIONS[name])
+    twin, other = make(OPTIONS[name])
+    handle = release_gradients(model, opt)
+    for _ in train(model, opt):
+        assert all(p.grad is None for p in model.parameters())
+    for _ in train(twin, other):
+        pass
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(p, q)
+        assert all(torch.equal(value, other.state[q][key]) for key, value in opt.state[p].items())
+    handle.remove()
+    model(torch.ones(1, 70)).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_gradients_are_never_all_there():
+    class Watch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model = Watch()
+    opt = Adan(model.parameters())
+    most = 0
+
+    def count(*_):
+        nonlocal most
+        most = max(most, sum(p.grad is not None for p in model.parameters()))
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(count)
+    with release_gradients(model, opt):
+        model(torch.randn(2, 64)).sum().backward()
+    assert most == 1
+
+
+def test_what_is_not_the_model_s_waits_for_step():
+    model, _ = make({})
+    other = torch.ones(3, requires_grad=True)
+    opt = Adan([*model.parameters(), other], lr=1e-2)
+    release_gradients(model, opt)
+    (model(torch.ones(1, 70)).sum() + other.sum()).backward()
+    assert other.grad is not None
+    assert torch.equal(other, torch.ones(3))
+    opt.step()
+    assert not torch.equal(other, torch.ones(3))
+
+
+def test_two_backward_passes_are_an_error():
+    model, opt = make({})
+    release_gradients(model, opt)
+    model(torch.ones(1, 70)).sum().backward()
+    with pytest.raises(RuntimeError, match="second gradient before step"):
+        model(torch.ones(1, 70)).sum().backward()
+
+
+@pytest.mark.parametrize("options", [{"max_grad_norm": 1.0}, {"skip_nonfinite": True}], ids=str)
+def test_what_needs_all_gradients_is_refused(options):
+    model, opt = make(options)
+    with pytest.raises(ValueError, match=next(iter(options))):
+        release_gradients(model, opt)
+
+
+def test_another_model_and_another_optimizer_are_refused():
+    model, opt = make({})
+    with pytest.raises(ValueError, match="no parameter of model"):
+        release_gradients(nn.Linear(2, 2), opt)
+    with pytest.raises(TypeError, match=r"opt must be an adan\.Adan"):
+        release_gradients(model, torch.optim.SGD(model.parameters()))
