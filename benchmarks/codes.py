@@ -30,8 +30,9 @@ Code = Callable[
 def floored(bits: int, codes: int) -> Code:
     """|x| + δ as a short float with `bits` of mantissa, blocks scaled by powers of two; near zero steps are even."""
     shift = 23 - bits
-    base = (127 << bits) - (codes - 1)  # the code of 1 is the last but one: |x| + δ may be a little more
-    delta = torch.tensor(base << shift, dtype=torch.int32).view(torch.float32).item()
+    # The last codes are for what δ lifts above 1; with fewer for the rest, δ is larger, and so are these few.
+    one = next(k for k in range(codes, 0, -1) if k + math.ceil(_delta(bits, k) * 2**bits) <= codes)
+    delta = _delta(bits, one)
 
     def code(x: Tensor, draw: Tensor) -> Tensor:
         exponent = x.abs().amax(1, keepdim=True).frexp().exponent
@@ -41,6 +42,11 @@ def floored(bits: int, codes: int) -> Code:
         return torch.copysign(torch.ldexp(z - delta, exponent), x)
 
     return code
+
+
+def _delta(bits: int, one: int) -> float:
+    word = ((127 << bits) - one) << (23 - bits)
+    return torch.tensor(word, dtype=torch.int32).view(torch.float32).item()
 
 
 def table(values: Tensor) -> Code:

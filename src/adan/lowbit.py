@@ -35,7 +35,7 @@ _MASK = 0xFFFFFFFF
 
 
 class Code(NamedTuple):
-    """How many bits of mantissa a code keeps, and the code of 1; the next one is for what δ lifts above 1."""
+    """How many bits of mantissa a code keeps, and the code of 1: the few after it are for what δ lifts above 1."""
 
     bits: int
     one: int
@@ -53,8 +53,8 @@ class Code(NamedTuple):
         return torch.tensor(self.base << self.shift, dtype=torch.int32, device="cpu").view(torch.float32).item()
 
 
-SIGNED = Code(bits=5, one=126)  #: of m, v and the previous gradient; bit 7 is the sign
-ROOT = Code(bits=6, one=254)  #: of √n
+SIGNED = Code(bits=5, one=124)  #: of m, v and the previous gradient; bit 7 is the sign
+ROOT = Code(bits=6, one=250)  #: of √n
 
 
 # ---- draws ----------------------------------------------------------------------------------------------------------

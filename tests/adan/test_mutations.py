@@ -46,6 +46,8 @@ MUTATIONS = [
     ("engines.foreach", "1 if signals.skip is None else [1 - signals.skip] * len(batch.steps)",
      "1", "skipping, captured"),
     ("engines.foreach", "if not _is_one(s.grad_scale)", "if False", "clipped"),
+    ("engines.loop", "m = m + s.lookahead * s.w_v * d", "m = m + s.w_v * d", "coupled"),
+    ("engines.foreach", "torch._foreach_mul(d, s.w_v)", "d", "coupled"),
     ("grad_norm", "torch._foreach_norm(tensors,", "torch._foreach_norm(tensors[:1],", "clipped now and then"),
     ("grad_norm", "torch._foreach_norm(tensors, order", "torch._foreach_norm(tensors, 1", "clipped now and then"),
 ]  # fmt: skip

@@ -40,11 +40,11 @@ KAHAN = tl.constexpr(2)
 # `adan.lowbit`: elements that share exponents; shift, base and δ of the codes of m, v, g, and of √n.
 CODES = tl.constexpr(32)
 SIGNED_SHIFT = tl.constexpr(18)
-SIGNED_BASE = tl.constexpr(((127 << 5) - 126) << 18)
-SIGNED_DELTA = tl.constexpr(0.06640625)
+SIGNED_BASE = tl.constexpr(((127 << 5) - 124) << 18)
+SIGNED_DELTA = tl.constexpr(0.0703125)
 ROOT_SHIFT = tl.constexpr(17)
-ROOT_BASE = tl.constexpr(((127 << 6) - 254) << 17)
-ROOT_DELTA = tl.constexpr(0.064453125)
+ROOT_BASE = tl.constexpr(((127 << 6) - 250) << 17)
+ROOT_DELTA = tl.constexpr(0.068359375)
 
 
 # Integers that are 1 in one model and 292 in another must not be compiled in.
