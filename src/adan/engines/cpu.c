@@ -174,7 +174,9 @@ STRETCH(f16, f16_t, float)
 
 /* ---- states in 8 or 16 bits, weights that do not stall: the codes, draws and roundings of adan/lowbit.py -------- */
 
-/* Elements that share exponents, and how many are read to fp32 at a time: seven arrays of these stay in the cache. */
+/* Elements that share exponents, and how many are read to fp32 at a time: eight arrays of these stay in the cache, and
+ * each is prefetched one SPAN ahead. One Sapphire Rapids core, 25 M fp32 parameters, fastest of 15: 73 ms in 8 bits,
+ * with 128 or 512 elements 78 and 79, and 85 without the prefetch. */
 #define SHARED 32
 #define SPAN 256
 
@@ -199,21 +201,24 @@ INLINE bf16_t draw_bf16(float x, uint32_t word) {
     return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (bf16_t)rounded;
 }
 
-/* Loops over a SPAN have no tail, which would be most of their time: what is missing of it are zeros. */
+/* Loops over bytes have no tail: what is missing of the last 64, the most that a vector holds, are zeros. */
+#define WHOLE(size) ((int)((size) + 63) & ~63)
+
 INLINE void decode(float *to, const uint8_t *from, const uint8_t *exponents, int64_t size, const int state) {
     const int shift = state == N ? ROOT_SHIFT : SIGNED_SHIFT, base = state == N ? ROOT_BASE : SIGNED_BASE;
     const float delta = as_float((uint32_t)base);
     uint8_t codes[SPAN];
     float scales[SPAN];
-    if (size < SPAN)
+    const int whole = WHOLE(size);
+    if (size < whole)
         memset(codes, 0, sizeof codes);
     memcpy(codes, from, (size_t)size);
-    for (int i = 0; i < SPAN / SHARED; i++) {
+    for (int i = 0; i < whole / SHARED; i++) {
         float scale = as_float(i * SHARED < size ? (uint32_t)exponents[i * STATES + state] << 23 : 0);
         for (int k = 0; k < SHARED; k++)
             scales[i * SHARED + k] = scale;
     }
-    for (int k = 0; k < SPAN; k++) {
+    for (int k = 0; k < whole; k++) {
         uint32_t code = codes[k], magnitude = state == N ? code : code & 127;
         float value = (as_float((magnitude << shift) + (uint32_t)base) - delta) * scales[k];
         to[k] = state == N ? value * value : as_float(as_bits(value) ^ (code & 128) << 24);
@@ -226,12 +231,13 @@ INLINE void encode(uint8_t *to, uint8_t *exponents, float *values, const uint32_
     const float delta = as_float((uint32_t)base);
     uint8_t codes[SPAN];
     float scales[SPAN];
-    if (size < SPAN)
-        memset(values + size, 0, (size_t)(SPAN - size) * sizeof *values);
+    const int whole = WHOLE(size);
+    if (size < whole)
+        memset(values + size, 0, (size_t)(whole - size) * sizeof *values);
     if (state == N)
-        for (int k = 0; k < SPAN; k++)
+        for (int k = 0; k < whole; k++)
             values[k] = sqrtf(values[k]);
-    for (int i = 0; i < SPAN / SHARED; i++) {
+    for (int i = 0; i < whole / SHARED; i++) {
         int32_t most = 0;
         for (int k = 0; k < SHARED; k++) {
             int32_t bits = (int32_t)(as_bits(values[i * SHARED + k]) & 0x7fffffff);
@@ -245,7 +251,7 @@ INLINE void encode(uint8_t *to, uint8_t *exponents, float *values, const uint32_
         for (int k = 0; k < SHARED; k++)
             scales[i * SHARED + k] = scale;
     }
-    for (int k = 0; k < SPAN; k++) {
+    for (int k = 0; k < whole; k++) {
         uint32_t bits = as_bits(values[k]), offset = draw(words[k], state) & ((1u << shift) - 1);
         uint32_t scaled = as_bits(as_float(bits & 0x7fffffff) * scales[k] + delta);
         int32_t code = (int32_t)(scaled + offset - (uint32_t)base) >> shift;
@@ -258,17 +264,25 @@ INLINE void encode(uint8_t *to, uint8_t *exponents, float *values, const uint32_
     memcpy(to, codes, (size_t)size);
 }
 
+INLINE void ahead(const char *from, int64_t width) {
+    for (int64_t line = 0; line < SPAN * width; line += 64)
+        __builtin_prefetch(from + SPAN * width + line, 1);
+}
+
 /* A state as fp32: itself, or in `room`. */
-INLINE float *read_state(const struct tensor *x, char *from, float *room, int64_t start, int64_t size,
-                         const int state) {
+INLINE char *read_state(const struct tensor *x, char *from, float *room, int64_t start, int64_t size, const int state) {
     if (x->state_type == F32)
-        return (float *)from + start;
-    if (x->state_type == U8)
+        return (char *)((float *)from + start);
+    if (x->state_type == U8) {
+        ahead(from + start, 1);
         decode(room, (uint8_t *)from + start, x->exponents + start / SHARED * STATES, size, state);
-    else
+    } else {
+        const bf16_t *y = (bf16_t *)from + start;
+        ahead((const char *)y, 2);
         INDEPENDENT for (int64_t k = 0; k < size; k++)
-            room[k] = load_bf16(((bf16_t *)from)[start + k]);
-    return room;
+            room[k] = load_bf16(y[k]);
+    }
+    return (char *)room;
 }
 
 INLINE void write_state(const struct tensor *x, char *to, float *values, const uint32_t *words, int64_t start,
@@ -280,76 +294,92 @@ INLINE void write_state(const struct tensor *x, char *to, float *values, const u
             ((bf16_t *)to)[start + k] = draw_bf16(values[k], draw(words[k], state));
 }
 
-/* Of a parameter or a gradient: fp32 times a factor. */
-INLINE void read_given(float *to, const char *from, int64_t type, float scale, int64_t start, int64_t size) {
-    if (type == F32)
+/* What is no state, in fp32. */
+struct given {
+    float *to;
+    const char *from; /* NULL: there is no such thing */
+    int64_t type;
+    double scale;
+};
+
+INLINE void read_given(const struct given *x, int64_t start, int64_t size) {
+    const float scale = (float)x->scale;
+    const int64_t width = x->type == F32 ? 4 : 2;
+    const void *from = x->from + start * width;
+    ahead(from, width);
+    if (x->type == F32)
         INDEPENDENT for (int64_t k = 0; k < size; k++)
-            to[k] = ((const float *)from)[start + k] * scale;
-    else if (type == BF16)
+            x->to[k] = ((const float *)from)[k] * scale;
+    else if (x->type == BF16)
         INDEPENDENT for (int64_t k = 0; k < size; k++)
-            to[k] = load_bf16(((const bf16_t *)from)[start + k]) * scale;
+            x->to[k] = load_bf16(((const bf16_t *)from)[k]) * scale;
     else
         INDEPENDENT for (int64_t k = 0; k < size; k++)
-            to[k] = load_f16(((const f16_t *)from)[start + k]) * scale;
+            x->to[k] = load_f16(((const f16_t *)from)[k]) * scale;
 }
 
-INLINE void write_given(char *to, const float *from, int64_t type, int64_t start, int64_t size) {
-    if (type == F32)
-        memcpy((float *)to + start, from, (size_t)size * sizeof *from);
-    else if (type == BF16)
-        INDEPENDENT for (int64_t k = 0; k < size; k++)
-            ((bf16_t *)to)[start + k] = store_bf16(from[k]);
-    else
-        INDEPENDENT for (int64_t k = 0; k < size; k++)
-            ((f16_t *)to)[start + k] = store_f16(from[k]);
-}
-
-/* The loop above on fp32 copies of what is coded. */
-INLINE void span(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size) {
-    float param[SPAN], rest[SPAN], grad[SPAN], m[SPAN], v[SPAN], n[SPAN], prev[SPAN];
-    uint32_t words[SPAN];
-    struct tensor part = {.param = (char *)param, .grad = (char *)grad, .prev = (char *)prev};
-    read_given(param, x->param, x->type, 1, start, size);
-    if (x->compensation) {
-        read_given(rest, x->compensation, x->type, 1, start, size);
-        for (int64_t k = 0; k < size; k++)
-            param[k] += rest[k];
+/* A parameter, and what rounding it has cut off where that is kept. */
+#define WRITE_PARAM(T, S)                                                                                              \
+    for (int64_t k = 0; k < size; k++) {                                                                               \
+        S rounded = store_##T(theta[k]);                                                                               \
+        ((S *)x->param)[start + k] = rounded;                                                                          \
+        if (x->compensation)                                                                                           \
+            ((S *)x->compensation)[start + k] = store_##T(theta[k] - load_##T(rounded));                               \
     }
-    read_given(grad, x->grad, x->grad_type, 1, start, size);
-    part.m = (char *)read_state(x, x->m, m, start, size, M);
-    part.n = (char *)read_state(x, x->n, n, start, size, N);
-    if (!x->prev_scale)
-        part.prev = (char *)read_state(x, x->prev, prev, start, size, G);
-    else if (s->has_prev == 0)
-        read_given(prev, x->grad, x->grad_type, (float)s->grad_scale, start, size);
+
+INLINE void write_param(const struct tensor *x, const float *theta, const uint32_t *words, int64_t start,
+                        int64_t size) {
+    if (x->stochastic)
+        INDEPENDENT for (int64_t k = 0; k < size; k++)
+            ((bf16_t *)x->param)[start + k] = draw_bf16(theta[k], words[k] * 0x9e3779b1);
+    else if (x->type == F32)
+        memcpy((float *)x->param + start, theta, (size_t)size * sizeof *theta);
+    else if (x->type == BF16)
+        INDEPENDENT WRITE_PARAM(bf16, bf16_t)
     else
-        read_given(prev, x->prev, x->grad_type, (float)*x->prev_scale, start, size);
+        INDEPENDENT WRITE_PARAM(f16, f16_t)
+}
+
+/* The loop of ELEMENTs on fp32 copies of what is coded. */
+INLINE void span(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size) {
+    float theta[SPAN], rest[SPAN], grad[SPAN], m[SPAN], v[SPAN], n[SPAN], prev[SPAN];
+    uint32_t words[SPAN];
+    const int first = s->has_prev == 0; /* there is no buffer yet that could have been consumed */
+    const struct given given[] = {
+        {theta, x->param, x->type, 1},
+        {rest, x->compensation, x->type, 1},
+        {grad, x->grad, x->grad_type, 1},
+        {prev, !x->prev_scale ? NULL : first ? x->grad : x->prev, x->grad_type,
+         !x->prev_scale || first ? s->grad_scale : *x->prev_scale},
+    };
+    for (int i = 0; i < 4; i++)
+        if (given[i].from)
+            read_given(&given[i], start, size);
+    if (x->compensation)
+        for (int64_t k = 0; k < size; k++)
+            theta[k] += rest[k];
+
+    struct tensor plain = {.param = (char *)theta, .grad = (char *)grad, .prev = (char *)prev};
+    plain.m = read_state(x, x->m, m, start, size, M);
+    plain.n = read_state(x, x->n, n, start, size, N);
+    if (!x->prev_scale)
+        plain.prev = read_state(x, x->prev, prev, start, size, G);
     if (x->v) {
-        part.v = (char *)read_state(x, x->v, v, start, size, V);
-        stretch_f32(&part, s, 0, size, 0, 0);
+        plain.v = read_state(x, x->v, v, start, size, V);
+        stretch_f32(&plain, s, 0, size, 0, 0);
     } else
-        stretch_f32(&part, s, 0, size, 0, 1);
+        stretch_f32(&plain, s, 0, size, 0, 1);
 
     const uint32_t key = mix((uint32_t)x->stream + (uint32_t)(*x->step + 1.0)) + (uint32_t)start;
-    for (uint32_t k = 0; k < SPAN; k++)
-        words[k] = mix(key + k);
+    for (int k = 0; k < WHOLE(size); k++)
+        words[k] = mix(key + (uint32_t)k);
     write_state(x, x->m, m, words, start, size, M);
     if (x->v)
         write_state(x, x->v, v, words, start, size, V);
     write_state(x, x->n, n, words, start, size, N);
     if (!x->prev_scale)
         write_state(x, x->prev, prev, words, start, size, G);
-    if (x->stochastic)
-        INDEPENDENT for (int64_t k = 0; k < size; k++)
-            ((bf16_t *)x->param)[start + k] = draw_bf16(param[k], words[k] * 0x9e3779b1);
-    else
-        write_given(x->param, param, x->type, start, size);
-    if (x->compensation) {
-        read_given(rest, x->param, x->type, 1, start, size);
-        for (int64_t k = 0; k < size; k++)
-            rest[k] = param[k] - rest[k];
-        write_given(x->compensation, rest, x->type, start, size);
-    }
+    write_param(x, theta, words, start, size);
 }
 
 INLINE void stretch_coded(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size) {
