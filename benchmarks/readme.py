@@ -15,7 +15,13 @@ from typing import Any
 import scaling
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/memory.md", "docs/performance.md", "docs/choosing-hyperparameters.md", "docs/distributed.md"]
+PAGES = [
+    "README.md",
+    "docs/memory.md",
+    "docs/performance.md",
+    "docs/choosing-hyperparameters.md",
+    "docs/distributed.md",
+]
 BASE = "AdamW fused"
 
 
@@ -118,6 +124,9 @@ def quality() -> str:
     for variant in records[QUALITY[0]]["rows"]:
         cells = [variant]
         for data in records.values():
+            if variant not in data["rows"]:
+                cells.append("")
+                continue
             losses = [row["loss"] for row in data["rows"][variant]]
             base = [row["loss"] for row in data["rows"]["fp32"]]
             gap = (statistics.mean(losses) - statistics.mean(base)) / statistics.stdev(base)
