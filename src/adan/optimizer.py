@@ -342,7 +342,7 @@ class Adan(Optimizer):
         batch.streams.extend(self._streams(group, batch.params))
         params, batch = batch.params, sharding.localised(batch)
         real = batch.as_real()
-        if real is batch and all(map(dispatch.is_plain, batch.params)):
+        if real is batch and not torch.compiler.is_compiling() and all(map(dispatch.is_plain, batch.params)):
             self._kept[index] = Kept.of(batch, params, group, self.state)
         return real
 
