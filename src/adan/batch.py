@@ -58,6 +58,10 @@ class Batch(NamedTuple):
         present = ([] if tensors and tensors[0] is None else tensors for tensors in lists)
         return self.of(*present, streams=[self.streams[i] for i in chosen])
 
+    def without_grads(self) -> Batch:
+        """To be kept for the next step: a gradient must not be, nor a previous one that was consumed."""
+        return self._replace(grads=[], prev_grads=[] if self.prev_scales else self.prev_grads)
+
     def keep_previous(self) -> None:
         """Of a skipped step: a consumed gradient is about to be the previous one, so let it be the one before it."""
         for grad, prev, _ in zip(self.grads, self.prev_grads, self.prev_scales, strict=False):

@@ -103,13 +103,13 @@ def _parts(group: Mapping[str, Any], batch: Batch) -> list[tuple[Place, Batch]]:
     if "parts" not in batch.cache:
         cut = _cut(group, batch)
         whole = len(cut) == 1 and not (batch.exponents or batch.compensations)
-        batch.cache["parts"] = [(place, at, None if whole else batch.select(at)) for place, at in cut]
+        batch.cache["parts"] = [(place, at, None if whole else batch.select(at).without_grads()) for place, at in cut]
     return [(place, batch if part is None else _renewed(part, batch, at)) for place, at, part in batch.cache["parts"]]
 
 
 def _renewed(part: Batch, batch: Batch, at: list[int]) -> Batch:
     """A piece with what is another at every step."""
-    grads, prev_grads = ([tensors[i] for i in at] for tensors in (batch.grads, batch.prev_grads))
+    grads, prev_grads = [batch.grads[i] for i in at], [batch.prev_grads[i] for i in at]
     return part._replace(options=batch.options, grads=grads, prev_grads=prev_grads)
 
 

@@ -60,7 +60,7 @@ class Kept(NamedTuple):
             for entry in entries
         ]
         return cls(
-            batch,
+            batch.without_grads(),
             params,
             cls._flags(group),
             [p.grad is not None for p in group["params"]],

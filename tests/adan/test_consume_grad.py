@@ -1,5 +1,8 @@
 """consume_grad: the gradient's buffer becomes the state, and nothing else changes."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from parity import count_as_on_a_device
@@ -97,3 +100,21 @@ def test_torch_compile_leaves_a_consuming_step_to_python():
         step()
         assert p.grad is None
     torch.testing.assert_close(p.detach(), torch.full((2,), -0.3))
+
+
+@pytest.mark.parametrize("options", [{}, {"consume_grad": True}, {"state_format": "8bit"}, {"foreach": True}], ids=str)
+def test_no_gradient_outlives_its_step(options):
+    """Other than a consumed one, which is the state until the next step."""
+    params = [torch.randn(70, 70, requires_grad=True), torch.randn(3, requires_grad=True)]
+    opt = Adan(params, **options)
+    alive = []
+    for _ in range(3):
+        for p in params:
+            p.grad = torch.randn_like(p)
+        alive.append([weakref.ref(p.grad.untyped_storage()) for p in params])
+        opt.step()
+        opt.zero_grad()
+        gc.collect()
+    last_is_kept = [name for name, state in enumerate(opt.state.values()) if "prev_scale" in state]
+    assert not any(ref() for refs in alive[:-1] for ref in refs)
+    assert not any(ref() for i, ref in enumerate(alive[-1]) if i not in last_is_kept)
