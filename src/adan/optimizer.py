@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, compress
 from operator import attrgetter, is_, itemgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias, overload
@@ -33,6 +33,10 @@ _FLAGS = (
 )
 
 
+def _without_prev_grad(entry: dict[str, Tensor]) -> list[Tensor]:
+    return [value for name, value in entry.items() if name != "prev_grad"]
+
+
 class Kept(NamedTuple):
     """A batch that serves again as long as the same parameters have gradients, and the same tensors are their states.
 
@@ -47,18 +51,20 @@ class Kept(NamedTuple):
     strides: list[tuple[int, ...]]  #: and `p.data = p.data.t()` the same memory in another layout
     states: list[dict[str, Tensor]]  #: of all groups
     entries: list[dict[str, Tensor]]  #: of the batch
-    lasting: list[itemgetter[Any]]  #: of each entry what stays the same tensor; a consumed gradient does not
+    lasting: Callable[[dict[str, Tensor]], Iterable[Tensor]]  #: what stays the same tensor; consumed gradients do not
     values: list[Tensor]
+    spread: bool
 
     @classmethod
     def of(
         cls, batch: Batch, params: list[Tensor], group: Mapping[str, Any], state: Mapping[Tensor, dict[str, Tensor]]
     ) -> Kept:
         entries = [state[p] for p in params]
-        lasting = [
-            itemgetter(*(name for name in entry if name != "prev_grad" or "prev_scale" not in entry))
-            for entry in entries
-        ]
+        lasting: Callable[[dict[str, Tensor]], Iterable[Tensor]] = dict.values
+        if batch.prev_scales:
+            names = {tuple(entry) for entry in entries}
+            alike = itemgetter(*(name for name in next(iter(names)) if name != "prev_grad"))
+            lasting = alike if len(names) == 1 else _without_prev_grad
         return cls(
             batch.without_grads(),
             params,
@@ -69,7 +75,8 @@ class Kept(NamedTuple):
             list(state.values()),
             entries,
             lasting,
-            list(chain.from_iterable(get(entry) for get, entry in zip(lasting, entries, strict=True))),
+            list(chain.from_iterable(map(lasting, entries))),
+            sharding.any_spread(params),
         )
 
     @staticmethod
@@ -77,7 +84,7 @@ class Kept(NamedTuple):
         return [*(group[name] for name in _FLAGS), group["betas"][0] == group["betas"][1]]
 
     def _local_params(self) -> Iterable[Tensor]:
-        return map(sharding.local, self.params) if sharding.any_spread(self.params) else self.params
+        return map(sharding.local, self.params) if self.spread else self.params
 
     def holds(
         self, group: Mapping[str, Any], grads: list[Tensor | None], state: Mapping[Tensor, dict[str, Tensor]]
@@ -90,11 +97,8 @@ class Kept(NamedTuple):
             and all(map(is_, compress(group["params"], self.has_grad), self.params))
             and list(map(Tensor.data_ptr, self._local_params())) == self.addresses
             and list(map(Tensor.stride, self._local_params())) == self.strides
-            and all(map(is_, self._values(), self.values))
+            and all(map(is_, chain.from_iterable(map(self.lasting, self.entries)), self.values))
         )
-
-    def _values(self) -> Iterator[Tensor]:
-        return chain.from_iterable(get(entry) for get, entry in zip(self.lasting, self.entries, strict=True))
 
 
 class Adan(Optimizer):
@@ -295,9 +299,9 @@ class Adan(Optimizer):
             signals = measure_together(self.param_groups, groups, signals, self._norm_group, fresh)
         if groups:
             dispatch.update(groups, signals)
-            for group, _ in groups:
+            for i, group in enumerate(self.param_groups):
                 if group["consume_grad"]:
-                    self._consume_grads(group["params"])
+                    self._consume_grads(i, group["params"])
         return loss
 
     def step_parameter(self, group: dict[str, Any], param: Tensor) -> None:
@@ -313,7 +317,7 @@ class Adan(Optimizer):
         batch = self._batch(param, alone)
         if batch.params:
             dispatch.update([(group, batch)], Signals())
-            self._consume_grads([param])
+            self._consume_grads(param, [param])
 
     def _is_fresh(self) -> bool:
         """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` has states made by such.
@@ -331,12 +335,14 @@ class Adan(Optimizer):
         kept = self._kept.get(index)
         grads = [p.grad for p in group["params"]]
         if kept is not None and not torch.compiler.is_compiling() and kept.holds(group, grads, self.state):
-            grads = self._checked(group, kept.params, [grad for grad in grads if grad is not None])
+            grads = self._checked(group, kept.params, [grad for grad in grads if grad is not None], kept.entries)
             batch = kept.batch._replace(options=Options.of(group), grads=grads)
             if batch.prev_scales:
-                batch = batch._replace(prev_grads=[sharding.local(entry["prev_grad"]) for entry in kept.entries])
+                prev_grads = [entry["prev_grad"] for entry in kept.entries]
+                batch = batch._replace(prev_grads=list(map(sharding.local, prev_grads)) if kept.spread else prev_grads)
             return batch
 
+        self._kept.pop(index, None)
         batch = Batch.empty(Options.of(group))
         self._init_group(group, *batch.tensors())
         batch.streams.extend(self._streams(group, batch.params))
@@ -379,14 +385,17 @@ class Adan(Optimizer):
             elif not torch.compiler.is_compiling():
                 device = self._counter_device(group, p) if state["step"].device != p.device else p.device
                 states.fit(state, p, form, device)
-        grads += self._checked(group, params, [p.grad for p in params if p.grad is not None])
+        entries = [self.state[p] for p in params]
+        grads += self._checked(group, params, [p.grad for p in params if p.grad is not None], entries)
         lists = (exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, steps, prev_scales, exponents, compensations)
         for name, tensors in zip((*states.NAMES, "step", *states.EXTRAS), lists, strict=True):
-            found = [self.state[p].get(name) for p in params]
+            found = [entry.get(name) for entry in entries]
             if any(x is not None for x in found):
                 tensors += found
 
-    def _checked(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+    def _checked(
+        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], entries: list[dict[str, Tensor]]
+    ) -> list[Tensor]:
         if set(map(_LAYOUT, grads)) - {torch.strided}:
             raise validation.sparse_gradient(self.param_groups, group)
         if sharding.any_spread(params):
@@ -394,27 +403,28 @@ class Adan(Optimizer):
         if any(map(Tensor.is_neg, grads)):
             grads = [grad.resolve_neg() for grad in grads]
         if group["consume_grad"]:
-            self._own(params, grads)
+            self._own(params, grads, entries)
         return grads
 
-    def _own(self, params: list[Tensor], grads: list[Tensor]) -> None:
+    @staticmethod
+    def _own(params: list[Tensor], grads: list[Tensor], entries: list[dict[str, Tensor]]) -> None:
         """Make the gradients that will be kept fit for it, in `grads` and as `p.grad`."""
-        kept = [i for i, p in enumerate(params) if "prev_scale" in self.state[p]]
+        kept = [i for i, entry in enumerate(entries) if "prev_scale" in entry]
         chosen = [params[i] for i in kept]
-        given = [grads[i] for i in kept]
-        own = states.owned(given, chosen, [self.state[p]["prev_grad"] for p in chosen])
+        own = states.owned([grads[i] for i in kept], chosen, [entries[i]["prev_grad"] for i in kept])
         for i, p, grad in zip(kept, chosen, own, strict=True):
             if p.grad is None or sharding.local(p.grad) is not grad:
                 p.grad = sharding.like(p, grad)
                 grads[i] = grad
 
-    def _consume_grads(self, params: list[Tensor]) -> None:
-        for p in params:
-            if p.grad is not None:
-                state = self.state[p]
-                if "prev_scale" in state:
-                    state["prev_grad"] = p.grad
-                p.grad = None
+    def _consume_grads(self, index: int | Tensor, params: list[Tensor]) -> None:
+        kept = self._kept.get(index)
+        params = kept.params if kept is not None else [p for p in params if p.grad is not None]
+        entries = kept.entries if kept is not None else [self.state[p] for p in params]
+        for p, entry in zip(params, entries, strict=True):
+            if "prev_scale" in entry and p.grad is not None:
+                entry["prev_grad"] = p.grad
+            p.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """As of any optimizer; 8-bit states of DTensors as fp32, so that they can be spread over other processes."""

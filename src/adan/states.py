@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, eq
 from typing import Any, NamedTuple
 
 import torch
@@ -193,10 +193,10 @@ def _exponents(state: Mapping[str, Tensor], name: str) -> Tensor | None:
 
 def owned(grads: list[Tensor], params: list[Tensor], prev_grads: list[Tensor]) -> list[Tensor]:
     """Gradients that may be kept: alone in their memory, where no other view writes, laid out as their parameters."""
-    params, prev_grads = list(map(sharding.local, params)), list(map(sharding.local, prev_grads))
-    addresses = list(map(Tensor.data_ptr, grads))
-    for i, (grad, prev) in enumerate(zip(addresses, map(Tensor.data_ptr, prev_grads), strict=True)):
-        if grad == prev and grads[i].numel():
+    if sharding.any_spread(params):
+        params, prev_grads = list(map(sharding.local, params)), list(map(sharding.local, prev_grads))
+    for i, same in enumerate(map(eq, map(Tensor.data_ptr, grads), map(Tensor.data_ptr, prev_grads))):
+        if same and grads[i].numel():
             raise RuntimeError(
                 f"consume_grad=True keeps the gradient of a parameter of shape {tuple(params[i].shape)}, and the next "
                 "one was written over it: give every step a gradient of its own, or leave consume_grad at False"
