@@ -1,11 +1,12 @@
 """What states and weights of few bits cost in quality: whole training runs over several seeds, side by side.
 
 Every variant trains the same models on the same batches, with the settings that were tuned for fp32. Weights in bf16
-are stored so and computed with in fp32, so that nothing differs but their rounding. Writes results/quality-NAME.json:
+are stored so and copied to fp32 ones before each step, so that nothing differs but their rounding. On CUDA every variant
+computes under bf16 autocast. Writes results/quality-NAME.json:
 
-    python benchmarks/quality.py pycode-gpt2 --steps 600
-    python benchmarks/quality.py ptb-lstm --steps 400 --data DIR
-    python benchmarks/quality.py cifar-resnet34 --steps 975 --data DIR --device cuda --jobs 8
+    python benchmarks/quality.py pycode-gpt2 --steps 400
+    python benchmarks/quality.py ptb-lstm --steps 300 --data DIR
+    python benchmarks/quality.py cifar-resnet34 --steps 390 --data DIR --device cuda --jobs 6
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def train(name: str, variant: str, seed: int, steps: int, data: Path | None, dev
     options, half = VARIANTS[variant]
     workload = get_workload(name)
     task = workload.build(Context(seed, workload.batch_size, data, device))
-    model = task.model.to(device)
+    model = task.model.to(device, memory_format=torch.channels_last)
     settings, _ = starting_settings(workload, optimizers.get_optimizer("adan"))
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     params = list(model.parameters())
@@ -61,7 +62,9 @@ def train(name: str, variant: str, seed: int, steps: int, data: Path | None, dev
             for p, kept in zip(params, stored, strict=True):
                 p.copy_(kept)
         model.train()
-        task.loss(model, task.batches(step)).backward()
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            loss = task.loss(model, task.batches(step))
+        loss.backward()
         for p, kept in zip(params, stored, strict=True):
             if kept is not p:
                 kept.grad, p.grad = p.grad.to(kept.dtype), None
@@ -71,7 +74,8 @@ def train(name: str, variant: str, seed: int, steps: int, data: Path | None, dev
         for p, kept in zip(params, stored, strict=True):
             p.copy_(kept)
         model.eval()
-        return dict(task.evaluate(model))
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            return dict(task.evaluate(model))
 
 
 def main() -> None:
