@@ -1,7 +1,7 @@
 """What states and weights of few bits cost in quality: whole training runs over several seeds, side by side.
 
 Every variant trains the same models on the same batches, with the settings that were tuned for fp32. Weights in bf16
-are stored so and copied to fp32 ones before each step, so that nothing differs but their rounding. On CUDA every variant
+are stored so and copied to fp32 ones before each step: nothing differs but their rounding. On CUDA every variant
 computes under bf16 autocast. Writes results/quality-NAME.json:
 
     python benchmarks/quality.py pycode-gpt2 --steps 400
