@@ -183,7 +183,7 @@ def joined(config: RunConfig) -> Iterator[Ranks]:
         yield Ranks(config.parallel, device, dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:
         if isinstance(error, dist.DistError) or "gloo" in str(error):
-            reason = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0].split(". ")[0]
             raise ConnectionError(f"rank {dist.get_rank()}: another rank is gone ({reason})") from error
         raise
     if own:

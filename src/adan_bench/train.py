@@ -87,6 +87,8 @@ class Trainer:
         data = None if config.data is None else Path(config.data)
         context = Context(config.seed, config.batch_size // config.accumulate, data, config.device)
         self.task = self.workload.build(context)
+        if ranks.count > 1 and hasattr(self.task.batches, "state_dict"):
+            raise UsageError(f"{config.workload}: its batches have a state, which ranks cannot share; take one process")
         self.model = self.task.model.to(self.device)
         if config.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -102,8 +104,6 @@ class Trainer:
         self.in_window = 0
         self.last: dict[str, float] = {}
         self.best: float | None = None
-        if ranks.count > 1 and hasattr(self.task.batches, "state_dict"):
-            raise UsageError(f"{config.workload}: its batches have a state, which ranks cannot share; take one process")
         if ranks.rank > 0:
             seed_everything(config.seed + 10**5 * ranks.rank)  # another dropout on every share of a batch
 
