@@ -186,5 +186,13 @@ def joined(config: RunConfig) -> Iterator[Ranks]:
             reason = str(error).splitlines()[0].split(". ")[0]
             raise ConnectionError(f"rank {dist.get_rank()}: another rank is gone ({reason})") from error
         raise
+    except UsageError:
+        _leave(own)
+        raise
+    _leave(own)
+
+
+def _leave(own: bool) -> None:
+    """End the group, where all ranks do so: after the loss of one, gloo's end aborts the process."""
     if own:
         dist.destroy_process_group()
