@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 HOSTS := .venv-hosts
 SITE := import sysconfig; path = sysconfig.get_path("purelib")
 
-.PHONY: demo test test-hosts lint format bench-cpu bench-gpu tables clean
+.PHONY: demo test test-hosts lint format bench-cpu bench-gpu bench-memory tables clean
 
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
@@ -38,6 +38,9 @@ bench-cpu: $(READY)  ## time a step on this CPU beside AdamW's, into results/ben
 
 bench-gpu: $(READY)  ## the same on a GPU, into results/bench-gpu.json
 	$(BIN)/python benchmarks/gpu.py
+
+bench-memory: $(READY)  ## the memory of a whole training step on a GPU, into results/memory-gpu.json
+	$(BIN)/python benchmarks/memory.py
 
 tables:  ## write the tables of README.md and docs/ from the records under results/
 	$(PYTHON) benchmarks/readme.py

@@ -82,9 +82,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--variants", nargs="*", default=list(VARIANTS), help="names; all unless given")
     args = parser.parse_args()
-    work = [(variant, seed) for seed in range(args.seeds) for variant in VARIANTS]
-    rows: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
+    work = [(variant, seed) for seed in range(args.seeds) for variant in args.variants]
+    rows: dict[str, list[dict[str, float]]] = {variant: [] for variant in args.variants}
     with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
         runs = [
             pool.submit(train, args.workload, variant, seed, args.steps, args.data, args.device)

@@ -15,7 +15,13 @@ from typing import Any
 import scaling
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/performance.md", "docs/choosing-hyperparameters.md", "docs/distributed.md"]
+PAGES = [
+    "README.md",
+    "docs/memory.md",
+    "docs/performance.md",
+    "docs/choosing-hyperparameters.md",
+    "docs/distributed.md",
+]
 BASE = "AdamW fused"
 
 
@@ -97,7 +103,55 @@ def short_runs() -> str:
     return markdown(head, rows) + f"\n\nMean of n = {n} seeds. {where(data)}."
 
 
+def memory() -> str:
+    data, speed = record("memory-gpu.json"), record("bench-gpu.json")["models"]["GPT-2 1.1B"]["rows"]
+    base = data["rows"][BASE]["peak_bytes"]
+    rows = []
+    for name, row in data["rows"].items():
+        time = f"{speed[name]['ms']:.2f} ms, ×{speed[name]['ratio']:.2f}" if name in speed else ""
+        peak = f"{row['peak_bytes'] / 1e9:.2f} GB, ×{row['peak_bytes'] / base:.2f}"
+        rows.append([name, f"{row['state_bytes_per_parameter']:.3f}", peak, time])
+    head = ["", "state bytes a parameter", "peak of a whole step, GPT-2 345M", "optimizer step, 1.1 B fp32 parameters"]
+    return markdown(head, rows) + f"\n\n{where(data)}."
+
+
+QUALITY = ("pycode-gpt2", "ptb-lstm", "cifar-resnet34")
+
+
+def quality() -> str:
+    records = {name: record(f"quality-{name}.json") for name in QUALITY}
+    rows = []
+    for variant in records[QUALITY[0]]["rows"]:
+        cells = [variant]
+        for data in records.values():
+            if variant not in data["rows"]:
+                cells.append("")
+                continue
+            losses = [row["loss"] for row in data["rows"][variant]]
+            base = [row["loss"] for row in data["rows"]["fp32"]]
+            gap = (statistics.mean(losses) - statistics.mean(base)) / statistics.stdev(base)
+            cells.append(f"{statistics.mean(losses):.4f} ({gap:+.1f})")
+        rows.append(cells)
+    head = [f"{name}, {data['steps']} steps, n = {data['seeds']}" for name, data in records.items()]
+    places = {where(data) for data in records.values()}
+    return markdown(["", *head], rows) + "\n\n" + "; ".join(sorted(places)) + "."
+
+
+def codes() -> str:
+    data = record("codes.json")
+    rows = [
+        [name.removeprefix("all: "), *(f"{error:.3f}" for error in errors.values())]
+        for name, errors in data["errors"].items()
+        if name.startswith("all")
+    ]
+    head = list(next(iter(data["errors"].values())))
+    return markdown(["codes of m, v, g; of n; elements in a block", *head], rows) + f"\n\n{where(data)}."
+
+
 TABLES = {
+    "memory": memory,
+    "quality": quality,
+    "codes": codes,
     "gpu": gpu,
     "gpu-alone": gpu_alone,
     "wall": wall,

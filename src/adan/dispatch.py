@@ -25,7 +25,7 @@ ENGINES: dict[str, Engine] = {
 #: Engines that find the norm to clip by, and what is not finite, in a pass of their own.
 MEASURING = ("cpu", "cuda")
 #: Engines that read and write coded states themselves.
-CODING = ("cuda",)
+CODING = ("cpu", "cuda")
 
 
 def choose(group: Mapping[str, Any], param: Tensor) -> str:
@@ -81,34 +81,36 @@ def counts_on_device(group: Mapping[str, Any], param: Tensor) -> bool:
 
 
 Place: TypeAlias = tuple[str, torch.device, torch.device]  #: engine, parameters' device, counters' device
-Part: TypeAlias = tuple[Place, list[int], Batch]
+Part: TypeAlias = tuple[Place, list[int]]
+
+
+def _cut(group: Mapping[str, Any], batch: Batch) -> list[Part]:
+    """Which parameters of a batch go where: pieces of one place and one kind of state."""
+    optional = [tensors for tensors in (batch.prev_scales, batch.exponents, batch.compensations) if tensors]
+    alike: dict[tuple[Place, Any], list[int]] = {}
+    for i, (p, step, state) in enumerate(zip(batch.params, batch.steps, batch.exp_avgs, strict=True)):
+        kind = None
+        if optional or batch.options.stochastic_rounding or state.dtype != compute_dtype(p.dtype):
+            kind = (p.dtype, state.dtype, *(tensors[i] is None for tensors in optional))
+        alike.setdefault(((choose(group, p), p.device, step.device), kind), []).append(i)
+    return [(place, at) for (place, _), at in alike.items()]
 
 
 def _parts(group: Mapping[str, Any], batch: Batch) -> list[tuple[Place, Batch]]:
-    """A batch cut into pieces of one place and one kind of state; to cut 161 parameters takes longer than to launch."""
-    parts: list[Part] | None = batch.cache.get("parts")
-    if parts is None or torch.compiler.is_compiling():
-        optional = [tensors for tensors in (batch.prev_scales, batch.exponents, batch.compensations) if tensors]
-        alike: dict[tuple[Place, Any], list[int]] = defaultdict(list)
-        for i, (p, step, state) in enumerate(zip(batch.params, batch.steps, batch.exp_avgs, strict=True)):
-            kind = None
-            if optional or batch.options.stochastic_rounding or state.dtype != compute_dtype(p.dtype):
-                kind = (p.dtype, state.dtype, *(tensors[i] is None for tensors in optional))
-            alike[(choose(group, p), p.device, step.device), kind].append(i)
-        whole = len(alike) == 1 and not optional
-        parts = [(place, at, batch if whole else batch.select(at)) for (place, _), at in alike.items()]
-        batch.cache["parts"] = parts
-    if len(parts) == 1 and parts[0][2].cache is batch.cache:
-        return [(parts[0][0], batch)]
-    return [
-        (
-            place,
-            part._replace(
-                options=batch.options, grads=[batch.grads[i] for i in at], prev_grads=[batch.prev_grads[i] for i in at]
-            ),
-        )
-        for place, at, part in parts
-    ]
+    """A batch as its pieces; to cut 161 parameters takes longer than to launch a step, so the cut is kept."""
+    if torch.compiler.is_compiling():
+        return [(place, batch.select(at)) for place, at in _cut(group, batch)]
+    if "parts" not in batch.cache:
+        cut = _cut(group, batch)
+        whole = len(cut) == 1 and not (batch.exponents or batch.compensations)
+        batch.cache["parts"] = [(place, at, None if whole else batch.select(at)) for place, at in cut]
+    return [(place, batch if part is None else _renewed(part, batch, at)) for place, at, part in batch.cache["parts"]]
+
+
+def _renewed(part: Batch, batch: Batch, at: list[int]) -> Batch:
+    """A piece with what is another at every step."""
+    grads, prev_grads = ([tensors[i] for i in at] for tensors in (batch.grads, batch.prev_grads))
+    return part._replace(options=batch.options, grads=grads, prev_grads=prev_grads)
 
 
 def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> None:

@@ -44,6 +44,7 @@ class Kept(NamedTuple):
     flags: list[object]
     has_grad: list[bool]
     addresses: list[int]  #: `p.data = …` gives a parameter other memory, maybe of another type or layout
+    strides: list[tuple[int, ...]]  #: and `p.data = p.data.t()` the same memory in another layout
     states: list[dict[str, Tensor]]  #: of all groups
     entries: list[dict[str, Tensor]]  #: of the batch
     lasting: list[itemgetter[Any]]  #: of each entry what stays the same tensor; a consumed gradient does not
@@ -64,6 +65,7 @@ class Kept(NamedTuple):
             cls._flags(group),
             [p.grad is not None for p in group["params"]],
             list(map(Tensor.data_ptr, batch.params)),
+            list(map(Tensor.stride, batch.params)),
             list(state.values()),
             entries,
             lasting,
@@ -87,6 +89,7 @@ class Kept(NamedTuple):
             and all(map(is_, state.values(), self.states))
             and all(map(is_, compress(group["params"], self.has_grad), self.params))
             and list(map(Tensor.data_ptr, self._local_params())) == self.addresses
+            and list(map(Tensor.stride, self._local_params())) == self.strides
             and all(map(is_, self._values(), self.values))
         )
 
@@ -339,7 +342,7 @@ class Adan(Optimizer):
         batch.streams.extend(self._streams(group, batch.params))
         params, batch = batch.params, sharding.localised(batch)
         real = batch.as_real()
-        if real is batch and all(map(dispatch.is_plain, batch.params)):
+        if real is batch and not torch.compiler.is_compiling() and all(map(dispatch.is_plain, batch.params)):
             self._kept[index] = Kept.of(batch, params, group, self.state)
         return real
 

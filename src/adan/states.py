@@ -143,6 +143,7 @@ def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
         ("exp_avg_diff" in state) == (form.coupled is None)
         and ("prev_scale" in state) == form.consume
         and ("compensation" in state) == form.kahan
+        and (not form.kahan or state["compensation"].dtype == param.dtype)
         and all(x.dtype == form.dtype and x.stride() == stride for x in averages)
         and all(x.device == param.device for name, x in state.items() if name not in ("step", "prev_scale"))
     )
@@ -257,10 +258,12 @@ def _adopt_state(
             f"the state of {name} lacks {', '.join(missing)} (it has {', '.join(map(str, state)) or 'nothing'}): "
             "this is no checkpoint of Adan"
         )
-    for key in NAMES:
-        if key in values and values[key].shape != param.shape:
+    blocks = (-(-sharding.local(param).numel() // BLOCK), len(NAMES))
+    shapes = {**dict.fromkeys((*NAMES, "compensation"), param.shape), "exponents": blocks}
+    for key, shape in shapes.items():
+        if key in values and values[key].shape != shape:
             raise ValueError(f"{key} of {name} has shape {tuple(values[key].shape)} in this state dict")
-        if sharding.is_spread(param) and not sharding.is_spread(values.get(key, param)):
+        if key in NAMES and sharding.is_spread(param) and not sharding.is_spread(values.get(key, param)):
             raise ValueError(
                 f"{key} of {name} is a whole tensor in this state dict, and the parameter is a DTensor: load with "
                 "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"

@@ -37,6 +37,18 @@ def test_a_model_becomes_channels_last(engine):
     torch.testing.assert_close(a.detach(), b.detach().contiguous())
 
 
+def test_a_parameter_is_turned_where_it_lies(engine):
+    a, b = (torch.arange(12.0).view(3, 4).requires_grad_() for _ in range(2))
+    opts = [Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95), **engine) for p in (a, b)]
+    for k in range(4):
+        if k == 2:
+            b.data = b.data.reshape(-1).as_strided((3, 4), (1, 3)).copy_(b.data.clone())
+            b.grad = None
+        for opt, p in zip(opts, (a, b), strict=True):
+            step(opt, p, 1.0 - k)
+    torch.testing.assert_close(a.detach(), b.detach())
+
+
 def test_a_parameter_gets_other_memory_another_type_or_gaps(engine):
     for change in (torch.clone, torch.Tensor.double, lambda x: torch.zeros(24)[::2].copy_(x)):
         a, b = (torch.ones(12, requires_grad=True) for _ in range(2))

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+import torch._dynamo
 from parity import ROWS, gradients
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from adan import Adan, sharding
@@ -26,6 +28,24 @@ def test_a_compiled_step_is_the_step(name):
         step()
     for p, q in zip(eager, compiled, strict=True):
         torch.testing.assert_close(q, p, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"capturable": True, "max_grad_norm": 1.0}, {"state_format": "8bit", "lr": torch.tensor(1e-3)}],
+    ids=str,
+)
+def test_a_compiled_step_is_one_graph_and_is_compiled_once(options):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    params = [torch.randn(70, 70, requires_grad=True), torch.randn(3, requires_grad=True)]
+    opt = Adan(params, **options)
+    step = torch.compile(opt.step, backend=counter)
+    for _ in range(4):
+        for p in params:
+            p.grad = torch.randn_like(p)
+        step()
+    assert counter.frame_count == 1
 
 
 def test_compilation_to_machine_code():

@@ -19,7 +19,7 @@ FORMS = {
 }
 
 
-@pytest.fixture(params=["foreach", "cuda"])
+@pytest.fixture(params=["foreach", "cpu", "cuda"])
 def engine(request, monkeypatch):
     if request.param == "cuda" and not GPU:  # in Triton's interpreter
         monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))
@@ -228,6 +228,16 @@ def test_a_checkpoint_becomes_coupled_but_never_the_reverse():
     opt.param_groups[0]["betas"] = (0.9, 0.8, 0.95)
     with pytest.raises(RuntimeError, match="coupled form"):
         opt.step()
+
+
+def test_a_checkpoint_with_parts_of_another_size_is_refused():
+    for name, options, dtype in (("exponents", {"state_format": "8bit"}, torch.float32),
+                                 ("compensation", {"kahan_sum": True}, torch.bfloat16)):  # fmt: skip
+        opt, params = train(options, dtype)
+        saved = opt.state_dict()
+        saved["state"][0] = {**saved["state"][0], name: saved["state"][0][name][:-1]}
+        with pytest.raises(ValueError, match=name):
+            Adan(params, **options).load_state_dict(saved)
 
 
 def test_replicas_stay_equal_and_seeds_differ():

@@ -1,0 +1,121 @@
+"""The memory of a whole training step on a GPU: GPT-2 345M, one sequence of 1,024 tokens, bf16 autocast.
+
+Peak of allocated memory in the third step, when all states are there. Run by `make bench-memory`; writes
+results/memory-gpu.json and docs/figures/memory.png. `--plot` only draws the figure from the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from common import ROOT, environment
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+from adan import Adan, release_gradients
+
+RECORD = ROOT / "results" / "memory-gpu.json"
+BASE = "AdamW fused"
+COUPLED = (0.92, 0.92, 0.99)
+
+#: name → optimizer of a model, whether gradients are released, whether weights are bf16
+VARIANTS: dict[str, tuple[Callable[[nn.Module], Optimizer], bool, bool]] = {
+    BASE: (lambda model: AdamW(model.parameters(), lr=1e-4, fused=True), False, False),
+    "Adan": (lambda model: Adan(model.parameters(), lr=1e-4), False, False),
+    "Adan, consume_grad": (lambda model: Adan(model.parameters(), lr=1e-4, consume_grad=True), False, False),
+    "Adan, coupled": (lambda model: Adan(model.parameters(), lr=1e-4, betas=COUPLED), False, False),
+    "Adan, bf16 states": (lambda model: Adan(model.parameters(), lr=1e-4, state_format="bf16"), False, False),
+    "Adan, 8 bit": (lambda model: Adan(model.parameters(), lr=1e-4, state_format="8bit"), False, False),
+    "Adan, 8 bit, release": (lambda model: Adan(model.parameters(), lr=1e-4, state_format="8bit"), True, False),
+    "Adan, 8 bit, coupled, release": (
+        lambda model: Adan(model.parameters(), lr=1e-4, state_format="8bit", betas=COUPLED),
+        True,
+        False,
+    ),
+    "Adan, 8 bit, release, bf16 weights": (
+        lambda model: Adan(model.parameters(), lr=1e-4, state_format="8bit", stochastic_rounding=True),
+        True,
+        True,
+    ),
+}
+
+
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False)
+    model: nn.Module = GPT2LMHeadModel(config)
+    return model
+
+
+def measure(name: str) -> dict[str, float]:
+    make, release, half = VARIANTS[name]
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = gpt2()
+    if half:
+        model = model.bfloat16()
+    opt = make(model)
+    if release:
+        assert isinstance(opt, Adan)
+        release_gradients(model, opt)
+    tokens = torch.randint(0, 50257, (1, 1024), device="cuda")
+    losses = []
+    for _ in range(3):
+        torch.cuda.reset_peak_memory_stats()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(tokens, labels=tokens).loss
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        losses.append(loss.item())
+    params = sum(p.numel() for p in model.parameters())
+    states = sum(x.nbytes for state in opt.state.values() for x in state.values() if torch.is_tensor(x))
+    return {
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+        "state_bytes_per_parameter": states / params,
+        "parameters": params,
+        "first_loss": losses[0],
+        "last_loss": losses[-1],
+    }
+
+
+def plot(rows: dict[str, Any]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = list(rows)[::-1]
+    figure, axes = plt.subplots(figsize=(7, 0.4 * len(names) + 0.8), layout="constrained")
+    sizes = [rows[name]["state_bytes_per_parameter"] for name in names]
+    bars = axes.barh(names, sizes, color=["#999999" if name == BASE else "#0072B2" for name in names])
+    axes.bar_label(bars, [f"{size:.3g}" for size in sizes], padding=3)
+    axes.set_xlabel("bytes of optimizer state for a parameter")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(ROOT / "docs" / "figures" / "memory.png", dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--plot", action="store_true")
+    if not parser.parse_args().plot:
+        rows = {}
+        for name in VARIANTS:
+            rows[name] = measure(name)
+            gc.collect()
+            torch.cuda.empty_cache()
+            ratio = rows[name]["peak_bytes"] / rows[BASE]["peak_bytes"]
+            print(f"{name:40s} {rows[name]['peak_bytes'] / 1e9:6.2f} GB  × {ratio:.2f}  "
+                  f"{rows[name]['state_bytes_per_parameter']:.3f} B/parameter", flush=True)  # fmt: skip
+        RECORD.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
+    plot(json.loads(RECORD.read_text())["rows"])
+
+
+if __name__ == "__main__":
+    main()
