@@ -50,7 +50,7 @@ class Ranks:
     """The processes of a run, as one of them sees them; without a strategy there is no other."""
 
     strategy: str | None = None
-    device: str = "cpu"
+    device: str | None = None  # None: the configuration's
     rank: int = 0
     count: int = 1
 
@@ -62,7 +62,7 @@ class Ranks:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
-            mesh = init_device_mesh(torch.device(self.device).type, (self.count,))
+            mesh = init_device_mesh(next(model.parameters()).device.type, (self.count,))
             lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
             blocks = [block for blocks in lists for block in blocks if not isinstance(block, nn.ModuleList)]
             for part in [*reversed(blocks), model]:  # the inner ones first

@@ -39,9 +39,10 @@ def run(
     """
 
     def begin() -> tuple[RunConfig | None, Mapping[str, Any] | None]:
-        begun = store.check_same(config) if resume and store.exists else None
-        result = json.loads((store.path / "result.json").read_text()) if begun and store.ended else None
-        return begun, result if result and result["status"] != "failed" else None
+        if not (resume and store.exists):
+            return None, None
+        result = json.loads((store.path / "result.json").read_text()) if store.ended else None
+        return store.check_same(config), result if result and result["status"] != "failed" else None
 
     def restore() -> dict[str, Any] | None:
         store.reopen()
@@ -83,9 +84,9 @@ class Trainer:
         self.workload = get_workload(config.workload)
         self.spec = optimizers.get_optimizer(config.optimizer)
         self.factor = SCHEDULES[config.schedule](config.steps, config.warmup)
-        self.device = torch.device(config.device if ranks.strategy is None else ranks.device)
+        self.device = torch.device(ranks.device or config.device)
         data = None if config.data is None else Path(config.data)
-        context = Context(config.seed, config.batch_size // config.accumulate, data, config.device)
+        context = Context(config.seed, config.batch_size // config.accumulate, data, str(self.device))
         self.task = self.workload.build(context)
         if ranks.count > 1 and hasattr(self.task.batches, "state_dict"):
             raise UsageError(f"{config.workload}: its batches have a state, which ranks cannot share; take one process")

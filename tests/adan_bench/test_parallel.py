@@ -51,7 +51,7 @@ def in_processes(count: int, cases: dict[str, Any]) -> None:
 
 
 def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path) -> None:
-    """Digits, parts of a batch, every optimizer that takes shards, SAM's two passes; and the same again bit for bit."""
+    """Digits, parts of a batch, every optimizer that takes shards, SAM's two passes; noise resumed bit for bit."""
     rows: dict[str, dict[str, Any]] = {
         "digits ddp": {"workload": "digits-vit", "steps": 12, "eval_every": 4, "parallel": "ddp"},
         "digits fsdp": {"workload": "digits-vit", "steps": 12, "eval_every": 4, "parallel": "fsdp"},
@@ -64,10 +64,11 @@ def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path
         settings = {"lr": min(spec.lr, 0.01)}  # plain SGD's own is for other losses: it would blow rounding up
         rows[name] = {**plain, "optimizer": name, "settings": settings, "parallel": "fsdp" if spec.shards else "ddp"}
     cases = {name: partial(shared_run, tmp_path / name, **row) for name, row in rows.items()}
-    noisy = {"workload": "tiny", "script": tiny, "steps": 20, "parallel": "ddp", "checkpoint_every": 6}
-    cases["noisy"] = partial(shared_run, tmp_path / "noisy", **noisy)
-    cases["noisy, left"] = partial(shared_run, tmp_path / "resumed", stop=15, **noisy)
-    cases["noisy, resumed"] = partial(shared_run, tmp_path / "resumed", **noisy)
+    for strategy in ("ddp", "fsdp"):
+        noisy = {"workload": "tiny", "script": tiny, "steps": 20, "checkpoint_every": 6, "parallel": strategy}
+        cases[f"noisy {strategy}"] = partial(shared_run, tmp_path / f"noisy {strategy}", **noisy)
+        resumed = partial(shared_run, tmp_path / f"resumed {strategy}", **noisy)
+        cases |= {f"left {strategy}": partial(resumed, stop=15), f"resumed {strategy}": resumed}
     in_processes(2, cases)
     for name, row in rows.items():
         alone = tmp_path / f"{name} alone"
@@ -75,7 +76,8 @@ def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path
         assert_same(tmp_path / name, alone)
         record = read_run(tmp_path / name)
         assert (record.status, record.config.parallel, record.config.ranks) == ("finished", row["parallel"], 2)
-    assert lines(tmp_path / "resumed") == lines(tmp_path / "noisy")
+    for strategy in ("ddp", "fsdp"):
+        assert lines(tmp_path / f"resumed {strategy}") == lines(tmp_path / f"noisy {strategy}")
 
 
 def test_a_run_goes_from_four_ranks_to_two_to_one_and_back_to_two(script: Path, tmp_path: Path) -> None:
