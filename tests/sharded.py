@@ -20,20 +20,24 @@ ENGINES = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "cpu": {"fu
 STEPS = 50
 
 
+#: From 4,096 elements on a state is kept in few bits; the weights have 9,000 and 4,500 then.
+WIDE = 1500
+
+
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, width):
         super().__init__()
         self.norm = nn.LayerNorm(6)
-        self.up = nn.Linear(6, 12)
-        self.down = nn.Linear(12, 3)  # three rows: on four processes one has none
+        self.up = nn.Linear(6, width)
+        self.down = nn.Linear(width, 3)  # three rows: on four processes one has none
 
     def forward(self, x):
         return self.down(torch.tanh(self.up(self.norm(x))))
 
 
-def model(seed=0):
+def model(seed=0, width=12):
     torch.manual_seed(seed)
-    return Net()
+    return Net(width)
 
 
 def batch(i, part=0, parts=1):
@@ -92,8 +96,8 @@ def zero_redundancy(params, **options):
 class Sharded:
     """The model and its optimizer, spread by a strategy."""
 
-    def __init__(self, strategy, seed=0, **options):
-        self.net, self.part, self.parts = STRATEGIES[strategy](model(seed))
+    def __init__(self, strategy, seed=0, width=12, **options):
+        self.net, self.part, self.parts = STRATEGIES[strategy](model(seed, width))
         options = {**OPTIONS, **options}
         if strategy == "zero":
             self.opt = zero_redundancy(self.net.parameters(), **options)
@@ -123,8 +127,8 @@ class Sharded:
 class Single(Sharded):
     """The same in one process, on the whole batch."""
 
-    def __init__(self, seed=0, **options):
-        self.net, self.part, self.parts = model(seed), 0, 1
+    def __init__(self, seed=0, width=12, **options):
+        self.net, self.part, self.parts = model(seed, width), 0, 1
         self.opt = self.adan = Adan(self.net.parameters(), **{**OPTIONS, **options})
 
 
@@ -133,6 +137,17 @@ def assert_same(params, expected, tolerance=1e-6):
     mine, wanted = (torch.cat([p.detach().flatten() for p in tensors]) for tensors in (params, expected))
     error, size = (mine - wanted).abs().max(), wanted.abs().max()
     assert error <= tolerance * size, f"{error:.2e} off, of {size:.2e}"
+
+
+def distance(params, others):
+    return sum((p - q).square().sum() for p, q in zip(params, others, strict=True)).sqrt().item()
+
+
+def assert_near(params, expected, start, tolerance=0.05):
+    """Of the way from the start: parts draw other random numbers for their codes than the whole does."""
+    error, way = distance(params, expected), distance(expected, start)
+    assert way > 0
+    assert error <= tolerance * way, f"{error:.2e} off, after a way of {way:.2e}"
 
 
 def assert_replicas_are_identical(sharded):

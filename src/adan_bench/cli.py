@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from functools import wraps
@@ -84,12 +84,15 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def wrapper(**values: Any) -> None:
+        from adan_bench.parallel import launched
         from adan_bench.registry import load_script
         from adan_bench.study import Options
 
         chosen = {name: values.pop(name) for name in common}
         place = {name: chosen.pop(name) for name in ("out", "resume", "as_json")}
-        chosen["threads"] = chosen["threads"] or max(1, _cores() // values.get("jobs", 1))
+        chosen["ranks"] = launched(values.get("parallel"))
+        sharers = values.get("jobs", 1) * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        chosen["threads"] = chosen["threads"] or max(1, _cores() // sharers)
         if chosen["script"] is not None:
             names = load_script(str(chosen["script"]))
             if "workloads" in values:
@@ -171,6 +174,7 @@ def run(
     optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
     set_: Set = None,
     seed: int = 0,
+    parallel: Annotated[str | None, typer.Option(help="ddp or fsdp, among the processes of torchrun.")] = None,
     *,
     shared: Shared,
 ) -> None:
@@ -181,23 +185,21 @@ def run(
     from adan_bench.registry import get_workload
     from adan_bench.store import RunStore
     from adan_bench.study import configure
+    from adan_bench.train import run as train
 
-    spec = get_optimizer(optimizer)
-    config = configure(get_workload(workload), spec, shared.options, seed=seed, overrides=_settings(set_))
+    options = replace(shared.options, parallel=parallel)
+    config = configure(get_workload(workload), get_optimizer(optimizer), options, seed=seed, overrides=_settings(set_))
     path = shared.out or _new_folder() / workload / optimizer / f"seed-{seed}"
-    store = RunStore(path)
-    if store.ended and shared.resume:
-        store.check_same(config)
-        result = json.loads((path / "result.json").read_text())
-    else:
-        from adan_bench.train import run as train
-
-        job = Job(config, path, shared.resume)
-        with watching(Console(), shared.as_json) as watch:
-            result = train(config, store, lambda progress: watch(Event(job, 0, 1, progress=progress)), shared.resume)
-            watch(Event(job, 1, 1, result=result))
+    job = Job(config, path, shared.resume)
+    first = parallel is None or os.environ["RANK"] == "0"
+    console = Console(quiet=not first)
+    with watching(console, shared.as_json and first) as watch:
+        result = train(
+            config, RunStore(path), lambda progress: watch(Event(job, 0, 1, progress=progress)), shared.resume
+        )
+        watch(Event(job, 1, 1, result=result))
     if not shared.as_json:
-        Console().print(f"{result['status']}; record: {path}", soft_wrap=True, highlight=False)
+        console.print(f"{result['status']}; record: {path}", soft_wrap=True, highlight=False)
     raise typer.Exit(EXIT_DIVERGED if result["status"] == "diverged" else 0)
 
 

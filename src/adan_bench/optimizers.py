@@ -57,13 +57,21 @@ SPECS = {
             defaults={"momentum": 0.9, "nesterov": True},
             choices=({"weight_decay": 5e-4}, {"momentum": 0.95}, {"weight_decay": 5e-3}),
         ),
-        OptimizerSpec("lamb", "pytorch_optimizer:Lamb", lr=1e-2, defaults={"weight_decay": 0.02}, choices=BETAS),
+        OptimizerSpec(
+            "lamb",
+            "pytorch_optimizer:Lamb",
+            lr=1e-2,
+            defaults={"weight_decay": 0.02},
+            choices=BETAS,
+            shards=False,
+        ),
         OptimizerSpec(
             "lars",
             "pytorch_optimizer:LARS",
             lr=3.0,
             defaults={"weight_decay": 1e-4},
             choices=({"momentum": 0.95}, {"weight_decay": 1e-3}, {"nesterov": True}),
+            shards=False,
         ),
         OptimizerSpec(
             "adabelief",
@@ -98,6 +106,7 @@ SPECS = {
             choices=({"rho": 0.02}, {"rho": 0.1}, {"weight_decay": 5e-4}),
             passes=2,
             base="torch.optim:SGD",
+            shards=False,
         ),
     )
 }

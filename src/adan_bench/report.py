@@ -213,6 +213,7 @@ def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
             "packages": ", ".join(f"{name} {version}" for name, version in e.get("packages", {}).items()),
             "machine": ", ".join(str(v) for v in (e.get("platform"), e.get("cpu"), e.get("gpu")) if v),
             "cores": f"{e.get('cores')}; {record.config.threads} threads a run, {record.config.jobs} runs at a time",
+            "ranks": record.config.parallel and f"{record.config.ranks} by {record.config.parallel}",
             "command": e.get("command"),
         }
         plain = {key: str(value) for key, value in rows.items() if value}

@@ -105,6 +105,7 @@ class OptimizerSpec:
     choices: tuple[Mapping[str, Any], ...] = ()
     passes: int = 1
     base: str | None = None  # the optimizer that a wrapper such as SAM drives
+    shards: bool = True  # its step takes DTensors, so that fsdp can share it out
 
     def facts(self) -> dict[str, Any]:
         return {"name": self.name, "target": self.target, "lr_centre": self.lr, "passes": self.passes}
@@ -137,6 +138,8 @@ class RunConfig:
     role: str = "run"  # "run" | "tune": tuning trials are no evidence, only a choice of settings
     origin: str = ""  # where the settings come from, in words
     jobs: int = 1  # how many runs shared the machine: seconds are only comparable within one value
+    parallel: str | None = None  # how ranks share the run: "ddp" | "fsdp"
+    ranks: int = 1
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -58,14 +58,17 @@ class RunStore:
         facts = {"config": config.to_json(), "workload": dict(workload), "optimizer": dict(optimizer)}
         write_json(self.path / "config.json", facts)
 
-    def check_same(self, config: RunConfig) -> None:
-        """A run goes on as it began. Settings have passed through JSON, which turns tuples into lists."""
+    def check_same(self, config: RunConfig) -> RunConfig:
+        """The configuration that the run began with. It goes on with the same, but for what the machine offers."""
         begun = json.loads((self.path / "config.json").read_text())["config"]
-        wanted = json.loads(json.dumps(config.to_json()))
-        differing = [key for key in wanted if key not in ("data", "origin", "jobs") and wanted[key] != begun.get(key)]
+        wanted = json.loads(json.dumps(config.to_json()))  # which turns tuples into lists
+        free = ["data", "origin", "jobs", "parallel", "ranks"]
+        free += ["threads"] if wanted["ranks"] != begun.get("ranks", 1) else []  # a rank's share of the cores
+        differing = [key for key in wanted if key not in free and wanted[key] != begun.get(key)]
         if differing:
             parts = ", ".join(f"{key}: {begun.get(key)} there, {wanted[key]} now" for key in differing)
             raise UsageError(f"--resume: {self.path} holds another run ({parts})")
+        return RunConfig.from_json(begun)
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to the metrics, by one write to the operating system: kill -9 leaves it whole or absent."""
@@ -76,7 +79,7 @@ class RunStore:
             raise OSError(f"{self.path / 'metrics.jsonl'}: the disk took {written} of {len(data)} bytes")
         self._lines += 1
 
-    def checkpoint(self, step: int, state: Mapping[str, Any]) -> Path:
+    def checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
         """Write a checkpoint beside the old ones and, once it is safe, remove all but the newest two."""
         import torch
 
@@ -89,7 +92,6 @@ class RunStore:
         write_bytes(path, payload)
         for old in self.checkpoints()[KEEP:]:
             old.unlink(missing_ok=True)
-        return path
 
     def checkpoints(self) -> list[Path]:
         """Newest first."""
@@ -133,6 +135,16 @@ class RunStore:
     def reopen(self) -> None:
         """Take back the end of a run that failed, so that it can go on."""
         (self.path / "result.json").unlink(missing_ok=True)
+
+
+class NoStore(RunStore):
+    """For the ranks beside the first: they write nothing."""
+
+    def append(self, line: Mapping[str, Any]) -> None: ...
+
+    def checkpoint(self, step: int, state: Mapping[str, Any]) -> None: ...
+
+    def finish(self, result: Mapping[str, Any]) -> None: ...
 
 
 def read_run(path: Path) -> RunRecord:

@@ -47,6 +47,8 @@ class Options:
     tensorboard: bool = False
     data: Path | None = None
     script: Path | None = None
+    parallel: str | None = None
+    ranks: int = 1
 
 
 def tuned_defaults() -> dict[str, Any]:
@@ -70,8 +72,13 @@ def configure(
     check_data(workload, options.data)
     check_device(options.device)
     batch_size = options.batch_size or workload.batch_size
-    if batch_size % options.accumulate:
-        raise UsageError(f"--accumulate {options.accumulate} does not divide the batch size {batch_size}")
+    if batch_size % (options.accumulate * options.ranks):
+        among = f" on {options.ranks} ranks" if options.ranks > 1 else ""
+        raise UsageError(f"--accumulate {options.accumulate}{among} does not divide the batch size {batch_size}")
+    if options.parallel == "fsdp" and not spec.shards:
+        raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); take --parallel ddp")
+    if options.parallel == "fsdp" and options.channels_last:
+        raise UsageError("--channels-last: fsdp shards contiguous parameters only; take --parallel ddp")
     settings, origin = starting_settings(workload, spec)
     if overrides:
         settings = {**settings, **overrides}
@@ -104,6 +111,8 @@ def configure(
         script=None if options.script is None else str(options.script),
         origin=origin,
         jobs=jobs,
+        parallel=options.parallel,
+        ranks=options.ranks,
     )
 
 

@@ -7,6 +7,7 @@ The clock runs while the loop trains; it stands while it evaluates, writes check
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import random
 import time
@@ -15,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adan_bench import optimizers
 from adan_bench.environment import describe
+from adan_bench.parallel import ALONE, Ranks, joined
 from adan_bench.registry import get_workload, load_script
 from adan_bench.schedule import SCHEDULES
 from adan_bench.spec import Context, Progress, RunConfig, UsageError
-from adan_bench.store import RunStore
+from adan_bench.store import NoStore, RunStore
 
 CHECKPOINT_SECONDS = 15.0
 
@@ -32,42 +34,68 @@ def run(
 ) -> Mapping[str, Any]:
     """Train as the configuration says, from the last checkpoint where `resume` finds one; the result that was recorded.
 
-    A loss that is not finite ends the run with the status "diverged"; it is a finding, not an error.
+    A loss that is not finite ends the run with the status "diverged"; it is a finding, not an error. A run that has
+    ended stays as it is, unless it failed. Where ranks share the run, the first alone reads and writes the record.
     """
-    if resume and store.exists:
-        store.check_same(config)
-    trainer = Trainer(config)
-    if resume and store.exists:
+
+    def begin() -> tuple[RunConfig | None, Mapping[str, Any] | None]:
+        if not (resume and store.exists):
+            return None, None
+        result = json.loads((store.path / "result.json").read_text()) if store.ended else None
+        return store.check_same(config), result if result and result["status"] != "failed" else None
+
+    def restore() -> dict[str, Any] | None:
         store.reopen()
-        state = store.restore()
-        if state is not None:
-            trainer.load_state_dict(state)
-    else:
+        return store.restore()
+
+    def create() -> None:
         environment = {**describe(config.device), "data": trainer.task.note, "parameters": trainer.size}
         store.create(config, trainer.workload.facts(), trainer.spec.facts(), environment)
-    return trainer.train(store, notify)
+
+    with joined(config) as ranks:
+        begun, result = ranks.from_first(begin)
+        if result is not None:
+            return result
+        trainer = Trainer(config, ranks)
+        if begun is None:
+            ranks.from_first(create)
+        else:
+            state = ranks.from_first(restore)
+            if state is not None:
+                trainer.load_state_dict(state)
+        if ranks.rank > 0:
+            store, notify = NoStore(store.path), None
+        sharing = {"parallel": config.parallel, "ranks": config.ranks}
+        if begun is not None and sharing != {"parallel": begun.parallel, "ranks": begun.ranks}:
+            store.append({"kind": "resume", "step": trainer.step, **sharing})
+        return trainer.train(store, notify)
 
 
 class Trainer:
     """One run in memory: the task, the optimizer, and how far they have come."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, ranks: Ranks = ALONE) -> None:
         if config.script is not None:
             load_script(config.script)
         torch.set_num_threads(config.threads)
         seed_everything(config.seed)
         self.config = config
+        self.ranks = ranks
         self.workload = get_workload(config.workload)
         self.spec = optimizers.get_optimizer(config.optimizer)
         self.factor = SCHEDULES[config.schedule](config.steps, config.warmup)
-        self.device = torch.device(config.device)
+        self.device = torch.device(ranks.device or config.device)
         data = None if config.data is None else Path(config.data)
-        context = Context(config.seed, config.batch_size // config.accumulate, data, config.device)
+        context = Context(config.seed, config.batch_size // config.accumulate, data, str(self.device))
         self.task = self.workload.build(context)
+        if ranks.count > 1 and hasattr(self.task.batches, "state_dict"):
+            raise UsageError(f"{config.workload}: its batches have a state, which ranks cannot share; take one process")
         self.model = self.task.model.to(self.device)
         if config.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.forward: nn.Module = torch.compile(self.model) if config.compile else self.model  # type: ignore[assignment]
+        self.forward = ranks.spread(self.model)
+        if config.compile:
+            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         self.optimizer = optimizers.build(self.spec, self.model.parameters(), config.settings)
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.size = sum(p.numel() for p in self.model.parameters())
@@ -77,6 +105,8 @@ class Trainer:
         self.in_window = 0
         self.last: dict[str, float] = {}
         self.best: float | None = None
+        if ranks.rank > 0:
+            seed_everything(config.seed + 10**5 * ranks.rank)  # another dropout on every share of a batch
 
     # What a step is
 
@@ -110,7 +140,8 @@ class Trainer:
         self.in_window += counted
 
     def _batch(self, position: int) -> Any:
-        return self._move(self.task.batches(position))
+        batch = self.task.batches(position)
+        return self._move(self.ranks.share(batch, self.config.batch_size // self.config.accumulate))
 
     def _move(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -131,7 +162,7 @@ class Trainer:
 
     def train(self, store: RunStore, notify: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
         config, passes = self.config, self.spec.passes
-        writer = _tensorboard(store, self.step) if config.tensorboard else None
+        writer = _tensorboard(store, self.step) if config.tensorboard and self.ranks.rank == 0 else None
         started, first, saved = time.monotonic(), self.step, time.monotonic()
         self.forward.train()
         while self.step + passes <= config.steps:
@@ -146,6 +177,7 @@ class Trainer:
             if not (logs or evaluates or saves):
                 self.seconds += time.perf_counter() - tick
                 continue
+            self.ranks.average(self.window)
             loss = (self.window / max(1, self.in_window)).item() if self.in_window else None  # waits for the device
             self.seconds += time.perf_counter() - tick
             lines: list[dict[str, Any]] = []
@@ -168,8 +200,8 @@ class Trainer:
                 rate = (self.step - first) / max(elapsed, 1e-9)
                 metric = self.last.get(self.workload.metric)
                 notify(Progress(self.step, config.steps, loss, metric, rate, (config.steps - self.step) / rate))
-            if config.checkpoint_every is None:
-                saves = evaluates and time.monotonic() - saved >= CHECKPOINT_SECONDS
+            if config.checkpoint_every is None and evaluates:
+                saves = self.ranks.from_all(time.monotonic() - saved >= CHECKPOINT_SECONDS)[0]
             if saves and not end:
                 store.checkpoint(self.step, self.state_dict())
                 saved = time.monotonic()
@@ -224,26 +256,27 @@ class Trainer:
         return {
             "step": self.step,
             "seconds": self.seconds,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": self.ranks.whole(self.model.state_dict()),
+            "optimizer": self.ranks.whole(self.optimizer.state_dict()),
             "window": self.window,
             "in_window": self.in_window,
             "last": self.last,
             "best": self.best,
             "batches": batches.state_dict() if hasattr(batches, "state_dict") else None,
-            "rng": rng_state(),
+            "rng": self.ranks.from_all(rng_state(self.device)),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.step, self.seconds = state["step"], state["seconds"]
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.ranks.load_model(self.model, state["model"])
+        self.ranks.load_optimizer(self.optimizer, state["optimizer"])
         self.window.copy_(state["window"])
         self.in_window, self.last, self.best = state["in_window"], state["last"], state["best"]
         if state["batches"] is not None:
             batches: Any = self.task.batches
             batches.load_state_dict(state["batches"])
-        set_rng_state(state["rng"])
+        if self.ranks.rank < len(state["rng"]):
+            set_rng_state(state["rng"][self.ranks.rank], self.device)
 
 
 def seed_everything(seed: int) -> None:
@@ -254,7 +287,7 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def rng_state() -> dict[str, Any]:
+def rng_state(device: torch.device) -> dict[str, Any]:
     """Every generator's state as tensors and plain values, so that it loads with weights_only=True."""
     import numpy as np
 
@@ -263,11 +296,11 @@ def rng_state() -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": (name, [int(key) for key in keys], position, has_gauss, cached),
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }
 
 
-def set_rng_state(state: Mapping[str, Any]) -> None:
+def set_rng_state(state: Mapping[str, Any], device: torch.device) -> None:
     import numpy as np
 
     version, keys, gauss = state["python"]
@@ -275,8 +308,8 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
     name, words, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, np.array(words, dtype=np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def _tensorboard(store: RunStore, step: int) -> Any:

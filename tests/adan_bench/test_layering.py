@@ -18,7 +18,7 @@ LAYERS = [
     ["stats", "optimizers", "__init__"],
     ["palette", "environment", "schedule", "workloads"],
     ["registry", "digits", "models"],
-    ["store", "data"],
+    ["store", "data", "parallel"],
     ["spec"],
 ]
 

@@ -1,0 +1,184 @@
+"""Runs that several processes share: the numbers of one process, at any number of ranks, through any interruption."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import processes
+import pytest
+import torch
+from shared_runs import SCRIPT, configuration, lines, lose_a_rank, shared_run
+
+from adan_bench.optimizers import SPECS
+from adan_bench.parallel import Ranks
+from adan_bench.spec import UsageError
+from adan_bench.store import read_lines, read_run
+from adan_bench.train import Trainer
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("script") / "plain.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun says it to the second of three processes."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def assert_same(path: Path, expected: Path, tolerance: float = 1e-5) -> None:
+    for mine, wanted in zip(lines(path), lines(expected), strict=True):
+        assert mine.pop("kind") == wanted.pop("kind")
+        assert mine == pytest.approx(wanted, rel=tolerance), path.name
+
+
+def in_processes(count: int, cases: dict[str, Any]) -> None:
+    done, error = processes.run(count, cases)
+    assert done == set(cases), error
+
+
+def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path) -> None:
+    """Digits, parts of a batch, every optimizer that takes shards, SAM's two passes; noise resumed bit for bit."""
+    rows: dict[str, dict[str, Any]] = {
+        "digits ddp": {"workload": "digits-vit", "steps": 12, "eval_every": 4, "parallel": "ddp"},
+        "digits fsdp": {"workload": "digits-vit", "steps": 12, "eval_every": 4, "parallel": "fsdp"},
+    }
+    plain = {"workload": "plain", "script": script, "steps": 8, "eval_every": 4}
+    for strategy in ("ddp", "fsdp"):
+        rows[f"parts {strategy}"] = {**plain, "accumulate": 4, "parallel": strategy}
+        rows[f"clipped {strategy}"] = {**plain, "settings": {"max_grad_norm": 0.1}, "parallel": strategy}
+    for name, spec in SPECS.items():
+        settings = {"lr": min(spec.lr, 0.01)}  # plain SGD's own is for other losses: it would blow rounding up
+        rows[name] = {**plain, "optimizer": name, "settings": settings, "parallel": "fsdp" if spec.shards else "ddp"}
+    cases = {name: partial(shared_run, tmp_path / name, **row) for name, row in rows.items()}
+    for strategy in ("ddp", "fsdp"):
+        noisy = {"workload": "tiny", "script": tiny, "steps": 20, "checkpoint_every": 6, "parallel": strategy}
+        cases[f"noisy {strategy}"] = partial(shared_run, tmp_path / f"noisy {strategy}", **noisy)
+        resumed = partial(shared_run, tmp_path / f"resumed {strategy}", **noisy)
+        cases |= {f"left {strategy}": partial(resumed, stop=15), f"resumed {strategy}": resumed}
+    in_processes(2, cases)
+    for name, row in rows.items():
+        alone = tmp_path / f"{name} alone"
+        shared_run(alone, **{**row, "parallel": None})
+        assert_same(tmp_path / name, alone)
+        record = read_run(tmp_path / name)
+        assert (record.status, record.config.parallel, record.config.ranks) == ("finished", row["parallel"], 2)
+    for strategy in ("ddp", "fsdp"):
+        assert lines(tmp_path / f"resumed {strategy}") == lines(tmp_path / f"noisy {strategy}")
+
+
+def test_a_run_goes_from_four_ranks_to_two_to_one_and_back_to_two(script: Path, tmp_path: Path) -> None:
+    """The same losses as in one go. Codes of 8 bits are drawn by their place in a part: there, closely."""
+    tolerances = {"fp32": 1e-5, "8bit": 0.02}
+    plain = {"workload": "plain", "script": script, "checkpoint_every": 4}
+    runs = {name: partial(shared_run, settings={"state_format": name}, **plain) for name in tolerances}
+
+    def leg(ranks: int, **options: Any) -> None:
+        cases = {name: partial(case, tmp_path / name, **options) for name, case in runs.items()}
+        in_processes(ranks, cases)
+
+    leg(4, parallel="fsdp", stop=10)
+    leg(2, parallel="ddp", stop=19)
+    for name, case in runs.items():
+        case(tmp_path / name, stop=26)
+    leg(2, parallel="fsdp")
+    for name, case in runs.items():
+        case(tmp_path / f"{name} alone")
+        assert_same(tmp_path / name, tmp_path / f"{name} alone", tolerances[name])
+        record = read_run(tmp_path / name)
+        notes = [(line["step"], line["parallel"], line["ranks"]) for line in record.metrics if line["kind"] == "resume"]
+        assert (record.config.parallel, record.config.ranks) == ("fsdp", 4)
+        assert notes == [(8, "ddp", 2), (16, None, 1), (24, "fsdp", 2)]
+
+
+def test_kill_9_of_one_rank_under_torchrun(bench: Any, script: Path, tmp_path: Path) -> None:
+    """The whole job ends with a message; one process goes on, and the curve is that of an undisturbed run."""
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    run = ["run", "plain", "--script", str(script), "--steps", "240", "--eval-every", "40", "--checkpoint-every", "15"]
+    run += ["--threads", "1", "--resume", "--out"]
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    victim, threshold = chance.randrange(2), chance.randrange(1, 40)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "adan_bench.cli"]
+    process = subprocess.Popen([*torchrun, *run, str(broken), "--parallel", "fsdp"], stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and len(read_lines(broken / "metrics.jsonl")) < threshold:
+        time.sleep(0.01)
+    ranks = [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    os.kill(ranks[victim], signal.SIGKILL)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1, f"seed {seed}"
+    assert "SIGKILL" in errors
+    assert read_run(broken).status == "unfinished"
+    for out in (broken, straight):
+        assert bench(*run, out)[0] == 0
+    assert_same(broken, straight, 1e-4)
+    assert read_run(broken).status == "finished"
+
+
+def test_a_rank_that_is_left_alone_says_so(script: Path, tmp_path: Path) -> None:
+    """Without torchrun to end it: one line, exit code 1."""
+    context = multiprocessing.get_context("forkserver")
+    ranks = [context.Process(target=lose_a_rank, args=(rank, str(tmp_path), str(script))) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(60)
+    assert [process.exitcode for process in ranks] == [1, 9]
+    (line,) = (tmp_path / "errors.0").read_text().splitlines()
+    assert "rank 0: another rank is gone" in line
+    assert "--resume" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["run", "digits-vit"], ["3 ranks", "--parallel ddp or fsdp"]),
+        (["compare", "digits-vit"], ["3 ranks", "run --parallel"]),
+        (["run", "digits-vit", "--parallel", "nope"], ["'nope'", "ddp, fsdp"]),
+        (["run", "digits-vit", "--parallel", "ddp"], ["on 3 ranks", "64"]),
+        (["run", "digits-vit", "--parallel", "ddp", "--accumulate", "2"], ["--accumulate 2 on 3 ranks", "64"]),
+        *(
+            (["run", "digits-vit", "--parallel", "fsdp", "--batch-size", "60", *more], names)
+            for more, names in (
+                (["--optimizer", "lamb"], ["lamb", "--parallel ddp"]),
+                (["--channels-last"], ["--channels-last", "--parallel ddp"]),
+            )
+        ),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_shared(bench: Any, launched: None, arguments: list[str], names: list[str]) -> None:
+    code, out, err = bench(*arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert all(name in err for name in names), err
+
+
+def test_without_torchrun(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    code, out, err = bench("run", "digits-vit", "--parallel", "ddp")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "torchrun --nproc-per-node 2 -m adan_bench.cli run digits-vit --parallel ddp" in err
+
+
+def test_shares_of_a_batch() -> None:
+    x = torch.arange(12).reshape(6, 2)
+    shares = [Ranks("ddp", "cpu", rank, 3).share({"x": [x], "rate": torch.tensor(0.5), "i": 7}, 6) for rank in range(3)]
+    assert torch.equal(torch.cat([share["x"][0] for share in shares]), x)
+    assert all((share["rate"], share["i"]) == (0.5, 7) for share in shares)
+    with pytest.raises(UsageError, match=r"shape \(2, 6\) in a batch of 6 .* must be 6"):
+        Ranks("ddp", "cpu", 0, 3).share(x.t(), 6)
+    with pytest.raises(UsageError, match="ptb-lstm: its batches have a state"):
+        Trainer(configuration("ptb-lstm"), Ranks("ddp", "cpu", 0, 2))

@@ -1,0 +1,90 @@
+"""States in few bits and in the coupled form, spread over processes; run by `distributed/test_formats.py`."""
+
+from functools import partial
+
+import torch
+import torch.distributed.checkpoint as dcp
+from sharded import (
+    ENGINES,
+    WIDE,
+    Sharded,
+    Single,
+    assert_near,
+    assert_replicas_are_identical,
+    assert_same,
+    own_params,
+    trains_as_one_process,
+)
+from sharded_checkpoints import contents
+from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
+
+import adan
+
+DTYPES = {"8bit": torch.uint8, "bf16": torch.bfloat16}
+COUPLED = {"betas": (0.8, 0.8, 0.95)}
+
+
+def large_states(run):
+    """The averages of the two weights that are large enough for few bits."""
+    large = [p for p in own_params(run) if p.numel() >= 4096]
+    assert len(large) == 2
+    return [run.adan.state[p]["exp_avg"] for p in large]
+
+
+def trains_nearly_as_one_process(state_format, engine, **options):
+    options |= {"state_format": state_format, "width": WIDE, **ENGINES[engine]}
+    sharded, single = Sharded("fsdp", **options), Single(**options)
+    start = single.params()
+    for i in range(20):
+        sharded.step(i)
+        single.step(i)
+    for run in (sharded, single):
+        assert {adan.sharding.local(x).dtype for x in large_states(run)} == {DTYPES[state_format]}
+    assert_near(sharded.params(), single.params(), start)
+    assert_replicas_are_identical(sharded)
+
+
+def keeps_replicas_identical(state_format):
+    sharded = Sharded("ddp", width=WIDE, state_format=state_format)
+    for i in range(50):
+        sharded.step(i)
+    assert {x.dtype for x in large_states(sharded)} == {DTYPES[state_format]}
+    assert_replicas_are_identical(sharded)
+
+
+def goes_on_where_it_was(state_format, folder):
+    """A checkpoint holds plain numbers. Coded again in the same layout they are what they were, but for blocks whose
+    largest element had been rounded up to a power of two: these, 1 to 2% of them, get the next exponent.
+    """
+    options = {"width": WIDE, "state_format": state_format, "max_grad_norm": 0.05}
+    run, other = Sharded("fsdp", **options), Sharded("fsdp", seed=1, **options)
+    start = run.params()
+    for i in range(4):
+        run.step(i)
+    dcp.save(contents(run), checkpoint_id=f"{folder}/{state_format}")
+    saved = contents(other)
+    dcp.load(saved, checkpoint_id=f"{folder}/{state_format}")
+    set_model_state_dict(other.net, saved["model"])
+    set_optimizer_state_dict(other.net, other.opt, saved["optimizer"])
+    for i in range(4, 8):
+        run.step(i)
+        other.step(i)
+    if state_format == "bf16":
+        assert_same(other.params(), run.params(), tolerance=0)
+    else:
+        assert_near(other.params(), run.params(), start, tolerance=5e-3)
+
+
+def cases(folder):
+    rows = {
+        f"{form}, {engine}": partial(trains_nearly_as_one_process, form, engine)
+        for form in DTYPES
+        for engine in ENGINES
+    }
+    rows["8bit, coupled"] = partial(trains_nearly_as_one_process, "8bit", "cpu", **COUPLED)
+    for engine in ENGINES:
+        rows[f"coupled, {engine}"] = partial(trains_as_one_process, "fsdp", engine, max_grad_norm=0.05, **COUPLED)
+    for form in DTYPES:
+        rows[f"{form}, replicas"] = partial(keeps_replicas_identical, form)
+        rows[f"{form}, same layout"] = partial(goes_on_where_it_was, form, folder)
+    return rows
