@@ -25,13 +25,15 @@ from adan import Adan
 BASE = "AdamW fused"
 SEED = 0
 
-#: name → (optimizer, bytes that a pass over one fp32 parameter and its states must move; None: it makes many passes)
+#: name → (optimizer, bytes that a pass over one fp32 parameter and its states must move; None: these are not its limit)
 OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], int | None]] = {
     BASE: (lambda params: torch.optim.AdamW(params, fused=True), 28),
     "AdamW foreach": (lambda params: torch.optim.AdamW(params, foreach=True), None),
     "Adan fused": (lambda params: Adan(params, fused=True), 44),
     "Adan fused, consume_grad": (lambda params: Adan(params, fused=True, consume_grad=True), 40),
     "Adan fused, clipped": (lambda params: Adan(params, fused=True, max_grad_norm=1.0), 48),
+    "Adan fused, coupled": (lambda params: Adan(params, fused=True, betas=(0.9, 0.9, 0.99)), 36),
+    "Adan fused, 8 bit": (lambda params: Adan(params, fused=True, state_format="8bit"), None),
     "Adan foreach": (lambda params: Adan(params, foreach=True), None),
 }
 

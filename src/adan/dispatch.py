@@ -25,7 +25,7 @@ ENGINES: dict[str, Engine] = {
 #: Engines that find the norm to clip by, and what is not finite, in a pass of their own.
 MEASURING = ("cpu", "cuda")
 #: Engines that read and write coded states themselves.
-CODING = ("cuda",)
+CODING = ("cpu", "cuda")
 
 
 def choose(group: Mapping[str, Any], param: Tensor) -> str:

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from parity import LAYOUTS, ROWS, assert_parity, count_as_on_a_device, same_bits
@@ -64,7 +65,7 @@ def states(opt):
 def assert_same_bits(a, b):
     assert len(a) == len(b)
     for x, y in zip(a, b, strict=True):
-        assert same_bits(x.detach(), y.detach())
+        assert torch.equal(x, y) if x.dtype == torch.uint8 else same_bits(x.detach(), y.detach())
 
 
 def assert_alike(ours, loops):
@@ -179,6 +180,109 @@ def test_states_go_from_engine_to_engine(consume):
     assert_alike(*results)
 
 
+# ---- states in 8 and 16 bits, the coupled form, weights that do not stall: the same bits as the plain version
+
+COUPLED = {"betas": (0.9, 0.9, 0.95)}
+FORMS = {
+    "8 bit": {"state_format": "8bit"},
+    "8 bit, coupled": {"state_format": "8bit", **COUPLED},
+    "8 bit, stochastic": {"state_format": "8bit", "stochastic_rounding": True},
+    "bf16": {"state_format": "bf16"},
+    "bf16, coupled, Kahan": {"state_format": "bf16", "kahan_sum": True, **COUPLED},
+    "coupled": COUPLED,
+    "stochastic": {"stochastic_rounding": True},
+    "Kahan": {"kahan_sum": True},
+}
+#: Blocks of 32 that are not full, more than one chunk, and at the end, so that norms are added up in the same order as
+#: without parting them, tensors that are too small to be coded.
+CODED_SIZES = [4096 + 3, 5000, (70, 71), (2, 40, 9, 11), 70_001, 7, ()]
+
+
+@pytest.fixture
+def exact_sqrt(monkeypatch):
+    """Square roots that are rounded as IEEE asks for, which MKL's, PyTorch's on x86, are not."""
+
+    def sqrt(x):
+        return torch.empty_like(x).copy_(torch.as_tensor(np.sqrt(x.detach().numpy())))
+
+    monkeypatch.setattr(torch.Tensor, "sqrt", sqrt)
+
+
+def channels_last(x):
+    return x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+def train_coded(dtype, sizes=CODED_SIZES, steps=4, **options):
+    """Gradients of many magnitudes: exponents differ, and elements lie far below the largest of their block."""
+    params = problem(dtype, sizes, relay=channels_last)
+    opt = train(params, steps=steps, grads=lambda k, i, grad: grad * grad.abs() ** 2, **options)
+    return params + states(opt)
+
+
+@without_library
+@pytest.mark.usefixtures("same_norm", "exact_sqrt")
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 20.0, "maximize": True, "consume_grad": True},
+                                     {"no_prox": True, "bias_correction": False}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_coded_states_are_the_same_bits(form, dtype, options, threads):
+    expected = train_coded(dtype, **FORMS[form], **options, foreach=False)
+    for count in (1, 2):
+        threads(count)
+        assert_same_bits(train_coded(dtype, **FORMS[form], **options, fused=True), expected)
+
+
+@without_library
+@pytest.mark.parametrize("how", ["found_inf", "skip_nonfinite"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_skipped_step_leaves_coded_states_as_they_were(form, how):
+    params = problem(torch.bfloat16, [5000, 7])
+    opt = train(params, fused=True, skip_nonfinite=how == "skip_nonfinite", **FORMS[form])
+    before = [x.detach().clone() for x in params + states(opt)]
+    if how == "found_inf":
+        opt.found_inf = torch.ones(())
+    else:
+        params[1].grad[3] = float("inf")
+    opt.step()
+    assert_same_bits(params + states(opt), before)
+
+
+@without_library
+def test_what_is_not_finite_stays_in_its_block_and_leaves_with_its_gradient():
+    results = []
+    for engine in ({"fused": True}, {"foreach": False}):
+        params = problem(torch.float32, [4096 + 3])
+
+        def grads(k, i, grad):
+            grad[[70, 4097]] = torch.tensor([float("inf"), float("nan")]) if k == 1 else torch.ones(2)
+            return grad
+
+        opt = train(params, steps=3, grads=grads, state_format="8bit", **engine)
+        results.append((params[0].detach(), opt.state[params[0]]))
+    (p, ours), (q, loops) = results
+    bad = (~p.isfinite()).nonzero().flatten().tolist()
+    assert bad == (~q.isfinite()).nonzero().flatten().tolist() == [*range(64, 96), *range(4096, 4099)]
+    assert_same_bits([ours["exponents"], ours["prev_grad"]], [loops["exponents"], loops["prev_grad"]])
+    assert ours["exponents"][[2, 128], 0].tolist() == [255, 255]
+
+
+@without_library
+@pytest.mark.parametrize("form", ["8 bit", "bf16, coupled, Kahan"])
+def test_nothing_outside_a_coded_state_is_touched(form):
+    margin = 512
+    params = problem(torch.bfloat16, [4096 + 3])
+    opt = train(params, fused=True, **FORMS[form])
+    state, guarded = opt.state[params[0]], {}
+    for name in state.keys() - {"step"}:
+        guarded[name] = torch.full((state[name].numel() + 2 * margin,), 77, dtype=state[name].dtype)
+        state[name] = guarded[name][margin:-margin].view(state[name].shape).copy_(state[name])
+    opt.step()
+    for name, whole in guarded.items():
+        assert state[name].data_ptr() == whole[margin:].data_ptr(), name
+        assert (whole[:margin] == 77).all(), name
+        assert (whole[-margin:] == 77).all(), name
+
+
 # ---- memory
 
 
@@ -241,14 +345,17 @@ def test_a_state_laid_out_otherwise_is_understood():
 
 @without_library
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this PyTorch has no grad_dtype")
-def test_a_gradient_of_a_wider_type():
+@pytest.mark.usefixtures("exact_sqrt")
+@pytest.mark.parametrize("options", [{}, {"consume_grad": True}, *FORMS.values()], ids=str)
+def test_a_gradient_of_a_wider_type(options):
     results = []
     for engine in ({"fused": True}, {"foreach": False}):
-        params = problem(torch.bfloat16, [(33,)])
-        params[0].grad_dtype = torch.float32
-        opt = train(params, grads=lambda k, i, grad: torch.linspace(0, k + 1, 33), **engine)
-        results.append((params, opt))
-    assert_alike(*results)
+        params = problem(torch.bfloat16, [33, 4099])
+        for p in params:
+            p.grad_dtype = torch.float32
+        opt = train(params, grads=lambda k, i, grad: torch.linspace(0, k + 1, grad.numel()), **options, **engine)
+        results.append(params + states(opt))
+    assert_same_bits(*results)
 
 
 @without_library
@@ -417,7 +524,7 @@ def test_without_the_library_another_engine_serves(monkeypatch, tmp_path):
 
 @without_compiler
 def test_a_library_of_another_version_is_refused(monkeypatch, tmp_path):
-    use_mutant("return 2; }", "return 999; }", monkeypatch, tmp_path, ["-O0"])
+    use_mutant("return 3; }", "return 999; }", monkeypatch, tmp_path, ["-O0"])
     assert "version 999" in cpu.refuses(torch.zeros(1))
 
 
@@ -477,6 +584,31 @@ def test_a_seeded_mistake_is_noticed(right, wrong, row, monkeypatch, tmp_path):
         assert_parity(ROW[row], steps=40, fused=True)
 
 
+#: The same, where numbers are coded and rounded.
+CODED_MUTATIONS = [
+    ("word << 8 * state |", "word << 4 * state |", "8 bit"),
+    (">> 23) + 1;", ">> 23) + 2;", "8 bit"),
+    ("code < 1 && values[k] > 0 ? 1 : code", "code", "8 bit"),
+    ("mix(key + (uint32_t)k)", "mix(key)", "bf16"),
+    (" + (uint32_t)start;", ";", "8 bit"),
+    ("* 0x9e3779b1", "", "stochastic"),
+    ("theta[k] += rest[k]", "theta[k] += 0", "Kahan"),
+    ("m_ + w_d * d", "m_ + w_v * d", "coupled"),
+]
+
+
+@without_compiler
+@pytest.mark.usefixtures("exact_sqrt")
+@pytest.mark.parametrize(("right", "wrong", "form"), CODED_MUTATIONS, ids=lambda text: text[:30])
+def test_a_seeded_mistake_in_coding_is_noticed(right, wrong, form, monkeypatch, tmp_path):
+    use_mutant(right, wrong, monkeypatch, tmp_path, ["-O1"])
+    ours, loops = (
+        train_coded(torch.bfloat16, [5000], **FORMS[form], **engine) for engine in ({"fused": True}, {"foreach": False})
+    )
+    with pytest.raises(AssertionError):
+        assert_same_bits(ours, loops)
+
+
 @without_library
 @without_compiler
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="there is one to choose from")
@@ -484,15 +616,17 @@ def test_a_seeded_mistake_is_noticed(right, wrong, row, monkeypatch, tmp_path):
 def test_every_instruction_set_gives_the_same_bits(best, monkeypatch, tmp_path):
     if best == "avx2" and not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         pytest.skip("this processor has no AVX2")
-    installed = [every_kernel(dtype, consume) for dtype in DTYPES for consume in (False, True)]
+    installed = every_kernel()
     head = "static const struct kernels *chosen(void) {"
     use_mutant(head, f"{head} return &{best};", monkeypatch, tmp_path)
-    mutant = [every_kernel(dtype, consume) for dtype in DTYPES for consume in (False, True)]
-    for a, b in zip(installed, mutant, strict=True):
-        assert_same_bits(a, b)
+    assert_same_bits(installed, every_kernel())
 
 
-def every_kernel(dtype, consume):
-    params = problem(dtype, TAILS)
-    opt = train(params, consume_grad=consume, max_grad_norm=20.0, fused=True)
-    return params + states(opt)
+def every_kernel():
+    results = []
+    for dtype in DTYPES:
+        for form in ({}, {"consume_grad": True}, {"consume_grad": True, **COUPLED}, *FORMS.values()):
+            params = problem(dtype, [*TAILS, 4099])
+            opt = train(params, max_grad_norm=20.0, fused=True, **form)
+            results += params + states(opt)
+    return results

@@ -19,7 +19,7 @@ FORMS = {
 }
 
 
-@pytest.fixture(params=["foreach", "cuda"])
+@pytest.fixture(params=["foreach", "cpu", "cuda"])
 def engine(request, monkeypatch):
     if request.param == "cuda" and not GPU:  # in Triton's interpreter
         monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))

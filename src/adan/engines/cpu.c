@@ -21,11 +21,11 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* Raised with every change of what the functions below take. cpu.py asks before it calls. */
-EXPORT int adan_cpu_abi(void) { return 2; }
+EXPORT int adan_cpu_abi(void) { return 3; }
 
 /* ---- types ------------------------------------------------------------------------------------------------------ */
 
-enum { F32, F64, BF16, F16, TYPES };
+enum { F32, F64, BF16, F16, TYPES, U8 = TYPES };
 
 typedef uint16_t bf16_t;
 typedef uint16_t f16_t;
@@ -81,10 +81,14 @@ struct scalars {
 struct tensor {
     char *param;
     const char *grad;
-    char *m, *v, *n, *prev;
+    char *m, *v, *n, *prev; /* v is NULL in the coupled form */
     float *step;
     double *prev_scale; /* NULL, or gradients are consumed: prev is an earlier gradient, to be scaled and not written */
-    int64_t size, type, scalars;
+    uint8_t *exponents; /* of 8-bit states: of each block those of m, v, n and prev */
+    char *compensation; /* NULL, or what rounding the parameter has cut off, in its type */
+    int64_t size, type, grad_type, state_type; /* grad_type: of prev as well where gradients are consumed */
+    int64_t stochastic, stream;                /* whether the parameter is rounded so; what its draws start from */
+    int64_t scalars;
 };
 
 /* Elements between two prefetches of each array, and how many bytes ahead these look. Processors' own prefetchers stop
@@ -111,33 +115,35 @@ struct tensor {
     C before = CONSUME ? (C)load_##T(taken[k]) * prev_scale : prev[k];                                                 \
     C d = has_prev * (g - before);                                                                                     \
     C m_ = m[k] + w_m * (g - m[k]);                                                                                    \
-    C v_ = v[k] + w_v * (d - v[k]);                                                                                    \
+    C v_ = COUPLED ? 0 : v[k] + w_v * (d - v[k]);                                                                      \
     C ahead = g + lookahead * d;                                                                                       \
     C n_ = n[k] + w_n * (ahead * ahead - n[k]);                                                                        \
-    C u = step_m * m_ + step_v * v_;                                                                                   \
+    m_ = COUPLED ? m_ + w_d * d : m_;                                                                                  \
+    C u = COUPLED ? step_m * m_ : step_m * m_ + step_v * v_;                                                           \
     C theta = shrink * (keep * load_##T(param[k]) - u / (root_n * root_##C(n_) + eps));                                \
     m[k] = m_;                                                                                                         \
-    v[k] = v_;                                                                                                         \
+    if (!COUPLED)                                                                                                      \
+        v[k] = v_;                                                                                                     \
     n[k] = n_;                                                                                                         \
     if (!CONSUME)                                                                                                      \
         prev[k] = g;                                                                                                   \
     param[k] = store_##T(theta);
 
-/* T: the type of a parameter and its gradient; C: of the arithmetic and the states. CONSUME is a constant to the
- * callers, so that each of the two ways is a loop without a branch. */
+/* T: the type of a parameter and its gradient; C: of the arithmetic and the states. CONSUME and COUPLED are constants
+ * to the callers, so that each of the four ways is a loop without a branch. */
 #define STRETCH(T, S, C)                                                                                               \
     INLINE void stretch_##T(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size,              \
-                            const int CONSUME) {                                                                       \
-        S *param = (S *)x->param + start;                                                                     \
-        const S *grad = (const S *)x->grad + start;                                                           \
-        C *m = (C *)x->m + start, *v = (C *)x->v + start, *n = (C *)x->n + start;           \
+                            const int CONSUME, const int COUPLED) {                                                    \
+        S *param = (S *)x->param + start;                                                                              \
+        const S *grad = (const S *)x->grad + start;                                                                    \
+        C *m = (C *)x->m + start, *v = (C *)x->v + (COUPLED ? 0 : start), *n = (C *)x->n + start;                      \
         /* At its first gradient a parameter has no previous one: with the same one twice the difference is zero. */   \
         const int first = CONSUME && s->has_prev == 0;                                                                 \
-        C *prev = (C *)x->prev + (CONSUME ? 0 : start);                                                       \
+        C *prev = (C *)x->prev + (CONSUME ? 0 : start);                                                                \
         const S *taken = first ? grad : (const S *)x->prev + start;                                                    \
         const C prev_scale = CONSUME ? (first ? (C)s->grad_scale : (C)*x->prev_scale) : 1;                             \
         const C grad_scale = (C)s->grad_scale, has_prev = (C)s->has_prev, lookahead = (C)s->lookahead;                 \
-        const C w_m = (C)s->w_m, w_v = (C)s->w_v, w_n = (C)s->w_n;                                                     \
+        const C w_m = (C)s->w_m, w_v = (C)s->w_v, w_n = (C)s->w_n, w_d = (C)(s->lookahead * s->w_v);                   \
         const C step_m = (C)s->step_m, step_v = (C)s->step_v, root_n = (C)s->root_n, eps = (C)s->eps;                  \
         const C keep = (C)s->keep, shrink = (C)s->shrink;                                                              \
         int64_t i = 0;                                                                                                 \
@@ -145,7 +151,8 @@ struct tensor {
             LINES(param, 1);                                                                                           \
             LINES(grad, 0);                                                                                            \
             LINES(m, 1);                                                                                               \
-            LINES(v, 1);                                                                                               \
+            if (!COUPLED)                                                                                              \
+                LINES(v, 1);                                                                                           \
             LINES(n, 1);                                                                                               \
             if (CONSUME)                                                                                               \
                 LINES(taken, 0);                                                                                       \
@@ -164,6 +171,221 @@ STRETCH(f32, float, float)
 STRETCH(f64, double, double)
 STRETCH(bf16, bf16_t, float)
 STRETCH(f16, f16_t, float)
+
+/* ---- states in 8 or 16 bits, weights that do not stall: the codes, draws and roundings of adan/lowbit.py -------- */
+
+/* Elements that share exponents, and how many are read to fp32 at a time: eight arrays of these stay in the cache, and
+ * each is prefetched one SPAN ahead. One Sapphire Rapids core, 25 M fp32 parameters, fastest of 15: 73 ms in 8 bits,
+ * with 128 or 512 elements 78 and 79, and 85 without the prefetch. */
+#define SHARED 32
+#define SPAN 256
+
+/* The columns of the exponents, and the codes: how far they are shifted, and where those of 0 lie, which is δ too. */
+enum { M, V, N, G, STATES };
+enum { SIGNED_SHIFT = 18, SIGNED_BASE = ((127 << 5) - 126) << SIGNED_SHIFT };
+enum { ROOT_SHIFT = 17, ROOT_BASE = ((127 << 6) - 254) << ROOT_SHIFT };
+
+INLINE uint32_t mix(uint32_t x) {
+    x = (x ^ x >> 16) * 0x7feb352d;
+    x = (x ^ x >> 15) * 0x846ca68b;
+    return x ^ x >> 16;
+}
+
+/* The draws of a state are the element's word, rotated by a byte each. */
+INLINE uint32_t draw(uint32_t word, const int state) {
+    return state == M ? word : word << 8 * state | word >> (32 - 8 * state);
+}
+
+INLINE bf16_t draw_bf16(float x, uint32_t word) {
+    uint32_t bits = as_bits(x), rounded = (bits + (word & 0xffff)) >> 16;
+    return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (bf16_t)rounded;
+}
+
+/* Loops over bytes have no tail: what is missing of the last 64, the most that a vector holds, are zeros. */
+#define WHOLE(size) ((int)((size) + 63) & ~63)
+
+INLINE void decode(float *to, const uint8_t *from, const uint8_t *exponents, int64_t size, const int state) {
+    const int shift = state == N ? ROOT_SHIFT : SIGNED_SHIFT, base = state == N ? ROOT_BASE : SIGNED_BASE;
+    const float delta = as_float((uint32_t)base);
+    uint8_t codes[SPAN];
+    float scales[SPAN];
+    const int whole = WHOLE(size);
+    if (size < whole)
+        memset(codes, 0, sizeof codes);
+    memcpy(codes, from, (size_t)size);
+    for (int i = 0; i < whole / SHARED; i++) {
+        float scale = as_float(i * SHARED < size ? (uint32_t)exponents[i * STATES + state] << 23 : 0);
+        for (int k = 0; k < SHARED; k++)
+            scales[i * SHARED + k] = scale;
+    }
+    for (int k = 0; k < whole; k++) {
+        uint32_t code = codes[k], magnitude = state == N ? code : code & 127;
+        float value = (as_float((magnitude << shift) + (uint32_t)base) - delta) * scales[k];
+        to[k] = state == N ? value * value : as_float(as_bits(value) ^ (code & 128) << 24);
+    }
+}
+
+INLINE void encode(uint8_t *to, uint8_t *exponents, float *values, const uint32_t *words, int64_t size,
+                   const int state) {
+    const int shift = state == N ? ROOT_SHIFT : SIGNED_SHIFT, base = state == N ? ROOT_BASE : SIGNED_BASE;
+    const float delta = as_float((uint32_t)base);
+    uint8_t codes[SPAN];
+    float scales[SPAN];
+    const int whole = WHOLE(size);
+    if (size < whole)
+        memset(values + size, 0, (size_t)(whole - size) * sizeof *values);
+    if (state == N)
+        for (int k = 0; k < whole; k++)
+            values[k] = sqrtf(values[k]);
+    for (int i = 0; i < whole / SHARED; i++) {
+        int32_t most = 0;
+        for (int k = 0; k < SHARED; k++) {
+            int32_t bits = (int32_t)(as_bits(values[i * SHARED + k]) & 0x7fffffff);
+            most = bits > most ? bits : most;
+        }
+        int32_t exponent = (most >> 23) + 1;
+        exponent = exponent >= 254 ? 255 : exponent; /* what is not finite stays so */
+        if (i * SHARED < size)
+            exponents[i * STATES + state] = (uint8_t)exponent;
+        float scale = as_float(exponent == 255 ? 0 : (uint32_t)(254 - exponent) << 23);
+        for (int k = 0; k < SHARED; k++)
+            scales[i * SHARED + k] = scale;
+    }
+    for (int k = 0; k < whole; k++) {
+        uint32_t bits = as_bits(values[k]), offset = draw(words[k], state) & ((1u << shift) - 1);
+        uint32_t scaled = as_bits(as_float(bits & 0x7fffffff) * scales[k] + delta);
+        int32_t code = (int32_t)(scaled + offset - (uint32_t)base) >> shift;
+        if (state == N)
+            code = code < 1 && values[k] > 0 ? 1 : code; /* a root that became 0 would be divided by */
+        else
+            code |= (int32_t)(bits >> 24 & 128);
+        codes[k] = (uint8_t)code;
+    }
+    memcpy(to, codes, (size_t)size);
+}
+
+INLINE void ahead(const char *from, int64_t width) {
+    for (int64_t line = 0; line < SPAN * width; line += 64)
+        __builtin_prefetch(from + SPAN * width + line, 1);
+}
+
+/* A state as fp32: itself, or in `room`. */
+INLINE char *read_state(const struct tensor *x, char *from, float *room, int64_t start, int64_t size, const int state) {
+    if (x->state_type == F32)
+        return (char *)((float *)from + start);
+    if (x->state_type == U8) {
+        ahead(from + start, 1);
+        decode(room, (uint8_t *)from + start, x->exponents + start / SHARED * STATES, size, state);
+    } else {
+        const bf16_t *y = (bf16_t *)from + start;
+        ahead((const char *)y, 2);
+        INDEPENDENT for (int64_t k = 0; k < size; k++)
+            room[k] = load_bf16(y[k]);
+    }
+    return (char *)room;
+}
+
+INLINE void write_state(const struct tensor *x, char *to, float *values, const uint32_t *words, int64_t start,
+                        int64_t size, const int state) {
+    if (x->state_type == U8)
+        encode((uint8_t *)to + start, x->exponents + start / SHARED * STATES, values, words, size, state);
+    else if (x->state_type == BF16)
+        INDEPENDENT for (int64_t k = 0; k < size; k++)
+            ((bf16_t *)to)[start + k] = draw_bf16(values[k], draw(words[k], state));
+}
+
+/* What is no state, in fp32. */
+struct given {
+    float *to;
+    const char *from; /* NULL: there is no such thing */
+    int64_t type;
+    double scale;
+};
+
+INLINE void read_given(const struct given *x, int64_t start, int64_t size) {
+    const float scale = (float)x->scale;
+    const int64_t width = x->type == F32 ? 4 : 2;
+    const void *from = x->from + start * width;
+    ahead(from, width);
+    if (x->type == F32)
+        INDEPENDENT for (int64_t k = 0; k < size; k++)
+            x->to[k] = ((const float *)from)[k] * scale;
+    else if (x->type == BF16)
+        INDEPENDENT for (int64_t k = 0; k < size; k++)
+            x->to[k] = load_bf16(((const bf16_t *)from)[k]) * scale;
+    else
+        INDEPENDENT for (int64_t k = 0; k < size; k++)
+            x->to[k] = load_f16(((const f16_t *)from)[k]) * scale;
+}
+
+/* A parameter, and what rounding it has cut off where that is kept. */
+#define WRITE_PARAM(T, S)                                                                                              \
+    for (int64_t k = 0; k < size; k++) {                                                                               \
+        S rounded = store_##T(theta[k]);                                                                               \
+        ((S *)x->param)[start + k] = rounded;                                                                          \
+        if (x->compensation)                                                                                           \
+            ((S *)x->compensation)[start + k] = store_##T(theta[k] - load_##T(rounded));                               \
+    }
+
+INLINE void write_param(const struct tensor *x, const float *theta, const uint32_t *words, int64_t start,
+                        int64_t size) {
+    if (x->stochastic)
+        INDEPENDENT for (int64_t k = 0; k < size; k++)
+            ((bf16_t *)x->param)[start + k] = draw_bf16(theta[k], words[k] * 0x9e3779b1);
+    else if (x->type == F32)
+        memcpy((float *)x->param + start, theta, (size_t)size * sizeof *theta);
+    else if (x->type == BF16)
+        INDEPENDENT WRITE_PARAM(bf16, bf16_t)
+    else
+        INDEPENDENT WRITE_PARAM(f16, f16_t)
+}
+
+/* The loop of ELEMENTs on fp32 copies of what is coded. */
+INLINE void span(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size) {
+    float theta[SPAN], rest[SPAN], grad[SPAN], m[SPAN], v[SPAN], n[SPAN], prev[SPAN];
+    uint32_t words[SPAN];
+    const int first = s->has_prev == 0; /* there is no buffer yet that could have been consumed */
+    const struct given given[] = {
+        {theta, x->param, x->type, 1},
+        {rest, x->compensation, x->type, 1},
+        {grad, x->grad, x->grad_type, 1},
+        {prev, !x->prev_scale ? NULL : first ? x->grad : x->prev, x->grad_type,
+         !x->prev_scale || first ? s->grad_scale : *x->prev_scale},
+    };
+    for (int i = 0; i < 4; i++)
+        if (given[i].from)
+            read_given(&given[i], start, size);
+    if (x->compensation)
+        for (int64_t k = 0; k < size; k++)
+            theta[k] += rest[k];
+
+    struct tensor plain = {.param = (char *)theta, .grad = (char *)grad, .prev = (char *)prev};
+    plain.m = read_state(x, x->m, m, start, size, M);
+    plain.n = read_state(x, x->n, n, start, size, N);
+    if (!x->prev_scale)
+        plain.prev = read_state(x, x->prev, prev, start, size, G);
+    if (x->v) {
+        plain.v = read_state(x, x->v, v, start, size, V);
+        stretch_f32(&plain, s, 0, size, 0, 0);
+    } else
+        stretch_f32(&plain, s, 0, size, 0, 1);
+
+    const uint32_t key = mix((uint32_t)x->stream + (uint32_t)(*x->step + 1.0)) + (uint32_t)start;
+    for (int k = 0; k < WHOLE(size); k++)
+        words[k] = mix(key + (uint32_t)k);
+    write_state(x, x->m, m, words, start, size, M);
+    if (x->v)
+        write_state(x, x->v, v, words, start, size, V);
+    write_state(x, x->n, n, words, start, size, N);
+    if (!x->prev_scale)
+        write_state(x, x->prev, prev, words, start, size, G);
+    write_param(x, theta, words, start, size);
+}
+
+INLINE void stretch_coded(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size) {
+    for (int64_t i = 0; i < size; i += SPAN)
+        span(x, s, start + i, size - i < SPAN ? size - i : SPAN);
+}
 
 /* The sum of squares of a stretch, in fp64: 16 partial sums are what a compiler may keep in vectors without reordering
  * an addition. */
@@ -196,28 +418,35 @@ typedef void update_fn(const struct tensor *, const struct scalars *, int64_t st
 typedef double squares_fn(const void *, int64_t start, int64_t size);
 
 struct kernels {
-    update_fn *update[TYPES][2];
+    update_fn *update[TYPES][2][2]; /* coupled or not, gradients consumed or kept */
+    update_fn *coded;
     squares_fn *squares[TYPES];
 };
 
+#define UPDATE(WAY, T, NAME, TARGET, ...)                                                                              \
+    TARGET static void WAY##_##T##_##NAME(const struct tensor *x, const struct scalars *s, int64_t a, int64_t b) {     \
+        __VA_ARGS__;                                                                                                   \
+    }
+
 #define FOR_TYPE(T, NAME, TARGET)                                                                                      \
-    TARGET static void update_##T##_##NAME(const struct tensor *x, const struct scalars *s, int64_t a, int64_t b) {    \
-        stretch_##T(x, s, a, b, 0);                                                                                    \
-    }                                                                                                                  \
-    TARGET static void consume_##T##_##NAME(const struct tensor *x, const struct scalars *s, int64_t a, int64_t b) {   \
-        stretch_##T(x, s, a, b, 1);                                                                                    \
-    }                                                                                                                  \
+    UPDATE(kept, T, NAME, TARGET, stretch_##T(x, s, a, b, 0, 0))                                                       \
+    UPDATE(consumed, T, NAME, TARGET, stretch_##T(x, s, a, b, 1, 0))                                                   \
+    UPDATE(coupled, T, NAME, TARGET, stretch_##T(x, s, a, b, 0, 1))                                                    \
+    UPDATE(coupled_consumed, T, NAME, TARGET, stretch_##T(x, s, a, b, 1, 1))                                           \
     TARGET static double sum_##T##_##NAME(const void *x, int64_t a, int64_t b) { return squares_##T(x, a, b); }
+
+#define WAYS(T, NAME)                                                                                                  \
+    {{kept_##T##_##NAME, consumed_##T##_##NAME}, {coupled_##T##_##NAME, coupled_consumed_##T##_##NAME}}
 
 #define KERNELS(NAME, TARGET)                                                                                          \
     FOR_TYPE(f32, NAME, TARGET)                                                                                        \
     FOR_TYPE(f64, NAME, TARGET)                                                                                        \
     FOR_TYPE(bf16, NAME, TARGET)                                                                                       \
     FOR_TYPE(f16, NAME, TARGET)                                                                                        \
+    UPDATE(update, coded, NAME, TARGET, stretch_coded(x, s, a, b))                                                     \
     static const struct kernels NAME = {                                                                               \
-        .update = {[F32] = {update_f32_##NAME, consume_f32_##NAME}, [F64] = {update_f64_##NAME, consume_f64_##NAME},   \
-                   [BF16] = {update_bf16_##NAME, consume_bf16_##NAME},                                                 \
-                   [F16] = {update_f16_##NAME, consume_f16_##NAME}},                                                   \
+        .update = {WAYS(f32, NAME), WAYS(f64, NAME), WAYS(bf16, NAME), WAYS(f16, NAME)},                               \
+        .coded = update_coded_##NAME,                                                                                  \
         .squares = {sum_f32_##NAME, sum_f64_##NAME, sum_bf16_##NAME, sum_f16_##NAME},                                  \
     };
 
@@ -226,6 +455,15 @@ KERNELS(baseline, ) /* SSE2 on x86-64, NEON on aarch64 */
 KERNELS(avx2, __attribute__((target("avx2"))))
 KERNELS(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))))
 #endif
+
+/* Whether the types alone say how a tensor is read and written. In double precision they always do. */
+static int is_plain(const struct tensor *x) {
+    return x->type == F64 || (x->state_type == F32 && x->grad_type == x->type && !x->stochastic && !x->compensation);
+}
+
+static update_fn *update_of(const struct kernels *kernels, const struct tensor *x) {
+    return is_plain(x) ? kernels->update[x->type][!x->v][x->prev_scale != NULL] : kernels->coded;
+}
 
 static const struct kernels *chosen(void) {
 #if defined(__x86_64__)
@@ -240,7 +478,8 @@ static const struct kernels *chosen(void) {
 
 /* ---- sharing the work ------------------------------------------------------------------------------------------- */
 
-/* Elements that a thread takes at a time; 8k to 128k made no difference. Less than one is not worth waking a thread. */
+/* Elements that a thread takes at a time, whole blocks of codes; 8k to 128k made no difference.
+ * Less than one is not worth waking a thread. */
 #define CHUNK 32768
 
 struct job {
@@ -265,9 +504,9 @@ static void work(struct job *job) {
         int64_t start = (chunk - (i ? job->ends[i - 1] : 0)) * CHUNK;
         int64_t size = x->size - start < CHUNK ? x->size - start : CHUNK;
         if (job->sums)
-            job->sums[chunk] = job->kernels->squares[x->type](x->grad, start, size);
+            job->sums[chunk] = job->kernels->squares[x->grad_type](x->grad, start, size);
         else
-            job->kernels->update[x->type][x->prev_scale != NULL](x, &job->scalars[x->scalars], start, size);
+            update_of(job->kernels, x)(x, &job->scalars[x->scalars], start, size);
     }
 }
 

@@ -20,18 +20,17 @@ from torch import Tensor
 
 from adan.batch import Batch, compute_dtype, is_dense, laid_out_as
 from adan.grad_norm import measure
-from adan.scalars import Scalars, Signals, grad_scale, step_scalars
+from adan.scalars import Scalars, Signals, step_scalars
 
 #: Where the build leaves the library, and the version of the interface that this file speaks.
 LIBRARY = str(Path(__file__).with_name("_cpu.so"))
-ABI = 2
+ABI = 3
 
-#: The types of a parameter and its gradient, by their numbers in `cpu.c`.
-TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-SERVED = {*TYPES, torch.complex64, torch.complex128}
+#: The types of a parameter, its gradient and its states, by their numbers in `cpu.c`.
+TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3, torch.uint8: 4}
+SERVED = {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128}
 
 _dtype = attrgetter("dtype")
-_on_cpu = attrgetter("is_cpu")
 
 
 class _Loaded(NamedTuple):
@@ -86,16 +85,13 @@ def update(batches: list[Batch], signals: Signals) -> None:
         signals = signals._replace(skip=None)
 
     library = _library()
-    write_back: list[tuple[Tensor, Tensor]] = []
-    fitted = [part for batch in batches for part in _fit(batch, signals, write_back)]
     rows, coefficients = array("q"), array("d")
+    fitted = list(map(_fit, batches))  # copies must live until the C has read them
     for batch in fitted:
         _tabulate(library, batch, signals, rows, coefficients)
     threads = torch.get_num_threads()
     if library.adan_cpu_update(_address(rows), len(rows) // COLUMNS, _address(coefficients), threads):
         raise MemoryError("adan: no memory for the table of a step")
-    for tensor, value in write_back:
-        tensor.copy_(value)
     for batch in batches:
         # Autograd must know that what it may have saved has changed.
         torch.autograd.graph.increment_version(batch.params)
@@ -117,15 +113,15 @@ def sum_of_squares(grads: Iterable[Tensor]) -> float:
     dense = [x if is_dense(x) else x.contiguous() for x in map(Tensor.resolve_neg, grads)]
     rows = array("q")
     for x in dense:
-        rows.extend((0, x.data_ptr(), 0, 0, 0, 0, 0, 0, x.numel(), TYPES[x.dtype], 0))
+        rows.extend((0, x.data_ptr(), *[0] * 8, x.numel(), 0, TYPES[x.dtype], *[0] * 4))
     total = array("d", [0.0])
     if _library().adan_cpu_sum_of_squares(_address(rows), len(dense), torch.get_num_threads(), _address(total)):
         raise MemoryError("adan: no memory for the table of a norm")
     return total[0]
 
 
-#: Of one tensor in the table: eight addresses, the number of elements, of the type, and of the coefficients.
-COLUMNS = 11
+#: The fields of `struct tensor` in `cpu.c`, which is a row of the table.
+COLUMNS = 17
 
 
 def _tabulate(
@@ -140,70 +136,41 @@ def _tabulate(
         sets[t] = len(coefficients) // len(Scalars._fields)
         coefficients.extend(map(float, step_scalars(batch.options, signals, t + 1)))
 
-    columns = [map(Tensor.data_ptr, tensors) for tensors in batch.tensors()[:6]]
-    scales = map(Tensor.data_ptr, batch.prev_scales) if batch.prev_scales else repeat(0)
+    addresses = [map(Tensor.data_ptr, tensors) if tensors else repeat(0) for tensors in batch.tensors()]
     sizes = map(Tensor.numel, batch.params)
-    types = [TYPES[p.dtype] for p in batch.params]
-    rows.extend(chain.from_iterable(zip(*columns, steps, scales, sizes, types, map(sets.__getitem__, counts))))  # noqa: B905
+    types = [[TYPES[x.dtype] for x in tensors] for tensors in (batch.params, batch.grads, batch.exp_avgs)]
+    # `dispatch` puts bfloat16 parameters that are rounded so into batches of their own.
+    stochastic = batch.options.stochastic_rounding and batch.params[0].dtype == torch.bfloat16
+    columns = (*addresses, sizes, *types, repeat(int(stochastic)), batch.streams, map(sets.__getitem__, counts))
+    rows.extend(chain.from_iterable(zip(*columns)))  # noqa: B905
 
 
-def _fit(batch: Batch, signals: Signals, write_back: list[tuple[Tensor, Tensor]]) -> list[Batch]:
-    """The batch itself where the C can take it as it is; else with copies, of those tensors that need one.
+def _fit(batch: Batch) -> Batch:
+    """The batch itself where the C can take its gradients as they are; else with copies of those that it cannot.
 
-    A gradient may lie otherwise than its parameter, a state too once a model has become channels_last, and types may
-    differ where a program has set `grad_dtype`, or between a consumed gradient and a checkpoint's.
+    A gradient may lie otherwise than its parameter, and types may differ where a program has set `grad_dtype`, or
+    between a consumed gradient and a checkpoint's: then both are read in the type of the arithmetic.
     """
-    if not all(map(_on_cpu, chain(batch.exp_avgs, batch.steps))):
-        raise RuntimeError(
-            "a parameter is on the CPU and its state is not; after model.cpu(), move the state as well: "
-            "optimizer.load_state_dict(optimizer.state_dict())"
-        )
     if _is_plain(batch):
-        return [batch]
-    alike, wide = Batch.empty(batch.options), Batch.empty(batch.options)
-
-    def own(tensor: Tensor, param: Tensor, dtype: torch.dtype) -> Tensor:
-        copy = laid_out_as(param, tensor, dtype)
-        if copy is not tensor:
-            write_back.append((tensor, copy))
-        return copy
-
-    for i, (p, grad, prev, step) in enumerate(
-        zip(batch.params, batch.grads, batch.prev_grads, batch.steps, strict=True)
-    ):
-        prev_scale = batch.prev_scales[i] if batch.prev_scales else None
-        if prev_scale is not None and step.item() == 0:
-            prev = grad  # not read: before the first gradient there is none
-        same = grad.dtype == p.dtype and (prev_scale is None or prev.dtype == p.dtype)
-        into, compute = alike if same else wide, compute_dtype(p.dtype)
-        dtype = p.dtype if same else compute
-        into.params.append(own(p, p, dtype))
-        into.grads.append(laid_out_as(p, grad, dtype))
-        into.exp_avgs.append(own(batch.exp_avgs[i], p, compute))
-        into.exp_avg_diffs.append(own(batch.exp_avg_diffs[i], p, compute))
-        into.exp_avg_sqs.append(own(batch.exp_avg_sqs[i], p, compute))
-        into.steps.append(step)
-        if prev_scale is None:
-            into.prev_grads.append(own(prev, p, compute))
-        elif same:
-            into.prev_grads.append(laid_out_as(p, prev, dtype))
-            into.prev_scales.append(prev_scale)
-        else:
-            into.prev_grads.append(laid_out_as(p, prev.to(compute) * prev_scale, compute))
-            write_back.append((prev_scale, torch.as_tensor(grad_scale(batch.options, signals))))
-    return [part for part in (alike, wide) if part.params]
+        return batch
+    grads, prev_grads = [], list(batch.prev_grads)
+    for i, (p, grad) in enumerate(zip(batch.params, batch.grads, strict=True)):
+        if batch.prev_scales and batch.steps[i].item() == 0:
+            prev_grads[i] = grad  # not read: before the first gradient there is none
+        same = grad.dtype == p.dtype and (not batch.prev_scales or prev_grads[i].dtype == p.dtype)
+        dtype = p.dtype if same else compute_dtype(p.dtype)
+        grads.append(laid_out_as(p, grad, dtype))
+        if batch.prev_scales:
+            prev_grads[i] = laid_out_as(p, prev_grads[i], dtype)
+    return batch._replace(grads=grads, prev_grads=prev_grads)
 
 
 def _is_plain(batch: Batch) -> bool:
-    """Whether all is contiguous and of one type, the states of the type of the arithmetic: true of most models."""
-    dtype = batch.params[0].dtype
-    given = batch.params + batch.grads
-    states = batch.exp_avgs + batch.exp_avg_diffs + batch.exp_avg_sqs
-    (given if batch.prev_scales else states).extend(batch.prev_grads)
+    """Whether all is contiguous and of one type: true of most models."""
+    given = batch.params + batch.grads + (batch.prev_grads if batch.prev_scales else [])
     return (
-        set(map(_dtype, given)) == {dtype}
-        and set(map(_dtype, states)) == {compute_dtype(dtype)}
-        and all(map(Tensor.is_contiguous, chain(given, states)))
+        len(set(map(_dtype, given))) == 1
+        and all(map(Tensor.is_contiguous, given))
         and not any(map(Tensor.is_neg, batch.grads))
     )
 
