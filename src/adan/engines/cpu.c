@@ -182,8 +182,8 @@ STRETCH(f16, f16_t, float)
 
 /* The columns of the exponents, and the codes: how far they are shifted, and where those of 0 lie, which is δ too. */
 enum { M, V, N, G, STATES };
-enum { SIGNED_SHIFT = 18, SIGNED_BASE = ((127 << 5) - 126) << SIGNED_SHIFT };
-enum { ROOT_SHIFT = 17, ROOT_BASE = ((127 << 6) - 254) << ROOT_SHIFT };
+enum { SIGNED_SHIFT = 18, SIGNED_BASE = ((127 << 5) - 124) << SIGNED_SHIFT };
+enum { ROOT_SHIFT = 17, ROOT_BASE = ((127 << 6) - 250) << ROOT_SHIFT };
 
 INLINE uint32_t mix(uint32_t x) {
     x = (x ^ x >> 16) * 0x7feb352d;
