@@ -223,7 +223,12 @@ class Adan(Optimizer):
         super().__init__(params, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_norm_group": self._norm_group, "_started": self._started, "_cycle": self._cycle}
+        return {
+            **super().__getstate__(),
+            "_norm_group": self._norm_group,
+            "_started": self._started,
+            "_cycle": self._cycle,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

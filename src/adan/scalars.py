@@ -165,15 +165,20 @@ class Way(NamedTuple):
 
 def way_scalars(options: Options, t: Number) -> Way:
     """The way's coefficients at a parameter's `t`-th gradient."""
-    b1, b2, b3 = options.betas
+    b1, b2, _ = options.betas
     lr = options.lr
     assert options.last_lr is not None
     weight = options.share**0.5  # of what is squared
     has_prev, has_last = _is_after(t, 1), _is_after(t, 2)
     decay = lr * options.weight_decay
-    shrink = 1.0 if options.no_prox else 1 / (1 + decay)
+    shrink: Number = 1.0
+    if not options.no_prox:
+        shrink = 1 / (1 + decay)
     last = options.last_lr * has_last * weight
-    debias_m, debias_v, debias_n = 1.0, 1.0, 1.0
+    debias_m: Number
+    debias_v: Number
+    debias_n: Number
+    debias_m = debias_v = debias_n = 1.0
     if options.bias_correction:
         before = (t - 1).clamp(min=1) if isinstance(t, Tensor) else max(t - 1, 1)
         debias_m, debias_v, debias_n = (_debias(b, before) for b in options.betas)

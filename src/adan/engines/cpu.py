@@ -134,7 +134,7 @@ def _tabulate(
     coefficients: array[float],
     ways: array[float],
 ) -> None:
-    """Append a batch to the table, and to the coefficients, and those of the way, a set for each different step count."""
+    """Append a batch to the table, and a set for each different step count to the coefficients and those of the way."""
     steps = array("q", map(Tensor.data_ptr, batch.steps))
     counts = array("f", bytes(4 * len(steps)))
     library.adan_cpu_counts(_address(steps), len(steps), _address(counts))
