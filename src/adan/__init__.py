@@ -4,12 +4,15 @@ from adan.gradient_release import GradientRelease, release_gradients
 from adan.hyperparameters import Recipe, recipes, scaled_lr
 from adan.optimizer import Adan
 from adan.parameter_groups import parameter_groups
+from adan.restart import Progress, Restart
 from adan.suggestion import Suggestion, suggest_from_adamw
 
 __all__ = [
     "Adan",
     "GradientRelease",
+    "Progress",
     "Recipe",
+    "Restart",
     "Suggestion",
     "parameter_groups",
     "recipes",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from adan.scalars import Options, Signals
+from adan.scalars import Options, Signals, readable
 
 
 class Batch(NamedTuple):
@@ -67,6 +67,16 @@ class Batch(NamedTuple):
         for grad, prev, _ in zip(self.grads, self.prev_grads, self.prev_scales, strict=False):
             grad.copy_(prev)
 
+    def forget(self) -> None:
+        """Clear the states whose counts are 0: setting a counter is a restart, wherever it lies."""
+        kinds = (self.exp_avgs, self.exp_avg_diffs, self.exp_avg_sqs, self.exponents)
+        kept = [tensors for tensors in (*kinds, [] if self.prev_scales else self.prev_grads) if tensors]
+        for step, *states in zip(self.steps, *kept, strict=True):
+            if readable(step) and step.item():
+                continue
+            for x in states:
+                x.copy_(torch.where(step.to(x.device) > 0, x, 0))
+
     def as_real(self) -> Batch:
         if not any(map(Tensor.is_complex, self.params)):
             return self
@@ -98,8 +108,9 @@ def laid_out_as(param: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(x)
 
 
-#: The signature of every engine: one step of every batch, on one device.
-Engine: TypeAlias = Callable[[list[Batch], Signals], None]
+#: The signature of every engine: one step of every batch, on one device. Returns ‖y_{k+1} − y_k‖²_√n in fp64, the way
+#: of the step (`adan.scalars.Way`), where options ask for it.
+Engine: TypeAlias = Callable[[list[Batch], Signals], Tensor | None]
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

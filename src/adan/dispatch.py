@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ ENGINES: dict[str, Engine] = {
 MEASURING = ("cpu", "cuda")
 #: Engines that read and write coded states themselves.
 CODING = ("cpu", "cuda")
+#: Engines that take states for zeros where a count is 0, whatever they hold.
+FORGETTING = ("cuda",)
 
 
 def choose(group: Mapping[str, Any], param: Tensor) -> str:
@@ -113,15 +115,25 @@ def _renewed(part: Batch, batch: Batch, at: list[int]) -> Batch:
     return part._replace(options=batch.options, grads=grads, prev_grads=prev_grads)
 
 
-def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> None:
+class Done(NamedTuple):
+    """What a step says of itself, on the device."""
+
+    way: Tensor | None  #: ‖y_{k+1} − y_k‖²_√n of `adan.restart`, where it was measured
+    skip: Tensor | None  #: as in Signals
+
+
+def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> Done:
     """Hand every batch to its engines, all batches of one place in one call."""
     work: dict[Place, list[Batch]] = defaultdict(list)
     for group, batch in groups:
         for place, part in _parts(group, batch):
             work[place].append(part)
 
-    if len(work) > 1 or next(iter(work))[0] not in MEASURING:
+    # Who counts steps must know of a skipped one.
+    told = signals.check_finite and signals.forget
+    if len(work) > 1 or next(iter(work))[0] not in MEASURING or told:
         signals = measure([batch for _, batch in groups], signals)
+    ways: list[Tensor] = []
     for (engine, device, _), batches in work.items():
         local = signals.to(device)
         if local.skip is not None and scalars.readable(batches[0].steps[0]):
@@ -130,11 +142,19 @@ def update(groups: list[tuple[dict[str, Any], Batch]], signals: Signals) -> None
                     batch.keep_previous()
                 continue
             local = local._replace(skip=None)
+        if signals.forget and engine not in FORGETTING:
+            for batch in batches:
+                batch.forget()
+        made: list[Tensor | None]
         if engine in CODING:
-            ENGINES[engine](batches, local)
-            continue
-        for batch in batches:
-            if lowbit.is_coded(batch):
+            made = [ENGINES[engine](batches, local)]
+        else:
+            made = [
                 lowbit.update(ENGINES[engine], batch, local)
-            else:
-                ENGINES[engine]([batch], local)
+                if lowbit.is_coded(batch)
+                else ENGINES[engine]([batch], local)
+                for batch in batches
+            ]
+        ways += [way for way in made if way is not None]
+    first = ways[0].device if ways else None
+    return Done(torch.stack([way.to(first) for way in ways]).sum() if ways else None, signals.skip)

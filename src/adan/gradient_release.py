@@ -37,9 +37,10 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     Go on calling ``opt.step()`` after backward, as ever: it updates parameters of the optimizer that are not the
     model's, and tells the end of a step. With ``consume_grad=True`` a gradient becomes the previous gradient's state.
 
-    What needs all gradients at once cannot be had: clipping (``max_grad_norm``), ``skip_nonfinite`` and accumulating
-    over several backward passes raise an error here, ``GradScaler`` in its own ``step`` (use bfloat16). Under data
-    parallelism use FSDP2's ``fully_shard``, which sums gradients first; ``DistributedDataParallel`` is refused.
+    What needs all gradients at once cannot be had: clipping (``max_grad_norm``), ``skip_nonfinite``, ``restart=`` and
+    accumulating over several backward passes raise an error here, ``GradScaler`` in its own ``step`` (use bfloat16).
+    Under data parallelism use FSDP2's ``fully_shard``, which sums gradients first; ``DistributedDataParallel`` is
+    refused.
 
     Example:
         >>> import torch, adan
@@ -66,6 +67,11 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
                     f"release_gradients: {name}={group[name]!r} needs all gradients at once, and each is used and "
                     f"freed before the next is there; construct Adan without {name}"
                 )
+    if opt.restart_rule is not None:
+        raise ValueError(
+            f"release_gradients: restart={opt.restart_rule!r} is decided when all parameters have made their step, and "
+            "here each makes its own; construct Adan without restart, and call restart() where you want one"
+        )
     wanted = set(model.parameters())
     owners = {p: group for group in opt.param_groups for p in group["params"] if p in wanted}
     if not owners:

@@ -199,7 +199,7 @@ def _draws_weights(batch: Batch) -> bool:
     return batch.options.stochastic_rounding and batch.params[0].dtype == torch.bfloat16
 
 
-def update(engine: Engine, batch: Batch, signals: Signals) -> None:
+def update(engine: Engine, batch: Batch, signals: Signals) -> Tensor | None:
     """One step of a coded batch by an engine that knows only plain ones."""
     coded = [(k, *entry) for k, entry in enumerate(_CODED) if getattr(batch, entry[0])]
     if batch.prev_scales:  # a consumed gradient is as backward left it
@@ -217,7 +217,7 @@ def update(engine: Engine, batch: Batch, signals: Signals) -> None:
         params = [p.float() for p in params]
     keys = [_key(stream, step) for stream, step in zip(batch.streams, batch.steps, strict=True)]
     changed: Any = {"params": params, "cache": {}, **plain}
-    engine([batch._replace(**changed)], signals)
+    way = engine([batch._replace(**changed)], signals)
 
     keep = None if signals.skip is None else signals.skip > 0
     for i, (p, theta, state) in enumerate(zip(batch.params, params, batch.exp_avgs, strict=True)):
@@ -230,6 +230,7 @@ def update(engine: Engine, batch: Batch, signals: Signals) -> None:
             _store(p, rounded, keep)
         elif theta is not p:
             _store(p, to_bf16(theta, draws.weight.as_strided(state.shape, state.stride())), keep)
+    return way
 
 
 def _key(stream: int, step: Tensor) -> int | Tensor:

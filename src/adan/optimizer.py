@@ -13,7 +13,9 @@ from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 
 from adan import dispatch, lowbit, sharding, states, validation
 from adan.batch import Batch
+from adan.dispatch import Done
 from adan.grad_norm import measure_together
+from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Options, Signals
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
@@ -182,6 +184,7 @@ class Adan(Optimizer):
         maximize: bool = False,
         capturable: bool = False,
         differentiable: bool = False,
+        restart: Restart | None = None,
         consume_grad: bool = False,
         skip_nonfinite: bool = False,
         state_format: str = "fp32",
@@ -222,16 +225,24 @@ class Adan(Optimizer):
         self._norm_group = sharding.group_name(norm_group)
         self._started = False
         self._released: set[Tensor] = set()
+        validation.check_restart(restart, differentiable)
+        self._cycle = None if restart is None else Cycle(restart)
         super().__init__(params, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_norm_group": self._norm_group, "_started": self._started}
+        return {
+            **super().__getstate__(),
+            "_norm_group": self._norm_group,
+            "_started": self._started,
+            "_cycle": self._cycle,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._kept, self._released = {}, set()
         self.__dict__.setdefault("_norm_group", None)
         self.__dict__.setdefault("_started", True)
+        self.__dict__.setdefault("_cycle", None)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"
@@ -255,6 +266,10 @@ class Adan(Optimizer):
                 f"{where}: norm_group={param_group['norm_group']!r} holds for the whole step; pass it to Adan(...), "
                 "and through ZeroRedundancyOptimizer as 'world' or as the group's group_name"
             )
+        if group.pop("restart", self.restart_rule) != self.restart_rule:
+            raise ValueError(
+                f"{where}: restart={param_group['restart']!r} holds for all parameters together; pass it to Adan(...)"
+            )
         super().add_param_group(group)
 
     def __repr__(self) -> str:
@@ -266,6 +281,25 @@ class Adan(Optimizer):
         """Forget the moments and the previous gradient: the next gradient of each parameter is its first again."""
         for state in self.state.values():
             states.forget(state)
+        if self._cycle is not None:
+            self._cycle.start()
+
+    @property
+    def restart_rule(self) -> Restart | None:
+        """What was passed as ``restart``."""
+        return None if self._cycle is None else self._cycle.rule
+
+    @property
+    def restarts(self) -> int:
+        """How many times `restart=` has restarted this optimizer. Reading it waits for the device."""
+        return 0 if self._cycle is None else self._cycle.restarts
+
+    @property
+    def restart_progress(self) -> Progress:
+        """How far the present cycle has come: (k, Σ), and the radius that would end it now. Waits for the device."""
+        if self._cycle is None:
+            raise RuntimeError("restart_progress: nothing is measured; construct Adan with restart=adan.Restart(...)")
+        return self._cycle.progress
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -274,7 +308,7 @@ class Adan(Optimizer):
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update every parameter that has a gradient; the others keep their state and their count."""
-        validation.refuse_tracing(self.param_groups)
+        validation.refuse_tracing(self.param_groups, self._cycle is not None)
         spread = self._norm_group is not None or sharding.any_spread(states.parameters(self.param_groups))
         if spread and torch.compiler.is_compiling():
             raise NotImplementedError("a step that is shared by several processes cannot be traced")
@@ -285,24 +319,52 @@ class Adan(Optimizer):
 
         self._released.clear()
         fresh = self._is_fresh()
-        groups = []
+        present, groups = [], []
         for i, group in enumerate(self.param_groups):
             batch = self._batch(i, group)
             if batch.params:
+                present.append(i)
                 groups.append((group, batch))
         signals = Signals(
             grad_scale=getattr(self, "grad_scale", None),
             skip=getattr(self, "found_inf", None),
             check_finite=self.defaults["skip_nonfinite"],
+            forget=self._cycle is not None,
         )
         if spread or fresh:  # also without gradients: the other processes wait for this one
             signals = measure_together(self.param_groups, groups, signals, self._norm_group, fresh)
+        done = Done(None, signals.skip)
+        if self._cycle is not None:
+            self._cycle.fit(self.param_groups)
+            groups = self._measured(self._cycle, present, groups, spread)
         if groups:
-            dispatch.update(groups, signals)
+            done = dispatch.update(groups, signals)
             for i, group in enumerate(self.param_groups):
                 if group["consume_grad"]:
                     self._consume_grads(i, group["params"])
+        if self._cycle is not None and (groups or spread):
+            if spread:
+                mesh, _ = sharding.weights(states.parameters(self.param_groups))
+                done = Done(*self._cycle.together(*done, bool(groups), mesh, self._norm_group))
+            rates = [(i, Options.of(self.param_groups[i]).lr) for i in present]
+            self._cycle.advance(*done, rates, [state["step"] for state in self.state.values() if state])
         return loss
+
+    def _measured(
+        self, cycle: Cycle, present: list[int], groups: list[tuple[dict[str, Any], Batch]], spread: bool
+    ) -> list[tuple[dict[str, Any], Batch]]:
+        """Batches that measure the way of the step, parted by how much of it this process is to count."""
+        if cycle.rule.radius is None:
+            return groups
+        weights = sharding.weights(states.parameters(self.param_groups))[1] if spread else {}
+        measured = []
+        for i, (group, batch) in zip(present, groups, strict=True):
+            shares = [weights[p] for p in group["params"] if p.grad is not None] if spread else [1.0]
+            for share in sorted(set(shares)):
+                alike = [k for k, x in enumerate(shares) if x == share]
+                part = batch if len(alike) == len(shares) else batch.select(alike)
+                measured.append((group, part._replace(options=batch.options.measured(cycle.last_lr(i), share))))
+        return measured
 
     def step_parameter(self, group: dict[str, Any], param: Tensor) -> None:
         """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""
@@ -433,6 +495,10 @@ class Adan(Optimizer):
         for key, param in zip(keys, states.parameters(self.param_groups), strict=True):
             if key in saved["state"]:
                 saved["state"][key] = states.portable(saved["state"][key], param)
+        if self._cycle is not None:
+            self._cycle.fit(self.param_groups)
+            for i, group in enumerate(saved["param_groups"]):
+                group["restart_state"] = self._cycle.saved(i)
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -442,9 +508,11 @@ class Adan(Optimizer):
         as this optimizer was constructed. A state dict that does not fit raises ValueError and changes nothing.
         """
         adopted: dict[str, Any] = {}
+        cycles: list[Tensor | None] = []
 
         def adopt(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             adopted.update(states.adopt(state_dict, self.param_groups))
+            cycles.extend(group.get("restart_state") for group in state_dict["param_groups"])
             return adopted
 
         def keep_types(optimizer: Optimizer) -> None:
@@ -455,6 +523,8 @@ class Adan(Optimizer):
                     group = next(g for g in self.param_groups if any(param is p for p in g["params"]))
                     form, device = states.Form.of(group, param), self._counter_device(group, param)
                     self.state[param] = states.place(adopted["state"][key], param, form, device)
+            if self._cycle is not None:
+                self._cycle.load(cycles, [group["lr"] for group in self.param_groups])
 
         # As hooks, so that they stand inside the user's own: the last before loading, the first after it.
         hooks = [
@@ -468,6 +538,7 @@ class Adan(Optimizer):
             for hook in hooks:
                 hook.remove()
 
-    @staticmethod
-    def _counter_device(group: dict[str, Any], param: Tensor) -> torch.device | str:
-        return param.device if dispatch.counts_on_device(group, param) else "cpu"
+    def _counter_device(self, group: dict[str, Any], param: Tensor) -> torch.device | str:
+        # What sets a counter to 0 is known on the device alone.
+        on_device = self._cycle is not None or dispatch.counts_on_device(group, param)
+        return param.device if on_device else "cpu"

@@ -31,16 +31,24 @@ class Options(NamedTuple):
     bias_correction: bool
     maximize: bool
     stochastic_rounding: bool
+    last_lr: Number | None = None  #: of the step before, where the way of a step is measured; see `Way`
+    share: float = 1.0  #: how much of that way this process adds to what all add: less where others hold the same
 
     @classmethod
     def of(cls, group: dict[str, Any]) -> Options:
-        lr = group["lr"]
-        if isinstance(lr, Tensor):
-            lr = lr.reshape(())
-            # Reading a number in host memory costs nothing; in device memory it would be a synchronisation.
-            if lr.device.type == "cpu" and not lr.requires_grad and not torch.compiler.is_compiling():
-                lr = lr.item()
-        return cls(lr, *(group[name] for name in cls._fields[1:]))
+        return cls(_read(group["lr"]), *(group[name] for name in cls._fields[1:-2]))
+
+    def measured(self, last_lr: Tensor, share: float) -> Options:
+        return self._replace(last_lr=_read(last_lr), share=share)
+
+
+def _read(lr: Number) -> Number:
+    if isinstance(lr, Tensor):
+        lr = lr.reshape(())
+        # Reading a number in host memory costs nothing; in device memory it would be a synchronisation.
+        if lr.device.type == "cpu" and not lr.requires_grad and not torch.compiler.is_compiling():
+            return lr.item()
+    return lr
 
 
 class Signals(NamedTuple):
@@ -50,13 +58,14 @@ class Signals(NamedTuple):
     grad_scale: Tensor | None = None  #: the loss scale that the gradients still carry
     skip: Tensor | None = None  #: 1: this step must change nothing; 0: it goes ahead. None: it goes ahead
     check_finite: bool = False  #: the engine itself must skip the step if a gradient is not finite
+    forget: bool = False  #: where a count is 0 the states may hold anything, and are to be taken for zeros
 
     def to(self, device: torch.device) -> Signals:
         # A copy to the host must be waited for before the host reads it; a copy to a device is ordered by its stream.
         wait_free = device.type != "cpu"
         given = (self.norm, self.grad_scale, self.skip)
         norm, grad_scale, skip = (x if x is None else x.to(device, non_blocking=wait_free) for x in given)
-        return Signals(norm, grad_scale, skip, self.check_finite)
+        return self._replace(norm=norm, grad_scale=grad_scale, skip=skip)
 
 
 class Scalars(NamedTuple):
@@ -131,6 +140,58 @@ def step_scalars(options: Options, signals: Signals, t: Number) -> Scalars:
         eps=options.eps if signals.skip is None else options.eps + signals.skip,
         keep=1 - decay if options.no_prox else 1.0,
         shrink=1.0 if options.no_prox else 1 / (1 + decay),
+    )
+
+
+class Way(NamedTuple):
+    """The coefficients of y_{k+1} − y_k of `adan.restart`, where y_{k+1} = θ_{k+1} + η∘(u − (1 − b1)·g). A dash marks
+    what the step began with, and x is its u / (root_n·√n + eps)::
+
+    y_{k+1} − y_k = theta·θ' + step·x − grad·g / (root_n·√n + eps)
+                    − (prev_m·m' + prev_v·v' − prev_grad·g') / (prev_root·√n' + prev_eps)
+
+    So nothing is lost where θ is large and the step is small. As in Algorithm 2, y_0 = θ_0 and y_1 = θ_1.
+    """
+
+    theta: Number
+    step: Number
+    grad: Number
+    prev_m: Number
+    prev_v: Number
+    prev_grad: Number
+    prev_root: Number
+    prev_eps: Number
+
+
+def way_scalars(options: Options, t: Number) -> Way:
+    """The way's coefficients at a parameter's `t`-th gradient."""
+    b1, b2, _ = options.betas
+    lr = options.lr
+    assert options.last_lr is not None
+    weight = options.share**0.5  # of what is squared
+    has_prev, has_last = _is_after(t, 1), _is_after(t, 2)
+    decay = lr * options.weight_decay
+    shrink: Number = 1.0
+    if not options.no_prox:
+        shrink = 1 / (1 + decay)
+    last = options.last_lr * has_last * weight
+    debias_m: Number
+    debias_v: Number
+    debias_n: Number
+    debias_m = debias_v = debias_n = 1.0
+    if options.bias_correction:
+        before = (t - 1).clamp(min=1) if isinstance(t, Tensor) else max(t - 1, 1)
+        debias_m, debias_v, debias_n = (_debias(b, before) for b in options.betas)
+    return Way(
+        theta=-decay * shrink * weight,
+        step=(has_prev - shrink) * weight,
+        grad=lr * (1 - b1) * has_prev * weight,
+        prev_m=last / debias_m,
+        prev_v=last * b2 / debias_v,
+        prev_grad=last * (1 - b1),
+        prev_root=debias_n**-0.5,
+        # What is not there is 0 / 1, also where eps = 0.
+        prev_eps=options.eps + 1 - has_last,
     )
 
 

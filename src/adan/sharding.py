@@ -84,6 +84,24 @@ def covers(mesh: Any, other: Any) -> bool:
     return set(other.mesh.flatten().tolist()) <= set(mesh.mesh.flatten().tolist())
 
 
+def weights(params: list[Tensor]) -> tuple[Any, dict[Tensor, float]]:
+    """The mesh over which to sum what each process finds of its parts, and how much of it each parameter counts.
+
+    What is not cut into as many parts as there are processes is the same on several, and counts once in all.
+    """
+    shares = {p: share(p) for p in params}
+    largest = max((mesh for mesh, _ in shares.values() if mesh is not None), key=lambda mesh: mesh.size(), default=None)
+    if largest is None:
+        return None, dict.fromkeys(params, 1.0)
+    for mesh, _ in shares.values():
+        if mesh is not None and not covers(largest, mesh):
+            raise NotImplementedError(
+                f"restart with a radius needs one mesh that holds the processes of all others, and {mesh} is not part "
+                f"of {largest}; use Restart(every=...)"
+            )
+    return largest, {p: n / largest.size() for p, (_, n) in shares.items()}
+
+
 def sum_over_mesh(sums: Tensor, mesh: Any) -> Tensor:
     """By one all-reduce, where one group spans the mesh; else by one for each of its dimensions."""
     from torch import distributed

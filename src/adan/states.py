@@ -42,6 +42,7 @@ OWN_OPTIONS = (
     "kahan_sum",
     "rounding_seed",
     "norm_group",
+    "restart",
 )
 
 
@@ -229,7 +230,8 @@ def adopt(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[s
     new_states: dict[Any, dict[str, Tensor]] = {}
     for g, (saved, group) in enumerate(zip(saved_groups, groups, strict=True)):
         merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        merged.update((key, value) for key, value in saved.items() if key not in (*OWN_OPTIONS, "step"))
+        other = (*OWN_OPTIONS, "step", "restart_state")
+        merged.update((key, value) for key, value in saved.items() if key not in other)
         try:
             check_options(merged, f"this state dict, group {g}")
         except TypeError as error:

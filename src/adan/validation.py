@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adan.restart import Restart
+
 
 def check_options(options: Mapping[str, Any], where: str) -> None:
     """Raise an error that names the option, what it got and what would be right."""
@@ -62,6 +64,16 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
         raise ValueError(
             f"{where}: consume_grad=True takes a new buffer at every step, and a captured step (capturable=True) has "
             "only the addresses it was captured with; use one of the two"
+        )
+
+
+def check_restart(restart: object, differentiable: bool) -> None:
+    if restart is not None and not isinstance(restart, Restart):
+        raise TypeError(f"Adan: restart must be None or an adan.Restart(...), got {restart!r}")
+    if restart is not None and differentiable:
+        raise ValueError(
+            f"Adan: differentiable=True goes through steps as they are, and restart={restart!r} is a decision between "
+            "them; call restart() where you want one"
         )
 
 
@@ -127,9 +139,11 @@ def sparse_gradient(groups: Sequence[Mapping[str, Any]], group: Mapping[str, Any
     )
 
 
-def refuse_tracing(groups: Sequence[Mapping[str, Any]]) -> None:
+def refuse_tracing(groups: Sequence[Mapping[str, Any]], restarts: bool) -> None:
     """A step that is captured or compiled must not count on the host, nor take a new buffer each time."""
     if torch.compiler.is_compiling():
+        if restarts:
+            raise NotImplementedError("restart=... sets the counters of all parameters, which is not traced")
         if any(group["consume_grad"] for group in groups):
             # torch.compile answers by running the step in Python.
             raise NotImplementedError("consume_grad=True takes a new buffer at every step, which cannot be traced")

@@ -7,7 +7,7 @@ from parity import ROWS, gradients
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from adan import Adan, sharding
+from adan import Adan, Restart, sharding
 
 ROW = {row.name: row for row in ROWS}
 SHAPES = [(5, 7), (3,), ()]
@@ -82,6 +82,14 @@ def test_a_capturable_step_never_synchronises(max_grad_norm, skip_nonfinite, bia
     run_on_a_pretended_gpu(
         capturable=True, max_grad_norm=max_grad_norm, skip_nonfinite=skip_nonfinite, bias_correction=bias_correction
     )
+
+
+@pytest.mark.parametrize("skip_nonfinite", [True, False])
+@pytest.mark.parametrize("norm_group", [None, "world"])
+@pytest.mark.parametrize("restart", [Restart(radius=1.0, min_interval=2), Restart(every=2, after=1)], ids=str)
+def test_a_restart_never_synchronises(restart, norm_group, skip_nonfinite, monkeypatch):
+    monkeypatch.setattr(sharding, "sum_over_group", lambda sums, name: sums)
+    run_on_a_pretended_gpu(restart=restart, norm_group=norm_group, skip_nonfinite=skip_nonfinite)
 
 
 @pytest.mark.parametrize("skip_nonfinite", [True, False])

@@ -28,29 +28,33 @@ def ptx(kernel, capability, warps, pointers, integers, constants):
     )
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps}).asm["ptx"]
 
-PLAIN = {"COUPLED": False, "CONSUME": False, "WEIGHTS": 0, "ALIGNED": True, "CHUNK": 1024, "BLOCK": 512}
+PLAIN = {"COUPLED": False, "CONSUME": False, "WEIGHTS": 0, "RESTART": 0, "ALIGNED": True, "CHUNK": 1024, "BLOCK": 512}
 types = {**PLAIN, **dict.fromkeys("PGQS", tl.float32), "COMPUTE": tl.float32}
 half = {**types, **dict.fromkeys("PGQ", tl.bfloat16), "S": tl.float32}
 kinds = {
     "fp32": types,
     "fp32 consumed": {**types, "CONSUME": True},
+    "fp32 restart": {**types, "RESTART": 2},
     "bf16": half,
+    "8bit restart": {**types, "Q": tl.uint8, "S": tl.uint8, "RESTART": 2},
+    "forgetting": {**types, "RESTART": 1},
     "8bit": {**types, "Q": tl.uint8, "S": tl.uint8, "BLOCK": 1024},
     "8bit coupled, bf16 stochastic": {**half, "Q": tl.uint8, "S": tl.uint8, "COUPLED": True, "WEIGHTS": 1},
     "bf16 states, Kahan": {**half, "S": tl.bfloat16, "WEIGHTS": 2},
 }
 rows = ["rows", "first_row", "end_row"]
+updated = [*rows, "first_way"]
 tables = {"table": "*i64", "moving": "*i64"}
 out = {}
 for capability in (80, 90):
     for name, constants in kinds.items():
         warps = constants["BLOCK"] // 256
-        pointers = {**tables, "coefs": "*fp64"}
-        out[f"{name} {capability}"] = ptx(kernels.update, capability, warps, pointers, rows, constants)
+        pointers = {**tables, "coefs": "*fp64", "ways": "*fp64"}
+        out[f"{name} {capability}"] = ptx(kernels.update, capability, warps, pointers, updated, constants)
     constants = {"G": tl.float32, "COMPUTE": tl.float32, "ALIGNED": True, "CHECK": True, "CHUNK": 4096}
     pointers, integers = {**tables, "partials": "*fp64"}, [*rows, "chunks", "n_partials"]
     out[f"squares {capability}"] = ptx(kernels.sum_of_squares, capability, 4, pointers, integers, constants)
-    flags = {"NORM": 2, "GRAD_SCALE": True, "FOUND_INF": True, "CHECK": True, "LANES": 128}
+    flags = {"NORM": 2, "GRAD_SCALE": True, "FOUND_INF": True, "CHECK": True, "RESTART": 2, "LANES": 128}
     pointers = {**tables, "coefs": "*fp64", "partials": "*fp64"}
     pointers.update(dict.fromkeys(("norm", "grad_scale", "found_inf"), "*fp32"))
     out[f"scalars {capability}"] = ptx(kernels.step_scalars, capability, 4, pointers, ["rows", "n_partials"], flags)
@@ -58,7 +62,16 @@ json.dump(out, sys.stdout)
 """
 
 
-NAMES = ("bf16", "scalars", "squares", "8bit", "8bit coupled, bf16 stochastic", "bf16 states, Kahan")
+NAMES = (
+    "bf16",
+    "scalars",
+    "squares",
+    "8bit",
+    "8bit coupled, bf16 stochastic",
+    "bf16 states, Kahan",
+    "8bit restart",
+    "forgetting",
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +85,7 @@ def ptx():
 @pytest.mark.parametrize("capability", [80, 90])
 def test_whole_blocks_move_sixteen_bytes_at_a_time(ptx, capability):
     # Six arrays are read and five written; 512 elements over 64 threads are two accesses of four floats each.
-    for name, reads, writes in (("fp32", 12, 10), ("fp32 consumed", 12, 8)):
+    for name, reads, writes in (("fp32", 12, 10), ("fp32 consumed", 12, 8), ("fp32 restart", 12, 10)):
         text = ptx[f"{name} {capability}"]
         assert text.count("ld.global.v4.b32") >= reads, name
         assert text.count("st.global.v4.b32") >= writes, name

@@ -1,10 +1,7 @@
 """A wrong coefficient must not survive: each is seeded into an engine's own text, and the parity check must fail."""
 
-import importlib
-import inspect
-import types
-
 import pytest
+from mistakes import seed_mistake
 from parity import ROWS, assert_parity, count_as_on_a_device
 
 ROW = {row.name: row for row in ROWS}
@@ -66,15 +63,3 @@ def test_a_seeded_mistake_is_noticed(module, right, wrong, row, monkeypatch):
 @pytest.mark.parametrize("row", sorted({mutation[-1] for mutation in MUTATIONS}))
 def test_without_a_mistake_the_same_check_passes(row, foreach):
     assert_parity(ROW[row], steps=40, foreach=foreach)
-
-
-def seed_mistake(module_name, right, wrong, monkeypatch):
-    """Give every function of a module the code it would have with one piece of its text replaced."""
-    module = importlib.import_module(module_name)
-    text = inspect.getsource(module)
-    assert text.count(right) == 1, f"{module_name} has {text.count(right)} places that say: {right}"
-    mutant = types.ModuleType(module_name)
-    exec(compile(text.replace(right, wrong), module.__file__, "exec"), mutant.__dict__)
-    for name, function in inspect.getmembers(module, inspect.isfunction):
-        if function.__module__ == module_name and name != "readable":
-            monkeypatch.setattr(function, "__code__", getattr(mutant, name).__code__)

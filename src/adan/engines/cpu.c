@@ -21,7 +21,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* Raised with every change of what the functions below take. cpu.py asks before it calls. */
-EXPORT int adan_cpu_abi(void) { return 3; }
+EXPORT int adan_cpu_abi(void) { return 4; }
 
 /* ---- types ------------------------------------------------------------------------------------------------------ */
 
@@ -75,6 +75,11 @@ INLINE double root_double(double x) { return sqrt(x); }
 /* The fields of adan.scalars.Scalars, in their order. */
 struct scalars {
     double grad_scale, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink;
+};
+
+/* The fields of adan.scalars.Way, in their order. */
+struct way {
+    double theta, step, grad, prev_m, prev_v, prev_grad, prev_root, prev_eps;
 };
 
 /* One row of the table: where a tensor and its states begin, all in one dense layout. */
@@ -340,9 +345,44 @@ INLINE void write_param(const struct tensor *x, const float *theta, const uint32
         INDEPENDENT WRITE_PARAM(f16, f16_t)
 }
 
-/* The loop of ELEMENTs on fp32 copies of what is coded. */
-INLINE void span(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size) {
-    float theta[SPAN], rest[SPAN], grad[SPAN], m[SPAN], v[SPAN], n[SPAN], prev[SPAN];
+/* The way of a step over up to SPAN elements, as in adan.scalars.Way: what it takes from before the step, and, from that
+ * and what the step made of g, m, v and n, the sum of (root_n·√n + eps)·(y_{k+1} − y_k)². v is NULL in the coupled form. */
+#define WAY(T, C)                                                                                                      \
+    INLINE void before_##T(C *moved, const C *theta, const C *m, const C *v, const C *n, const C *prev,                \
+                           const struct way *w, int64_t size) {                                                        \
+        const C in_theta = (C)w->theta, prev_m = (C)w->prev_m, prev_v = (C)w->prev_v, prev_grad = (C)w->prev_grad;     \
+        const C prev_root = (C)w->prev_root, prev_eps = (C)w->prev_eps;                                                \
+        for (int64_t k = 0; k < size; k++) {                                                                           \
+            C back = prev_m * m[k] + (v ? prev_v * v[k] : 0) - prev_grad * prev[k];                                    \
+            moved[k] = in_theta * theta[k] - back / (prev_root * root_##C(n[k]) + prev_eps);                           \
+        }                                                                                                              \
+    }                                                                                                                  \
+    INLINE double after_##T(C *moved, const C *grad, const C *m, const C *v, const C *n, const struct scalars *s,      \
+                            const struct way *w, int64_t size) {                                                       \
+        const C step_m = (C)s->step_m, step_v = (C)s->step_v, root_n = (C)s->root_n, eps = (C)s->eps;                  \
+        const C in_step = (C)w->step, in_grad = (C)w->grad;                                                            \
+        double sums[16] = {0}, total = 0;                                                                              \
+        for (int64_t k = 0; k < size; k++) {                                                                           \
+            C u = step_m * m[k] + (v ? step_v * v[k] : 0), denom = root_n * root_##C(n[k]) + eps;                      \
+            C y = moved[k] + (in_step * u - in_grad * grad[k]) / denom;                                                \
+            moved[k] = denom * y * y;                                                                                  \
+        }                                                                                                              \
+        for (int64_t k = size; k < WHOLE(size); k++)                                                                   \
+            moved[k] = 0;                                                                                              \
+        for (int64_t i = 0; i < size; i += 16)                                                                         \
+            for (int k = 0; k < 16; k++)                                                                               \
+                sums[k] += moved[i + k];                                                                               \
+        for (int k = 0; k < 16; k++)                                                                                   \
+            total += sums[k];                                                                                          \
+        return total;                                                                                                  \
+    }
+
+WAY(f32, float)
+WAY(f64, double)
+
+/* The loop of ELEMENTs on fp32 copies of what is coded; the way of the step where `w` is not NULL. */
+INLINE double span(const struct tensor *x, const struct scalars *s, const struct way *w, int64_t start, int64_t size) {
+    float moved[SPAN], theta[SPAN], rest[SPAN], grad[SPAN], m[SPAN], v[SPAN], n[SPAN], prev[SPAN];
     uint32_t words[SPAN];
     const int first = s->has_prev == 0; /* there is no buffer yet that could have been consumed */
     const struct given given[] = {
@@ -364,11 +404,16 @@ INLINE void span(const struct tensor *x, const struct scalars *s, int64_t start,
     plain.n = read_state(x, x->n, n, start, size, N);
     if (!x->prev_scale)
         plain.prev = read_state(x, x->prev, prev, start, size, G);
-    if (x->v) {
+    if (x->v)
         plain.v = read_state(x, x->v, v, start, size, V);
+    const float *m_ = (float *)plain.m, *v_ = (float *)plain.v, *n_ = (float *)plain.n, *g_ = (float *)plain.prev;
+    if (w)
+        before_f32(moved, theta, m_, v_, n_, g_, w, size);
+    if (x->v)
         stretch_f32(&plain, s, 0, size, 0, 0);
-    } else
+    else
         stretch_f32(&plain, s, 0, size, 0, 1);
+    const double way = w ? after_f32(moved, g_, m_, v_, n_, s, w, size) : 0;
 
     const uint32_t key = mix((uint32_t)x->stream + (uint32_t)(*x->step + 1.0)) + (uint32_t)start;
     for (int k = 0; k < WHOLE(size); k++)
@@ -380,11 +425,44 @@ INLINE void span(const struct tensor *x, const struct scalars *s, int64_t start,
     if (!x->prev_scale)
         write_state(x, x->prev, prev, words, start, size, G);
     write_param(x, theta, words, start, size);
+    return way;
+}
+
+INLINE double span_f64(const struct tensor *x, const struct scalars *s, const struct way *w, int64_t start,
+                       int64_t size) {
+    double moved[SPAN], grad[SPAN], prev[SPAN];
+    const double *m = (double *)x->m + start, *v = x->v ? (double *)x->v + start : NULL, *n = (double *)x->n + start;
+    const double *taken = s->has_prev == 0 ? (const double *)x->grad : (double *)x->prev;
+    const double scale = x->prev_scale ? *x->prev_scale : 1;
+    for (int64_t k = 0; k < size; k++) {
+        grad[k] = ((const double *)x->grad)[start + k] * s->grad_scale;
+        prev[k] = taken[start + k] * scale; /* at the first gradient its coefficient is 0 */
+    }
+    before_f64(moved, (double *)x->param + start, m, v, n, prev, w, size);
+    if (x->prev_scale && x->v)
+        stretch_f64(x, s, start, size, 1, 0);
+    else if (x->prev_scale)
+        stretch_f64(x, s, start, size, 1, 1);
+    else if (x->v)
+        stretch_f64(x, s, start, size, 0, 0);
+    else
+        stretch_f64(x, s, start, size, 0, 1);
+    return after_f64(moved, grad, m, v, n, s, w, size);
 }
 
 INLINE void stretch_coded(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size) {
     for (int64_t i = 0; i < size; i += SPAN)
-        span(x, s, start + i, size - i < SPAN ? size - i : SPAN);
+        span(x, s, NULL, start + i, size - i < SPAN ? size - i : SPAN);
+}
+
+INLINE double stretch_measured(const struct tensor *x, const struct scalars *s, const struct way *w, int64_t start,
+                               int64_t size) {
+    double total = 0;
+    for (int64_t i = 0; i < size; i += SPAN) {
+        int64_t part = size - i < SPAN ? size - i : SPAN;
+        total += x->type == F64 ? span_f64(x, s, w, start + i, part) : span(x, s, w, start + i, part);
+    }
+    return total;
 }
 
 /* The sum of squares of a stretch, in fp64: 16 partial sums are what a compiler may keep in vectors without reordering
@@ -415,11 +493,14 @@ SQUARES(f16, f16_t)
 
 /* The loops above once for each instruction set: inlined, they are compiled for the function they are inlined into. */
 typedef void update_fn(const struct tensor *, const struct scalars *, int64_t start, int64_t size);
+typedef double measured_fn(const struct tensor *, const struct scalars *, const struct way *, int64_t start,
+                           int64_t size);
 typedef double squares_fn(const void *, int64_t start, int64_t size);
 
 struct kernels {
     update_fn *update[TYPES][2][2]; /* coupled or not, gradients consumed or kept */
     update_fn *coded;
+    measured_fn *measured; /* any tensor, with the way of the step */
     squares_fn *squares[TYPES];
 };
 
@@ -444,9 +525,14 @@ struct kernels {
     FOR_TYPE(bf16, NAME, TARGET)                                                                                       \
     FOR_TYPE(f16, NAME, TARGET)                                                                                        \
     UPDATE(update, coded, NAME, TARGET, stretch_coded(x, s, a, b))                                                     \
+    TARGET static double measured_##NAME(const struct tensor *x, const struct scalars *s, const struct way *w,         \
+                                         int64_t a, int64_t b) {                                                       \
+        return stretch_measured(x, s, w, a, b);                                                                        \
+    }                                                                                                                  \
     static const struct kernels NAME = {                                                                               \
         .update = {WAYS(f32, NAME), WAYS(f64, NAME), WAYS(bf16, NAME), WAYS(f16, NAME)},                               \
         .coded = update_coded_##NAME,                                                                                  \
+        .measured = measured_##NAME,                                                                                   \
         .squares = {sum_f32_##NAME, sum_f64_##NAME, sum_bf16_##NAME, sum_f16_##NAME},                                  \
     };
 
@@ -486,8 +572,9 @@ struct job {
     const struct kernels *kernels;
     const struct tensor *tensors;
     const struct scalars *scalars;
+    const struct way *ways; /* NULL, or also those of the way, for each of the scalars */
     const int64_t *ends;   /* of each tensor: how many chunks it and those before it have */
-    double *sums;          /* NULL for an update; else the result for each chunk */
+    double *sums;          /* the result for each chunk; NULL for an update without ways */
     int64_t chunks;
     atomic_llong next;
     fenv_t rounding; /* of the calling thread: whether it flushes subnormal numbers holds for the whole step */
@@ -503,7 +590,10 @@ static void work(struct job *job) {
         const struct tensor *x = &job->tensors[i];
         int64_t start = (chunk - (i ? job->ends[i - 1] : 0)) * CHUNK;
         int64_t size = x->size - start < CHUNK ? x->size - start : CHUNK;
-        if (job->sums)
+        if (job->ways)
+            job->sums[chunk] = job->kernels->measured(x, &job->scalars[x->scalars], &job->ways[x->scalars],
+                                                         start, size);
+        else if (job->sums)
             job->sums[chunk] = job->kernels->squares[x->grad_type](x->grad, start, size);
         else
             update_of(job->kernels, x)(x, &job->scalars[x->scalars], start, size);
@@ -619,19 +709,29 @@ EXPORT void adan_cpu_counts(const float *const *steps, int64_t count, float *cou
         counts[i] = *steps[i];
 }
 
-/* One step of all tensors. Counters are advanced, and the scales of consumed gradients are set. */
-EXPORT int adan_cpu_update(const struct tensor *tensors, int64_t count, const struct scalars *scalars, int threads) {
+/* One step of all tensors. Counters are advanced, and the scales of consumed gradients are set. With `ways`, `way` gets
+ * the sum over all tensors, in an order that does not depend on the number of threads. */
+EXPORT int adan_cpu_update(const struct tensor *tensors, int64_t count, const struct scalars *scalars,
+                           const struct way *ways, int threads, double *way) {
     int64_t *ends = malloc((size_t)(count ? count : 1) * sizeof *ends);
-    if (!ends)
+    int64_t chunks = ends ? cut(tensors, count, ends) : 0;
+    double *sums = ends && ways ? malloc((size_t)(chunks ? chunks : 1) * sizeof *sums) : NULL;
+    if (!ends || (ways && !sums)) {
+        free(ends);
         return -1;
-    struct job job = {.kernels = chosen(), .tensors = tensors, .scalars = scalars, .ends = ends};
-    job.chunks = cut(tensors, count, ends);
+    }
+    struct job job = {.kernels = chosen(), .tensors = tensors, .scalars = scalars, .ways = ways, .ends = ends,
+                      .sums = sums, .chunks = chunks};
     run(&job, worth(tensors, count, threads));
+    *way = 0;
+    for (int64_t i = 0; ways && i < chunks; i++)
+        *way += sums[i];
     for (int64_t i = 0; i < count; i++) {
         *tensors[i].step += 1;
         if (tensors[i].prev_scale)
             *tensors[i].prev_scale = scalars[tensors[i].scalars].grad_scale;
     }
+    free(sums);
     free(ends);
     return 0;
 }

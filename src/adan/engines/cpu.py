@@ -20,11 +20,11 @@ from torch import Tensor
 
 from adan.batch import Batch, compute_dtype, is_dense, laid_out_as
 from adan.grad_norm import measure
-from adan.scalars import Scalars, Signals, step_scalars
+from adan.scalars import Scalars, Signals, step_scalars, way_scalars
 
 #: Where the build leaves the library, and the version of the interface that this file speaks.
 LIBRARY = str(Path(__file__).with_name("_cpu.so"))
-ABI = 3
+ABI = 4
 
 #: The types of a parameter, its gradient and its states, by their numbers in `cpu.c`.
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3, torch.uint8: 4}
@@ -51,7 +51,7 @@ def _load(path: str) -> _Loaded:
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     library.adan_cpu_counts.argtypes = [pointer, count, pointer]
     library.adan_cpu_counts.restype = None
-    library.adan_cpu_update.argtypes = [pointer, count, pointer, ctypes.c_int]
+    library.adan_cpu_update.argtypes = [pointer, count, pointer, pointer, ctypes.c_int, pointer]
     library.adan_cpu_sum_of_squares.argtypes = [pointer, count, ctypes.c_int, pointer]
     return _Loaded(library, None)
 
@@ -75,26 +75,28 @@ def refuses(param: Tensor) -> str | None:
     return None
 
 
-def update(batches: list[Batch], signals: Signals) -> None:
+def update(batches: list[Batch], signals: Signals) -> Tensor | None:
     signals = _measured(batches, signals)
     if signals.skip is not None:
         if float(signals.skip):
             for batch in batches:
                 batch.keep_previous()
-            return
+            return None
         signals = signals._replace(skip=None)
 
     library = _library()
-    rows, coefficients = array("q"), array("d")
+    rows, coefficients, ways, way = array("q"), array("d"), array("d"), array("d", [0.0])
     fitted = list(map(_fit, batches))  # copies must live until the C has read them
     for batch in fitted:
-        _tabulate(library, batch, signals, rows, coefficients)
+        _tabulate(library, batch, signals, rows, coefficients, ways)
     threads = torch.get_num_threads()
-    if library.adan_cpu_update(_address(rows), len(rows) // COLUMNS, _address(coefficients), threads):
+    tables = (_address(rows), len(rows) // COLUMNS, _address(coefficients), _address(ways) if ways else None)
+    if library.adan_cpu_update(*tables, threads, _address(way)):
         raise MemoryError("adan: no memory for the table of a step")
     for batch in batches:
         # Autograd must know that what it may have saved has changed.
         torch.autograd.graph.increment_version(batch.params)
+    return torch.tensor(way[0], dtype=torch.float64, device="cpu") if ways else None
 
 
 def _measured(batches: list[Batch], signals: Signals) -> Signals:
@@ -125,9 +127,14 @@ COLUMNS = 17
 
 
 def _tabulate(
-    library: ctypes.CDLL, batch: Batch, signals: Signals, rows: array[int], coefficients: array[float]
+    library: ctypes.CDLL,
+    batch: Batch,
+    signals: Signals,
+    rows: array[int],
+    coefficients: array[float],
+    ways: array[float],
 ) -> None:
-    """Append a batch to the table, and to the coefficients a set for each different step count."""
+    """Append a batch to the table, and a set for each different step count to the coefficients and those of the way."""
     steps = array("q", map(Tensor.data_ptr, batch.steps))
     counts = array("f", bytes(4 * len(steps)))
     library.adan_cpu_counts(_address(steps), len(steps), _address(counts))
@@ -135,6 +142,8 @@ def _tabulate(
     for t in set(counts):
         sets[t] = len(coefficients) // len(Scalars._fields)
         coefficients.extend(map(float, step_scalars(batch.options, signals, t + 1)))
+        if batch.options.last_lr is not None:
+            ways.extend(map(float, way_scalars(batch.options, t + 1)))
 
     addresses = [map(Tensor.data_ptr, tensors) if tensors else repeat(0) for tensors in batch.tensors()]
     sizes = map(Tensor.numel, batch.params)

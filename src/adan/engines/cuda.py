@@ -96,13 +96,12 @@ def _kernels() -> Any:
     return kernels
 
 
-def update(batches: list[Batch], signals: Signals) -> None:
+def update(batches: list[Batch], signals: Signals) -> Tensor | None:
     device = batches[0].params[0].device
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            _update(batches, signals, device)
-    else:
-        _update(batches, signals, device)
+            return _update(batches, signals, device)
+    return _update(batches, signals, device)
 
 
 class Launch(NamedTuple):
@@ -132,7 +131,7 @@ class Layout(NamedTuple):
     sent: dict[tuple[int, bytes], Tensor]  #: what the last step sent of what moves
 
 
-def _update(batches: list[Batch], signals: Signals, device: torch.device) -> None:
+def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Tensor | None:
     k = _kernels()
     layout = _layout(batches, device)
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -166,8 +165,9 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
         if not capturing:  # a graph's memory is its own
             layout.sent[stream, data] = moving_table
     for i, batch in enumerate(batches):
-        if isinstance(batch.options.lr, Tensor):
-            moving_table[2 * rows + i * k.OPTIONS.value].view(torch.float64).copy_(batch.options.lr)
+        for column, lr in ((0, batch.options.lr), (13, batch.options.last_lr)):
+            if isinstance(lr, Tensor):
+                moving_table[2 * rows + i * k.OPTIONS.value + column].view(torch.float64).copy_(lr)
 
     clips = any(batch.options.max_grad_norm > 0 for batch in batches)
     measure = signals.check_finite or (clips and signals.norm is None)
@@ -188,21 +188,27 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Non
 
     given = tuple(coefs if x is None else x for x in signals[:3])
     norm = 0 if not clips else 2 if signals.norm is None else 1
-    flags = (norm, signals.grad_scale is not None, signals.skip is not None, signals.check_finite, LANES)
+    measured = batches[0].options.last_lr is not None
+    restart = (k.MEASURE if measured else k.FORGET).value if signals.forget else 0
+    flags = (norm, signals.grad_scale is not None, signals.skip is not None, signals.check_finite, restart, LANES)
     arguments = (layout.table, moving_table, coefs, partials, *given, rows, n_partials)
     _launch(k.step_scalars, -(-rows // LANES), arguments, flags, 4, signals[:3] == (None, None, None))
 
-    for launch in launches:
+    ends = list(accumulate(launch.chunks for launch in launches))
+    ways = torch.empty(ends[-1], dtype=torch.float64, device=device) if measured else None
+    for launch, end in zip(launches, ends, strict=True):
         if launch.chunks:
             param, *types, coupled, consume, weights = launch.kind
             on_device = map(_triton_type, (param, *types, compute_dtype(param)))
             chunk, block, warps = launch.tile
-            constants = (*on_device, coupled, consume, weights, aligned and launch.aligned, chunk, block)
-            rows_of = (layout.table, moving_table, coefs, rows, launch.first, launch.end)
-            _launch(k.update, launch.chunks, rows_of, constants, warps)
+            constants = (*on_device, coupled, consume, weights, restart, aligned and launch.aligned, chunk, block)
+            tables = (layout.table, moving_table, coefs, coefs if ways is None else ways)
+            numbers = (rows, launch.first, launch.end, end - launch.chunks)
+            _launch(k.update, launch.chunks, (*tables, *numbers), constants, warps)
     for batch in batches:
         # Autograd must know that what it may have saved has changed.
         torch.autograd.graph.increment_version(batch.params)
+    return None if ways is None else ways.sum()
 
 
 def _launch(
@@ -307,11 +313,13 @@ def _rounding(batches: list[Batch], group: int, param: Tensor, compensation: Ten
 
 
 def _options_row(options: Options) -> list[float]:
-    """In the order of `kernels.step_scalars`; a learning rate on the device is copied in there."""
+    """In the order of `kernels.step_scalars`; learning rates on the device are copied in there."""
     lr = math.nan if isinstance(options.lr, Tensor) else options.lr
     limits = (options.eps, options.weight_decay, options.max_grad_norm)
     flags = (options.no_prox, options.bias_correction, options.maximize)
-    return [lr, *limits, *flags, *options.betas, *(math.log(b) if b > 0 else -math.inf for b in options.betas)]
+    logs = (math.log(b) if b > 0 else -math.inf for b in options.betas)
+    last_lr = math.nan if isinstance(options.last_lr, Tensor) else options.last_lr or 0.0
+    return [lr, *limits, *flags, *options.betas, *logs, last_lr, options.share]
 
 
 def _to_device(data: bytes, device: torch.device) -> Tensor:

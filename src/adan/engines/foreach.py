@@ -12,25 +12,28 @@ import torch
 from torch import Tensor
 
 from adan.batch import Batch, compute_dtype
-from adan.engines.loop import consume
-from adan.scalars import Scalars, Signals, grad_scale, next_count, step_scalars
+from adan.engines.loop import consume, total
+from adan.scalars import Scalars, Signals, Way, grad_scale, next_count, step_scalars, way_scalars
 
 #: Elements a piece on the CPU may hold. Of 16k … 256k this was the fastest: 1.0 × AdamW(foreach=True), uncut 5 ×.
 CPU_PIECE = 131_072
 
 
-def update(batches: list[Batch], signals: Signals) -> None:
+def update(batches: list[Batch], signals: Signals) -> Tensor | None:
+    ways: list[Tensor] = []
     for batch in batches:
-        for piece, scalars in _pieces(batch, signals):
-            _update(piece, scalars, signals.skip)
+        for piece, scalars, way in _pieces(batch, signals):
+            ways += _update(piece, scalars, way, signals.skip)
         for grad, prev, prev_scale in zip(batch.grads, batch.prev_grads, batch.prev_scales, strict=False):
             consume(grad, prev, prev_scale, grad_scale(batch.options, signals), signals.skip)
         # A bare 0-dim tensor would be taken for a number, and read back.
         torch._foreach_add_(batch.steps, 1 if signals.skip is None else [1 - signals.skip] * len(batch.steps))
+    return total(ways)
 
 
-def _pieces(batch: Batch, signals: Signals) -> Iterator[tuple[Batch, Any]]:
-    """Cut a batch into lists of one type and one set of coefficients."""
+def _pieces(batch: Batch, signals: Signals) -> Iterator[tuple[Batch, Any, Any]]:
+    """Cut a batch into lists of one type and one set of coefficients; those of the way are None unless measured."""
+    options, way = batch.options, None
     counts = [next_count(step, compute_dtype(p.dtype)) for p, step in zip(batch.params, batch.steps, strict=True)]
     alike: dict[object, list[int]] = {}
     for i, (p, grad, t) in enumerate(zip(batch.params, batch.grads, counts, strict=True)):
@@ -38,13 +41,18 @@ def _pieces(batch: Batch, signals: Signals) -> Iterator[tuple[Batch, Any]]:
     for indices in alike.values():
         chosen = batch.select(indices)
         if isinstance(counts[indices[0]], Tensor):
-            rows = [step_scalars(batch.options, signals, counts[i]) for i in indices]
-            yield chosen, Scalars(*(_column(values) for values in zip(*rows, strict=True)))
+            rows = [step_scalars(options, signals, counts[i]) for i in indices]
+            if options.last_lr is not None:
+                ways = [way_scalars(options, counts[i]) for i in indices]
+                way = Way(*(_column(values) for values in zip(*ways, strict=True)))
+            yield chosen, Scalars(*(_column(values) for values in zip(*rows, strict=True))), way
         else:
-            scalars = step_scalars(batch.options, signals, counts[indices[0]])
+            scalars = step_scalars(options, signals, counts[indices[0]])
+            if options.last_lr is not None:
+                way = way_scalars(options, counts[indices[0]])
             whole = chosen.params[0].device.type != "cpu" or chosen.prev_scales
             for piece in [chosen] if whole else _cache_sized(chosen):
-                yield piece, scalars
+                yield piece, scalars, way
 
 
 def _cache_sized(batch: Batch) -> Iterator[Batch]:
@@ -70,8 +78,8 @@ def _column(values: tuple[Any, ...]) -> Any:
     return list(values) if isinstance(values[0], Tensor) else values[0]
 
 
-def _update(batch: Batch, s: Any, skip: Tensor | None) -> None:
-    """One step; `s` are Scalars, each a number for all tensors or a list with one tensor for each."""
+def _update(batch: Batch, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:
+    """One step; `s` are Scalars and `w` a Way or None, each a number for all tensors or a list with one for each."""
     params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, _, prev_scales, _, _ = batch.tensors()
     dtype = compute_dtype(params[0].dtype)
     # The previous gradient is the scratch space: a new buffer each step costs more in page faults than in arithmetic.
@@ -86,6 +94,7 @@ def _update(batch: Batch, s: Any, skip: Tensor | None) -> None:
         # With this and the coefficients of a skipped step, everything below is the identity.
         g = [torch.where(skip > 0, prev, x) for prev, x in zip(g_prev, g, strict=True)]
 
+    moved = [] if w is None else _before(batch, g_prev, w)
     d = scratch = g_prev
     torch._foreach_sub_(d, g)
     torch._foreach_neg_(d)
@@ -122,10 +131,36 @@ def _update(batch: Batch, s: Any, skip: Tensor | None) -> None:
     if not _is_one(s.shrink):
         torch._foreach_mul_(theta, s.shrink)
 
+    ways = []
+    if w is not None:
+        x = torch._foreach_mul(exp_avgs, s.step_m)
+        if exp_avg_diffs:
+            torch._foreach_add_(x, torch._foreach_mul(exp_avg_diffs, s.step_v))
+        torch._foreach_mul_(x, w.step)
+        torch._foreach_sub_(x, torch._foreach_mul(g, w.grad))
+        torch._foreach_addcdiv_(moved, x, denom)
+        torch._foreach_mul_(moved, moved)
+        ways = [x.sum(dtype=torch.float64) for x in torch._foreach_mul(moved, denom)]
+
     if theta[0] is not params[0]:
         torch._foreach_copy_(params, theta)
     if not prev_scales:
         torch._foreach_copy_(prev_grads, g)
+    return ways
+
+
+def _before(batch: Batch, g_prev: list[Tensor], w: Any) -> list[Tensor]:
+    """What a way takes from before the step."""
+    back = list(torch._foreach_mul(batch.exp_avgs, w.prev_m))
+    if batch.exp_avg_diffs:
+        torch._foreach_add_(back, torch._foreach_mul(batch.exp_avg_diffs, w.prev_v))
+    torch._foreach_sub_(back, torch._foreach_mul(g_prev, w.prev_grad))
+    denom = torch._foreach_sqrt(batch.exp_avg_sqs)
+    torch._foreach_mul_(denom, w.prev_root)
+    torch._foreach_add_(denom, w.prev_eps)
+    moved = list(torch._foreach_mul([p.to(back[0].dtype) for p in batch.params], w.theta))
+    torch._foreach_addcdiv_(moved, back, denom, value=-1)
+    return moved
 
 
 def _is_one(x: object) -> bool:

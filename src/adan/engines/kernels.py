@@ -27,10 +27,16 @@ GRAD = tl.constexpr(0)
 PREV_GRAD = tl.constexpr(1)
 
 # Options of a group, fp64.
-OPTIONS = tl.constexpr(13)
+OPTIONS = tl.constexpr(15)
 
-# Coefficients of a tensor, all tensors' in fp64, then all in fp32; the names are those of `adan.scalars.Scalars`.
-COEFS = tl.constexpr(16)
+# Coefficients of a tensor, all tensors' in fp64, then all in fp32; the names are those of `adan.scalars.Scalars`, and
+# from WAY on of `adan.scalars.Way`.
+COEFS = tl.constexpr(24)
+WAY = tl.constexpr(16)
+
+# What a kernel does for `adan.restart`: take states for zeros at a first gradient, and measure the way of the step.
+FORGET = tl.constexpr(1)
+MEASURE = tl.constexpr(2)
 
 # How a parameter of half precision is rounded.
 NEAREST = tl.constexpr(0)
@@ -48,13 +54,14 @@ ROOT_DELTA = tl.constexpr(0.068359375)
 
 
 # Integers that are 1 in one model and 292 in another must not be compiled in.
-_NUMBERS = ["rows", "n_partials", "first_row", "end_row", "chunks"]
+_NUMBERS = ["rows", "n_partials", "first_row", "end_row", "chunks", "first_way"]
 
 
 @triton.jit(do_not_specialize=_NUMBERS)
 def step_scalars(
     table, moving, coefs, partials, norm, grad_scale, found_inf, rows, n_partials,
-    NORM: tl.constexpr, GRAD_SCALE: tl.constexpr, FOUND_INF: tl.constexpr, CHECK: tl.constexpr, LANES: tl.constexpr,
+    NORM: tl.constexpr, GRAD_SCALE: tl.constexpr, FOUND_INF: tl.constexpr, CHECK: tl.constexpr, RESTART: tl.constexpr,
+    LANES: tl.constexpr,
 ):  # fmt: skip
     """`adan.scalars.step_scalars`, a lane for each tensor, and the count of its gradients advanced unless we skip.
 
@@ -141,6 +148,22 @@ def step_scalars(
     put(out, short, 11, tl.where(no_prox, 1 - lr * weight_decay, 1.0), live)
     put(out, short, 12, tl.where(no_prox, 1.0, 1 / (1 + lr * weight_decay)), live)
     put(out, short, 13, run, live)
+    if RESTART == MEASURE:
+        last_lr = tl.load(h + 13, mask=live, other=0.0)
+        weight = tl.sqrt(tl.load(h + 14, mask=live, other=1.0))
+        has_last = tl.where(t > 2, 1.0, 0.0)
+        decay = lr * weight_decay
+        shrink = tl.where(no_prox, 1.0, 1 / (1 + decay))
+        last = last_lr * has_last * weight
+        before = tl.where(t > 2, t - 1, 1.0)
+        put(out, short, WAY, -decay * shrink * weight, live)
+        put(out, short, WAY + 1, (has_prev - shrink) * weight, live)
+        put(out, short, WAY + 2, lr * (1 - b1) * has_prev * weight, live)
+        put(out, short, WAY + 3, last / tl.where(bias_correction, 1 - tl.exp(before * log_b1), 1.0), live)
+        put(out, short, WAY + 4, last * b2 / tl.where(bias_correction, 1 - tl.exp(before * log_b2), 1.0), live)
+        put(out, short, WAY + 5, last * (1 - b1), live)
+        put(out, short, WAY + 6, 1 / tl.sqrt(tl.where(bias_correction, 1 - tl.exp(before * log_b3), 1.0)), live)
+        put(out, short, WAY + 7, eps + 1 - has_last, live)
     key = tl.load(table + STREAM * rows + row, mask=live, other=0) + t.to(tl.int64)
     tl.store(short.to(tl.pointer_type(tl.uint32), bitcast=True) + 14, mix(key.to(tl.uint32)), mask=live)
 
@@ -181,9 +204,9 @@ def address(table, rows, column: tl.constexpr, row, TYPE: tl.constexpr, ALIGNED:
 
 @triton.jit(do_not_specialize=_NUMBERS)
 def update(
-    table, moving, coefs, rows, first_row, end_row,
+    table, moving, coefs, ways, rows, first_row, end_row, first_way,
     P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr,
-    COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, ALIGNED: tl.constexpr,
+    COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step of CHUNK elements of one tensor. P, G, Q, S: types of parameter, gradient, previous gradient, states."""
@@ -206,20 +229,29 @@ def update(
     q = address(moving, rows, PREV_GRAD, row, Q, ALIGNED) + begin
     kept = address(table, rows, COMPENSATION, row, P, ALIGNED) + begin
     powers = address(table, rows, EXPONENTS, row, tl.int32, False) + begin // CODES
+    way = tl.zeros((BLOCK // CODES, CODES), COMPUTE)
     if left >= CHUNK:
         for i in range(0, CHUNK, BLOCK):
-            update_block(
+            added = update_block(
                 p + i, g + i, m + i, v + i, n + i, q + i, kept + i, powers + i // CODES,
                 c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink, run,
-                key + (begin + i).to(tl.uint32), BLOCK, False, P, G, Q, S, COMPUTE, COUPLED, CONSUME, WEIGHTS, BLOCK,
+                key + (begin + i).to(tl.uint32), k + WAY, BLOCK, False, P, G, Q, S, COMPUTE, COUPLED, CONSUME, WEIGHTS,
+                RESTART, BLOCK,
             )  # fmt: skip
+            if RESTART == MEASURE:
+                way += added
     else:
         for i in range(0, left.to(tl.int32), BLOCK):
-            update_block(
+            added = update_block(
                 p + i, g + i, m + i, v + i, n + i, q + i, kept + i, powers + i // CODES,
                 c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink, run,
-                key + (begin + i).to(tl.uint32), left - i, True, P, G, Q, S, COMPUTE, COUPLED, CONSUME, WEIGHTS, BLOCK,
+                key + (begin + i).to(tl.uint32), k + WAY, left - i, True, P, G, Q, S, COMPUTE, COUPLED, CONSUME,
+                WEIGHTS, RESTART, BLOCK,
             )  # fmt: skip
+            if RESTART == MEASURE:
+                way += added
+    if RESTART == MEASURE:
+        tl.store(ways + first_way + chunk, tl.sum(tl.sum(way, 1), 0).to(tl.float64))
 
 
 @triton.jit
@@ -235,10 +267,11 @@ def coefficients(k):
 def update_block(
     p, g, m, v, n, q, kept, powers,
     c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink, run,
-    key, left, MASKED: tl.constexpr,
+    key, w, left, MASKED: tl.constexpr,
     P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr,
-    COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, BLOCK: tl.constexpr,
+    COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """One step of a block; returns its part of the way of the step, or zeros."""
     block = tl.arange(0, BLOCK // CODES)
     at = block[:, None] * CODES + tl.arange(0, CODES)[None, :]
     # A whole block takes no mask: one that varies along the block breaks its accesses into single elements.
@@ -252,6 +285,7 @@ def update_block(
     if has_prev > 0:  # at the first gradient there may be no buffer yet
         g_prev = read(q + at, power >> 24, inside, Q, COMPUTE)
 
+    way = tl.zeros((BLOCK // CODES, CODES), COMPUTE)
     if run > 0:
         theta = fetch(p + at, inside).to(COMPUTE)
         if WEIGHTS == KAHAN:
@@ -259,20 +293,36 @@ def update_block(
         exp_avg = read(m + at, power, inside, S, COMPUTE)
         exp_avg_sq = read_square(n + at, power >> 16, inside, S, COMPUTE)
         new = fetch(g + at, inside).to(COMPUTE) * c
+        exp_avg_diff = exp_avg
+        if not COUPLED:
+            exp_avg_diff = read(v + at, power >> 8, inside, S, COMPUTE)
+        if RESTART > 0:
+            exp_avg = tl.where(has_prev > 0, exp_avg, 0.0)
+            exp_avg_diff = tl.where(has_prev > 0, exp_avg_diff, 0.0)
+            exp_avg_sq = tl.where(has_prev > 0, exp_avg_sq, 0.0)
+        if RESTART == MEASURE:
+            back = tl.load(w + 3) * exp_avg - tl.load(w + 5) * (g_prev * c_prev)
+            if not COUPLED:
+                back += tl.load(w + 4) * exp_avg_diff
+            way = tl.load(w) * theta - back / (tl.load(w + 6) * tl.sqrt(exp_avg_sq) + tl.load(w + 7))
         d = new - g_prev * c_prev
         exp_avg += w_m * (new - exp_avg)
-        exp_avg_diff = d
         if COUPLED:
             exp_avg += lookahead * w_v * d
             u = step_m * exp_avg
         else:
-            exp_avg_diff = read(v + at, power >> 8, inside, S, COMPUTE)
             exp_avg_diff += w_v * (d - exp_avg_diff)
             u = step_m * exp_avg + step_v * exp_avg_diff
         ahead = new + lookahead * d
         exp_avg_sq += w_n * (ahead * ahead - exp_avg_sq)
         root = tl.sqrt(exp_avg_sq)
-        theta = shrink * (keep * theta - u / (root_n * root + eps))
+        denom = root_n * root + eps
+        theta = shrink * (keep * theta - u / denom)
+        if RESTART == MEASURE:
+            way += (tl.load(w + 1) * u - tl.load(w + 2) * new) / denom
+            way = denom * way * way
+            if MASKED:
+                way = tl.where(inside, way, 0.0)
 
         word = key
         if S == tl.uint8 or S == tl.bfloat16 or WEIGHTS == STOCHASTIC:
@@ -300,6 +350,7 @@ def update_block(
     else:
         if CONSUME:
             tl.store(g + at, g_prev.to(G), mask=inside)  # this buffer is about to be the previous gradient
+    return way
 
 
 @triton.jit

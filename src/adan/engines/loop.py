@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from adan.batch import Batch, compute_dtype
-from adan.scalars import Options, Signals, next_count, step_scalars
+from adan.scalars import Options, Signals, next_count, step_scalars, way_scalars
 
 
-def update(batches: list[Batch], signals: Signals) -> None:
+def update(batches: list[Batch], signals: Signals) -> Tensor | None:
+    ways = []
     for batch in batches:
         columns: Any = (tensors or [None] * len(batch.params) for tensors in batch.tensors()[:8])
-        for row in zip(*columns, strict=True):
-            _update(batch.options, signals, *row)
+        ways += [_update(batch.options, signals, *row) for row in zip(*columns, strict=True)]
+    return total([way for way in ways if way is not None])
 
 
 def _update(
@@ -32,9 +33,10 @@ def _update(
     prev_grad: Tensor,
     step: Tensor,
     prev_scale: Tensor | None,
-) -> None:
+) -> Tensor | None:
     dtype = compute_dtype(p.dtype)
-    s = step_scalars(options, signals, next_count(step, dtype))
+    t = next_count(step, dtype)
+    s = step_scalars(options, signals, t)
 
     g = grad.to(dtype) * s.grad_scale
     g_prev = prev_grad if prev_scale is None else prev_grad.to(dtype) * prev_scale.to(dtype)
@@ -51,17 +53,34 @@ def _update(
     else:
         v = exp_avg_diff + s.w_v * (d - exp_avg_diff)
         u = s.step_m * m + s.step_v * v
-        exp_avg_diff.copy_(v)
-    theta = s.shrink * (s.keep * p.to(dtype) - u / (s.root_n * n.sqrt() + s.eps))
+    denom = s.root_n * n.sqrt() + s.eps
+    theta = s.shrink * (s.keep * p.to(dtype) - u / denom)
+
+    way = None
+    if options.last_lr is not None:
+        w = way_scalars(options, t)
+        back = w.prev_m * exp_avg - w.prev_grad * g_prev
+        if exp_avg_diff is not None:
+            back = back + w.prev_v * exp_avg_diff
+        back = back / (w.prev_root * exp_avg_sq.sqrt() + w.prev_eps)
+        y = w.theta * p.to(dtype) + w.step * u / denom - w.grad * g / denom - back
+        way = (denom * y**2).sum(dtype=torch.float64)
 
     p.copy_(theta)
     exp_avg.copy_(m)
+    if exp_avg_diff is not None:
+        exp_avg_diff.copy_(v)
     exp_avg_sq.copy_(n)
     step += 1 if signals.skip is None else 1 - signals.skip
     if prev_scale is None:
         prev_grad.copy_(g)
     else:
         consume(grad, prev_grad, prev_scale, s.grad_scale, signals.skip)
+    return way
+
+
+def total(ways: list[Tensor]) -> Tensor | None:
+    return torch.stack(ways).sum() if ways else None
 
 
 def consume(grad: Tensor, prev_grad: Tensor, prev_scale: Tensor, scale: float | Tensor, skip: Tensor | None) -> None:

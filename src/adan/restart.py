@@ -1,0 +1,197 @@
+"""When Adan forgets its moments by itself: the restart condition of the paper's Eqn 8, or every so many steps.
+
+With y_{k+1} = θ_{k+1} + η_k∘(u_k − (1 − b1)·g_k), where η_k = η / (√n̂_k + ε) and u_k = m̂_k + b2·v̂_k, a cycle ends after
+the step k, counted from 0, at which::
+
+    (k + 1)·Σ_{t≤k} ‖y_{t+1} − y_t‖²_√n̂  >  R²
+
+Engines measure the summand in their own pass (`adan.scalars.Way`), without a buffer: what they need of the step before
+is what the states hold. To restart is to set the counters of gradients to 0; nothing is read back by the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from adan import sharding
+
+
+@dataclass(frozen=True)
+class Restart:
+    """When to restart: after each step at which a cycle has gone far enough, or every so many steps.
+
+    Args:
+        radius: R of the paper's Eqn 8: restart when (k + 1)·Σ ‖y_{t+1} − y_t‖²_√n > R², k the cycle's steps from 0.
+        every: restart every so many steps instead.
+        after: with `every`, the first time after so many steps; the default is `every`.
+        min_interval: with `radius`, let no cycle be shorter than so many steps.
+
+    R has no natural size: it grows with the learning rate, the gradients and the number of parameters. Measure it by
+    :meth:`probe`: the radius that is reached after N steps makes cycles of about N steps.
+
+    Example:
+        >>> import torch, adan
+        >>> model = torch.nn.Linear(4, 1)
+        >>> def train(opt, steps):
+        ...     for _ in range(steps):
+        ...         opt.zero_grad()
+        ...         model(torch.ones(8, 4)).square().mean().backward()
+        ...         opt.step()
+        >>> probe = adan.Adan(model.parameters(), lr=1e-2, restart=adan.Restart.probe())
+        >>> train(probe, 20)
+        >>> radius = probe.restart_progress.radius
+        >>> opt = adan.Adan(model.parameters(), lr=1e-2, restart=adan.Restart(radius=radius, min_interval=10))
+        >>> train(opt, 100)
+        >>> opt.restarts > 0
+        True
+    """
+
+    radius: float | None = None
+    every: int | None = None
+    after: int | None = None
+    min_interval: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.radius is None) == (self.every is None):
+            raise ValueError(
+                f"Restart: give either radius or every, got radius={self.radius!r} and every={self.every!r}; "
+                "Restart.probe() measures what radius fits"
+            )
+        if self.radius is not None and not (_is_number(self.radius) and self.radius > 0):
+            raise ValueError(f"Restart: radius must be a number above 0, got {self.radius!r}")
+        for name, needed in (("every", "every"), ("after", "every"), ("min_interval", "radius")):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if getattr(self, needed) is None:
+                raise ValueError(f"Restart: {name}={value!r} has a meaning only together with {needed}")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"Restart: {name} must be a whole number of steps, at least 1, got {value!r}")
+
+    @classmethod
+    def probe(cls) -> Restart:
+        """Measure, and never restart: to see in ``opt.restart_progress`` how the condition grows."""
+        return cls(radius=math.inf)
+
+    def is_due(self, total: Tensor, steps: Tensor, restarts: Tensor) -> Tensor:
+        """After the last of a cycle's `steps`."""
+        if self.every is not None:
+            wanted = torch.where(restarts > 0, self.every, self.every if self.after is None else self.after)
+            return steps >= wanted
+        assert self.radius is not None
+        due = steps * total > self.radius**2
+        return due if self.min_interval is None else due & (steps >= self.min_interval)
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+class Progress(NamedTuple):
+    """How far a cycle has come."""
+
+    k: int  #: its last step, counted from 0; −1 before the first
+    sum: float  #: Σ ‖y_{t+1} − y_t‖²_√n
+
+    @property
+    def radius(self) -> float:
+        """√((k + 1)·Σ): the R at which the cycle would end now."""
+        return math.sqrt((self.k + 1) * self.sum)
+
+
+class Cycle:
+    """What is kept of a rule from step to step: one small tensor beside the parameters."""
+
+    def __init__(self, rule: Restart) -> None:
+        self.rule = rule
+        # Σ, the steps of this cycle, the restarts; then the learning rate of each group's last step.
+        self.values = torch.zeros(3, dtype=torch.float64, device="cpu")
+
+    def fit(self, groups: list[dict[str, Any]]) -> None:
+        """Follow the parameters to their device, and have room for every group."""
+        device = next((sharding.local(p).device for group in groups for p in group["params"]), self.values.device)
+        if self.values.device != device:
+            # In fp64 no step is lost in the sum of many; Apple's GPUs have none.
+            self.values = self.values.to(device, torch.float32 if device.type == "mps" else torch.float64)
+        missing = 3 + len(groups) - len(self.values)
+        if missing:
+            self.values = torch.cat([self.values, self.values.new_zeros(missing)])
+
+    def last_lr(self, group: int) -> Tensor:
+        return self.values[3 + group]
+
+    def start(self) -> None:
+        self.values[:2].zero_()
+
+    def together(
+        self, way: Tensor | None, skip: Tensor | None, counts: bool, mesh: Any, norm_group: str | None
+    ) -> tuple[Tensor, Tensor]:
+        """The way of all processes, and whether none of them has made a step, by one message."""
+        given = self.values.new_zeros(()) if way is None else way.to(self.values)
+        sums = torch.stack([given, self.values.new_full((), float(counts))])
+        if mesh is not None:
+            sums = sharding.sum_over_mesh(sums, mesh)
+        if norm_group is not None:
+            sums = sharding.sum_over_group(sums, norm_group)
+        total, makers = sums.to(self.values).unbind()
+        idle = makers == 0
+        return total, idle if skip is None else idle | (skip.to(idle.device) > 0).reshape(())
+
+    def advance(
+        self,
+        way: Tensor | None,
+        skip: Tensor | None,
+        rates: Iterable[tuple[int, float | Tensor]],
+        counters: Iterable[Tensor],
+    ) -> None:
+        """Count a step, and restart if it is due. `skip` as in `Signals`; `rates` of the groups that made the step."""
+        values = self.values
+        total, steps, restarts = values[:3].unbind()
+        if skip is None:
+            steps += 1
+        else:
+            skip = skip.to(values.device, torch.bool).reshape(())
+            steps += ~skip
+        if way is not None:
+            way = way.to(values)
+            total += way if skip is None else way.masked_fill(skip, 0.0)
+            for group, lr in rates:
+                now = lr.to(values) if isinstance(lr, Tensor) else values.new_full((), lr)
+                last = self.last_lr(group)
+                last.copy_(now if skip is None else torch.where(skip, last, now))
+        due = self.rule.is_due(total, steps, restarts)
+        values[:2].masked_fill_(due, 0.0)
+        restarts += due
+        keep = (~due).to(torch.float32)
+        alike: dict[torch.device, list[Tensor]] = defaultdict(list)
+        for counter in counters:
+            alike[counter.device].append(counter)
+        for device, counts in alike.items():
+            torch._foreach_mul_(counts, [keep.to(device)] * len(counts))
+
+    @property
+    def restarts(self) -> int:
+        return int(self.values[2].item())
+
+    @property
+    def progress(self) -> Progress:
+        total, steps = self.values[:2].tolist()
+        return Progress(int(steps) - 1, total)
+
+    def saved(self, group: int) -> Tensor:
+        """For a checkpoint, in which it stands beside the options of each group."""
+        return torch.cat([self.values[:3], self.values[3 + group].reshape(1)])
+
+    def load(self, saved: list[Tensor | None], rates: list[float | Tensor]) -> None:
+        """Go on from a checkpoint; from one without, at the start of a cycle."""
+        first = next((x for x in saved if x is not None), None)
+        head = self.values.new_zeros(3) if first is None else first[:3].to(self.values)
+        last = [torch.as_tensor(lr if x is None else x[3]).to(self.values) for x, lr in zip(saved, rates, strict=True)]
+        self.values = torch.cat([head, torch.stack(last)])

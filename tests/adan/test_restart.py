@@ -1,0 +1,403 @@
+"""`Adan(restart=…)`: every engine restarts at the oracle's iterations, and from there it is a new optimizer."""
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from mistakes import seed_mistake
+from parity import count_as_on_a_device, gradients, same_bits
+from restart_reference import RestartingAdan
+
+from adan import Adan, Restart, dispatch, release_gradients
+from adan.engines import cuda
+
+GPU = torch.cuda.is_available()
+SHAPES = [(5, 7), (3,), (), (2, 3, 4), (0,), (67,)]
+ENGINES = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "cpu": {"fused": True}, "cuda": {"fused": True}}
+
+#: Σ is of fp32 numbers in fp32; a radius is kept this far from what the oracle finds, relative to it.
+MARGIN = {torch.float32: 1e-3, torch.float64: 1e-8}
+
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request, monkeypatch):
+    if request.param == "cuda" and not GPU:
+        monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))
+        monkeypatch.setattr(cuda, "TILE", cuda.Tile(128, 64, 1))
+        monkeypatch.setattr(cuda, "TILES", dict.fromkeys(cuda.TILES, cuda.Tile(4096, 4096, 4)))
+        monkeypatch.setattr(cuda, "NORM_CHUNK", 64)
+    return request.param
+
+
+def device_of(engine):
+    return "cuda" if GPU and engine == "cuda" else "cpu"
+
+
+def random_options(seed):
+    rng = np.random.default_rng(seed)
+    b = rng.uniform(0.6, 0.95)
+    return {
+        "lr": float(rng.uniform(0.005, 0.05)),
+        "betas": (b, b, 0.95) if seed % 5 == 4 else (b, 0.8, 0.95),
+        "eps": [1e-8, 0.2][seed % 2],
+        "weight_decay": [0.0, 0.7, 0.7][seed % 3],
+        "no_prox": seed % 3 == 2,
+        "bias_correction": seed % 4 != 1,
+        "max_grad_norm": 10.0 if seed % 7 == 3 else 0.0,
+        "maximize": seed % 8 == 5,
+    }
+
+
+def oracle_of(theta, options, radius):
+    return RestartingAdan(
+        theta,
+        options["lr"],
+        radius,
+        beta=tuple(1 - b for b in options["betas"]),
+        eps=options["eps"],
+        lam=options["weight_decay"],
+        debias=options["bias_correction"],
+        proximal=not options["no_prox"],
+        clip=options["max_grad_norm"],
+        ascend=options["maximize"],
+    )
+
+
+class Problem:
+    """Given gradients, a schedule of the learning rate, and a radius that the oracle passes by a margin."""
+
+    def __init__(self, seed, steps, dtype, uneven=False, cycle=8):
+        self.options, self.dtype = random_options(seed), dtype
+        rng = np.random.default_rng(seed)
+        self.start = [torch.tensor(rng.standard_normal(shape)).to(dtype) for shape in SHAPES]
+        self.grads = [[torch.tensor(x).to(dtype) for x in arrays] for arrays in gradients(steps, SHAPES, seed)]
+        if uneven:  # then every step has the same learning rate: that of the last step is kept for each group
+            for k in range(steps):
+                self.grads[k][1] = None if k % 5 == 2 else self.grads[k][1]
+                self.grads[k][3] = None if k < 3 else self.grads[k][3]
+            self.grads[6] = [None] * len(SHAPES)
+        self.rates = [self.options["lr"] * (1 if uneven else 1 + 0.5 * np.cos(k)) for k in range(steps)]
+        self.radius = self.oracle(np.inf, cycle)[1][-1] ** 0.5
+        while True:
+            self.restarts, self.accumulated = self.oracle(self.radius, steps)
+            if min(abs(x / self.radius**2 - 1) for x in self.accumulated if x) > MARGIN[dtype]:
+                break
+            self.radius *= 1.01
+
+    def oracle(self, radius, steps):
+        oracle = oracle_of([x.double().numpy() for x in self.start], self.options, radius)
+        restarts, accumulated = [], []
+        for k in range(steps):
+            oracle.eta = self.rates[k]
+            oracle.step([None if x is None else x.double().numpy() for x in self.grads[k]])
+            accumulated.append(oracle.accumulated)
+            if oracle.restarted:
+                restarts.append(k)
+        return restarts, accumulated
+
+    def assert_agrees(self, engine, tolerance, **options):
+        """The same restarts, and between them the same (k + 1)·Σ."""
+        params = [x.to(device_of(engine), copy=True).requires_grad_() for x in self.start]
+        opt = Adan(params, restart=Restart(radius=self.radius), **{**self.options, **ENGINES[engine], **options})
+        found = []
+        for k, grads in enumerate(self.grads):
+            for p, grad in zip(params, grads, strict=True):
+                p.grad = None if grad is None else grad.to(p.device, copy=True)
+            opt.param_groups[0]["lr"] = self.rates[k]
+            before = opt.restarts
+            opt.step()
+            if opt.restarts > before:
+                found.append(k)
+            else:
+                error = opt.restart_progress.radius**2 / self.accumulated[k] - 1
+                assert abs(error) < tolerance, f"step {k}: Σ is off by {error:.2e}"
+        assert found == self.restarts, f"restarts at {found}, the oracle's at {self.restarts}"
+        return found
+
+
+#: The interpreter takes some 5 ms a program.
+STEPS = {"loop": 60, "foreach": 60, "cpu": 60, "cuda": 60 if GPU else 18}
+CASES = [(engine, seed) for engine in ENGINES for seed in range(20 if GPU or engine != "cuda" else 6)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=str)
+@pytest.mark.parametrize(("engine", "seed"), CASES, indirect=["engine"])
+def test_restarts_are_the_oracle_s(engine, seed, dtype, tolerance):
+    problem = Problem(seed, STEPS[engine], dtype, uneven=seed % 2 == 1)
+    found = problem.assert_agrees(engine, tolerance, consume_grad=seed % 6 == 4, capturable=seed % 6 == 5)
+    assert len(found) >= STEPS[engine] // 20
+
+
+@pytest.mark.parametrize("name", ["loop", "foreach"])
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_restarts_that_only_the_device_knows(name, seed, monkeypatch):
+    count_as_on_a_device(monkeypatch)
+    Problem(seed, 40, torch.float64).assert_agrees(name, 1e-9)
+
+
+#: What stands in `way_scalars`, and a mistake.
+MISTAKES = [
+    ("theta=-decay", "theta=decay"),
+    ("step=(has_prev - shrink)", "step=(1 - shrink)"),
+    ("grad=lr * (1 - b1)", "grad=lr * b1"),
+    ("prev_m=last / debias_m", "prev_m=last"),
+    ("prev_v=last * b2 / debias_v", "prev_v=last / debias_v"),
+    ("prev_grad=last * (1 - b1)", "prev_grad=-last * (1 - b1)"),
+    ("prev_root=debias_n**-0.5", "prev_root=debias_n"),
+    ("prev_eps=options.eps + 1 - has_last", "prev_eps=1 - has_last"),
+    ("options.last_lr * has_last", "lr * has_last"),
+    ("options.last_lr * has_last", "options.last_lr * has_prev"),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("", ""), *MISTAKES])
+def test_a_wrong_coefficient_of_the_way_is_noticed(right, wrong, monkeypatch):
+    problem = Problem(7, 30, torch.float64)  # decayed, de-biased, eps = 0.2
+    if not right:
+        problem.assert_agrees("loop", 1e-9)
+        return
+    seed_mistake("adan.scalars", right, wrong, monkeypatch)
+    with pytest.raises(AssertionError, match="off by"):
+        problem.assert_agrees("loop", 1e-9)
+
+
+def run(params, opt, steps, first=0):
+    """Steps with gradients that depend on the step's number and the parameters alone."""
+    for k in range(first, first + steps):
+        for i, p in enumerate(params):
+            wide = torch.complex64 if p.is_complex() else torch.float32
+            noise = torch.randn(p.shape, generator=torch.Generator().manual_seed(100 * k + i), dtype=wide)
+            p.grad = p.detach() + noise.to(p)
+        opt.step()
+
+
+FORMATS = [{}, {"state_format": "8bit"}, {"state_format": "bf16", "betas": (0.9, 0.9, 0.95)}, {"consume_grad": True}]
+
+
+@pytest.mark.parametrize("options", FORMATS, ids=str)
+def test_a_restarted_optimizer_is_a_new_one(engine, options):
+    """To the bit, whatever is left in the states: setting the counters is all there is to it."""
+    steps = 5 if engine == "cuda" and not GPU else 100
+    size = 4100 if "state_format" in options else 70  # below 4,096 elements states are fp32
+    start = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    p = start.to(device_of(engine), copy=True).requires_grad_()
+    opt = Adan([p], lr=0.02, restart=Restart(every=30, after=4), **ENGINES[engine], **options)
+    run([p], opt, 4)
+    assert opt.restarts == 1
+    for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq"):
+        if name in opt.state[p]:
+            opt.state[p][name].fill_(77 if options.get("state_format") == "8bit" else torch.nan)
+    q = p.detach().clone().requires_grad_()
+    new = Adan([q], lr=0.02, restart=Restart(every=30), **ENGINES[engine], **options)
+    run([p], opt, steps, first=4)
+    run([q], new, steps, first=4)
+    assert same_bits(p.detach(), q.detach())
+    assert opt.restarts == new.restarts + 1
+
+
+@pytest.mark.parametrize("options", FORMATS[1:3], ids=str)
+def test_coded_states_restart_as_in_the_plain_engine(engine, options):
+    rule = Restart(radius=1e-9, min_interval=3)
+    curves = []
+    for name in ("loop", engine):
+        p = torch.randn(4100, generator=torch.Generator().manual_seed(0)).to(device_of(name)).requires_grad_()
+        opt = Adan([p], lr=0.02, restart=rule, **ENGINES[name], **options)
+        curve = []
+        for k in range(8):
+            run([p], opt, 1, first=k)
+            curve.append((opt.restarts, opt.restart_progress.sum))
+        curves.append(curve)
+    torch.testing.assert_close(torch.tensor(curves[1]), torch.tensor(curves[0]), rtol=2e-3, atol=0)
+    assert curves[0][-1][0] == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64], ids=str)
+def test_other_types_of_parameters(engine, dtype):
+    results = []
+    for name in ("loop", engine):
+        p = torch.randn(70, generator=torch.Generator().manual_seed(0)).to(dtype).to(device_of(name)).requires_grad_()
+        opt = Adan([p], lr=0.02, weight_decay=0.3, restart=Restart.probe(), **ENGINES[name])
+        run([p], opt, 6)
+        results.append(opt.restart_progress)
+    assert results[0].k == results[1].k == 5
+    assert results[1].sum == pytest.approx(results[0].sum, rel=3e-2 if dtype == torch.bfloat16 and not GPU else 1e-4)
+
+
+def test_groups_with_learning_rates_of_their_own(engine):
+    """One sum over all of them. The oracle knows one rate: two of them, whose sums meet."""
+    shapes, radius = [(4, 3), (9,)], 0.55
+    rng = np.random.default_rng(3)
+    start = [rng.standard_normal(shape) for shape in shapes]
+    options, rates = random_options(0), (0.01, 0.04)
+    oracles = [oracle_of([x], {**options, "lr": lr}, np.inf) for x, lr in zip(start, rates, strict=True)]
+    params = [torch.tensor(x, device=device_of(engine), requires_grad=True) for x in start]
+    groups = [{"params": [p], "lr": lr} for p, lr in zip(params, rates, strict=True)]
+    opt = Adan(groups, restart=Restart(radius=radius), **{**options, **ENGINES[engine]})
+    count = 0
+    for arrays in gradients(20, shapes):
+        for p, x, oracle in zip(params, arrays, oracles, strict=True):
+            p.grad = torch.tensor(x, device=p.device)
+            oracle.step([x])
+        opt.step()
+        accumulated = oracles[0].cycle_k * (oracles[0].sum + oracles[1].sum)
+        if accumulated > radius**2:
+            count += 1
+            for oracle in oracles:
+                oracle.restart()
+        else:
+            assert opt.restart_progress.radius**2 == pytest.approx(accumulated, rel=1e-9)
+        assert opt.restarts == count
+    assert count > 1
+
+
+@pytest.mark.parametrize("how", ["state dict", "deepcopy", "pickle"])
+def test_a_run_that_goes_on_is_the_uninterrupted_one(how):
+    rule = Restart(radius=1.0)
+
+    def new():
+        params = [torch.randn(30, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(2)]
+        return params, Adan([{"params": [p], "lr": 0.02 * (i + 1)} for i, p in enumerate(params)], restart=rule)
+
+    params, opt = new()
+    run(params, opt, 15)
+    assert opt.restarts > 0
+    assert opt.restart_progress.k > 0, "this must stop in the middle of a cycle"
+    if how == "state dict":
+        file = io.BytesIO()
+        torch.save([opt.state_dict(), params], file)
+        file.seek(0)
+        saved, values = torch.load(file, weights_only=True)
+        twins, twin = new()
+        twin.load_state_dict(saved)
+        for p, value in zip(twins, values, strict=True):
+            p.data.copy_(value)
+        assert "restart_state" not in twin.param_groups[0]
+    else:
+        twin = copy.deepcopy(opt) if how == "deepcopy" else pickle.loads(pickle.dumps(opt))
+        twins = [p for group in twin.param_groups for p in group["params"]]
+    assert twin.restart_progress == opt.restart_progress
+    for group in (*opt.param_groups, *twin.param_groups):
+        group["lr"] *= 1.5  # so that the rate of the last step matters
+    run(params, opt, 15, first=15)
+    run(twins, twin, 15, first=15)
+    assert twin.restarts == opt.restarts
+    assert twin.restart_progress == opt.restart_progress
+    assert all(map(torch.equal, params, twins))
+
+
+def test_a_checkpoint_goes_into_and_out_of_restarts():
+    params = [torch.ones(3, requires_grad=True)]
+    plain, measured = Adan(params), Adan(params, restart=Restart.probe())
+    run(params, plain, 3)
+    measured.load_state_dict(plain.state_dict())
+    assert measured.restart_progress == (-1, 0.0)
+    run(params, measured, 3, first=3)
+    assert 0 < measured.restart_progress.sum < 1
+    plain.load_state_dict(measured.state_dict())
+    assert plain.restarts == 0
+
+
+def test_every_so_many_steps(engine):
+    p = torch.zeros(3, device=device_of(engine), requires_grad=True)
+    opt = Adan([p], restart=Restart(every=3, after=5), **ENGINES[engine])
+    counts = []
+    for k in range(12):
+        run([p], opt, 1, first=k)
+        counts.append(int(opt.state[p]["step"]))
+    assert counts == [1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 0, 1]
+    assert opt.restarts == 3
+
+
+def test_no_cycle_is_shorter_than_the_least_interval():
+    p = torch.zeros(3, requires_grad=True)
+    opt = Adan([p], restart=Restart(radius=1e-12, min_interval=4))
+    run([p], opt, 9)
+    assert opt.restarts == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"skip_nonfinite": True}])
+@pytest.mark.parametrize("rule", [Restart(every=3), Restart(radius=1e-12, min_interval=3)], ids=str)
+def test_a_skipped_step_does_not_count(engine, options, rule):
+    p = torch.zeros(3, device=device_of(engine), requires_grad=True)
+    opt = Adan([p], restart=rule, **ENGINES[engine], **options)
+    for k in range(8):
+        bad = k in (1, 2, 5)
+        p.grad = torch.full_like(p, torch.nan if bad else 1.0)
+        if not options:
+            opt.found_inf = torch.tensor(float(bad), device=p.device)
+        opt.step()
+        assert opt.restarts == [0, 0, 0, 0, 1, 1, 1, 1][k]
+        assert torch.isfinite(p).all()
+    assert opt.restart_progress.k == 1
+
+
+def test_a_restart_by_hand_starts_a_cycle():
+    p = torch.zeros(3, requires_grad=True)
+    opt = Adan([p], restart=Restart.probe())
+    run([p], opt, 3)
+    opt.restart()
+    assert opt.restart_progress == (-1, 0.0)
+    assert opt.restarts == 0
+
+
+def test_the_radius_of_a_probe_makes_cycles_of_its_length():
+    def new(rule):
+        p = torch.zeros(50, requires_grad=True)
+        return [p], Adan([p], lr=0.01, restart=rule)
+
+    params, probe = new(Restart.probe())
+    run(params, probe, 20)
+    radius = probe.restart_progress.radius
+    params, opt = new(Restart(radius=0.999 * radius))
+    run(params, opt, 20)
+    assert (opt.restarts, opt.restart_progress.k) == (1, -1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "either radius or every"),
+        ({"radius": 1.0, "every": 3}, "either radius or every"),
+        ({"radius": 0.0}, "radius must be a number above 0, got 0.0"),
+        ({"radius": float("nan")}, "radius must be"),
+        ({"radius": "1"}, "radius must be"),
+        ({"every": 0}, "every must be a whole number of steps, at least 1, got 0"),
+        ({"every": 1.5}, "every must be"),
+        ({"every": 3, "after": 0}, "after must be"),
+        ({"radius": 1.0, "after": 3}, "after=3 has a meaning only together with every"),
+        ({"every": 3, "min_interval": 3}, "min_interval=3 has a meaning only together with radius"),
+    ],
+)
+def test_what_is_no_rule(options, words):
+    with pytest.raises(ValueError, match=words):
+        Restart(**options)
+
+
+def test_what_does_not_go_together():
+    model = torch.nn.Linear(2, 1)
+    rule = Restart(every=3)
+    with pytest.raises(TypeError, match=r"restart must be None or an adan.Restart\(...\), got 0.5"):
+        Adan(model.parameters(), restart=0.5)
+    with pytest.raises(ValueError, match="differentiable=True"):
+        Adan(model.parameters(), restart=rule, differentiable=True)
+    with pytest.raises(ValueError, match="holds for all parameters together"):
+        Adan([{"params": model.parameters(), "restart": rule}])
+    with pytest.raises(ValueError, match="release_gradients: restart=Restart"):
+        release_gradients(model, Adan(model.parameters(), restart=rule))
+    with pytest.raises(RuntimeError, match="nothing is measured"):
+        _ = Adan(model.parameters()).restart_progress
+
+
+def test_torch_compile_leaves_a_restarting_step_to_python():
+    p = torch.zeros(3, requires_grad=True)
+    opt = Adan([p], restart=Restart(every=2))
+    step = torch.compile(opt.step, backend="eager")
+    for _ in range(3):
+        p.grad = torch.ones(3)
+        step()
+    assert opt.restarts == 1
