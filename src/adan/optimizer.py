@@ -128,6 +128,8 @@ class Adan(Optimizer):
         capturable: keep the step count on the parameter's device, so that nothing synchronises and a CUDA graph can
             capture the step.
         differentiable: let autograd through the step.
+        restart: an :class:`adan.Restart`, by which the optimizer forgets its moments by itself: the condition of the
+            paper's Eqn 8, or every so many steps. Decided on the device. :attr:`restarts` counts them.
         consume_grad: keep the gradient's own buffer as the previous gradient and set ``p.grad = None``: no copy of the
             gradient is written. Read gradients before the step, not after it.
         skip_nonfinite: a step in which any gradient is inf or NaN changes nothing at all; decided on the device.
