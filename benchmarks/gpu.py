@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from adan import Adan
+from adan import Adan, Restart
 from adan.engines import cuda
 
 SEED = 0
@@ -45,6 +45,11 @@ OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], flo
         18.25,
     ),
     "Adan, coupled": (lambda params: Adan(params, lr=1e-4, fused=True, betas=(0.92, 0.92, 0.99)), 36),
+    "Adan, restart": (lambda params: Adan(params, lr=1e-4, fused=True, restart=Restart.probe()), 44),
+    "Adan, 8 bit, restart": (
+        lambda params: Adan(params, lr=1e-4, fused=True, state_format="8bit", restart=Restart.probe()),
+        20.25,
+    ),
     "Adan, bf16 states": (lambda params: Adan(params, lr=1e-4, fused=True, state_format="bf16"), 28),
 }
 

@@ -75,7 +75,7 @@ class Batch(NamedTuple):
             if readable(step) and step.item():
                 continue
             for x in states:
-                x.copy_(torch.where(step.to(x.device) > 0, x, 0))
+                x.masked_fill_(step == 0, 0)
 
     def as_real(self) -> Batch:
         if not any(map(Tensor.is_complex, self.params)):

@@ -13,7 +13,6 @@ from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 
 from adan import dispatch, lowbit, sharding, states, validation
 from adan.batch import Batch
-from adan.dispatch import Done
 from adan.grad_norm import measure_together
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Options, Signals
@@ -135,6 +134,8 @@ class Adan(Optimizer):
         capturable: keep the step count on the parameter's device, so that nothing synchronises and a CUDA graph can
             capture the step.
         differentiable: let autograd through the step.
+        restart: an :class:`adan.Restart`, by which the optimizer forgets its moments by itself: the condition of the
+            paper's Eqn 8, or every so many steps. Decided on the device. :attr:`restarts` counts them.
         consume_grad: keep the gradient's own buffer as the previous gradient and set ``p.grad = None``: no copy of the
             gradient is written. Read gradients before the step, not after it.
         skip_nonfinite: a step in which any gradient is inf or NaN changes nothing at all; decided on the device.
@@ -333,38 +334,42 @@ class Adan(Optimizer):
         )
         if spread or fresh:  # also without gradients: the other processes wait for this one
             signals = measure_together(self.param_groups, groups, signals, self._norm_group, fresh)
-        done = Done(None, signals.skip)
-        if self._cycle is not None:
-            self._cycle.fit(self.param_groups)
-            groups = self._measured(self._cycle, present, groups, spread)
-        if groups:
-            done = dispatch.update(groups, signals)
-            for i, group in enumerate(self.param_groups):
-                if group["consume_grad"]:
-                    self._consume_grads(i, group["params"])
         if self._cycle is not None and (groups or spread):
-            if spread:
-                mesh, _ = sharding.weights(states.parameters(self.param_groups))
-                done = Done(*self._cycle.together(*done, bool(groups), mesh, self._norm_group))
-            rates = [(i, Options.of(self.param_groups[i]).lr) for i in present]
-            self._cycle.advance(*done, rates, [state["step"] for state in self.state.values() if state])
+            self._step_of_cycle(self._cycle, present, groups, signals, spread)
+        elif groups:
+            dispatch.update(groups, signals)
+        for i, group in zip(present, (group for group, _ in groups), strict=True):
+            if group["consume_grad"]:
+                self._consume_grads(i, group["params"])
         return loss
 
-    def _measured(
-        self, cycle: Cycle, present: list[int], groups: list[tuple[dict[str, Any], Batch]], spread: bool
-    ) -> list[tuple[dict[str, Any], Batch]]:
-        """Batches that measure the way of the step, parted by how much of it this process is to count."""
-        if cycle.rule.radius is None:
-            return groups
-        weights = sharding.weights(states.parameters(self.param_groups))[1] if spread else {}
+    def _step_of_cycle(
+        self,
+        cycle: Cycle,
+        present: list[int],
+        groups: list[tuple[dict[str, Any], Batch]],
+        signals: Signals,
+        spread: bool,
+    ) -> None:
+        """A step after which the optimizer may restart; `present` are the numbers of the groups."""
+        cycle.fit(self.param_groups)
+        mesh, weights = sharding.weights(states.parameters(self.param_groups)) if spread else (None, {})
         measured = []
         for i, (group, batch) in zip(present, groups, strict=True):
+            if cycle.rule.radius is None:
+                measured.append((group, batch))
+                continue
+            # Parted by how much of the way this process is to count.
             shares = [weights[p] for p in group["params"] if p.grad is not None] if spread else [1.0]
             for share in sorted(set(shares)):
                 alike = [k for k, x in enumerate(shares) if x == share]
                 part = batch if len(alike) == len(shares) else batch.select(alike)
                 measured.append((group, part._replace(options=batch.options.measured(cycle.last_lr(i), share))))
-        return measured
+        way, skip = dispatch.update(measured, signals) if measured else (None, signals.skip)
+        if spread:
+            way, skip = cycle.together(way, skip, bool(measured), mesh, self._norm_group)
+        rates = [(i, batch.options.lr) for i, (_, batch) in zip(present, groups, strict=True)]
+        cycle.advance(way, skip, rates, [state["step"] for state in self.state.values() if state])
 
     def step_parameter(self, group: dict[str, Any], param: Tensor) -> None:
         """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""

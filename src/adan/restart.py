@@ -38,19 +38,18 @@ class Restart:
 
     Example:
         >>> import torch, adan
-        >>> model = torch.nn.Linear(4, 1)
-        >>> def train(opt, steps):
+        >>> def train(restart, steps):
+        ...     torch.manual_seed(0)
+        ...     model = torch.nn.Linear(4, 1)
+        ...     opt = adan.Adan(model.parameters(), lr=1e-2, restart=restart)
         ...     for _ in range(steps):
         ...         opt.zero_grad()
-        ...         model(torch.ones(8, 4)).square().mean().backward()
+        ...         model(torch.randn(8, 4)).square().mean().backward()
         ...         opt.step()
-        >>> probe = adan.Adan(model.parameters(), lr=1e-2, restart=adan.Restart.probe())
-        >>> train(probe, 20)
-        >>> radius = probe.restart_progress.radius
-        >>> opt = adan.Adan(model.parameters(), lr=1e-2, restart=adan.Restart(radius=radius, min_interval=10))
-        >>> train(opt, 100)
-        >>> opt.restarts > 0
-        True
+        ...     return opt
+        >>> radius = train(adan.Restart.probe(), 20).restart_progress.radius
+        >>> train(adan.Restart(radius=0.99 * radius, min_interval=5), 20).restarts
+        1
     """
 
     radius: float | None = None
@@ -125,10 +124,10 @@ class Cycle:
             self.values = torch.cat([self.values, self.values.new_zeros(missing)])
 
     def last_lr(self, group: int) -> Tensor:
-        return self.values[3 + group]
+        return self.values.select(0, 3 + group)
 
     def start(self) -> None:
-        self.values[:2].zero_()
+        self.values.narrow(0, 0, 2).zero_()
 
     def together(
         self, way: Tensor | None, skip: Tensor | None, counts: bool, mesh: Any, norm_group: str | None
@@ -148,28 +147,30 @@ class Cycle:
         self,
         way: Tensor | None,
         skip: Tensor | None,
-        rates: Iterable[tuple[int, float | Tensor]],
+        rates: list[tuple[int, float | Tensor]],
         counters: Iterable[Tensor],
     ) -> None:
         """Count a step, and restart if it is due. `skip` as in `Signals`; `rates` of the groups that made the step."""
         values = self.values
-        total, steps, restarts = values[:3].unbind()
+        total, steps, restarts, *last = values.unbind()
         if skip is None:
             steps += 1
         else:
             skip = skip.to(values.device, torch.bool).reshape(())
-            steps += ~skip
+            steps += skip.logical_not()
         if way is not None:
+            before = [last[group] for group, _ in rates]
+            now = [lr.to(values) if isinstance(lr, Tensor) else values.new_full((), lr) for _, lr in rates]
             way = way.to(values)
-            total += way if skip is None else way.masked_fill(skip, 0.0)
-            for group, lr in rates:
-                now = lr.to(values) if isinstance(lr, Tensor) else values.new_full((), lr)
-                last = self.last_lr(group)
-                last.copy_(now if skip is None else torch.where(skip, last, now))
+            if skip is not None:
+                way = way.masked_fill(skip, 0.0)
+                now = [torch.where(skip, a, b) for a, b in zip(before, now, strict=True)]
+            total += way
+            torch._foreach_copy_(before, now)
         due = self.rule.is_due(total, steps, restarts)
-        values[:2].masked_fill_(due, 0.0)
+        values.narrow(0, 0, 2).masked_fill_(due, 0.0)
         restarts += due
-        keep = (~due).to(torch.float32)
+        keep = due.logical_not().to(torch.float32)
         alike: dict[torch.device, list[Tensor]] = defaultdict(list)
         for counter in counters:
             alike[counter.device].append(counter)
@@ -178,16 +179,16 @@ class Cycle:
 
     @property
     def restarts(self) -> int:
-        return int(self.values[2].item())
+        return int(self.values.select(0, 2).item())
 
     @property
     def progress(self) -> Progress:
-        total, steps = self.values[:2].tolist()
+        total, steps, *_ = self.values.tolist()
         return Progress(int(steps) - 1, total)
 
     def saved(self, group: int) -> Tensor:
         """For a checkpoint, in which it stands beside the options of each group."""
-        return torch.cat([self.values[:3], self.values[3 + group].reshape(1)])
+        return torch.cat([self.values.narrow(0, 0, 3), self.last_lr(group).reshape(1)])
 
     def load(self, saved: list[Tensor | None], rates: list[float | Tensor]) -> None:
         """Go on from a checkpoint; from one without, at the start of a cycle."""

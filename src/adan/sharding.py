@@ -96,8 +96,8 @@ def weights(params: list[Tensor]) -> tuple[Any, dict[Tensor, float]]:
     for mesh, _ in shares.values():
         if mesh is not None and not covers(largest, mesh):
             raise NotImplementedError(
-                f"restart with a radius needs one mesh that holds the processes of all others, and {mesh} is not part "
-                f"of {largest}; use Restart(every=...)"
+                f"restart=... needs one mesh that holds the processes of all others, and {mesh} is not part of "
+                f"{largest}; call restart() where you want one"
             )
     return largest, {p: n / largest.size() for p, (_, n) in shares.items()}
 

@@ -27,6 +27,9 @@ CODES = {"exp_avg": SIGNED, "exp_avg_diff": SIGNED, "exp_avg_sq": ROOT, "prev_gr
 #: What a parameter may have besides.
 EXTRAS = ("prev_scale", "exponents", "compensation")
 
+#: What a checkpoint adds to the name of a state in 8 bits.
+CODED = "_codes"
+
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8}
 
 #: How a step is run is a choice of the program at hand, not part of what was learned: never taken from a checkpoint.
@@ -106,9 +109,14 @@ def new_state(param: Tensor, form: Form, counter_device: torch.device | str) -> 
 
 
 def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
-    """A state as a checkpoint holds it: blocks of 8-bit codes end where a process's part does, so these go plain."""
-    if "exponents" not in state or not sharding.is_spread(param):
+    """A state as a checkpoint holds it. 8-bit codes have names of their own, lest they be read as numbers.
+
+    Where a parameter is spread, its blocks end where a process's part does: there the numbers themselves are saved.
+    """
+    if "exponents" not in state:
         return state
+    if not sharding.is_spread(param):
+        return {f"{name}{CODED}" if name in NAMES else name: value for name, value in state.items()}
     others = {name: value for name, value in state.items() if name not in (*NAMES, "exponents")}
     return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
 
@@ -247,7 +255,7 @@ def adopt(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[s
 def _adopt_state(
     state: Mapping[str, Any], saved: Mapping[str, Any], group: Mapping[str, Any], param: Tensor, name: str
 ) -> dict[str, Tensor]:
-    values = dict(state)
+    values = {key.removesuffix(CODED) if isinstance(key, str) else key: value for key, value in state.items()}
     if "neg_pre_grad" in values:  # the authors' release: the negated gradient, and one count for the whole group
         values["prev_grad"] = -values.pop("neg_pre_grad")
         values.setdefault("step", saved.get("step"))

@@ -122,14 +122,20 @@ class Problem:
 
 #: The interpreter takes some 5 ms a program.
 STEPS = {"loop": 60, "foreach": 60, "cpu": 60, "cuda": 60 if GPU else 18}
-CASES = [(engine, seed) for engine in ENGINES for seed in range(20 if GPU or engine != "cuda" else 6)]
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+CASES = [
+    (engine, seed, dtype)
+    for engine in ENGINES
+    for seed in range(20)
+    for dtype in TOLERANCE
+    if GPU or engine != "cuda" or (seed < 6 and dtype.itemsize == (8 if seed in (1, 2, 4) else 4))
+]
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=str)
-@pytest.mark.parametrize(("engine", "seed"), CASES, indirect=["engine"])
-def test_restarts_are_the_oracle_s(engine, seed, dtype, tolerance):
+@pytest.mark.parametrize(("engine", "seed", "dtype"), CASES, indirect=["engine"], ids=str)
+def test_restarts_are_the_oracle_s(engine, seed, dtype):
     problem = Problem(seed, STEPS[engine], dtype, uneven=seed % 2 == 1)
-    found = problem.assert_agrees(engine, tolerance, consume_grad=seed % 6 == 4, capturable=seed % 6 == 5)
+    found = problem.assert_agrees(engine, TOLERANCE[dtype], consume_grad=seed % 6 == 4, capturable=seed % 6 == 5)
     assert len(found) >= STEPS[engine] // 20
 
 

@@ -33,7 +33,8 @@ def update(batches: list[Batch], signals: Signals) -> Tensor | None:
 
 def _pieces(batch: Batch, signals: Signals) -> Iterator[tuple[Batch, Any, Any]]:
     """Cut a batch into lists of one type and one set of coefficients; those of the way are None unless measured."""
-    options, way = batch.options, None
+    options = batch.options
+    measures = options.last_lr is not None
     counts = [next_count(step, compute_dtype(p.dtype)) for p, step in zip(batch.params, batch.steps, strict=True)]
     alike: dict[object, list[int]] = {}
     for i, (p, grad, t) in enumerate(zip(batch.params, batch.grads, counts, strict=True)):
@@ -42,14 +43,12 @@ def _pieces(batch: Batch, signals: Signals) -> Iterator[tuple[Batch, Any, Any]]:
         chosen = batch.select(indices)
         if isinstance(counts[indices[0]], Tensor):
             rows = [step_scalars(options, signals, counts[i]) for i in indices]
-            if options.last_lr is not None:
-                ways = [way_scalars(options, counts[i]) for i in indices]
-                way = Way(*(_column(values) for values in zip(*ways, strict=True)))
-            yield chosen, Scalars(*(_column(values) for values in zip(*rows, strict=True))), way
+            ways = [way_scalars(options, counts[i]) for i in indices] if measures else []
+            columns = [list(map(_column, zip(*sets, strict=True))) for sets in (rows, ways)]
+            yield chosen, Scalars(*columns[0]), Way(*columns[1]) if measures else None
         else:
             scalars = step_scalars(options, signals, counts[indices[0]])
-            if options.last_lr is not None:
-                way = way_scalars(options, counts[indices[0]])
+            way = way_scalars(options, counts[indices[0]]) if measures else None
             whole = chosen.params[0].device.type != "cpu" or chosen.prev_scales
             for piece in [chosen] if whole else _cache_sized(chosen):
                 yield piece, scalars, way
