@@ -3,12 +3,14 @@
 from functools import partial
 
 import pytest
+import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from sharded import ENGINES, Sharded, Single, assert_replicas_are_identical, assert_same
 from sharded_checkpoints import contents
 from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
 
-from adan import Restart
+from adan import Adan, Restart
 
 STEPS = 25
 
@@ -39,6 +41,25 @@ def restarts_as_one_process(strategy, engine, restart=None):
     assert_replicas_are_identical(sharded)
 
 
+def an_idle_process_takes_part():
+    """Each process has a parameter of its own, the second without a gradient now and then; once nobody has one."""
+    start, rank = [torch.arange(3.0), torch.arange(4.0)], dist.get_rank()
+    alone = [x.clone().requires_grad_() for x in start]
+    options = {"lr": 0.1, "betas": (0.9, 0.8, 0.95), "restart": Restart(radius=0.5)}
+    single, mine = Adan(alone, **options), Adan([start[rank].clone().requires_grad_()], norm_group="world", **options)
+    (own,) = mine.param_groups[0]["params"]
+    for k in range(12):
+        for i, p in enumerate(alone):
+            idle = k == 5 or (i == 1 and k in (0, 2, 3))
+            p.grad = None if idle else torch.randn(p.shape, generator=torch.Generator().manual_seed(2 * k + i))
+        own.grad = None if alone[rank].grad is None else alone[rank].grad.clone()
+        single.step()
+        mine.step()
+        assert mine.restart_progress == pytest.approx(single.restart_progress, rel=1e-6)
+        assert torch.equal(own, alone[rank])
+    assert mine.restarts == single.restarts > 1
+
+
 def goes_on_in_the_middle_of_a_cycle(folder, stop):
     options = {"restart": rule()}
     sharded, single = Sharded("fsdp", **options), Single(**options)
@@ -66,5 +87,6 @@ def cases(folder):
         for strategy, engine in [("fsdp", "cpu"), ("fsdp", "foreach"), ("hsdp", "cpu"), ("tp", "loop"), ("zero", "cpu")]
     }
     rows["fsdp, every"] = partial(restarts_as_one_process, "fsdp", "cpu", Restart(every=4, after=7))
+    rows["idle"] = an_idle_process_takes_part
     rows["checkpoint"] = partial(goes_on_in_the_middle_of_a_cycle, f"{folder}/checkpoint", 16)
     return rows

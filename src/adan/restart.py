@@ -118,7 +118,8 @@ class Cycle:
         device = next((sharding.local(p).device for group in groups for p in group["params"]), self.values.device)
         if self.values.device != device:
             # In fp64 no step is lost in the sum of many; Apple's GPUs have none.
-            self.values = self.values.to(device, torch.float32 if device.type == "mps" else torch.float64)
+            dtype = torch.float32 if device.type == "mps" else torch.float64
+            self.values = self.values.to(device, dtype, non_blocking=device.type != "cpu")
         missing = 3 + len(groups) - len(self.values)
         if missing:
             self.values = torch.cat([self.values, self.values.new_zeros(missing)])
@@ -166,7 +167,8 @@ class Cycle:
                 way = way.masked_fill(skip, 0.0)
                 now = [torch.where(skip, a, b) for a, b in zip(before, now, strict=True)]
             total += way
-            torch._foreach_copy_(before, now)
+            if rates:  # a process without gradients has none
+                torch._foreach_copy_(before, now)
         due = self.rule.is_due(total, steps, restarts)
         values.narrow(0, 0, 2).masked_fill_(due, 0.0)
         restarts += due
@@ -193,6 +195,9 @@ class Cycle:
     def load(self, saved: list[Tensor | None], rates: list[float | Tensor]) -> None:
         """Go on from a checkpoint; from one without, at the start of a cycle."""
         first = next((x for x in saved if x is not None), None)
-        head = self.values.new_zeros(3) if first is None else first[:3].to(self.values)
-        last = [torch.as_tensor(lr if x is None else x[3]).to(self.values) for x, lr in zip(saved, rates, strict=True)]
-        self.values = torch.cat([head, torch.stack(last)])
+        last = [lr if x is None else x[3] for x, lr in zip(saved, rates, strict=True)]
+        numbers = [*([0.0] * 3 if first is None else first[:3]), *last]
+        same = self.values
+        self.values = torch.stack(
+            [torch.as_tensor(x, dtype=same.dtype, device=same.device).reshape(()) for x in numbers]
+        )

@@ -191,7 +191,7 @@ def way_scalars(options: Options, t: Number) -> Way:
         prev_grad=last * (1 - b1),
         prev_root=debias_n**-0.5,
         # What is not there is 0 / 1, also where eps = 0.
-        prev_eps=options.eps + 1 - has_last,
+        prev_eps=options.eps + (1 - has_last),
     )
 
 

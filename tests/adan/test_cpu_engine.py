@@ -524,7 +524,7 @@ def test_without_the_library_another_engine_serves(monkeypatch, tmp_path):
 
 @without_compiler
 def test_a_library_of_another_version_is_refused(monkeypatch, tmp_path):
-    use_mutant("return 3; }", "return 999; }", monkeypatch, tmp_path, ["-O0"])
+    use_mutant("return 4; }", "return 999; }", monkeypatch, tmp_path, ["-O0"])
     assert "version 999" in cpu.refuses(torch.zeros(1))
 
 

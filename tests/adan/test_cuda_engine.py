@@ -4,7 +4,7 @@ import pytest
 import torch
 from parity import LAYOUTS, ROWS, assert_parity
 
-from adan import Adan, dispatch
+from adan import Adan, Restart, dispatch
 from adan.engines import cuda
 
 GPU = torch.cuda.is_available()
@@ -14,6 +14,9 @@ ROW = {row.name: row for row in ROWS}
 STEPS, LAYOUT_STEPS = (200, 50) if GPU else (16, 5)
 DOUBLE_ROWS = ROWS if GPU else [ROW["everything"], ROW["Algorithm 1 to the letter"]]
 CASES = [(row, torch.float32) for row in ROWS] + [(row, torch.float64) for row in DOUBLE_ROWS]
+
+#: After the fourth step.
+RESTART = Restart(radius=1e-6, min_interval=4)
 
 #: A unit in the last place of bf16 is 2⁻⁸. The interpreter, unlike a GPU, drops the bits instead of rounding.
 HALF = 2**-8 if GPU else 3e-2
@@ -140,7 +143,9 @@ gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU; the same kernels run
 
 
 @gpu_only
-@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0}, {"skip_nonfinite": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"max_grad_norm": 1.0}, {"skip_nonfinite": True}, {"restart": RESTART}], ids=str
+)
 def test_a_captured_step_is_the_step(options):
     shapes = [(300, 300), (7,), (64, 3, 3, 3)]
     start = [torch.randn(shape, device="cuda") for shape in shapes]
@@ -175,7 +180,8 @@ def test_a_captured_step_is_the_step(options):
         feed(captured, feeds[k])
         graph.replay()
     torch.testing.assert_close(captured, eager, rtol=1e-6, atol=1e-7)
-    assert b.state[captured[0]]["step"].item() == 6
+    assert b.state[captured[0]]["step"].item() == (2 if "restart" in options else 6)
+    assert b.restarts == ("restart" in options)
 
 
 @gpu_only
@@ -192,7 +198,16 @@ def test_capture_without_capturable_is_refused():
 @gpu_only
 @pytest.mark.parametrize("engine", [{"fused": True}, {"foreach": True, "capturable": True}], ids=str)
 @pytest.mark.parametrize(
-    "options", [{}, {"max_grad_norm": 1.0}, {"skip_nonfinite": True, "max_grad_norm": 1.0}], ids=str
+    "options",
+    [
+        {},
+        {"max_grad_norm": 1.0},
+        {"skip_nonfinite": True, "max_grad_norm": 1.0},
+        {"restart": RESTART},
+        {"restart": RESTART, "skip_nonfinite": True, "state_format": "8bit"},
+        {"restart": Restart(every=2)},
+    ],
+    ids=str,
 )
 def test_a_step_never_synchronises(options, engine):
     params = [torch.randn(n, device="cuda", requires_grad=True) for n in (1000, 7)]

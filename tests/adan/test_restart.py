@@ -146,6 +146,21 @@ def test_restarts_that_only_the_device_knows(name, seed, monkeypatch):
     Problem(seed, 40, torch.float64).assert_agrees(name, 1e-9)
 
 
+@pytest.mark.parametrize("on_device", [False, True])
+def test_elements_that_never_get_a_gradient_add_nothing(engine, on_device, monkeypatch):
+    if on_device:
+        count_as_on_a_device(monkeypatch)
+    sums = []
+    for size in (4, 9):
+        p = torch.zeros(size, device=device_of(engine), requires_grad=True)
+        opt = Adan([p], restart=Restart.probe(), **ENGINES[engine])
+        for _ in range(5):
+            p.grad = torch.arange(size, device=p.device, dtype=p.dtype) * (torch.arange(size, device=p.device) < 4)
+            opt.step()
+        sums.append(opt.restart_progress.sum)
+    assert sums[1] == pytest.approx(sums[0], rel=1e-6)
+
+
 #: What stands in `way_scalars`, and a mistake.
 MISTAKES = [
     ("theta=-decay", "theta=decay"),
@@ -155,7 +170,7 @@ MISTAKES = [
     ("prev_v=last * b2 / debias_v", "prev_v=last / debias_v"),
     ("prev_grad=last * (1 - b1)", "prev_grad=-last * (1 - b1)"),
     ("prev_root=debias_n**-0.5", "prev_root=debias_n"),
-    ("prev_eps=options.eps + 1 - has_last", "prev_eps=1 - has_last"),
+    ("prev_eps=options.eps + (1 - has_last)", "prev_eps=(1 - has_last)"),
     ("options.last_lr * has_last", "lr * has_last"),
     ("options.last_lr * has_last", "options.last_lr * has_prev"),
 ]

@@ -590,13 +590,13 @@ static void work(struct job *job) {
         const struct tensor *x = &job->tensors[i];
         int64_t start = (chunk - (i ? job->ends[i - 1] : 0)) * CHUNK;
         int64_t size = x->size - start < CHUNK ? x->size - start : CHUNK;
+        const struct scalars *s = job->scalars ? &job->scalars[x->scalars] : NULL;
         if (job->ways)
-            job->sums[chunk] = job->kernels->measured(x, &job->scalars[x->scalars], &job->ways[x->scalars],
-                                                         start, size);
+            job->sums[chunk] = job->kernels->measured(x, s, &job->ways[x->scalars], start, size);
         else if (job->sums)
             job->sums[chunk] = job->kernels->squares[x->grad_type](x->grad, start, size);
         else
-            update_of(job->kernels, x)(x, &job->scalars[x->scalars], start, size);
+            update_of(job->kernels, x)(x, s, start, size);
     }
 }
 

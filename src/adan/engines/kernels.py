@@ -163,7 +163,7 @@ def step_scalars(
         put(out, short, WAY + 4, last * b2 / tl.where(bias_correction, 1 - tl.exp(before * log_b2), 1.0), live)
         put(out, short, WAY + 5, last * (1 - b1), live)
         put(out, short, WAY + 6, 1 / tl.sqrt(tl.where(bias_correction, 1 - tl.exp(before * log_b3), 1.0)), live)
-        put(out, short, WAY + 7, eps + 1 - has_last, live)
+        put(out, short, WAY + 7, eps + (1 - has_last), live)
     key = tl.load(table + STREAM * rows + row, mask=live, other=0) + t.to(tl.int64)
     tl.store(short.to(tl.pointer_type(tl.uint32), bitcast=True) + 14, mix(key.to(tl.uint32)), mask=live)
 
