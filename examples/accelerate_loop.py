@@ -50,6 +50,7 @@ if __name__ == "__main__":
     first, second = Run(), Run()
     first.epochs(args.epochs)
     first.accelerator.save_state(args.out)
+    first.accelerator.wait_for_everyone()
     second.accelerator.load_state(args.out)
     accuracy = first.epochs(args.epochs)
     second.epochs(args.epochs)

@@ -339,7 +339,7 @@ def _grid(table: Any) -> Table:
 
 @theory_app.command()
 def components(
-    workload: Annotated[str, typer.Option(help="See: adan-bench list workloads.")] = "digits-vit",
+    workload: Annotated[str, typer.Option(help="See: adan-bench list workloads.")],
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; from three on there are intervals.")] = 3,
     steps: Annotated[int | None, typer.Option(min=1, help="Gradients per run.")] = None,
     radius: Annotated[float | None, typer.Option(min=0, help="R of Eqn 8; by a pilot run unless given.")] = None,

@@ -157,7 +157,9 @@ def _decoded(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Adan's 8-bit codes as numbers: their blocks run through the whole tensor, a part has its own."""
     if "exponents" not in entry:
         return entry
-    return {**{name: value for name, value in entry.items() if name != "exponents"}, **states.plain(entry)}
+    state = {name.removesuffix(states.CODED): value for name, value in entry.items()}
+    plain = states.plain(state)
+    return {**{name: value for name, value in state.items() if name != "exponents"}, **plain}
 
 
 @contextmanager
