@@ -29,7 +29,7 @@ def nccl(tmp_path_factory):
 )
 def test_sharded_on_one_gpu(nccl, shape, engine, options):
     sharded, single = model().cuda(), model().cuda()
-    mesh = init_device_mesh("cuda", shape)
+    mesh = init_device_mesh("cuda", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
     for part in (sharded.up, sharded.down, sharded):
         fully_shard(part, mesh=mesh)
     opts = [Adan(net.parameters(), **OPTIONS, **engine, **options) for net in (sharded, single)]
