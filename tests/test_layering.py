@@ -24,7 +24,7 @@ LAYERS = [
         "adan.grad_norm",
         "adan.validation",
     ],
-    ["adan.lowbit", "adan.restart"],
+    ["adan.kept", "adan.lowbit", "adan.restart"],
     ["adan.sharding"],
     ["adan.batch"],
     ["adan.scalars"],

@@ -58,6 +58,11 @@ class Batch(NamedTuple):
         present = ([] if tensors and tensors[0] is None else tensors for tensors in lists)
         return self.of(*present, streams=[self.streams[i] for i in chosen])
 
+    @property
+    def draws_weights(self) -> bool:
+        """Whether the parameters are rounded stochastically; `dispatch` parts those that are from the others."""
+        return self.options.stochastic_rounding and self.params[0].dtype == torch.bfloat16
+
     def without_grads(self) -> Batch:
         """To be kept for the next step: a gradient must not be, nor a previous one that was consumed."""
         return self._replace(grads=[], prev_grads=[] if self.prev_scales else self.prev_grads)

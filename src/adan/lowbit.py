@@ -191,12 +191,8 @@ _CODED = (
 
 def is_coded(batch: Batch) -> bool:
     """Whether states or weights of a batch, all of one kind, need more than their types' own arithmetic."""
-    rounds = bool(batch.compensations) or _draws_weights(batch)
+    rounds = bool(batch.compensations) or batch.draws_weights
     return rounds or batch.exp_avgs[0].dtype != compute_dtype(batch.params[0].dtype)
-
-
-def _draws_weights(batch: Batch) -> bool:
-    return batch.options.stochastic_rounding and batch.params[0].dtype == torch.bfloat16
 
 
 def update(engine: Engine, batch: Batch, signals: Signals) -> Tensor | None:
@@ -213,7 +209,7 @@ def update(engine: Engine, batch: Batch, signals: Signals) -> Tensor | None:
     params = batch.params
     if batch.compensations:
         params = [p.float() + kept.float() for p, kept in zip(params, batch.compensations, strict=True)]
-    elif _draws_weights(batch):
+    elif batch.draws_weights:
         params = [p.float() for p in params]
     keys = [_key(stream, step) for stream, step in zip(batch.streams, batch.steps, strict=True)]
     changed: Any = {"params": params, "cache": {}, **plain}

@@ -121,6 +121,11 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
 
 
+def uncoded_names(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint's state by the names it has in the optimizer."""
+    return {str(name).removesuffix(CODED): value for name, value in state.items()}
+
+
 def forget(state: dict[str, Tensor]) -> None:
     """As if there had been no gradient yet; what the weights themselves have lost to rounding stays."""
     for name, value in state.items():
@@ -255,7 +260,7 @@ def adopt(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[s
 def _adopt_state(
     state: Mapping[str, Any], saved: Mapping[str, Any], group: Mapping[str, Any], param: Tensor, name: str
 ) -> dict[str, Tensor]:
-    values = {key.removesuffix(CODED) if isinstance(key, str) else key: value for key, value in state.items()}
+    values = uncoded_names(state)
     if "neg_pre_grad" in values:  # the authors' release: the negated gradient, and one count for the whole group
         values["prev_grad"] = -values.pop("neg_pre_grad")
         values.setdefault("step", saved.get("step"))

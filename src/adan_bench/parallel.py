@@ -157,7 +157,7 @@ def _decoded(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Adan's 8-bit codes as numbers: their blocks run through the whole tensor, a part has its own."""
     if "exponents" not in entry:
         return entry
-    state = {name.removesuffix(states.CODED): value for name, value in entry.items()}
+    state = states.uncoded_names(entry)
     plain = states.plain(state)
     return {**{name: value for name, value in state.items() if name != "exponents"}, **plain}
 

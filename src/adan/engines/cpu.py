@@ -148,9 +148,14 @@ def _tabulate(
     addresses = [map(Tensor.data_ptr, tensors) if tensors else repeat(0) for tensors in batch.tensors()]
     sizes = map(Tensor.numel, batch.params)
     types = [[TYPES[x.dtype] for x in tensors] for tensors in (batch.params, batch.grads, batch.exp_avgs)]
-    # `dispatch` puts bfloat16 parameters that are rounded so into batches of their own.
-    stochastic = batch.options.stochastic_rounding and batch.params[0].dtype == torch.bfloat16
-    columns = (*addresses, sizes, *types, repeat(int(stochastic)), batch.streams, map(sets.__getitem__, counts))
+    columns = (
+        *addresses,
+        sizes,
+        *types,
+        repeat(int(batch.draws_weights)),
+        batch.streams,
+        map(sets.__getitem__, counts),
+    )
     rows.extend(chain.from_iterable(zip(*columns)))  # noqa: B905
 
 

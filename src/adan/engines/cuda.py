@@ -282,7 +282,7 @@ def _layout(batches: list[Batch], device: torch.device) -> Layout:
         flags = (
             exp_avg_diffs[i] is None,
             prev_scales[i] is not None,
-            _rounding(batches, groups[i], p, compensations[i]),
+            _rounding(batches[groups[i]], compensations[i]),
         )
         shares[Kind(p.dtype, grads[i].dtype, prev_grads[i].dtype, exp_avgs[i].dtype, *flags), aligned].append(i)
     numels = [p.numel() for p in params]
@@ -316,12 +316,11 @@ def _column(batches: list[Batch], index: int) -> list[Any]:
     return list(chain.from_iterable(columns))
 
 
-def _rounding(batches: list[Batch], group: int, param: Tensor, compensation: Tensor | None) -> int:
+def _rounding(batch: Batch, compensation: Tensor | None) -> int:
     k = _kernels()
     if compensation is not None:
         return int(k.KAHAN.value)
-    draws = batches[group].options.stochastic_rounding and param.dtype == torch.bfloat16
-    return int((k.STOCHASTIC if draws else k.NEAREST).value)
+    return int((k.STOCHASTIC if batch.draws_weights else k.NEAREST).value)
 
 
 def _options_row(options: Options) -> list[float]:
