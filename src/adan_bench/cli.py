@@ -68,6 +68,9 @@ def _options(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads per run; cores / jobs unless given.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(min=1, help="Steps; about every 15 s unless given.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    scale: Annotated[str, typer.Option(help="smoke, small or paper, where the workload has it.")] = "smoke",
+    init: Annotated[Path | None, typer.Option(help="A run whose final weights are the start.")] = None,
+    keep_weights: Annotated[bool, typer.Option("--keep-weights", help="Write the final weights.")] = False,
     data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
     script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")] = None,
@@ -138,6 +141,7 @@ def _workload_rows() -> list[dict[str, Any]]:
             "steps": w.steps,
             "batch": w.batch_size,
             "data": ", ".join(w.needs) or "comes along",
+            "larger": ", ".join(w.scales) or "–",
         }
         for w in workloads().values()
     ]
@@ -188,7 +192,8 @@ def run(
     from adan_bench.train import run as train
 
     options = replace(shared.options, parallel=parallel)
-    config = configure(get_workload(workload), get_optimizer(optimizer), options, seed=seed, overrides=_settings(set_))
+    found = get_workload(workload, options.scale)
+    config = configure(found, get_optimizer(optimizer), options, seed=seed, overrides=_settings(set_))
     path = shared.out or _new_folder() / workload / optimizer / f"seed-{seed}"
     job = Job(config, path, shared.resume)
     first = parallel is None or os.environ["RANK"] == "0"

@@ -170,7 +170,7 @@ def record_failure(job: Job, error: str) -> Mapping[str, Any]:
         with contextlib.suppress(Exception):
             from adan_bench.registry import get_workload
 
-            facts = get_workload(job.config.workload).facts()
+            facts = get_workload(job.config.workload, job.config.scale).facts()
         optimizer = {"name": job.config.optimizer, "passes": 1}
         write_json(
             job.path / "config.json", {"config": job.config.to_json(), "workload": facts, "optimizer": optimizer}

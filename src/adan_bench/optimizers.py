@@ -123,7 +123,9 @@ def defaults(spec: OptimizerSpec) -> Settings:
     return {"lr": spec.lr, **spec.defaults}
 
 
-def build(spec: OptimizerSpec, parameters: Iterable[nn.Parameter], settings: Mapping[str, Any]) -> Optimizer:
+def build(
+    spec: OptimizerSpec, parameters: Iterable[nn.Parameter] | list[dict[str, Any]], settings: Mapping[str, Any]
+) -> Optimizer:
     """The optimizer itself. Lists become tuples: settings may come from JSON."""
     check_settings(spec, settings)
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}

@@ -6,10 +6,11 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from adan_bench.spec import Context, Task, UsageError, Workload
+from adan_bench.spec import SCALES, Context, Task, UsageError, Workload
 
 _workloads: dict[str, Workload] = {}
 
@@ -26,19 +27,40 @@ def workload(
     eval_every: int | None = None,
     batch_size: int = 64,
     needs: tuple[str, ...] = (),
+    after: str | None = None,
+    scales: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Callable[[Builder], Builder]:
     """Make a workload of a function that builds its `Task`; the function's first line of documentation is the summary.
 
     target: the value of the metric whose first reaching is timed.
     eval_every: steps between evaluations; a tenth of `steps` unless given.
     needs: files of the data folder without which it cannot run.
+    after: the workload whose final weights it starts from.
+    scales: what differs at the scales "small" and "paper", of: target, steps, eval_every, batch_size, needs.
     """
 
     def register(build: Builder) -> Builder:
         summary = (build.__doc__ or name).strip().splitlines()[0].rstrip(".")
         every = eval_every or max(1, steps // 10)
+        larger = {}
+        for scale, differs in (scales or {}).items():
+            wrong = {*differs} - {"target", "steps", "eval_every", "batch_size", "needs"}
+            if scale not in SCALES[1:] or wrong:
+                raise ValueError(f"{name}: scales[{scale!r}] is {dict(differs)}; see the documentation of workload()")
+            larger[scale] = {"eval_every": max(1, differs.get("steps", steps) // 10), **differs}
         _workloads[name] = Workload(
-            name, summary, metric, higher_is_better, target, steps, every, batch_size, build, needs
+            name,
+            summary,
+            metric,
+            higher_is_better,
+            target,
+            steps,
+            every,
+            batch_size,
+            build,
+            needs,
+            after,
+            scales=larger,
         )
         return build
 
@@ -74,8 +96,8 @@ def workloads() -> dict[str, Workload]:
     return dict(sorted(_workloads.items()))
 
 
-def get_workload(name: str) -> Workload:
+def get_workload(name: str, scale: str = SCALES[0]) -> Workload:
     found = workloads()
     if name not in found:
         raise UsageError(f"no workload {name!r}; there are: {', '.join(found)}")
-    return found[name]
+    return found[name].at(scale)

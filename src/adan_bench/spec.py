@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # reading records and writing reports must not pay the 2 s th
     from torch import nn
 
 Settings = dict[str, Any]
+SCALES = ("smoke", "small", "paper")  # minutes on two cores, minutes on one GPU, as published
 
 
 class UsageError(ValueError):
@@ -25,12 +26,17 @@ class UsageError(ValueError):
 
 @dataclass(frozen=True)
 class Context:
-    """What a workload's builder may depend on: the seed, the size of a batch, and where data and device are."""
+    """What a workload's builder may depend on: the seed, the size of a batch, where data and device are, the scale.
+
+    init: the folder of a run whose final weights are the start of this one; None starts at random.
+    """
 
     seed: int
     batch_size: int
     data: Path | None = None
     device: str = "cpu"
+    scale: str = "smoke"
+    init: Path | None = None
 
     def has(self, name: str) -> bool:
         """Whether the data folder holds `name`."""
@@ -43,6 +49,17 @@ class Context:
         if not (self.data / name).exists():
             raise UsageError(f"the data folder {self.data} holds no {name}; it holds: {listing(self.data)}")
         return self.data / name
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The final weights of the run that `init` names."""
+        import torch
+
+        assert self.init is not None
+        file = self.init / "weights.pt"
+        if not file.exists():
+            raise UsageError(f"--init {self.init}: it holds no weights.pt; make that run with --keep-weights")
+        found: dict[str, torch.Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+        return found
 
 
 def listing(folder: Path) -> str:
@@ -60,6 +77,9 @@ class Task:
     loss: (model, batch) -> the mean loss to differentiate.
     evaluate: model -> numbers on held-out data, the workload's metric among them; called in eval mode, no gradients.
     note: which data this is, in words, for the record.
+    max_grad_norm: the limit of the gradient's norm, by the same function for every optimizer; None: no limit.
+    groups: (model, settings) -> the optimizer's parameter groups, where parts of the model want their own learning
+        rate or decay; None: one group.
     """
 
     model: nn.Module
@@ -67,11 +87,18 @@ class Task:
     loss: Callable[[nn.Module, Any], torch.Tensor]
     evaluate: Callable[[nn.Module], Mapping[str, float]]
     note: str = ""
+    max_grad_norm: float | None = None
+    groups: Callable[[nn.Module, Settings], list[dict[str, Any]]] | None = None
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A training problem: how to build it, what counts as good, and how long a run may take."""
+    """A training problem: how to build it, what counts as good, and how long a run may take.
+
+    needs: files of the data folder without which it cannot run.
+    after: the workload whose final weights this one starts from, where it is the second half of an experiment.
+    scales: what differs at a larger scale: target, steps, eval_every, batch_size, needs.
+    """
 
     name: str
     summary: str
@@ -82,11 +109,23 @@ class Workload:
     eval_every: int
     batch_size: int
     build: Callable[[Context], Task] = field(repr=False)
-    needs: tuple[str, ...] = ()  # files of the data folder without which it cannot run
+    needs: tuple[str, ...] = ()
+    after: str | None = None
+    scale: str = SCALES[0]
+    scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+
+    def at(self, scale: str) -> Workload:
+        """The same problem at another scale."""
+        if scale == self.scale:
+            return self
+        if scale not in self.scales:
+            raise UsageError(f"{self.name} has no scale {scale!r}; it has: {', '.join([self.scale, *self.scales])}")
+        return dataclasses.replace(self, scale=scale, scales={}, **self.scales[scale])
 
     def facts(self) -> dict[str, Any]:
         """What a record must say for a report to be written without this code."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("build", "needs")}
+        left_out = ("build", "needs", "scales")
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in left_out}
 
 
 @dataclass(frozen=True)
@@ -140,6 +179,9 @@ class RunConfig:
     jobs: int = 1  # how many runs shared the machine: seconds are only comparable within one value
     parallel: str | None = None  # how ranks share the run: "ddp" | "fsdp"
     ranks: int = 1
+    scale: str = SCALES[0]
+    init: str | None = None  # the folder of the run whose final weights are the start
+    keep_weights: bool = False  # write the final weights beside the record
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -4,6 +4,7 @@
     environment.json  commit, versions, hardware                                     written once, atomically
     metrics.jsonl     one JSON object a line, appended                               a torn last line is ignored
     checkpoint-STEP-SHA256.pt   the last two; the name holds the checksum            written aside, then renamed
+    weights.pt        the final weights, where they were asked for
     result.json       status and final numbers; its presence means that the run ended
 
 A checkpoint knows how many lines of metrics.jsonl belong to it. Resuming cuts the file back to them, so that the
@@ -125,6 +126,14 @@ class RunStore:
         write_bytes(path, b"".join(kept))
         self._lines = lines
 
+    def keep_weights(self, weights: Mapping[str, Any]) -> None:
+        """Write the final weights, for a run that starts from them."""
+        import torch
+
+        buffer = io.BytesIO()
+        torch.save(dict(weights), buffer)
+        write_bytes(self.path / "weights.pt", buffer.getvalue())
+
     def finish(self, result: Mapping[str, Any]) -> None:
         """End the run; its checkpoints have done their work unless it failed."""
         write_json(self.path / "result.json", finite(result))
@@ -143,6 +152,8 @@ class NoStore(RunStore):
     def append(self, line: Mapping[str, Any]) -> None: ...
 
     def checkpoint(self, step: int, state: Mapping[str, Any]) -> None: ...
+
+    def keep_weights(self, weights: Mapping[str, Any]) -> None: ...
 
     def finish(self, result: Mapping[str, Any]) -> None: ...
 

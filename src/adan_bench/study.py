@@ -18,7 +18,7 @@ from adan_bench import optimizers
 from adan_bench.jobs import Event, Job, Pool
 from adan_bench.registry import get_workload
 from adan_bench.schedule import SCHEDULES
-from adan_bench.spec import OptimizerSpec, RunConfig, RunRecord, Settings, UsageError, Workload, listing
+from adan_bench.spec import SCALES, OptimizerSpec, RunConfig, RunRecord, Settings, UsageError, Workload, listing
 from adan_bench.store import read_run, write_json
 
 DECADES = 2.5  # width of every optimizer's range of learning rates
@@ -49,6 +49,9 @@ class Options:
     script: Path | None = None
     parallel: str | None = None
     ranks: int = 1
+    scale: str = SCALES[0]
+    init: Path | None = None
+    keep_weights: bool = False
 
 
 def tuned_defaults() -> dict[str, Any]:
@@ -113,12 +116,16 @@ def configure(
         jobs=jobs,
         parallel=options.parallel,
         ranks=options.ranks,
+        scale=workload.scale,
+        init=None if options.init is None else str(options.init),
+        keep_weights=options.keep_weights,
     )
 
 
 def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings, str]:
     """The tuned defaults where there are some, else the optimizer's own; and which of the two it was."""
-    found = tuned_defaults()["workloads"].get(workload.name, {}).get(spec.name)
+    name = workload.name if workload.scale == SCALES[0] else f"{workload.name}@{workload.scale}"
+    found = tuned_defaults()["workloads"].get(name, {}).get(spec.name)
     if found is None:
         return optimizers.defaults(spec), UNTUNED
     return dict(found["settings"]), f"defaults tuned in {found['trials']} trials"
@@ -192,7 +199,7 @@ class Study:
         specs = [optimizers.get_optimizer(name) for name in names]
         self.bases: dict[tuple[str, str], RunConfig] = {}  # (folder of the workload, optimizer) -> its configuration
         for name in workloads:
-            workload = get_workload(name)
+            workload = get_workload(name, options.scale)
             for size in batch_sizes or [options.batch_size or workload.batch_size]:
                 at_size = _at_batch_size(workload, options, size) if batch_sizes else options
                 folder = f"{name}-b{size}" if batch_sizes else name

@@ -81,13 +81,19 @@ class Trainer:
         seed_everything(config.seed)
         self.config = config
         self.ranks = ranks
-        self.workload = get_workload(config.workload)
+        self.workload = get_workload(config.workload, config.scale)
         self.spec = optimizers.get_optimizer(config.optimizer)
         self.factor = SCHEDULES[config.schedule](config.steps, config.warmup)
         self.device = torch.device(ranks.device or config.device)
-        data = None if config.data is None else Path(config.data)
-        context = Context(config.seed, config.batch_size // config.accumulate, data, str(self.device))
-        self.task = self.workload.build(context)
+        data, init = (None if path is None else Path(path) for path in (config.data, config.init))
+        per_pass = config.batch_size // config.accumulate
+        context = Context(config.seed, per_pass, data, str(self.device), config.scale, init)
+        try:
+            self.task = self.workload.build(context)
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"{config.workload} needs the package {error.name}; run: pip install 'adan[bench]'"
+            ) from error
         if ranks.count > 1 and hasattr(self.task.batches, "state_dict"):
             raise UsageError(f"{config.workload}: its batches have a state, which ranks cannot share; take one process")
         self.model = self.task.model.to(self.device)
@@ -96,7 +102,8 @@ class Trainer:
         self.forward = ranks.spread(self.model)
         if config.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
-        self.optimizer = optimizers.build(self.spec, self.model.parameters(), config.settings)
+        groups = self.model.parameters() if self.task.groups is None else self.task.groups(self.model, config.settings)
+        self.optimizer = optimizers.build(self.spec, groups, config.settings)
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.size = sum(p.numel() for p in self.model.parameters())
         self.step = 0
@@ -137,6 +144,8 @@ class Trainer:
             loss.backward()
             if counted:
                 self.window += loss.detach()
+        if self.task.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.task.max_grad_norm)
         self.in_window += counted
 
     def _batch(self, position: int) -> Any:
@@ -245,6 +254,8 @@ class Trainer:
             "best": self.best,
             "peak_bytes": torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None,
         }
+        if self.config.keep_weights:
+            store.keep_weights(self.ranks.whole(self.model.state_dict()))
         store.finish(result)
         return result
 

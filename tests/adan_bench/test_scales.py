@@ -1,0 +1,106 @@
+"""Scales of a workload, weights handed from one run to the next, clipping and parameter groups of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adan_bench.optimizers import get_optimizer
+from adan_bench.registry import get_workload, load_script, workload
+from adan_bench.spec import UsageError
+from adan_bench.store import RunStore
+from adan_bench.study import Options, configure
+from adan_bench.train import Trainer, run
+
+SCALED = '''
+import torch
+from torch import nn
+from adan_bench import Task, shuffled, workload
+
+SCALES = {"small": {"steps": 30, "batch_size": 8, "target": 0.1}, "paper": {"steps": 90, "needs": ("big.csv",)}}
+
+@workload("scaled", metric="error", higher_is_better=False, target=0.5, steps=10, batch_size=4, scales=SCALES)
+def scaled(context):
+    """A regression as wide as its scale says."""
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    width = {"smoke": 2, "small": 3, "paper": 5}[context.scale]
+    model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 1))
+    if context.init is not None:
+        model.load_state_dict(context.weights())
+    def groups(model, settings):
+        return [{"params": model[0].parameters(), "lr": 0.1 * settings["lr"]}, {"params": model[1].parameters()}]
+    def loss(model, batch):
+        return 1e3 * model(batch[0]).square().mean()
+    def evaluate(model):
+        return {"error": model(x).square().mean().item()}
+    batches = shuffled([x], context.batch_size, context.seed)
+    return Task(model, batches, loss, evaluate, max_grad_norm=0.5, groups=groups)
+'''
+
+
+@pytest.fixture
+def scaled(tmp_path: Path) -> Callable[..., Any]:
+    script = tmp_path / "scaled.py"
+    script.write_text(SCALED)
+    load_script(str(script))
+
+    def make(**options: Any) -> Any:
+        chosen = Options(script=script, **options)
+        return configure(get_workload("scaled", chosen.scale), get_optimizer("adan"), chosen)
+
+    return make
+
+
+def test_a_scale_changes_budget_and_model(scaled: Callable[..., Any]) -> None:
+    smoke, small = scaled(), scaled(scale="small")
+    assert (smoke.steps, smoke.batch_size, smoke.eval_every) == (10, 4, 1)
+    assert (small.steps, small.batch_size, small.eval_every) == (30, 8, 3)
+    assert [len(Trainer(c).model[0].bias) for c in (smoke, small)] == [2, 3]
+    assert Trainer(small).workload.facts()["target"] == 0.1
+
+
+def test_what_a_scale_lacks_is_named(scaled: Callable[..., Any]) -> None:
+    with pytest.raises(UsageError, match=r"scaled needs big.csv: give --data"):
+        scaled(scale="paper")
+    with pytest.raises(UsageError, match=r"digits-vit has no scale 'huge'"):
+        get_workload("digits-vit", "huge")
+    with pytest.raises(ValueError, match=r"bad: scales\['small'\]"):
+        workload("bad", metric="x", higher_is_better=True, target=1, steps=1, scales={"small": {"step": 2}})(
+            lambda context: None  # type: ignore[arg-type,return-value]
+        )
+
+
+def test_weights_are_handed_on(scaled: Callable[..., Any], tmp_path: Path) -> None:
+    run(scaled(keep_weights=True), RunStore(tmp_path / "first"))
+    weights = torch.load(tmp_path / "first" / "weights.pt", weights_only=True)
+    second = Trainer(scaled(init=tmp_path / "first"))
+    assert all(torch.equal(value, weights[name]) for name, value in second.model.state_dict().items())
+    run(scaled(), RunStore(tmp_path / "none"))
+    with pytest.raises(UsageError, match=r"holds no weights.pt; make that run with --keep-weights"):
+        Trainer(scaled(init=tmp_path / "none"))
+
+
+def test_a_task_clips_and_groups(scaled: Callable[..., Any]) -> None:
+    trainer = Trainer(scaled())
+    trainer.update()
+    grads = [p.grad for p in trainer.model.parameters()]
+    assert torch.stack([g.square().sum() for g in grads if g is not None]).sum().sqrt().item() == pytest.approx(0.5)
+    first, second = trainer.base_lr
+    assert first == pytest.approx(0.1 * second)
+
+
+def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "lacking.py"
+    script.write_text(
+        "from adan_bench import workload\n"
+        '@workload("lacking", metric="x", higher_is_better=True, target=1, steps=1)\n'
+        "def lacking(context):\n    import no_such_package\n"
+    )
+    load_script(str(script))
+    config = configure(get_workload("lacking"), get_optimizer("adan"), Options(script=script))
+    with pytest.raises(UsageError, match="lacking needs the package no_such_package"):
+        Trainer(config)
