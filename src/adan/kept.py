@@ -41,7 +41,8 @@ class Kept(NamedTuple):
     flags: list[object]
     has_grad: list[bool]
     addresses: list[int]  #: `p.data = …` gives a parameter other memory, maybe of another type or layout
-    strides: list[tuple[int, ...]]  #: and `p.data = p.data.t()` the same memory in another layout
+    turnable: list[bool]  #: `p.data = p.data.t()` keeps the memory, and reads it in another order
+    strides: list[tuple[int, ...]]  #: of those
     states: list[dict[str, Tensor]]  #: of all groups
     entries: list[dict[str, Tensor]]  #: of the batch
     lasting: Callable[[dict[str, Tensor]], Iterable[Tensor]]  #: what stays the same tensor; consumed gradients do not
@@ -64,7 +65,8 @@ class Kept(NamedTuple):
             cls._flags(group),
             [p.grad is not None for p in group["params"]],
             list(map(Tensor.data_ptr, batch.params)),
-            list(map(Tensor.stride, batch.params)),
+            [p.dim() > 1 for p in batch.params],
+            [p.stride() for p in batch.params if p.dim() > 1],
             list(state.values()),
             entries,
             lasting,
@@ -89,6 +91,6 @@ class Kept(NamedTuple):
             and all(map(is_, state.values(), self.states))
             and all(map(is_, compress(group["params"], self.has_grad), self.params))
             and list(map(Tensor.data_ptr, self._local_params())) == self.addresses
-            and list(map(Tensor.stride, self._local_params())) == self.strides
+            and list(map(Tensor.stride, compress(self._local_params(), self.turnable))) == self.strides
             and all(map(is_, chain.from_iterable(map(self.lasting, self.entries)), self.values))
         )

@@ -323,7 +323,8 @@ class Adan(Optimizer):
         kept = self._kept.get(index)
         grads = [p.grad for p in group["params"]]
         if kept is not None and not torch.compiler.is_compiling() and kept.holds(group, grads, self.state):
-            grads = self._checked(group, kept.params, [grad for grad in grads if grad is not None], kept.entries)
+            grads = [grad for grad in grads if grad is not None]
+            grads = self._checked(group, kept.params, grads, kept.entries, kept.spread)
             batch = kept.batch._replace(options=Options.of(group), grads=grads)
             if batch.prev_scales:
                 prev_grads = [entry["prev_grad"] for entry in kept.entries]
@@ -374,7 +375,8 @@ class Adan(Optimizer):
                 device = self._counter_device(group, p) if state["step"].device != p.device else p.device
                 states.fit(state, p, form, device)
         entries = [self.state[p] for p in params]
-        grads += self._checked(group, params, [p.grad for p in params if p.grad is not None], entries)
+        found_grads = [p.grad for p in params if p.grad is not None]
+        grads += self._checked(group, params, found_grads, entries, sharding.any_spread(params))
         lists = (exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, steps, prev_scales, exponents, compensations)
         for name, tensors in zip((*states.NAMES, "step", *states.EXTRAS), lists, strict=True):
             found = [entry.get(name) for entry in entries]
@@ -382,14 +384,17 @@ class Adan(Optimizer):
                 tensors += found
 
     def _checked(
-        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], entries: list[dict[str, Tensor]]
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        entries: list[dict[str, Tensor]],
+        spread: bool,
     ) -> list[Tensor]:
         if set(map(_LAYOUT, grads)) - {torch.strided}:
             raise validation.sparse_gradient(self.param_groups, group)
-        if sharding.any_spread(params):
+        if spread:
             grads = sharding.local_grads(params, grads)
-        if any(map(Tensor.is_neg, grads)):
-            grads = [grad.resolve_neg() for grad in grads]
         if group["consume_grad"]:
             self._own(params, grads, entries)
         return grads

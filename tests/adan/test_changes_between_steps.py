@@ -110,12 +110,15 @@ def test_a_tensor_lr_becomes_a_number(engine):
 
 def test_a_negative_view_is_a_gradient_like_any_other(engine):
     for consume in (False, True):
-        p = torch.ones(4, requires_grad=True)
-        opt = Adan([p], lr=0.1, consume_grad=consume, **engine)
+        params = [torch.ones(size, requires_grad=True) for size in (4, 1)]
+        opt = Adan(params, lr=0.1, consume_grad=consume, **engine)
         for _ in range(2):
-            p.grad = torch._neg_view(torch.ones(4))
+            for p in params:
+                p.grad = torch.full(p.shape, 1j).conj().imag
+                assert p.grad.is_neg()
             opt.step()
-        torch.testing.assert_close(p.detach(), torch.full((4,), 1.2))
+        for p in params:
+            torch.testing.assert_close(p.detach(), torch.full_like(p, 1.2))
 
 
 def test_a_consumed_gradient_written_over_is_an_error():

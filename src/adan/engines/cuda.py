@@ -123,10 +123,11 @@ class Layout(NamedTuple):
 
     caches: list[dict[str, Any]]
     key: list[object]
-    watched: list[list[Tensor]]
-    addresses: list[list[int]]
+    watched: list[Tensor]
+    addresses: list[int]
     prev_addresses: list[int]
     contiguous: bool
+    single: list[int]
     order: list[int]
     launches: list[Launch]
     table: Tensor
@@ -142,7 +143,9 @@ def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Ten
     rows, order, launches = len(layout.order), layout.order, layout.launches
     # Bound to a name because a gradient that had to be laid out anew must outlive the launches that read it.
     grads = batches[0].grads if len(batches) == 1 else [grad for batch in batches for grad in batch.grads]
-    if not (layout.contiguous and all(map(Tensor.is_contiguous, grads))):
+    # A lazy negation comes with gaps, as it is the imaginary part of a conjugate; one element alone has none.
+    negated = any(grads[i].is_neg() for i in layout.single)
+    if negated or not (layout.contiguous and all(map(Tensor.is_contiguous, grads))):
         grads = [
             laid_out_as(p, grad, grad.dtype) for p, grad in zip(chain(*(b.params for b in batches)), grads, strict=True)
         ]
@@ -260,9 +263,8 @@ def _layout(batches: list[Batch], device: torch.device) -> Layout:
     caches = [batch.cache for batch in batches]
     same = layout is not None and len(layout.caches) == len(caches) and all(map(is_, layout.caches, caches))
     if layout is not None and same and layout.key == key:
-        # The same tensors, but `x.data = …` may have given them other memory.
-        addresses = [list(map(Tensor.data_ptr, tensors)) for tensors in layout.watched]
-        if addresses == layout.addresses:
+        # The same tensors, but `x.data = …` may have given them other memory; of parameters `adan.kept` would know.
+        if list(map(Tensor.data_ptr, layout.watched)) == layout.addresses:
             return layout
 
     params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, steps, prev_scales, exponents, compensations = (
@@ -304,8 +306,11 @@ def _layout(batches: list[Batch], device: torch.device) -> Layout:
     contiguous = all(map(Tensor.is_contiguous, params))
     if any(launch.kind.consume for launch in launches):
         prev_addresses = []  # they are others at every step
+    single = [i for i, count in enumerate(numels) if count == 1]
     # Of the states one is watched: who moves a parameter's states to other memory moves them all.
-    layout = Layout(caches, key, stays[:2], addresses[:2], prev_addresses, contiguous, order, launches, on_device, {})
+    layout = Layout(
+        caches, key, exp_avgs, addresses[1], prev_addresses, contiguous, single, order, launches, on_device, {}
+    )
     batches[0].cache["layout"] = layout
     return layout
 
