@@ -195,26 +195,23 @@ def launches(shapes: Shapes) -> dict[str, int]:
 
 
 def tune(shapes: Shapes) -> None:
-    """Print the speed of the update kernel for sizes of its chunks and blocks."""
+    """Print the speed of the update kernel for sizes of its chunks and blocks, and limits of its registers."""
     params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
     grads = [[torch.randn_like(p) for p in params] for _ in range(2)]
     size = sum(p.numel() for p in params)
     copy = copy_bandwidth(size)
-    print(f"{size} parameters, copy {copy / 1e6:.0f} GB/s; chunk, block, warps: share of copy")
-    names = ["Adan", "Adan, consume_grad", "Adan, 8 bit", "Adan, 8 bit, coupled", "Adan, bf16 states"]
-    print(*names, sep="; ")
-    runs = [stepper(OPTIMIZERS[name][0](params), params, grads) for name in names]
-    for chunk, block, warps in itertools.product((512, 1024, 2048, 4096), (512, 1024, 2048), (1, 2, 4, 8)):
-        if chunk < block or not 2 <= block // 32 // warps <= 16:
+    print(f"{size} parameters, copy {copy / 1e6:.0f} GB/s; chunk, block, warps, registers: share of copy")
+    sizes = itertools.product((1024, 2048, 4096), (512, 1024), (2, 4, 8), (None, 64, 80, 96))
+    tiles = [cuda.Tile(*tile) for tile in sizes if tile[0] >= tile[1] and 2 <= tile[1] // 32 // tile[2] <= 8]
+    for name, (make, moved) in OPTIMIZERS.items():
+        if name == BASE or "clipped" in name:
             continue
-        cuda.TILE = cuda.Tile(chunk, block, warps)
-        cuda.TILES = {}
-        shares = []
-        for name, run in zip(names, runs, strict=True):
+        run = stepper(make(params), params, grads)
+        for cuda.TILE in tiles:
+            cuda.TILES = {}
             milliseconds(run, 2)
             time = statistics.median(milliseconds(run, 4) for _ in range(3))
-            shares.append(f"{OPTIMIZERS[name][1] * size / time / copy:.1%} {time:.2f} ms")
-        print(f"{chunk:6} {block:5} {warps:2}  {'  '.join(shares)}", flush=True)
+            print(f"{name}: {tuple(cuda.TILE)} {moved * size / time / copy:.1%} {time:.2f} ms", flush=True)
 
 
 def table(model: str, result: dict[str, Any]) -> Table:

@@ -1,6 +1,7 @@
 """The memory of a whole training step on a GPU: GPT-2 345M, one sequence of 1,024 tokens, bf16 autocast.
 
-Peak of allocated memory in the third step, when all states are there. Run by `make bench-memory`; writes
+Peak of allocated memory in the third step, when all states are there; once with all activations kept, once with those
+inside each layer computed again in backward, as who is short of memory would do. Run by `make bench-memory`; writes
 results/memory-gpu.json and docs/figures/memory.png. `--plot` only draws the figure from the record.
 """
 
@@ -45,21 +46,23 @@ VARIANTS: dict[str, tuple[Callable[[nn.Module], Optimizer], bool, bool]] = {
 }
 
 
-def gpt2() -> nn.Module:
+def gpt2() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False)
-    model: nn.Module = GPT2LMHeadModel(config)
-    return model
+    return GPT2LMHeadModel(config)
 
 
-def measure(name: str) -> dict[str, float]:
+def measure(name: str, recompute: bool) -> dict[str, float]:
     make, release, half = VARIANTS[name]
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = gpt2()
     if half:
         model = model.bfloat16()
+    if recompute:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
     opt = make(model)
     handle = release_gradients(model, opt) if release and isinstance(opt, Adan) else None
     tokens = torch.randint(0, 50257, (1, 1024), device="cuda")
@@ -107,12 +110,15 @@ def main() -> None:
     if not parser.parse_args().plot:
         rows = {}
         for name in VARIANTS:
-            rows[name] = measure(name)
+            rows[name] = measure(name, recompute=False)
+            gc.collect()
+            rows[name]["recompute_peak_bytes"] = measure(name, recompute=True)["peak_bytes"]
             gc.collect()
             torch.cuda.empty_cache()
-            ratio = rows[name]["peak_bytes"] / rows[BASE]["peak_bytes"]
-            print(f"{name:40s} {rows[name]['peak_bytes'] / 1e9:6.2f} GB  × {ratio:.2f}  "
-                  f"{rows[name]['state_bytes_per_parameter']:.3f} B/parameter", flush=True)  # fmt: skip
+            peaks = ""
+            for peak in ("peak_bytes", "recompute_peak_bytes"):
+                peaks += f"{rows[name][peak] / 1e9:6.2f} GB  × {rows[name][peak] / rows[BASE][peak]:.2f}  "
+            print(f"{name:40s} {peaks} {rows[name]['state_bytes_per_parameter']:.3f} B/parameter", flush=True)
         RECORD.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
     plot(json.loads(RECORD.read_text())["rows"])
 

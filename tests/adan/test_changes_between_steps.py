@@ -14,6 +14,7 @@ def engine(request, monkeypatch):
     if request.param == "cuda" and not GPU:  # in Triton's interpreter
         monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))
         monkeypatch.setattr(cuda, "TILE", cuda.Tile(128, 64, 1))
+        monkeypatch.setattr(cuda, "TILES", {})
         monkeypatch.setattr(cuda, "NORM_CHUNK", 64)
     if request.param == "cpu" and cpu.refuses(torch.zeros(1)):
         pytest.skip("the C library was not built")

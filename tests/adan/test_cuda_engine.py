@@ -30,6 +30,7 @@ def _serve_by_triton(monkeypatch):
     if not GPU:
         monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))
         monkeypatch.setattr(cuda, "TILE", cuda.Tile(128, 64, 1))
+        monkeypatch.setattr(cuda, "TILES", {})
         monkeypatch.setattr(cuda, "NORM_CHUNK", 64)
         monkeypatch.setattr(cuda, "NORM_PROGRAMS", 3)
 

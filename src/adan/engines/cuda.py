@@ -31,17 +31,24 @@ class Tile(NamedTuple):
     registers: int | None = None  #: at most, of a thread; None: as many as the compiler takes
 
 
-#: Measured by `benchmarks/gpu.py --tune` on an H200 with 1.1 B parameters: 96.8% of the copy bandwidth, where
-#: Tile(4096, 512, 2) reaches 93.8% and Tile(2048, 2048, 8) 92.6%.
+#: What serves where nothing below is said: fp64.
 TILE = Tile(1024, 1024, 4)
-#: By the type of the states, and whether they are coupled. In 8 bits it is arithmetic that counts: of the three tiles
-#: above and their like these are the fastest, by up to 1.9 times.
+#: By the type of the states, whether they are coupled, and whether the way of a step is measured. Of about ten each
+#: tried by `benchmarks/gpu.py --tune` on an H200 with 355 M parameters; registers are limited to what still compiles
+#: without spilling, because what counts is how many loads are under way. Milliseconds, and without that limit:
 TILES = {
-    # Compiled by Triton 3.6 to 96 registers this took 0.78 of AdamW's time, to 128, as it came later, 0.85.
-    (torch.uint8, False): Tile(1024, 512, 2, registers=96),
-    (torch.uint8, True): Tile(4096, 512, 4),
-    (torch.bfloat16, False): Tile(2048, 512, 4),
-    (torch.bfloat16, True): Tile(2048, 512, 4),
+    (torch.float32, False, False): Tile(1024, 1024, 8, registers=64),  # 3.91, 3.92; Tile(1024, 1024, 4) 3.95
+    (torch.float32, True, False): Tile(1024, 1024, 8, registers=64),
+    (torch.float32, False, True): Tile(2048, 1024, 8, registers=80),  # 4.03; Tile(1024, 1024, 4) without 4.99
+    (torch.float32, True, True): Tile(2048, 1024, 8, registers=80),  # 3.37; Tile(1024, 1024, 4) without 3.73
+    (torch.bfloat16, False, False): Tile(2048, 512, 4),
+    (torch.bfloat16, True, False): Tile(2048, 512, 4),
+    (torch.bfloat16, False, True): Tile(2048, 512, 4),  # 3.08
+    (torch.bfloat16, True, True): Tile(2048, 512, 4),
+    (torch.uint8, False, False): Tile(1024, 512, 2, registers=72),  # 2.26, 2.65
+    (torch.uint8, True, False): Tile(1024, 512, 2, registers=64),  # 2.00
+    (torch.uint8, False, True): Tile(4096, 512, 4, registers=96),  # 3.29; Tile(1024, 512, 4) without 4.88
+    (torch.uint8, True, True): Tile(4096, 512, 4, registers=96),
 }
 
 #: Elements of a chunk of squares, and how many programs add them up: eight on each of an H200's 132 multiprocessors.
@@ -132,6 +139,10 @@ class Layout(NamedTuple):
     launches: list[Launch]
     table: Tensor
     sent: dict[tuple[int, bytes], Tensor]  #: what the last step sent of what moves
+
+    def stands(self) -> bool:
+        """Whether states are where they were: `x.data = …` gives a tensor other memory. `adan.kept` asks parameters."""
+        return list(map(Tensor.data_ptr, self.watched)) == self.addresses
 
 
 def _update(batches: list[Batch], signals: Signals, device: torch.device) -> Tensor | None:
@@ -254,7 +265,8 @@ def _binaries_take_constants() -> bool:
 
 def _layout(batches: list[Batch], device: torch.device) -> Layout:
     """The layout of these batches, that of the last step if everything is where it was then."""
-    key: list[object] = [TILE, *TILES.values(), NORM_CHUNK]
+    measured = batches[0].options.last_lr is not None
+    key: list[object] = [TILE, *TILES.values(), NORM_CHUNK, measured]
     for batch in batches:
         key += map(_DTYPE, batch.grads)
         if batch.prev_scales:
@@ -262,10 +274,8 @@ def _layout(batches: list[Batch], device: torch.device) -> Layout:
     layout: Layout | None = batches[0].cache.get("layout")
     caches = [batch.cache for batch in batches]
     same = layout is not None and len(layout.caches) == len(caches) and all(map(is_, layout.caches, caches))
-    if layout is not None and same and layout.key == key:
-        # The same tensors, but `x.data = …` may have given them other memory; of parameters `adan.kept` would know.
-        if list(map(Tensor.data_ptr, layout.watched)) == layout.addresses:
-            return layout
+    if layout is not None and same and layout.key == key and layout.stands():
+        return layout
 
     params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, steps, prev_scales, exponents, compensations = (
         _column(batches, i) for i in range(10)
@@ -292,7 +302,7 @@ def _layout(batches: list[Batch], device: torch.device) -> Layout:
     norm_starts: list[int] = []
     launches: list[Launch] = []
     for (kind, aligned), members in shares.items():
-        tile = TILES.get((kind.state, kind.coupled), TILE)
+        tile = TILES.get((kind.state, kind.coupled, measured), TILE)
         first, end = len(starts), len(starts) + len(members)
         chunks = list(accumulate((-(-numels[i] // tile.chunk) for i in members), initial=0))
         norm_chunks = list(accumulate((-(-numels[i] // NORM_CHUNK) for i in members), initial=0))
