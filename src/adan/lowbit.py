@@ -24,6 +24,9 @@ from torch import Tensor
 from adan.batch import Batch, Engine, compute_dtype
 from adan.scalars import Signals, next_count
 
+#: What `state_format` may be.
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8}
+
 #: Elements that share exponents, one of each state, together 4 bytes: with 4 of codes, 4.125 bytes a parameter.
 BLOCK = 32
 

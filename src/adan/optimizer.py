@@ -175,8 +175,8 @@ class Adan(Optimizer):
             raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
         params = [params] if isinstance(params, Tensor) else list(params)
         group = {**self.defaults, **param_group, "params": params}
-        validation.check_params(params, where)
         validation.check_options(group, where)
+        validation.check_params(params, where, group["stochastic_rounding"])
         for name in ("differentiable", "skip_nonfinite"):
             if group[name] != self.defaults[name]:
                 raise ValueError(f"{where}: {name} holds for the whole step; pass it to Adan(...), not to a group")

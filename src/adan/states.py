@@ -13,7 +13,7 @@ from torch import Tensor, UntypedStorage
 
 from adan import lowbit, sharding
 from adan.batch import compute_dtype, laid_out_as
-from adan.lowbit import BLOCK, ROOT, SIGNED, SMALLEST
+from adan.lowbit import BLOCK, FORMATS, ROOT, SIGNED, SMALLEST
 from adan.validation import check_options, describe
 
 _NBYTES = attrgetter("nbytes")
@@ -29,8 +29,6 @@ EXTRAS = ("prev_scale", "exponents", "compensation")
 
 #: What a checkpoint adds to the name of a state in 8 bits.
 CODED = "_codes"
-
-FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8}
 
 #: How a step is run is a choice of the program at hand, not part of what was learned: never taken from a checkpoint.
 OWN_OPTIONS = (

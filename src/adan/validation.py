@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adan.lowbit import FORMATS
 from adan.restart import Restart
 
 
@@ -42,10 +43,12 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
     for name in ("foreach", "fused"):
         if options[name] not in (None, True, False):
             raise TypeError(f"{where}: {name} must be None (choose), True or False, got {options[name]!r}")
-    if options["state_format"] not in ("fp32", "bf16", "8bit"):
-        raise ValueError(f"{where}: state_format must be 'fp32', 'bf16' or '8bit', got {options['state_format']!r}")
-    if not isinstance(options["rounding_seed"], int) or not 0 <= options["rounding_seed"] < 2**32:
-        raise ValueError(f"{where}: rounding_seed must be a whole number below 2³², got {options['rounding_seed']!r}")
+    if options["state_format"] not in FORMATS:
+        names = ", ".join(map(repr, FORMATS))
+        raise ValueError(f"{where}: state_format must be one of {names}, got {options['state_format']!r}")
+    seed = options["rounding_seed"]
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ValueError(f"{where}: rounding_seed must be a whole number below 2³², got {seed!r}")
     if options["stochastic_rounding"] and options["kahan_sum"]:
         raise ValueError(f"{where}: stochastic_rounding and kahan_sum are two remedies for one thing; choose one")
     if options["foreach"] and options["fused"]:
@@ -103,8 +106,8 @@ def _check_betas(betas: object, where: str) -> None:
         )
 
 
-def check_params(params: Sequence[Any], where: str) -> None:
-    """Refuse what is no tensor and what is listed twice, by name where the caller gave names."""
+def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -> None:
+    """Refuse what is no tensor or listed twice or cannot be rounded, by name where the caller gave names."""
     seen: set[Tensor] = set()
     for i, entry in enumerate(params):
         named = isinstance(entry, tuple)
@@ -114,6 +117,11 @@ def check_params(params: Sequence[Any], where: str) -> None:
         if not (p.is_floating_point() or p.is_complex()):
             raise TypeError(
                 f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}; only real or complex can be trained"
+            )
+        if stochastic_rounding and p.dtype == torch.float16:
+            raise ValueError(
+                f"{where}: stochastic_rounding=True is for bfloat16, and {name} of shape {tuple(p.shape)} is "
+                "torch.float16; convert the model to bfloat16, or take kahan_sum=True"
             )
         if p in seen:
             raise ValueError(f"{where}: {name} of shape {tuple(p.shape)} is listed twice; pass each parameter once")

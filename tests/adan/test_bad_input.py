@@ -52,6 +52,17 @@ def test_betas_of_the_papers_convention_are_pointed_out():
         Adan([torch.zeros(2)], betas=(0.02, 0.08, 0.01))
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32, True, 0.5])
+def test_seeds_of_rounding(seed):
+    with pytest.raises(ValueError, match=f"rounding_seed must be a whole number below 2³², got {seed!r}"):
+        Adan([torch.zeros(2)], rounding_seed=seed)
+
+
+def test_half_precision_that_cannot_be_rounded_stochastically():
+    with pytest.raises(ValueError, match=r"parameter 1 of shape \(3,\) is torch.float16; .* kahan_sum=True"):
+        Adan([torch.zeros(2), torch.zeros(3, dtype=torch.float16)], stochastic_rounding=True)
+
+
 @pytest.mark.parametrize("lr", [torch.tensor([0.1, 0.2]), torch.tensor(1), torch.tensor(-0.1), torch.tensor(NAN)])
 def test_tensor_learning_rates(lr):
     with pytest.raises(ValueError, match="lr"):
