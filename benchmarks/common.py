@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -71,6 +73,21 @@ def in_turns(
             run()
             times[name].append(clock() - start)
     return times
+
+
+#: torchao's 8-bit AdamW is measured where torchao is installed.
+TORCHAO = "AdamW 8 bit (torchao)"
+
+
+def torchao_adamw(params: Iterable[Tensor]) -> torch.optim.Optimizer:
+    from torchao.optim import AdamW8bit
+
+    optimizer: torch.optim.Optimizer = AdamW8bit(params, lr=1e-4)
+    return optimizer
+
+
+def has_torchao() -> bool:
+    return importlib.util.find_spec("torchao") is not None
 
 
 def equal_tensors(total: int, count: int) -> list[tuple[int, ...]]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import ROOT, environment, resnet50
+from common import ROOT, TORCHAO, environment, has_torchao, resnet50, torchao_adamw
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -52,6 +52,11 @@ OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], flo
     ),
     "Adan, bf16 states": (lambda params: Adan(params, lr=1e-4, fused=True, state_format="bf16"), 28),
 }
+
+
+def optimizers(size: int) -> dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], float]]:
+    """Those of a model; torchao's for the largest alone, as it is compiled for each shape, which takes a minute."""
+    return {**OPTIMIZERS, TORCHAO: (torchao_adamw, 16.03)} if has_torchao() and size > 1e9 else OPTIMIZERS
 
 
 def gpt2(layers: int, width: int) -> Shapes:
@@ -116,7 +121,8 @@ def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
     # Not one buffer a step each: consumed gradients must not share their memory.
     grads = [[torch.randn_like(p) for p in params] for _ in range(2)]
     size = sum(p.numel() for p in params)
-    runs = {name: stepper(make(params), params, grads) for name, (make, _) in OPTIMIZERS.items()}
+    chosen = optimizers(size)
+    runs = {name: stepper(make(params), params, grads) for name, (make, _) in chosen.items()}
     for run in runs.values():
         milliseconds(run, 3)
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -130,7 +136,7 @@ def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
             alone[name].append(milliseconds(run, 1))
     copy = copy_bandwidth(size)
     rows = {}
-    for name, (_, each) in OPTIMIZERS.items():
+    for name, (_, each) in chosen.items():
         ms = statistics.median(times[name])
         rows[name] = {
             "ms": ms,

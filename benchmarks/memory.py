@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import ROOT, environment
-from torch import nn
+from common import ROOT, TORCHAO, environment, has_torchao, torchao_adamw
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from adan import Adan, release_gradients
@@ -44,6 +44,8 @@ VARIANTS: dict[str, tuple[Callable[[nn.Module], Optimizer], bool, bool]] = {
         True,
     ),
 }
+if has_torchao():
+    VARIANTS[TORCHAO] = (lambda model: torchao_adamw(model.parameters()), False, False)
 
 
 def gpt2() -> Any:
@@ -78,7 +80,7 @@ def measure(name: str, recompute: bool) -> dict[str, float]:
     if handle is not None:
         handle.remove()  # a hook and its parameter hold each other
     params = sum(p.numel() for p in model.parameters())
-    states = sum(x.nbytes for state in opt.state.values() for x in state.values() if torch.is_tensor(x))
+    states = sum(stored_bytes(x) for state in opt.state.values() for x in state.values() if torch.is_tensor(x))
     return {
         "peak_bytes": torch.cuda.max_memory_allocated(),
         "state_bytes_per_parameter": states / params,
@@ -86,6 +88,14 @@ def measure(name: str, recompute: bool) -> dict[str, float]:
         "first_loss": losses[0],
         "last_loss": losses[-1],
     }
+
+
+def stored_bytes(x: Any) -> int:
+    """The bytes of a tensor; of torchao's coded ones, which look like fp32, those of what they consist of."""
+    parts: list[Tensor] = [x]
+    if hasattr(x, "__tensor_flatten__"):
+        parts = [getattr(x, name) for name in x.__tensor_flatten__()[0]]
+    return sum(part.nbytes for part in parts)
 
 
 def plot(rows: dict[str, Any]) -> None:
