@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Coco:
         self.categories = sorted(self.index.cats)
 
     def example(self, image_id: int, view: View, masks: bool = False) -> Example:
-        """The image as bytes, its boxes (x0, y0, x1, y1), labels and masks, seen as `view` says; crowds are left out."""
+        """The image as bytes, its boxes (x0, y0, x1, y1), labels and masks in a view; crowds are left out."""
         import numpy as np
         from PIL import Image
 
@@ -64,7 +65,9 @@ class Coco:
             "labels": torch.tensor([self.categories.index(a["category_id"]) for a in found], dtype=torch.long)[kept],
         }
         if masks:
-            drawn = [_mask(a["segmentation"], entry, view) for a, keep in zip(found, kept.tolist(), strict=True) if keep]
+            drawn = [
+                _mask(a["segmentation"], entry, view) for a, keep in zip(found, kept.tolist(), strict=True) if keep
+            ]
             example["masks"] = torch.stack(drawn) if drawn else torch.zeros(0, height, width, dtype=torch.uint8)
         return example
 
@@ -108,9 +111,9 @@ def scaled(size: tuple[float, float], short: int = SHORT_SIDES[-1], long: int = 
 def detr_view(size: tuple[int, int], draws: Tensor) -> View:
     """What DETR and MMDetection's improved settings train on; draws: eight uniform numbers.
 
-    Half of the images are mirrored. Half are scaled to a random shorter side of 480 to 800; of the others, scaled to 400,
-    500 or 600, a part of 384 to 600 pixels a side is cut out first.
-    https://github.com/open-mmlab/mmdetection/blob/main/configs/deformable_detr/deformable-detr_r50_16xb2-50e_coco.py
+    Half of the images are mirrored. Half are scaled to a random shorter side of 480 to 800; of the others, scaled to
+    400, 500 or 600, a part of 384 to 600 pixels a side is cut out first.
+    https://github.com/open-mmlab/mmdetection/blob/main/configs/detr/detr_r50_8xb2-150e_coco.py
     """
     flip, cut, first, wide, high, left, top, last = draws.tolist()
     window = (0.0, 0.0, float(size[0]), float(size[1]))
@@ -137,13 +140,20 @@ def _mask(segmentation: Any, entry: Mapping[str, Any], view: View) -> Tensor:
     width, height = view.size
     if isinstance(segmentation, list):
         moved = [view.move(torch.tensor(part).view(-1, 2)).flatten().tolist() for part in segmentation]
-        pixels = codec.decode(codec.merge(codec.frPyObjects(moved, height, width)))
-        return torch.from_numpy(pixels)
+        return torch.from_numpy(_decoded(codec.merge(codec.frPyObjects(moved, height, width))))
     if isinstance(segmentation["counts"], list):
         segmentation = codec.frPyObjects(segmentation, entry["height"], entry["width"])
-    image = Image.fromarray(codec.decode(segmentation)).resize(view.size, Image.Resampling.NEAREST, box=view.window)
+    image = Image.fromarray(_decoded(segmentation)).resize(view.size, Image.Resampling.NEAREST, box=view.window)
     found = torch.from_numpy(np.array(image))
     return found.flip(1) if view.flip else found
+
+
+def _decoded(lengths: Any) -> Any:
+    from pycocotools import mask as codec
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)  # pycocotools 2.0.11, NumPy 2
+        return codec.decode(lengths)
 
 
 # Where the images come from
@@ -178,7 +188,9 @@ def folder(annotations: Path) -> Coco:
             with Image.open(images / name) as image:
                 return image.convert("RGB")
         except OSError as error:
-            raise UsageError(f"{images / name}: missing or no image ({error}); unpack {images.name}.zip again") from error
+            raise UsageError(
+                f"{images / name}: missing or no image ({error}); unpack {images.name}.zip again"
+            ) from error
 
     return Coco(content, read)
 
@@ -205,7 +217,7 @@ def scenes(count: int, size: int, seed: int) -> Coco:
             sides = corners[SHAPES[kind]]
             turns = 2 * math.pi * (np.arange(sides) + 0.5) / sides
             points = np.stack([x + radius * np.sin(turns), y + radius * np.cos(turns)], 1)
-            x0, y0, x1, y1 = *points.min(0), *points.max(0)
+            (x0, y0), (x1, y1) = points.min(0).tolist(), points.max(0).tolist()
             if any(x0 < b[2] and b[0] < x1 and y0 < b[3] and b[1] < y1 for b in boxes):
                 continue
             boxes.append((x0, y0, x1, y1))
@@ -217,8 +229,8 @@ def scenes(count: int, size: int, seed: int) -> Coco:
                     "id": len(annotations) + 1,
                     "image_id": number + 1,
                     "category_id": kind + 1,
-                    "bbox": [float(v) for v in (x0, y0, x1 - x0, y1 - y0)],
-                    "area": float((x1 - x0) * (y1 - y0)),
+                    "bbox": [x0, y0, x1 - x0, y1 - y0],
+                    "area": (x1 - x0) * (y1 - y0),
                     "iscrowd": 0,
                     "segmentation": [points.flatten().tolist()],
                 }
@@ -234,7 +246,7 @@ def scenes(count: int, size: int, seed: int) -> Coco:
 
 
 class Batches:
-    """Lists of examples as a function of the position; `ahead` batches are read by threads before they are asked for."""
+    """Lists of examples as a function of the position; threads read `ahead` batches before they are asked for."""
 
     def __init__(self, coco: Coco, context: Context, masks: bool = False) -> None:
         self.coco, self.seed, self.masks = coco, context.seed, masks
@@ -265,7 +277,9 @@ def held_out(coco: Coco, size: int, view: Callable[[tuple[int, int]], View]) -> 
     """All images of a split, `size` at a time, read by threads where there is more than one such batch."""
     with ThreadPoolExecutor(os.cpu_count() if len(coco.ids) > size else 1) as pool:
         for i in range(0, len(coco.ids), size):
-            yield list(pool.map(lambda image_id: coco.example(image_id, view(coco.size(image_id))), coco.ids[i : i + size]))
+            yield list(
+                pool.map(lambda image_id: coco.example(image_id, view(coco.size(image_id))), coco.ids[i : i + size])
+            )
 
 
 def padded(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:

@@ -183,7 +183,7 @@ def mean_auc(labels: Tensor, scores: Tensor, auc: Callable[..., float]) -> float
 
 
 def planted(nodes: int, degree: int, tasks: int) -> Graph:
-    """A graph whose labels are in its edges: a node's hidden vector decides its labels and the features of its edges."""
+    """A graph whose labels are in its edges: a node's hidden vector decides both its labels and their features."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -228,6 +228,6 @@ def _table(path: Path) -> Tensor:
         raise UsageError(f"{path}: no such file; unpack OGB's proteins.zip as {FOLDER}")
     try:
         table = csv.read_csv(path, csv.ReadOptions(autogenerate_column_names=True))
-        return torch.stack([torch.from_numpy(column.cast(pa.float32()).to_numpy()) for column in table.columns], 1)
+        return torch.stack([torch.tensor(column.cast(pa.float32()).to_numpy()) for column in table.columns], 1)
     except (OSError, ValueError, TypeError) as error:  # pyarrow's errors are ValueErrors
         raise UsageError(f"{path}: not a compressed table of numbers ({error})") from error

@@ -49,7 +49,7 @@ def deformable_detr(context: Context) -> Task:
     """Deformable-DETR (ResNet-50 backbone) on COCO; smaller ones on generated scenes of shapes."""
     import torch
 
-    from adan_bench.coco import MEAN, STD, Batches, average_precision, held_out, padded, scaled, splits, View
+    from adan_bench.coco import MEAN, STD, Batches, View, average_precision, held_out, padded, scaled, splits
 
     train, valid, note = splits(context, *SCENES[context.scale])
     model = build(context.scale, len(train.categories), None if context.init is None else context.weights())
@@ -65,7 +65,9 @@ def deformable_detr(context: Context) -> Task:
         return {"pixels": pixels, "there": there, "labels": [_targets(example) for example in found]}
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        output = model(normal(batch["pixels"], batch["there"]), pixel_mask=batch["there"].long(), labels=batch["labels"])
+        output = model(
+            normal(batch["pixels"], batch["there"]), pixel_mask=batch["there"].long(), labels=batch["labels"]
+        )
         parts = output.loss_dict.items()  # of every layer of the decoder: loss_ce, loss_ce_0, …
         total: Tensor = sum(weight * value for kind, weight in WEIGHTS.items() for key, value in parts if kind in key)
         return total
@@ -96,7 +98,7 @@ def deformable_detr(context: Context) -> Task:
 
 
 def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """The detector. With the weights of an image classifier, its statistics, stem and first stage are fixed, as published.
+    """The detector. With a classifier's weights, its statistics, stem and first stage are fixed, as published.
 
     Without them the backbone's normalisation must learn: 16 blocks of random weights with fixed statistics explode.
     """

@@ -1,8 +1,8 @@
-"""PPO on four robots of MuJoCo: stable-baselines3's policy, buffer and normalisation, trained by the loop of every workload.
+"""PPO on four robots of MuJoCo: stable-baselines3's policy, buffer and normalisation in the loop of every workload.
 
-Numbers are Tianshou's, which the paper takes (https://github.com/thu-ml/tianshou/blob/master/examples/mujoco/mujoco_ppo.py):
-two tanh layers of 64, 2,048 steps of 8 robots a rollout, 10 passes over it in batches of 64. The objective is
-stable-baselines3's: advantages are computed once a rollout and normalised in each batch.
+Numbers are Tianshou's, which the paper takes: two tanh layers of 64, 2,048 steps of 8 robots a rollout, 10 passes over it
+in batches of 64 (https://github.com/thu-ml/tianshou/blob/master/examples/mujoco/mujoco_ppo.py). The objective is
+stable-baselines3's: advantages are computed once a rollout, and normalised in each batch.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def ppo(name: str, context: Context) -> Task:
             running &= ~torch.from_numpy(ended)
         return {"episode reward": totals.mean().item()}
 
-    note = f"MuJoCo, {name}: rollouts of {robots * steps:,} steps; {episodes} episodes of up to {length:,} steps held out"
+    note = (
+        f"MuJoCo, {name}: rollouts of {robots * steps:,} steps; {episodes} episodes of up to {length:,} steps held out"
+    )
     return Task(policy, rollouts, loss, evaluate, note, max_grad_norm=0.5)
 
 
@@ -176,7 +178,9 @@ class Rollouts:
 
     def state_dict(self) -> dict[str, Any]:
         world = self.world
-        statistics = [(torch.as_tensor(s.mean), torch.as_tensor(s.var), s.count) for s in (world.obs_rms, world.ret_rms)]
+        statistics = [
+            (torch.as_tensor(s.mean), torch.as_tensor(s.var), s.count) for s in (world.obs_rms, world.ret_rms)
+        ]
         return {
             "number": self.number,
             "data": self.data,
@@ -190,7 +194,9 @@ class Rollouts:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.number, self.data = state["number"], dict(state["data"])
         self.observations, self.starts = state["observations"].numpy(), state["starts"].numpy()
-        for running, (mean, var, count) in zip((self.world.obs_rms, self.world.ret_rms), state["statistics"], strict=True):
+        for running, (mean, var, count) in zip(
+            (self.world.obs_rms, self.world.ret_rms), state["statistics"], strict=True
+        ):
             running.mean, running.var, running.count = mean.numpy(), var.numpy(), count
         self.world.returns = state["discounted"].numpy()
         for world, found in zip(self.simulators.envs, state["simulators"], strict=True):
@@ -205,7 +211,7 @@ def worlds(name: str, seeds: list[int], length: int) -> Any:
 
     kind = mujoco.mjtState.mjSTATE_INTEGRATION
 
-    class Limited(gymnasium.Wrapper):  # type: ignore[misc,type-arg]
+    class Limited(gymnasium.Wrapper):
         """A simulator that counts its steps, and whose state can be kept."""
 
         steps = 0
