@@ -31,18 +31,19 @@ def falls(name: str, optimizer: str, updates: int = 40) -> float:
     return sum(losses[-quarter:]) / sum(losses[:quarter])
 
 
-def resumes(make: Any, updates: int = 3) -> bool:
-    """Whether one update, a checkpoint and the rest in a new trainer end where all in one do, to the bit."""
+def resumes(make: Any, before: int = 1, after: int = 2) -> bool:
+    """Whether updates, a checkpoint and more updates in a new trainer end where all in one do, to the bit."""
     straight = make()
-    for _ in range(updates):
+    for _ in range(before + after):
         straight.update()
     first = make()
-    first.update()
+    for _ in range(before):
+        first.update()
     buffer = io.BytesIO()
     torch.save(first.state_dict(), buffer)
     second = make()
     second.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
-    for _ in range(updates - 1):
+    for _ in range(after):
         second.update()
     same = (torch.equal(a, b) for a, b in zip(straight.model.parameters(), second.model.parameters(), strict=True))
     return all(same) and straight.evaluate() == second.evaluate()

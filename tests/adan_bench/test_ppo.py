@@ -31,7 +31,7 @@ def test_resumes_in_the_midst_of_episodes(robot: str) -> None:
     def make() -> Trainer:
         return trainer(f"ppo-{robot}", batch_size=32, steps=6)
 
-    assert resumes(make, updates=4)
+    assert resumes(make, before=2, after=2)  # episodes end in the second and in the fourth rollout
 
 
 @pytest.mark.usefixtures("short")
