@@ -4,17 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 HOSTS := .venv-hosts
+VISION := .venv-vision
 SITE := import sysconfig; path = sysconfig.get_path("purelib")
 
-.PHONY: demo test test-hosts lint format bench-cpu bench-gpu bench-memory tables clean
+.PHONY: demo test test-hosts test-vision lint format bench-cpu bench-gpu bench-memory tables clean
 
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
 	$(BIN)/adan-bench compare digits-vit digits-resnet pycode-gpt2 \
 		--optimizers adan,adamw,adam,sgd-momentum,lamb --seeds 3 --jobs 2 --out demo
 
-test: lint  ## lint, types, every test
-	$(BIN)/python -m pytest -n auto
+test: lint  ## lint, types, every test but those that need torchvision
+	$(BIN)/python -m pytest -n auto --ignore tests/vision
 
 test-hosts: $(READY)  ## the examples, those of DeepSpeed and torchao too
 	@test -x $(HOSTS)/bin/python || $(BIN)/python -m venv $(HOSTS)
@@ -23,6 +24,14 @@ test-hosts: $(READY)  ## the examples, those of DeepSpeed and torchao too
 	DS_BUILD_OPS=0 $(HOSTS)/bin/python -m pip install --quiet --no-build-isolation \
 		--constraint requirements.txt --requirement requirements-hosts.txt
 	$(HOSTS)/bin/python -m pytest -rs tests/examples
+
+test-vision: $(READY)  ## what needs torchvision
+	@test -x $(VISION)/bin/python || $(BIN)/python -m venv $(VISION)
+	$(BIN)/python -c '$(SITE); print(f"import site; site.addsitedir({path!r})")' \
+		> "$$($(VISION)/bin/python -c '$(SITE); print(path)')/base.pth"
+	$(VISION)/bin/python -m pip install --quiet --no-deps --requirement requirements-vision.txt
+	$(VISION)/bin/python tests/vision/cuda_stubs.py $(VISION)/stubs
+	LD_LIBRARY_PATH="$(CURDIR)/$(VISION)/stubs$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" $(VISION)/bin/python -m pytest tests/vision
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -54,4 +63,4 @@ $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@touch $(READY)
 
 clean:
-	rm -rf $(VENV) $(HOSTS) build demo src/*.egg-info
+	rm -rf $(VENV) $(HOSTS) $(VISION) build demo src/*.egg-info

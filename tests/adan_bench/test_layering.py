@@ -17,7 +17,7 @@ LAYERS = [
     ["train", "figures", "conclusions"],
     ["stats", "optimizers", "__init__"],
     ["palette", "environment", "schedule", "workloads"],
-    ["registry", "digits", "models"],
+    ["registry", "digits", "models", "coco"],
     ["store", "data", "parallel"],
     ["spec"],
 ]

@@ -1,0 +1,163 @@
+"""Deformable-DETR: on COCO as MMDetection trains it, else on generated scenes of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from adan_bench.coco import FILES, TRAIN_IMAGES
+from adan_bench.registry import workload
+from adan_bench.spec import Context, Settings, Task
+
+WEIGHTS = {"loss_ce": 2, "loss_bbox": 5, "loss_giou": 2}  # of the loss and of the matching
+SLOW = ("sampling_offsets", "reference_points")  # a tenth of the learning rate; a pre-trained backbone too
+SIZES: dict[str, dict[str, Any]] = {
+    "smoke": {"d_model": 32, "layers": (1, 2), "heads": 4, "ffn": 64, "queries": 12, "levels": 3, "dropout": 0.0},
+    "small": {"d_model": 128, "layers": (3, 3), "heads": 8, "ffn": 256, "queries": 30, "levels": 4, "dropout": 0.1},
+    "paper": {"d_model": 256, "layers": (6, 6), "heads": 8, "ffn": 1024, "queries": 300, "levels": 4, "dropout": 0.1},
+}
+BACKBONES: dict[str, dict[str, Any]] = {
+    "smoke": {"embedding_size": 16, "hidden_sizes": [16, 32, 64, 64], "depths": [1, 1, 1, 1], "layer_type": "basic"},
+    "small": {"embedding_size": 32, "hidden_sizes": [32, 64, 128, 256], "depths": [2, 2, 2, 2], "layer_type": "basic"},
+    "paper": {},  # transformers' ResNetConfig is ResNet-50
+}
+SCENES = {"smoke": (64, (256, 48)), "small": (128, (4_000, 500)), "paper": (0, (0, 0))}  # pixels, numbers of scenes
+
+
+@workload(
+    "deformable-detr",
+    metric="box AP",
+    higher_is_better=True,
+    target=0.01,
+    steps=120,
+    eval_every=60,
+    batch_size=8,
+    scales={
+        "small": {"target": 0.5, "steps": 6_000, "eval_every": 600, "batch_size": 16},
+        "paper": {
+            "target": 0.445,  # AdamW, the paper's table of Deformable-DETR
+            "steps": 50 * TRAIN_IMAGES // 32,
+            "eval_every": TRAIN_IMAGES // 32,
+            "batch_size": 32,
+            "needs": FILES,
+        },
+    },
+)
+def deformable_detr(context: Context) -> Task:
+    """Deformable-DETR (ResNet-50 backbone) on COCO; smaller ones on generated scenes of shapes."""
+    import torch
+
+    from adan_bench.coco import MEAN, STD, Batches, View, average_precision, held_out, padded, scaled, splits
+
+    train, valid, note = splits(context, *SCENES[context.scale])
+    model = build(context.scale, len(train.categories), None if context.init is None else context.weights())
+    examples = Batches(train, context)
+    mean, std = (torch.tensor(values).view(3, 1, 1).to(context.device) for values in (MEAN, STD))
+
+    def normal(pixels: Tensor, there: Tensor) -> Tensor:
+        return (pixels / 255 - mean) / std * there.unsqueeze(1)
+
+    def batches(position: int) -> dict[str, Any]:
+        found = examples(position)
+        pixels, there = padded(found)
+        return {"pixels": pixels, "there": there, "labels": [_targets(example) for example in found]}
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        output = model(
+            normal(batch["pixels"], batch["there"]), pixel_mask=batch["there"].long(), labels=batch["labels"]
+        )
+        parts = output.loss_dict.items()  # of every layer of the decoder: loss_ce, loss_ce_0, …
+        total: Tensor = sum(weight * value for kind, weight in WEIGHTS.items() for key, value in parts if kind in key)
+        return total
+
+    def resized(size: tuple[int, int]) -> View:
+        return View((0, 0, *size), scaled(size) if context.scale == "paper" else size)
+
+    def evaluate(model: nn.Module) -> Mapping[str, float]:
+        found: list[dict[str, Any]] = []
+        for part in held_out(valid, context.batch_size, resized):
+            pixels, there = (tensor.to(context.device) for tensor in padded(part))
+            output = model(normal(pixels, there), pixel_mask=there.long())
+            for example, logits, boxes in zip(part, output.logits.float(), output.pred_boxes.float(), strict=True):
+                scores, best = logits.sigmoid().flatten().topk(min(100, logits.numel()))
+                width, height = valid.size(example["image_id"])
+                x, y, w, h = (boxes[best // logits.shape[1]] * boxes.new_tensor([width, height, width, height])).T
+                corners = torch.stack([x - w / 2, y - h / 2, w, h], 1).tolist()
+                labels = (best % logits.shape[1]).tolist()
+                found += [
+                    {"image_id": example["image_id"], "category_id": valid.categories[k], "bbox": box, "score": score}
+                    for k, box, score in zip(labels, corners, scores.tolist(), strict=True)
+                ]
+        return {f"box {name}": value for name, value in average_precision(valid, found, "bbox").items()}
+
+    note += "" if context.init is not None else "; the backbone starts at random"
+    slow = SLOW if context.init is None else (*SLOW, "backbone")
+    return Task(model, batches, loss, evaluate, note, max_grad_norm=0.1, groups=lambda m, s: groups(m, s, slow))
+
+
+def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """The detector. With a classifier's weights, its statistics, stem and first stage are fixed, as published.
+
+    Without them the backbone's normalisation must learn: 16 blocks of random weights with fixed statistics explode.
+    """
+    import math
+
+    import transformers
+
+    library: Any = transformers
+    size = SIZES[scale]
+    stages = ["stage2", "stage3", "stage4"]
+    backbone_config = library.ResNetConfig(out_features=stages, **BACKBONES[scale])
+    config = library.DeformableDetrConfig(
+        backbone_config=backbone_config,
+        d_model=size["d_model"],
+        encoder_layers=size["layers"][0],
+        decoder_layers=size["layers"][1],
+        encoder_attention_heads=size["heads"],
+        decoder_attention_heads=size["heads"],
+        encoder_ffn_dim=size["ffn"],
+        decoder_ffn_dim=size["ffn"],
+        num_queries=size["queries"],
+        num_feature_levels=size["levels"],
+        dropout=size["dropout"],
+        class_cost=WEIGHTS["loss_ce"],
+        bbox_cost=WEIGHTS["loss_bbox"],
+        giou_cost=WEIGHTS["loss_giou"],
+        auxiliary_loss=True,
+        num_labels=categories,
+    )
+    model: Any = library.DeformableDetrForObjectDetection(config)
+    for head in model.class_embed:  # a first guess of 1% for every class, as for focal loss
+        nn.init.constant_(head.bias, -math.log(99))
+    if backbone_weights is None:
+        model.model.backbone.model = library.ResNetBackbone(backbone_config)
+    else:
+        own = {name.removeprefix("resnet."): value for name, value in backbone_weights.items()}
+        model.model.backbone.model.load_state_dict({k: v for k, v in own.items() if not k.startswith("classifier")})
+        for name, parameter in model.model.backbone.model.named_parameters():
+            parameter.requires_grad_(not name.startswith(("embedder", "encoder.stages.0")))
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def groups(model: nn.Module, settings: Settings, slow: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Parameters whose names hold one of `slow` learn at a tenth of the rate."""
+    parts: dict[bool, list[Tensor]] = {False: [], True: []}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parts[any(part in name for part in slow)].append(parameter)
+    return [{"params": parts[False]}, {"params": parts[True], "lr": 0.1 * settings["lr"]}]
+
+
+def _targets(example: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Labels, and boxes as centre and size in shares of the image."""
+    import torch
+
+    _, height, width = example["pixels"].shape
+    x0, y0, x1, y1 = (example["boxes"] / torch.tensor([width, height, width, height])).T
+    return {
+        "class_labels": example["labels"],
+        "boxes": torch.stack([(x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0], 1),
+    }

@@ -1,0 +1,65 @@
+"""Deformable-DETR: it learns, reads COCO's folder, takes a pre-trained backbone, and has the published size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from coco_folder import write_coco
+from learning import falls, trainer
+
+from adan_bench.spec import UsageError
+from adan_bench.workloads import deformable_detr as detr
+
+
+@pytest.mark.parametrize("optimizer", ["adan", "adamw"])
+def test_learns(optimizer: str) -> None:
+    assert falls("deformable-detr", optimizer) < 0.9
+
+
+def test_published_size() -> None:
+    """ResNet-50 without its classifier has 23.5 million parameters, the rest 16.3 (the release: 40 million in all)."""
+    model = detr.build("paper", 91)
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(40e6, rel=0.02)
+    assert sum(p.numel() for p in model.model.backbone.parameters()) == pytest.approx(23.5e6, rel=0.01)
+
+
+def test_reads_the_folder_of_coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_coco(tmp_path)
+    for sizes in (detr.SIZES, detr.BACKBONES):
+        monkeypatch.setitem(sizes, "paper", sizes["smoke"])
+    found = trainer("deformable-detr", data=tmp_path, scale="paper", batch_size=2, steps=2)
+    batch = found.task.batches(0)
+    assert batch["pixels"].shape[-2:] > (479, 479)
+    for labels in batch["labels"]:
+        assert ((labels["boxes"] > 0) & (labels["boxes"] <= 1)).all()
+        assert len(labels["class_labels"]) == len(labels["boxes"])
+    found.update()
+    assert found.evaluate().keys() == {"box AP", "box AP50", "box AP75"}
+    assert found.task.note == "COCO: 4 images to train, 4 held out; the backbone starts at random"
+    with pytest.raises(UsageError, match=r"needs coco/annotations/instances_train2017.json"):
+        trainer("deformable-detr", scale="paper")
+
+
+def test_pretrained_backbone(tmp_path: Path) -> None:
+    import transformers
+
+    config = transformers.ResNetConfig(**detr.BACKBONES["smoke"], num_labels=5)
+    classifier = transformers.ResNetForImageClassification(config)
+    torch.nn.init.uniform_(classifier.resnet.embedder.embedder.normalization.running_var, 0.5, 2)
+    torch.save(classifier.state_dict(), tmp_path / "weights.pt")
+    found = trainer("deformable-detr", init=tmp_path)
+    backbone = found.model.model.backbone.model
+    own, given = backbone.state_dict(), classifier.resnet.state_dict()
+    assert all(torch.equal(value, given[name]) for name, value in own.items())
+    fixed = {name for name, p in backbone.named_parameters() if not p.requires_grad}
+    assert fixed
+    assert all(name.startswith(("embedder", "encoder.stages.0")) for name in fixed)
+    names = {id(p): name for name, p in found.model.named_parameters()}
+    fast, slow = ({names[id(p)] for p in group["params"]} for group in found.optimizer.param_groups)
+    assert "model.backbone.model.encoder.stages.3.layers.0.layer.0.convolution.weight" in slow
+    assert any("sampling_offsets" in name for name in slow)
+    assert not any("backbone" in name for name in fast)
+    assert found.base_lr[1] == pytest.approx(0.1 * found.base_lr[0])
+    assert "at random" not in found.task.note

@@ -1,0 +1,49 @@
+"""A few updates of a workload, as its tests need them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adan_bench.optimizers import SPECS
+from adan_bench.registry import get_workload
+from adan_bench.study import Options, configure
+from adan_bench.train import Trainer
+
+
+def trainer(name: str, optimizer: str = "adan", data: Path | None = None, **options: Any) -> Trainer:
+    chosen = Options(data=data, **options)
+    return Trainer(configure(get_workload(name, chosen.scale), SPECS[optimizer], chosen))
+
+
+def falls(name: str, optimizer: str, updates: int = 40) -> float:
+    """The mean loss of the last quarter of the updates, divided by that of the first."""
+    found = trainer(name, optimizer, steps=updates)
+    losses = []
+    for _ in range(updates):
+        found.window.zero_()
+        found.update()
+        losses.append(found.window.item())
+    quarter = updates // 4
+    return sum(losses[-quarter:]) / sum(losses[:quarter])
+
+
+def resumes(make: Any, before: int = 1, after: int = 2) -> bool:
+    """Whether updates, a checkpoint and more updates in a new trainer end where all in one do, to the bit."""
+    straight = make()
+    for _ in range(before + after):
+        straight.update()
+    first = make()
+    for _ in range(before):
+        first.update()
+    buffer = io.BytesIO()
+    torch.save(first.state_dict(), buffer)
+    second = make()
+    second.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
+    for _ in range(after):
+        second.update()
+    same = (torch.equal(a, b) for a, b in zip(straight.model.parameters(), second.model.parameters(), strict=True))
+    return all(same) and straight.evaluate() == second.evaluate()
