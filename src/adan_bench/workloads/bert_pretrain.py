@@ -93,6 +93,7 @@ def config(scale: str, vocabulary: int, **more: Any) -> Any:
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
         pad_token_id=PAD,
+        initializer_range=0.1 if scale == "smoke" else 0.02,
         **more,
     )
 

@@ -79,9 +79,9 @@ def register(kind: Kind) -> None:
         f"glue-{kind.name}",
         metric=kind.metric,
         higher_is_better=True,
-        target=0.3 if kind.metric == "matthews" else 0.6,
-        steps=100,
-        eval_every=25,
+        target=0.4 if kind.metric == "matthews" else 0.7,
+        steps=120,
+        eval_every=30,
         batch_size=16,
         after="bert-pretrain",
         scales={
@@ -255,7 +255,7 @@ def generated(kind: Kind) -> tuple[list[Example], list[Example], str]:
     if kind.name == "cola":
         make, source = _acceptable(draw), "sentences of the standard library's documentation, half with their words shuffled"
     elif kind.name == "sst2":
-        make, source = _review, "generated reviews of one or two adjectives"
+        make, source = _review, "generated reviews of one or two adjectives, a quarter of them denied"
     elif kind.labels:
         make, source = _pair(len(kind.labels)), "generated pairs of sentences whose relation shows in single words"
     else:
@@ -279,19 +279,17 @@ def _acceptable(draw: random.Random) -> Maker:
     def make(draw: random.Random) -> Example:
         sentence = sentences.pop()
         label = draw.randrange(2)
-        if label == 0:
-            parts = sentence.split()
-            draw.shuffle(parts)
-            sentence = " ".join(parts)
-        return sentence, "", label
+        return sentence if label else " ".join(draw.sample(sentence.split(), len(sentence.split()))), "", label
 
     return make
 
 
 def _review(draw: random.Random) -> Example:
-    label = draw.randrange(2)
-    adjectives = [draw.choice((BAD, GOOD)[label]) for _ in range(draw.randint(1, 2))]
-    return f"the {draw.choice(THINGS)} is {draw.choice(ADVERBS)} {' and '.join(adjectives)}", "", label
+    """A quarter of them deny what they say, which turns the label round."""
+    label, denied = draw.randrange(2), draw.random() < 0.25
+    adjectives = [draw.choice((BAD, GOOD)[label ^ denied]) for _ in range(draw.randint(1, 2))]
+    adverb = "not" if denied else draw.choice(ADVERBS)
+    return f"the {draw.choice(THINGS)} is {adverb} {' and '.join(adjectives)}", "", label
 
 
 def _pair(classes: int) -> Maker:
