@@ -62,7 +62,7 @@ def language(
     corpus = Corpus(context.path(folder))
     tokenizer = corpus.tokenizer(vocabulary)
     reader = Reader(corpus, tokenizer, length, context.batch_size, context.seed, once, rows)
-    note = f"{folder}: {len(corpus.parts):,} parts of {corpus.size:,} bytes, {reader.per_epoch:,} batches, {name(tokenizer)}"
+    note = f"{folder}: {corpus.size:,} bytes, {reader.per_epoch:,} batches an epoch, {name(tokenizer)}"
     return Language(tokenizer, ahead(reader), reader.held_out(), note)
 
 
@@ -173,7 +173,7 @@ class Reader:
         self.per_epoch = self.rows // batch_size
         if self.per_epoch < 1:
             raise UsageError(
-                f"{corpus.folder}: {corpus.size:,} bytes are too few for a batch of {batch_size} rows of {length} tokens"
+                f"{corpus.folder}: {corpus.size:,} bytes are too few for batch_size={batch_size} rows of {length} tokens"
             )
 
     def __call__(self, position: int) -> Tensor:
@@ -191,7 +191,7 @@ class Reader:
         return self._tokens(list(range(self.rows, self.rows + self.last)))
 
     def _order(self, epoch: int) -> tuple[int, int]:
-        """i ↦ factor·i + shift (mod rows), a permutation where the factor has no divisor in common with the rows."""
+        """Row i comes as factor·i + shift (mod rows): a permutation, as factor and rows have no common divisor."""
         if self.corpus.in_order:
             return 1, 0
         factor, shift = torch.randint(self.rows, (2,), generator=generator(self.seed, epoch)).tolist()

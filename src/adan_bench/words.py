@@ -58,7 +58,7 @@ def columns(words: Tensor, count: int) -> Tensor:
 def perplexity(
     step: Callable[[Tensor, Any], tuple[Tensor, Any]], words: Tensor, batch_size: int, length: int, device: str
 ) -> float:
-    """exp of the mean loss over the whole text; `step` maps (words, state) to (logits, next state)."""
+    """The exponential of the mean loss over the whole text; `step` maps (words, state) to (logits, next state)."""
     text, carry, total, count = columns(words, batch_size), None, 0.0, 0
     for start in range(0, len(text) - 1, length):
         part = text[start : start + length + 1].long().to(device)

@@ -253,7 +253,10 @@ def generated(kind: Kind) -> tuple[list[Example], list[Example], str]:
     """Examples to train and to hold out, the same for every run, and where they come from."""
     draw = random.Random(0)
     if kind.name == "cola":
-        make, source = _acceptable(draw), "sentences of the standard library's documentation, half with their words shuffled"
+        make, source = (
+            _acceptable(draw),
+            "sentences of the standard library's documentation, half with their words shuffled",
+        )
     elif kind.name == "sst2":
         make, source = _review, "generated reviews of one or two adjectives, a quarter of them denied"
     elif kind.labels:
@@ -298,7 +301,11 @@ def _pair(classes: int) -> Maker:
     def make(draw: random.Random) -> Example:
         thing, quality = draw.choice(THINGS), draw.choice(GOOD + BAD)
         first = f"the {thing} is {draw.choice(ADVERBS)} {quality}"
-        denied, added, same = f"the {thing} is not {quality}", f"the {thing} was made later", f"it is a {quality} {thing}"
+        denied, added, same = (
+            f"the {thing} is not {quality}",
+            f"the {thing} was made later",
+            f"it is a {quality} {thing}",
+        )
         label = draw.randrange(classes)
         return first, ([denied, added, same] if classes == 3 else [denied, same])[label], label
 

@@ -1,7 +1,7 @@
 """GPT-2 on Python code.
 
-At paper scale GPT-2 345M on The Stack. From the authors' published arguments: 24 layers of width 1,024, 16 heads, 2,048
-tokens, 400 rows a batch, clipping at 1; 150,000 steps with Adan, 300,000 with Adam. That is 123 billion tokens: no token
+At paper scale GPT-2 345M on The Stack. From the authors' published arguments: 24 layers of width 1,024, 16 heads, rows
+of 2,048 tokens, 400 a batch, clipping at 1; 150,000 steps with Adan (123 billion tokens), 300,000 with Adam. No token
 comes again before all have come once.
 """
 
@@ -66,6 +66,4 @@ def gpt2_code(context: Context) -> Task:
         eos_token_id=END,
     )
     model = library.GPT2LMHeadModel(config)
-    return LanguageTask(
-        model, data.batches, loss, evaluate, data.note, max_grad_norm=1.0, tokenizer=data.tokenizer
-    )
+    return LanguageTask(model, data.batches, loss, evaluate, data.note, max_grad_norm=1.0, tokenizer=data.tokenizer)

@@ -1,9 +1,9 @@
 """LSTMs of one, two and three layers on Penn Treebank, in the setting of AdaBelief (arXiv:2010.07468).
 
 The paper follows that setting and states none of its own. From AdaBelief's published scripts: AWD-LSTM
-(arXiv:1708.02182) with a tied embedding of 400, hidden layers of 1,150, dropout 0.4 / 0.25 / 0.4 / 0.1 on output, hidden
-layers, input and words, 0.5 on the recurrent weights, activation penalties 2 and 1, batch 20, 70 words, clipping at
-0.25, 200 epochs. Left out: the random length of a row, which scales the learning rate of its update with it. That code
+(arXiv:1708.02182) with a tied embedding of 400 and hidden layers of 1,150; dropout 0.4, 0.25, 0.4 and 0.1 on output,
+hidden layers, input and words, 0.5 on the recurrent weights; activation penalties 2 and 1; batch 20, 70 words, clipping
+at 0.25, 200 epochs. Left out: the random length of a row, which scales the learning rate of its update with it. That code
 also looks at the test split after every epoch and reports the best; the perplexity here is the last one.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ class LSTM(nn.Module):
         widths = [sizes.embedding, *[sizes.hidden] * (layers - 1), sizes.embedding]
         self.embedding = nn.Embedding(words, sizes.embedding)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        self.layers = nn.ModuleList(nn.LSTM(*pair) for pair in zip(widths, widths[1:], strict=False))
+        self.layers = nn.ModuleList(nn.LSTM(*pair) for pair in pairwise(widths))
         self.bias = nn.Parameter(torch.zeros(words))
 
     def forward(self, words: Tensor, carry: list[Tensor] | None) -> tuple[Tensor, list[Tensor], Tensor]:
@@ -68,7 +69,8 @@ class LSTM(nn.Module):
         kept = F.dropout(torch.ones_like(self.embedding.weight[:, :1]), sizes.words, self.training)
         hidden = self._locked(F.embedding(words, self.embedding.weight * kept), sizes.input)
         for i, layer in enumerate(self.layers):
-            state = self._start(layer, words, hidden) if carry is None else carry[i].to(hidden.dtype)
+            width: Any = layer.hidden_size
+            state = hidden.new_zeros(2, words.shape[1], width) if carry is None else carry[i].to(hidden.dtype)
             hidden, last, cell = self._run(layer, hidden, state)
             following.append(torch.cat([last, cell]).detach().float())
             if i < len(self.layers) - 1:
@@ -77,7 +79,7 @@ class LSTM(nn.Module):
         penalty = 2 * output.float().square().mean() + (hidden[1:] - hidden[:-1]).float().square().mean()
         return F.linear(output, self.embedding.weight, self.bias), following, penalty
 
-    def _run(self, layer: nn.Module, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _run(self, layer: Any, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """nn.LSTM with dropped recurrent weights. Its own forward() keeps a list of weights that cannot be swapped."""
         dropped = F.dropout(layer.weight_hh_l0, self.sizes.recurrent, self.training)
         weights = [layer.weight_ih_l0, dropped, layer.bias_ih_l0, layer.bias_hh_l0]
@@ -97,10 +99,6 @@ class LSTM(nn.Module):
     def _locked(self, hidden: Tensor, share: float) -> Tensor:
         return hidden * F.dropout(torch.ones_like(hidden[:1]), share, self.training)
 
-    @staticmethod
-    def _start(layer: nn.Module, words: Tensor, hidden: Tensor) -> Tensor:
-        return hidden.new_zeros(2, words.shape[1], layer.hidden_size)
-
 
 def build(context: Context, layers: int) -> Task:
     sizes = SMOKE if context.scale == "smoke" else Sizes()
@@ -118,7 +116,8 @@ def build(context: Context, layers: int) -> Task:
     def loss(model: nn.Module, batch: Any) -> Tensor:
         words, following, carry = batch
         logits, stream.carry, penalty = model(words, carry)
-        return F.cross_entropy(logits.float().flatten(0, 1), following.flatten()) + penalty
+        total: Tensor = F.cross_entropy(logits.float().flatten(0, 1), following.flatten()) + penalty
+        return total
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         def step(words: Tensor, carry: Any) -> tuple[Tensor, Any]:

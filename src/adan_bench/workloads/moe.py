@@ -1,9 +1,9 @@
 """A mixture of experts: Mixtral (arXiv:2401.04088) with 8 experts, 2 of them at work on a token.
 
-The paper's smallest is "8 × 0.1B, 0.5B trainable parameters" on 10 to 100 billion tokens of RedPajama-v2, each seen once.
-It states no more. Chosen here to fit both numbers: 12 layers of width 768, experts of 2,048, a vocabulary of 32,000 (521M
-parameters, 112M without the other seven experts); 2,048 tokens and 256 rows a batch, 19,073 steps for 10 billion tokens;
-the released Mixtral's weight of the router's loss, 0.02.
+The paper's smallest is "8 × 0.1B, 0.5B trainable parameters" (1.3B elsewhere in it) on 10 to 100 billion tokens of
+RedPajama-v2, each seen once. It states no more. Chosen here to fit the first two: 12 layers of width 768, experts of
+2,048, a vocabulary of 32,000 (521M parameters, 125M with one expert); rows of 2,048 tokens, 256 a batch, 19,073 steps
+for 10 billion tokens; the released Mixtral's weight of the router's loss, 0.02.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Transformer-XL (arXiv:1901.02860) on WikiText-103, by x-transformers.
 
-At paper scale the base model of its authors' script: 16 layers of width 410, 10 heads of 41, feed-forward 2,100, dropout
-0.1, 150 words with a memory of 150, batch 60, clipping at 0.25; the test split is read 64 words at a time with a memory
-of 640. What x-transformers has otherwise: distances enter as learnt biases (T5's) rather than as sines with two learnt
-vectors, and there is no adaptive softmax. The output layer is the whole tied embedding of 267,735 words, as many
-parameters as the adaptive one with its projections has (it does not narrow rare words either), but 9,000 × 267,735
-logits a step: 10 GB in fp32, and as much again for their gradient.
+At paper scale the base model of its authors' script: 16 layers of width 410, 10 heads of 41, feed-forward 2,100,
+dropout 0.1, 150 words with a memory of 150, batch 60, clipping at 0.25; the test split is read 64 words at a time with
+a memory of 640. What x-transformers has otherwise: distances enter as learnt biases (T5's) rather than as sines with two
+learnt vectors, and there is no adaptive softmax. The output layer is the tied embedding of all 267,735 words. The
+adaptive one of the base model has no fewer parameters, since it keeps the width for rare words, but here every step has
+9,000 × 267,735 logits: 10 GB in fp32, and as much again for their gradient.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,16 @@ from torch import Tensor, nn
 
 from adan_bench.registry import workload
 from adan_bench.spec import Context, Task
-from adan_bench.words import PENN_TREEBANK, Stream, documentation, encode, penn_treebank, perplexity, vocabulary, wikitext
+from adan_bench.words import (
+    PENN_TREEBANK,
+    Stream,
+    documentation,
+    encode,
+    penn_treebank,
+    perplexity,
+    vocabulary,
+    wikitext,
+)
 
 WIKITEXT = tuple(f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test"))
 SHAKESPEARE = "tinyshakespeare/input.txt"
@@ -52,7 +62,9 @@ class TransformerXL(nn.Module):
 
     def __init__(self, words: int, sizes: Sizes) -> None:
         super().__init__()
-        from x_transformers import Decoder, TransformerWrapper
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # importing it calls torch.jit.script
+            from x_transformers import Decoder, TransformerWrapper
 
         decoder = Decoder(
             dim=sizes.width,
