@@ -176,6 +176,7 @@ class Writer:
                 do_sample=True,
                 temperature=self.temperature,
                 top_k=0,
+                use_cache=True,
                 max_new_tokens=self.tokens,
                 pad_token_id=PAD,
                 eos_token_id=END,

@@ -173,7 +173,7 @@ class Reader:
         self.per_epoch = self.rows // batch_size
         if self.per_epoch < 1:
             raise UsageError(
-                f"{corpus.folder}: {corpus.size:,} bytes are too few for batch_size={batch_size} rows of {length} tokens"
+                f"{corpus.folder}: {corpus.size:,} bytes are too few for {batch_size} rows of {length} tokens and more"
             )
 
     def __call__(self, position: int) -> Tensor:

@@ -22,6 +22,28 @@ SIZES = {  # layers, width, heads, tokens in a row, vocabulary, dropout
 }
 
 
+def config(scale: str, vocabulary: int) -> Any:
+    import transformers
+
+    from adan_bench.language import END, START
+
+    layers, width, heads, length, _, dropout = SIZES[scale]
+    library: Any = transformers
+    return library.GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=length,
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+        bos_token_id=START,
+        eos_token_id=END,
+        use_cache=False,
+    )
+
+
 @workload(
     "gpt2-code",
     metric="loss",
@@ -40,9 +62,9 @@ def gpt2_code(context: Context) -> Task:
     """GPT-2 on Python code: a folder in The Stack's layout, or the standard library's source."""
     import transformers
 
-    from adan_bench.language import END, START, LanguageTask, held_out_loss, language, next_token_loss
+    from adan_bench.language import LanguageTask, held_out_loss, language, next_token_loss
 
-    layers, width, heads, length, vocabulary, dropout = SIZES[context.scale]
+    length, vocabulary = SIZES[context.scale][3:5]
     rows = 64 if context.scale == "smoke" else 256
     data = language(context, folder="code", kind="source", length=length + 1, vocabulary=vocabulary, rows=rows)
 
@@ -53,17 +75,5 @@ def gpt2_code(context: Context) -> Task:
         return {"loss": held_out_loss(model, data.held_out, context.batch_size, context.device)}
 
     library: Any = transformers
-    config = library.GPT2Config(
-        vocab_size=data.tokenizer.get_vocab_size(),
-        n_positions=length,
-        n_embd=width,
-        n_layer=layers,
-        n_head=heads,
-        resid_pdrop=dropout,
-        embd_pdrop=dropout,
-        attn_pdrop=dropout,
-        bos_token_id=START,
-        eos_token_id=END,
-    )
-    model = library.GPT2LMHeadModel(config)
+    model = library.GPT2LMHeadModel(config(context.scale, data.tokenizer.get_vocab_size()))
     return LanguageTask(model, data.batches, loss, evaluate, data.note, max_grad_norm=1.0, tokenizer=data.tokenizer)

@@ -3,8 +3,8 @@
 The paper follows that setting and states none of its own. From AdaBelief's published scripts: AWD-LSTM
 (arXiv:1708.02182) with a tied embedding of 400 and hidden layers of 1,150; dropout 0.4, 0.25, 0.4 and 0.1 on output,
 hidden layers, input and words, 0.5 on the recurrent weights; activation penalties 2 and 1; batch 20, 70 words, clipping
-at 0.25, 200 epochs. Left out: the random length of a row, which scales the learning rate of its update with it. That code
-also looks at the test split after every epoch and reports the best; the perplexity here is the last one.
+at 0.25, 200 epochs. Left out: the random length of a row, with which the learning rate of its update is scaled. That
+code looks at the test split after every epoch and reports the best; the perplexity here is the last one.
 """
 
 from __future__ import annotations

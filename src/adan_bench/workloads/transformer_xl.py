@@ -2,7 +2,7 @@
 
 At paper scale the base model of its authors' script: 16 layers of width 410, 10 heads of 41, feed-forward 2,100,
 dropout 0.1, 150 words with a memory of 150, batch 60, clipping at 0.25; the test split is read 64 words at a time with
-a memory of 640. What x-transformers has otherwise: distances enter as learnt biases (T5's) rather than as sines with two
+a memory of 640. What differs in x-transformers: distances enter as learnt biases (T5's) rather than as sines with two
 learnt vectors, and there is no adaptive softmax. The output layer is the tied embedding of all 267,735 words. The
 adaptive one of the base model has no fewer parameters, since it keeps the width for rare words, but here every step has
 9,000 × 267,735 logits: 10 GB in fp32, and as much again for their gradient.
