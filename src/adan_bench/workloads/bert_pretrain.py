@@ -33,7 +33,7 @@ IGNORED = -100
     eval_every=50,
     batch_size=16,
     scales={
-        "small": {"target": 4.5, "steps": 4000, "batch_size": 64},
+        "small": {"target": 5.5, "steps": 1500, "batch_size": 64},
         # the paper gives no loss of the pre-training: 2 nats a masked token is about what BERT-base reaches
         "paper": {"target": 2.0, "steps": 1_000_000, "eval_every": 10_000, "batch_size": 256, "needs": ("text",)},
     },

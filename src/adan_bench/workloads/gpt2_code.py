@@ -53,7 +53,7 @@ def config(scale: str, vocabulary: int) -> Any:
     eval_every=40,
     batch_size=16,
     scales={
-        "small": {"target": 3.0, "steps": 2000, "batch_size": 32},
+        "small": {"target": 3.5, "steps": 1000, "batch_size": 32},
         # the paper gives no loss: 1 nat a token is about what such models reach on code
         "paper": {"target": 1.0, "steps": 150_000, "eval_every": 1000, "batch_size": 400, "needs": ("code",)},
     },

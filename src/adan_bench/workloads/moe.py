@@ -52,12 +52,12 @@ def config(scale: str, vocabulary: int) -> Any:
     "moe",
     metric="loss",
     higher_is_better=False,
-    target=5.2,
+    target=5.3,
     steps=100,
     eval_every=25,
     batch_size=8,
     scales={
-        "small": {"target": 3.0, "steps": 2000, "batch_size": 32},
+        "small": {"target": 3.5, "steps": 1000, "batch_size": 32},
         "paper": {"target": 2.722, "steps": 19_073, "eval_every": 500, "batch_size": 256, "needs": ("text",)},
     },
 )
