@@ -262,6 +262,55 @@ def report(
     _report(runs, as_json)
 
 
+@app.command()
+def humaneval(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run that was made with --keep-weights.")],
+    yes: Annotated[
+        bool, typer.Option("--yes-run-generated-code", help="The model's answers are run; say that you want that.")
+    ] = False,
+    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 20,
+    k: Annotated[str, typer.Option(help="Whole numbers with commas between, at most the samples.")] = "1,10",
+    temperature: Annotated[float, typer.Option(min=0.01, help="Of the sampling; the paper's is 0.8.")] = 0.8,
+    tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 256,
+    problems: Annotated[int | None, typer.Option(min=1, help="Only the first of them.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="For each answer.")] = 10.0,
+    memory: Annotated[int, typer.Option(min=64, help="MiB for each answer.")] = 1024,
+    jobs: Annotated[int, typer.Option(min=1, help="Answers run at a time.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    seed: int = 0,
+    as_json: Json = False,
+) -> None:
+    """Solve HumanEval's problems with a run's model: pass@k, by running what it writes in limited processes."""
+    from adan_bench.humaneval import pass_at_k
+
+    if not yes:
+        raise UsageError("humaneval runs code that a model wrote, in limited processes: add --yes-run-generated-code")
+
+    def watch(task: str, right: int, count: int) -> None:
+        event = {"event": "problem", "task": task, "right": right, "samples": count}
+        print(json.dumps(event) if as_json else f"{task}: {right} of {count}", flush=True)
+
+    result = pass_at_k(
+        run_dir,
+        data,
+        samples,
+        _sizes(k, "--k"),
+        temperature=temperature,
+        tokens=tokens,
+        problems=problems,
+        seconds=seconds,
+        memory=memory << 20,
+        jobs=jobs,
+        device=device,
+        seed=seed,
+        notify=watch,
+    )
+    shown = {key: value for key, value in result.items() if key.startswith("pass@")}
+    text = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
+    print(json.dumps({"event": "humaneval", **shown}) if as_json else f"{text} ({result['problems']} problems)")
+
+
 theory_app = typer.Typer(help="Run the paper's theory: every claim with its number.", add_completion=False)
 app.add_typer(theory_app, name="theory")
 
@@ -442,13 +491,11 @@ def _settings(pairs: list[str] | None) -> dict[str, Any]:
     return settings
 
 
-def _sizes(text: str | None) -> list[int]:
+def _sizes(text: str | None, option: str = "--batch-sizes") -> list[int]:
     try:
         return [int(part) for part in text.split(",")] if text else []
     except ValueError:
-        raise UsageError(
-            f"--batch-sizes {text}: write whole numbers with commas between, for example 32,64,128"
-        ) from None
+        raise UsageError(f"{option} {text}: write whole numbers with commas between, for example 1,10,100") from None
 
 
 def _new_folder() -> Path:

@@ -1,0 +1,145 @@
+"""Transformer-XL (arXiv:1901.02860) on WikiText-103, by x-transformers.
+
+At paper scale the base model of its authors' script: 16 layers of width 410, 10 heads of 41, feed-forward 2,100,
+dropout 0.1, 150 words with a memory of 150, batch 60, clipping at 0.25; the test split is read 64 words at a time with
+a memory of 640. What differs in x-transformers: distances enter as learnt biases (T5's) rather than as sines with two
+learnt vectors, and there is no adaptive softmax. The output layer is the tied embedding of all 267,735 words. The
+adaptive one of the base model has no fewer parameters, since it keeps the width for rare words, but here every step has
+9,000 × 267,735 logits: 10 GB in fp32, and as much again for their gradient.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from adan_bench.registry import workload
+from adan_bench.spec import Context, Task
+from adan_bench.words import (
+    PENN_TREEBANK,
+    Stream,
+    documentation,
+    encode,
+    penn_treebank,
+    perplexity,
+    vocabulary,
+    wikitext,
+)
+
+WIKITEXT = tuple(f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test"))
+SHAKESPEARE = "tinyshakespeare/input.txt"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The model, the words and the memory of a training step, and those of a test step."""
+
+    layers: int
+    width: int
+    heads: int
+    inner: int
+    dropout: float
+    length: int
+    memory: int
+    test_length: int
+    test_memory: int
+
+
+SIZES = {
+    "smoke": Sizes(2, 48, 4, 96, 0.0, 32, 32, 32, 64),
+    "small": Sizes(6, 256, 8, 1024, 0.2, 70, 70, 64, 140),
+    "paper": Sizes(16, 410, 10, 2100, 0.1, 150, 150, 64, 640),
+}
+
+
+class TransformerXL(nn.Module):
+    """x-transformers' decoder: (words × columns, memories) to logits and the memories that follow."""
+
+    def __init__(self, words: int, sizes: Sizes) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # importing it calls torch.jit.script
+            from x_transformers import Decoder, TransformerWrapper
+
+        decoder = Decoder(
+            dim=sizes.width,
+            depth=sizes.layers,
+            heads=sizes.heads,
+            attn_dim_head=sizes.width // sizes.heads,
+            ff_mult=sizes.inner / sizes.width,
+            ff_dropout=sizes.dropout,
+            pre_norm=False,
+            rel_pos_bias=True,
+            rel_pos_max_distance=sizes.test_memory + sizes.test_length,
+        )
+        self.decoder = TransformerWrapper(
+            num_tokens=words,
+            max_seq_len=max(sizes.length, sizes.test_length),
+            max_mem_len=sizes.test_memory,
+            emb_dropout=sizes.dropout,
+            tie_embedding=True,
+            attn_layers=decoder,
+        )
+        self.memory = sizes.memory
+
+    def forward(self, words: Tensor, memories: list[Tensor] | None) -> tuple[Tensor, list[Tensor]]:
+        logits, memories = self.decoder(words.t(), mems=memories, return_mems=True)
+        if self.training:
+            memories = [memory[:, -self.memory :] for memory in memories]
+        return logits.transpose(0, 1), memories
+
+
+@workload(
+    "transformer-xl",
+    metric="perplexity",
+    higher_is_better=False,
+    target=30,
+    steps=120,
+    eval_every=40,
+    batch_size=16,
+    scales={
+        "small": {"target": 250, "steps": 4000, "batch_size": 20, "needs": PENN_TREEBANK},
+        "paper": {"target": 24.2, "steps": 200_000, "eval_every": 4000, "batch_size": 60, "needs": WIKITEXT},
+    },
+)
+def transformer_xl(context: Context) -> Task:
+    """Transformer-XL with memory between batches, on WikiText-103, Penn Treebank, or characters; test perplexity."""
+    sizes = SIZES[context.scale]
+    if context.scale == "smoke":
+        (train, valid, test), known, note = _characters(context)
+    elif context.scale == "small":
+        (train, valid, test), known = penn_treebank(context)
+        note = "Penn Treebank, words"
+    else:
+        (train, valid, test), known = wikitext(context)
+        note = "WikiText-103, words"
+    stream = Stream(train, context.batch_size, sizes.length)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        words, following, memories = batch
+        logits, stream.carry = model(words, memories)
+        return F.cross_entropy(logits.float().flatten(0, 1), following.flatten())
+
+    def evaluate(model: nn.Module) -> Mapping[str, float]:
+        return {
+            "perplexity": perplexity(model, test, 10, sizes.test_length, context.device),
+            "valid_perplexity": perplexity(model, valid, 10, sizes.test_length, context.device),
+        }
+
+    note += f": {len(train):,} to train, {len(valid):,} and {len(test):,} held out, {known:,} different"
+    return Task(TransformerXL(known, sizes), stream, loss, evaluate, note, max_grad_norm=0.25)
+
+
+def _characters(context: Context) -> tuple[list[Tensor], int, str]:
+    if context.has(SHAKESPEARE):
+        text, note = context.path(SHAKESPEARE).read_text(encoding="utf-8"), "tiny Shakespeare, characters"
+    else:
+        text, note = "\n".join(documentation()), "documentation strings of the standard library, characters"
+    numbers = vocabulary(text, size=128)
+    splits = text[:-10_000], text[-10_000:-5_000], text[-5_000:]
+    return [encode(part, numbers) for part in splits], len(numbers), note

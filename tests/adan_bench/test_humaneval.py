@@ -1,0 +1,126 @@
+"""Answers to HumanEval: what counts as right, what is stopped, and how pass@k is estimated."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from language_runs import settings
+
+from adan_bench import cli
+from adan_bench.humaneval import FILE, assemble, estimate, pass_at_k, passes, read_problems
+from adan_bench.spec import UsageError
+from adan_bench.store import RunStore
+from adan_bench.train import run
+
+PROBLEM = {
+    "task_id": "Test/0",
+    "prompt": 'def double(x):\n    """Twice x."""\n',
+    "entry_point": "double",
+    "test": "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(-1) == -2\n",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "humaneval").mkdir()
+    with gzip.open(folder / FILE, "wt") as file:
+        file.write(json.dumps(PROBLEM) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("completion", "right"),
+    [
+        ("    return 2 * x\n", True),
+        ("    return x + x\n\ndef other(:\n", True),  # what follows the function is cut off
+        ("    return x * x\n", False),
+        ("    return 2 *\n", False),
+        ("    import sys; sys.exit(0)\n", False),
+        ("    import os; os._exit(0)\n", False),
+        ("    print('x' * 10**6); return 2 * x\n", True),
+    ],
+)
+def test_what_counts_as_right(completion: str, right: bool) -> None:
+    assert passes(assemble(PROBLEM, completion)) is right
+
+
+@pytest.mark.parametrize(
+    "completion", ["    while True: pass\n", "    import time; time.sleep(60)\n", "    input(); return 2 * x\n"]
+)
+def test_an_endless_answer_is_stopped(completion: str) -> None:
+    started = time.monotonic()
+    assert not passes(assemble(PROBLEM, completion), seconds=1.0)
+    assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("size", ["bytearray(10**9)", "[bytearray(10**6) for _ in range(1000)]"])
+def test_memory_is_limited(size: str) -> None:
+    program = assemble(PROBLEM, f"    y = {size}; return 2 * x\n")
+    assert not passes(program, memory=200 << 20)
+    assert passes(program.replace("10**9", "10").replace("10**6", "10"), memory=200 << 20)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "import socket; socket.socket()",
+        "import subprocess; subprocess.run(['true'])",
+        "import os; os.fork()",
+        "import os; os.system('true')",
+        "open('OUTSIDE', 'w')",
+        "import os; os.remove('OUTSIDE')",
+        "import shutil; shutil.rmtree('OUTSIDE')",
+    ],
+)
+def test_what_an_answer_does_not_need_is_refused(act: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    assert not passes(act.replace("OUTSIDE", str(kept)) + "\n")
+    assert kept.read_text() == "mine"
+    assert passes("open('inside', 'w').write('x')\n")
+
+
+def test_estimate_is_the_share_of_lucky_draws() -> None:
+    answers = [True, True, False, False, False]
+    for k in (1, 2, 4):
+        draws = list(combinations(answers, k))
+        assert estimate(5, 2, k) == pytest.approx(sum(any(draw) for draw in draws) / len(draws))
+    assert estimate(5, 0, 3) == 0.0
+    assert estimate(5, 5, 1) == 1.0
+
+
+def test_a_tiny_model_solves_nothing(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    run(settings("gpt2-code", steps=1, keep_weights=True), RunStore(folder))
+    seen = []
+    result = pass_at_k(folder, data, samples=3, ks=(1, 3), tokens=8, notify=lambda *event: seen.append(event))
+    assert (result["pass@1"], result["pass@3"], result["problems"]) == (0.0, 0.0, 1)
+    assert seen == [("Test/0", 0, 3)]
+    assert json.loads((folder / "humaneval.json").read_text())["samples"] == 3
+    with pytest.raises(UsageError, match=r"k=1,10: pass@k needs 1 ≤ k ≤ the 3 samples"):
+        pass_at_k(folder, data, samples=3)
+    with pytest.raises(UsageError, match=r"no data folder"):
+        pass_at_k(folder, None)
+    with pytest.raises(UsageError, match=r"no run there"):
+        pass_at_k(tmp_path, data)
+    arguments = ["humaneval", str(folder), "--data", str(data), "--samples", "1", "--k", "1", "--tokens", "4"]
+    with pytest.raises(UsageError, match="add --yes-run-generated-code"):
+        cli.app(arguments, standalone_mode=False)
+    cli.app([*arguments, "--yes-run-generated-code"], standalone_mode=False)
+    assert "pass@1 0.0000 (1 problems)" in capsys.readouterr().out
+
+
+def test_damaged_problems_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "HumanEval.jsonl.gz"
+    file.write_bytes(b"no gzip")
+    with pytest.raises(UsageError, match=r"HumanEval.jsonl.gz: not HumanEval's gzipped JSON lines"):
+        list(read_problems(file))
+    file.write_bytes(gzip.compress(b'{"prompt": ""}\n'))
+    with pytest.raises(UsageError, match=r"every line must have task_id, prompt, entry_point, test"):
+        list(read_problems(file))

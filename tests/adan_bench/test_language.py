@@ -1,0 +1,201 @@
+"""Tokenizers, folders of text and code, and the language models that read them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from language_runs import settings, training_losses
+
+from adan_bench.language import PAD, SPECIAL, Corpus, Reader, ahead, name, train_tokenizer
+from adan_bench.registry import get_workload
+from adan_bench.spec import Context, UsageError
+from adan_bench.train import Trainer
+from adan_bench.workloads import bert_pretrain, gpt2_code, moe
+
+TEXTS = [f"def number_{i}(x):\n    return x + {i}  # é{'ü' * (i % 3)}\n" * 5 for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of text files and one of code in The Stack's layout."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "text" / "wiki").mkdir(parents=True)
+    (folder / "code").mkdir()
+    for i in range(6):
+        (folder / "text" / "wiki" / f"{i}.txt").write_text("".join(TEXTS[10 * i : 10 * i + 10]))
+    rows = [{"hexsha": str(i), "content": text, "lang": "Python"} for i, text in enumerate(TEXTS)]
+    parquet.write_table(pa.Table.from_pylist(rows), folder / "code" / "train-00000.parquet", row_group_size=20)
+    return folder
+
+
+def reader(corpus: Corpus, once: bool = False, **options: Any) -> Reader:
+    tokenizer = train_tokenizer(TEXTS, 300)
+    return Reader(
+        corpus, tokenizer, **{"length": 30, "batch_size": 4, "seed": 0, "once": once, "held_out": 8, **options}
+    )
+
+
+def test_tokenizer_is_the_same_in_every_process() -> None:
+    """Fine-tuning derives it anew from the text of the pre-training."""
+    texts = [f"number {i} of {i * i} words, {chr(97 + i % 26) * (i % 7)}" for i in range(500)]
+    code = f"from adan_bench.language import name, train_tokenizer\nprint(name(train_tokenizer({texts!r}, 600)))"
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    there = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    assert there.strip() == name(train_tokenizer(texts, 600))
+    tokenizer = train_tokenizer(TEXTS, 300)
+    assert [tokenizer.token_to_id(token) for token in SPECIAL] == [0, 1, 2, 3]
+    assert tokenizer.decode(tokenizer.encode(TEXTS[7]).ids) == TEXTS[7]
+
+
+def test_corpus_reads_across_files(data: Path) -> None:
+    corpus = Corpus(data / "text")
+    whole = "".join(TEXTS)
+    assert corpus.size == len(whole.encode())
+    assert "".join(corpus.read(0, corpus.size)) == whole
+    first = corpus.ends[0]
+    before, after = corpus.read(first - 10, first + 10)
+    assert before + after == whole.encode()[first - 10 : first + 10].decode()
+
+
+def test_rows_come_once_each(data: Path) -> None:
+    """All positions of an epoch together read every row, in another order than that of the files."""
+    source = reader(Corpus(data / "text"), once=True, batch_size=1)
+    in_order = [source._tokens([row])[0].tolist() for row in range(source.rows)]
+    seen = [source(position)[0].tolist() for position in range(source.per_epoch)]
+    assert sorted(seen) == sorted(in_order)
+    assert seen != in_order
+    with pytest.raises(UsageError, match=rf"seen once after {source.per_epoch} batches of 1; take fewer --steps"):
+        source(source.per_epoch)
+    held_out = source.held_out().tolist()
+    assert len(held_out) == source.last
+    assert not [row for row in held_out if row in seen]
+    again = reader(Corpus(data / "text"), batch_size=1)
+    assert again(again.per_epoch + 3).shape == (1, 30)
+
+
+def test_batches_depend_on_the_position_alone(data: Path) -> None:
+    source = reader(Corpus(data / "text"))
+    thread = ahead(source)
+    for position in (0, 1, 2, 7, 1, 0):
+        assert torch.equal(thread(position), source(position))
+    other = reader(Corpus(data / "text"), seed=1)
+    assert not torch.equal(other(0), source(0))
+
+
+def test_code_in_the_stacks_layout(data: Path) -> None:
+    corpus = Corpus(data / "code")
+    assert [part.group for part in corpus.parts] == [0, 1, 2]
+    text = "\n\n".join(corpus.read(0, corpus.size))
+    assert [line for line in text.splitlines() if line] == [line for t in TEXTS for line in t.splitlines()]
+    source = reader(corpus)
+    rows = torch.cat([source(0), source(1)])
+    assert len({tuple(row) for row in rows.tolist()}) == 8
+    assert (rows != PAD).float().mean() > 0.9
+
+
+def test_bad_folders_are_named(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    with pytest.raises(UsageError, match=r"no text in .txt, .py, .parquet files; it holds: nothing"):
+        Corpus(tmp_path)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 nothing of the kind")
+    with pytest.raises(UsageError, match=r"a.parquet: no parquet file"):
+        Corpus(tmp_path)
+    parquet.write_table(pa.table({"code": ["x"]}), tmp_path / "a.parquet")
+    with pytest.raises(UsageError, match=r"a.parquet: no column content or text; it has: code"):
+        Corpus(tmp_path)
+    (tmp_path / "a.parquet").unlink()
+    (tmp_path / "a.txt").write_text("few words")
+    with pytest.raises(UsageError, match=r"9 bytes are too few for 4 rows of 30 tokens"):
+        reader(Corpus(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"tokenizer.json: no tokenizer"):
+        Corpus(tmp_path).tokenizer(300)
+
+
+def test_own_tokenizer_is_taken(data: Path, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    (tmp_path / "a.txt").write_text("".join(TEXTS))
+    mine = train_tokenizer(TEXTS[:3], 280)
+    mine.save(str(tmp_path / "tokenizer.json"))
+    assert Corpus(tmp_path).tokenizer(300).to_str() == mine.to_str()
+    Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UsageError, match=r"its first tokens must be <s> <pad> </s> <mask>"):
+        Corpus(tmp_path).tokenizer(300)
+
+
+SMALL = {
+    "gpt2-code": (gpt2_code, (1, 16, 2, 24, 300, 0.0)),
+    "moe": (moe, (1, 16, 2, 1, 16, 24, 300)),
+    "bert-pretrain": (bert_pretrain, (1, 16, 2, 24, 300, 0.0)),
+}
+
+
+@pytest.mark.parametrize("workload", SMALL)
+def test_paper_scale_streams_a_folder(workload: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader as it is, a model that fits here."""
+    module, sizes = SMALL[workload]
+    monkeypatch.setitem(module.SIZES, "paper", sizes)
+    trainer = Trainer(settings(workload, scale="paper", data=data, batch_size=8, steps=4))
+    before = trainer.evaluate()["loss"]
+    for _ in range(3):
+        trainer.update()
+    assert trainer.evaluate()["loss"] < before
+    assert "bytes" in trainer.task.note
+    with pytest.raises(UsageError, match=f"{workload} needs (text|code)"):
+        settings(workload, scale="paper", data=data / "text")
+
+
+def test_sizes_of_the_paper() -> None:
+    import transformers
+
+    library: Any = transformers
+    with torch.device("meta"):
+        mixtral = library.MixtralForCausalLM(moe.config("paper", 32_000))
+        bert = library.BertForMaskedLM(bert_pretrain.config("paper", 50_000))
+        gpt2 = library.GPT2LMHeadModel(gpt2_code.config("paper", 49_152))
+    size = {m: sum(p.numel() for p in m.parameters()) for m in (mixtral, bert, gpt2)}
+    assert size[mixtral] == pytest.approx(521e6, rel=0.01)
+    assert size[bert] == pytest.approx(125e6, rel=0.02)  # BERT-base with Fairseq's vocabulary
+    assert size[gpt2] == pytest.approx(355e6, rel=0.01)
+
+
+def test_masking() -> None:
+    words = torch.randint(4, 1000, (200, 100), generator=torch.Generator().manual_seed(1))
+    words[:, :2] = torch.tensor([0, 1])
+    shown, answers = bert_pretrain.masked(words, 1000, torch.Generator().manual_seed(0))
+    chosen = answers != bert_pretrain.IGNORED
+    assert not chosen[:, :2].any()
+    assert torch.equal(shown[~chosen], words[~chosen])
+    assert torch.equal(answers[chosen], words[chosen])
+    assert chosen[:, 2:].float().mean() == pytest.approx(0.15, abs=0.01)
+    assert (shown == 3)[chosen].float().mean() == pytest.approx(0.8, abs=0.02)
+    assert (shown == words)[chosen].float().mean() == pytest.approx(0.1, abs=0.02)
+
+
+def test_experts_are_balanced_while_training_only() -> None:
+    task = get_workload("moe").build(Context(0, 4))
+    rows = task.batches(0)
+    out = task.model(rows[:, :-1])
+    plain = F.cross_entropy(out.logits.flatten(0, 1), rows[:, 1:].flatten())
+    assert out.aux_loss > 1
+    torch.testing.assert_close(task.loss(task.model, rows), plain + moe.BALANCE * out.aux_loss)
+
+
+@pytest.mark.parametrize("optimizer", ["adan", "adamw"])
+@pytest.mark.parametrize("workload", SMALL)
+def test_learns(workload: str, optimizer: str, tmp_path: Path) -> None:
+    losses = training_losses(workload, optimizer, tmp_path / "run")
+    assert losses[-1] < losses[0] - 0.4
