@@ -166,7 +166,15 @@ def record_failure(job: Job, error: str, absent: bool = False) -> Mapping[str, A
 
     absent: what it needs is not there (a package, a file), which is no fault of the run.
     """
-    result = {"status": "failed", "error": error, "absent": absent, "step": 0, "seconds": 0.0, "final": {}, "best": None}
+    result = {
+        "status": "failed",
+        "error": error,
+        "absent": absent,
+        "step": 0,
+        "seconds": 0.0,
+        "final": {},
+        "best": None,
+    }
     if not RunStore(job.path).exists:
         job.path.mkdir(parents=True, exist_ok=True)
         facts = {"metric": "", "higher_is_better": True, "target": 0.0, "name": job.config.workload, "summary": ""}

@@ -135,7 +135,7 @@ def build(
 ) -> Optimizer:
     """The optimizer itself. Settings may come from JSON: lists become tuples, {"radius": R} an `adan.Restart`."""
     check_settings(spec, settings)
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    values: Settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     if isinstance(values.get("restart"), dict):
         values["restart"] = Restart(**values["restart"])
     if spec.base is not None:

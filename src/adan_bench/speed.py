@@ -145,7 +145,10 @@ def check(models: Sequence[str], names: Sequence[str], parallel: str | None) -> 
 
 
 def measure(
-    models: Sequence[str], names: Sequence[str], how: Measure, tell: Callable[[Mapping[str, Any]], None] = lambda case: None
+    models: Sequence[str],
+    names: Sequence[str],
+    how: Measure,
+    tell: Callable[[Mapping[str, Any]], None] = lambda case: None,
 ) -> dict[str, Any]:
     """Every model with every optimizer, and the environment; a case that cannot be measured says why."""
     check(models, names, how.parallel)
@@ -216,7 +219,9 @@ def _train(
 
     times = _timed(step, how.warmup, how.steps, device)
     alone = _timed(optimizer.step, 1, how.steps, device)  # on the last gradients, which step() leaves in place
-    tensors = [value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)]
+    tensors = [
+        value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)
+    ]
     local = [value.to_local() if hasattr(value, "to_local") else value for value in tensors]
     return times, alone, size, sum(value.numel() * value.element_size() for value in local)
 

@@ -123,7 +123,9 @@ class Table:
 
     def cells(self) -> list[tuple[Row, Column, str]]:
         """Every cell that the paper has, or that we add: (row, column, figure as printed)."""
-        pairs = [(row, column, value) for row in self.rows for column, value in zip(self.columns, row.values, strict=True)]
+        pairs = [
+            (row, column, value) for row in self.rows for column, value in zip(self.columns, row.values, strict=True)
+        ]
         return [(row, column, value) for row, column, value in pairs if value is not None]
 
     def planned(self, scale: str) -> list[tuple[Row, Column, str]]:
