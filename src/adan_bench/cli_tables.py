@@ -113,6 +113,7 @@ def speed(
 ) -> None:
     """Time whole steps and updates alone, and count peak memory, of the paper's models."""
     from adan_bench import speed as measuring
+    from adan_bench.conclusions import number
     from adan_bench.parallel import launched
     from adan_bench.store import write_json
     from adan_bench.study import check_device
@@ -135,29 +136,12 @@ def speed(
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, record)
-    head = (
-        "model",
-        "optimizer",
-        "parameters",
-        "ms a step",
-        "ms an update",
-        "state MB",
-        "peak GB",
-        "reserved GB",
-        "tokens/s",
-    )
-    grid = Grid(*head, title=f"{how.steps} steps, medians; {device}, {scale}", title_justify="left")
+    keys = ("step_ms", "optimizer_ms", "state_bytes", "peak_gb", "tokens_per_second")
+    head = ("model", "optimizer", "ms a step", "ms an update", "state bytes", "peak GB", "tokens/s")
+    grid = Grid(*head, title=f"medians of {steps} steps; {device}, {scale}", title_justify="left")
     for case in record["cases"]:
-        if "error" in case:
-            grid.add_row(case["model"], case["optimizer"], case["error"])
-            continue
-        values = [
-            case[key]
-            for key in ("step_ms", "optimizer_ms", "state_bytes", "peak_gb", "reserved_gb", "tokens_per_second")
-        ]
-        values[2] /= 1e6
-        shown = ["–" if value is None else f"{value:,.1f}" for value in values]
-        grid.add_row(case["model"], case["optimizer"], f"{case['parameters']:,}", *shown)
+        shown = [case["error"]] if "error" in case else [number(case[key]) for key in keys]
+        grid.add_row(case["model"], case["optimizer"], *shown)
     console.print(grid)
 
 

@@ -120,8 +120,9 @@ class Reproduction:
             if cell.status == DONE:
                 self._collect(cell)
         self._speed()  # after the runs: nothing else may share the machine
-        summary = self._summary(time.monotonic() - started)
-        write_json(self.out / "tables.json", finite(summary))
+        file = self.out / "tables.json"
+        write_json(file, finite(self._summary(time.monotonic() - started)))
+        summary: dict[str, Any] = json.loads(file.read_text())
         return summary
 
     def _of(self, kind: str) -> list[Cell]:

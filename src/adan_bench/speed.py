@@ -252,6 +252,7 @@ def _timed(call: Callable[[], Any], warmup: int, steps: int, device: torch.devic
 
 def launch(models: Sequence[str], names: Sequence[str], how: Measure, ranks: int, file: Path) -> None:
     """Measure among ranks that torchrun starts; the record is written to a file."""
+    check(models, names, how.parallel)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += ["-m", "adan_bench.cli", "speed", *models, "--optimizers", ",".join(names), "--out", str(file)]
     command += ["--parallel", how.parallel or "ddp", "--scale", how.scale, "--device", how.device]
