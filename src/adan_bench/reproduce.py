@@ -28,7 +28,7 @@ from adan_bench.tables import Column, Row, Table
 from adan_bench.theory.ablation import configure_row, pilot_radius, training_loss
 from adan_bench.theory.components import ROWS
 
-FLOOR = 1 / 3  # at smaller scales no run is shorter than this share of its workload's budget
+FLOOR = 1 / 3  # at smaller scales the longest run of a table has its workload's budget, the others no less than this
 LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
 SPEED_STEPS = {"smoke": 5, "small": 20, "paper": 200}
 
@@ -145,12 +145,12 @@ class Reproduction:
         cell.seeds = self.seeds or cell.table.runs[self.options.scale].seeds
         assert cell.column.workload is not None
         workload = get_workload(cell.column.workload, self.options.scale)
-        share = _ratio(cell.column.budget) * _ratio(cell.row.budget)
+        share, before_share = self._shares(cell)
         config = self._config(cell, workload, share, cell.row.always)
         before = None
         if workload.after is not None:
             earlier = get_workload(workload.after, self.options.scale)
-            before = self._config(cell, earlier, _ratio(cell.column.before), cell.row.before)
+            before = self._config(cell, earlier, before_share, cell.row.before)
         if cell.row.restart:
             config = self._restarting(config)
         for seed in range(cell.seeds):
@@ -159,6 +159,15 @@ class Reproduction:
             path = self._add(self.second if init else self.first, replace(config, seed=seed, init=start))
             cell.paths.append(path)
         cell.facts = _facts(config, before)
+
+    def _shares(self, cell: Cell) -> tuple[float, float]:
+        """The shares of the workload's budget, and of that of the one before it, that a cell's run has."""
+        same = [c for c in self._of("train") if c.table is cell.table and c.column.workload == cell.column.workload]
+        budgets = [_ratio(c.column.budget) * _ratio(c.row.budget) for c in (cell, *same)]
+        before = [_ratio(c.column.before) for c in (cell, *same)]
+        if self.options.scale == SCALES[-1]:
+            return budgets[0], before[0]
+        return max(FLOOR, budgets[0] / max(budgets)), max(FLOOR, before[0] / max(before))
 
     def _config(self, cell: Cell, workload: Workload, share: float, always: Settings) -> RunConfig:
         table, row, column = cell.table, cell.row, cell.column
@@ -169,7 +178,6 @@ class Reproduction:
             batch_size = next(size for size in sizes if size)
         else:
             batch_size = max(1, round(workload.batch_size * column.batch_factor))
-            share = max(share, FLOOR)
         growth = batch_size / workload.batch_size
         warmups = [_ratio(s.warmup) for s in stated if s.warmup is not None]
         options = replace(

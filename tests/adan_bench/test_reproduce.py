@@ -12,7 +12,7 @@ import pytest
 
 from adan_bench import cli_tables, reproduction_report, tables
 from adan_bench.registry import load_script
-from adan_bench.reproduce import FLOOR, Reproduction, failures
+from adan_bench.reproduce import Reproduction, failures
 from adan_bench.spec import UsageError
 from adan_bench.store import read_run
 from adan_bench.study import Options
@@ -195,7 +195,7 @@ def test_weights_are_handed_on(ran: Ran) -> None:
     assert read_run(second).config.init == str(first)
     tuned = cell(summary, "Adan", "tuned")
     assert tuned["data"] == "regression from weights"
-    assert (tuned["before"]["workload"], tuned["before"]["steps"]) == ("earlier", 30)
+    assert (tuned["before"]["workload"], tuned["before"]["steps"]) == ("earlier", 60)
 
 
 def test_report(ran: Ran) -> None:
@@ -237,7 +237,8 @@ def test_paper_scale_takes_what_the_paper_states(study: Callable[..., Reproducti
         {"optimizer": "adan", "column": "whole", "settings": {"lr": 0.25}, "source": "there", "warmup": [20, 100]},
         {"optimizer": "adan", "workload": "earlier", "settings": {"lr": 0.125}, "source": "before"},
     ]
-    columns = [{"head": "whole", "workload": "plain"}, {"head": "tuned", "workload": "later", "budget": [1, 6]}]
+    later = {"head": "tuned", "workload": "later", "budget": [1, 6], "before": [1, 2]}
+    columns = [{"head": "whole", "workload": "plain"}, later]
     found = study(made_up(columns, [ADAN, ADAMW], settings=settings), scale="paper")
     found.plan()
     by = {(c.workload, c.optimizer): c for c in configs(found) if c.seed == 0}
@@ -247,7 +248,7 @@ def test_paper_scale_takes_what_the_paper_states(study: Callable[..., Reproducti
     assert (plain.batch_size, plain.steps, plain.warmup) == (32, 1200, 0.2)  # half the batch, twice the steps
     assert plain.origin == "here; there"
     assert by["earlier", "adan"].settings["lr"] == 0.125
-    assert by["later", "adan"].steps == 200
+    assert (by["earlier", "adan"].steps, by["later", "adan"].steps) == (600, 200)
     assert by["plain", "adamw"].origin == "not stated in the paper: untuned defaults"
     assert (by["plain", "adamw"].batch_size, by["plain", "adamw"].warmup) == (64, 0.05)
 
@@ -265,12 +266,12 @@ def test_batch_sizes_follow_the_square_root_rule(study: Callable[..., Reproducti
         assert f"lr × √({4 * batch}/{batch})" in large.origin
 
 
-def test_short_budgets_are_raised_at_smaller_scales(study: Callable[..., Reproduction]) -> None:
-    column = {"head": "whole", "workload": "plain", "budget": [3, 100]}
-    for scale, steps in (("smoke", 60 * FLOOR), ("paper", 600 * 0.03)):
-        found = study(made_up([column], [ADAN]), scale=scale)
+def test_the_longest_run_has_the_budget_at_smaller_scales(study: Callable[..., Reproduction]) -> None:
+    columns = [{"head": str(n), "workload": "plain", "budget": [n, 10]} for n in (3, 50, 100)]
+    for scale, steps in (("smoke", [20, 30, 60]), ("paper", [180, 3000, 6000])):
+        found = study(made_up(columns, [ADAN]), scale=scale)
         found.plan()
-        assert configs(found)[0].steps == steps
+        assert [c.steps for c in configs(found) if c.seed == 0] == steps
 
 
 def test_restarts_and_components(ran: Ran) -> None:

@@ -102,5 +102,5 @@ def test_what_cannot_be_measured_is_named() -> None:
 def test_a_rank_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.CompletedProcess([], 1, "", "Traceback\nadan-bench: rank 1: another rank is gone\nmore")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
-    with pytest.raises(RuntimeError, match="^adan-bench: rank 1: another rank is gone$"):
+    with pytest.raises(RuntimeError, match=r"^adan-bench: rank 1: another rank is gone$"):
         speed.launch(["GPT-2-1B"], ["adan"], speed.Measure(parallel="ddp"), 2, tmp_path / "a.json")
