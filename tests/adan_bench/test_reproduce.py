@@ -247,8 +247,9 @@ def test_paper_scale_takes_what_the_paper_states(study: Callable[..., Reproducti
     assert (plain.settings["lr"], plain.settings["betas"]) == (0.25, [0.9, 0.8, 0.7])
     assert (plain.batch_size, plain.steps, plain.warmup) == (32, 1200, 0.2)  # half the batch, twice the steps
     assert plain.origin == "here; there"
-    assert by["earlier", "adan"].settings["lr"] == 0.125
-    assert (by["earlier", "adan"].steps, by["later", "adan"].steps) == (600, 200)
+    earlier = by["earlier", "adan"]
+    assert (earlier.settings["lr"], earlier.origin, earlier.batch_size) == (0.125, "before", 64)
+    assert (earlier.steps, by["later", "adan"].steps) == (300, 200)
     assert by["plain", "adamw"].origin == "not stated in the paper: untuned defaults"
     assert (by["plain", "adamw"].batch_size, by["plain", "adamw"].warmup) == (64, 0.05)
 

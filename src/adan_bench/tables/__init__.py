@@ -141,7 +141,9 @@ class Table:
         ]
 
     def stated(self, optimizer: str, workload: str | None, column: str) -> list[Stated]:
-        return [stated for stated in self.settings if stated.holds(optimizer, workload, column)]
+        """What is stated for a run; what is stated for its workload by name replaces the rest."""
+        found = [stated for stated in self.settings if stated.holds(optimizer, workload, column)]
+        return [stated for stated in found if stated.workload] or found
 
     def higher(self, column: Column) -> bool:
         return self.higher_is_better if column.higher_is_better is None else column.higher_is_better
