@@ -246,17 +246,20 @@ class Reproduction:
         cell.facts["data"] = first.environment.get("data", "")
         cell.facts["parameters"] = first.environment.get("parameters")
         cell.facts["seconds"] = sum((r.result or {}).get("seconds", 0.0) for r in records)
+        lost = []
         for record in records:
-            if record.status == "finished":
-                value = _value(record, cell.column.metric)
-                if value is None:
-                    cell.fail(FAILED, f"{record.config.workload} reports no {cell.column.metric}")
-                else:
-                    cell.values.append(value)
-            elif record.status != "diverged":
-                result = record.result or {}
+            result = record.result or {}
+            if record.status not in ("finished", "diverged"):
                 cell.fail(ABSENT if result.get("absent") else FAILED, str(result.get("error", record.status)))
-        lost = [str(r.config.seed) for r in records if r.status == "diverged"]
+                continue
+            metric = cell.column.metric or record.workload["metric"]
+            value = _value(record, metric) if record.status == "finished" else None
+            if value is not None:
+                cell.values.append(value)
+            elif record.status == "finished" and metric not in result["final"]:
+                cell.fail(FAILED, f"{record.config.workload} reports no {metric}")
+            else:
+                lost.append(str(record.config.seed))
         if lost and cell.status == DONE:
             cell.fail(DONE if cell.values else DIVERGED, f"the loss became infinite with seed {', '.join(lost)}")
 
@@ -337,9 +340,7 @@ def failures(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _value(record: RunRecord, metric: str | None) -> float | None:
-    if metric is None:
-        return record.final
+def _value(record: RunRecord, metric: str) -> float | None:
     if metric == LOSS:
         return training_loss(record)
     assert record.result is not None

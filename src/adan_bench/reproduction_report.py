@@ -14,7 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from adan_bench.conclusions import number, spread
+from adan_bench.conclusions import spread
 from adan_bench.stats import MIN_SEEDS, interval
 from adan_bench.store import write_bytes
 from adan_bench.study import UNTUNED
@@ -110,12 +110,13 @@ def _conclude(table: Table, cells: Sequence[Mapping[str, Any]]) -> str:
             same, other = same + (sign > 0), other + (sign < 0)
     done = [cell for cell in cells if cell["values"]]
     text = f"{len(done)} of {len(cells)} cells of this scale have a result."
-    if same or other:
-        text += f" Of {same + other} pairs of rows that differ in both, {same} stand in the paper's order."
+    tiny = bool(done) and done[0].get("tiny", False)
+    if (same or other) and not tiny:
+        text += f" Pairs of rows that differ in both: {same + other}; in the paper's order: {same}."
     seeds = min((len(cell["values"]) for cell in done), default=0)
     if done and seeds < MIN_SEEDS and table.kind == "train":
         text += f" With {seeds} {'seed' if seeds == 1 else 'seeds'} an order is no evidence of a difference."
-    if done and done[0].get("tiny"):
+    if tiny:
         text += " These are tiny versions: their times say nothing about the published sizes."
     return text + _variances(table, cells)
 
@@ -125,7 +126,7 @@ def _variances(table: Table, cells: Sequence[Mapping[str, Any]]) -> str:
     for optimizer, printed in table.variances.items():
         means = [interval(c["values"]).mean for c in cells if c["optimizer"] == optimizer and c["values"]]
         if len(means) > 1:
-            ours = number(statistics.pvariance(means), 3)
+            ours = f"{statistics.pvariance(means):.2e}"
             text += f" Variance over the {len(means)} settings of {optimizer}: {ours}; paper: {printed}."
     return text
 

@@ -207,7 +207,7 @@ def test_report(ran: Ran) -> None:
     assert lines["whole", "Adan"] == ["79.8*", f"{value:.2f} (n=1)", "1/2", lines["whole", "Adan"][3]]
     assert lines["whole", "quoted"][1] == "not run at this scale"
     assert lines["lacking", "Adan"][1].startswith("absent (")
-    assert "cells of this scale have a result" in first.conclusion
+    assert "cells of this scale have a result. Pairs of rows that differ in both: 1;" in first.conclusion
     assert "With 1 seed an order is no evidence" in first.conclusion
     assert "Nobody tuned these settings for this scale: the comparison is not even." in first.how
     assert any("regression; 5 parameters" in line for line in first.how)
@@ -217,6 +217,38 @@ def test_report(ran: Ran) -> None:
         assert "79.8*" in content
         assert "said by others" in content
         assert "Scale smoke" in content
+
+
+def test_what_the_report_concludes() -> None:
+    """Orders are counted pair by pair, never across ours and the paper's; a grid has its variance."""
+    rows = [
+        {"head": f"{name} {i}", "optimizer": name, "values": [value]}
+        for name, values in (("adan", ("3.0", "2.0")), ("adamw", ("1.0*",)))
+        for i, value in enumerate(values)
+    ]
+    table = made_up(
+        [{"head": "grid", "workload": "plain"}], rows, higher_is_better=False, percent=False, variances={"adan": "9e-1"}
+    )
+    ours = {"adan 0": [30.0, 31.0, 32.0], "adan 1": [33.0, 35.0, 34.0], "adamw 0": [1.0, 1.5, 2.0]}
+    common = {"column": "grid", "workload": "plain", "status": "done", "why": "", "data": "made up", "seeds": 3}
+    cells = [
+        {**common, "row": head, "optimizer": head.split()[0], "values": values, "origin": origin}
+        for (head, values), origin in zip(
+            ours.items(), ["defaults tuned in 8 trials"] * 2 + ["untuned defaults"], strict=True
+        )
+    ]
+    summary = {"scale": "small", "tables": [{"name": "made-up", "cells": cells}]}
+    (section,) = reproduction_report.sections(summary, {"made-up": table})
+    assert section.conclusion == (
+        "3 of 3 cells of this scale have a result. Pairs of rows that differ in both: 3; in the paper's order: 2. "
+        "Variance over the 2 settings of adan: 2.25e+00; paper: 9e-1."
+    )
+    assert section.lines[0] == ["grid", "adan 0", "3.0", "31.00 ± 2.48 (n=3)", "3/3", "2/3"]
+    assert "Some settings are tuned and others are not: the comparison is not even." in section.how
+    for cell_ in cells:
+        cell_["tiny"] = True
+    (section,) = reproduction_report.sections(summary, {"made-up": table})
+    assert "tiny versions: their times say nothing" in section.conclusion
 
 
 def test_resume(ran: Ran, study: Callable[..., Reproduction], tmp_path: Path) -> None:
