@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from enum import Enum
 from functools import wraps
 from pathlib import Path
@@ -20,9 +19,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from adan_bench import cli_tables
+from adan_bench.cli_shared import EXIT_DIVERGED, EXIT_FAILED, EXIT_USAGE, Json, cores, new_folder
 from adan_bench.spec import UsageError
-
-EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED = 1, 2, 3
 
 app = typer.Typer(
     name="adan-bench",
@@ -31,15 +30,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+cli_tables.register(app)
 
 
 class Kind(str, Enum):
     workloads = "workloads"
     optimizers = "optimizers"
     tables = "tables"
-
-
-Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
         place = {name: chosen.pop(name) for name in ("out", "resume", "as_json")}
         chosen["ranks"] = launched(values.get("parallel"))
         sharers = values.get("jobs", 1) * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        chosen["threads"] = chosen["threads"] or max(1, _cores() // sharers)
+        chosen["threads"] = chosen["threads"] or max(1, cores() // sharers)
         if chosen["script"] is not None:
             names = load_script(str(chosen["script"]))
             if "workloads" in values:
@@ -120,7 +117,7 @@ Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time.")]
 @app.command("list")
 def list_(kind: Annotated[Kind, typer.Argument()] = Kind.workloads, as_json: Json = False) -> None:
     """Show the workloads, the optimizers, or the paper's tables."""
-    rows = {Kind.workloads: _workload_rows, Kind.optimizers: _optimizer_rows, Kind.tables: _table_rows}[kind]()
+    rows = {Kind.workloads: _workload_rows, Kind.optimizers: _optimizer_rows, Kind.tables: cli_tables.rows}[kind]()
     if as_json:
         print(json.dumps(rows))
         return
@@ -167,10 +164,6 @@ def _optimizer_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def _table_rows() -> list[dict[str, Any]]:
-    return []
-
-
 @app.command()
 @_shared
 def run(
@@ -194,7 +187,7 @@ def run(
     options = replace(shared.options, parallel=parallel)
     found = get_workload(workload, options.scale)
     config = configure(found, get_optimizer(optimizer), options, seed=seed, overrides=_settings(set_))
-    path = shared.out or _new_folder() / workload / optimizer / f"seed-{seed}"
+    path = shared.out or new_folder() / workload / optimizer / f"seed-{seed}"
     job = Job(config, path, shared.resume)
     first = parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)
@@ -344,7 +337,7 @@ def theory(
             console.print(grid)
             for table in studies[-1].tables:
                 console.print(_grid(table))
-    page = write(studies, out or _new_folder())
+    page = write(studies, out or new_folder())
     failed = [check.name for study in studies for check in study.checks if not check.passed]
     if as_json:
         print(json.dumps({"event": "report", "path": str(page), "failed": failed}))
@@ -375,7 +368,7 @@ def constants(
 
     if script is not None:
         load_script(str(script))
-    options = Options(steps=steps, device=device, data=data, script=script, threads=_cores())
+    options = Options(steps=steps, device=device, data=data, script=script, threads=cores())
     config = configure(get_workload(workload), get_optimizer(optimizer), options, seed=seed)
     found, seen = measure(config)
     if as_json:
@@ -414,9 +407,9 @@ def components(
 
     if script is not None:
         load_script(str(script))
-    options = Options(steps=steps, device=device, data=data, script=script, threads=_cores())
+    options = Options(steps=steps, device=device, data=data, script=script, threads=cores())
     say = (lambda line: None) if as_json else print
-    results, used, page = ablation.run(workload, seeds, options, out or _new_folder(), radius, say)
+    results, used, page = ablation.run(workload, seeds, options, out or new_folder(), radius, say)
     grid = Table("component", "training loss", "metric", "restarts", "paper's loss (another model)")
     for r in results:
         if as_json:
@@ -448,7 +441,7 @@ def _study(
         workloads,
         names,
         shared.options,
-        out=shared.out or _new_folder(),
+        out=shared.out or new_folder(),
         jobs=jobs,
         resume=shared.resume,
         overrides=_settings(set_),
@@ -496,14 +489,6 @@ def _sizes(text: str | None, option: str = "--batch-sizes") -> list[int]:
         return [int(part) for part in text.split(",")] if text else []
     except ValueError:
         raise UsageError(f"{option} {text}: write whole numbers with commas between, for example 1,10,100") from None
-
-
-def _new_folder() -> Path:
-    return Path("runs") / datetime.now().strftime("%Y-%m-%d-%H%M%S")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def main() -> None:

@@ -161,9 +161,20 @@ class _Worker:
         self.output.close()
 
 
-def record_failure(job: Job, error: str) -> Mapping[str, Any]:
-    """Write down that a run could not be made, even where it died before its record began."""
-    result = {"status": "failed", "error": error, "step": 0, "seconds": 0.0, "final": {}, "best": None}
+def record_failure(job: Job, error: str, absent: bool = False) -> Mapping[str, Any]:
+    """Write down that a run could not be made, even where it died before its record began.
+
+    absent: what it needs is not there (a package, a file), which is no fault of the run.
+    """
+    result = {
+        "status": "failed",
+        "error": error,
+        "absent": absent,
+        "step": 0,
+        "seconds": 0.0,
+        "final": {},
+        "best": None,
+    }
     if not RunStore(job.path).exists:
         job.path.mkdir(parents=True, exist_ok=True)
         facts = {"metric": "", "higher_is_better": True, "target": 0.0, "name": job.config.workload, "summary": ""}

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from adan import Restart
 from adan_bench.spec import OptimizerSpec, Settings, UsageError
 
 BETAS = ({"betas": (0.9, 0.95)}, {"betas": (0.95, 0.99)}, {"betas": (0.8, 0.99)})
@@ -111,11 +112,17 @@ SPECS = {
     )
 }
 
+#: Adan with some of its components, for the paper's ablation; no competitors, so no list shows them.
+COMPONENTS = {
+    name: OptimizerSpec(name, "adan_bench.theory.components:Components", lr=3e-3)
+    for name in ("heavy-ball", "nesterov", "nesterov-proximal", "nesterov-proximal-restart")
+}
+
 
 def get_optimizer(name: str) -> OptimizerSpec:
-    if name not in SPECS:
+    if name not in SPECS and name not in COMPONENTS:
         raise UsageError(f"no optimizer {name!r}; there are: {', '.join(SPECS)}")
-    return SPECS[name]
+    return SPECS.get(name) or COMPONENTS[name]
 
 
 def defaults(spec: OptimizerSpec) -> Settings:
@@ -126,9 +133,11 @@ def defaults(spec: OptimizerSpec) -> Settings:
 def build(
     spec: OptimizerSpec, parameters: Iterable[nn.Parameter] | list[dict[str, Any]], settings: Mapping[str, Any]
 ) -> Optimizer:
-    """The optimizer itself. Lists become tuples: settings may come from JSON."""
+    """The optimizer itself. Settings may come from JSON: lists become tuples, {"radius": R} an `adan.Restart`."""
     check_settings(spec, settings)
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    values: Settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    if isinstance(values.get("restart"), dict):
+        values["restart"] = Restart(**values["restart"])
     if spec.base is not None:
         values["base_optimizer"] = _import(spec.base, spec.name)
     optimizer = _import(spec.target, spec.name)(parameters, **values)

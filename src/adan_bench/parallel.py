@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from adan import states
-from adan_bench.spec import RunConfig, UsageError
+from adan_bench.spec import UsageError
 
 T = TypeVar("T")
 
@@ -163,17 +163,16 @@ def _decoded(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @contextmanager
-def joined(config: RunConfig) -> Iterator[Ranks]:
+def joined(strategy: str | None, device: str) -> Iterator[Ranks]:
     """Meet the other ranks, if the run is to be shared; a rank that is lost meanwhile is a ConnectionError."""
-    if config.parallel is None:
+    if strategy is None:
         yield ALONE
         return
-    device = config.device
     if device != "cpu":
         local, there = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
         if device != "cuda" or local >= there:
             raise UsageError(
-                f"--parallel {config.parallel} --device {device}: every rank takes a GPU of its own, so give --device "
+                f"--parallel {strategy} --device {device}: every rank takes a GPU of its own, so give --device "
                 f"cuda and at most {there} ranks here; this is local rank {local}"
             )
         device = f"cuda:{local}"
@@ -182,7 +181,7 @@ def joined(config: RunConfig) -> Iterator[Ranks]:
     if own:
         dist.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl")
     try:
-        yield Ranks(config.parallel, device, dist.get_rank(), dist.get_world_size())
+        yield Ranks(strategy, device, dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:
         if isinstance(error, dist.DistError) or "gloo" in str(error):
             reason = str(error).splitlines()[0].split(". ")[0]

@@ -52,7 +52,7 @@ def run(
         environment = {**describe(config.device), "data": trainer.task.note, "parameters": trainer.size}
         store.create(config, trainer.workload.facts(), trainer.spec.facts(), environment)
 
-    with joined(config) as ranks:
+    with joined(config.parallel, config.device) as ranks:
         begun, result = ranks.from_first(begin)
         if result is not None:
             return result

@@ -11,8 +11,11 @@ SRC = Path(__file__).parents[2] / "src"
 #: Upper layers first; a module may import from lower lines only. Workloads stand together, below what runs them.
 LAYERS = [
     ["cli"],
+    ["cli_tables"],
+    ["cli_shared", "reproduce"],
     ["theory"],
-    ["console", "study", "worker"],
+    ["reproduction_report", "console", "worker"],
+    ["study", "speed", "tables"],
     ["jobs", "report"],
     ["train", "figures", "conclusions"],
     ["stats", "optimizers", "__init__"],

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from adan_bench.environment import describe
-from adan_bench.optimizers import SPECS, get_optimizer
+from adan_bench.optimizers import get_optimizer
 from adan_bench.registry import get_workload
 from adan_bench.report import write_report
-from adan_bench.spec import OptimizerSpec, RunConfig, RunRecord, UsageError
+from adan_bench.spec import RunConfig, RunRecord, UsageError, Workload
 from adan_bench.store import RunStore, read_run
 from adan_bench.study import TUNING_SEED, Options, configure
 from adan_bench.theory.components import ROWS
@@ -49,22 +49,10 @@ def run(
     """Run the four rows with every seed: the results, the radius of Eqn 8, and the report's page."""
     if out.exists() and any(out.rglob("config.json")):
         raise UsageError(f"--out {out}: it already holds runs; name another folder")
-    rows = {name: OptimizerSpec(name, "adan_bench.theory.components:Components", lr=1e-3) for name in ROWS}
-    SPECS.update(rows)  # the training loop finds its optimizer there
-    try:
-        return _run(workload, seeds, options, out, radius, tell)
-    finally:
-        for name in rows:
-            del SPECS[name]
-
-
-def _run(
-    workload: str, seeds: int, options: Options, out: Path, radius: float | None, tell: Callable[[str], None]
-) -> tuple[list[Result], float, Path]:
-    configs = {name: _config(workload, name, options) for name in ROWS}
+    configs = {name: configure_row(get_workload(workload, options.scale), name, options) for name in ROWS}
     last = list(ROWS)[-1]
     if radius is None:
-        radius = _radius(configs[last])
+        radius = pilot_radius(configs[last])
         tell(f"radius {radius:.4g}: the first cycle of a pilot run lasts 1/{CYCLES} of it")
     configs[last] = replace(configs[last], settings={**configs[last].settings, "radius": radius})
     records: dict[str, list[RunRecord]] = {name: [] for name in ROWS}
@@ -74,21 +62,22 @@ def _run(
             record, count = _train(replace(config, seed=seed), out / workload / name / f"seed-{seed}")
             records[name].append(record)
             restarts[name].append(count)
-            outcome = f"training loss {_loss(record):.4f}" if record.status == "finished" else record.status
+            outcome = f"training loss {training_loss(record):.4f}" if record.status == "finished" else record.status
             tell(f"seed {seed} {name}: {outcome}, {count} restarts")
     page = write_report([record for found in records.values() for record in found], out)
     results = []
     for name, found in records.items():
-        losses = [_loss(record) for record in found if record.status == "finished"]
+        losses = [training_loss(record) for record in found if record.status == "finished"]
         metrics = [record.final for record in found if record.final is not None]
         results.append(Result(name, losses, metrics, restarts[name], ROWS[name][1]))
     return results, radius, page
 
 
-def _config(workload: str, name: str, options: Options) -> RunConfig:
+def configure_row(workload: Workload, name: str, options: Options) -> RunConfig:
+    """The configuration of one row: AdamW's settings for heavy ball, Adan's for the others."""
     flags = ROWS[name][0]
     base = get_optimizer("adan" if flags["nesterov"] else "adamw")
-    config = configure(get_workload(workload), base, options)
+    config = configure(workload, base, options)
     settings = dict(config.settings)
     if not flags["nesterov"]:
         b1, b2 = settings.get("betas", (0.9, 0.999))
@@ -96,7 +85,7 @@ def _config(workload: str, name: str, options: Options) -> RunConfig:
     return replace(config, optimizer=name, settings={**settings, **flags})
 
 
-def _radius(config: RunConfig) -> float:
+def pilot_radius(config: RunConfig) -> float:
     """R such that the first cycle lasts a sixth of the run: by a run without restarts, with a seed of its own."""
     trainer = Trainer(replace(config, seed=TUNING_SEED, settings={**config.settings, "radius": math.inf}))
     trainer.forward.train()
@@ -115,7 +104,7 @@ def _train(config: RunConfig, path: Path) -> tuple[RunRecord, int]:
     return read_run(path), len(optimizer.restarts)
 
 
-def _loss(record: RunRecord) -> float:
+def training_loss(record: RunRecord) -> float:
     """The training loss over the last tenth of a run."""
     values = [value for step, _, value in record.curve("train", "loss") if step > 0.9 * record.config.steps]
     return sum(values) / len(values)

@@ -1,0 +1,150 @@
+"""The commands of the paper's tables: reproduce, speed, and what `list tables` shows."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from adan_bench.cli_shared import EXIT_FAILED, Json, cores, new_folder
+
+RECORDS = Path(__file__).parents[2] / "results" / "reproduce"  # of a checkout
+
+
+def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
+    """Every table of the paper with what was run of it here, and where the record is."""
+    from adan_bench.tables import tables
+
+    found = []
+    for file in sorted(records.glob("*.json")):
+        summary = json.loads(file.read_text())
+        for entry in summary["tables"]:
+            cells = entry["cells"]
+            done = sum(bool(cell["values"]) for cell in cells)
+            found.append((entry["name"], f"{summary['scale']} {done}/{len(cells)}: {records.name}/{file.name}"))
+    return [
+        {
+            "name": table.name,
+            "place": f"{table.place}, {table.label}",
+            "what": table.title,
+            "cells": len(table.cells()),
+            "run here": "\n".join(text for name, text in found if name == table.name) or "not yet",
+        }
+        for table in tables().values()
+    ]
+
+
+def reproduce(
+    names: Annotated[list[str], typer.Argument(metavar="TABLE...", help="See: adan-bench list tables; or 'all'.")],
+    scale: Annotated[str, typer.Option(help="smoke, small or paper.")] = "smoke",
+    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1; as the table says unless given.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    bf16: Annotated[bool, typer.Option("--bf16", help="bfloat16 autocast.")] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads per run; cores / jobs unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run tables of the paper again, at a scale, and print its figures beside ours."""
+    from adan_bench import reproduction_report as report
+    from adan_bench.console import watching
+    from adan_bench.reproduce import Reproduction, failures
+    from adan_bench.study import Options
+    from adan_bench.tables import choose
+
+    options = Options(scale=scale, data=data, device=device, bf16=bf16, threads=threads or max(1, cores() // jobs))
+    console, folder = Console(), out or new_folder()
+    study = Reproduction(choose(names), options, out=folder, seeds=seeds, jobs=jobs, resume=resume)
+    if not as_json:
+        study.tell = lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
+    with watching(console, as_json) as study.watch:
+        summary = study.run()
+    page = report.write(summary, folder)
+    failed = failures(summary)
+    if as_json:
+        print(json.dumps({"event": "report", "path": str(page), "failed": failed}))
+    else:
+        for section in report.sections(summary):
+            _show(console, section)
+        for line in failed[:5]:
+            console.print(f"failed: {line}", markup=False, soft_wrap=True)
+        console.print(report.overview(summary), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+    raise typer.Exit(EXIT_FAILED if failed else 0)
+
+
+def _show(console: Console, section: Any) -> None:
+    from adan_bench.reproduction_report import HEAD
+
+    grid = Grid(*HEAD, title=section.title, title_justify="left")
+    for line in section.run:
+        grid.add_row(*(escape(cell) for cell in line))
+    console.print(grid)
+    console.print(section.conclusion, markup=False, highlight=False, soft_wrap=True)
+    for line in (*section.how, *section.notes):
+        console.print(f"- {line}", markup=False, highlight=False, soft_wrap=True)
+    console.print()
+
+
+def speed(
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL...", help="All of the paper's unless given.")
+    ] = None,
+    optimizers: Annotated[str, typer.Option(help="Names with commas between.")] = "adan,adamw,lamb,adabelief",
+    scale: Annotated[str, typer.Option(help="smoke: tiny versions; small, paper: the published sizes.")] = "smoke",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    steps: Annotated[int, typer.Option(min=1, help="Steps to measure; the paper has 200.")] = 20,
+    warmup: Annotated[int, typer.Option(min=0, help="Steps before.")] = 5,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Images or sequences of 1,024; ours unless given.")
+    ] = None,
+    bf16: Annotated[bool, typer.Option("--bf16", help="bfloat16 autocast.")] = False,
+    parallel: Annotated[str | None, typer.Option(help="ddp or fsdp, among the processes of torchrun.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for the record.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time whole steps and updates alone, and count peak memory, of the paper's models."""
+    from adan_bench import speed as measuring
+    from adan_bench.conclusions import number
+    from adan_bench.parallel import launched
+    from adan_bench.store import write_json
+    from adan_bench.study import check_device
+
+    launched(parallel)
+    check_device(device)
+    console = Console(quiet=as_json or (parallel is not None and os.environ["RANK"] != "0"))
+    names = [name for name in optimizers.split(",") if name]
+    text = [name for name, model in measuring.MODELS.items() if model.text]
+    chosen = models or (text if parallel else [name for name in measuring.MODELS if "MoE" not in name])
+    how = measuring.Measure(scale, device, steps, warmup, batch_size, bf16, parallel)
+
+    def tell(case: Any) -> None:
+        if as_json:
+            print(json.dumps({"event": "speed", **case}), flush=True)
+
+    record = measuring.measure(chosen, names, how, tell)
+    if console.quiet and not as_json:
+        return
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(out, record)
+    keys = ("step_ms", "optimizer_ms", "state_bytes", "peak_gb", "tokens_per_second")
+    head = ("model", "optimizer", "ms a step", "ms an update", "state bytes", "peak GB", "tokens/s")
+    grid = Grid(*head, title=f"medians of {steps} steps; {device}, {scale}", title_justify="left")
+    for case in record["cases"]:
+        shown = [case["error"]] if "error" in case else [number(case[key]) for key in keys]
+        grid.add_row(case["model"], case["optimizer"], *shown)
+    console.print(grid)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(reproduce)
+    app.command()(speed)

@@ -1,0 +1,196 @@
+"""The paper's tables and figures as data: what was published, under which settings, and which cells are run here.
+
+One JSON file a table; its name is what `adan-bench reproduce` takes. A table is a grid: a column is a problem (a
+workload, how much of its budget, which number), a row is an optimizer, and their cell is a published figure.
+
+    title, caption   what it shows; place, label: where it stands in the paper, and LaTeX's name of it
+    kind             "train" (runs of workloads), "speed" (one device) or "parallel" (several processes)
+    metric           in words; higher_is_better; percent: ours are shares and are shown times a hundred
+    marks            what a mark behind a figure means; notes: what the paper leaves open, or contradicts itself in
+    columns          see `Column`;  rows: see `Row`
+    settings         what the paper states for the runs, see `Stated`; betas are those of the code, 1 − the paper's β
+    variances        by optimizer, the published variance over its rows (the table of betas alone)
+    runs             by scale, the heads of the rows and columns that are run there (all unless named) and the seeds
+
+A figure is kept as it is printed, with its mark: "79.8*". null: the paper has no such cell. "figure": it is drawn and
+not printed. "unpublished": the paper has no such figure, and we measure one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from adan_bench.spec import Settings, UsageError
+
+KINDS = ("train", "speed", "parallel")
+MARKS = "*⋄"
+UNPRINTED = ("figure", "unpublished")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A problem. Without a workload or a model it is published only.
+
+    budget: (100, 300) is 100 of the 300 epochs that the workload's own budget stands for; before: the same of the
+        workload whose weights it starts from.
+    metric: a number of the workload's evaluation, or "training loss" over the last tenth; None: its own metric.
+    batch_size: the paper's; batch_factor: what stands for it at smaller scales, as a multiple of the workload's.
+    model: for the kinds "speed" and "parallel".
+    """
+
+    head: str
+    workload: str | None = None
+    budget: tuple[float, float] = (1, 1)
+    before: tuple[float, float] = (1, 1)
+    metric: str | None = None
+    batch_size: int | None = None
+    batch_factor: float = 1.0
+    model: str | None = None
+    higher_is_better: bool | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """An optimizer, with a published figure (or none) for every column.
+
+    always: settings that hold at every scale, because the table is about them; before: the same in pre-training.
+    restart: with the restart condition, its radius by a pilot run.
+    study: False for a row that quotes somebody's figures for an optimizer that has another row.
+    """
+
+    head: str
+    optimizer: str
+    values: tuple[str | None, ...]
+    always: Settings = field(default_factory=dict)
+    before: Settings = field(default_factory=dict)
+    budget: tuple[float, float] = (1, 1)
+    restart: bool = False
+    study: bool = True
+
+
+@dataclass(frozen=True)
+class Stated:
+    """Settings of an optimizer, on all columns or on those of one workload or one head; later ones win.
+
+    warmup: (5, 300) is 5 of 300 epochs.
+    """
+
+    optimizer: str
+    settings: Settings
+    source: str
+    workload: str | None = None
+    column: str | None = None
+    warmup: tuple[float, float] | None = None
+    batch_size: int | None = None
+
+    def holds(self, optimizer: str, workload: str | None, column: str) -> bool:
+        return self.optimizer == optimizer and self.workload in (None, workload) and self.column in (None, column)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What of a table is run at a scale: heads of rows and columns, all where there are none."""
+
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    seeds: int = 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table or figure of the paper."""
+
+    name: str
+    title: str
+    place: str
+    label: str
+    caption: str
+    metric: str
+    higher_is_better: bool
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    settings: tuple[Stated, ...]
+    runs: Mapping[str, Plan]
+    kind: str = "train"
+    percent: bool = False
+    marks: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    variances: Mapping[str, str] = field(default_factory=dict)
+
+    def cells(self) -> list[tuple[Row, Column, str]]:
+        """Every cell that the paper has, or that we add: (row, column, figure as printed)."""
+        pairs = [
+            (row, column, value) for row in self.rows for column, value in zip(self.columns, row.values, strict=True)
+        ]
+        return [(row, column, value) for row, column, value in pairs if value is not None]
+
+    def planned(self, scale: str) -> list[tuple[Row, Column, str]]:
+        """The cells that are run at a scale."""
+        plan = self.runs[scale]
+        return [
+            (row, column, value)
+            for row, column, value in self.cells()
+            if (row.head in plan.rows or not plan.rows)
+            and (column.head in plan.columns or not plan.columns)
+            and row.study
+            and (column.workload or column.model)
+        ]
+
+    def stated(self, optimizer: str, workload: str | None, column: str) -> list[Stated]:
+        """What is stated for a run; what is stated for its workload by name replaces the rest."""
+        found = [stated for stated in self.settings if stated.holds(optimizer, workload, column)]
+        return [stated for stated in found if stated.workload] or found
+
+    def higher(self, column: Column) -> bool:
+        return self.higher_is_better if column.higher_is_better is None else column.higher_is_better
+
+
+def figure(printed: str) -> float | None:
+    """The number of a figure as it is printed; None where there is none.
+
+    >>> figure("79.8*"), figure("figure")
+    (79.8, None)
+    """
+    return None if printed in UNPRINTED else float(printed.rstrip(MARKS))
+
+
+def parse(name: str, content: Mapping[str, Any]) -> Table:
+    """A table from the content of its file."""
+    values = dict(content)
+    values["columns"] = tuple(Column(**_tuples(column)) for column in content["columns"])
+    values["rows"] = tuple(Row(**_tuples(row)) for row in content["rows"])
+    values["settings"] = tuple(Stated(**_tuples(stated)) for stated in content["settings"])
+    values["runs"] = {scale: Plan(**_tuples(plan)) for scale, plan in content["runs"].items()}
+    values["notes"] = tuple(content.get("notes", ()))
+    return Table(name, **values)
+
+
+def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+
+
+def tables() -> dict[str, Table]:
+    """All tables by name, in the order of the paper, its figures last."""
+    files = [entry for entry in resources.files(__name__).iterdir() if entry.name.endswith(".json")]
+    found = [parse(file.name.removesuffix(".json"), json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    return {table.name: table for table in sorted(found, key=_order)}
+
+
+def _order(table: Table) -> tuple[bool, int]:
+    kind, _, number = table.place.partition(" ")
+    return kind == "Figure", int(number)
+
+
+def choose(names: list[str]) -> list[Table]:
+    """The tables of these names; "all" is all of them."""
+    there = tables()
+    if not names:
+        raise UsageError(f"no table was named; there are: all, {', '.join(there)}")
+    for name in names:
+        if name not in there and name != "all":
+            raise UsageError(f"no table {name!r}; there are: all, {', '.join(there)}")
+    return [table for name, table in there.items() if name in names or "all" in names]

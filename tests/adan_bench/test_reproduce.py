@@ -1,0 +1,360 @@
+"""`adan-bench reproduce` on made-up tables: which runs, what they share, what came out, and what the report says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adan_bench import cli_tables, reproduction_report, tables
+from adan_bench.registry import load_script
+from adan_bench.reproduce import Reproduction, failures
+from adan_bench.spec import UsageError
+from adan_bench.store import read_run
+from adan_bench.study import Options
+from adan_bench.tables import Table, parse
+from adan_bench.train import Trainer
+
+SCRIPT = '''
+import torch
+from torch import nn
+from adan_bench import Task, shuffled, workload
+
+SCALES = {"paper": {"steps": 600, "batch_size": 64, "needs": ()}}
+
+def regression(context):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(256, 4, generator=g)
+    y = x @ torch.randn(4, 1, generator=g)
+    model = nn.Linear(4, 1)
+    if context.init is not None:
+        model.load_state_dict(context.weights())
+    def loss(model, batch):
+        return (model(batch[0]) - batch[1]).square().mean()
+    def evaluate(model):
+        return {"share": 1 / (1 + loss(model, (x, y)).item()), "other": 7.0}
+    note = "regression" + (" from weights" if context.init else "")
+    return Task(model, shuffled([x, y], context.batch_size, context.seed), loss, evaluate, note=note)
+
+kind = dict(metric="share", higher_is_better=True, target=0.5, steps=60, batch_size=16, scales=SCALES)
+
+@workload("plain", **kind)
+def plain(context):
+    """A regression."""
+    return regression(context)
+
+@workload("earlier", **kind)
+def earlier(context):
+    """What comes first."""
+    return regression(context)
+
+@workload("later", after="earlier", **kind)
+def later(context):
+    """What starts from its weights."""
+    return regression(context)
+
+@workload("broken", **kind)
+def broken(context):
+    """It fails."""
+    raise RuntimeError("no luck")
+
+@workload("lacking", **kind)
+def lacking(context):
+    """It needs what is not there."""
+    import no_such_package
+
+@workload("orphan", after="lacking", **kind)
+def orphan(context):
+    """What it starts from needs what is not there."""
+    return regression(context)
+'''
+
+ADAN, ADAMW = {"head": "Adan", "optimizer": "adan"}, {"head": "AdamW", "optimizer": "adamw"}
+EVERYWHERE: dict[str, Any] = {"smoke": {}, "small": {}, "paper": {"seeds": 2}}
+
+
+Ran = tuple[dict[str, Any], Path, list[Table]]
+
+
+def made_up(columns: list[dict[str, Any]], rows: list[dict[str, Any]], name: str = "made-up", **more: Any) -> Table:
+    content = {
+        "title": "Made up",
+        "place": "Table 99",
+        "label": "tab:x",
+        "caption": "A caption.",
+        "metric": "share, %",
+        "higher_is_better": True,
+        "percent": True,
+        "columns": columns,
+        "rows": [{"values": ["79.8*"] * len(columns), **row} for row in rows],
+        "settings": [],
+        "runs": EVERYWHERE,
+        "marks": {"*": "said by others"},
+        **more,
+    }
+    return parse(name, content)
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("script") / "script.py"
+    path.write_text(SCRIPT)
+    load_script(str(path))
+    return path
+
+
+@pytest.fixture
+def study(script: Path, tmp_path: Path) -> Callable[..., Reproduction]:
+    def make(*found: Table, scale: str = "smoke", **more: Any) -> Reproduction:
+        return Reproduction(found, Options(script=script, scale=scale), **{"out": tmp_path / "out", **more})
+
+    return make
+
+
+def configs(found: Reproduction) -> list[Any]:
+    return [job.config for job in (*found.first.values(), *found.second.values())]
+
+
+@pytest.fixture(scope="module")
+def ran(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Everything that a table may hold, run once."""
+    columns = [
+        {"head": "whole", "workload": "plain"},
+        {"head": "half", "workload": "plain", "budget": [1, 2]},
+        {"head": "other number", "workload": "plain", "metric": "other"},
+        {"head": "no such number", "workload": "plain", "metric": "colour"},
+        {"head": "loss", "workload": "plain", "metric": "training loss", "higher_is_better": False},
+        {"head": "tuned", "workload": "later", "before": [1, 2]},
+        {"head": "broken", "workload": "broken"},
+        {"head": "lacking", "workload": "lacking"},
+        {"head": "orphan", "workload": "orphan"},
+        {"head": "published only"},
+    ]
+    rows = [
+        ADAN,
+        {**ADAMW, "values": ["70.1", *["figure"] * 4, None, "1.0", "1.0", "1.0", "1.0"]},
+        {"head": "wild", "optimizer": "sgd", "always": {"lr": 1e30}, "values": ["1.0", *[None] * 9]},
+        {"head": "quoted", "optimizer": "adan", "study": False},
+    ]
+    parts = [
+        ADAN,
+        {"head": "restart", "optimizer": "adan", "restart": True},
+        {"head": "heavy ball", "optimizer": "heavy-ball"},
+        {"head": "all parts", "optimizer": "nesterov-proximal-restart", "restart": True},
+    ]
+    found = [made_up(columns, rows), made_up(columns[:1], parts, name="parts")]
+    out = tmp_path_factory.mktemp("reproduction")
+    summary = Reproduction(found, Options(script=script), out=out, jobs=2).run()
+    return summary, out, found
+
+
+def cell(summary: dict[str, Any], row: str, column: str, table: int = 0) -> dict[str, Any]:
+    (found,) = [c for c in summary["tables"][table]["cells"] if (c["row"], c["column"]) == (row, column)]
+    return dict(found)
+
+
+def test_what_came_out(ran: Ran) -> None:
+    summary, out, _ = ran
+    whole = cell(summary, "Adan", "whole")
+    assert (whole["status"], whole["seeds"], whole["steps"], whole["data"]) == ("done", 1, 60, "regression")
+    assert 0 < whole["values"][0] < 1
+    assert whole["origin"] == "untuned defaults"
+    assert cell(summary, "Adan", "half")["steps"] == 30
+    assert cell(summary, "Adan", "other number")["values"] == [7.0]
+    assert "reports no colour" in cell(summary, "Adan", "no such number")["why"]
+    lines = read_run(next((out / "runs" / "plain").glob("adan-*/seed-0"))).curve("train", "loss")
+    assert len(cell(summary, "Adan", "loss")["values"]) == 1
+    assert lines
+    assert cell(summary, "Adan", "broken")["status"] == "failed"
+    assert cell(summary, "Adan", "lacking")["status"] == "absent"
+    assert "no_such_package" in cell(summary, "Adan", "lacking")["why"]
+    orphan = cell(summary, "Adan", "orphan")
+    assert (orphan["status"], orphan["values"]) == ("absent", [])
+    assert orphan["why"].startswith("lacking, which comes before it: ")
+    assert cell(summary, "wild", "whole")["status"] == "diverged"
+    assert not [c for c in summary["tables"][0]["cells"] if c["row"] == "quoted" or c["column"] == "published only"]
+    assert json.loads((out / "tables.json").read_text())["tables"] == summary["tables"]
+    assert {line.split(":")[2].split()[0] for line in failures(summary)} == {"plain", "RuntimeError"}
+
+
+def test_runs_are_shared_by_content(ran: Ran) -> None:
+    """Four numbers and two tables need one run of Adan on the whole budget, one of half of it, one with restarts."""
+    summary, out, _ = ran
+    assert cell(summary, "Adan", "whole", table=1)["values"] == cell(summary, "Adan", "whole")["values"]
+    assert len(list((out / "runs" / "plain").glob("adan-*"))) == 3
+
+
+def test_weights_are_handed_on(ran: Ran) -> None:
+    summary, out, _ = ran
+    (first,), (second,) = (list((out / "runs" / name).glob("*/seed-0")) for name in ("earlier", "later"))
+    assert (first / "weights.pt").exists()
+    assert read_run(second).config.init == str(first)
+    tuned = cell(summary, "Adan", "tuned")
+    assert tuned["data"] == "regression from weights"
+    assert (tuned["before"]["workload"], tuned["before"]["steps"]) == ("earlier", 60)
+
+
+def test_report(ran: Ran) -> None:
+    summary, out, found = ran
+    page = reproduction_report.write(summary, out, {table.name: table for table in found})
+    first, _ = reproduction_report.sections(summary, {table.name: table for table in found})
+    lines = {(line[0], line[1]): line[2:] for line in first.lines}
+    value = 100 * cell(summary, "Adan", "whole")["values"][0]
+    assert lines["whole", "Adan"] == ["79.8*", f"{value:.2f} (n=1)", "1/2", lines["whole", "Adan"][3]]
+    assert lines["whole", "quoted"][1] == "not run at this scale"
+    assert lines["lacking", "Adan"][1].startswith("absent (")
+    assert "cells of this scale have a result. Pairs of rows that differ in both: 1;" in first.conclusion
+    assert "With 1 seed an order is no evidence" in first.conclusion
+    assert "Nobody tuned these settings for this scale: the comparison is not even." in first.how
+    assert any("regression; 5 parameters" in line for line in first.how)
+    assert any("no_such_package" in note for note in first.notes)
+    text = (out / "tables.md").read_text()
+    for content in (page.read_text(), text):
+        assert "79.8*" in content
+        assert "said by others" in content
+        assert "Scale smoke" in content
+
+
+def test_what_the_report_concludes() -> None:
+    """Orders are counted pair by pair, never across ours and the paper's; a grid has its variance."""
+    rows = [
+        {"head": f"{name} {i}", "optimizer": name, "values": [value]}
+        for name, values in (("adan", ("3.0", "2.0")), ("adamw", ("1.0*",)))
+        for i, value in enumerate(values)
+    ]
+    table = made_up(
+        [{"head": "grid", "workload": "plain"}], rows, higher_is_better=False, percent=False, variances={"adan": "9e-1"}
+    )
+    ours = {"adan 0": [30.0, 31.0, 32.0], "adan 1": [33.0, 35.0, 34.0], "adamw 0": [1.0, 1.5, 2.0]}
+    common = {"column": "grid", "workload": "plain", "status": "done", "why": "", "data": "made up", "seeds": 3}
+    cells = [
+        {**common, "row": head, "optimizer": head.split()[0], "values": values, "origin": origin}
+        for (head, values), origin in zip(
+            ours.items(), ["defaults tuned in 8 trials"] * 2 + ["untuned defaults"], strict=True
+        )
+    ]
+    summary = {"scale": "small", "tables": [{"name": "made-up", "cells": cells}]}
+    (section,) = reproduction_report.sections(summary, {"made-up": table})
+    assert section.conclusion == (
+        "3 of 3 cells of this scale have a result. Pairs of rows that differ in both: 3; in the paper's order: 2. "
+        "Variance over the 2 settings of adan: 2.25e+00; paper: 9e-1."
+    )
+    assert section.lines[0] == ["grid", "adan 0", "3.0", "31.00 ± 2.48 (n=3)", "3/3", "2/3"]
+    assert "Some settings are tuned and others are not: the comparison is not even." in section.how
+    for cell_ in cells:
+        cell_["tiny"] = True
+    (section,) = reproduction_report.sections(summary, {"made-up": table})
+    assert "tiny versions: their times say nothing" in section.conclusion
+
+
+def test_resume(ran: Ran, study: Callable[..., Reproduction], tmp_path: Path) -> None:
+    """What has ended is taken as it is, by another folder's copy too."""
+    summary, out, (_, parts) = ran
+    shutil.copytree(out, tmp_path / "out")
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").rglob("*.json*")}
+    with pytest.raises(UsageError, match="add --resume"):
+        study(parts)
+    again = study(parts, resume=True).run()
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
+    assert [c["values"] for c in again["tables"][0]["cells"]] == [c["values"] for c in summary["tables"][1]["cells"]]
+
+
+def test_paper_scale_takes_what_the_paper_states(study: Callable[..., Reproduction]) -> None:
+    settings = [
+        {"optimizer": "adan", "settings": {"lr": 0.5, "betas": [0.9, 0.8, 0.7]}, "source": "here", "batch_size": 32},
+        {"optimizer": "adan", "column": "whole", "settings": {"lr": 0.25}, "source": "there", "warmup": [20, 100]},
+        {"optimizer": "adan", "workload": "earlier", "settings": {"lr": 0.125}, "source": "before"},
+    ]
+    later = {"head": "tuned", "workload": "later", "budget": [1, 6], "before": [1, 2]}
+    columns = [{"head": "whole", "workload": "plain"}, later]
+    found = study(made_up(columns, [ADAN, ADAMW], settings=settings), scale="paper")
+    found.plan()
+    by = {(c.workload, c.optimizer): c for c in configs(found) if c.seed == 0}
+    assert len(configs(found)) == 2 * len(by) == 12
+    plain = by["plain", "adan"]
+    assert (plain.settings["lr"], plain.settings["betas"]) == (0.25, [0.9, 0.8, 0.7])
+    assert (plain.batch_size, plain.steps, plain.warmup) == (32, 1200, 0.2)  # half the batch, twice the steps
+    assert plain.origin == "here; there"
+    earlier = by["earlier", "adan"]
+    assert (earlier.settings["lr"], earlier.origin, earlier.batch_size) == (0.125, "before", 64)
+    assert (earlier.steps, by["later", "adan"].steps) == (300, 200)
+    assert by["plain", "adamw"].origin == "not stated in the paper: untuned defaults"
+    assert (by["plain", "adamw"].batch_size, by["plain", "adamw"].warmup) == (64, 0.05)
+
+
+def test_batch_sizes_follow_the_square_root_rule(study: Callable[..., Reproduction]) -> None:
+    columns = [
+        {"head": size, "workload": "plain", "batch_size": 64 * n, "batch_factor": n} for size, n in (("a", 1), ("b", 4))
+    ]
+    for scale, batch, steps in (("smoke", 16, 60), ("paper", 64, 600)):
+        found = study(made_up(columns, [ADAMW]), scale=scale)
+        found.plan()
+        small, large = [c for c in configs(found) if c.seed == 0]
+        assert (small.batch_size, small.steps, large.batch_size, large.steps) == (batch, steps, 4 * batch, steps // 4)
+        assert large.settings["lr"] == 2 * small.settings["lr"]
+        assert f"lr × √({4 * batch}/{batch})" in large.origin
+
+
+def test_the_longest_run_has_the_budget_at_smaller_scales(study: Callable[..., Reproduction]) -> None:
+    columns = [{"head": str(n), "workload": "plain", "budget": [n, 10]} for n in (3, 50, 100)]
+    for scale, steps in (("smoke", [20, 30, 60]), ("paper", [180, 3000, 6000])):
+        found = study(made_up(columns, [ADAN]), scale=scale)
+        found.plan()
+        assert [c.steps for c in configs(found) if c.seed == 0] == steps
+
+
+def test_restarts_and_components(ran: Ran) -> None:
+    summary, out, _ = ran
+    settings = {c["row"]: c["settings"] for c in summary["tables"][1]["cells"]}
+    assert all(len(c["values"]) == 1 for c in summary["tables"][1]["cells"])
+    radius = settings["restart"]["restart"]["radius"]
+    assert radius > 0
+    assert settings["all parts"]["radius"] == pytest.approx(radius, rel=1e-3)
+    assert (settings["heavy ball"]["nesterov"], settings["heavy ball"]["radius"]) == (False, None)
+    assert "restart" not in settings["Adan"]
+    assert len(json.loads((out / "radius.json").read_text())) == 2
+    (config,) = [
+        config
+        for path in (out / "runs" / "plain").glob("adan-*/seed-0")
+        if "restart" in (config := read_run(path).config).settings
+    ]
+    trainer = Trainer(config)
+    for _ in range(config.steps):
+        trainer.update()
+    optimizer: Any = trainer.optimizer
+    assert optimizer.restarts >= 1
+
+
+def test_command(bench: Callable[..., Any], script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command on a table of a workload that needs data: absent, which is no failure; then one that fails."""
+    gone = made_up([{"head": "whole", "workload": "cifar-resnet34"}], [ADAN], name="gone")
+    lost = made_up([{"head": "whole", "workload": "no-such-workload"}], [ADAN], name="lost")
+    for module in (tables, reproduction_report):
+        monkeypatch.setattr(module, "tables", lambda: {"gone": gone, "lost": lost})
+    code, out, err = bench("reproduce", "gone", "lost", "--scale", "paper", "--out", tmp_path / "a")
+    assert code == 0, err
+    assert "absent (1)" in out
+    assert "79.8*" in out
+    assert (tmp_path / "a" / "tables.html").exists()
+    code, _, err = bench("reproduce", "gone", "--scale", "huge", "--out", tmp_path / "b")
+    assert (code, err) == (2, "adan-bench: --scale huge: no such scale; there are: smoke, small, paper\n")
+    code, _, err = bench("reproduce", "gone", "--data", tmp_path / "nowhere", "--out", tmp_path / "b")
+    assert code == 2
+    assert "no such folder" in err
+
+
+def test_list_tables(bench: Callable[..., Any], tmp_path: Path) -> None:
+    code, out, _ = bench("list", "tables", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert {row["name"] for row in rows} == set(tables.tables())
+    cells = [{"values": [1.0]}, {"values": []}]
+    summary = {"scale": "smoke", "tables": [{"name": "cnn", "cells": cells}]}
+    (tmp_path / "two-cores.json").write_text(json.dumps(summary))
+    state = {row["name"]: row["run here"] for row in cli_tables.rows(tmp_path)}
+    assert state["cnn"] == f"smoke 1/2: {tmp_path.name}/two-cores.json"
+    assert state["ppo"] == "not yet"

@@ -1,0 +1,106 @@
+"""`adan-bench speed`: the models have the published sizes, and every number of a case is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adan_bench import speed
+from adan_bench.spec import UsageError
+
+#: Millions of parameters, as the paper prints them; of the mixtures, billions in all.
+SIZES = {
+    "ResNet-50": 25,
+    "ResNet-101": 44,
+    "ViT-B": 86,
+    "Swin-B": 87,
+    "ConvNeXt-B": 88,
+    "Swin-L": 196,
+    "ConvNeXt-L": 197,
+    "ViT-L": 304,
+    "GPT-2-670M": 670,
+    "GPT-2-1B": 1024,
+    "MoE-8x0.1B": 500,
+    "MoE-8x0.3B": 2000,
+}
+
+
+@pytest.mark.parametrize("name", speed.MODELS)
+def test_published_sizes(name: str) -> None:
+    with torch.device("meta"):
+        model = speed.MODELS[name].build()
+    millions = sum(p.numel() for p in model.parameters()) / 1e6
+    exact = not name.startswith(("GPT", "MoE"))
+    assert int(millions) == SIZES[name] if exact else abs(millions / SIZES[name] - 1) < 0.07
+
+
+def test_command(bench: Callable[..., Any], tmp_path: Path) -> None:
+    """Every model in its tiny version; Adan keeps twice the state of AdamW."""
+    out = tmp_path / "a" / "speed.json"
+    code, text, err = bench("speed", "--steps", 2, "--warmup", 1, "--optimizers", "adan,adamw", "--out", out)
+    assert code == 0, err
+    assert "GPT-2-1B" in text.replace("\n", "")
+    record = json.loads(out.read_text())
+    cases = {(case["model"], case["optimizer"]): case for case in record["cases"]}
+    assert len(cases) == 20
+    assert record["environment"]["packages"]["torch"] == torch.__version__
+    for (name, optimizer), case in cases.items():
+        assert case["step_ms"] > case["optimizer_ms"] > 0, name
+        assert case["peak_gb"] is None
+        words = 4 if optimizer == "adan" else 2
+        assert case["state_bytes"] == pytest.approx(4 * words * case["parameters"], rel=0.01)
+        assert (case["tokens_per_second"] is not None) == name.startswith("GPT")
+
+
+def test_all_of_the_papers_optimizers() -> None:
+    found = speed.measure(["ViT-B"], speed.OPTIMIZERS, speed.Measure(steps=1, warmup=0))
+    assert [case["optimizer"] for case in found["cases"]] == ["adan", "adamw", "lamb", "adabelief"]
+
+
+def test_tokens_among_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    file = tmp_path / "speed.json"
+    speed.launch(["MoE-8x0.1B"], ["adan"], speed.Measure(steps=2, warmup=1, parallel="ddp"), 2, file)
+    (case,) = json.loads(file.read_text())["cases"]
+    assert (case["ranks"], case["parallel"]) == (2, "ddp")
+    assert case["tokens_per_second"] == pytest.approx(2 * 16 / (case["step_ms"] / 1e3))
+
+
+def test_shards(bench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank of torchrun, in this process."""
+    port = socket.create_server(("localhost", 0))
+    number = port.getsockname()[1]
+    port.close()
+    for key, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": number}.items():
+        monkeypatch.setenv(key, str(value))
+    command = ("speed", "GPT-2-670M", "--parallel", "fsdp", "--optimizers", "adan", "--steps", 1, "--warmup", 0)
+    code, out, err = bench(*command, "--json")
+    assert code == 0, err
+    case = json.loads(out)
+    assert case["parallel"] == "fsdp"
+    assert case["state_bytes"] == pytest.approx(16 * case["parameters"], rel=0.01)
+
+
+def test_what_cannot_be_measured_is_named() -> None:
+    with pytest.raises(UsageError, match=r"no model 'ViT-X'; there are: ResNet-50"):
+        speed.check(["ViT-X"], [], None)
+    with pytest.raises(UsageError, match="ViT-B reads no tokens"):
+        speed.check(["ViT-B"], [], "ddp")
+    with pytest.raises(UsageError, match="lamb cannot step on sharded parameters"):
+        speed.check(["GPT-2-1B"], ["lamb"], "fsdp")
+
+
+def test_a_rank_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.CompletedProcess([], 1, "", "Traceback\nadan-bench: rank 1: another rank is gone\nmore")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    with pytest.raises(RuntimeError, match=r"^adan-bench: rank 1: another rank is gone$"):
+        speed.launch(["GPT-2-1B"], ["adan"], speed.Measure(parallel="ddp"), 2, tmp_path / "a.json")
