@@ -430,11 +430,11 @@ def _workers() -> int:
 def _loader(seen: Seen, keys: Any, workers: int, persistent: bool = False) -> Any:
     from torch.utils.data import DataLoader
 
-    context: dict[str, Any] = {}
-    if workers:  # a fork would copy the threads' locks of a process that has begun to train
-        context = {"multiprocessing_context": "spawn", "persistent_workers": persistent}
+    options: dict[str, Any] = {"generator": torch.Generator()}  # it would draw a seed from that of the run
+    if workers:  # a fork would copy the locks of the threads of a process that has begun to train
+        options |= {"multiprocessing_context": "spawn", "persistent_workers": persistent}
     loaded: Any = seen
-    return DataLoader(loaded, batch_sampler=keys, num_workers=workers, collate_fn=_together, **context)
+    return DataLoader(loaded, batch_sampler=keys, num_workers=workers, collate_fn=_together, **options)
 
 
 def _together(examples: list[tuple[Tensor, int] | str]) -> Batch | str:
