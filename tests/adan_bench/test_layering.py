@@ -17,7 +17,8 @@ LAYERS = [
     ["train", "figures", "conclusions"],
     ["stats", "optimizers", "__init__"],
     ["palette", "environment", "schedule", "workloads"],
-    ["registry", "digits", "models"],
+    ["registry", "digits", "models", "classification"],
+    ["images", "augment"],
     ["store", "data", "parallel"],
     ["spec"],
 ]
