@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from adan_bench.augment import PLAIN, SETTING_I, SETTING_II, Setting, StochasticDepth
@@ -52,20 +53,19 @@ class Model:
         return self.width, self.depths
 
 
-def resnet(model: Model, data: ImageData, scale: str) -> Any:
+def resnet(model: Model, data: ImageData, scale: str, expansion: int = 1) -> Any:
     import transformers
 
     library: Any = transformers
-    wide = model.title in ("ResNet-50", "ResNet-101")
     width, depths = model.at(scale)
     found = library.ResNetForImageClassification(
         library.ResNetConfig(
             num_channels=data.channels,
             num_labels=data.classes,
-            layer_type="bottleneck" if wide else "basic",
+            layer_type="basic" if expansion == 1 else "bottleneck",
             depths=depths,
             embedding_size=width,
-            hidden_sizes=[width * 2**i * (4 if wide else 1) for i in range(4)],
+            hidden_sizes=[width * 2**i * expansion for i in range(4)],
         )
     )
     if scale != "paper":
@@ -150,6 +150,7 @@ def _a2(title: str, depths: list[int], paper: float) -> Model:
     """Setting I; the centre of 0.95 is that of the A2 recipe."""
     return replace(
         _vanilla(title, depths, paper),
+        build=partial(resnet, expansion=4),
         setting=SETTING_I,
         stochastic_depth=0.05,
         targets=(0.6, 0.7, paper),
