@@ -6,7 +6,7 @@ computes under bf16 autocast. Writes results/quality-NAME.json:
 
     python benchmarks/quality.py pycode-gpt2 --steps 400
     python benchmarks/quality.py ptb-lstm --steps 300 --data DIR
-    python benchmarks/quality.py cifar-resnet34 --steps 390 --data DIR --device cuda --jobs 6
+    python benchmarks/quality.py cifar-resnet34 --scale small --steps 390 --data DIR --device cuda --jobs 6
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ VARIANTS: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
-def train(name: str, variant: str, seed: int, steps: int, data: Path | None, device: str) -> dict[str, float]:
+def train(
+    name: str, scale: str, variant: str, seed: int, steps: int, data: Path | None, device: str
+) -> dict[str, float]:
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     options, half = VARIANTS[variant]
-    workload = get_workload(name)
-    task = workload.build(Context(seed, workload.batch_size, data, device))
+    workload = get_workload(name, scale)
+    task = workload.build(Context(seed, workload.batch_size, data, device, scale))
     model = task.model.to(device, memory_format=torch.channels_last)
     settings, _ = starting_settings(workload, optimizers.get_optimizer("adan"))
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
@@ -81,6 +83,7 @@ def train(name: str, variant: str, seed: int, steps: int, data: Path | None, dev
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("workload")
+    parser.add_argument("--scale", default="smoke")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", type=Path)
@@ -92,7 +95,7 @@ def main() -> None:
     rows: dict[str, list[dict[str, float]]] = {variant: [] for variant in args.variants}
     with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
         runs = [
-            pool.submit(train, args.workload, variant, seed, args.steps, args.data, args.device)
+            pool.submit(train, args.workload, args.scale, variant, seed, args.steps, args.data, args.device)
             for variant, seed in work
         ]
         for (variant, seed), run in zip(work, runs, strict=True):
@@ -106,6 +109,7 @@ def main() -> None:
     record = {
         "environment": environment(),
         "workload": args.workload,
+        "scale": args.scale,
         "steps": args.steps,
         "seeds": args.seeds,
         "device": args.device,

@@ -26,21 +26,30 @@ def shuffled(tensors: Sequence[Tensor], batch_size: int, seed: int) -> Callable[
     >>> sorted(torch.cat([batches(0)[0], batches(1)[0]]).tolist())
     [0, 1, 2, 3, 4, 5]
     """
-    size = len(tensors[0])
+    order = epoch_order(len(tensors[0]), batch_size, seed)
+
+    def batch(position: int) -> tuple[Tensor, ...]:
+        chosen = order(position).to(tensors[0].device)
+        return tuple(tensor[chosen] for tensor in tensors)
+
+    return batch
+
+
+def epoch_order(size: int, batch_size: int, seed: int) -> Callable[[int], Tensor]:
+    """Which of `size` examples the batch at a position holds."""
     per_epoch = size // batch_size
     if per_epoch == 0:
         raise UsageError(f"batch_size={batch_size} is more than the {size} examples; take at most {size}")
 
     @lru_cache(maxsize=2)
     def order(epoch: int) -> Tensor:
-        return torch.randperm(size, generator=generator(seed, epoch)).to(tensors[0].device)
+        return torch.randperm(size, generator=generator(seed, epoch))
 
-    def batch(position: int) -> tuple[Tensor, ...]:
+    def chosen(position: int) -> Tensor:
         epoch, index = divmod(position, per_epoch)
-        chosen = order(epoch)[index * batch_size : (index + 1) * batch_size]
-        return tuple(tensor[chosen] for tensor in tensors)
+        return order(epoch)[index * batch_size : (index + 1) * batch_size]
 
-    return batch
+    return chosen
 
 
 def windows(tokens: Tensor, length: int, batch_size: int, seed: int) -> Callable[[int], Tensor]:

@@ -1,18 +1,18 @@
-"""Models that more than one workload trains."""
+"""Models, and parts of models, that more than one workload trains."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
+from adan_bench.augment import StochasticDepth
+from adan_bench.images import ImageData
+
 
 def small_image_resnet(channels: int, widths: list[int], depths: list[int]) -> nn.Module:
-    """A ResNet of basic blocks from transformers, for ten classes of images of 32×32 pixels or fewer.
-
-    ImageNet's stem (7×7 with stride 2, then pooling) would leave 8×8 of 32×32 pixels, so it is a 3×3 convolution here,
-    as is usual for CIFAR.
-    """
+    """A ResNet of basic blocks from transformers, for ten classes of images of 32×32 pixels or fewer."""
     import transformers
 
     library: Any = transformers
@@ -24,8 +24,57 @@ def small_image_resnet(channels: int, widths: list[int], depths: list[int]) -> n
         layer_type="basic",
         num_labels=10,
     )
-    model = library.ResNetForImageClassification(config)
-    model.resnet.embedder.embedder.convolution = nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)
-    model.resnet.embedder.pooler = nn.Identity()
+    return with_small_stem(library.ResNetForImageClassification(config))
+
+
+def with_small_stem(model: Any) -> nn.Module:
+    """A ResNet of transformers for images of 32×32 pixels or fewer.
+
+    ImageNet's stem (7×7 with stride 2, then pooling) would leave 8×8 of 32×32 pixels, so it is a 3×3 convolution here,
+    as is usual for CIFAR.
+    """
+    stem = model.resnet.embedder
+    old = stem.embedder.convolution
+    stem.embedder.convolution = nn.Conv2d(old.in_channels, old.out_channels, 3, padding=1, bias=False)
+    stem.pooler = nn.Identity()
     assert isinstance(model, nn.Module)
     return model
+
+
+def vit_sizes(width: int, depth: int, data: ImageData, scale: str) -> dict[str, Any]:
+    """What ViT and ViT-MAE have in common; heads are 64 wide, at smoke scale 16."""
+    return {
+        "image_size": data.size,
+        "num_channels": data.channels,
+        "patch_size": {"smoke": 2, "small": 4, "paper": 16}[scale],
+        "hidden_size": width,
+        "num_hidden_layers": depth,
+        "num_attention_heads": width // (64 if scale != "smoke" else 16),
+        "intermediate_size": 4 * width,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "layer_norm_eps": 1e-6,
+        "initializer_range": 0.02 if scale != "smoke" else 0.12,  # 0.02 leaves narrow blocks idle for 100 steps
+    }
+
+
+def transformer_blocks(model: nn.Module) -> nn.ModuleList:
+    """The blocks of a ViT of transformers, whose versions call them encoder.layer or layers."""
+    return next(module for module in model.modules() if isinstance(module, nn.ModuleList))
+
+
+def depth_shares(depth: int, largest: float) -> list[float]:
+    """Stochastic depth of the blocks: from 0 at the first to the largest at the last.
+
+    >>> depth_shares(3, 0.1)
+    [0.0, 0.05, 0.1]
+    """
+    return [largest * i / max(1, depth - 1) for i in range(depth)]
+
+
+def vit_stochastic_depth(blocks: Sequence[Any] | nn.ModuleList, largest: float) -> None:
+    """In place of a ViT's dropout, which stands at the end of both residual branches of a block."""
+    for block, share in zip(blocks, depth_shares(len(blocks), largest), strict=True):
+        for name, module in list(block.named_modules()):
+            if isinstance(module, nn.Dropout):
+                block.set_submodule(name, StochasticDepth(share))

@@ -27,4 +27,5 @@ SCHEDULES = {
     "cosine": _schedule(lambda done: 0.5 * (1 + math.cos(math.pi * done))),
     "linear": _schedule(lambda done: 1 - done),
     "constant": _schedule(lambda done: 1.0),
+    "step": _schedule(lambda done: 1.0 if done < 0.75 else 0.1),  # AdaBelief's on CIFAR-10: epoch 150 of 200
 }

@@ -36,7 +36,7 @@ from adan_bench.store import read_runs
         (["compare", "digits-vit", "--set", "lr=1", "--tune", "4", "--out", "x"], ["--set lr"]),
         (["run", "digits-vit", "--schedule", "nope"], ["'nope'", "cosine", "linear", "constant"]),
         (["run", "digits-vit", "--data", "/nowhere/at/all"], ["/nowhere/at/all"]),
-        (["run", "cifar-resnet34", "--data", "."], ["cifar10/train.parquet", "something.txt"]),
+        (["run", "cifar-resnet34", "--scale", "small", "--data", "."], ["cifar10/train.parquet", "something.txt"]),
         (["run", "digits-vit", "--script", "nope.py"], ["nope.py"]),
         (["compare", "digits-vit", "--batch-sizes", "a,b"], ["a,b"]),
         (["report", "nope"], ["nope"]),

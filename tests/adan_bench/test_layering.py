@@ -20,7 +20,8 @@ LAYERS = [
     ["train", "figures", "conclusions"],
     ["stats", "optimizers", "__init__"],
     ["palette", "environment", "schedule", "workloads"],
-    ["registry", "digits", "models", "coco"],
+    ["registry", "digits", "models", "classification", "coco", "language", "humaneval"],
+    ["images", "augment", "words", "confined"],
     ["store", "data", "parallel"],
     ["spec"],
 ]

@@ -26,21 +26,7 @@ HERE = [name for name in OWN if importlib.util.find_spec("torchvision") or name 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with a little of everything in the real formats."""
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-    from PIL import Image
-
     folder = tmp_path_factory.mktemp("data")
-    (folder / "cifar10").mkdir()
-    generator = torch.Generator().manual_seed(0)
-    for split, size in (("train", 40), ("test", 20)):
-        rows = []
-        for i in range(size):
-            pixels = torch.randint(0, 256, (32, 32, 3), generator=generator, dtype=torch.uint8)
-            buffer = io.BytesIO()
-            Image.fromarray(pixels.numpy()).save(buffer, "PNG")
-            rows.append({"img": {"bytes": buffer.getvalue(), "path": f"{i}.png"}, "label": i % 10})
-        parquet.write_table(pa.Table.from_pylist(rows), folder / "cifar10" / f"{split}.parquet")
     (folder / "ptb").mkdir()
     sentence = " the cat <unk> sat on the mat \n"
     for split in ("train", "valid", "test"):
@@ -49,8 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(name: str, data: Path | None, optimizer: str = "adan") -> Any:
-    small = 8 if name == "cifar-resnet34" else None
-    options = Options(steps=6, batch_size=small, eval_every=3, checkpoint_every=2, data=data)
+    options = Options(steps=6, eval_every=3, checkpoint_every=2, data=data)
     return configure(get_workload(name), SPECS[optimizer], options)
 
 
@@ -95,20 +80,6 @@ def test_ptb_without_data_reads_documentation(tmp_path: Path) -> None:
     trainer = Trainer(settings("ptb-lstm", None))
     assert "documentation strings" in trainer.task.note
     trainer.update()
-
-
-def test_cifar_augments_and_names_damage(data: Path, tmp_path: Path) -> None:
-    trainer = Trainer(settings("cifar-resnet34", data))
-    images, labels = trainer.task.batches(0)
-    assert images.shape == (8, 3, 32, 32)
-    assert images.dtype == torch.uint8
-    assert torch.equal(images, trainer.task.batches(0)[0])
-    assert labels.shape == (8,)
-    (tmp_path / "cifar10").mkdir()
-    for split in ("train", "test"):
-        (tmp_path / "cifar10" / f"{split}.parquet").write_bytes(b"nothing of the kind")
-    with pytest.raises(UsageError, match=r"train.parquet: not CIFAR-10"):
-        Trainer(settings("cifar-resnet34", tmp_path))
 
 
 def test_runner_names_no_workload() -> None:

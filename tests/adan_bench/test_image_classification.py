@@ -1,0 +1,106 @@
+"""The image models: published sizes at paper scale, learning at smoke scale, the settings in place."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from adan_bench.augment import StochasticDepth
+from adan_bench.optimizers import get_optimizer
+from adan_bench.registry import get_workload
+from adan_bench.schedule import SCHEDULES
+from adan_bench.study import Options, configure
+from adan_bench.train import Trainer
+from adan_bench.workloads.image_classification import MODELS
+
+# Millions of parameters for 1,000 classes, as published by the models' authors and by timm.
+PUBLISHED = {
+    "resnet18": 11.69,
+    "resnet34": 21.80,
+    "resnet50": 25.56,
+    "resnet101": 44.55,
+    "convnext-t": 28.59,
+    "convnext-s": 50.22,
+    "vit-s": 22.05,
+    "vit-s-setting-i": 22.05,
+    "vit-b": 86.57,
+    "swin-t": 28.29,
+    "swin-s": 49.61,
+    "swin-b": 87.77,
+}
+NAMES = [*PUBLISHED, "cifar-resnet34"] + [
+    f"mae-{part}-vit-{size}" for size in "bl" for part in ("pretrain", "finetune")
+]
+
+
+def images(size: int) -> Any:
+    return SimpleNamespace(size=size, channels=3, classes=1000)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_published_size(name: str) -> None:
+    with torch.device("meta"):
+        model = MODELS[name].build(MODELS[name], images(224), "paper")
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(PUBLISHED[name], abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "convnext-t", "vit-s", "swin-t"])
+def test_small_images_fit_the_models_at_full_width(name: str) -> None:
+    model = MODELS[name].build(MODELS[name], images(32), "small").eval()
+    with torch.no_grad():
+        assert model(torch.zeros(1, 3, 32, 32)).logits.shape == (1, 1000)
+
+
+def trainer(name: str, optimizer: str, **options: Any) -> Trainer:
+    return Trainer(configure(get_workload(name), get_optimizer(optimizer), Options(**options)))
+
+
+@pytest.mark.parametrize("optimizer", ["adan", "adamw"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_falls(name: str, optimizer: str) -> None:
+    run = trainer(name, optimizer, steps=16)
+    losses = []
+    for _ in range(16):
+        run.update()
+        losses.append(run.window.item())
+        run.window.zero_()
+    assert sum(losses[-4:]) < 0.99 * sum(losses[:4])
+
+
+def test_stochastic_depth_grows_to_the_setting_s() -> None:
+    for name, largest in (("resnet50", 0.05), ("vit-s", 0.1), ("vit-s-setting-i", 0.05)):
+        shares = [m.share for m in trainer(name, "adan").model.modules() if isinstance(m, StochasticDepth)]
+        assert shares[0] == 0.0
+        assert shares[-1] == pytest.approx(largest)
+        assert shares == sorted(shares)
+    swin = trainer("swin-b", "adan").model
+    assert max(getattr(m, "drop_prob", 0.0) for m in swin.modules()) == pytest.approx(0.5)
+
+
+def test_what_decays_and_what_is_clipped() -> None:
+    assert trainer("resnet50", "adan").task.max_grad_norm == 5.0
+    assert len(trainer("resnet50", "adan").optimizer.param_groups) == 1
+    vit = trainer("vit-s", "adamw")
+    assert vit.task.max_grad_norm is None
+    assert [group["weight_decay"] for group in vit.optimizer.param_groups] == [0.02, 0.0]
+    assert trainer("vit-s", "adam").optimizer.param_groups[0]["weight_decay"] == 0.0
+
+
+def test_the_note_says_what_ran() -> None:
+    note = trainer("vit-s", "adan").task.note
+    for part in ("digits", "Training Setting II", "Mixup 0.8 or CutMix 1.0", "Random Erasing 0.25", "smoothing 0.1"):
+        assert part in note
+    assert "RandAugment" not in note
+
+
+def test_budgets_of_the_paper() -> None:
+    vit, eighteen = get_workload("vit-s", "paper"), get_workload("resnet18", "paper")
+    assert (vit.steps, vit.batch_size) == (300 * 625, 2048)
+    assert (eighteen.steps, eighteen.batch_size) == (90 * 5004, 256)
+    cifar = get_workload("cifar-resnet34", "paper")
+    factor = SCHEDULES["step"](cifar.steps, 0.0)
+    assert (cifar.steps, cifar.batch_size) == (200 * 390, 128)
+    assert [factor(390 * epoch) for epoch in (0, 149, 150, 199)] == [1.0, 1.0, 0.1, 0.1]

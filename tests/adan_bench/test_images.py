@@ -1,0 +1,204 @@
+"""Loaders on tiny folders in the real formats: CIFAR-10 parquet, an ImageNet folder of JPEGs."""
+
+from __future__ import annotations
+
+import io
+import random
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from adan_bench.images import Arrays, Batches, Folder, Seen, Views, _Centre, _ResizedCrop, _Shift, cifar10, imagenet
+from adan_bench.optimizers import get_optimizer
+from adan_bench.registry import get_workload
+from adan_bench.spec import Context, UsageError
+from adan_bench.study import Options, configure
+from adan_bench.train import Trainer
+
+
+def photograph(seed: int, width: int, height: int) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels).resize((width, height))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for split, size in (("train", 40), ("test", 20)):
+        rows = []
+        for i in range(size):
+            buffer = io.BytesIO()
+            photograph(i, 32, 32).save(buffer, "PNG")
+            rows.append({"img": {"bytes": buffer.getvalue(), "path": f"{i}.png"}, "label": i % 10})
+        (folder / "cifar10").mkdir(exist_ok=True)
+        parquet.write_table(pa.Table.from_pylist(rows), folder / "cifar10" / f"{split}.parquet")
+    for split, size in (("train", 6), ("val", 2)):
+        for label, name in enumerate(("n01440764", "n01443537")):
+            (folder / "imagenet" / split / name).mkdir(parents=True)
+            for i in range(size):
+                image = photograph(100 * label + i, 60 + 10 * i, 50)
+                image = image if i else image.convert("L")  # ImageNet has a few grey ones
+                image.save(folder / "imagenet" / split / name / f"{name}_{i}.JPEG", "JPEG")
+    return folder
+
+
+def context(data: Path, scale: str = "paper", batch_size: int = 4) -> Context:
+    return Context(0, batch_size, data, scale=scale)
+
+
+def alone(found: Any) -> Any:
+    """The same batches without worker processes."""
+    return Batches(found.batches.seen, found.batches.batch_size, found.batches.seed, workers=0)
+
+
+def test_cifar_is_shifted_flipped_and_the_same_again(data: Path) -> None:
+    found = cifar10(context(data, "small", 8), Views())
+    images, labels = found.batches(0)
+    assert images.shape == (8, 3, 32, 32)
+    assert images.dtype == torch.uint8
+    assert torch.equal(images, found.batches(0)[0])
+    assert not torch.equal(images, found.batches(5)[0])
+    held_out, answers = next(iter(found.held_out()))
+    assert (len(held_out), answers.tolist()) == (20, [i % 10 for i in range(20)])
+    source = torch.stack([torch.from_numpy(np.array(photograph(i, 32, 32))).permute(2, 0, 1) for i in range(40)])
+    for image, label in zip(images, labels, strict=True):
+        middle = image[:, 8:24, 8:24]  # inside of whatever the shift was
+        windows = source[:, :, 4:28, 4:28].unfold(2, 16, 1).unfold(3, 16, 1)
+        views = torch.stack([windows, windows.flip(-1)]).permute(0, 1, 3, 4, 2, 5, 6)
+        match = (views == middle).flatten(4).all(-1).nonzero()
+        assert len(match) == 1
+        assert match[0, 1].item() % 10 == label.item()
+
+
+def test_damaged_parquet_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cifar10").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "cifar10" / f"{split}.parquet").write_bytes(b"nothing of the kind")
+    with pytest.raises(UsageError, match=r"train.parquet: not CIFAR-10"):
+        cifar10(context(tmp_path, "small"), Views())
+
+
+def test_imagenet_is_decoded_by_position(data: Path) -> None:
+    found = imagenet(context(data), Views())
+    assert (found.size, found.channels, found.classes) == (224, 3, 2)
+    assert "12 to train (random crops and flips), 4 held out" in found.note
+    batches = alone(found)
+    state = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    first = [batches(position) for position in range(4)]
+    assert state == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    assert first[0][0].shape == (4, 3, 224, 224)
+    assert sorted(torch.cat([labels for _, labels in first[:3]]).tolist()) == [0] * 6 + [1] * 6  # one epoch
+    again = alone(found)
+    for position in (2, 3, 0):
+        assert torch.equal(again(position)[0], first[position][0])
+    values = found.normal(first[0][0])
+    assert values.min().item() >= -2.12
+    assert values.max().item() <= 2.65
+
+
+def test_imagenet_by_worker_processes_is_the_same(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run at paper scale, on two classes: one process decodes for training, one for evaluation."""
+    monkeypatch.setattr("adan_bench.images._workers", lambda: 1)
+    options = Options(scale="paper", steps=2, batch_size=4, data=data)
+    trainer = Trainer(configure(get_workload("resnet18", "paper"), get_optimizer("adan"), options))
+    found = imagenet(context(data), Views())
+    assert trainer.size == pytest.approx(11.18e6, rel=1e-3)  # ResNet-18 without 998 of its classes
+    images, targets = trainer.task.batches(1)
+    pixels, labels = alone(found)(1)
+    assert torch.equal(images, found.normal(pixels))
+    assert torch.equal(targets.argmax(1), labels)
+    trainer.update()
+    assert trainer.evaluate()["accuracy"] in (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def test_views() -> None:
+    wide, tall = photograph(0, 300, 40), photograph(1, 20, 300)
+    random.seed(0)
+    for image in (wide, tall):
+        assert _ResizedCrop(224, 0.08)(image).size == (224, 224)
+        assert _Centre(224, 0.875)(image).size == (224, 224)
+    assert _Shift(4)(photograph(2, 32, 32)).size == (32, 32)
+    half = Image.new("L", (200, 100))
+    half.paste(255, (100, 0, 200, 100))  # the right half is white
+    whole = np.asarray(_Centre(100, 1.0)(half))
+    assert (whole[:, :45] == 0).all()
+    assert (whole[:, 55:] == 255).all()
+    shares = [np.asarray(_ResizedCrop(32, 0.9)(Image.new("L", (50, 50), 7))).mean() for _ in range(3)]
+    assert shares == [7.0] * 3
+
+
+def test_rand_augment_is_used_where_timm_is_and_named_where_it_is_not(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "timm.data.auto_augment", None)
+    with pytest.raises(UsageError, match="needs the packages timm and torchvision"):
+        imagenet(context(data), Views(magnitude=9))
+    assert "RandAugment" not in cifar10(context(data, "small"), Views(magnitude=9)).note
+
+    asked = []
+    fake: Any = ModuleType("timm.data.auto_augment")
+
+    def rand_augment_transform(words: str, options: dict[str, Any]) -> Any:
+        asked.append((words, options["translate_const"]))
+        return ImageOps.invert
+
+    fake.rand_augment_transform = rand_augment_transform
+    for name in ("timm", "timm.data"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "timm.data.auto_augment", fake)
+    plain, found = imagenet(context(data), Views()), imagenet(context(data), Views(magnitude=9))
+    assert torch.equal(alone(found)(0)[0], 255 - alone(plain)(0)[0])
+    small = cifar10(context(data, "small"), Views(magnitude=7))
+    assert "RandAugment 7" in small.note
+    assert alone(small)(0)[0].shape == (4, 3, 32, 32)
+    assert asked == [("rand-m9-n2-mstd0.5-inc1", 100), ("rand-m7-n2-mstd0.5-inc1", 14)]
+
+
+def test_what_an_imagenet_folder_lacks_is_one_line(data: Path, tmp_path: Path) -> None:
+    def copy(name: str) -> Path:
+        shutil.copytree(data / "imagenet", tmp_path / name / "imagenet")
+        return tmp_path / name
+
+    damaged = copy("damaged")
+    for file in (damaged / "imagenet" / "train" / "n01443537").iterdir():
+        file.write_bytes(file.read_bytes()[:200])
+    found = imagenet(context(damaged, batch_size=12), Views())
+    with pytest.raises(UsageError, match=r"n01443537_\d.JPEG: not an image that can be read .*; copy this file again$"):
+        alone(found)(0)
+
+    unlike = copy("unlike")
+    (unlike / "imagenet" / "val" / "n01443537").rename(unlike / "imagenet" / "val" / "n99999999")
+    with pytest.raises(UsageError, match="n01443537, n99999999 only in one of the two; move the validation images"):
+        imagenet(context(unlike), Views())
+
+    missing = copy("missing")
+    shutil.rmtree(missing / "imagenet" / "val")
+    with pytest.raises(UsageError, match=r"holds no imagenet/val"):
+        imagenet(context(missing), Views())
+    with pytest.raises(UsageError, match=r"resnet18 needs imagenet/val, which .* does not hold"):
+        configure(get_workload("resnet18", "paper"), get_optimizer("adan"), Options(scale="paper", data=missing))
+
+    flat = tmp_path / "flat"  # the validation archive unpacks to one folder
+    flat.mkdir()
+    (flat / "ILSVRC2012_val_00000001.JPEG").touch()
+    with pytest.raises(UsageError, match=r"no folder of a class in it; it holds: ILSVRC2012_val_00000001.JPEG"):
+        Folder.read(flat)
+    (flat / "n01440764").mkdir()
+    with pytest.raises(UsageError, match=r"n01440764: no .JPEG file in it"):
+        Folder.read(flat)
+
+
+def test_an_incomplete_epoch_is_named() -> None:
+    seen = Seen(Arrays(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3)), _Shift(1), None)
+    with pytest.raises(UsageError, match="batch_size=4 is more than the 3 examples"):
+        Batches(seen, 4, 0, workers=0)

@@ -1,0 +1,76 @@
+"""MAE: the published sizes, what is hidden, and that fine-tuning begins where pre-training ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from adan_bench.optimizers import get_optimizer
+from adan_bench.registry import get_workload
+from adan_bench.spec import UsageError
+from adan_bench.store import RunStore
+from adan_bench.study import Options, configure
+from adan_bench.train import Trainer, run
+from adan_bench.workloads.mae import ENCODERS, Classifier, mae_config, vit_config
+
+
+def config(name: str, **options: Any) -> Any:
+    return configure(get_workload(name), get_optimizer("adan"), Options(**options))
+
+
+@pytest.mark.parametrize(("name", "pretrained", "finetuned"), [("vit-b", 111.9, 86.6), ("vit-l", 329.5, 304.3)])
+def test_the_published_size(name: str, pretrained: float, finetuned: float) -> None:
+    import transformers
+
+    encoder: Any = ENCODERS[name]
+    data: Any = SimpleNamespace(size=224, channels=3, classes=1000)
+    with torch.device("meta"):
+        first = transformers.ViTMAEForPreTraining(mae_config(encoder, data, "paper"))
+        second = Classifier(vit_config(encoder, data, "paper"))
+    assert sum(p.numel() for p in first.parameters()) / 1e6 == pytest.approx(pretrained, abs=0.1)
+    assert sum(p.numel() for p in second.parameters()) / 1e6 == pytest.approx(finetuned, abs=0.1)
+
+
+def test_masks_depend_on_the_position_and_evaluation_on_nothing() -> None:
+    trainer = Trainer(config("mae-pretrain-vit-b"))
+    one, two = trainer.task.batches(3), trainer.task.batches(3)
+    assert torch.equal(one[1], two[1])
+    assert not torch.equal(one[1], trainer.task.batches(4)[1])
+    before = torch.get_rng_state()
+    assert trainer.evaluate() == trainer.evaluate()
+    assert torch.equal(before, torch.get_rng_state())
+    mask = trainer.model(*one[:1], noise=one[1]).mask
+    assert mask.mean().item() == 0.75
+
+
+def test_fine_tuning_begins_where_pre_training_ended(tmp_path: Path) -> None:
+    run(config("mae-pretrain-vit-b", steps=3, keep_weights=True), RunStore(tmp_path / "b"))
+    weights = torch.load(tmp_path / "b" / "weights.pt", weights_only=True)
+    trainer = Trainer(config("mae-finetune-vit-b", init=tmp_path / "b"))
+    assert trainer.workload.after == "mae-pretrain-vit-b"
+    assert trainer.task.note.endswith("from pre-trained weights")
+    state = trainer.model.state_dict()
+    shared = [name for name in state if name.startswith("vit.")]
+    assert len(shared) > 30
+    assert all(torch.equal(state[name], weights[name]) for name in shared)
+    assert Trainer(config("mae-finetune-vit-b")).task.note.endswith("from random weights")
+    with pytest.raises(UsageError, match=r"its weights are not those of this encoder \(.*; name a run of the pre-tr"):
+        Trainer(config("mae-finetune-vit-l", init=tmp_path / "b"))
+
+
+def test_learning_rates_fall_towards_the_input() -> None:
+    trainer = Trainer(config("mae-finetune-vit-b"))
+    rates = {id(p): group["lr"] for group in trainer.optimizer.param_groups for p in group["params"]}
+    assert len(rates) == len(list(trainer.model.parameters()))
+    lr = trainer.config.settings["lr"]
+    assert trainer.optimizer.param_groups[0]["lr"] == lr
+    model: Any = trainer.model
+    assert rates[id(model.head.weight)] == rates[id(model.norm.weight)] == lr
+    assert rates[id(model.vit.embeddings.cls_token)] == pytest.approx(lr * 0.65**3)  # two blocks, then the head
+    found = sorted({round(rate / lr, 6) for rate in rates.values()})
+    assert found == pytest.approx([0.65**3, 0.65**2, 0.65, 1.0], abs=1e-6)
+    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0, 0.02}
