@@ -19,7 +19,7 @@ from adan_bench.study import Options, Study, configure, tuned_defaults
 from adan_bench.train import Trainer, run
 
 OWN = [name for name, found in workloads().items() if found.build.__module__.startswith("adan_bench.workloads")]
-#: Without torchvision, which does not install beside a CPU-only torch; tests/vision, by `make test-vision`, has the rest.
+#: Without what needs torchvision, where there is none: `make test-vision` has it.
 HERE = [name for name in OWN if importlib.util.find_spec("torchvision") or name != "mask-rcnn"]
 
 
