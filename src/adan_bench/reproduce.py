@@ -24,7 +24,7 @@ from adan_bench.registry import get_workload
 from adan_bench.spec import SCALES, RunConfig, RunRecord, Settings, UsageError, Workload
 from adan_bench.store import finite, read_run, write_json
 from adan_bench.study import Options, Watch, check_device, configure
-from adan_bench.tables import Column, Row, Table
+from adan_bench.tables import UNSTATED, Column, Row, Table
 from adan_bench.theory.ablation import configure_row, pilot_radius, training_loss
 from adan_bench.theory.components import ROWS
 
@@ -195,7 +195,7 @@ class Reproduction:
             found.update(s.settings)
         settings, origin = {**config.settings, **found, **always}, config.origin
         if paper:
-            origin = "; ".join(s.source for s in stated) or f"not stated in the paper: {origin}"
+            origin = "; ".join(s.source for s in stated) or f"{UNSTATED}: {origin}"
         if column.batch_size is not None and "lr" not in found and growth != 1:
             settings["lr"] = float(f"{settings['lr'] * math.sqrt(growth):.4g}")
             origin += f", lr × √({batch_size}/{workload.batch_size})"

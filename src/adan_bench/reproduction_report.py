@@ -18,7 +18,7 @@ from adan_bench.conclusions import spread
 from adan_bench.stats import MIN_SEEDS, interval
 from adan_bench.store import write_bytes
 from adan_bench.study import UNTUNED
-from adan_bench.tables import Column, Table, figure, tables
+from adan_bench.tables import UNSTATED, Column, Table, figure, tables
 
 HEAD = ("problem", "optimizer", "paper", "ours", "paper's order", "our order")
 WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "as published"}
@@ -143,7 +143,10 @@ def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
         about.setdefault((cell["data"] or "data not named") + size, []).append(cell["workload"])
     lines += [f"{', '.join(dict.fromkeys(names))}: {text}." for text, names in about.items()]
     origins = {cell["origin"] for cell in done if "origin" in cell}
-    if scale != "paper" and origins:
+    if scale == "paper":
+        if any(origin.startswith(UNSTATED) for origin in origins):
+            lines.append("Some settings are not stated in the paper and are untuned defaults: no even comparison.")
+    elif origins:
         tuned = {not origin.startswith(UNTUNED) for origin in origins}
         if tuned == {True, False}:
             lines.append("Some settings are tuned and others are not: the comparison is not even.")

@@ -62,12 +62,12 @@ def broken(context):
     """It fails."""
     raise RuntimeError("no luck")
 
-@workload("lacking", **kind)
-def lacking(context):
+@workload("packageless", **kind)
+def packageless(context):
     """It needs what is not there."""
     import no_such_package
 
-@workload("orphan", after="lacking", **kind)
+@workload("orphan", after="packageless", **kind)
 def orphan(context):
     """What it starts from needs what is not there."""
     return regression(context)
@@ -130,7 +130,7 @@ def ran(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
         {"head": "loss", "workload": "plain", "metric": "training loss", "higher_is_better": False},
         {"head": "tuned", "workload": "later", "before": [1, 2]},
         {"head": "broken", "workload": "broken"},
-        {"head": "lacking", "workload": "lacking"},
+        {"head": "packageless", "workload": "packageless"},
         {"head": "orphan", "workload": "orphan"},
         {"head": "published only"},
     ]
@@ -170,11 +170,11 @@ def test_what_came_out(ran: Ran) -> None:
     assert len(cell(summary, "Adan", "loss")["values"]) == 1
     assert lines
     assert cell(summary, "Adan", "broken")["status"] == "failed"
-    assert cell(summary, "Adan", "lacking")["status"] == "absent"
-    assert "no_such_package" in cell(summary, "Adan", "lacking")["why"]
+    assert cell(summary, "Adan", "packageless")["status"] == "absent"
+    assert "no_such_package" in cell(summary, "Adan", "packageless")["why"]
     orphan = cell(summary, "Adan", "orphan")
     assert (orphan["status"], orphan["values"]) == ("absent", [])
-    assert orphan["why"].startswith("lacking, which comes before it: ")
+    assert orphan["why"].startswith("packageless, which comes before it: ")
     assert cell(summary, "wild", "whole")["status"] == "diverged"
     assert not [c for c in summary["tables"][0]["cells"] if c["row"] == "quoted" or c["column"] == "published only"]
     assert json.loads((out / "tables.json").read_text())["tables"] == summary["tables"]
@@ -206,7 +206,7 @@ def test_report(ran: Ran) -> None:
     value = 100 * cell(summary, "Adan", "whole")["values"][0]
     assert lines["whole", "Adan"] == ["79.8*", f"{value:.2f} (n=1)", "1/2", lines["whole", "Adan"][3]]
     assert lines["whole", "quoted"][1] == "not run at this scale"
-    assert lines["lacking", "Adan"][1].startswith("absent (")
+    assert lines["packageless", "Adan"][1].startswith("absent (")
     assert "cells of this scale have a result. Pairs of rows that differ in both: 1;" in first.conclusion
     assert "With 1 seed an order is no evidence" in first.conclusion
     assert "Nobody tuned these settings for this scale: the comparison is not even." in first.how

@@ -29,6 +29,7 @@ from adan_bench.spec import Settings, UsageError
 KINDS = ("train", "speed", "parallel")
 MARKS = "*⋄"
 UNPRINTED = ("figure", "unpublished")
+UNSTATED = "not stated in the paper"  # begins the origin of such settings in a record
 
 
 @dataclass(frozen=True)
