@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import cos, sin
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from adan_bench.spec import UsageError
 from adan_bench.store import RunStore
 from adan_bench.study import Options, configure
 from adan_bench.train import Trainer, run
-from adan_bench.workloads.mae import ENCODERS, Classifier, mae_config, vit_config
+from adan_bench.workloads.mae import ENCODERS, Classifier, mae_config, vit_config, waves
 
 
 def config(name: str, **options: Any) -> Any:
@@ -45,6 +46,17 @@ def test_masks_depend_on_the_position_and_evaluation_on_nothing() -> None:
     assert torch.equal(before, torch.get_rng_state())
     mask = trainer.model(*one[:1], noise=one[1]).mask
     assert mask.mean().item() == 0.75
+
+
+def test_places_differ_at_the_start() -> None:
+    """Were the embeddings of position left at 0, the best prediction would be the same everywhere."""
+    model: Any = Trainer(config("mae-pretrain-vit-b")).model
+    for table in (model.vit.embeddings.position_embeddings, model.decoder.decoder_pos_embed):
+        assert not table.requires_grad
+        assert torch.count_nonzero(table[0, 0]) == 0
+        assert torch.pdist(table[0]).min().item() > 0.5
+    assert model.decoder.mask_token.std().item() == pytest.approx(0.02, rel=0.3)
+    assert waves(2, 4).tolist() == [pytest.approx([sin(x), cos(x), sin(y), cos(y)]) for y in (0, 1) for x in (0, 1)]
 
 
 def test_fine_tuning_begins_where_pre_training_ended(tmp_path: Path) -> None:
