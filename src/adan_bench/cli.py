@@ -55,7 +55,7 @@ def _options(
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per update.")] = None,
     eval_every: Annotated[int | None, typer.Option(min=1, help="Steps between evaluations.")] = None,
-    schedule: Annotated[str, typer.Option(help="cosine, linear or constant, after the warm-up.")] = "cosine",
+    schedule: Annotated[str, typer.Option(help="cosine, linear, constant or step, after the warm-up.")] = "cosine",
     warmup: Annotated[float, typer.Option(min=0, max=1, help="Share of the steps that warm up.")] = 0.05,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     bf16: Annotated[bool, typer.Option("--bf16", help="bfloat16 autocast.")] = False,
