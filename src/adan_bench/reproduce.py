@@ -30,7 +30,7 @@ from adan_bench.theory.components import ROWS
 
 FLOOR = 1 / 3  # at smaller scales the longest run of a table has its workload's budget, the others no less than this
 LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
-SPEED_STEPS = {"smoke": 5, "small": 20, "paper": 200}
+SPEED_STEPS = {"smoke": 5, "small": 10, "paper": 200}
 
 DONE, ABSENT, FAILED, DIVERGED = "done", "absent", "failed", "diverged"
 

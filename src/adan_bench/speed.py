@@ -201,7 +201,8 @@ def _train(
     model: Model, name: str, how: Measure, ranks: Ranks, device: torch.device, batch_size: int
 ) -> tuple[list[float], list[float], int, int]:
     """Seconds of whole steps and of updates alone, parameters, bytes of the optimizer's state."""
-    net = model.build(how.tiny).to(device).train()
+    with device:  # a billion random weights take the CPU half a minute
+        net = model.build(how.tiny).to(device).train()
     size = sum(p.numel() for p in net.parameters())
     forward = ranks.spread(net)
     spec = optimizers.get_optimizer(name)
