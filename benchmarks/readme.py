@@ -104,10 +104,7 @@ def short_runs() -> str:
 
 
 def memory() -> str:
-    data = record("memory-gpu.json")
-    speed: dict[str, Any] = {}
-    for name in ("bench-gpu-torchao.json", "bench-gpu.json"):
-        speed.update(record(name)["models"]["GPT-2 1.1B"]["rows"])
+    data, speed = record("memory-gpu.json"), record("bench-gpu.json")["models"]["GPT-2 1.1B"]["rows"]
     rows = []
     for name, row in data["rows"].items():
         time = f"{speed[name]['ms']:.2f} ms, ×{speed[name]['ratio']:.2f}" if name in speed else ""
