@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from adan_bench.conclusions import spread
 from adan_bench.stats import MIN_SEEDS, interval
@@ -25,6 +25,17 @@ WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper"
 NOT_RUN = "not run at this scale"
 
 
+class Count(NamedTuple):
+    """Cells that are run at a scale and those with a result; pairs of rows that differ in the paper's figures and in
+    ours, and those that stand in the same order in both.
+    """
+
+    planned: int
+    done: int
+    pairs: int
+    same: int
+
+
 @dataclass(frozen=True)
 class Section:
     """One table as text: what it is, its lines under HEAD, what can be said, and how ours came about."""
@@ -32,6 +43,7 @@ class Section:
     title: str
     caption: str
     lines: list[list[str]]
+    count: Count
     conclusion: str
     how: list[str]
     notes: list[str]
@@ -63,13 +75,15 @@ def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Se
                     for values in (published, ours)
                 ]
                 lines.append([column.head, row.head, printed, _ours(table, cell, whys), *places])
+    count = _count(table, cells)
     notes = [f"{mark} {meaning}." for mark, meaning in table.marks.items()] + list(table.notes)
     notes += [f"({index}) {why}" for why, index in whys.items()]
     return Section(
         f"{table.place}: {table.title}",
         f"{table.caption} Figures: {table.metric} ({'higher' if table.higher_is_better else 'lower'} is better).",
         lines,
-        _conclude(table, cells),
+        count,
+        _conclude(table, cells, count),
         _how(cells, scale),
         notes,
         _settings(cells),
@@ -100,8 +114,7 @@ def _ours(table: Table, cell: Mapping[str, Any] | None, whys: dict[str, int]) ->
     return spread(interval(values), values) + mark
 
 
-def _conclude(table: Table, cells: Sequence[Mapping[str, Any]]) -> str:
-    """How many pairs of rows stand in the same order in both, and how much that is worth."""
+def _count(table: Table, cells: Sequence[Mapping[str, Any]]) -> Count:
     same = other = 0
     for column in table.columns:
         published, ours = _figures(table, column), _means(table, column, cells)
@@ -109,10 +122,18 @@ def _conclude(table: Table, cells: Sequence[Mapping[str, Any]]) -> str:
             sign = (published[a] - published[b]) * (ours[a] - ours[b])
             same, other = same + (sign > 0), other + (sign < 0)
     done = [cell for cell in cells if cell["values"]]
-    text = f"{len(done)} of {len(cells)} cells of this scale have a result."
+    if done and done[0].get("tiny", False):  # times of tiny versions have no order to compare
+        same = other = 0
+    return Count(len(cells), len(done), same + other, same)
+
+
+def _conclude(table: Table, cells: Sequence[Mapping[str, Any]], count: Count) -> str:
+    """How many pairs of rows stand in the same order in both, and how much that is worth."""
+    done = [cell for cell in cells if cell["values"]]
+    text = f"{count.done} of {count.planned} cells of this scale have a result."
     tiny = bool(done) and done[0].get("tiny", False)
-    if (same or other) and not tiny:
-        text += f" Pairs of rows that differ in both: {same + other}; in the paper's order: {same}."
+    if count.pairs:
+        text += f" Pairs of rows that differ in both: {count.pairs}; in the paper's order: {count.same}."
     seeds = min((len(cell["values"]) for cell in done), default=0)
     if done and seeds < MIN_SEEDS and table.kind == "train":
         text += f" With {seeds} {'seed' if seeds == 1 else 'seeds'} an order is no evidence of a difference."
@@ -217,19 +238,39 @@ def _page(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>adan-bench: the paper's tables</title><link rel="icon" href="data:,"><style>
 {style}
-td:nth-child(2), th:nth-child(2) {{ text-align: left; }}
+section td:nth-child(2), section th:nth-child(2) {{ text-align: left; }}
+tr.soft td {{ color: var(--soft); opacity: .6; }}
 </style></head><body>
 <header><h1>The paper's tables, run again</h1><p class="soft">{html.escape(overview(summary))}</p></header>
 <p>Ours are from smaller models, other data and shorter runs unless the scale is “paper”. They are not to be ranked
 with the paper's; only the order within each is compared.</p>
+{_index(found)}
 {"".join(_html(section) for section in found)}
 </body></html>
 """
 
 
+def _index(found: Sequence[Section]) -> str:
+    head = "".join(f"<th>{text}</th>" for text in ("", "cells with a result", "pairs in the paper's order"))
+    rows = ""
+    for section in found:
+        done, planned, pairs, same = section.count.done, section.count.planned, section.count.pairs, section.count.same
+        order = f"{same} of {pairs}" if pairs else ""
+        link = f'<a href="#{_anchor(section)}">{html.escape(section.title)}</a>'
+        rows += f"<tr><td>{link}</td><td>{done} of {planned}</td><td>{order}</td></tr>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _anchor(section: Section) -> str:
+    return section.title.split(":")[0].replace(" ", "-").lower()
+
+
 def _html(section: Section) -> str:
     head = "".join(f"<th>{cell}</th>" for cell in HEAD)
-    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in section.lines)
+    rows = ""
+    for line in section.lines:
+        soft = ' class="soft"' if line[3] == NOT_RUN else ""
+        rows += f"<tr{soft}>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>"
     facts = "".join(f"<tr><th>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in section.settings)
     settings = f'<details><summary>Settings</summary><table class="facts">{facts}</table></details>' if facts else ""
     lists = [
@@ -237,7 +278,8 @@ def _html(section: Section) -> str:
         for lines in (section.how, section.notes)
         if lines
     ]
-    return f"""<section><h2>{html.escape(section.title)}</h2><p class="soft">{html.escape(section.caption)}</p>
+    return f"""<section id="{_anchor(section)}"><h2>{html.escape(section.title)}</h2>
+<p class="soft">{html.escape(section.caption)}</p>
 <p class="conclusion">{html.escape(section.conclusion)}</p>
 <div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>
 {"".join(lists)}{settings}</section>
