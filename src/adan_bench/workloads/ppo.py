@@ -27,7 +27,7 @@ HELD_OUT_SEED = 10**6
 #: robots, steps of each a rollout, episodes of an evaluation, steps of those
 SIZES = {"smoke": (4, 128, 4, 200), "small": (8, 256, 5, EPISODE), "paper": (8, 256, 10, EPISODE)}
 BATCH = 64
-#: The simulator's name; targets at smoke, at small, and at paper (Tianshou's PPO with Adam after 1M steps). An untrained
+#: The simulator's name; targets at smoke, small and paper (there Tianshou's PPO with Adam after 1M steps). An untrained
 #: HalfCheetah has about 0 and an untrained Ant 200; the 6,144 steps of smoke are too few to change that by much.
 ROBOTS = {
     "hopper": ("Hopper-v5", 150, 500, 2609.3),
