@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from adan_bench.optimizers import SPECS
 from adan_bench.registry import get_workload
+from adan_bench.spec import RunConfig
 from adan_bench.study import Options, configure
 from adan_bench.train import Trainer
 
 
-def trainer(name: str, optimizer: str = "adan", data: Path | None = None, **options: Any) -> Trainer:
-    chosen = Options(data=data, **options)
-    return Trainer(configure(get_workload(name, chosen.scale), SPECS[optimizer], chosen))
+def settings(name: str, optimizer: str = "adan", **options: Any) -> RunConfig:
+    chosen = Options(threads=1, **options)
+    return configure(get_workload(name, chosen.scale), SPECS[optimizer], chosen)
+
+
+def trainer(name: str, optimizer: str = "adan", **options: Any) -> Trainer:
+    return Trainer(settings(name, optimizer, **options))
 
 
 def falls(name: str, optimizer: str, updates: int = 40) -> float:

@@ -1,4 +1,4 @@
-"""DeepGCN: it learns, reads OGB's folder, and its score is the mean area under the curve."""
+"""DeepGCN: it reads OGB's folder, and its score is the mean area under the curve."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning import falls, trainer
+from learning import trainer
 from sklearn.metrics import roc_auc_score
 
 from adan_bench.registry import get_workload
@@ -33,11 +33,6 @@ def write_ogb(data: Path, graph: gcn.Graph) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with gzip.open(path, "wt") as file:
             file.writelines(",".join(map(repr, row)) + "\n" for row in table.tolist())
-
-
-@pytest.mark.parametrize("optimizer", ["adan", "adamw"])
-def test_learns(optimizer: str) -> None:
-    assert falls("deepgcn", optimizer) < 0.97
 
 
 def test_reads_the_folder_of_ogb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

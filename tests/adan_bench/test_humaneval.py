@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from language_runs import settings
+from learning import settings
 
 from adan_bench import cli
 from adan_bench.humaneval import FILE, assemble, estimate, pass_at_k, passes, read_problems

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from language_runs import settings, training_losses
+from learning import settings
 
 from adan_bench.language import PAD, SPECIAL, Corpus, Reader, ahead, name, train_tokenizer
 from adan_bench.registry import get_workload
@@ -192,10 +192,3 @@ def test_experts_are_balanced_while_training_only() -> None:
     plain = F.cross_entropy(out.logits.flatten(0, 1), rows[:, 1:].flatten())
     assert out.aux_loss > 1
     torch.testing.assert_close(task.loss(task.model, rows), plain + moe.BALANCE * out.aux_loss)
-
-
-@pytest.mark.parametrize("optimizer", ["adan", "adamw"])
-@pytest.mark.parametrize("workload", SMALL)
-def test_learns(workload: str, optimizer: str, tmp_path: Path) -> None:
-    losses = training_losses(workload, optimizer, tmp_path / "run")
-    assert losses[-1] < losses[0] - 0.4

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from learning import resumes
 
 from adan_bench.optimizers import SPECS
 from adan_bench.registry import get_workload, load_script, workloads
@@ -46,20 +45,7 @@ CASES = [*((name, "adan") for name in HERE), ("ptb-lstm", "sam"), ("lstm-2", "sa
 @pytest.mark.parametrize(("name", "optimizer"), CASES)
 def test_resumes_exactly(name: str, optimizer: str, data: Path) -> None:
     """Three updates, or one, a checkpoint and two more in a new trainer."""
-    config = settings(name, data, optimizer)
-    straight, first = Trainer(config), None
-    for _ in range(3):
-        straight.update()
-    first = Trainer(config)
-    first.update()
-    buffer = io.BytesIO()
-    torch.save(first.state_dict(), buffer)
-    second = Trainer(config)
-    second.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
-    second.update()
-    second.update()
-    assert all(torch.equal(a, b) for a, b in zip(straight.model.parameters(), second.model.parameters(), strict=True))
-    assert straight.evaluate() == second.evaluate()
+    assert resumes(lambda: Trainer(settings(name, data, optimizer)))
 
 
 @pytest.mark.parametrize("optimizer", ["adan", "adamw"])
