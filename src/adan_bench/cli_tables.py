@@ -27,7 +27,7 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
         for entry in summary["tables"]:
             cells = entry["cells"]
             done = sum(bool(cell["values"]) for cell in cells)
-            found.append((entry["name"], f"{summary['scale']} {done}/{len(cells)}: {records.name}/{file.name}"))
+            found.append((entry["name"], f"{summary['scale']} {done}/{len(cells)}: results/reproduce/{file.name}"))
     return [
         {
             "name": table.name,
@@ -48,6 +48,7 @@ def reproduce(
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     bf16: Annotated[bool, typer.Option("--bf16", help="bfloat16 autocast.")] = False,
+    accumulate: Annotated[int, typer.Option(min=1, help="Parts in which a batch is worked through.")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads per run; cores / jobs unless given.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
@@ -60,7 +61,8 @@ def reproduce(
     from adan_bench.study import Options
     from adan_bench.tables import choose
 
-    options = Options(scale=scale, data=data, device=device, bf16=bf16, threads=threads or max(1, cores() // jobs))
+    each = threads or max(1, cores() // jobs)
+    options = Options(scale=scale, data=data, device=device, bf16=bf16, accumulate=accumulate, threads=each)
     console, folder = Console(), out or new_folder()
     study = Reproduction(choose(names), options, out=folder, seeds=seeds, jobs=jobs, resume=resume)
     if not as_json:

@@ -424,7 +424,8 @@ class _Positions:
 
 def _workers() -> int:
     """Processes that decode: one a core, shared among the ranks of this machine, and no more than 16."""
-    return max(1, min(16, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(16, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _loader(seen: Seen, keys: Any, workers: int, persistent: bool = False) -> Any:

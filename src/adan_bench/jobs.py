@@ -168,7 +168,7 @@ def record_failure(job: Job, error: str, absent: bool = False) -> Mapping[str, A
     """
     result = {
         "status": "failed",
-        "error": error,
+        "error": " ".join(error.split()),
         "absent": absent,
         "step": 0,
         "seconds": 0.0,

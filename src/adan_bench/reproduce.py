@@ -180,11 +180,15 @@ class Reproduction:
             batch_size = max(1, round(workload.batch_size * column.batch_factor))
         growth = batch_size / workload.batch_size
         warmups = [_ratio(s.warmup) for s in stated if s.warmup is not None]
+        if paper and table.warmup is not None:
+            warmups.append(_ratio(table.warmup))
         options = replace(
             self.options,
             batch_size=batch_size,
             steps=max(1, round(workload.steps * share / growth)),  # the same number of examples
-            warmup=warmups[-1] if warmups else self.options.warmup,
+            schedule=(paper and table.schedule) or self.options.schedule,
+            # A warm-up is so many epochs, however long the run.
+            warmup=min(1.0, warmups[-1] / share) if warmups else self.options.warmup,
         )
         if row.optimizer in ROWS:
             config = configure_row(workload, row.optimizer, options)
@@ -195,7 +199,8 @@ class Reproduction:
             found.update(s.settings)
         settings, origin = {**config.settings, **found, **always}, config.origin
         if paper:
-            origin = "; ".join(s.source for s in stated) or f"{UNSTATED}: {origin}"
+            sources = "; ".join(s.source for s in stated)
+            origin = sources if "lr" in found else f"{UNSTATED}: lr; {sources or origin}"
         if column.batch_size is not None and "lr" not in found and growth != 1:
             settings["lr"] = float(f"{settings['lr'] * math.sqrt(growth):.4g}")
             origin += f", lr × √({batch_size}/{workload.batch_size})"
@@ -212,6 +217,10 @@ class Reproduction:
             flags = ROWS["nesterov-proximal-restart"][0]
             pilot = replace(config, optimizer="nesterov-proximal-restart", settings={**config.settings, **flags})
             known[key] = pilot_radius(pilot)
+            if self.options.device != "cpu":
+                import torch
+
+                torch.cuda.empty_cache()  # the runs are made by other processes
             write_json(file, known)
             self.tell(f"{config.workload}: radius {known[key]:.4g} of the restart condition by a pilot run")
         radius = {"radius": known[key]}
@@ -232,11 +241,14 @@ class Reproduction:
             first = read_run(Path(job.config.init))
             if first.status != "finished":
                 del self.second[path]
-                why = str((first.result or {}).get("error", first.status))
-                status = ABSENT if (first.result or {}).get("absent") else FAILED
+                result = first.result or {}
+                why = str(result.get("error", first.status))
+                status = DIVERGED if first.status == DIVERGED else ABSENT if result.get("absent") else FAILED
                 for cell in self.cells:
                     if path in cell.paths:
-                        cell.fail(status, f"{first.config.workload}, which comes before it: {why}")
+                        cell.paths.remove(path)
+                        if not cell.paths:
+                            cell.fail(status, f"{first.config.workload}, which comes before it: {why}")
 
     # What came out
 
@@ -261,7 +273,7 @@ class Reproduction:
             else:
                 lost.append(str(record.config.seed))
         if lost and cell.status == DONE:
-            cell.fail(DONE if cell.values else DIVERGED, f"the loss became infinite with seed {', '.join(lost)}")
+            cell.fail(DONE if cell.values else DIVERGED, f"no finite loss or metric with seed {', '.join(lost)}")
 
     # Step time and memory
 
@@ -304,7 +316,9 @@ class Reproduction:
         for cell in cells:
             case = found[cell.column.model, cell.row.optimizer]
             value = case.get(cell.column.metric)
-            note = f"random batches of {case['batch_size']}, {case['steps']} steps, processes: {case['ranks']}"
+            precision = "bf16 autocast" if case["bf16"] else "fp32"
+            note = f"random batches of {case['batch_size']}, {precision}, {case['steps']} steps"
+            note += f", {case['ranks']} processes" if case["ranks"] > 1 else ""
             cell.facts = {"data": note, "tiny": case["tiny"]}
             if value is None:
                 cell.fail(ABSENT, case.get("error") or "peak memory is counted on GPUs only")
@@ -322,6 +336,7 @@ class Reproduction:
         return {
             "scale": self.options.scale,
             "device": self.options.device,
+            "bf16": self.options.bf16,
             "seconds": seconds,
             "jobs": self.jobs,
             "runs": len(self.first) + len(self.second),

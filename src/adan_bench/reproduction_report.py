@@ -21,7 +21,7 @@ from adan_bench.study import UNTUNED
 from adan_bench.tables import UNSTATED, Column, Table, figure, tables
 
 HEAD = ("problem", "optimizer", "paper", "ours", "paper's order", "our order")
-WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "as published"}
+WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "published sizes, data and budgets"}
 NOT_RUN = "not run at this scale"
 
 
@@ -165,8 +165,8 @@ def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
     lines += [f"{', '.join(dict.fromkeys(names))}: {text}." for text, names in about.items()]
     origins = {cell["origin"] for cell in done if "origin" in cell}
     if scale == "paper":
-        if any(origin.startswith(UNSTATED) for origin in origins):
-            lines.append("Some settings are not stated in the paper and are untuned defaults: no even comparison.")
+        if any(UNSTATED in origin for origin in origins):
+            lines.append("Some learning rates are not stated in the paper and are untuned: no even comparison.")
     elif origins:
         tuned = {not origin.startswith(UNTUNED) for origin in origins}
         if tuned == {True, False}:
@@ -194,7 +194,8 @@ def _settings(cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 def _described(facts: Mapping[str, Any]) -> str:
     values = ", ".join(f"{key} {_plain(value)}" for key, value in facts["settings"].items())
-    return f"{values}; {facts['steps']} steps of {facts['batch_size']}; {facts['origin']}"
+    schedule = f"{facts['schedule']} after {facts['warmup']:.1%} of warm-up"
+    return f"{values}; {facts['steps']} steps of {facts['batch_size']}, {schedule}; {facts['origin']}"
 
 
 def _plain(value: Any) -> str:
@@ -207,7 +208,8 @@ def overview(summary: Mapping[str, Any]) -> str:
     machine = ", ".join(str(part) for part in (e["platform"], e.get("cpu"), e.get("gpu")) if part)
     return (
         f"Scale {summary['scale']}, {len(summary['tables'])} tables, {summary['runs']} runs in "
-        f"{summary['seconds'] / 60:.1f} minutes, {summary['jobs']} at a time, on {summary['device']}: {machine}, "
+        f"{summary['seconds'] / 60:.1f} minutes, {summary['jobs']} at a time, on {summary['device']} "
+        f"in {'bf16 autocast' if summary['bf16'] else 'fp32'}: {machine}, "
         f"{e['cores']} cores. Python {e['python']}, {versions}; commit {e['commit'] or 'unknown'}. {e['started']}."
     )
 

@@ -133,7 +133,9 @@ class Measure:
         return self.scale == SCALES[0]
 
 
-def check(models: Sequence[str], names: Sequence[str], parallel: str | None) -> None:
+def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str | None) -> None:
+    if scale not in SCALES:
+        raise UsageError(f"--scale {scale}: no such scale; there are: {', '.join(SCALES)}")
     for model in models:
         if model not in MODELS:
             raise UsageError(f"no model {model!r}; there are: {', '.join(MODELS)}")
@@ -151,7 +153,7 @@ def measure(
     tell: Callable[[Mapping[str, Any]], None] = lambda case: None,
 ) -> dict[str, Any]:
     """Every model with every optimizer, and the environment; a case that cannot be measured says why."""
-    check(models, names, how.parallel)
+    check(models, names, how.scale, how.parallel)
     cases = []
     with joined(how.parallel, how.device) as ranks:
         for model in models:
@@ -183,7 +185,7 @@ def _measure(name: str, optimizer: str, how: Measure, ranks: Ranks = ALONE) -> d
     try:
         times, alone, size, state = _train(model, optimizer, how, ranks, device, batch_size)
     except torch.OutOfMemoryError:
-        return {**case, "error": f"out of memory with a batch of {batch_size}; give --batch-size"}
+        return {**case, "error": f"out of memory with a batch of {batch_size}"}
     median = statistics.median(times)
     case.update(
         parameters=size,
@@ -253,12 +255,14 @@ def _timed(call: Callable[[], Any], warmup: int, steps: int, device: torch.devic
 
 def launch(models: Sequence[str], names: Sequence[str], how: Measure, ranks: int, file: Path) -> None:
     """Measure among ranks that torchrun starts; the record is written to a file."""
-    check(models, names, how.parallel)
+    check(models, names, how.scale, how.parallel)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += ["-m", "adan_bench.cli", "speed", *models, "--optimizers", ",".join(names), "--out", str(file)]
     command += ["--parallel", how.parallel or "ddp", "--scale", how.scale, "--device", how.device]
-    command += ["--steps", str(how.steps), "--warmup", str(how.warmup)]
+    command += ["--steps", str(how.steps), "--warmup", str(how.warmup), *(["--bf16"] if how.bf16 else [])]
+    command += ["--batch-size", str(how.batch_size)] if how.batch_size else []
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.startswith("adan-bench: ")]
-        raise RuntimeError(lines[-1] if lines else f"torchrun ended with code {done.returncode}: {done.stderr[-300:]}")
+        last = " ".join(done.stderr[-300:].split())
+        raise RuntimeError(lines[-1] if lines else f"torchrun ended with code {done.returncode}: {last}")

@@ -55,9 +55,17 @@ class RunStore:
             raise UsageError(f"{self.path} already holds a run; go on with --resume or choose another --out")
         self.path.mkdir(parents=True, exist_ok=True)
         self.cut(0)
-        write_json(self.path / "environment.json", environment)
+        self.describe(environment)
         facts = {"config": config.to_json(), "workload": dict(workload), "optimizer": dict(optimizer)}
         write_json(self.path / "config.json", facts)
+
+    def describe(self, environment: Mapping[str, Any]) -> None:
+        write_json(self.path / "environment.json", environment)
+
+    @property
+    def described(self) -> bool:
+        """Whether the run was ever under way; one that could not be built has a record without an environment."""
+        return (self.path / "environment.json").exists()
 
     def check_same(self, config: RunConfig) -> RunConfig:
         """The configuration that the run began with. It goes on with the same, but for what the machine offers."""
@@ -225,6 +233,8 @@ def finite(value: Any) -> Any:
         return None
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
     return value
 
 

@@ -44,13 +44,17 @@ def run(
         result = json.loads((store.path / "result.json").read_text()) if store.ended else None
         return store.check_same(config), result if result and result["status"] != "failed" else None
 
+    def environment() -> dict[str, Any]:
+        return {**describe(config.device), "data": trainer.task.note, "parameters": trainer.size}
+
     def restore() -> dict[str, Any] | None:
         store.reopen()
+        if not store.described:
+            store.describe(environment())
         return store.restore()
 
     def create() -> None:
-        environment = {**describe(config.device), "data": trainer.task.note, "parameters": trainer.size}
-        store.create(config, trainer.workload.facts(), trainer.spec.facts(), environment)
+        store.create(config, trainer.workload.facts(), trainer.spec.facts(), environment())
 
     with joined(config.parallel, config.device) as ranks:
         begun, result = ranks.from_first(begin)
@@ -94,8 +98,10 @@ class Trainer:
             raise UsageError(
                 f"{config.workload} needs the package {error.name}; run: pip install 'adan[bench]'"
             ) from error
-        if ranks.count > 1 and hasattr(self.task.batches, "state_dict"):
-            raise UsageError(f"{config.workload}: its batches have a state, which ranks cannot share; take one process")
+        if hasattr(self.task.batches, "state_dict") and ranks.count * config.accumulate > 1:
+            raise UsageError(
+                f"{config.workload}: its batches carry a state to the next; take one process, and no --accumulate"
+            )
         self.model = self.task.model.to(self.device)
         if config.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -36,7 +36,7 @@ def main() -> None:
         try:
             result = run(job.config, RunStore(job.path), progress, job.resume)
         except UsageError as error:
-            result = record_failure(job, str(error), absent=True)
+            result = record_failure(job, str(error), absent=not RunStore(job.path).described)
         except Exception as error:  # one run that fails must not stop the others; the reason is recorded
             traceback.print_exc()
             result = record_failure(job, f"{type(error).__name__}: {error}")

@@ -180,5 +180,5 @@ def test_shares_of_a_batch() -> None:
     assert all((share["rate"], share["i"]) == (0.5, 7) for share in shares)
     with pytest.raises(UsageError, match=r"shape \(2, 6\) in a batch of 6 .* must be 6"):
         Ranks("ddp", "cpu", 0, 3).share(x.t(), 6)
-    with pytest.raises(UsageError, match="ptb-lstm: its batches have a state"):
+    with pytest.raises(UsageError, match="ptb-lstm: its batches carry a state"):
         Trainer(configuration("ptb-lstm"), Ranks("ddp", "cpu", 0, 2))

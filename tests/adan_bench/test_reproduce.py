@@ -282,8 +282,23 @@ def test_paper_scale_takes_what_the_paper_states(study: Callable[..., Reproducti
     earlier = by["earlier", "adan"]
     assert (earlier.settings["lr"], earlier.origin, earlier.batch_size) == (0.125, "before", 64)
     assert (earlier.steps, by["later", "adan"].steps) == (300, 200)
-    assert by["plain", "adamw"].origin == "not stated in the paper: untuned defaults"
+    assert by["plain", "adamw"].origin == "not stated in the paper: lr; untuned defaults"
     assert (by["plain", "adamw"].batch_size, by["plain", "adamw"].warmup) == (64, 0.05)
+
+
+def test_schedules_at_paper_scale(study: Callable[..., Reproduction]) -> None:
+    """A table's schedule is for all its rows; a warm-up is so many epochs, however long the run."""
+    columns = [{"head": str(epochs), "workload": "plain", "budget": [epochs, 300]} for epochs in (100, 300)]
+    stated = [{"optimizer": "adan", "settings": {"lr": 0.5}, "source": "here", "warmup": [5, 300]}]
+    table = made_up(columns, [ADAN], settings=stated)
+    for scale, shares in (("paper", [0.05, 5 / 300]), ("smoke", [0.05, 0.05])):
+        found = study(table, scale=scale)
+        found.plan()
+        assert [c.warmup for c in configs(found) if c.seed == 0] == pytest.approx(shares)
+        assert {c.schedule for c in configs(found)} == {"cosine"}
+    found = study(made_up(columns, [ADAN], settings=stated, schedule="step", warmup=[0, 1]), scale="paper")
+    found.plan()
+    assert {(c.schedule, c.warmup) for c in configs(found)} == {("step", 0.0)}
 
 
 def test_batch_sizes_follow_the_square_root_rule(study: Callable[..., Reproduction]) -> None:
@@ -356,5 +371,5 @@ def test_list_tables(bench: Callable[..., Any], tmp_path: Path) -> None:
     summary = {"scale": "smoke", "tables": [{"name": "cnn", "cells": cells}]}
     (tmp_path / "two-cores.json").write_text(json.dumps(summary))
     state = {row["name"]: row["run here"] for row in cli_tables.rows(tmp_path)}
-    assert state["cnn"] == f"smoke 1/2: {tmp_path.name}/two-cores.json"
+    assert state["cnn"] == "smoke 1/2: results/reproduce/two-cores.json"
     assert state["ppo"] == "not yet"

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from adan_bench.jobs import Job, record_failure
 from adan_bench.spec import UsageError
 from adan_bench.store import RunStore, read_lines, read_run, read_runs
-from adan_bench.train import run
+from adan_bench.train import Trainer, run
 
 
 class Killed(BaseException):
@@ -164,3 +165,19 @@ def test_tensorboard(config: Any, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     run(config(steps=20, tensorboard=True), RunStore(tmp_path / "a"))
     assert list((tmp_path / "a" / "tensorboard").glob("events.*"))
+
+
+def test_a_run_that_could_not_be_built_is_described_once_it_can(config: Any, tmp_path: Path) -> None:
+    """A package was missing; with it installed the run goes on, and its record says on which data."""
+    store = RunStore(tmp_path / "a")
+    record_failure(Job(config(), store.path), "tiny needs\nthe package x", absent=True)
+    assert not store.described
+    assert "tiny needs the package x" in (store.path / "result.json").read_text()
+    run(config(), store, resume=True)
+    assert read_run(store.path).environment["data"] == "made up"
+    assert read_run(store.path).status == "finished"
+
+
+def test_a_carried_state_is_not_accumulated(config: Any) -> None:
+    with pytest.raises(UsageError, match=r"ptb-lstm: its batches carry a state to the next; .* no --accumulate"):
+        Trainer(config(workload="ptb-lstm", accumulate=2))

@@ -92,11 +92,13 @@ def test_shards(bench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_cannot_be_measured_is_named() -> None:
     with pytest.raises(UsageError, match=r"no model 'ViT-X'; there are: ResNet-50"):
-        speed.check(["ViT-X"], [], None)
+        speed.check(["ViT-X"], [], "smoke", None)
+    with pytest.raises(UsageError, match="--scale huge: no such scale"):
+        speed.check(["ViT-B"], [], "huge", None)
     with pytest.raises(UsageError, match="ViT-B reads no tokens"):
-        speed.check(["ViT-B"], [], "ddp")
+        speed.check(["ViT-B"], [], "smoke", "ddp")
     with pytest.raises(UsageError, match="lamb cannot step on sharded parameters"):
-        speed.check(["GPT-2-1B"], ["lamb"], "fsdp")
+        speed.check(["GPT-2-1B"], ["lamb"], "smoke", "fsdp")
 
 
 def test_a_rank_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ workload, how much of its budget, which number), a row is an optimizer, and thei
     marks            what a mark behind a figure means; notes: what the paper leaves open, or contradicts itself in
     columns          see `Column`;  rows: see `Row`
     settings         what the paper states for the runs, see `Stated`; betas are those of the code, 1 − the paper's β
+    schedule, warmup of the runs at the scale "paper": one of the harness's schedules, and a share as in `Stated`
     variances        by optimizer, the published variance over its rows (the table of betas alone)
     runs             by scale, the heads of the rows and columns that are run there (all unless named) and the seeds
 
@@ -121,6 +122,8 @@ class Table:
     marks: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     variances: Mapping[str, str] = field(default_factory=dict)
+    schedule: str | None = None
+    warmup: tuple[float, float] | None = None
 
     def cells(self) -> list[tuple[Row, Column, str]]:
         """Every cell that the paper has, or that we add: (row, column, figure as printed)."""

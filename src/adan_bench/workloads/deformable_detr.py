@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from adan_bench.coco import FILES, TRAIN_IMAGES
 from adan_bench.registry import workload
-from adan_bench.spec import Context, Settings, Task
+from adan_bench.spec import Context, Settings, Task, UsageError
 
 WEIGHTS = {"loss_ce": 2, "loss_bbox": 5, "loss_giou": 2}  # of the loss and of the matching
 SLOW = ("sampling_offsets", "reference_points")  # a tenth of the learning rate; a pre-trained backbone too
@@ -135,7 +135,12 @@ def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | 
         model.model.backbone.model = library.ResNetBackbone(backbone_config)
     else:
         own = {name.removeprefix("resnet."): value for name, value in backbone_weights.items()}
-        model.model.backbone.model.load_state_dict({k: v for k, v in own.items() if not k.startswith("classifier")})
+        kept = {k: v for k, v in own.items() if not k.startswith("classifier")}
+        try:
+            model.model.backbone.model.load_state_dict(kept)
+        except RuntimeError as error:
+            first = str(error).splitlines()[1].strip()
+            raise UsageError(f"--init: these are not the weights of a ResNet of this size ({first})") from error
         for name, parameter in model.model.backbone.model.named_parameters():
             parameter.requires_grad_(not name.startswith(("embedder", "encoder.stages.0")))
     assert isinstance(model, nn.Module)

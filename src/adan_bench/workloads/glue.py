@@ -112,7 +112,7 @@ def build(context: Context, kind: Kind) -> Task:
         path = context.path(f"glue/{kind.folder}")
         train = read(path / "train.tsv", kind)
         splits = {"" if file == kind.dev[0] else "_mismatched": read(path / file, kind) for file in kind.dev}
-        note = f"GLUE's {kind.folder}: {len(train):,} to train, {len(splits['']):,} held out"
+        note = f"{kind.folder} from the data folder: {len(train):,} to train, {len(splits['']):,} held out"
     words = tokenizer(context)
     longest = SIZES[context.scale][3]
 

@@ -100,7 +100,7 @@ def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | 
     except (ImportError, RuntimeError) as error:  # one that is built for CUDA fails beside a CPU build of torch
         raise UsageError(
             f"mask-rcnn needs a torchvision that fits this torch ({error}); run: pip install 'adan[vision]', "
-            "and beside a CPU build of torch add --index-url https://download.pytorch.org/whl/cpu"
+            "and beside a CPU build of torch take a CPU build of torchvision"
         ) from error
     import transformers
     from torchvision.models.detection import MaskRCNN
@@ -141,8 +141,11 @@ def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | 
         own = {name.removeprefix("convnext."): value for name, value in backbone_weights.items()}
         kept = {k: v for k, v in own.items() if not k.startswith(("classifier", "layernorm"))}
         missing, unexpected = backbone.body.load_state_dict(kept, strict=False)
-        assert not unexpected
-        assert all("hidden_states_norms" in name for name in missing)  # the classifier has one norm, at its end
+        strange = [*unexpected, *(name for name in missing if "hidden_states_norms" not in name)]
+        if strange:  # of a classifier only the norms of the stages are missing: it has one norm, at its end
+            raise UsageError(
+                f"--init: these are not the weights of a ConvNeXt of this size ({strange[0]} does not fit)"
+            )
     short, long = SIDES[scale]
     levels = [(ANCHORS[scale] * 2**i,) for i in range(5)]
     proposals, sampled = PROPOSALS[scale]
