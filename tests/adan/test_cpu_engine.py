@@ -628,7 +628,8 @@ def test_every_instruction_set_gives_the_same_bits(best, monkeypatch, tmp_path):
 def every_kernel():
     results = []
     for dtype in DTYPES:
-        for form in ({}, {"consume_grad": True}, {"consume_grad": True, **COUPLED}, *FORMS.values()):
+        coded = [form for form in FORMS.values() if dtype != torch.float16 or "stochastic_rounding" not in form]
+        for form in ({}, {"consume_grad": True}, {"consume_grad": True, **COUPLED}, *coded):
             params = problem(dtype, [*TAILS, 4099])
             opt = train(params, max_grad_norm=20.0, fused=True, **form)
             results += params + states(opt)

@@ -51,7 +51,7 @@ def test_resumes_exactly(name: str, optimizer: str, data: Path) -> None:
 @pytest.mark.parametrize("optimizer", ["adan", "adamw"])
 @pytest.mark.parametrize("name", [name for name in HERE if not get_workload(name).needs])
 def test_learns(name: str, optimizer: str, tmp_path: Path) -> None:
-    """The loss of the last five steps of forty, or of the budget, is below that of the first five."""
+    """The loss over the last third of forty steps, or of the budget, is below that over the first third."""
     workload = get_workload(name)
     steps = min(40, workload.steps)
     config = configure(workload, SPECS[optimizer], Options(steps=steps, eval_every=steps))
@@ -59,7 +59,8 @@ def test_learns(name: str, optimizer: str, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["kind"] == "train"]
     assert len(losses) == steps
-    assert sum(losses[-5:]) < sum(losses[:5])
+    third = steps // 3  # PPO's losses vary more from batch to batch than they fall in a few
+    assert sum(losses[-third:]) < sum(losses[:third])
     assert result["final"].keys() >= {workload.metric}
 
 
