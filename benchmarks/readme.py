@@ -21,6 +21,7 @@ PAGES = [
     "docs/performance.md",
     "docs/choosing-hyperparameters.md",
     "docs/distributed.md",
+    "docs/reproduce.md",
 ]
 BASE = "AdamW fused"
 
@@ -151,7 +152,42 @@ def codes() -> str:
     return markdown(["codes of m, v, g; of n; elements in a block", *head], rows) + f"\n\n{where(data)}."
 
 
+def step_time() -> str:
+    """Adan ÷ AdamW over whole training steps: the paper's table of step times, and ours at the same sizes."""
+    data = record("reproduce/small-step-time.json")
+    cells = {(cell["column"], cell["row"]): cell for cell in data["tables"][0]["cells"]}
+    models = [column.removesuffix(", ms") for column, _ in cells if column.endswith(", ms")]
+    rows = []
+    for model in dict.fromkeys(models):
+        line = [model]
+        for unit in ("ms", "GB"):
+            ours, base = (cells[f"{model}, {unit}", name] for name in ("Adan", "AdamW"))
+            line.append(f"×{float(ours['paper']) / float(base['paper']):.2f}")
+            line.append(f"{ours['values'][0]:.1f} {unit}, ×{ours['values'][0] / base['values'][0]:.2f}")
+        rows.append(line)
+    head = ["Adan ÷ AdamW", "step, paper", "step, here", "peak memory, paper", "peak memory, here"]
+    e = data["environment"]
+    packages = e["packages"]
+    place = f"{e['gpu']}, bf16 autocast, torch {packages['torch']}, transformers {packages['transformers']}"
+    return markdown(head, rows) + f"\n\n{place}, commit {e['commit'][:7]}; the paper: one A800."
+
+
+def tables_run() -> str:
+    """What `adan-bench reproduce` made of training at the scale small."""
+    rows = []
+    for name in ("small-cifar10", "small-text"):
+        for table in record(f"reproduce/{name}.json")["tables"]:
+            published = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{table['name']}.json").read_text())
+            for cell in table["cells"]:
+                values = [(100 if published.get("percent") else 1) * value for value in cell["values"]]
+                shown = f"{statistics.mean(values):.4g}" + (f" (n = {len(values)})" if values else "")
+                rows.append([f"{table['place']}, {cell['column']}", cell["row"], cell["paper"], shown])
+    return markdown(["", "optimizer", "paper", "here"], rows)
+
+
 TABLES = {
+    "step-time": step_time,
+    "tables-run": tables_run,
     "memory": memory,
     "quality": quality,
     "codes": codes,
