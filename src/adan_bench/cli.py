@@ -16,12 +16,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from adan_bench import cli_tables
-from adan_bench.cli_shared import EXIT_DIVERGED, EXIT_FAILED, EXIT_USAGE, Json, cores, new_folder
-from adan_bench.spec import UsageError
+from adan_bench import cli_tables, cli_theory
+from adan_bench.cli_shared import EXIT_DIVERGED, EXIT_FAILED, EXIT_USAGE, Json, new_folder
+from adan_bench.spec import UsageError, cores
 
 app = typer.Typer(
     name="adan-bench",
@@ -31,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cli_tables.register(app)
+app.add_typer(cli_theory.app, name="theory")
 
 
 class Kind(str, Enum):
@@ -302,123 +302,6 @@ def humaneval(
     shown = {key: value for key, value in result.items() if key.startswith("pass@")}
     text = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
     print(json.dumps({"event": "humaneval", **shown}) if as_json else f"{text} ({result['problems']} problems)")
-
-
-theory_app = typer.Typer(help="Run the paper's theory: every claim with its number.", add_completion=False)
-app.add_typer(theory_app, name="theory")
-
-
-@theory_app.callback(invoke_without_command=True)
-def theory(
-    context: typer.Context,
-    out: Annotated[Path | None, typer.Option(help="Folder of the report; a new one under runs/ unless given.")] = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="One study; may be given again.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Check the paper's lemmas, propositions and rates in fp64, in about a minute; exit code 1 where one fails."""
-    if context.invoked_subcommand is not None:
-        return
-    import torch
-
-    from adan_bench.theory.report import choose, number, relation, write
-
-    chosen = choose(only or [])
-    torch.set_num_threads(1)  # networks of a thousand parameters: a second thread only costs
-    console, studies = Console(), []
-    for study in chosen:
-        studies.append(study())
-        grid = Table("claim", "measured", "bound", "", title=studies[-1].title, title_justify="left", show_lines=True)
-        for check in studies[-1].checks:
-            if as_json:
-                print(json.dumps({"event": "check", "study": studies[-1].name, **check.to_json()}), flush=True)
-            verdict = "holds" if check.passed else "FAILS"
-            grid.add_row(f"{check.name}\n{escape(check.claim)}", number(check.measured), relation(check), verdict)
-        if not as_json:
-            console.print(grid)
-            for table in studies[-1].tables:
-                console.print(_grid(table))
-    page = write(studies, out or new_folder())
-    failed = [check.name for study in studies for check in study.checks if not check.passed]
-    if as_json:
-        print(json.dumps({"event": "report", "path": str(page), "failed": failed}))
-    else:
-        console.print(f"{len(failed)} failed; report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
-    raise typer.Exit(EXIT_FAILED if failed else 0)
-
-
-@theory_app.command()
-def constants(
-    workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
-    optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
-    steps: Annotated[int | None, typer.Option(min=1, help="Gradients; the workload's budget unless given.")] = None,
-    accuracy: Annotated[float, typer.Option(min=1e-12, max=1, help="ϵ of the complexities.")] = 0.1,
-    seed: int = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
-    script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Measure c∞ and c₂ on a workload, and evaluate Table 1 with them."""
-    from dataclasses import asdict
-
-    from adan_bench.optimizers import get_optimizer
-    from adan_bench.registry import get_workload, load_script
-    from adan_bench.study import Options, configure
-    from adan_bench.theory.complexity import measure, table
-
-    if script is not None:
-        load_script(str(script))
-    options = Options(steps=steps, device=device, data=data, script=script, threads=cores())
-    config = configure(get_workload(workload), get_optimizer(optimizer), options, seed=seed)
-    found, seen = measure(config)
-    if as_json:
-        print(json.dumps({"event": "constants", "workload": workload, "steps": len(seen), **asdict(found)}))
-        return
-    Console().print(_grid(table(found, accuracy, f"{workload}, {optimizer}, {len(seen)} gradients")))
-
-
-def _grid(table: Any) -> Table:
-    grid = Table(*table.head, title=table.title, title_justify="left")
-    for row in table.rows:
-        grid.add_row(*row)
-    return grid
-
-
-@theory_app.command()
-def components(
-    workload: Annotated[str, typer.Option(help="See: adan-bench list workloads.")],
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; from three on there are intervals.")] = 3,
-    steps: Annotated[int | None, typer.Option(min=1, help="Gradients per run.")] = None,
-    radius: Annotated[float | None, typer.Option(min=0, help="R of Eqn 8; by a pilot run unless given.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
-    script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Take Adan apart: heavy ball, Nesterov, proximal decay, restart, as in the paper's table of components."""
-    from dataclasses import asdict
-
-    from adan_bench.conclusions import number, spread
-    from adan_bench.registry import load_script
-    from adan_bench.stats import interval
-    from adan_bench.study import Options
-    from adan_bench.theory import ablation
-
-    if script is not None:
-        load_script(str(script))
-    options = Options(steps=steps, device=device, data=data, script=script, threads=cores())
-    say = (lambda line: None) if as_json else print
-    results, used, page = ablation.run(workload, seeds, options, out or new_folder(), radius, say)
-    grid = Table("component", "training loss", "metric", "restarts", "paper's loss (another model)")
-    for r in results:
-        if as_json:
-            print(json.dumps({"event": "component", "radius": used, **asdict(r)}))
-        shown = [spread(interval(values), values) if values else "–" for values in (r.losses, r.metrics)]
-        grid.add_row(r.name, *shown, ", ".join(str(count) for count in r.restarts), number(r.paper))
-    if not as_json:
-        Console().print(grid)
-        Console().print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
 
 
 def _study(

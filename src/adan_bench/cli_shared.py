@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,3 @@ Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard outpu
 
 def new_folder() -> Path:
     return Path("runs") / datetime.now().strftime("%Y-%m-%d-%H%M%S")
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

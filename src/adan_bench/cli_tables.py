@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from adan_bench.cli_shared import EXIT_FAILED, Json, cores, new_folder
+from adan_bench.cli_shared import EXIT_FAILED, Json, new_folder
+from adan_bench.spec import cores
 
 RECORDS = Path(__file__).parents[2] / "results" / "reproduce"  # of a checkout
 
@@ -100,7 +101,9 @@ def speed(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL...", help="All of the paper's unless given.")
     ] = None,
-    optimizers: Annotated[str, typer.Option(help="Names with commas between.")] = "adan,adamw,lamb,adabelief",
+    optimizers: Annotated[
+        str | None, typer.Option(help="Names with commas between; those of the paper's table unless given.")
+    ] = None,
     scale: Annotated[str, typer.Option(help="smoke: tiny versions; small, paper: the published sizes.")] = "smoke",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     steps: Annotated[int, typer.Option(min=1, help="Steps to measure; the paper has 200.")] = 20,
@@ -123,7 +126,7 @@ def speed(
     launched(parallel)
     check_device(device)
     console = Console(quiet=as_json or (parallel is not None and os.environ["RANK"] != "0"))
-    names = [name for name in optimizers.split(",") if name]
+    names = [name for name in optimizers.split(",") if name] if optimizers else list(measuring.OPTIMIZERS)
     text = [name for name, model in measuring.MODELS.items() if model.text]
     chosen = models or (text if parallel else [name for name in measuring.MODELS if "MoE" not in name])
     how = measuring.Measure(scale, device, steps, warmup, batch_size, bf16, parallel)

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from adan_bench.data import generator, shuffled
-from adan_bench.spec import Context, UsageError
+from adan_bench.spec import Context, UsageError, cores
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as both detectors take them
 SHORT_SIDES = range(480, 801, 32)
@@ -253,7 +252,7 @@ class Batches:
         self.order = shuffled([torch.tensor(coco.ids)], context.batch_size, context.seed)
         self.view = detr_view if context.scale == "paper" else flipped_view
         self.ahead = 4 if context.scale == "paper" else 0
-        self.pool = ThreadPoolExecutor(os.cpu_count()) if self.ahead else None
+        self.pool = ThreadPoolExecutor(cores()) if self.ahead else None
         self.coming: dict[int, list[Future[Example]]] = {}
 
     def __call__(self, position: int) -> list[Example]:
@@ -275,7 +274,7 @@ class Batches:
 
 def held_out(coco: Coco, size: int, view: Callable[[tuple[int, int]], View]) -> Iterator[list[Example]]:
     """All images of a split, `size` at a time, read by threads where there is more than one such batch."""
-    with ThreadPoolExecutor(os.cpu_count() if len(coco.ids) > size else 1) as pool:
+    with ThreadPoolExecutor(cores() if len(coco.ids) > size else 1) as pool:
         for i in range(0, len(coco.ids), size):
             yield list(
                 pool.map(lambda image_id: coco.example(image_id, view(coco.size(image_id))), coco.ids[i : i + size])

@@ -11,6 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from adan_bench.spec import cores
+
 COMMAND = "ADAN_BENCH_COMMAND"  # a worker process was started by another command than its own
 PACKAGES = ("adan", "torch", "transformers", "pytorch_optimizer", "numpy", "scikit-learn")
 
@@ -24,7 +26,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,
         "cuda": torch.version.cuda if device.startswith("cuda") else None,
         "command": os.environ.get(COMMAND) or " ".join(["adan-bench", *sys.argv[1:]]),

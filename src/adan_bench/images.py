@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from adan_bench.data import epoch_order, generator, shuffled
-from adan_bench.spec import Context, UsageError, listing
+from adan_bench.spec import Context, UsageError, cores, listing
 
 IMAGENET = ("imagenet/train", "imagenet/val")
 CIFAR = ("cifar10/train.parquet", "cifar10/test.parquet")
@@ -424,8 +424,7 @@ class _Positions:
 
 def _workers() -> int:
     """Processes that decode: one a core, shared among the ranks of this machine, and no more than 16."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(16, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    return max(1, min(16, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _loader(seen: Seen, keys: Any, workers: int, persistent: bool = False) -> Any:

@@ -7,6 +7,7 @@ A workload owns data, model, loss, metric, target and budget; an optimizer spec 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,11 @@ def listing(folder: Path) -> str:
     """The names in a folder, for an error message of one line."""
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     return ", ".join(names[:12]) or "nothing"
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass

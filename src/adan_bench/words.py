@@ -21,6 +21,7 @@ from adan_bench.data import library_sources
 from adan_bench.spec import Context, UsageError
 
 PENN_TREEBANK = tuple(f"ptb/ptb.{split}.txt" for split in ("train", "valid", "test"))
+WIKITEXT = tuple(f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test"))
 
 
 class Stream:
@@ -104,8 +105,7 @@ def penn_treebank(context: Context) -> tuple[list[Tensor], int]:
 
 def wikitext(context: Context) -> tuple[list[Tensor], int]:
     """WikiText-103's three splits, encoded, and the size of their vocabulary: every word of the training split."""
-    names = (f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test"))
-    return _word_files(tuple(context.path(name) for name in names))
+    return _word_files(tuple(context.path(name) for name in WIKITEXT))
 
 
 @lru_cache(maxsize=2)  # a worker process makes many runs

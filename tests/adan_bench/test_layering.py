@@ -11,7 +11,7 @@ SRC = Path(__file__).parents[2] / "src"
 #: Upper layers first; a module may import from lower lines only. Workloads stand together, below what runs them.
 LAYERS = [
     ["cli"],
-    ["cli_tables"],
+    ["cli_tables", "cli_theory"],
     ["cli_shared", "reproduce"],
     ["theory"],
     ["reproduction_report", "console", "worker"],

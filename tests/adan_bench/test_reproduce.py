@@ -301,6 +301,30 @@ def test_schedules_at_paper_scale(study: Callable[..., Reproduction]) -> None:
     assert {(c.schedule, c.warmup) for c in configs(found)} == {("step", 0.0)}
 
 
+def test_accumulate_reaches_every_run(
+    script: Path, monkeypatch: pytest.MonkeyPatch, bench: Any, tmp_path: Path
+) -> None:
+    seen: list[Options] = []
+
+    def stop(self: Reproduction) -> None:
+        seen.append(self.options)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(Reproduction, "run", stop)
+    assert bench("reproduce", "cnn", "--accumulate", "4", "--out", str(tmp_path / "x"))[0] == 2
+    assert [options.accumulate for options in seen] == [4]
+    found = Reproduction(
+        [made_up([{"head": "a", "workload": "plain"}], [ADAN])],
+        Options(script=script, accumulate=4),
+        out=tmp_path / "y",
+    )
+    found.plan()
+    assert {c.accumulate for c in configs(found)} == {4}
+    code, _, error = bench("reproduce", "cnn", "--accumulate", "0")
+    assert code == 2
+    assert "--accumulate" in error
+
+
 def test_batch_sizes_follow_the_square_root_rule(study: Callable[..., Reproduction]) -> None:
     columns = [
         {"head": size, "workload": "plain", "batch_size": 64 * n, "batch_factor": n} for size, n in (("a", 1), ("b", 4))

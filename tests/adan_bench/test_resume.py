@@ -162,7 +162,6 @@ def test_a_bad_record_does_not_hide_the_others(config: Any, tmp_path: Path) -> N
 
 
 def test_tensorboard(config: Any, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
     run(config(steps=20, tensorboard=True), RunStore(tmp_path / "a"))
     assert list((tmp_path / "a" / "tensorboard").glob("events.*"))
 

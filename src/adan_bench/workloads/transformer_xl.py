@@ -22,6 +22,7 @@ from adan_bench.registry import workload
 from adan_bench.spec import Context, Task
 from adan_bench.words import (
     PENN_TREEBANK,
+    WIKITEXT,
     Stream,
     documentation,
     encode,
@@ -31,7 +32,6 @@ from adan_bench.words import (
     wikitext,
 )
 
-WIKITEXT = tuple(f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test"))
 SHAKESPEARE = "tinyshakespeare/input.txt"
 
 
