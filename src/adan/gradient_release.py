@@ -73,7 +73,8 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
             "here each makes its own; construct Adan without restart, and call restart() where you want one"
         )
     wanted = set(model.parameters())
-    owners = {p: group for group in opt.param_groups for p in group["params"] if p in wanted}
+    # By index: loading a state dict replaces the groups.
+    owners = {p: i for i, group in enumerate(opt.param_groups) for p in group["params"] if p in wanted}
     if not owners:
         raise ValueError("release_gradients: no parameter of model is one of opt's; pass the model that opt trains")
 

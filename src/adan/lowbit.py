@@ -1,13 +1,13 @@
-"""States in 8 or 16 bits, and 16-bit weights that do not stall: how numbers are coded, read and rounded.
+"""States in 8 or 16 bits, and 16-bit weights that do not stall: how numbers are quantized, read and rounded.
 
 An 8-bit code is a short float of |x| + δ, in blocks of BLOCK elements that are scaled by powers of two::
 
-    code = (bits(|x|·2^-e + δ) + draw >> shift) − base        x = ±(float((code + base) << shift) − δ)·2^e
+    code = (bits(|x|·2^-e + δ) + random bits >> shift) − base        x = ±(float((code + base) << shift) − δ)·2^e
 
-Above δ the steps grow with the value, below it they are even, so that nothing underflows all at once. Scaling by powers
-of two is exact: engines that compute the same number store the same code. The draws make the rounding unbiased, without
-which slow averages stall: a step of 1 − b3 = 1% is less than half a code. They depend on the seed, the parameter, its
-step count and the element alone, so runs repeat and replicas agree.
+Above δ the spacing of the codes grows with the value, below it is uniform, so that small values do not all underflow.
+Scaling by powers of two is exact: engines that compute the same number store the same code. The random bits make the
+rounding unbiased, without which slow averages stall: a step of 1 − b3 = 1% is less than half a code. They depend on the
+seed, the parameter, its step count and the element alone, so runs repeat and replicas agree.
 
 This file is the plain version, in PyTorch's own operations, with which `engines/kernels.py` and `engines/cpu.c` must
 agree. `benchmarks/codes.py` measured the codes.
@@ -21,13 +21,14 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from adan.batch import Batch, Engine, compute_dtype
+from adan.columns import STATES, Columns, compute_dtype
+from adan.engines import Engine, Memo
 from adan.scalars import Signals, next_count
 
 #: What `state_format` may be.
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8}
 
-#: Elements that share exponents, one of each state, together 4 bytes: with 4 of codes, 4.125 bytes a parameter.
+#: Elements that share exponents, one of each state, together 4 bytes: with 4 of codes, 4.125 bytes per parameter.
 BLOCK = 32
 
 #: Tensors of fewer elements keep fp32 states: they are a thousandth of a model, and often its most sensitive part.
@@ -38,7 +39,7 @@ _MASK = 0xFFFFFFFF
 
 
 class Code(NamedTuple):
-    """How many bits of mantissa a code keeps, and the code of 1: the few after it are for what δ lifts above 1."""
+    """The bits of mantissa that a code keeps, and the code of 1: the few above it are for what δ lifts above 1."""
 
     bits: int
     one: int
@@ -58,9 +59,10 @@ class Code(NamedTuple):
 
 SIGNED = Code(bits=5, one=124)  #: of m, v and the previous gradient; bit 7 is the sign
 ROOT = Code(bits=6, one=250)  #: of √n
+CODES = {"exp_avg": SIGNED, "exp_avg_diff": SIGNED, "exp_avg_sq": ROOT, "prev_grad": SIGNED}
 
 
-# ---- draws ----------------------------------------------------------------------------------------------------------
+# ---- random bits ----------------------------------------------------------------------------------------------------
 
 
 def mix(x: Word) -> Word:
@@ -72,25 +74,25 @@ def mix(x: Word) -> Word:
     return x ^ (x >> 16)
 
 
-def stream(seed: int, index: int) -> int:
-    """Of one parameter: what, mixed with its step count, starts the draws of a step."""
+def rng_offset(seed: int, index: int) -> int:
+    """Of the parameter at an index: what, mixed with its step count, starts the random bits of a step."""
     return mix((seed + 0x9E3779B9 * (index + 1)) & _MASK)
 
 
-class Draws(NamedTuple):
+class RandomBits(NamedTuple):
     """32 random bits for each rounding of an element, of which it takes the low ones.
 
-    Those of the states are one word, rotated by a byte each: what decides most, the high bits, they do not share.
+    Those of the states are one word, rotated by a byte each: the high bits, which decide most, are not shared.
     """
 
-    m: Tensor
-    v: Tensor
-    n: Tensor
-    g: Tensor
-    weight: Tensor
+    exp_avg: Tensor
+    exp_avg_diff: Tensor
+    exp_avg_sq: Tensor
+    prev_grad: Tensor
+    param: Tensor
 
     @classmethod
-    def of(cls, key: int | Tensor, like: Tensor) -> Draws:
+    def of(cls, key: int | Tensor, like: Tensor) -> RandomBits:
         at = torch.arange(like.numel(), dtype=torch.int64, device=like.device)
         word = mix(at + key & _MASK)
         v, n, g = ((word << by | word >> (32 - by)) & _MASK for by in (8, 16, 24))
@@ -105,22 +107,18 @@ def flat(x: Tensor) -> Tensor:
     return x.as_strided((x.numel(),), (1,))
 
 
-def _blocks(x: Tensor) -> Tensor:
-    return torch.nn.functional.pad(x, (0, -x.numel() % BLOCK)).view(-1, BLOCK)
-
-
 def _float(bits: Tensor) -> Tensor:
     return bits.to(torch.int32).view(torch.float32)
 
 
-def encode(x: Tensor, code: Code, draw: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """A flat fp32 tensor as uint8 codes and the uint8 exponents of its blocks."""
-    blocks = _blocks(x)
+def encode(x: Tensor, code: Code, random_bits: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """A flat fp32 tensor as uint8 codes and the uint8 exponents of its blocks; to nearest without random bits."""
+    blocks = torch.nn.functional.pad(x, (0, -x.numel() % BLOCK)).view(-1, BLOCK)
     exponent = (blocks.abs().amax(1).view(torch.int32) >> 23) + 1
     exponent = torch.where(exponent >= 254, 255, exponent)  # what is not finite stays so
     inverse = _float((254 - exponent).clamp(min=0) << 23)
-    bits = (blocks.abs() * inverse[:, None] + code.delta).flatten()[: x.numel()].view(torch.int32)
-    offset = 1 << (code.shift - 1) if draw is None else draw & (1 << code.shift) - 1
+    bits = (x.abs() * _spread(inverse, x) + code.delta).view(torch.int32)
+    offset = 1 << (code.shift - 1) if random_bits is None else random_bits & (1 << code.shift) - 1
     codes = (bits + offset >> code.shift) - code.base
     if code is ROOT:
         codes = torch.where(x > 0, codes.clamp(min=1), codes)  # a root that became 0 would be divided by
@@ -133,15 +131,20 @@ def decode(codes: Tensor, exponents: Tensor, code: Code) -> Tensor:
     """The flat fp32 values of flat codes, exactly."""
     magnitudes = codes.to(torch.int32) if code is ROOT else codes.to(torch.int32) & 0x7F
     values = _float(magnitudes + code.base << code.shift) - code.delta
-    values = (_blocks(values) * _float(exponents.to(torch.int32) << 23)[:, None]).flatten()[: codes.numel()]
+    values = values * _spread(_float(exponents.to(torch.int32) << 23), codes)
     return values if code is ROOT else torch.where(codes >= 0x80, -values, values)
 
 
-def to_bf16(x: Tensor, draw: Tensor | None) -> Tensor:
+def _spread(scales: Tensor, x: Tensor) -> Tensor:
+    """The scale of its block for each element of a flat tensor."""
+    return scales.view(-1, 1).expand(-1, BLOCK).flatten()[: x.numel()]
+
+
+def to_bf16(x: Tensor, random_bits: Tensor | None) -> Tensor:
     """fp32 to bf16, to nearest or up with the probability that makes the mean right."""
-    if draw is None:
+    if random_bits is None:
         return x.bfloat16()
-    bits = x.view(torch.int32) + (draw & 0xFFFF).to(torch.int32)
+    bits = x.view(torch.int32) + (random_bits & 0xFFFF).to(torch.int32)
     return torch.where(x.isnan(), x, (bits >> 16 << 16).view(torch.float32)).bfloat16()
 
 
@@ -151,7 +154,7 @@ def to_bf16(x: Tensor, draw: Tensor | None) -> Tensor:
 def read(x: Tensor, exponents: Tensor | None, code: Code) -> Tensor:
     """A state as the arithmetic takes it, in its own layout."""
     if exponents is None:
-        return x.to(compute_dtype(x.dtype))
+        return x if x.is_complex() else x.to(compute_dtype(x.dtype))
     values = decode(flat(x), exponents, code)
     if code is ROOT:
         values = values * values
@@ -163,16 +166,16 @@ def write(
     exponents: Tensor | None,
     value: Tensor,
     code: Code,
-    draw: Tensor | None = None,
+    random_bits: Tensor | None = None,
     keep: Tensor | None = None,
 ) -> None:
     """Store a value of the same layout in a state, unless the device says to keep what is there."""
     if exponents is not None:
-        codes, powers = encode(flat(value).sqrt() if code is ROOT else flat(value), code, draw)
+        codes, powers = encode(flat(value).sqrt() if code is ROOT else flat(value), code, random_bits)
         _store(flat(x), codes, keep)
         _store(exponents, powers, keep)
     elif x.dtype == torch.bfloat16:
-        _store(flat(x), to_bf16(flat(value), draw), keep)
+        _store(flat(x), to_bf16(flat(value), random_bits), keep)
     elif x is not value:
         x.copy_(value)
 
@@ -183,56 +186,61 @@ def _store(x: Tensor, value: Tensor, keep: Tensor | None) -> None:
 
 # ---- steps ----------------------------------------------------------------------------------------------------------
 
-#: The lists of a batch that may be coded, in the order of their exponents; their codes, and the draws that round them.
-_CODED = (
-    ("exp_avgs", SIGNED, "m"),
-    ("exp_avg_diffs", SIGNED, "v"),
-    ("exp_avg_sqs", ROOT, "n"),
-    ("prev_grads", SIGNED, "g"),
-)
 
-
-def is_coded(batch: Batch) -> bool:
-    """Whether states or weights of a batch, all of one kind, need more than their types' own arithmetic."""
-    rounds = bool(batch.compensations) or batch.draws_weights
-    return rounds or batch.exp_avgs[0].dtype != compute_dtype(batch.params[0].dtype)
-
-
-def update(engine: Engine, batch: Batch, signals: Signals) -> Tensor | None:
-    """One step of a coded batch by an engine that knows only plain ones."""
-    coded = [(k, *entry) for k, entry in enumerate(_CODED) if getattr(batch, entry[0])]
-    if batch.prev_scales:  # a consumed gradient is as backward left it
-        coded.pop()
-    exponents: list[Sequence[Tensor | None]] = [powers.unbind(1) for powers in batch.exponents]
-    exponents = exponents or [(None,) * len(_CODED)] * len(batch.params)
-    plain = {
-        name: [read(x, rows[k], code) for x, rows in zip(getattr(batch, name), exponents, strict=True)]
-        for k, name, code, _ in coded
-    }
-    params = batch.params
-    if batch.compensations:
-        params = [p.float() + kept.float() for p, kept in zip(params, batch.compensations, strict=True)]
-    elif batch.draws_weights:
-        params = [p.float() for p in params]
-    keys = [_key(stream, step) for stream, step in zip(batch.streams, batch.steps, strict=True)]
-    changed: Any = {"params": params, "cache": {}, **plain}
-    way = engine([batch._replace(**changed)], signals)
+def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
+    """One step by an engine that knows only plain states and plain rounding: read, step, write back."""
+    rows = [i for i in range(len(columns.param)) if _is_special(columns, i)]
+    if not rows:
+        return engine.update(columns, memo, signals)
+    plain = columns._replace(**{name: list(getattr(columns, name)) for name in ("param", *STATES)})
+    keys = {}
+    for i in rows:
+        keys[i] = _key(columns.rng_offset[i], columns.step[i])
+        for name, exponents in _rounded_states(columns, i):
+            getattr(plain, name)[i] = read(getattr(columns, name)[i], exponents, CODES[name])
+        p, compensation = columns.param[i], columns.compensation[i]
+        if compensation is not None:
+            plain.param[i] = p.float() + compensation.float()
+        elif columns.rounds_stochastically(i):
+            plain.param[i] = p.float()
+    displacement = engine.update(plain, memo, signals)
 
     keep = None if signals.skip is None else signals.skip > 0
-    for i, (p, theta, state) in enumerate(zip(batch.params, params, batch.exp_avgs, strict=True)):
-        draws = Draws.of(keys[i], state)
-        for k, name, code, draw in coded:
-            write(getattr(batch, name)[i], exponents[i][k], plain[name][i], code, getattr(draws, draw), keep)
-        if batch.compensations:
-            rounded = theta.to(p.dtype)
-            _store(batch.compensations[i], (theta - rounded.float()).to(p.dtype), keep)
-            _store(p, rounded, keep)
+    for i in rows:
+        state, p, theta = columns.exp_avg[i], columns.param[i], plain.param[i]
+        bits = RandomBits.of(keys[i], state)
+        for name, exponents in _rounded_states(columns, i):
+            x, value = getattr(columns, name)[i], getattr(plain, name)[i]
+            write(x, exponents, value, CODES[name], getattr(bits, name), keep)
+        if columns.compensation[i] is not None:
+            rounded = _round_trip(theta, p.dtype)
+            _store(columns.compensation[i], (theta - rounded).to(p.dtype), keep)
+            _store(p, rounded.to(p.dtype), keep)
         elif theta is not p:
-            _store(p, to_bf16(theta, draws.weight.as_strided(state.shape, state.stride())), keep)
-    return way
+            _store(p, to_bf16(theta, bits.param.as_strided(state.shape, state.stride())), keep)
+    return displacement
 
 
-def _key(stream: int, step: Tensor) -> int | Tensor:
-    """Where the draws of a parameter's next step start."""
+def _is_special(columns: Columns, i: int) -> bool:
+    """Whether a row's states or weights need more than their types' own arithmetic."""
+    plain = columns.exp_avg[i].dtype == compute_dtype(columns.param[i].dtype)
+    return not plain or columns.compensation[i] is not None or columns.rounds_stochastically(i)
+
+
+def _rounded_states(columns: Columns, i: int) -> list[tuple[str, Tensor | None]]:
+    """The states of a row by name, with the exponents of their blocks; not a consumed gradient, as backward left it."""
+    exponents: Sequence[Any] = [None] * len(STATES) if columns.exponents[i] is None else columns.exponents[i].unbind(1)
+    absent = {"exp_avg_diff": columns.exp_avg_diff[i] is None, "prev_grad": columns.prev_scale[i] is not None}
+    return [(name, powers) for name, powers in zip(STATES, exponents, strict=True) if not absent.get(name)]
+
+
+def _round_trip(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """fp32 rounded to half precision and back, through its bits: a compiler may drop a cast that is cast back."""
+    bits = x.to(dtype).view(torch.int16).to(torch.int32)
+    return (bits & 0xFFFF).to(torch.int16).view(dtype).float()
+
+
+def _key(offset: int, step: Tensor) -> int | Tensor:
+    """Where the random bits of a parameter's next step start."""
     t = next_count(step, torch.int64)
-    return mix(stream + t & _MASK) if isinstance(t, Tensor) else mix(stream + int(t) & _MASK)
+    return mix(offset + t & _MASK) if isinstance(t, Tensor) else mix(offset + int(t) & _MASK)

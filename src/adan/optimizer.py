@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias, overload
 
@@ -10,15 +11,18 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 
-from adan import dispatch, lowbit, sharding, states, validation
-from adan.batch import Batch
+from adan import lowbit, sharding, states
+from adan.columns import EXTRAS, STATES, Columns
 from adan.grad_norm import measure_together
-from adan.kept import Kept
+from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe
+from adan.plan import Plan, choose, describe_engines
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Options, Signals
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 
+#: Plans to keep, for models whose parameters do not all get a gradient at every step.
+MOST_PLANS = 8
 
 _LAYOUT = attrgetter("layout")
 
@@ -39,7 +43,7 @@ class Adan(Optimizer):
 
     Args:
         params: parameters, named parameters, or parameter groups, as for any ``torch.optim`` optimizer.
-        lr: η. Adan likes 3 to 10 times AdamW's; see :func:`adan.suggest_from_adamw`. A tensor is read where it lies.
+        lr: η. Adan likes 3 to 10 times AdamW's; see :func:`adan.suggest_from_adamw`. A tensor is read on its device.
         betas: :math:`(b_1, b_2, b_3)`. The default suits long runs; for a few thousand steps take b1 = 0.9.
         eps: ε, outside the root.
         weight_decay: λ, decoupled from the gradient.
@@ -48,32 +52,33 @@ class Adan(Optimizer):
         no_prox: decay as AdamW does, :math:`(1 - \eta\lambda)\,\theta`, not by the proximal division.
         foreach: True for list operations, False for one tensor at a time, None to choose.
         fused: True for the one-pass kernels, on CUDA by Triton and on the CPU in C, or an error that says what is
-            missing; False for none of them; None to use them wherever they fit. ``repr(opt)`` says what serves.
+            missing; False for none of them; None to use them wherever they fit. ``repr(opt)`` says which is used.
         bias_correction: False is Algorithm 1 with its footnote to the letter: :math:`m_0 = g_0, v_0 = 0,
             v_1 = g_1 - g_0, n_0 = g_0^2`, and no hats.
         maximize: ascend.
-        capturable: keep the step count on the parameter's device, so that nothing synchronises and a CUDA graph can
+        capturable: keep the step count on the parameter's device, so that nothing synchronizes and a CUDA graph can
             capture the step.
-        differentiable: let autograd through the step.
-        restart: an :class:`adan.Restart`, by which the optimizer forgets its moments by itself: the condition of the
-            paper's Eqn 8, or every so many steps. Decided on the device. :attr:`restarts` counts them.
+        differentiable: let autograd differentiate through the step.
+        restart: an :class:`adan.Restart`, by which the optimizer restarts by itself: on the condition of the paper's
+            Eqn 8, or every so many steps. Decided on the device. :attr:`restarts` counts them.
         consume_grad: keep the gradient's own buffer as the previous gradient and set ``p.grad = None``: no copy of the
             gradient is written. Read gradients before the step, not after it.
         skip_nonfinite: a step in which any gradient is inf or NaN changes nothing at all; decided on the device.
-        state_format: ``"fp32"``, 16 bytes a parameter; ``"bf16"``, 8; ``"8bit"``, 4.125. Rounded without bias. Tensors
-            of fewer than 4,096 elements and of double precision keep plain states.
+        state_format: ``"fp32"``, 16 bytes per parameter; ``"bf16"``, 8; ``"8bit"``, 4.125. Rounded without bias.
+            Tensors of fewer than 4,096 elements and of double precision have unquantized states.
         stochastic_rounding: round bfloat16 parameters without bias, so that updates below half a unit in their last
             place are not lost: half-precision training without a master copy.
-        kahan_sum: the other remedy, 2 bytes a parameter: keep what rounding a half-precision parameter has cut off,
+        kahan_sum: the other remedy, 2 bytes per parameter: store what rounding a half-precision parameter has cut off,
             and add it to the next step.
-        rounding_seed: of the random numbers of both; they also depend on the parameter's place, its step count and
-            the element, and on nothing else, so runs repeat and data-parallel replicas stay equal.
-        norm_group: where each process optimizes other parameters, as under ``ZeroRedundancyOptimizer``: the process
-            group, its ``group_name`` or "world", over which the norm is taken and skipping is decided. DTensors need
-            none: they know over which processes they are spread.
+        rounding_seed: of the random bits of both; they also depend on the parameter's position, its step count and the
+            element, and on nothing else, so runs repeat and data-parallel replicas stay equal.
+        norm_group: where each process optimizes other parameters, as under ``ZeroRedundancyOptimizer`` or FSDP1: the
+            process group, its ``group_name`` or "world", over which the norm is taken and skipping is decided. DTensors
+            need none: they know over which processes they are sharded.
 
-    Where ``betas[0] == betas[1]`` one average serves for two, exactly, and states take 12 bytes a parameter, not 16
-    (3.1 in 8 bits). Gradients are read, never written to, unless consumed. ``repr(opt)`` says which states are kept.
+    Where ``betas[0] == betas[1]`` at a parameter's first step, one average serves for two, exactly, and states take 12
+    bytes per parameter, not 16 (3.1 in 8 bits). Gradients are read, never written to, unless consumed: under a
+    ``GradScaler`` they stay scaled, since the step unscales what it reads. ``repr(opt)`` says how states are stored.
 
     Example:
         >>> import torch, adan
@@ -115,56 +120,39 @@ class Adan(Optimizer):
         rounding_seed: int = 0,
         norm_group: torch.distributed.ProcessGroup | str | None = None,
     ) -> None:
-        if isinstance(params, (Tensor, torch.nn.Module)):
+        if params is None or isinstance(params, (Tensor, torch.nn.Module)):
             raise TypeError(
                 f"Adan: params must be an iterable such as model.parameters(), got a {type(params).__name__}"
             )
         params = list(params)  # type: ignore[assignment]
         if not params:
             raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "max_grad_norm": max_grad_norm,
-            "no_prox": no_prox,
-            "foreach": foreach,
-            "fused": fused,
-            "bias_correction": bias_correction,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "consume_grad": consume_grad,
-            "skip_nonfinite": skip_nonfinite,
-            "state_format": state_format,
-            "stochastic_rounding": stochastic_rounding,
-            "kahan_sum": kahan_sum,
-            "rounding_seed": rounding_seed,
-        }
-        validation.check_options(defaults, "Adan")
-        self._kept: dict[int | Tensor, Kept] = {}  #: by the number of a group, or by a parameter that steps alone
-        self._norm_group = sharding.group_name(norm_group)
-        self._started = False
-        self._released: set[Tensor] = set()
-        validation.check_restart(restart, differentiable)
+        given = locals()
+        options = {name: given[name] for name in OPTIONS}
+        check(options, "Adan")
+        options["norm_group"] = sharding.group_name(norm_group)
+        self._whole = {name: options[name] for name, option in OPTIONS.items() if option.whole_step}
         self._cycle = None if restart is None else Cycle(restart)
-        super().__init__(params, defaults)
+        self._started = False
+        self._reset()
+        super().__init__(params, {name: value for name, value in options.items() if name not in OUTSIDE_GROUPS})
+
+    def _reset(self) -> None:
+        """Start without anything that can be worked out again."""
+        self._plans: dict[Any, Plan] = {}  #: by which parameters have a gradient, or by a parameter that steps alone
+        self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
+        self._released: set[Tensor] = set()
+
+    @property
+    def _norm_group(self) -> str | None:
+        return self._whole["norm_group"]  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **super().__getstate__(),
-            "_norm_group": self._norm_group,
-            "_started": self._started,
-            "_cycle": self._cycle,
-        }
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in ("_whole", "_cycle", "_started")}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._kept, self._released = {}, set()
-        self.__dict__.setdefault("_norm_group", None)
-        self.__dict__.setdefault("_started", True)
-        self.__dict__.setdefault("_cycle", None)
+        self._reset()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"
@@ -175,28 +163,234 @@ class Adan(Optimizer):
             raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
         params = [params] if isinstance(params, Tensor) else list(params)
         group = {**self.defaults, **param_group, "params": params}
-        validation.check_options(group, where)
-        validation.check_params(params, where, group["stochastic_rounding"])
-        for name in ("differentiable", "skip_nonfinite"):
-            if group[name] != self.defaults[name]:
-                raise ValueError(f"{where}: {name} holds for the whole step; pass it to Adan(...), not to a group")
-        if group["differentiable"] and any(map(sharding.is_spread, params)):
-            raise ValueError(f"{where}: differentiable=True is for plain tensors, and a parameter is a DTensor")
-        # ZeroRedundancyOptimizer puts every option into the groups as well, and the groups into its state dict.
-        if group.pop("norm_group", self._norm_group) != self._norm_group:
-            raise ValueError(
-                f"{where}: norm_group={param_group['norm_group']!r} holds for the whole step; pass it to Adan(...), "
-                "and through ZeroRedundancyOptimizer as 'world' or as the group's group_name"
-            )
-        if group.pop("restart", self.restart_rule) != self.restart_rule:
-            raise ValueError(
-                f"{where}: restart={param_group['restart']!r} holds for all parameters together; pass it to Adan(...)"
-            )
+        check_group(group, self._whole, where)
         super().add_param_group(group)
 
     def __repr__(self) -> str:
-        engines, forms = dispatch.engines_of(self.param_groups), states.describe_forms(self.param_groups)
+        engines, forms = describe_engines(self.param_groups), states.describe_forms(self.param_groups)
         return f"{super().__repr__()[:-1]}Engines: {engines}\nStates: {forms}\n)"
+
+    # ---- a step
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every parameter that has a gradient; the others keep their state and their count."""
+        params = [p for group in self.param_groups for p in group["params"]]
+        sharded = self._norm_group is not None or sharding.any_sharded(params)
+        self._check_tracing(sharded)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+
+        if torch.compiler.is_compiling():
+            self._traced_step()
+            return loss
+        self._released.clear()
+        first = self._is_state_initialization()
+        grads = [p.grad for p in params]
+        key = tuple([grad is not None for grad in grads])
+        plan = self._plan(key, params, grads) if any(key) else None
+        owned = [] if plan is None else plan.own_grads([grad for grad in grads if grad is not None])
+        local = [] if plan is None else plan.local_grads(owned)
+        signals = self._signals()
+        if sharded or first:  # also without gradients: the other processes wait for this one
+            clips = any(group["max_grad_norm"] > 0 for group in self.param_groups)
+            by_param = {} if plan is None else dict(zip(plan.params, local, strict=True))
+            signals = measure_together(params, by_param, clips, signals, self._norm_group, first)
+        if self._cycle is not None:
+            self._update_and_restart(self._cycle, plan, params, local, signals, sharded)
+        elif plan is not None:
+            plan.update([Options.of(self.param_groups[i]) for i in plan.options], plan.group, local, signals)
+        if plan is not None:
+            plan.consume_grads(owned)
+        return loss
+
+    def _traced_step(self) -> None:
+        """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
+        members, columns = self._collect(self.param_groups)
+        if members:
+            plan = Plan(self.param_groups, members, columns.param, columns.grad, self.state, columns, [])
+            options = [Options.of(self.param_groups[i]) for i in plan.options]
+            plan.update(options, plan.group, plan.local_grads(columns.grad), self._signals())
+
+    def _signals(self) -> Signals:
+        return Signals(
+            grad_scale=getattr(self, "grad_scale", None),
+            skip=getattr(self, "found_inf", None),
+            check_finite=self._whole["skip_nonfinite"],
+            forget=self._cycle is not None,
+        )
+
+    def _update_and_restart(
+        self,
+        cycle: Cycle,
+        plan: Plan | None,
+        params: list[Tensor],
+        grads: list[Tensor],
+        signals: Signals,
+        sharded: bool,
+    ) -> None:
+        """A step after which the optimizer may restart."""
+        if plan is None and not sharded:
+            return
+        cycle.fit(self.param_groups)
+        mesh, weights = sharding.weights(params) if sharded else (None, {})
+        square, skip = None, signals.skip
+        rates: list[tuple[int, float | Tensor]] = []
+        if plan is not None:
+            # A set of options for each group and share of the displacement that this process must count.
+            rows = [(group, weights.get(p, 1.0)) for group, p in zip(plan.group, plan.params, strict=True)]
+            index = {row: i for i, row in enumerate(sorted(set(rows)))}
+            options = []
+            for group, share in index:
+                number = plan.options[group]
+                last_lr = None if cycle.rule.radius is None else cycle.last_lr(number)
+                options.append(Options.of(self.param_groups[number], last_lr, share))
+                rates.append((number, options[-1].lr))
+            square, skip = plan.update(options, [index[row] for row in rows], grads, signals)
+        if sharded:
+            square, skip = cycle.all_reduce(square, skip, plan is not None, mesh, self._norm_group)
+        cycle.advance(square, skip, rates, [state["step"] for state in self.state.values() if state])
+
+    def step_parameter(self, group_index: int, param: Tensor) -> None:
+        """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""
+        if param in self._released:
+            raise RuntimeError(
+                f"a parameter of shape {tuple(param.shape)} got a second gradient before step(), and its first is used "
+                "and freed: with release_gradients gradients do not accumulate over backward passes; call step() after "
+                "each, or remove() the release"
+            )
+        self._released.add(param)
+        if param.grad is not None:
+            plan = self._plan(param, [param], [param.grad], group_index)
+            grads = plan.own_grads([param.grad])
+            plan.update([Options.of(self.param_groups[group_index])], [0], plan.local_grads(grads), Signals())
+            plan.consume_grads(grads)
+
+    def _check_tracing(self, sharded: bool) -> None:
+        """A step that is captured or compiled must not count on the host, nor take a new buffer each time."""
+        if torch.compiler.is_compiling():
+            # torch.compile answers these by running the step in Python.
+            if self._cycle is not None:
+                raise NotImplementedError("restart=... sets the counts of all parameters, which is not traced")
+            if any(group["consume_grad"] for group in self.param_groups):
+                raise NotImplementedError("consume_grad=True takes a new buffer at every step, which cannot be traced")
+            if sharded:
+                raise NotImplementedError("a step that is shared by several processes cannot be traced")
+            return
+        capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        if capturing and not all(group["capturable"] for group in self.param_groups):
+            raise RuntimeError(
+                "this step() is being captured in a CUDA graph: construct Adan with capturable=True for that"
+            )
+
+    def _is_state_initialization(self) -> bool:
+        """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` makes states by such a step.
+
+        Told without looking at the states, so that all processes agree: one of them may never have any.
+        """
+        if self._started or torch.compiler.is_compiling():
+            return False
+        self._started = True
+        rates = [Options.of(group).lr for group in self.param_groups]
+        return not any(isinstance(lr, Tensor) or lr for lr in rates)
+
+    # ---- plans and states
+
+    def _plan(
+        self, key: Any, params: list[Tensor], all_grads: list[Tensor | None], group_index: int | None = None
+    ) -> Plan:
+        """The plan for the parameters that have gradients: one that still holds, or a new one.
+
+        `params` are those of all groups, or one of a group.
+        """
+        grads = [grad for grad in all_grads if grad is not None]
+        if len(grads) < len(params):
+            params = [p for p, grad in zip(params, all_grads, strict=True) if grad is not None]
+        if set(map(_LAYOUT, grads)) != {torch.strided}:
+            raise self._sparse_gradient()
+        plan = self._plans.get(key)
+        if plan is not None:
+            if plan.holds(self.param_groups, params, grads, self.state):
+                return plan
+            self._plans.clear()  # others are likely stale as well, and would keep tensors alive
+        groups = self.param_groups
+        if group_index is not None:
+            groups = [{**group, "params": params if i == group_index else []} for i, group in enumerate(groups)]
+        elif len(self._plans) >= MOST_PLANS:
+            self._plans.clear()
+        members, columns = self._collect(groups)
+        plan = Plan(self.param_groups, members, params, columns.grad, self.state, columns, self._captured)
+        if plan.is_reusable:
+            self._plans[key] = plan
+        return plan
+
+    def _collect(self, groups: list[dict[str, Any]]) -> tuple[list[int], Columns]:
+        """All parameters that have a gradient, with their states; and the index of each one's group."""
+        columns, members = Columns.empty(), []
+        for i, group in enumerate(groups):
+            part = Columns.empty()
+            self._init_group(group, part.param, part.grad, *(getattr(part, name) for name in (*STATES, *EXTRAS)))
+            members += [i] * len(part.param)
+            columns.rng_offset.extend(self._rng_offsets(group, part.param))
+            for name in ("param", "grad", *STATES, *EXTRAS):
+                getattr(columns, name).extend(getattr(part, name))
+        return members, columns
+
+    def _init_group(
+        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], *columns: list[Any]
+    ) -> None:
+        """Fill the lists with the parameters that have gradients, and with their states, new ones where there are none.
+
+        `torch.compile` knows this method by its name and runs it outside the graph.
+        """
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            if p.grad.shape != p.shape:
+                raise RuntimeError(
+                    f"the gradient of a parameter of shape {tuple(p.shape)} has shape {tuple(p.grad.shape)}: "
+                    "call zero_grad() after changing a parameter's shape"
+                )
+            params.append(p)
+            grads.append(p.grad)
+            state = self.state[p]
+            device = self._counter_device(group, p)
+            if not state:
+                state.update(states.new_state(p, states.Form.of(group, p), device))
+            elif not torch.compiler.is_compiling():
+                states.fit(state, group, p, p.device if state["step"].device == p.device else device)
+            for name, column in zip((*STATES, *EXTRAS), columns, strict=True):
+                column.append(state.get(name))
+
+    def _rng_offsets(self, group: dict[str, Any], params: list[Tensor]) -> list[int]:
+        """Where the random bits of each parameter start: that depends on its position among all parameters."""
+        if group["state_format"] == "fp32" and not group["stochastic_rounding"]:
+            return [0] * len(params)
+        position = {p: i for i, p in enumerate(chain.from_iterable(g["params"] for g in self.param_groups))}
+        return [lowbit.rng_offset(group["rounding_seed"], position[p]) for p in params]
+
+    def _counter_device(self, group: dict[str, Any], param: Tensor) -> torch.device | str:
+        """Counts are beside the parameter where only the device knows them: captured, skipped or reset by a restart."""
+        on_device = self._cycle is not None or group["capturable"] or group["skip_nonfinite"]
+        return param.device if on_device or choose(group, param).counts_on_device else "cpu"
+
+    def _sparse_gradient(self) -> RuntimeError:
+        for g, group in enumerate(self.param_groups):
+            for i, p in enumerate(group["params"]):
+                if p.grad is not None and p.grad.layout is not torch.strided:
+                    return RuntimeError(
+                        f"the gradient of parameter {describe(group, i, g)} is {p.grad.layout}: Adan needs dense "
+                        "gradients; for an embedding, construct it with sparse=False"
+                    )
+        raise AssertionError("no gradient is sparse")
+
+    # ---- restarts
 
     @torch.no_grad()
     def restart(self) -> None:
@@ -223,207 +417,13 @@ class Adan(Optimizer):
             raise RuntimeError("restart_progress: nothing is measured; construct Adan with restart=adan.Restart(...)")
         return self._cycle.progress
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-    @_use_grad_for_differentiable
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient; the others keep their state and their count."""
-        validation.refuse_tracing(self.param_groups, self._cycle is not None)
-        spread = self._norm_group is not None or sharding.any_spread(states.parameters(self.param_groups))
-        if spread and torch.compiler.is_compiling():
-            raise NotImplementedError("a step that is shared by several processes cannot be traced")
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-
-        self._released.clear()
-        fresh = self._is_fresh()
-        present, groups = [], []
-        for i, group in enumerate(self.param_groups):
-            batch = self._batch(i, group)
-            if batch.params:
-                present.append(i)
-                groups.append((group, batch))
-        signals = Signals(
-            grad_scale=getattr(self, "grad_scale", None),
-            skip=getattr(self, "found_inf", None),
-            check_finite=self.defaults["skip_nonfinite"],
-            forget=self._cycle is not None,
-        )
-        if spread or fresh:  # also without gradients: the other processes wait for this one
-            signals = measure_together(self.param_groups, groups, signals, self._norm_group, fresh)
-        if self._cycle is not None and (groups or spread):
-            self._step_of_cycle(self._cycle, present, groups, signals, spread)
-        elif groups:
-            dispatch.update(groups, signals)
-        for i, group in zip(present, (group for group, _ in groups), strict=True):
-            if group["consume_grad"]:
-                self._consume_grads(i, group["params"])
-        return loss
-
-    def _step_of_cycle(
-        self,
-        cycle: Cycle,
-        present: list[int],
-        groups: list[tuple[dict[str, Any], Batch]],
-        signals: Signals,
-        spread: bool,
-    ) -> None:
-        """A step after which the optimizer may restart; `present` are the numbers of the groups."""
-        cycle.fit(self.param_groups)
-        mesh, weights = sharding.weights(states.parameters(self.param_groups)) if spread else (None, {})
-        measured = []
-        for i, (group, batch) in zip(present, groups, strict=True):
-            if cycle.rule.radius is None:
-                measured.append((group, batch))
-                continue
-            # Parted by how much of the way this process is to count.
-            shares = [weights[p] for p in group["params"] if p.grad is not None] if spread else [1.0]
-            for share in sorted(set(shares)):
-                alike = [k for k, x in enumerate(shares) if x == share]
-                part = batch if len(alike) == len(shares) else batch.select(alike)
-                measured.append((group, part._replace(options=batch.options.measured(cycle.last_lr(i), share))))
-        way, skip = dispatch.update(measured, signals) if measured else (None, signals.skip)
-        if spread:
-            way, skip = cycle.together(way, skip, bool(measured), mesh, self._norm_group)
-        rates = [(i, batch.options.lr) for i, (_, batch) in zip(present, groups, strict=True)]
-        cycle.advance(way, skip, rates, [state["step"] for state in self.state.values() if state])
-
-    def step_parameter(self, group: dict[str, Any], param: Tensor) -> None:
-        """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""
-        if param in self._released:
-            raise RuntimeError(
-                f"a parameter of shape {tuple(param.shape)} got a second gradient before step(), and its first is used "
-                "and freed: with release_gradients gradients do not accumulate over backward passes; call step() after "
-                "each, or remove() the release"
-            )
-        self._released.add(param)
-        alone = {**group, "params": [param]}
-        batch = self._batch(param, alone)
-        if batch.params:
-            dispatch.update([(group, batch)], Signals())
-            self._consume_grads(param, [param])
-
-    def _is_fresh(self) -> bool:
-        """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` has states made by such.
-
-        Told without a look at the states, so that all processes say the same: one of them may never have any.
-        """
-        if self._started or torch.compiler.is_compiling():
-            return False
-        self._started = True
-        rates = [Options.of(group).lr for group in self.param_groups]
-        return not any(isinstance(lr, Tensor) or lr for lr in rates)
-
-    def _batch(self, index: int | Tensor, group: dict[str, Any]) -> Batch:
-        """The parameters of a group that have gradients, with their states; the last step's batch if it still holds."""
-        kept = self._kept.get(index)
-        grads = [p.grad for p in group["params"]]
-        if kept is not None and not torch.compiler.is_compiling() and kept.holds(group, grads, self.state):
-            grads = [grad for grad in grads if grad is not None]
-            grads = self._checked(group, kept.params, grads, kept.entries, kept.spread)
-            batch = kept.batch._replace(options=Options.of(group), grads=grads)
-            if batch.prev_scales:
-                prev_grads = [entry["prev_grad"] for entry in kept.entries]
-                batch = batch._replace(prev_grads=list(map(sharding.local, prev_grads)) if kept.spread else prev_grads)
-            return batch
-
-        self._kept.pop(index, None)
-        batch = Batch.empty(Options.of(group))
-        self._init_group(group, *batch.tensors())
-        batch.streams.extend(self._streams(group, batch.params))
-        params, batch = batch.params, sharding.localised(batch)
-        real = batch.as_real()
-        if real is batch and not torch.compiler.is_compiling() and all(map(dispatch.is_plain, batch.params)):
-            self._kept[index] = Kept.of(batch, params, group, self.state)
-        return real
-
-    def _streams(self, group: dict[str, Any], params: list[Tensor]) -> list[int]:
-        """Where the random numbers of each parameter start: at its place among all parameters."""
-        if group["state_format"] == "fp32" and not group["stochastic_rounding"]:
-            return [0] * len(params)
-        places = {p: i for i, p in enumerate(states.parameters(self.param_groups))}
-        return [lowbit.stream(group["rounding_seed"], places[p]) for p in params]
-
-    def _init_group(
-        self,
-        group: dict[str, Any],
-        params: list[Tensor],
-        grads: list[Tensor],
-        exp_avgs: list[Tensor],
-        exp_avg_diffs: list[Tensor],
-        exp_avg_sqs: list[Tensor],
-        prev_grads: list[Tensor],
-        steps: list[Tensor],
-        prev_scales: list[Tensor],
-        exponents: list[Tensor],
-        compensations: list[Tensor],
-    ) -> None:
-        """Fill the lists with the parameters that have gradients, and with their states, new ones where there are none.
-
-        `torch.compile` knows this method by its name and runs it outside the graph.
-        """
-        params += [p for p in group["params"] if p.grad is not None]
-        for p in params:
-            state, form = self.state[p], states.Form.of(group, p)
-            if not state:
-                state.update(states.new_state(p, form, self._counter_device(group, p)))
-            elif not torch.compiler.is_compiling():
-                device = self._counter_device(group, p) if state["step"].device != p.device else p.device
-                states.fit(state, p, form, device)
-        entries = [self.state[p] for p in params]
-        found_grads = [p.grad for p in params if p.grad is not None]
-        grads += self._checked(group, params, found_grads, entries, sharding.any_spread(params))
-        lists = (exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, steps, prev_scales, exponents, compensations)
-        for name, tensors in zip((*states.NAMES, "step", *states.EXTRAS), lists, strict=True):
-            found = [entry.get(name) for entry in entries]
-            if any(x is not None for x in found):
-                tensors += found
-
-    def _checked(
-        self,
-        group: dict[str, Any],
-        params: list[Tensor],
-        grads: list[Tensor],
-        entries: list[dict[str, Tensor]],
-        spread: bool,
-    ) -> list[Tensor]:
-        if set(map(_LAYOUT, grads)) - {torch.strided}:
-            raise validation.sparse_gradient(self.param_groups, group)
-        if spread:
-            grads = sharding.local_grads(params, grads)
-        if group["consume_grad"]:
-            self._own(params, grads, entries)
-        return grads
-
-    @staticmethod
-    def _own(params: list[Tensor], grads: list[Tensor], entries: list[dict[str, Tensor]]) -> None:
-        """Make the gradients that will be kept fit for it, in `grads` and as `p.grad`."""
-        kept = [i for i, entry in enumerate(entries) if "prev_scale" in entry]
-        chosen = [params[i] for i in kept]
-        own = states.owned([grads[i] for i in kept], chosen, [entries[i]["prev_grad"] for i in kept])
-        for i, p, grad in zip(kept, chosen, own, strict=True):
-            if p.grad is None or sharding.local(p.grad) is not grad:
-                p.grad = sharding.like(p, grad)
-                grads[i] = grad
-
-    def _consume_grads(self, index: int | Tensor, params: list[Tensor]) -> None:
-        kept = self._kept.get(index)
-        params = kept.params if kept is not None else [p for p in params if p.grad is not None]
-        entries = kept.entries if kept is not None else [self.state[p] for p in params]
-        for p, entry in zip(params, entries, strict=True):
-            if "prev_scale" in entry and p.grad is not None:
-                entry["prev_grad"] = p.grad
-            p.grad = None
+    # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any optimizer; 8-bit states of DTensors as fp32, so that they can be spread over other processes."""
+        """As of any optimizer; 8-bit states of DTensors as fp32, so that they can be resharded."""
         saved = super().state_dict()
-        keys = [key for group in saved["param_groups"] for key in group["params"]]
-        for key, param in zip(keys, states.parameters(self.param_groups), strict=True):
+        params = chain.from_iterable(group["params"] for group in self.param_groups)
+        for key, param in zip(_keys(saved), params, strict=True):
             if key in saved["state"]:
                 saved["state"][key] = states.portable(saved["state"][key], param)
         if self._cycle is not None:
@@ -438,38 +438,34 @@ class Adan(Optimizer):
         Hyper-parameters come from the checkpoint, as in ``torch.optim``; how to run (`foreach`, `capturable`, …) stays
         as this optimizer was constructed. A state dict that does not fit raises ValueError and changes nothing.
         """
-        adopted: dict[str, Any] = {}
-        cycles: list[Tensor | None] = []
+        loaded: dict[Tensor, dict[str, Tensor]] = {}
+        cycles: list[Any] = []
 
-        def adopt(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-            adopted.update(states.adopt(state_dict, self.param_groups))
+        def read(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+            without_states, new_states = states.load(state_dict, self.param_groups, self._counter_device)
             cycles.extend(group.get("restart_state") for group in state_dict["param_groups"])
-            return adopted
+            Cycle.check_saved(cycles)
+            loaded.update(new_states)
+            return without_states
 
-        def keep_types(optimizer: Optimizer) -> None:
-            # The base class has cast states to their parameters' types: take them once more, from the source.
-            keys = [key for group in adopted["param_groups"] for key in group["params"]]
-            for key, param in zip(keys, states.parameters(self.param_groups), strict=True):
-                if key in adopted["state"]:
-                    group = next(g for g in self.param_groups if any(param is p for p in g["params"]))
-                    form, device = states.Form.of(group, param), self._counter_device(group, param)
-                    self.state[param] = states.place(adopted["state"][key], param, form, device)
+        def assign(optimizer: Optimizer) -> None:
+            self.state.update(loaded)
             if self._cycle is not None:
                 self._cycle.load(cycles, [group["lr"] for group in self.param_groups])
 
         # As hooks, so that they stand inside the user's own: the last before loading, the first after it.
         hooks = [
-            self.register_load_state_dict_pre_hook(adopt),
-            self.register_load_state_dict_post_hook(keep_types, prepend=True),
+            self.register_load_state_dict_pre_hook(read),
+            self.register_load_state_dict_post_hook(assign, prepend=True),
         ]
         try:
             super().load_state_dict(state_dict)
             self._started = True
+            self._plans.clear()
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _counter_device(self, group: dict[str, Any], param: Tensor) -> torch.device | str:
-        # What sets a counter to 0 is known on the device alone.
-        on_device = self._cycle is not None or dispatch.counts_on_device(group, param)
-        return param.device if on_device else "cpu"
+
+def _keys(state_dict: dict[str, Any]) -> list[Any]:
+    return [key for group in state_dict["param_groups"] for key in group["params"]]

@@ -1,12 +1,12 @@
-"""When Adan forgets its moments by itself: the restart condition of the paper's Eqn 8, or every so many steps.
+"""When Adan restarts by itself: the condition of the paper's Eqn 8, or every so many steps.
 
 With y_{k+1} = θ_{k+1} + η_k∘(u_k − (1 − b1)·g_k), where η_k = η / (√n̂_k + ε) and u_k = m̂_k + b2·v̂_k, a cycle ends after
 the step k, counted from 0, at which::
 
     (k + 1)·Σ_{t≤k} ‖y_{t+1} − y_t‖²_√n̂  >  R²
 
-Engines measure the summand in their own pass (`adan.scalars.Way`), without a buffer: what they need of the step before
-is what the states hold. To restart is to set the counters of gradients to 0; nothing is read back by the host.
+Engines measure the summand in their own pass (`adan.scalars.Displacement`), without a buffer: the states hold all that
+is needed of the step before. To restart is to set the counts of gradients to 0; the host reads nothing back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Restart:
         after: with `every`, the first time after so many steps; the default is `every`.
         min_interval: with `radius`, let no cycle be shorter than so many steps.
 
-    R has no natural size: it grows with the learning rate, the gradients and the number of parameters. Measure it by
+    R has no natural scale: it grows with the learning rate, the gradients and the number of parameters. Measure it with
     :meth:`probe`: the radius that is reached after N steps makes cycles of about N steps.
 
     Example:
@@ -106,7 +106,7 @@ class Progress(NamedTuple):
 
 
 class Cycle:
-    """What is kept of a rule from step to step: one small tensor beside the parameters."""
+    """The state of a rule: one small tensor beside the parameters."""
 
     def __init__(self, rule: Restart) -> None:
         self.rule = rule
@@ -130,28 +130,32 @@ class Cycle:
     def start(self) -> None:
         self.values.narrow(0, 0, 2).zero_()
 
-    def together(
-        self, way: Tensor | None, skip: Tensor | None, counts: bool, mesh: Any, norm_group: str | None
+    def all_reduce(
+        self, square: Tensor | None, skip: Tensor | None, stepped: bool, mesh: Any, norm_group: str | None
     ) -> tuple[Tensor, Tensor]:
-        """The way of all processes, and whether none of them has made a step, by one message."""
-        given = self.values.new_zeros(()) if way is None else way.to(self.values)
-        sums = torch.stack([given, self.values.new_full((), float(counts))])
+        """The squared displacement of all processes, and whether none of them has made a step, by one message."""
+        own = self.values.new_zeros(()) if square is None else square.to(self.values)
+        sums = torch.stack([own, self.values.new_full((), float(stepped))])
         if mesh is not None:
             sums = sharding.sum_over_mesh(sums, mesh)
         if norm_group is not None:
             sums = sharding.sum_over_group(sums, norm_group)
-        total, makers = sums.to(self.values).unbind()
-        idle = makers == 0
+        total, steppers = sums.to(self.values).unbind()
+        idle = steppers == 0
         return total, idle if skip is None else idle | (skip.to(idle.device) > 0).reshape(())
 
     def advance(
         self,
-        way: Tensor | None,
+        square: Tensor | None,
         skip: Tensor | None,
         rates: list[tuple[int, float | Tensor]],
         counters: Iterable[Tensor],
     ) -> None:
-        """Count a step, and restart if it is due. `skip` as in `Signals`; `rates` of the groups that made the step."""
+        """Count a step, and restart if it is due.
+
+        `square`: the squared displacement, if measured. `skip`: as in `Signals`. `rates`: the learning rates of the
+        groups that made the step. `counters`: the counts of gradients of all parameters.
+        """
         values = self.values
         total, steps, restarts, *last = values.unbind()
         if skip is None:
@@ -159,25 +163,24 @@ class Cycle:
         else:
             skip = skip.to(values.device, torch.bool).reshape(())
             steps += skip.logical_not()
-        if way is not None:
+        if square is not None:
             before = [last[group] for group, _ in rates]
             now = [lr.to(values) if isinstance(lr, Tensor) else values.new_full((), lr) for _, lr in rates]
-            way = way.to(values)
+            square = square.to(values)
             if skip is not None:
-                way = way.masked_fill(skip, 0.0)
+                square = square.masked_fill(skip, 0.0)
                 now = [torch.where(skip, a, b) for a, b in zip(before, now, strict=True)]
-            total += way
+            total += square
             if rates:  # a process without gradients has none
                 torch._foreach_copy_(before, now)
         due = self.rule.is_due(total, steps, restarts)
         values.narrow(0, 0, 2).masked_fill_(due, 0.0)
         restarts += due
-        keep = due.logical_not().to(torch.float32)
-        alike: dict[torch.device, list[Tensor]] = defaultdict(list)
+        by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
         for counter in counters:
-            alike[counter.device].append(counter)
-        for device, counts in alike.items():
-            torch._foreach_mul_(counts, [keep.to(device)] * len(counts))
+            by_device[counter.device].append(counter)
+        for device, counts in by_device.items():
+            torch._foreach_mul_(counts, [due.logical_not().to(device, counts[0].dtype)] * len(counts))
 
     @property
     def restarts(self) -> int:
@@ -189,15 +192,20 @@ class Cycle:
         return Progress(int(steps) - 1, total)
 
     def saved(self, group: int) -> Tensor:
-        """For a checkpoint, in which it stands beside the options of each group."""
+        """What a checkpoint holds, beside the options of each group."""
         return torch.cat([self.values.narrow(0, 0, 3), self.last_lr(group).reshape(1)])
 
+    @staticmethod
+    def check_saved(saved: Iterable[object]) -> None:
+        """Raise ValueError for what no checkpoint can hold."""
+        for x in saved:
+            if x is not None and not (isinstance(x, Tensor) and x.numel() == 4 and bool(x.isfinite().all())):
+                raise ValueError(f"restart_state of this state dict must be four finite numbers, got {x!r}")
+
     def load(self, saved: list[Tensor | None], rates: list[float | Tensor]) -> None:
-        """Go on from a checkpoint; from one without, at the start of a cycle."""
+        """Go on from a checkpoint; from one without `restart`, at the start of a cycle."""
         first = next((x for x in saved if x is not None), None)
         last = [lr if x is None else x[3] for x, lr in zip(saved, rates, strict=True)]
         numbers = [*([0.0] * 3 if first is None else first[:3]), *last]
-        same = self.values
-        self.values = torch.stack(
-            [torch.as_tensor(x, dtype=same.dtype, device=same.device).reshape(()) for x in numbers]
-        )
+        like = {"dtype": self.values.dtype, "device": self.values.device}
+        self.values = torch.stack([torch.as_tensor(x, **like).reshape(()) for x in numbers])

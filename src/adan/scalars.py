@@ -7,6 +7,7 @@ the first two gradients, the two forms of weight decay. Engines only multiply.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -31,40 +32,49 @@ class Options(NamedTuple):
     bias_correction: bool
     maximize: bool
     stochastic_rounding: bool
-    last_lr: Number | None = None  #: of the step before, where the way of a step is measured; see `Way`
-    share: float = 1.0  #: how much of that way this process adds to what all add: less where others hold the same
+    last_lr: Number | None = None  #: of the step before, where the displacement of y is measured; see `Displacement`
+    share: float = 1.0  #: this process's share of that displacement: less than 1 where other processes hold the same
 
     @classmethod
-    def of(cls, group: dict[str, Any]) -> Options:
-        return cls(_read(group["lr"]), *(group[name] for name in cls._fields[1:-2]))
-
-    def measured(self, last_lr: Tensor, share: float) -> Options:
-        return self._replace(last_lr=_read(last_lr), share=share)
+    def of(cls, group: Mapping[str, Any], last_lr: Tensor | None = None, share: float = 1.0) -> Options:
+        return cls(
+            lr=_read(group["lr"]),
+            betas=group["betas"],
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            max_grad_norm=group["max_grad_norm"],
+            no_prox=group["no_prox"],
+            bias_correction=group["bias_correction"],
+            maximize=group["maximize"],
+            stochastic_rounding=group["stochastic_rounding"],
+            last_lr=None if last_lr is None else _read(last_lr),
+            share=share,
+        )
 
 
 def _read(lr: Number) -> Number:
+    """A number where the host can read it for free."""
     if isinstance(lr, Tensor):
         lr = lr.reshape(())
-        # Reading a number in host memory costs nothing; in device memory it would be a synchronisation.
         if lr.device.type == "cpu" and not lr.requires_grad and not torch.compiler.is_compiling():
             return lr.item()
     return lr
 
 
 class Signals(NamedTuple):
-    """What is known of all gradients of a step together."""
+    """What is known about all gradients of a step together."""
 
     norm: Tensor | None = None  #: the global norm of the gradients as they are, when a group clips
     grad_scale: Tensor | None = None  #: the loss scale that the gradients still carry
-    skip: Tensor | None = None  #: 1: this step must change nothing; 0: it goes ahead. None: it goes ahead
+    skip: Tensor | None = None  #: 1: this step must change nothing. 0 or None: it goes ahead
     check_finite: bool = False  #: the engine itself must skip the step if a gradient is not finite
-    forget: bool = False  #: where a count is 0 the states may hold anything, and are to be taken for zeros
+    forget: bool = False  #: where a count is 0 the states may hold anything, and must be read as zeros
 
     def to(self, device: torch.device) -> Signals:
         # A copy to the host must be waited for before the host reads it; a copy to a device is ordered by its stream.
-        wait_free = device.type != "cpu"
-        given = (self.norm, self.grad_scale, self.skip)
-        norm, grad_scale, skip = (x if x is None else x.to(device, non_blocking=wait_free) for x in given)
+        non_blocking = device.type != "cpu"
+        tensors = (self.norm, self.grad_scale, self.skip)
+        norm, grad_scale, skip = (x if x is None else x.to(device, non_blocking=non_blocking) for x in tensors)
         return self._replace(norm=norm, grad_scale=grad_scale, skip=skip)
 
 
@@ -143,14 +153,14 @@ def step_scalars(options: Options, signals: Signals, t: Number) -> Scalars:
     )
 
 
-class Way(NamedTuple):
-    """The coefficients of y_{k+1} − y_k of `adan.restart`, where y_{k+1} = θ_{k+1} + η∘(u − (1 − b1)·g). A dash marks
-    what the step began with, and x is its u / (root_n·√n + eps)::
+class Displacement(NamedTuple):
+    """The coefficients of y_{k+1} − y_k of `adan.restart`, where y_{k+1} = θ_{k+1} + η∘(u − (1 − b1)·g). A prime marks
+    a value from before the step, and x is the step's u / (root_n·√n + eps)::
 
     y_{k+1} − y_k = theta·θ' + step·x − grad·g / (root_n·√n + eps)
                     − (prev_m·m' + prev_v·v' − prev_grad·g') / (prev_root·√n' + prev_eps)
 
-    So nothing is lost where θ is large and the step is small. As in Algorithm 2, y_0 = θ_0 and y_1 = θ_1.
+    In this form no digits cancel where θ is large and the step is small. As in Algorithm 2, y_0 = θ_0 and y_1 = θ_1.
     """
 
     theta: Number
@@ -163,12 +173,12 @@ class Way(NamedTuple):
     prev_eps: Number
 
 
-def way_scalars(options: Options, t: Number) -> Way:
-    """The way's coefficients at a parameter's `t`-th gradient."""
+def displacement_scalars(options: Options, t: Number) -> Displacement:
+    """The coefficients of the displacement of y at a parameter's `t`-th gradient."""
     b1, b2, _ = options.betas
     lr = options.lr
     assert options.last_lr is not None
-    weight = options.share**0.5  # of what is squared
+    weight = options.share**0.5  # the displacement is squared
     has_prev, has_last = _is_after(t, 1), _is_after(t, 2)
     decay = lr * options.weight_decay
     shrink: Number = 1.0
@@ -182,7 +192,7 @@ def way_scalars(options: Options, t: Number) -> Way:
     if options.bias_correction:
         before = (t - 1).clamp(min=1) if isinstance(t, Tensor) else max(t - 1, 1)
         debias_m, debias_v, debias_n = (_debias(b, before) for b in options.betas)
-    return Way(
+    return Displacement(
         theta=-decay * shrink * weight,
         step=(has_prev - shrink) * weight,
         grad=lr * (1 - b1) * has_prev * weight,
@@ -190,19 +200,19 @@ def way_scalars(options: Options, t: Number) -> Way:
         prev_v=last * b2 / debias_v,
         prev_grad=last * (1 - b1),
         prev_root=debias_n**-0.5,
-        # What is not there is 0 / 1, also where eps = 0.
+        # A term that does not exist yet is 0 / 1, also where eps = 0.
         prev_eps=options.eps + (1 - has_last),
     )
 
 
-def readable(counter: Tensor) -> bool:
-    """Whether the host may read a counter: it lies in host memory, and the step is being run, not traced."""
+def host_readable(counter: Tensor) -> bool:
+    """Whether the host may read a counter: it is in host memory, and the step is being run, not traced."""
     return counter.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def next_count(step: Tensor, dtype: torch.dtype) -> Number:
-    """The count of the gradient at hand: a number where it is free to read, else a tensor."""
-    return step.item() + 1 if readable(step) else (step + 1).to(dtype)
+    """The count with this step's gradient: a number where the host can read it for free, else a tensor."""
+    return step.item() + 1 if host_readable(step) else (step + 1).to(dtype)
 
 
 def _is_after(t: Number, when: int) -> Number:

@@ -1,7 +1,7 @@
-"""Parameters that are spread over processes: all that is known here of DTensor and of process groups.
+"""Parameters that are sharded over processes: all that is known here about DTensor and process groups.
 
-Engines get the part of a DTensor that lies in this process, as plain memory. States stay DTensors, so that
-`torch.distributed.checkpoint` can spread them anew.
+Engines get the local shard of a DTensor, as plain memory. States stay DTensors, so that `torch.distributed.checkpoint`
+can reshard them.
 """
 
 from __future__ import annotations
@@ -14,60 +14,57 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from adan.batch import Batch
-
-#: A mesh of processes, and into how many parts a tensor is cut on it: if fewer than processes, some hold the same.
+#: A mesh of processes, and the number of shards of a tensor on it: if fewer than processes, some hold the same shard.
 Share: TypeAlias = tuple[Any, int]
 
 
-def is_spread(param: object) -> bool:
+def is_sharded(param: object) -> bool:
     """Whether a tensor is a DTensor, told without importing that module: torch may have been built without it."""
     return hasattr(type(param), "_local_tensor")
 
 
-def any_spread(params: Iterable[Tensor]) -> bool:
+def any_sharded(params: Iterable[Tensor]) -> bool:
     return any(hasattr(kind, "_local_tensor") for kind in set(map(type, params)))
 
 
+def is_fsdp1(param: object) -> bool:
+    """Whether a parameter is a plain tensor whose elements `FullyShardedDataParallel`, FSDP1, has sharded."""
+    return getattr(param, "_fsdp_flattened", False) or getattr(param, "_is_flat_param", False)
+
+
 def local(x: Tensor) -> Tensor:
-    """The part that lies in this process; a plain tensor itself."""
+    """The shard in this process; a plain tensor itself."""
     # `to_local()` is a view by autograd's machinery: 9 µs, this 0.1 µs.
-    return x._local_tensor if is_spread(x) else x  # type: ignore[attr-defined]
+    return x._local_tensor if is_sharded(x) else x  # type: ignore[attr-defined]
 
 
-def like(param: Tensor, part: Tensor) -> Tensor:
-    """The tensor that is spread as a parameter is, and of which `part` lies in this process."""
-    if not is_spread(param):
-        return part
+def like(param: Tensor, shard: Tensor) -> Tensor:
+    """The tensor that is sharded as a parameter is, and whose shard in this process is `shard`."""
+    if not is_sharded(param):
+        return shard
     p: Any = param
     whole: Tensor = type(p).from_local(
-        part, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride()
+        shard, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride()
     )
     return whole
 
 
 def local_grads(params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
-    """The parts of gradients that belong to the parts of their parameters in this process."""
-    return [_local_grad(p, grad) if is_spread(p) else grad for p, grad in zip(params, grads, strict=True)]
+    """The shards of gradients that belong to the shards of their parameters in this process."""
+    return [_local_grad(p, grad) if is_sharded(p) else grad for p, grad in zip(params, grads, strict=True)]
 
 
 def _local_grad(param: Any, grad: Any) -> Tensor:
-    if grad.placements != param.placements:  # such as a sum that is still to be made
+    if grad.placements != param.placements:  # such as a sum that is still to be reduced
         grad = grad.redistribute(param.device_mesh, param.placements)
-    part: Any = grad._local_tensor
-    # A collective may still be filling it; then it is no plain tensor yet.
-    return part.wait() if hasattr(part, "trigger_wait") else part  # type: ignore[no-any-return]
-
-
-def localised(batch: Batch) -> Batch:
-    if not any_spread(batch.params):
-        return batch
-    return batch.of(*(list(map(local, tensors)) for tensors in batch.tensors()), streams=batch.streams)
+    shard: Any = grad._local_tensor
+    # A collective may still be filling it; then it is not a plain tensor yet.
+    return shard.wait() if hasattr(shard, "trigger_wait") else shard  # type: ignore[no-any-return]
 
 
 def share(param: Any) -> Share:
-    """Over which mesh a parameter is spread, and in how many parts; a tensor that is whole here, over none."""
-    return _share(param.device_mesh, param.placements) if is_spread(param) else (None, 1)
+    """The mesh over which a parameter is sharded, and its number of shards; None for a tensor that is whole here."""
+    return _share(param.device_mesh, param.placements) if is_sharded(param) else (None, 1)
 
 
 @cache
@@ -85,9 +82,9 @@ def covers(mesh: Any, other: Any) -> bool:
 
 
 def weights(params: list[Tensor]) -> tuple[Any, dict[Tensor, float]]:
-    """The mesh over which to sum what each process finds of its parts, and how much of it each parameter counts.
+    """The mesh over which to sum what each process measures on its shards, and the weight of each parameter in it.
 
-    What is not cut into as many parts as there are processes is the same on several, and counts once in all.
+    A tensor with fewer shards than there are processes is the same on several of them, and must count once in all.
     """
     shares = {p: share(p) for p in params}
     largest = max((mesh for mesh, _ in shares.values() if mesh is not None), key=lambda mesh: mesh.size(), default=None)
@@ -96,14 +93,14 @@ def weights(params: list[Tensor]) -> tuple[Any, dict[Tensor, float]]:
     for mesh, _ in shares.values():
         if mesh is not None and not covers(largest, mesh):
             raise NotImplementedError(
-                f"restart=... needs one mesh that holds the processes of all others, and {mesh} is not part of "
+                f"restart=... needs one mesh that contains the processes of all others, and {mesh} is not part of "
                 f"{largest}; call restart() where you want one"
             )
     return largest, {p: n / largest.size() for p, (_, n) in shares.items()}
 
 
 def sum_over_mesh(sums: Tensor, mesh: Any) -> Tensor:
-    """By one all-reduce, where one group spans the mesh; else by one for each of its dimensions."""
+    """By one all-reduce where one process group spans the mesh, else by one for each of its dimensions."""
     from torch import distributed
 
     sums = sums.to(mesh.device_type, non_blocking=mesh.device_type != "cpu")

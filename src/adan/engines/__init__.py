@@ -1,1 +1,52 @@
-"""The update rule, one engine a file. Read `loop` first: the others do the same, faster."""
+"""The update rule, one engine per file. Read `loop` first: the others do the same, faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from adan.columns import Columns
+from adan.scalars import Signals
+
+
+@dataclass
+class Memo:
+    """What an engine remembers about the tensors it was called with, for as long as the plan holds."""
+
+    captured: list[Any]  #: what a captured CUDA graph reads at every replay; lives as long as the optimizer
+    capturable: bool = False  #: whether a step may be captured
+    tables: Any = None  #: anything that the next step with the same tensors can use again
+
+
+class Engine(Protocol):
+    """One implementation of the update rule. To add one, write it in a file here and add it to `adan.plan.ENGINES`.
+
+    `update` makes one step of every row of `columns`, all of which are on one device:
+
+    - the coefficients are those of `adan.scalars.step_scalars` for the row's options and count;
+    - parameters, states, `step` and `prev_scale` are updated in place, gradients are only read, except that after a
+      skipped step a consumed gradient holds the previous one (`Columns.keep_previous`);
+    - where `signals.skip` is 1 nothing else changes;
+    - if `columns.measures()`, it returns Σ ‖y_{k+1} − y_k‖²_√n (`adan.scalars.Displacement`) as a 0-dim fp64 tensor,
+      else None;
+    - nothing waits for the device;
+    - between two calls with the same `memo`, rows are the same tensors at the same addresses; only gradients and
+      consumed previous gradients are others, of the same types and sizes.
+
+    The flags say what `adan.plan` need not do for it.
+    """
+
+    name: str
+    device_type: str | None  #: where it is tried first; None: it serves every tensor on request
+    measures_norm: bool  #: it finds the norm to clip by, and gradients that are not finite, in a pass of its own
+    reads_quantized: bool  #: it reads and writes quantized states and rounds weights itself
+    forgets: bool  #: it reads states as zeros where a count is 0 and `signals.forget` is set
+    counts_on_device: bool  #: `step` must be beside the parameter, so that the host never reads it
+
+    def unsupported_reason(self, param: Tensor) -> str | None:
+        """Why this engine cannot serve a parameter; None if it can."""
+
+    def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
+        """One step; see above."""

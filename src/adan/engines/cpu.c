@@ -20,9 +20,6 @@
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
 
-/* Raised with every change of what the functions below take. cpu.py asks before it calls. */
-EXPORT int adan_cpu_abi(void) { return 4; }
-
 /* ---- types ------------------------------------------------------------------------------------------------------ */
 
 enum { F32, F64, BF16, F16, TYPES, U8 = TYPES };
@@ -72,29 +69,36 @@ INLINE double root_double(double x) { return sqrt(x); }
 
 /* ---- one stretch of one tensor ---------------------------------------------------------------------------------- */
 
-/* The fields of adan.scalars.Scalars, in their order. */
-struct scalars {
-    double grad_scale, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink;
-};
+/* Tables are arrays of these structs, of 8-byte fields. Each list is written once: it makes the struct, and the text by
+ * which cpu.py sees that both mean the same. The scalars and the displacement are those of adan/scalars.py. */
+#define SCALARS(X)                                                                                                     \
+    X(double, grad_scale) X(double, has_prev) X(double, lookahead) X(double, w_m) X(double, w_v) X(double, w_n)        \
+    X(double, step_m) X(double, step_v) X(double, root_n) X(double, eps) X(double, keep) X(double, shrink)
 
-/* The fields of adan.scalars.Way, in their order. */
-struct way {
-    double theta, step, grad, prev_m, prev_v, prev_grad, prev_root, prev_eps;
-};
+#define DISPLACEMENT(X)                                                                                                \
+    X(double, theta) X(double, step) X(double, grad) X(double, prev_m) X(double, prev_v) X(double, prev_grad)          \
+    X(double, prev_root) X(double, prev_eps)
 
-/* One row of the table: where a tensor and its states begin, all in one dense layout. */
-struct tensor {
-    char *param;
-    const char *grad;
-    char *m, *v, *n, *prev; /* v is NULL in the coupled form */
-    float *step;
-    double *prev_scale; /* NULL, or gradients are consumed: prev is an earlier gradient, to be scaled and not written */
-    uint8_t *exponents; /* of 8-bit states: of each block those of m, v, n and prev */
-    char *compensation; /* NULL, or what rounding the parameter has cut off, in its type */
-    int64_t size, type, grad_type, state_type; /* grad_type: of prev as well where gradients are consumed */
-    int64_t stochastic, stream;                /* whether the parameter is rounded so; what its draws start from */
-    int64_t scalars;
-};
+/* Where a tensor and its states begin, all in one dense layout.
+ * exp_avg_diff: NULL in the coupled form.
+ * prev_scale: NULL, or gradients are consumed: prev_grad is an earlier gradient, to be scaled and not written.
+ * exponents: of 8-bit states: of each block those of the four states.
+ * compensation: NULL, or what rounding the parameter has cut off, in its type.
+ * grad_type: of prev_grad as well where gradients are consumed.
+ * stochastic, rng_offset: whether the parameter is rounded so; where its random bits start.
+ * scalars: which of the sets of coefficients. */
+#define TENSOR(X)                                                                                                      \
+    X(char *, param) X(const char *, grad) X(char *, exp_avg) X(char *, exp_avg_diff) X(char *, exp_avg_sq)            \
+    X(char *, prev_grad) X(double *, step) X(double *, prev_scale) X(uint8_t *, exponents) X(char *, compensation)     \
+    X(int64_t, size) X(int64_t, type) X(int64_t, grad_type) X(int64_t, state_type) X(int64_t, stochastic)              \
+    X(int64_t, rng_offset) X(int64_t, scalars)
+
+#define FIELD(type, name) type name;
+#define NAME(type, name) " " #name
+
+struct scalars { SCALARS(FIELD) };
+struct displacement { DISPLACEMENT(FIELD) };
+struct tensor { TENSOR(FIELD) };
 
 /* Elements between two prefetches of each array, and how many bytes ahead these look. Processors' own prefetchers stop
  * at the end of a page, which six arrays reach every 1024 elements. One Sapphire Rapids core, 25 M fp32 parameters,
@@ -135,17 +139,17 @@ struct tensor {
     param[k] = store_##T(theta);
 
 /* T: the type of a parameter and its gradient; C: of the arithmetic and the states. CONSUME and COUPLED are constants
- * to the callers, so that each of the four ways is a loop without a branch. */
+ * to the callers, so that each of the four combinations is a loop without a branch. */
 #define STRETCH(T, S, C)                                                                                               \
     INLINE void stretch_##T(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size,              \
                             const int CONSUME, const int COUPLED) {                                                    \
         S *param = (S *)x->param + start;                                                                              \
         const S *grad = (const S *)x->grad + start;                                                                    \
-        C *m = (C *)x->m + start, *v = (C *)x->v + (COUPLED ? 0 : start), *n = (C *)x->n + start;                      \
+        C *m = (C *)x->exp_avg + start, *v = (C *)x->exp_avg_diff + (COUPLED ? 0 : start), *n = (C *)x->exp_avg_sq + start;                      \
         /* At its first gradient a parameter has no previous one: with the same one twice the difference is zero. */   \
         const int first = CONSUME && s->has_prev == 0;                                                                 \
-        C *prev = (C *)x->prev + (CONSUME ? 0 : start);                                                                \
-        const S *taken = first ? grad : (const S *)x->prev + start;                                                    \
+        C *prev = (C *)x->prev_grad + (CONSUME ? 0 : start);                                                                \
+        const S *taken = first ? grad : (const S *)x->prev_grad + start;                                                    \
         const C prev_scale = CONSUME ? (first ? (C)s->grad_scale : (C)*x->prev_scale) : 1;                             \
         const C grad_scale = (C)s->grad_scale, has_prev = (C)s->has_prev, lookahead = (C)s->lookahead;                 \
         const C w_m = (C)s->w_m, w_v = (C)s->w_v, w_n = (C)s->w_n, w_d = (C)(s->lookahead * s->w_v);                   \
@@ -177,7 +181,7 @@ STRETCH(f64, double, double)
 STRETCH(bf16, bf16_t, float)
 STRETCH(f16, f16_t, float)
 
-/* ---- states in 8 or 16 bits, weights that do not stall: the codes, draws and roundings of adan/lowbit.py -------- */
+/* ---- states in 8 or 16 bits, weights that do not stall: the codes, random bits and roundings of adan/lowbit.py --- */
 
 /* Elements that share exponents, and how many are read to fp32 at a time: eight arrays of these stay in the cache, and
  * each is prefetched one SPAN ahead. One Sapphire Rapids core, 25 M fp32 parameters, fastest of 15: 73 ms in 8 bits,
@@ -187,8 +191,20 @@ STRETCH(f16, f16_t, float)
 
 /* The columns of the exponents, and the codes: how far they are shifted, and where those of 0 lie, which is δ too. */
 enum { M, V, N, G, STATES };
-enum { SIGNED_SHIFT = 18, SIGNED_BASE = ((127 << 5) - 124) << SIGNED_SHIFT };
-enum { ROOT_SHIFT = 17, ROOT_BASE = ((127 << 6) - 250) << ROOT_SHIFT };
+#define SIGNED_SHIFT 18
+#define SIGNED_CODE 3940
+#define ROOT_SHIFT 17
+#define ROOT_CODE 7878
+enum { SIGNED_BASE = SIGNED_CODE << SIGNED_SHIFT, ROOT_BASE = ROOT_CODE << ROOT_SHIFT };
+
+#define TEXT(x) #x
+#define VALUE(x) " " TEXT(x)
+
+/* cpu.py compares this with what it takes the interface to be, before it calls anything else. */
+EXPORT const char *adan_cpu_interface(void) {
+    return "tensor:" TENSOR(NAME) " scalars:" SCALARS(NAME) " displacement:" DISPLACEMENT(NAME) " codes:" VALUE(
+        SIGNED_SHIFT) VALUE(SIGNED_CODE) VALUE(ROOT_SHIFT) VALUE(ROOT_CODE) VALUE(SHARED);
+}
 
 INLINE uint32_t mix(uint32_t x) {
     x = (x ^ x >> 16) * 0x7feb352d;
@@ -196,12 +212,12 @@ INLINE uint32_t mix(uint32_t x) {
     return x ^ x >> 16;
 }
 
-/* The draws of a state are the element's word, rotated by a byte each. */
-INLINE uint32_t draw(uint32_t word, const int state) {
+/* The random bits of a state are the element's word, rotated by a byte each. */
+INLINE uint32_t random_bits(uint32_t word, const int state) {
     return state == M ? word : word << 8 * state | word >> (32 - 8 * state);
 }
 
-INLINE bf16_t draw_bf16(float x, uint32_t word) {
+INLINE bf16_t round_bf16(float x, uint32_t word) {
     uint32_t bits = as_bits(x), rounded = (bits + (word & 0xffff)) >> 16;
     return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (bf16_t)rounded;
 }
@@ -257,7 +273,7 @@ INLINE void encode(uint8_t *to, uint8_t *exponents, float *values, const uint32_
             scales[i * SHARED + k] = scale;
     }
     for (int k = 0; k < whole; k++) {
-        uint32_t bits = as_bits(values[k]), offset = draw(words[k], state) & ((1u << shift) - 1);
+        uint32_t bits = as_bits(values[k]), offset = random_bits(words[k], state) & ((1u << shift) - 1);
         uint32_t scaled = as_bits(as_float(bits & 0x7fffffff) * scales[k] + delta);
         int32_t code = (int32_t)(scaled + offset - (uint32_t)base) >> shift;
         if (state == N)
@@ -296,18 +312,18 @@ INLINE void write_state(const struct tensor *x, char *to, float *values, const u
         encode((uint8_t *)to + start, x->exponents + start / SHARED * STATES, values, words, size, state);
     else if (x->state_type == BF16)
         INDEPENDENT for (int64_t k = 0; k < size; k++)
-            ((bf16_t *)to)[start + k] = draw_bf16(values[k], draw(words[k], state));
+            ((bf16_t *)to)[start + k] = round_bf16(values[k], random_bits(words[k], state));
 }
 
 /* What is no state, in fp32. */
-struct given {
+struct operand {
     float *to;
     const char *from; /* NULL: there is no such thing */
     int64_t type;
     double scale;
 };
 
-INLINE void read_given(const struct given *x, int64_t start, int64_t size) {
+INLINE void read_operand(const struct operand *x, int64_t start, int64_t size) {
     const float scale = (float)x->scale;
     const int64_t width = x->type == F32 ? 4 : 2;
     const void *from = x->from + start * width;
@@ -323,7 +339,7 @@ INLINE void read_given(const struct given *x, int64_t start, int64_t size) {
             x->to[k] = load_f16(((const f16_t *)from)[k]) * scale;
 }
 
-/* A parameter, and what rounding it has cut off where that is kept. */
+/* A parameter, and its compensation where there is one. */
 #define WRITE_PARAM(T, S)                                                                                              \
     for (int64_t k = 0; k < size; k++) {                                                                               \
         S rounded = store_##T(theta[k]);                                                                               \
@@ -336,7 +352,7 @@ INLINE void write_param(const struct tensor *x, const float *theta, const uint32
                         int64_t size) {
     if (x->stochastic)
         INDEPENDENT for (int64_t k = 0; k < size; k++)
-            ((bf16_t *)x->param)[start + k] = draw_bf16(theta[k], words[k] * 0x9e3779b1);
+            ((bf16_t *)x->param)[start + k] = round_bf16(theta[k], words[k] * 0x9e3779b1);
     else if (x->type == F32)
         memcpy((float *)x->param + start, theta, (size_t)size * sizeof *theta);
     else if (x->type == BF16)
@@ -345,11 +361,11 @@ INLINE void write_param(const struct tensor *x, const float *theta, const uint32
         INDEPENDENT WRITE_PARAM(f16, f16_t)
 }
 
-/* The way of a step over up to SPAN elements, as in adan.scalars.Way: what it takes from before the step, and, from that
- * and what the step made of g, m, v and n, the sum of (root_n·√n + eps)·(y_{k+1} − y_k)². v is NULL in the coupled form. */
-#define WAY(T, C)                                                                                                      \
+/* The displacement of y over up to SPAN elements, as in adan.scalars.Displacement: the terms from before the step, and,
+ * from those and what the step made of g, m, v and n, the sum of (root_n·√n + eps)·(y_{k+1} − y_k)². v is NULL in the coupled form. */
+#define MEASURE(T, C)                                                                                                  \
     INLINE void before_##T(C *moved, const C *theta, const C *m, const C *v, const C *n, const C *prev,                \
-                           const struct way *w, int64_t size) {                                                        \
+                           const struct displacement *w, int64_t size) {                                                        \
         const C in_theta = (C)w->theta, prev_m = (C)w->prev_m, prev_v = (C)w->prev_v, prev_grad = (C)w->prev_grad;     \
         const C prev_root = (C)w->prev_root, prev_eps = (C)w->prev_eps;                                                \
         for (int64_t k = 0; k < size; k++) {                                                                           \
@@ -358,7 +374,7 @@ INLINE void write_param(const struct tensor *x, const float *theta, const uint32
         }                                                                                                              \
     }                                                                                                                  \
     INLINE double after_##T(C *moved, const C *grad, const C *m, const C *v, const C *n, const struct scalars *s,      \
-                            const struct way *w, int64_t size) {                                                       \
+                            const struct displacement *w, int64_t size) {                                                       \
         const C step_m = (C)s->step_m, step_v = (C)s->step_v, root_n = (C)s->root_n, eps = (C)s->eps;                  \
         const C in_step = (C)w->step, in_grad = (C)w->grad;                                                            \
         double sums[16] = {0}, total = 0;                                                                              \
@@ -377,85 +393,85 @@ INLINE void write_param(const struct tensor *x, const float *theta, const uint32
         return total;                                                                                                  \
     }
 
-WAY(f32, float)
-WAY(f64, double)
+MEASURE(f32, float)
+MEASURE(f64, double)
 
-/* The loop of ELEMENTs on fp32 copies of what is coded; the way of the step where `w` is not NULL. */
-INLINE double span(const struct tensor *x, const struct scalars *s, const struct way *w, int64_t start, int64_t size) {
+/* The loop of ELEMENTs on fp32 copies of what is quantized; returns the squared displacement where `w` is not NULL. */
+INLINE double span(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start, int64_t size) {
     float moved[SPAN], theta[SPAN], rest[SPAN], grad[SPAN], m[SPAN], v[SPAN], n[SPAN], prev[SPAN];
     uint32_t words[SPAN];
     const int first = s->has_prev == 0; /* there is no buffer yet that could have been consumed */
-    const struct given given[] = {
+    const struct operand operands[] = {
         {theta, x->param, x->type, 1},
         {rest, x->compensation, x->type, 1},
         {grad, x->grad, x->grad_type, 1},
-        {prev, !x->prev_scale ? NULL : first ? x->grad : x->prev, x->grad_type,
+        {prev, !x->prev_scale ? NULL : first ? x->grad : x->prev_grad, x->grad_type,
          !x->prev_scale || first ? s->grad_scale : *x->prev_scale},
     };
     for (int i = 0; i < 4; i++)
-        if (given[i].from)
-            read_given(&given[i], start, size);
+        if (operands[i].from)
+            read_operand(&operands[i], start, size);
     if (x->compensation)
         for (int64_t k = 0; k < size; k++)
             theta[k] += rest[k];
 
-    struct tensor plain = {.param = (char *)theta, .grad = (char *)grad, .prev = (char *)prev};
-    plain.m = read_state(x, x->m, m, start, size, M);
-    plain.n = read_state(x, x->n, n, start, size, N);
+    struct tensor plain = {.param = (char *)theta, .grad = (char *)grad, .prev_grad = (char *)prev};
+    plain.exp_avg = read_state(x, x->exp_avg, m, start, size, M);
+    plain.exp_avg_sq = read_state(x, x->exp_avg_sq, n, start, size, N);
     if (!x->prev_scale)
-        plain.prev = read_state(x, x->prev, prev, start, size, G);
-    if (x->v)
-        plain.v = read_state(x, x->v, v, start, size, V);
-    const float *m_ = (float *)plain.m, *v_ = (float *)plain.v, *n_ = (float *)plain.n, *g_ = (float *)plain.prev;
+        plain.prev_grad = read_state(x, x->prev_grad, prev, start, size, G);
+    if (x->exp_avg_diff)
+        plain.exp_avg_diff = read_state(x, x->exp_avg_diff, v, start, size, V);
+    const float *m_ = (float *)plain.exp_avg, *v_ = (float *)plain.exp_avg_diff, *n_ = (float *)plain.exp_avg_sq, *g_ = (float *)plain.prev_grad;
     if (w)
         before_f32(moved, theta, m_, v_, n_, g_, w, size);
-    if (x->v)
+    if (x->exp_avg_diff)
         stretch_f32(&plain, s, 0, size, 0, 0);
     else
         stretch_f32(&plain, s, 0, size, 0, 1);
-    const double way = w ? after_f32(moved, g_, m_, v_, n_, s, w, size) : 0;
+    const double square = w ? after_f32(moved, g_, m_, v_, n_, s, w, size) : 0;
 
-    const uint32_t key = mix((uint32_t)x->stream + (uint32_t)(*x->step + 1.0)) + (uint32_t)start;
+    const uint32_t key = mix((uint32_t)x->rng_offset + (uint32_t)(int64_t)(*x->step + 1.0)) + (uint32_t)start;
     for (int k = 0; k < WHOLE(size); k++)
         words[k] = mix(key + (uint32_t)k);
-    write_state(x, x->m, m, words, start, size, M);
-    if (x->v)
-        write_state(x, x->v, v, words, start, size, V);
-    write_state(x, x->n, n, words, start, size, N);
+    write_state(x, x->exp_avg, m, words, start, size, M);
+    if (x->exp_avg_diff)
+        write_state(x, x->exp_avg_diff, v, words, start, size, V);
+    write_state(x, x->exp_avg_sq, n, words, start, size, N);
     if (!x->prev_scale)
-        write_state(x, x->prev, prev, words, start, size, G);
+        write_state(x, x->prev_grad, prev, words, start, size, G);
     write_param(x, theta, words, start, size);
-    return way;
+    return square;
 }
 
-INLINE double span_f64(const struct tensor *x, const struct scalars *s, const struct way *w, int64_t start,
+INLINE double span_f64(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start,
                        int64_t size) {
     double moved[SPAN], grad[SPAN], prev[SPAN];
-    const double *m = (double *)x->m + start, *v = x->v ? (double *)x->v + start : NULL, *n = (double *)x->n + start;
-    const double *taken = s->has_prev == 0 ? (const double *)x->grad : (double *)x->prev;
+    const double *m = (double *)x->exp_avg + start, *v = x->exp_avg_diff ? (double *)x->exp_avg_diff + start : NULL, *n = (double *)x->exp_avg_sq + start;
+    const double *taken = s->has_prev == 0 ? (const double *)x->grad : (double *)x->prev_grad;
     const double scale = x->prev_scale ? *x->prev_scale : 1;
     for (int64_t k = 0; k < size; k++) {
         grad[k] = ((const double *)x->grad)[start + k] * s->grad_scale;
         prev[k] = taken[start + k] * scale; /* at the first gradient its coefficient is 0 */
     }
     before_f64(moved, (double *)x->param + start, m, v, n, prev, w, size);
-    if (x->prev_scale && x->v)
+    if (x->prev_scale && x->exp_avg_diff)
         stretch_f64(x, s, start, size, 1, 0);
     else if (x->prev_scale)
         stretch_f64(x, s, start, size, 1, 1);
-    else if (x->v)
+    else if (x->exp_avg_diff)
         stretch_f64(x, s, start, size, 0, 0);
     else
         stretch_f64(x, s, start, size, 0, 1);
     return after_f64(moved, grad, m, v, n, s, w, size);
 }
 
-INLINE void stretch_coded(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size) {
+INLINE void stretch_quantized(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size) {
     for (int64_t i = 0; i < size; i += SPAN)
         span(x, s, NULL, start + i, size - i < SPAN ? size - i : SPAN);
 }
 
-INLINE double stretch_measured(const struct tensor *x, const struct scalars *s, const struct way *w, int64_t start,
+INLINE double stretch_measured(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start,
                                int64_t size) {
     double total = 0;
     for (int64_t i = 0; i < size; i += SPAN) {
@@ -493,45 +509,45 @@ SQUARES(f16, f16_t)
 
 /* The loops above once for each instruction set: inlined, they are compiled for the function they are inlined into. */
 typedef void update_fn(const struct tensor *, const struct scalars *, int64_t start, int64_t size);
-typedef double measured_fn(const struct tensor *, const struct scalars *, const struct way *, int64_t start,
+typedef double measured_fn(const struct tensor *, const struct scalars *, const struct displacement *, int64_t start,
                            int64_t size);
 typedef double squares_fn(const void *, int64_t start, int64_t size);
 
 struct kernels {
-    update_fn *update[TYPES][2][2]; /* coupled or not, gradients consumed or kept */
-    update_fn *coded;
-    measured_fn *measured; /* any tensor, with the way of the step */
+    update_fn *update[TYPES][2][2]; /* coupled or not, gradients consumed or not */
+    update_fn *quantized;
+    measured_fn *measured; /* any tensor, with the displacement of y */
     squares_fn *squares[TYPES];
 };
 
-#define UPDATE(WAY, T, NAME, TARGET, ...)                                                                              \
-    TARGET static void WAY##_##T##_##NAME(const struct tensor *x, const struct scalars *s, int64_t a, int64_t b) {     \
+#define UPDATE(FORM, T, NAME, TARGET, ...)                                                                              \
+    TARGET static void FORM##_##T##_##NAME(const struct tensor *x, const struct scalars *s, int64_t a, int64_t b) {     \
         __VA_ARGS__;                                                                                                   \
     }
 
 #define FOR_TYPE(T, NAME, TARGET)                                                                                      \
-    UPDATE(kept, T, NAME, TARGET, stretch_##T(x, s, a, b, 0, 0))                                                       \
+    UPDATE(plain, T, NAME, TARGET, stretch_##T(x, s, a, b, 0, 0))                                                       \
     UPDATE(consumed, T, NAME, TARGET, stretch_##T(x, s, a, b, 1, 0))                                                   \
     UPDATE(coupled, T, NAME, TARGET, stretch_##T(x, s, a, b, 0, 1))                                                    \
     UPDATE(coupled_consumed, T, NAME, TARGET, stretch_##T(x, s, a, b, 1, 1))                                           \
     TARGET static double sum_##T##_##NAME(const void *x, int64_t a, int64_t b) { return squares_##T(x, a, b); }
 
-#define WAYS(T, NAME)                                                                                                  \
-    {{kept_##T##_##NAME, consumed_##T##_##NAME}, {coupled_##T##_##NAME, coupled_consumed_##T##_##NAME}}
+#define FORMS(T, NAME)                                                                                                 \
+    {{plain_##T##_##NAME, consumed_##T##_##NAME}, {coupled_##T##_##NAME, coupled_consumed_##T##_##NAME}}
 
 #define KERNELS(NAME, TARGET)                                                                                          \
     FOR_TYPE(f32, NAME, TARGET)                                                                                        \
     FOR_TYPE(f64, NAME, TARGET)                                                                                        \
     FOR_TYPE(bf16, NAME, TARGET)                                                                                       \
     FOR_TYPE(f16, NAME, TARGET)                                                                                        \
-    UPDATE(update, coded, NAME, TARGET, stretch_coded(x, s, a, b))                                                     \
-    TARGET static double measured_##NAME(const struct tensor *x, const struct scalars *s, const struct way *w,         \
+    UPDATE(update, quantized, NAME, TARGET, stretch_quantized(x, s, a, b))                                                     \
+    TARGET static double measured_##NAME(const struct tensor *x, const struct scalars *s, const struct displacement *w,         \
                                          int64_t a, int64_t b) {                                                       \
         return stretch_measured(x, s, w, a, b);                                                                        \
     }                                                                                                                  \
     static const struct kernels NAME = {                                                                               \
-        .update = {WAYS(f32, NAME), WAYS(f64, NAME), WAYS(bf16, NAME), WAYS(f16, NAME)},                               \
-        .coded = update_coded_##NAME,                                                                                  \
+        .update = {FORMS(f32, NAME), FORMS(f64, NAME), FORMS(bf16, NAME), FORMS(f16, NAME)},                           \
+        .quantized = update_quantized_##NAME,                                                                          \
         .measured = measured_##NAME,                                                                                   \
         .squares = {sum_f32_##NAME, sum_f64_##NAME, sum_bf16_##NAME, sum_f16_##NAME},                                  \
     };
@@ -548,7 +564,7 @@ static int is_plain(const struct tensor *x) {
 }
 
 static update_fn *update_of(const struct kernels *kernels, const struct tensor *x) {
-    return is_plain(x) ? kernels->update[x->type][!x->v][x->prev_scale != NULL] : kernels->coded;
+    return is_plain(x) ? kernels->update[x->type][!x->exp_avg_diff][x->prev_scale != NULL] : kernels->quantized;
 }
 
 static const struct kernels *chosen(void) {
@@ -572,9 +588,9 @@ struct job {
     const struct kernels *kernels;
     const struct tensor *tensors;
     const struct scalars *scalars;
-    const struct way *ways; /* NULL, or also those of the way, for each of the scalars */
+    const struct displacement *displacements; /* NULL, or one set for each of the scalars */
     const int64_t *ends;   /* of each tensor: how many chunks it and those before it have */
-    double *sums;          /* the result for each chunk; NULL for an update without ways */
+    double *sums;          /* the result for each chunk; NULL for an update that measures nothing */
     int64_t chunks;
     atomic_llong next;
     fenv_t rounding; /* of the calling thread: whether it flushes subnormal numbers holds for the whole step */
@@ -591,8 +607,8 @@ static void work(struct job *job) {
         int64_t start = (chunk - (i ? job->ends[i - 1] : 0)) * CHUNK;
         int64_t size = x->size - start < CHUNK ? x->size - start : CHUNK;
         const struct scalars *s = job->scalars ? &job->scalars[x->scalars] : NULL;
-        if (job->ways)
-            job->sums[chunk] = job->kernels->measured(x, s, &job->ways[x->scalars], start, size);
+        if (job->displacements)
+            job->sums[chunk] = job->kernels->measured(x, s, &job->displacements[x->scalars], start, size);
         else if (job->sums)
             job->sums[chunk] = job->kernels->squares[x->grad_type](x->grad, start, size);
         else
@@ -600,7 +616,7 @@ static void work(struct job *job) {
     }
 }
 
-/* The threads, made when first needed and kept. Not OpenMP's: linking it would bring a second OpenMP beside PyTorch's,
+/* The threads, created when first needed and never stopped. Not OpenMP's: linking it would bring a second OpenMP beside PyTorch's,
  * it has no answer to fork(), and its barriers wait for a thread that has not even been scheduled yet. */
 static struct {
     pthread_mutex_t busy; /* held by the caller whose job the threads do */
@@ -704,28 +720,28 @@ static int worth(const struct tensor *tensors, int64_t count, int threads) {
 /* ---- what cpu.py calls; an int is 0, or −1 when there is no memory for the list of chunks ----------------------- */
 
 /* The counters, side by side. */
-EXPORT void adan_cpu_counts(const float *const *steps, int64_t count, float *counts) {
+EXPORT void adan_cpu_counts(const double *const *steps, int64_t count, double *counts) {
     for (int64_t i = 0; i < count; i++)
         counts[i] = *steps[i];
 }
 
-/* One step of all tensors. Counters are advanced, and the scales of consumed gradients are set. With `ways`, `way` gets
+/* One step of all tensors. Counters are advanced, and the scales of consumed gradients are set. With `displacements`, `square`
  * the sum over all tensors, in an order that does not depend on the number of threads. */
 EXPORT int adan_cpu_update(const struct tensor *tensors, int64_t count, const struct scalars *scalars,
-                           const struct way *ways, int threads, double *way) {
+                           const struct displacement *displacements, int threads, double *square) {
     int64_t *ends = malloc((size_t)(count ? count : 1) * sizeof *ends);
     int64_t chunks = ends ? cut(tensors, count, ends) : 0;
-    double *sums = ends && ways ? malloc((size_t)(chunks ? chunks : 1) * sizeof *sums) : NULL;
-    if (!ends || (ways && !sums)) {
+    double *sums = ends && displacements ? malloc((size_t)(chunks ? chunks : 1) * sizeof *sums) : NULL;
+    if (!ends || (displacements && !sums)) {
         free(ends);
         return -1;
     }
-    struct job job = {.kernels = chosen(), .tensors = tensors, .scalars = scalars, .ways = ways, .ends = ends,
+    struct job job = {.kernels = chosen(), .tensors = tensors, .scalars = scalars, .displacements = displacements, .ends = ends,
                       .sums = sums, .chunks = chunks};
     run(&job, worth(tensors, count, threads));
-    *way = 0;
-    for (int64_t i = 0; ways && i < chunks; i++)
-        *way += sums[i];
+    *square = 0;
+    for (int64_t i = 0; displacements && i < chunks; i++)
+        *square += sums[i];
     for (int64_t i = 0; i < count; i++) {
         *tensors[i].step += 1;
         if (tensors[i].prev_scale)

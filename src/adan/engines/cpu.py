@@ -1,6 +1,6 @@
 """Adan on the CPU in one pass: the tensors of a whole step go to the C of `cpu.c` in one call.
 
-This file checks that memory is what the C takes it for, and makes the table of where it lies.
+This file makes sure that memory is what the C takes it for, and fills the table of where it is.
 """
 
 from __future__ import annotations
@@ -10,27 +10,37 @@ import math
 from array import array
 from collections.abc import Iterable
 from functools import cache
-from itertools import chain, repeat
-from operator import attrgetter
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from adan.batch import Batch, compute_dtype, is_dense, laid_out_as
+from adan import lowbit
+from adan.columns import Columns, Strides, compute_dtype, is_dense, laid_out_as
+from adan.engines import Memo
 from adan.grad_norm import measure
-from adan.scalars import Scalars, Signals, step_scalars, way_scalars
+from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, step_scalars
 
-#: Where the build leaves the library, and the version of the interface that this file speaks.
+#: Where the build leaves the library.
 LIBRARY = str(Path(__file__).with_name("_cpu.so"))
-ABI = 4
+
+#: The fields of `struct tensor` in `cpu.c`, a row of the table: addresses, then numbers.
+ADDRESSES = ("param", "grad", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "step", "prev_scale", "exponents",
+             "compensation")  # fmt: skip
+FIELDS = (*ADDRESSES, "size", "type", "grad_type", "state_type", "stochastic", "rng_offset", "scalars")
+
+#: What the library must say of itself: the same fields and the same codes.
+_CODES = (lowbit.SIGNED.shift, lowbit.SIGNED.base, lowbit.ROOT.shift, lowbit.ROOT.base, lowbit.BLOCK)
+INTERFACE = (
+    f"tensor: {' '.join(FIELDS)} scalars: {' '.join(Scalars._fields)} displacement: {' '.join(Displacement._fields)} "
+    f"codes: {' '.join(map(str, _CODES))}"
+)
 
 #: The types of a parameter, its gradient and its states, by their numbers in `cpu.c`.
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3, torch.uint8: 4}
 SERVED = {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128}
-
-_dtype = attrgetter("dtype")
 
 
 class _Loaded(NamedTuple):
@@ -43,11 +53,12 @@ def _load(path: str) -> _Loaded:
     remedy = "install a C compiler and reinstall adan to have it built"
     try:
         library = ctypes.CDLL(path)
-        abi = library.adan_cpu_abi()
+        library.adan_cpu_interface.restype = ctypes.c_char_p
+        interface = library.adan_cpu_interface().decode()
     except (OSError, AttributeError):
         return _Loaded(None, f"its C library {path} is not there or cannot be loaded; {remedy}")
-    if abi != ABI:
-        return _Loaded(None, f"its C library {path} is of version {abi}, not {ABI}; {remedy}")
+    if interface != INTERFACE:
+        return _Loaded(None, f"its C library {path} was built from another version of adan; {remedy}")
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     library.adan_cpu_counts.argtypes = [pointer, count, pointer]
     library.adan_cpu_counts.restype = None
@@ -63,130 +74,140 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def refuses(param: Tensor) -> str | None:
-    """Why this engine cannot serve a parameter; None when it can."""
-    missing = _load(LIBRARY).missing
-    if missing is not None:
-        return missing
-    if param.dtype not in SERVED:
-        return f"it takes {', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in SERVED))}"
-    if param.layout is not torch.strided or not is_dense(param):
-        return "its elements do not lie side by side in memory; make it contiguous"
-    return None
+class Table(NamedTuple):
+    """What stays the same while a plan holds."""
+
+    rows: array[int]  #: by the fields of `struct tensor`; gradients and coefficients are filled in by each step
+    steps: array[int]  #: the addresses of the counters, once more
+    strides: Strides
+    widened: list[int]  #: rows whose gradient is not of the parameter's type: read in the type of the arithmetic
+    consumes: bool
 
 
-def update(batches: list[Batch], signals: Signals) -> Tensor | None:
-    signals = _measured(batches, signals)
-    if signals.skip is not None:
-        if float(signals.skip):
-            for batch in batches:
-                batch.keep_previous()
-            return None
-        signals = signals._replace(skip=None)
+class Cpu:
+    name = "cpu"
+    device_type: str | None = "cpu"
+    measures_norm = reads_quantized = True
+    forgets = counts_on_device = False
 
-    library = _library()
-    rows, coefficients, ways, way = array("q"), array("d"), array("d"), array("d", [0.0])
-    fitted = list(map(_fit, batches))  # copies must live until the C has read them
-    for batch in fitted:
-        _tabulate(library, batch, signals, rows, coefficients, ways)
-    threads = torch.get_num_threads()
-    tables = (_address(rows), len(rows) // COLUMNS, _address(coefficients), _address(ways) if ways else None)
-    if library.adan_cpu_update(*tables, threads, _address(way)):
-        raise MemoryError("adan: no memory for the table of a step")
-    for batch in batches:
+    def unsupported_reason(self, param: Tensor) -> str | None:
+        missing = _load(LIBRARY).missing
+        if missing is not None:
+            return missing
+        if param.dtype not in SERVED:
+            return f"it takes {', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in SERVED))}"
+        if param.layout is not torch.strided or not is_dense(param):
+            return "its elements do not lie side by side in memory; make it contiguous"
+        return None
+
+    def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
+        signals = _measured(columns, signals)
+        if signals.skip is not None:
+            if float(signals.skip):
+                columns.keep_previous()
+                return None
+            signals = signals._replace(skip=None)
+        if memo.tables is None:
+            memo.tables = _table(columns)
+        table: Table = memo.tables
+        grads, prev_grads = _fitted(columns, table)  # copies must live until the C has read them
+        _fill(table.rows, "grad", map(Tensor.data_ptr, grads))
+        if table.consumes:
+            _fill(table.rows, "prev_grad", map(Tensor.data_ptr, prev_grads))
+        coefficients, displacements = _coefficients(columns, table, signals)
+        total = array("d", [0.0])
+        pointers = (_address(coefficients), _address(displacements) if displacements else None)
+        count, threads = len(columns.param), torch.get_num_threads()
+        if _library().adan_cpu_update(_address(table.rows), count, *pointers, threads, _address(total)):
+            raise MemoryError("adan: no memory for the table of a step")
         # Autograd must know that what it may have saved has changed.
-        torch.autograd.graph.increment_version(batch.params)
-    return torch.tensor(way[0], dtype=torch.float64, device="cpu") if ways else None
+        torch.autograd.graph.increment_version(columns.param)
+        return torch.tensor(total[0], dtype=torch.float64, device="cpu") if displacements else None
 
 
-def _measured(batches: list[Batch], signals: Signals) -> Signals:
+def _measured(columns: Columns, signals: Signals) -> Signals:
     """The norm to clip by and the decision to skip, in one pass: in fp64 no sum of fp32 squares overflows."""
-    clips = any(batch.options.max_grad_norm > 0 for batch in batches)
+    clips = columns.clips()
     if not signals.check_finite and (signals.norm is not None or not clips):
         return signals
-    total = sum_of_squares(grad for batch in batches for grad in batch.grads)
+    total = sum_of_squares(columns.grad)
     if not math.isfinite(total):
-        return measure(batches, signals)
+        return measure(columns.grad, clips, signals)
     return signals._replace(norm=torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu"), check_finite=False)
 
 
 def sum_of_squares(grads: Iterable[Tensor]) -> float:
     """Σ x² over all elements, accumulated in fp64; the same for every number of threads."""
     dense = [x if is_dense(x) else x.contiguous() for x in map(Tensor.resolve_neg, grads)]
-    rows = array("q")
-    for x in dense:
-        rows.extend((0, x.data_ptr(), *[0] * 8, x.numel(), 0, TYPES[x.dtype], *[0] * 4))
+    rows = array("q", bytes(8 * len(FIELDS) * len(dense)))
+    _fill(rows, "grad", map(Tensor.data_ptr, dense))
+    _fill(rows, "size", map(Tensor.numel, dense))
+    _fill(rows, "grad_type", (TYPES[x.dtype] for x in dense))
     total = array("d", [0.0])
     if _library().adan_cpu_sum_of_squares(_address(rows), len(dense), torch.get_num_threads(), _address(total)):
         raise MemoryError("adan: no memory for the table of a norm")
     return total[0]
 
 
-#: The fields of `struct tensor` in `cpu.c`, which is a row of the table.
-COLUMNS = 17
+def _table(columns: Columns) -> Table:
+    count = len(columns.param)
+    rows = array("q", bytes(8 * len(FIELDS) * count))
+    for name in ADDRESSES:
+        if name != "grad":
+            _fill(rows, name, [0 if x is None else x.data_ptr() for x in getattr(columns, name)])
+    widened = [
+        i
+        for i, (p, grad) in enumerate(zip(columns.param, columns.grad, strict=True))
+        if grad.dtype != p.dtype or (columns.prev_scale[i] is not None and columns.prev_grad[i].dtype != p.dtype)
+    ]
+    types = [p.dtype for p in columns.param]
+    _fill(rows, "type", map(TYPES.__getitem__, types))
+    for i in widened:
+        types[i] = compute_dtype(types[i])
+    _fill(rows, "grad_type", map(TYPES.__getitem__, types))
+    _fill(rows, "state_type", (TYPES[x.dtype] for x in columns.exp_avg))
+    _fill(rows, "size", map(Tensor.numel, columns.param))
+    _fill(rows, "stochastic", map(int, map(columns.rounds_stochastically, range(count))))
+    _fill(rows, "rng_offset", columns.rng_offset)
+    steps = array("q", map(Tensor.data_ptr, columns.step))
+    consumes = any(x is not None for x in columns.prev_scale)
+    return Table(rows, steps, Strides.of(columns.param), widened, consumes)
 
 
-def _tabulate(
-    library: ctypes.CDLL,
-    batch: Batch,
-    signals: Signals,
-    rows: array[int],
-    coefficients: array[float],
-    ways: array[float],
-) -> None:
-    """Append a batch to the table, and a set for each different step count to the coefficients and those of the way."""
-    steps = array("q", map(Tensor.data_ptr, batch.steps))
-    counts = array("f", bytes(4 * len(steps)))
-    library.adan_cpu_counts(_address(steps), len(steps), _address(counts))
-    sets: dict[float, int] = {}
-    for t in set(counts):
-        sets[t] = len(coefficients) // len(Scalars._fields)
-        coefficients.extend(map(float, step_scalars(batch.options, signals, t + 1)))
-        if batch.options.last_lr is not None:
-            ways.extend(map(float, way_scalars(batch.options, t + 1)))
-
-    addresses = [map(Tensor.data_ptr, tensors) if tensors else repeat(0) for tensors in batch.tensors()]
-    sizes = map(Tensor.numel, batch.params)
-    types = [[TYPES[x.dtype] for x in tensors] for tensors in (batch.params, batch.grads, batch.exp_avgs)]
-    columns = (
-        *addresses,
-        sizes,
-        *types,
-        repeat(int(batch.draws_weights)),
-        batch.streams,
-        map(sets.__getitem__, counts),
-    )
-    rows.extend(chain.from_iterable(zip(*columns)))  # noqa: B905
+def _fill(rows: array[int], field: str, values: Iterable[int]) -> None:
+    rows[FIELDS.index(field) :: len(FIELDS)] = array("q", values)
 
 
-def _fit(batch: Batch) -> Batch:
-    """The batch itself where the C can take its gradients as they are; else with copies of those that it cannot.
-
-    A gradient may lie otherwise than its parameter, and types may differ where a program has set `grad_dtype`, or
-    between a consumed gradient and a checkpoint's: then both are read in the type of the arithmetic.
-    """
-    if _is_plain(batch):
-        return batch
-    grads, prev_grads = [], list(batch.prev_grads)
-    for i, (p, grad) in enumerate(zip(batch.params, batch.grads, strict=True)):
-        if batch.prev_scales and batch.steps[i].item() == 0:
-            prev_grads[i] = grad  # not read: before the first gradient there is none
-        same = grad.dtype == p.dtype and (not batch.prev_scales or prev_grads[i].dtype == p.dtype)
-        dtype = p.dtype if same else compute_dtype(p.dtype)
-        grads.append(laid_out_as(p, grad, dtype))
-        if batch.prev_scales:
+def _fitted(columns: Columns, table: Table) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients and previous gradients as the C can take them: most often as they are, else copies."""
+    grads, prev_grads = columns.grad, columns.prev_grad
+    if Strides.of(grads) != table.strides or any(map(Tensor.is_neg, grads)):
+        grads = [laid_out_as(p, grad, grad.dtype) for p, grad in zip(columns.param, grads, strict=True)]
+    if table.widened:
+        grads, prev_grads = list(grads), list(prev_grads)
+    for i in table.widened:
+        p, dtype = columns.param[i], compute_dtype(columns.param[i].dtype)
+        grads[i] = laid_out_as(p, grads[i], dtype)
+        if columns.prev_scale[i] is not None:
             prev_grads[i] = laid_out_as(p, prev_grads[i], dtype)
-    return batch._replace(grads=grads, prev_grads=prev_grads)
+    return grads, prev_grads
 
 
-def _is_plain(batch: Batch) -> bool:
-    """Whether all is contiguous and of one type: true of most models."""
-    given = batch.params + batch.grads + (batch.prev_grads if batch.prev_scales else [])
-    return (
-        len(set(map(_dtype, given))) == 1
-        and all(map(Tensor.is_contiguous, given))
-        and not any(map(Tensor.is_neg, batch.grads))
-    )
+def _coefficients(columns: Columns, table: Table, signals: Signals) -> tuple[array[float], array[float]]:
+    """A set of coefficients for each group and step count, and the set that each row takes, filled into the table."""
+    counts = array("d", bytes(8 * len(table.steps)))
+    _library().adan_cpu_counts(_address(table.steps), len(table.steps), _address(counts))
+    rows = list(zip(columns.group, counts, strict=True))
+    coefficients, displacements = array("d"), array("d")
+    sets: dict[tuple[int, float], int] = {}
+    for group, t in dict.fromkeys(rows):
+        sets[group, t] = len(sets)
+        options = columns.options[group]
+        coefficients.extend(map(float, step_scalars(options, signals, t + 1)))
+        if options.last_lr is not None:
+            displacements.extend(map(float, displacement_scalars(options, t + 1)))
+    _fill(table.rows, "scalars", map(sets.__getitem__, rows) if len(sets) > 1 else repeat(0, len(rows)))
+    return coefficients, displacements
 
 
 def _address(numbers: array[Any]) -> int:

@@ -6,80 +6,116 @@ On the CPU the lists are cut into pieces that fit the cache: an operation then f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from adan.batch import Batch, compute_dtype
+from adan.columns import Columns, compute_dtype
+from adan.engines import Memo
 from adan.engines.loop import consume, total
-from adan.scalars import Scalars, Signals, Way, grad_scale, next_count, step_scalars, way_scalars
+from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, grad_scale, next_count, step_scalars
 
 #: Elements a piece on the CPU may hold. Of 16k … 256k this was the fastest: 1.0 × AdamW(foreach=True), uncut 5 ×.
 CPU_PIECE = 131_072
 
 
-def update(batches: list[Batch], signals: Signals) -> Tensor | None:
-    ways: list[Tensor] = []
-    for batch in batches:
-        for piece, scalars, way in _pieces(batch, signals):
-            ways += _update(piece, scalars, way, signals.skip)
-        for grad, prev, prev_scale in zip(batch.grads, batch.prev_grads, batch.prev_scales, strict=False):
-            consume(grad, prev, prev_scale, grad_scale(batch.options, signals), signals.skip)
-        # A bare 0-dim tensor would be taken for a number, and read back.
-        torch._foreach_add_(batch.steps, 1 if signals.skip is None else [1 - signals.skip] * len(batch.steps))
-    return total(ways)
+class Foreach:
+    name = "foreach"
+    device_type: str | None = None
+    measures_norm = reads_quantized = forgets = counts_on_device = False
+
+    def unsupported_reason(self, param: Tensor) -> str | None:
+        return None
+
+    def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
+        return update(columns, signals)
 
 
-def _pieces(batch: Batch, signals: Signals) -> Iterator[tuple[Batch, Any, Any]]:
-    """Cut a batch into lists of one type and one set of coefficients; those of the way are None unless measured."""
-    options = batch.options
-    measures = options.last_lr is not None
-    counts = [next_count(step, compute_dtype(p.dtype)) for p, step in zip(batch.params, batch.steps, strict=True)]
-    alike: dict[object, list[int]] = {}
-    for i, (p, grad, t) in enumerate(zip(batch.params, batch.grads, counts, strict=True)):
-        alike.setdefault((p.dtype, grad.dtype, None if isinstance(t, Tensor) else t), []).append(i)
-    for indices in alike.values():
-        chosen = batch.select(indices)
-        if isinstance(counts[indices[0]], Tensor):
-            rows = [step_scalars(options, signals, counts[i]) for i in indices]
-            ways = [way_scalars(options, counts[i]) for i in indices] if measures else []
-            columns = [list(map(_column, zip(*sets, strict=True))) for sets in (rows, ways)]
-            yield chosen, Scalars(*columns[0]), Way(*columns[1]) if measures else None
-        else:
-            scalars = step_scalars(options, signals, counts[indices[0]])
-            way = way_scalars(options, counts[indices[0]]) if measures else None
-            whole = chosen.params[0].device.type != "cpu" or chosen.prev_scales
-            for piece in [chosen] if whole else _cache_sized(chosen):
-                yield piece, scalars, way
+class Piece(NamedTuple):
+    """Lists of tensors of one type that share a set of coefficients; empty for what these rows do not have."""
+
+    param: list[Tensor]
+    grad: list[Tensor]
+    exp_avg: list[Tensor]
+    exp_avg_sq: list[Tensor]
+    prev_grad: list[Tensor]
+    exp_avg_diff: list[Tensor]
+    prev_scale: list[Tensor]
 
 
-def _cache_sized(batch: Batch) -> Iterator[Batch]:
+def update(columns: Columns, signals: Signals) -> Tensor | None:
+    squares: list[Tensor | None] = []
+    for piece, scalars, displacement in _pieces(columns, signals):
+        squares += _update(piece, scalars, displacement, signals.skip)
+    for i, prev_scale in enumerate(columns.prev_scale):
+        if prev_scale is not None:
+            scale = grad_scale(columns.options[columns.group[i]], signals)
+            consume(columns.grad[i], columns.prev_grad[i], prev_scale, scale, signals.skip)
+    # A bare 0-dim tensor would be taken for a number, and read back.
+    torch._foreach_add_(columns.step, 1 if signals.skip is None else [1 - signals.skip] * len(columns.step))
+    return total(squares)
+
+
+def _pieces(columns: Columns, signals: Signals) -> Iterator[tuple[Piece, Any, Any]]:
+    """Rows of one type and one set of coefficients; those of the displacement are None unless it is measured."""
+    counts = [next_count(step, compute_dtype(p.dtype)) for p, step in zip(columns.param, columns.step, strict=True)]
+    by_kind: dict[Any, list[int]] = {}
+    for i, t in enumerate(counts):
+        count = None if isinstance(t, Tensor) else t
+        optional = (columns.exp_avg_diff[i] is None, columns.prev_scale[i] is None)
+        kind = (columns.group[i], columns.param[i].dtype, columns.grad[i].dtype, *optional, count)
+        by_kind.setdefault(kind, []).append(i)
+    for (group, *_, count), rows in by_kind.items():
+        options = columns.options[group]
+        lists = ([getattr(columns, name)[i] for i in rows] for name in Piece._fields)
+        piece = Piece(*([] if column[0] is None else column for column in lists))
+        dtype = compute_dtype(piece.param[0].dtype)
+        # One set of coefficients, or one for each row where counts are on the device.
+        distinct = rows if count is None else rows[:1]
+        scalars = _by_field(Scalars, [step_scalars(options, signals, counts[i]) for i in distinct], dtype)
+        displacement = None
+        if options.last_lr is not None:
+            displacement = _by_field(Displacement, [displacement_scalars(options, counts[i]) for i in distinct], dtype)
+        cut = count is not None and piece.param[0].device.type == "cpu" and not piece.prev_scale
+        for part in _cache_sized(piece) if cut else [piece]:
+            yield part, scalars, displacement
+
+
+def _cache_sized(piece: Piece) -> Iterator[Piece]:
     """Pieces of up to CPU_PIECE elements: runs of short tensors, stretches of long ones."""
-    piece, size = Batch.empty(batch.options), 0
-    columns = [tensors for tensors in batch.tensors()[:6] if tensors]
-    for row in zip(*columns, strict=True):
+    names = [name for name in Piece._fields if getattr(piece, name)]
+    rows: list[tuple[Tensor, ...]] = []
+    size = 0
+    for row in zip(*(getattr(piece, name) for name in names), strict=True):
         flat = all(x.is_contiguous() for x in row)
-        stretches = zip(*(x.view(-1).split(CPU_PIECE) for x in row), strict=True) if flat else [row]
-        for stretch in stretches:
-            if size + stretch[0].numel() > CPU_PIECE and piece.params:
-                yield piece
-                piece, size = Batch.empty(batch.options), 0
-            lists = (tensors for tensors, given in zip(piece.tensors(), batch.tensors()[:6], strict=False) if given)
-            for tensors, x in zip(lists, stretch, strict=True):
-                tensors.append(x)
+        for stretch in zip(*(x.view(-1).split(CPU_PIECE) for x in row), strict=True) if flat else [row]:
+            if size + stretch[0].numel() > CPU_PIECE and rows:
+                yield _transposed(names, rows)
+                rows, size = [], 0
+            rows.append(stretch)
             size += stretch[0].numel()
-    yield piece
+    yield _transposed(names, rows)
 
 
-def _column(values: tuple[Any, ...]) -> Any:
-    """One coefficient of many parameters: a list of tensors, or the one number that they share."""
-    return list(values) if isinstance(values[0], Tensor) else values[0]
+def _transposed(names: list[str], rows: list[tuple[Tensor, ...]]) -> Piece:
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    return Piece(*(columns.get(name, []) for name in Piece._fields))
 
 
-def _update(batch: Batch, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:
-    """One step; `s` are Scalars and `w` a Way or None, each a number for all tensors or a list with one for each."""
-    params, grads, exp_avgs, exp_avg_diffs, exp_avg_sqs, prev_grads, _, prev_scales, _, _ = batch.tensors()
+def _by_field(cls: Any, rows: list[Any], dtype: torch.dtype) -> Any:
+    """Coefficients of one or more rows: each a number, a tensor, or a list with a tensor for each row."""
+    fields = []
+    for values in zip(*rows, strict=True):
+        # In the type of the arithmetic: a wider 0-dim tensor would widen 0-dim parameters.
+        tensors = [x.to(dtype) for x in values if isinstance(x, Tensor)]
+        fields.append(values[0] if not tensors else tensors if len(tensors) > 1 else tensors[0])
+    return cls(*fields)
+
+
+def _update(piece: Piece, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:
+    """One step; `s` are Scalars, `w` a Displacement or None, each field a number for all tensors or a list of them."""
+    params, grads, exp_avgs, exp_avg_sqs, prev_grads, exp_avg_diffs, prev_scales = piece
     dtype = compute_dtype(params[0].dtype)
     # The previous gradient is the scratch space: a new buffer each step costs more in page faults than in arithmetic.
     g_prev = prev_grads
@@ -93,7 +129,7 @@ def _update(batch: Batch, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:
         # With this and the coefficients of a skipped step, everything below is the identity.
         g = [torch.where(skip > 0, prev, x) for prev, x in zip(g_prev, g, strict=True)]
 
-    moved = [] if w is None else _before(batch, g_prev, w)
+    y = [] if w is None else _before(piece, g_prev, w)
     d = scratch = g_prev
     torch._foreach_sub_(d, g)
     torch._foreach_neg_(d)
@@ -130,36 +166,36 @@ def _update(batch: Batch, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:
     if not _is_one(s.shrink):
         torch._foreach_mul_(theta, s.shrink)
 
-    ways = []
+    squares = []
     if w is not None:
         x = torch._foreach_mul(exp_avgs, s.step_m)
         if exp_avg_diffs:
             torch._foreach_add_(x, torch._foreach_mul(exp_avg_diffs, s.step_v))
         torch._foreach_mul_(x, w.step)
         torch._foreach_sub_(x, torch._foreach_mul(g, w.grad))
-        torch._foreach_addcdiv_(moved, x, denom)
-        torch._foreach_mul_(moved, moved)
-        ways = [x.sum(dtype=torch.float64) for x in torch._foreach_mul(moved, denom)]
+        torch._foreach_addcdiv_(y, x, denom)
+        torch._foreach_mul_(y, y)
+        squares = [x.sum(dtype=torch.float64) for x in torch._foreach_mul(y, denom)]
 
     if theta[0] is not params[0]:
         torch._foreach_copy_(params, theta)
     if not prev_scales:
         torch._foreach_copy_(prev_grads, g)
-    return ways
+    return squares
 
 
-def _before(batch: Batch, g_prev: list[Tensor], w: Any) -> list[Tensor]:
-    """What a way takes from before the step."""
-    back = list(torch._foreach_mul(batch.exp_avgs, w.prev_m))
-    if batch.exp_avg_diffs:
-        torch._foreach_add_(back, torch._foreach_mul(batch.exp_avg_diffs, w.prev_v))
-    torch._foreach_sub_(back, torch._foreach_mul(g_prev, w.prev_grad))
-    denom = torch._foreach_sqrt(batch.exp_avg_sqs)
-    torch._foreach_mul_(denom, w.prev_root)
-    torch._foreach_add_(denom, w.prev_eps)
-    moved = list(torch._foreach_mul([p.to(back[0].dtype) for p in batch.params], w.theta))
-    torch._foreach_addcdiv_(moved, back, denom, value=-1)
-    return moved
+def _before(piece: Piece, g_prev: list[Tensor], w: Any) -> list[Tensor]:
+    """The terms of the displacement that take values from before the step."""
+    prev_u = list(torch._foreach_mul(piece.exp_avg, w.prev_m))
+    if piece.exp_avg_diff:
+        torch._foreach_add_(prev_u, torch._foreach_mul(piece.exp_avg_diff, w.prev_v))
+    torch._foreach_sub_(prev_u, torch._foreach_mul(g_prev, w.prev_grad))
+    prev_denom = torch._foreach_sqrt(piece.exp_avg_sq)
+    torch._foreach_mul_(prev_denom, w.prev_root)
+    torch._foreach_add_(prev_denom, w.prev_eps)
+    y = list(torch._foreach_mul([p.to(prev_u[0].dtype) for p in piece.param], w.theta))
+    torch._foreach_addcdiv_(y, prev_u, prev_denom, value=-1)
+    return y
 
 
 def _is_one(x: object) -> bool:

@@ -1,40 +1,26 @@
-"""The Triton kernels of the CUDA engine; `cuda.py` launches them and lays out their table.
+"""The Triton kernels of the CUDA engine; `cuda.py` launches them and fills their tables.
 
-Every kernel finds its tensors through two tables of 64-bit integers, column by column, a row for each tensor: one of
-what stays where it is from step to step, one of what moves.
+Every kernel finds its tensors through two tables of 64-bit words, column by column, a row for each tensor: the static
+one, and the per-step one. The slots are those of `adan.engines.slots`: S_PARAM is the column "param" of the static
+table, G_GRAD the column "grad" of the per-step one, O_LR a group's option "lr", K_W_M a tensor's coefficient "w_m".
 """
 
 import triton
 import triton.language as tl
 
-# Columns of the table of what stays; 0 where a tensor has no such thing.
-PARAM = tl.constexpr(0)
-EXP_AVG = tl.constexpr(1)
-EXP_AVG_DIFF = tl.constexpr(2)
-EXP_AVG_SQ = tl.constexpr(3)
-STEP = tl.constexpr(4)
-PREV_SCALE = tl.constexpr(5)
-EXPONENTS = tl.constexpr(6)
-COMPENSATION = tl.constexpr(7)
-STREAM = tl.constexpr(8)
-NUMEL = tl.constexpr(9)
-GROUP = tl.constexpr(10)
-START = tl.constexpr(11)  # the first chunk of a tensor, counted from the first tensor of its launch
-NORM_START = tl.constexpr(12)  # the same in chunks of `sum_of_squares`
+from adan import lowbit, scalars
+from adan.engines import slots
 
-# Columns of the table of what moves; the options of the groups follow.
-GRAD = tl.constexpr(0)
-PREV_GRAD = tl.constexpr(1)
+for _prefix, _names in (("S", slots.STATIC), ("G", slots.PER_STEP), ("O", slots.OPTIONS), ("K", slots.COEFS)):
+    globals().update({f"{_prefix}_{name.upper()}": tl.constexpr(i) for i, name in enumerate(_names)})
 
-# Options of a group, fp64.
-OPTIONS = tl.constexpr(15)
+N_PER_STEP = tl.constexpr(len(slots.PER_STEP))
+N_OPTIONS = tl.constexpr(len(slots.OPTIONS))
+N_COEFS = tl.constexpr(len(slots.COEFS))
 
-# Coefficients of a tensor, all tensors' in fp64, then all in fp32; the names are those of `adan.scalars.Scalars`, and
-# from WAY on of `adan.scalars.Way`.
-COEFS = tl.constexpr(24)
-WAY = tl.constexpr(16)
+CLIP_EPS = tl.constexpr(scalars.CLIP_EPS)
 
-# What a kernel does for `adan.restart`: take states for zeros at a first gradient, and measure the way of the step.
+# What a kernel does for `adan.restart`: read states as zeros at a first gradient, and measure the displacement of y.
 FORGET = tl.constexpr(1)
 MEASURE = tl.constexpr(2)
 
@@ -44,47 +30,49 @@ STOCHASTIC = tl.constexpr(1)
 KAHAN = tl.constexpr(2)
 
 # `adan.lowbit`: elements that share exponents; shift, base and δ of the codes of m, v, g, and of √n.
-CODES = tl.constexpr(32)
-SIGNED_SHIFT = tl.constexpr(18)
-SIGNED_BASE = tl.constexpr(((127 << 5) - 124) << 18)
-SIGNED_DELTA = tl.constexpr(0.0703125)
-ROOT_SHIFT = tl.constexpr(17)
-ROOT_BASE = tl.constexpr(((127 << 6) - 250) << 17)
-ROOT_DELTA = tl.constexpr(0.068359375)
-
+SHARED = tl.constexpr(lowbit.BLOCK)
+SIGNED_SHIFT = tl.constexpr(lowbit.SIGNED.shift)
+SIGNED_BASE = tl.constexpr(lowbit.SIGNED.base << lowbit.SIGNED.shift)
+SIGNED_DELTA = tl.constexpr(lowbit.SIGNED.delta)
+SIGNED_MASK = tl.constexpr((1 << lowbit.SIGNED.shift) - 1)
+ROOT_SHIFT = tl.constexpr(lowbit.ROOT.shift)
+ROOT_BASE = tl.constexpr(lowbit.ROOT.base << lowbit.ROOT.shift)
+ROOT_DELTA = tl.constexpr(lowbit.ROOT.delta)
+ROOT_MASK = tl.constexpr((1 << lowbit.ROOT.shift) - 1)
 
 # Integers that are 1 in one model and 292 in another must not be compiled in.
-_NUMBERS = ["rows", "n_partials", "first_row", "end_row", "chunks", "first_way"]
+_NUMBERS = ["rows", "n_partials", "first_row", "end_row", "chunks", "first_partial", "first_square"]
 
 
 @triton.jit(do_not_specialize=_NUMBERS)
 def step_scalars(
-    table, moving, coefs, partials, norm, grad_scale, found_inf, rows, n_partials,
+    static, per_step, coefs, partials, norm, grad_scale, found_inf, rows, n_partials,
     NORM: tl.constexpr, GRAD_SCALE: tl.constexpr, FOUND_INF: tl.constexpr, CHECK: tl.constexpr, RESTART: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
-    """`adan.scalars.step_scalars`, a lane for each tensor, and the count of its gradients advanced unless we skip.
+    """`adan.scalars.step_scalars` and `displacement_scalars` once more, a lane for each tensor, in the same words; a
+    test compares them. Also advances the counts of gradients, unless the step is skipped.
 
     NORM: 0 no group clips, 1 `norm` holds it, 2 it is the root of the sum of `partials`. CHECK: `partials` also count
     what is not finite.
     """
     row = tl.program_id(0) * LANES + tl.arange(0, LANES)
     live = row < rows
-    hyper = (moving + 2 * rows).to(tl.pointer_type(tl.float64), bitcast=True)
-    h = hyper + tl.load(table + GROUP * rows + row, mask=live, other=0) * OPTIONS
-    lr = tl.load(h + 0, mask=live, other=0.0)
-    eps = tl.load(h + 1, mask=live, other=0.0)
-    weight_decay = tl.load(h + 2, mask=live, other=0.0)
-    max_grad_norm = tl.load(h + 3, mask=live, other=0.0)
-    no_prox = tl.load(h + 4, mask=live, other=0.0) > 0
-    bias_correction = tl.load(h + 5, mask=live, other=0.0) > 0
-    maximize = tl.load(h + 6, mask=live, other=0.0) > 0
-    b1 = tl.load(h + 7, mask=live, other=0.0)
-    b2 = tl.load(h + 8, mask=live, other=0.0)
-    b3 = tl.load(h + 9, mask=live, other=0.0)
-    log_b1 = tl.load(h + 10, mask=live, other=0.0)
-    log_b2 = tl.load(h + 11, mask=live, other=0.0)
-    log_b3 = tl.load(h + 12, mask=live, other=0.0)
+    options = (per_step + N_PER_STEP * rows).to(tl.pointer_type(tl.float64), bitcast=True)
+    h = options + tl.load(static + S_GROUP * rows + row, mask=live, other=0) * N_OPTIONS
+    lr = tl.load(h + O_LR, mask=live, other=0.0)
+    weight_decay = tl.load(h + O_WEIGHT_DECAY, mask=live, other=0.0)
+    eps = tl.load(h + O_EPS, mask=live, other=0.0)
+    max_grad_norm = tl.load(h + O_MAX_GRAD_NORM, mask=live, other=0.0)
+    no_prox = tl.load(h + O_NO_PROX, mask=live, other=0.0) > 0
+    bias_correction = tl.load(h + O_BIAS_CORRECTION, mask=live, other=0.0) > 0
+    maximize = tl.load(h + O_MAXIMIZE, mask=live, other=0.0) > 0
+    b1 = tl.load(h + O_B1, mask=live, other=0.0)
+    b2 = tl.load(h + O_B2, mask=live, other=0.0)
+    b3 = tl.load(h + O_B3, mask=live, other=0.0)
+    log_b1 = tl.load(h + O_LOG_B1, mask=live, other=0.0)
+    log_b2 = tl.load(h + O_LOG_B2, mask=live, other=0.0)
+    log_b3 = tl.load(h + O_LOG_B3, mask=live, other=0.0)
 
     c = tl.full((LANES,), 1.0, tl.float64)
     run = tl.full((LANES,), 1.0, tl.float64)
@@ -107,15 +95,15 @@ def step_scalars(
             size = tl.load(norm).to(tl.float64)
         else:
             size = tl.sqrt(tl.sum(total, 0))
-        clip = max_grad_norm / (size * c + 1e-6)
+        clip = max_grad_norm / (size * c + CLIP_EPS)
         clipped = tl.where(clip >= 1.0, c, c * clip)  # a NaN must come through, not pass unclipped
         c = tl.where(max_grad_norm > 0, clipped, c)
     c = tl.where(maximize, -c, c)
 
-    step_at = tl.load(table + STEP * rows + row, mask=live, other=0).to(tl.pointer_type(tl.float32))
+    step_at = tl.load(static + S_STEP * rows + row, mask=live, other=0).to(tl.pointer_type(tl.float64))
     step = tl.load(step_at, mask=live, other=0.0)
-    tl.store(step_at, step + run.to(tl.float32), mask=live)
-    t = step.to(tl.float64) + 1
+    tl.store(step_at, step + run, mask=live)
+    t = step + 1
     has_prev = tl.where(t > 1, 1.0, 0.0)
     w_m = tl.where(bias_correction, 1 - b1, 1 - b1 * has_prev)
     w_v = tl.where(bias_correction, 1 - b2, tl.where(t > 2, 1 - b2, 1.0))
@@ -123,49 +111,48 @@ def step_scalars(
     debias_m = tl.where(bias_correction, 1 - tl.exp(t * log_b1), 1.0)
     debias_v = tl.where(bias_correction, 1 - tl.exp(t * log_b2), 1.0)
     debias_n = tl.where(bias_correction, 1 - tl.exp(t * log_b3), 1.0)
+    decay = lr * weight_decay
+    shrink = tl.where(no_prox, 1.0, 1 / (1 + decay))
 
-    # A consumed gradient is as backward left it: this is what it was multiplied with.
-    scale_at = tl.load(table + PREV_SCALE * rows + row, mask=live, other=0)
+    # A consumed gradient is as backward left it: this is the factor it was used with.
+    scale_at = tl.load(static + S_PREV_SCALE * rows + row, mask=live, other=0)
     consumed = scale_at != 0
     scale_at = scale_at.to(tl.pointer_type(tl.float64))
     prev_scale = tl.load(scale_at, mask=consumed, other=1.0)
     tl.store(scale_at, tl.where(run > 0, c, prev_scale), mask=consumed)
 
-    out = coefs + row * COEFS
-    short = (coefs + rows * COEFS).to(tl.pointer_type(tl.float32), bitcast=True) + row * COEFS
-    put(out, short, 0, c, live)
-    put(out, short, 1, prev_scale, live)
-    put(out, short, 2, has_prev, live)
-    # Where there is no previous gradient the difference is to have no effect.
-    put(out, short, 3, b2 * has_prev, live)
-    put(out, short, 4, w_m, live)
-    put(out, short, 5, w_v * has_prev, live)
-    put(out, short, 6, w_n, live)
-    put(out, short, 7, lr / debias_m, live)
-    put(out, short, 8, lr * b2 / debias_v, live)
-    put(out, short, 9, 1 / tl.sqrt(debias_n), live)
-    put(out, short, 10, eps, live)
-    put(out, short, 11, tl.where(no_prox, 1 - lr * weight_decay, 1.0), live)
-    put(out, short, 12, tl.where(no_prox, 1.0, 1 / (1 + lr * weight_decay)), live)
-    put(out, short, 13, run, live)
+    out = coefs + row * N_COEFS
+    short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.float32), bitcast=True) + row * N_COEFS
+    put(out, short, K_GRAD_SCALE, c, live)
+    put(out, short, K_PREV_SCALE, prev_scale, live)
+    put(out, short, K_HAS_PREV, has_prev, live)
+    # Where there is no previous gradient the difference must have no effect.
+    put(out, short, K_LOOKAHEAD, b2 * has_prev, live)
+    put(out, short, K_W_M, w_m, live)
+    put(out, short, K_W_V, w_v * has_prev, live)
+    put(out, short, K_W_N, w_n, live)
+    put(out, short, K_STEP_M, lr / debias_m, live)
+    put(out, short, K_STEP_V, lr * b2 / debias_v, live)
+    put(out, short, K_ROOT_N, 1 / tl.sqrt(debias_n), live)
+    put(out, short, K_EPS, eps, live)
+    put(out, short, K_KEEP, tl.where(no_prox, 1 - decay, 1.0), live)
+    put(out, short, K_SHRINK, shrink, live)
+    put(out, short, K_RUN, run, live)
     if RESTART == MEASURE:
-        last_lr = tl.load(h + 13, mask=live, other=0.0)
-        weight = tl.sqrt(tl.load(h + 14, mask=live, other=1.0))
+        weight = tl.sqrt(tl.load(h + O_SHARE, mask=live, other=1.0))
         has_last = tl.where(t > 2, 1.0, 0.0)
-        decay = lr * weight_decay
-        shrink = tl.where(no_prox, 1.0, 1 / (1 + decay))
-        last = last_lr * has_last * weight
+        last = tl.load(h + O_LAST_LR, mask=live, other=0.0) * has_last * weight
         before = tl.where(t > 2, t - 1, 1.0)
-        put(out, short, WAY, -decay * shrink * weight, live)
-        put(out, short, WAY + 1, (has_prev - shrink) * weight, live)
-        put(out, short, WAY + 2, lr * (1 - b1) * has_prev * weight, live)
-        put(out, short, WAY + 3, last / tl.where(bias_correction, 1 - tl.exp(before * log_b1), 1.0), live)
-        put(out, short, WAY + 4, last * b2 / tl.where(bias_correction, 1 - tl.exp(before * log_b2), 1.0), live)
-        put(out, short, WAY + 5, last * (1 - b1), live)
-        put(out, short, WAY + 6, 1 / tl.sqrt(tl.where(bias_correction, 1 - tl.exp(before * log_b3), 1.0)), live)
-        put(out, short, WAY + 7, eps + (1 - has_last), live)
-    key = tl.load(table + STREAM * rows + row, mask=live, other=0) + t.to(tl.int64)
-    tl.store(short.to(tl.pointer_type(tl.uint32), bitcast=True) + 14, mix(key.to(tl.uint32)), mask=live)
+        put(out, short, K_Y_THETA, -decay * shrink * weight, live)
+        put(out, short, K_Y_STEP, (has_prev - shrink) * weight, live)
+        put(out, short, K_Y_GRAD, lr * (1 - b1) * has_prev * weight, live)
+        put(out, short, K_Y_PREV_M, last / tl.where(bias_correction, 1 - tl.exp(before * log_b1), 1.0), live)
+        put(out, short, K_Y_PREV_V, last * b2 / tl.where(bias_correction, 1 - tl.exp(before * log_b2), 1.0), live)
+        put(out, short, K_Y_PREV_GRAD, last * (1 - b1), live)
+        put(out, short, K_Y_PREV_ROOT, 1 / tl.sqrt(tl.where(bias_correction, 1 - tl.exp(before * log_b3), 1.0)), live)
+        put(out, short, K_Y_PREV_EPS, eps + (1 - has_last), live)
+    key = tl.load(static + S_RNG_OFFSET * rows + row, mask=live, other=0) + t.to(tl.int64)
+    tl.store(short.to(tl.pointer_type(tl.uint32), bitcast=True) + K_RNG_KEY, mix(key.to(tl.uint32)), mask=live)
 
 
 @triton.jit
@@ -204,92 +191,92 @@ def address(table, rows, column: tl.constexpr, row, TYPE: tl.constexpr, ALIGNED:
 
 @triton.jit(do_not_specialize=_NUMBERS)
 def update(
-    table, moving, coefs, ways, rows, first_row, end_row, first_way,
+    static, per_step, coefs, squares, rows, first_row, end_row, first_square,
     P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr,
     COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step of CHUNK elements of one tensor. P, G, Q, S: types of parameter, gradient, previous gradient, states."""
     chunk = tl.program_id(0).to(tl.int64)
-    starts = table + START * rows
+    starts = static + S_START * rows
     row = find_row(starts, first_row, end_row, chunk)
     begin = (chunk - tl.load(starts + row)) * CHUNK
-    left = tl.load(table + NUMEL * rows + row) - begin
-    k = coefs + row * COEFS
+    left = tl.load(static + S_NUMEL * rows + row) - begin
+    k = coefs + row * N_COEFS
     if COMPUTE == tl.float32:
-        k = (coefs + rows * COEFS).to(tl.pointer_type(tl.float32), bitcast=True) + row * COEFS
+        k = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.float32), bitcast=True) + row * N_COEFS
     # Read once: between two blocks the compiler would have to read them again, as a store might have changed them.
-    c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink, run = coefficients(k)
-    key = tl.load((coefs + rows * COEFS).to(tl.pointer_type(tl.uint32), bitcast=True) + row * COEFS + 14)
-    p = address(table, rows, PARAM, row, P, ALIGNED) + begin
-    g = address(moving, rows, GRAD, row, G, ALIGNED) + begin
-    m = address(table, rows, EXP_AVG, row, S, ALIGNED) + begin
-    v = address(table, rows, EXP_AVG_DIFF, row, S, ALIGNED) + begin
-    n = address(table, rows, EXP_AVG_SQ, row, S, ALIGNED) + begin
-    q = address(moving, rows, PREV_GRAD, row, Q, ALIGNED) + begin
-    kept = address(table, rows, COMPENSATION, row, P, ALIGNED) + begin
-    powers = address(table, rows, EXPONENTS, row, tl.int32, False) + begin // CODES
-    way = tl.zeros((BLOCK // CODES, CODES), COMPUTE)
+    c, c_prev, has_prev, run = (
+        tl.load(k + K_GRAD_SCALE),
+        tl.load(k + K_PREV_SCALE),
+        tl.load(k + K_HAS_PREV),
+        tl.load(k + K_RUN),
+    )
+    lookahead, w_m, w_v, w_n = tl.load(k + K_LOOKAHEAD), tl.load(k + K_W_M), tl.load(k + K_W_V), tl.load(k + K_W_N)
+    step_m, step_v, root_n = tl.load(k + K_STEP_M), tl.load(k + K_STEP_V), tl.load(k + K_ROOT_N)
+    eps, keep, shrink = tl.load(k + K_EPS), tl.load(k + K_KEEP), tl.load(k + K_SHRINK)
+    short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.uint32), bitcast=True) + row * N_COEFS
+    key = tl.load(short + K_RNG_KEY)
+    p = address(static, rows, S_PARAM, row, P, ALIGNED) + begin
+    g = address(per_step, rows, G_GRAD, row, G, ALIGNED) + begin
+    m = address(static, rows, S_EXP_AVG, row, S, ALIGNED) + begin
+    v = address(static, rows, S_EXP_AVG_DIFF, row, S, ALIGNED) + begin
+    n = address(static, rows, S_EXP_AVG_SQ, row, S, ALIGNED) + begin
+    q = address(per_step, rows, G_PREV_GRAD, row, Q, ALIGNED) + begin
+    lost = address(static, rows, S_COMPENSATION, row, P, ALIGNED) + begin
+    powers = address(static, rows, S_EXPONENTS, row, tl.int32, False) + begin // SHARED
+    square = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
     if left >= CHUNK:
         for i in range(0, CHUNK, BLOCK):
             added = update_block(
-                p + i, g + i, m + i, v + i, n + i, q + i, kept + i, powers + i // CODES,
+                p + i, g + i, m + i, v + i, n + i, q + i, lost + i, powers + i // SHARED,
                 c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink, run,
-                key + (begin + i).to(tl.uint32), k + WAY, BLOCK, False, P, G, Q, S, COMPUTE, COUPLED, CONSUME, WEIGHTS,
+                key + (begin + i).to(tl.uint32), k, BLOCK, False, P, G, Q, S, COMPUTE, COUPLED, CONSUME, WEIGHTS,
                 RESTART, BLOCK,
             )  # fmt: skip
             if RESTART == MEASURE:
-                way += added
+                square += added
     else:
         for i in range(0, left.to(tl.int32), BLOCK):
             added = update_block(
-                p + i, g + i, m + i, v + i, n + i, q + i, kept + i, powers + i // CODES,
+                p + i, g + i, m + i, v + i, n + i, q + i, lost + i, powers + i // SHARED,
                 c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink, run,
-                key + (begin + i).to(tl.uint32), k + WAY, left - i, True, P, G, Q, S, COMPUTE, COUPLED, CONSUME,
+                key + (begin + i).to(tl.uint32), k, left - i, True, P, G, Q, S, COMPUTE, COUPLED, CONSUME,
                 WEIGHTS, RESTART, BLOCK,
             )  # fmt: skip
             if RESTART == MEASURE:
-                way += added
+                square += added
     if RESTART == MEASURE:
-        tl.store(ways + first_way + chunk, tl.sum(tl.sum(way, 1), 0).to(tl.float64))
-
-
-@triton.jit
-def coefficients(k):
-    return (
-        tl.load(k), tl.load(k + 1), tl.load(k + 2), tl.load(k + 3), tl.load(k + 4), tl.load(k + 5), tl.load(k + 6),
-        tl.load(k + 7), tl.load(k + 8), tl.load(k + 9), tl.load(k + 10), tl.load(k + 11), tl.load(k + 12),
-        tl.load(k + 13),
-    )  # fmt: skip
+        tl.store(squares + first_square + chunk, tl.sum(tl.sum(square, 1), 0).to(tl.float64))
 
 
 @triton.jit
 def update_block(
-    p, g, m, v, n, q, kept, powers,
+    p, g, m, v, n, q, lost, powers,
     c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink, run,
-    key, w, left, MASKED: tl.constexpr,
+    key, k, left, MASKED: tl.constexpr,
     P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr,
     COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One step of a block; returns its part of the way of the step, or zeros."""
-    block = tl.arange(0, BLOCK // CODES)
-    at = block[:, None] * CODES + tl.arange(0, CODES)[None, :]
+    """One step of a block; returns the weighted squares of the displacement of y, or zeros."""
+    block = tl.arange(0, BLOCK // SHARED)
+    at = block[:, None] * SHARED + tl.arange(0, SHARED)[None, :]
     # A whole block takes no mask: one that varies along the block breaks its accesses into single elements.
     inside = at < left if MASKED else None
-    some = block * CODES < left if MASKED else None
+    some = block * SHARED < left if MASKED else None
     power = 0
     if S == tl.uint8:
-        power = fetch(powers + block, some)[:, None]  # one word a block: m, v, n and g, a byte each
+        power = fetch(powers + block, some)[:, None]  # one word per block: m, v, n and g, a byte each
 
-    g_prev = tl.zeros((BLOCK // CODES, CODES), COMPUTE)
+    g_prev = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
     if has_prev > 0:  # at the first gradient there may be no buffer yet
         g_prev = read(q + at, power >> 24, inside, Q, COMPUTE)
 
-    way = tl.zeros((BLOCK // CODES, CODES), COMPUTE)
+    square = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
     if run > 0:
         theta = fetch(p + at, inside).to(COMPUTE)
         if WEIGHTS == KAHAN:
-            theta += fetch(kept + at, inside).to(COMPUTE)
+            theta += fetch(lost + at, inside).to(COMPUTE)
         exp_avg = read(m + at, power, inside, S, COMPUTE)
         exp_avg_sq = read_square(n + at, power >> 16, inside, S, COMPUTE)
         new = fetch(g + at, inside).to(COMPUTE) * c
@@ -301,10 +288,11 @@ def update_block(
             exp_avg_diff = tl.where(has_prev > 0, exp_avg_diff, 0.0)
             exp_avg_sq = tl.where(has_prev > 0, exp_avg_sq, 0.0)
         if RESTART == MEASURE:
-            back = tl.load(w + 3) * exp_avg - tl.load(w + 5) * (g_prev * c_prev)
+            prev_u = tl.load(k + K_Y_PREV_M) * exp_avg - tl.load(k + K_Y_PREV_GRAD) * (g_prev * c_prev)
             if not COUPLED:
-                back += tl.load(w + 4) * exp_avg_diff
-            way = tl.load(w) * theta - back / (tl.load(w + 6) * tl.sqrt(exp_avg_sq) + tl.load(w + 7))
+                prev_u += tl.load(k + K_Y_PREV_V) * exp_avg_diff
+            prev_denom = tl.load(k + K_Y_PREV_ROOT) * tl.sqrt(exp_avg_sq) + tl.load(k + K_Y_PREV_EPS)
+            y = tl.load(k + K_Y_THETA) * theta - prev_u / prev_denom
         d = new - g_prev * c_prev
         exp_avg += w_m * (new - exp_avg)
         if COUPLED:
@@ -319,10 +307,10 @@ def update_block(
         denom = root_n * root + eps
         theta = shrink * (keep * theta - u / denom)
         if RESTART == MEASURE:
-            way += (tl.load(w + 1) * u - tl.load(w + 2) * new) / denom
-            way = denom * way * way
+            y += (tl.load(k + K_Y_STEP) * u - tl.load(k + K_Y_GRAD) * new) / denom
+            square = denom * y * y
             if MASKED:
-                way = tl.where(inside, way, 0.0)
+                square = tl.where(inside, square, 0.0)
 
         word = key
         if S == tl.uint8 or S == tl.bfloat16 or WEIGHTS == STOCHASTIC:
@@ -332,7 +320,7 @@ def update_block(
         else:
             tl.store(p + at, theta.to(P), mask=inside)
         if WEIGHTS == KAHAN:
-            tl.store(kept + at, (theta - theta.to(P).to(COMPUTE)).to(P), mask=inside)
+            tl.store(lost + at, (theta - theta.to(P).to(COMPUTE)).to(P), mask=inside)
         if S == tl.uint8:
             written = write_code(m + at, exp_avg, inside, word)
             written |= write_root(n + at, root, inside, rotated(word, 16)) << 16
@@ -350,7 +338,7 @@ def update_block(
     else:
         if CONSUME:
             tl.store(g + at, g_prev.to(G), mask=inside)  # this buffer is about to be the previous gradient
-    return way
+    return square
 
 
 @triton.jit
@@ -410,7 +398,7 @@ def write_code(at, value, inside, word):
     size = tl.abs(value)
     power = exponents(size)
     bits = (size * power_of_two(tl.maximum(254 - power, 0))[:, None] + SIGNED_DELTA).to(tl.int32, bitcast=True)
-    bits += (word & 0x3FFFF).to(tl.int32) - SIGNED_BASE
+    bits += (word & SIGNED_MASK).to(tl.int32) - SIGNED_BASE
     sign = (value.to(tl.int32, bitcast=True) >> 24) & 128
     tl.store(at, ((bits >> SIGNED_SHIFT) | sign).to(tl.uint8), mask=inside)
     return power
@@ -420,7 +408,7 @@ def write_code(at, value, inside, word):
 def write_root(at, root, inside, word):
     power = exponents(root)
     bits = (root * power_of_two(tl.maximum(254 - power, 0))[:, None] + ROOT_DELTA).to(tl.int32, bitcast=True)
-    bits += (word & 0x1FFFF).to(tl.int32) - ROOT_BASE
+    bits += (word & ROOT_MASK).to(tl.int32) - ROOT_BASE
     code = bits >> ROOT_SHIFT
     code = tl.where(root > 0, tl.maximum(code, 1), code)  # a root that became 0 would be divided by
     tl.store(at, code.to(tl.uint8), mask=inside)
@@ -442,11 +430,11 @@ def to_bf16(x, word):
 
 @triton.jit(do_not_specialize=_NUMBERS)
 def sum_of_squares(
-    table, moving, partials, rows, first_row, end_row, chunks, n_partials,
+    static, per_step, partials, rows, first_row, end_row, chunks, first_partial, n_partials,
     G: tl.constexpr, COMPUTE: tl.constexpr, ALIGNED: tl.constexpr, CHECK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Each program adds up the squares of every so many chunks, always in the same order, and counts the non-finite."""
-    starts = table + NORM_START * rows
+    starts = static + S_NORM_START * rows
     at = tl.arange(0, CHUNK)
     total = tl.zeros((CHUNK,), COMPUTE)
     nonfinite = tl.zeros((CHUNK,), tl.int32)
@@ -454,8 +442,8 @@ def sum_of_squares(
     while chunk < chunks:
         row = find_row(starts, first_row, end_row, chunk)
         begin = (chunk - tl.load(starts + row)) * CHUNK
-        left = tl.load(table + NUMEL * rows + row) - begin
-        g = address(moving, rows, GRAD, row, G, ALIGNED) + begin
+        left = tl.load(static + S_NUMEL * rows + row) - begin
+        g = address(per_step, rows, G_GRAD, row, G, ALIGNED) + begin
         if left >= CHUNK:
             x = tl.load(g + at).to(COMPUTE)
         else:
@@ -464,6 +452,7 @@ def sum_of_squares(
         if CHECK:
             nonfinite += tl.where(tl.abs(x) < float("inf"), 0, 1)
         chunk += tl.num_programs(0)
-    tl.store(partials + tl.program_id(0), tl.sum(total, 0).to(tl.float64))
+    partials += first_partial + tl.program_id(0)
+    tl.store(partials, tl.sum(total, 0).to(tl.float64))
     if CHECK:
-        tl.store(partials + n_partials + tl.program_id(0), tl.sum(nonfinite, 0).to(tl.float64))
+        tl.store(partials + n_partials, tl.sum(nonfinite, 0).to(tl.float64))

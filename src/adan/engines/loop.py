@@ -5,21 +5,44 @@ New values are computed out of place and copied in at the end, so autograd can d
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from adan.batch import Batch, compute_dtype
-from adan.scalars import Options, Signals, next_count, step_scalars, way_scalars
+from adan.columns import Columns, compute_dtype
+from adan.engines import Memo
+from adan.scalars import Options, Signals, displacement_scalars, next_count, step_scalars
 
 
-def update(batches: list[Batch], signals: Signals) -> Tensor | None:
-    ways = []
-    for batch in batches:
-        columns: Any = (tensors or [None] * len(batch.params) for tensors in batch.tensors()[:8])
-        ways += [_update(batch.options, signals, *row) for row in zip(*columns, strict=True)]
-    return total([way for way in ways if way is not None])
+class Loop:
+    name = "loop"
+    device_type: str | None = None
+    measures_norm = reads_quantized = forgets = counts_on_device = False
+
+    def unsupported_reason(self, param: Tensor) -> str | None:
+        return None
+
+    def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
+        return update(columns, signals)
+
+
+def update(columns: Columns, signals: Signals) -> Tensor | None:
+    squares = []
+    for i, group in enumerate(columns.group):
+        squares.append(
+            _update(
+                columns.options[group],
+                signals,
+                p=columns.param[i],
+                grad=columns.grad[i],
+                exp_avg=columns.exp_avg[i],
+                exp_avg_diff=columns.exp_avg_diff[i],
+                exp_avg_sq=columns.exp_avg_sq[i],
+                prev_grad=columns.prev_grad[i],
+                step=columns.step[i],
+                prev_scale=columns.prev_scale[i],
+            )
+        )
+    return total(squares)
 
 
 def _update(
@@ -38,6 +61,8 @@ def _update(
     t = next_count(step, dtype)
     s = step_scalars(options, signals, t)
 
+    # A copy: autograd may need it for the gradient of a learning rate, and `p` is written to below.
+    theta = p.to(dtype, copy=True)
     g = grad.to(dtype) * s.grad_scale
     g_prev = prev_grad if prev_scale is None else prev_grad.to(dtype) * prev_scale.to(dtype)
     if signals.skip is not None:
@@ -54,19 +79,18 @@ def _update(
         v = exp_avg_diff + s.w_v * (d - exp_avg_diff)
         u = s.step_m * m + s.step_v * v
     denom = s.root_n * n.sqrt() + s.eps
-    theta = s.shrink * (s.keep * p.to(dtype) - u / denom)
 
-    way = None
+    square = None
     if options.last_lr is not None:
-        w = way_scalars(options, t)
-        back = w.prev_m * exp_avg - w.prev_grad * g_prev
+        w = displacement_scalars(options, t)
+        prev_u = w.prev_m * exp_avg - w.prev_grad * g_prev
         if exp_avg_diff is not None:
-            back = back + w.prev_v * exp_avg_diff
-        back = back / (w.prev_root * exp_avg_sq.sqrt() + w.prev_eps)
-        y = w.theta * p.to(dtype) + w.step * u / denom - w.grad * g / denom - back
-        way = (denom * y**2).sum(dtype=torch.float64)
+            prev_u = prev_u + w.prev_v * exp_avg_diff
+        prev_denom = w.prev_root * exp_avg_sq.sqrt() + w.prev_eps
+        y = w.theta * theta + w.step * u / denom - w.grad * g / denom - prev_u / prev_denom
+        square = (denom * y**2).sum(dtype=torch.float64)
 
-    p.copy_(theta)
+    p.copy_(s.shrink * (s.keep * theta - u / denom))
     exp_avg.copy_(m)
     if exp_avg_diff is not None:
         exp_avg_diff.copy_(v)
@@ -76,15 +100,17 @@ def _update(
         prev_grad.copy_(g)
     else:
         consume(grad, prev_grad, prev_scale, s.grad_scale, signals.skip)
-    return way
+    return square
 
 
-def total(ways: list[Tensor]) -> Tensor | None:
-    return torch.stack(ways).sum() if ways else None
+def total(squares: list[Tensor | None]) -> Tensor | None:
+    """The sum of what was measured; None if nothing was."""
+    measured = [x for x in squares if x is not None]
+    return torch.stack(measured).sum() if measured else None
 
 
 def consume(grad: Tensor, prev_grad: Tensor, prev_scale: Tensor, scale: float | Tensor, skip: Tensor | None) -> None:
-    """Let a gradient's buffer be the next step's previous gradient; after a skipped step it holds the one before it."""
+    """Make a gradient's buffer the next step's previous gradient; after a skipped step it holds the one before it."""
     if skip is None:
         prev_scale.fill_(scale)
     else:

@@ -1,0 +1,212 @@
+"""The options of `Adan`, in one table: what they default to, what they may be, and whom they concern."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from adan.lowbit import FORMATS
+from adan.restart import Restart
+from adan.sharding import group_name, is_sharded
+
+Check = Callable[[str, Any], None]  #: of a name, with where it was given, and a value; raises TypeError or ValueError
+
+
+def _number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+    if not (math.isfinite(value) and float(value) >= 0):
+        raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
+
+
+def _lr(name: str, value: Any) -> None:
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or not value.is_floating_point():
+            where, _, option = name.rpartition(" ")
+            raise ValueError(f"{where} a tensor {option} must hold one floating-point number, got {value!r}")
+        if value.device.type != "cpu" or torch.compiler.is_compiling():
+            return  # reading it would be a synchronization
+        value = value.item()
+    _number(name, value)
+
+
+def _betas(name: str, value: Any) -> None:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 3:
+        raise ValueError(
+            f"{name} must be three numbers (b1, b2, b3), got {value!r}; the default is (0.98, 0.92, 0.99), and "
+            "adan.suggest_from_adamw turns AdamW's two into Adan's three"
+        )
+    for i, b in enumerate(value):
+        _number(f"{name}[{i}]", b)
+        if b >= 1:
+            raise ValueError(f"{name}[{i}] must be below 1, got {b!r}")
+    if all(0 < b <= 0.2 for b in value):
+        where, _, option = name.rpartition(" ")
+        warnings.warn(
+            f"{where} {option}={tuple(value)} look like the paper's β. Here betas are 1 − β, as in torch.optim: "
+            f"pass betas={tuple(round(1 - b, 6) for b in value)}",
+            stacklevel=5,
+        )
+
+
+def _flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
+def _choice(name: str, value: Any) -> None:
+    if value not in (None, True, False):
+        raise TypeError(f"{name} must be None (choose), True or False, got {value!r}")
+
+
+def _format(name: str, value: Any) -> None:
+    if value not in FORMATS:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, FORMATS))}, got {value!r}")
+
+
+def _seed(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
+        raise ValueError(f"{name} must be a whole number below 2³², got {value!r}")
+
+
+def _restart(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, Restart):
+        raise TypeError(f"{name} must be None or an adan.Restart(...), got {value!r}")
+
+
+def _norm_group(name: str, value: Any) -> None:
+    group_name(value)
+
+
+class Option(NamedTuple):
+    """A row of the table."""
+
+    default: Any
+    check: Check
+    saved: bool = True  #: taken from a checkpoint. How a step is run is not: that is up to the program at hand
+    shapes_plan: bool = False  #: a plan made with another value does not hold
+    whole_step: bool = False  #: the same for all parameter groups
+
+
+#: In the order of the constructor's arguments.
+OPTIONS = {
+    "lr": Option(1e-3, _lr),
+    "betas": Option((0.98, 0.92, 0.99), _betas),  # of the plan's shape only whether b1 = b2: see `shaping`
+    "eps": Option(1e-8, _number),
+    "weight_decay": Option(0.0, _number),
+    "max_grad_norm": Option(0.0, _number),
+    "no_prox": Option(False, _flag),
+    "foreach": Option(None, _choice, saved=False, shapes_plan=True),
+    "fused": Option(None, _choice, saved=False, shapes_plan=True),
+    "bias_correction": Option(True, _flag),
+    "maximize": Option(False, _flag),
+    "capturable": Option(False, _flag, saved=False, shapes_plan=True),
+    "differentiable": Option(False, _flag, saved=False, shapes_plan=True, whole_step=True),
+    "restart": Option(None, _restart, saved=False, whole_step=True),
+    "consume_grad": Option(False, _flag, saved=False, shapes_plan=True),
+    "skip_nonfinite": Option(False, _flag, saved=False, shapes_plan=True, whole_step=True),
+    "state_format": Option("fp32", _format, saved=False, shapes_plan=True),
+    "stochastic_rounding": Option(False, _flag, saved=False, shapes_plan=True),
+    "kahan_sum": Option(False, _flag, saved=False, shapes_plan=True),
+    "rounding_seed": Option(0, _seed, saved=False, shapes_plan=True),
+    "norm_group": Option(None, _norm_group, saved=False, whole_step=True),
+}
+
+#: What the optimizer keeps to itself rather than in its parameter groups.
+OUTSIDE_GROUPS = ("restart", "norm_group")
+
+_SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
+
+
+def shaping(group: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The options of a group by which a plan is made."""
+    betas = group["betas"]
+    return (betas[0] == betas[1], *map(group.__getitem__, _SHAPING))
+
+
+def check(options: Mapping[str, Any], where: str) -> None:
+    """Raise an error that names the option, what it got and what would be right."""
+    for name, option in OPTIONS.items():
+        if name in options:
+            option.check(f"{where}: {name}", options[name])
+    if options["stochastic_rounding"] and options["kahan_sum"]:
+        raise ValueError(f"{where}: stochastic_rounding and kahan_sum are two remedies for one thing; choose one")
+    if options["foreach"] and options["fused"]:
+        raise ValueError(f"{where}: foreach=True and fused=True name two engines; leave one of them at None")
+    if options["consume_grad"] and options["capturable"]:
+        raise ValueError(
+            f"{where}: consume_grad=True takes a new buffer at every step, and a captured step (capturable=True) has "
+            "only the addresses it was captured with; use one of the two"
+        )
+    if not options["differentiable"]:
+        return
+    if options["foreach"] or options["fused"] or options["consume_grad"]:
+        raise ValueError(
+            f"{where}: differentiable=True needs the plain engine; leave foreach, fused and consume_grad alone"
+        )
+    if options["state_format"] != "fp32" or options["stochastic_rounding"] or options["kahan_sum"]:
+        raise ValueError(
+            f"{where}: differentiable=True needs states and weights that are not rounded; leave state_format, "
+            "stochastic_rounding and kahan_sum alone"
+        )
+    if options.get("restart") is not None:
+        raise ValueError(
+            f"{where}: differentiable=True differentiates through the steps as they are, and restart="
+            f"{options['restart']!r} is a decision between them; call restart() where you want one"
+        )
+
+
+def check_group(group: dict[str, Any], defaults: Mapping[str, Any], where: str) -> None:
+    """Check a parameter group that is being added, and take out of it what the optimizer keeps to itself."""
+    check(group, where)
+    check_params(group["params"], where, group["stochastic_rounding"])
+    for name, option in OPTIONS.items():
+        if option.whole_step and name in group:
+            # ZeroRedundancyOptimizer puts every option into the groups as well, and the groups into its state dict.
+            value = group.pop(name) if name in OUTSIDE_GROUPS else group[name]
+            value = group_name(value) if name == "norm_group" else value
+            if value != defaults[name]:
+                through = (
+                    ", through ZeroRedundancyOptimizer as 'world' or as a group_name" if name == "norm_group" else ""
+                )
+                raise ValueError(
+                    f"{where}: {name}={value!r} holds for the whole step, for all parameters together; "
+                    f"pass it to Adan(...){through}"
+                )
+    if group["differentiable"] and any(map(is_sharded, group["params"])):
+        raise ValueError(f"{where}: differentiable=True is for plain tensors, and a parameter is a DTensor")
+
+
+def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -> None:
+    """Refuse what is no tensor, is listed twice or cannot be rounded, by name where the caller gave names."""
+    seen: set[Tensor] = set()
+    for i, entry in enumerate(params):
+        name, p = entry if isinstance(entry, tuple) else (f"parameter {i}", entry)
+        if not isinstance(p, Tensor):
+            raise TypeError(f"{where}: {name} must be a tensor, got {type(p).__name__}")
+        if not (p.is_floating_point() or p.is_complex()):
+            raise TypeError(
+                f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}; only real or complex can be trained"
+            )
+        if stochastic_rounding and p.dtype == torch.float16:
+            raise ValueError(
+                f"{where}: stochastic_rounding=True is for bfloat16, and {name} of shape {tuple(p.shape)} is "
+                "torch.float16; convert the model to bfloat16, or take kahan_sum=True"
+            )
+        if p in seen:
+            raise ValueError(f"{where}: {name} of shape {tuple(p.shape)} is listed twice; pass each parameter once")
+        seen.add(p)
+
+
+def describe(group: Mapping[str, Any], index: int, group_index: int) -> str:
+    """A parameter's name where it was given, else its position."""
+    shape = tuple(group["params"][index].shape)
+    if "param_names" in group:
+        return f"{group['param_names'][index]!r} of shape {shape}"
+    return f"{index} of group {group_index}, of shape {shape}"

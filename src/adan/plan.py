@@ -1,0 +1,307 @@
+"""The plan of a step: which engine serves which parameters, worked out once and used until something changes.
+
+`Adan.step` collects the gradients, finds the plan for the parameters that have one, and asks `Plan.holds` whether it is
+still true. That method is the one rule for when a plan is stale; whatever an engine remembers lives in the plan's parts
+and goes with them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import chain, repeat
+from operator import attrgetter, eq, is_
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, UntypedStorage
+from torch.nn.parameter import is_lazy
+
+from adan import lowbit, scalars, sharding
+from adan.columns import EXTRAS, STATES, Columns, Strides, laid_out_as
+from adan.engines import Engine, Memo
+from adan.engines.cpu import Cpu
+from adan.engines.cuda import Cuda
+from adan.engines.foreach import Foreach
+from adan.engines.loop import Loop
+from adan.grad_norm import measure
+from adan.options import shaping
+from adan.scalars import Options, Signals
+
+LOOP, FOREACH = Loop(), Foreach()
+
+#: The engines. Those with a `device_type` are tried in this order where no option names another.
+ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
+
+_DTYPE, _NBYTES, _REQUIRES_GRAD = attrgetter("dtype"), attrgetter("nbytes"), attrgetter("requires_grad")
+
+
+# ---- engines --------------------------------------------------------------------------------------------------------
+
+
+def choose(group: Mapping[str, Any], param: Tensor) -> Engine:
+    """The engine for a parameter of a group with these options: an explicit flag wins, None means choose."""
+    if group["differentiable"] or (group["foreach"] is False and not group["fused"]):
+        return LOOP
+    # What torch.compile traces it fuses itself.
+    if group["foreach"] or group["fused"] is False or torch.compiler.is_compiling():
+        return FOREACH
+    engine, reason = fused_engine(param)
+    if engine is not None:
+        return engine
+    if group["fused"]:
+        raise RuntimeError(
+            f"fused=True cannot serve a {param.dtype} parameter of shape {tuple(param.shape)} on {param.device}: "
+            f"{reason}. Leave fused at None to let another engine serve it"
+        )
+    return FOREACH
+
+
+def fused_engine(param: Tensor) -> tuple[Engine | None, str]:
+    """The engine that serves a parameter on its device, or None and the reason."""
+    param = sharding.local(param)
+    if not is_plain(param):
+        return None, f"a {type(param).__name__} is not plain memory"
+    reason: str | None = "there are fused engines for CUDA and for the CPU"
+    for engine in ENGINES:
+        if engine.device_type == param.device.type:
+            reason = engine.unsupported_reason(param)
+            if reason is None:
+                return engine, ""
+    return None, str(reason)
+
+
+def is_plain(param: Tensor) -> bool:
+    """Whether a tensor is its own memory: that of a DTensor or a FakeTensor is elsewhere, or nowhere."""
+    return type(param).__torch_dispatch__ is Tensor.__torch_dispatch__
+
+
+def describe_engines(groups: Iterable[Mapping[str, Any]]) -> str:
+    """Which engine serves how many parameters."""
+    counts: Counter[str] = Counter()
+    for group in groups:
+        for param in group["params"]:
+            try:
+                counts["uninitialized" if is_lazy(param) else choose(group, param).name] += 1
+            except RuntimeError:
+                counts["none (see fused=True)"] += 1
+    return ", ".join(f"{name} for {count} parameters" for name, count in counts.items()) or "none"
+
+
+# ---- plans ----------------------------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """Rows on one device that one engine updates in one call."""
+
+    engine: Engine
+    device: torch.device
+    rows: list[int]
+    columns: Columns  #: without gradients, which each step fills in
+    memo: Memo
+
+
+class Plan:
+    """A partition of the parameters that have gradients by engine and device, with what each engine remembers."""
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        members: list[int],
+        params: list[Tensor],
+        grads: list[Tensor],
+        state: Mapping[Tensor, dict[str, Tensor]],
+        columns: Columns,
+        captured: list[Any],
+    ) -> None:
+        """`members`: of each parameter the index of its group. `columns`: as `Adan._init_group` has filled them."""
+        self.params = params
+        self.sharded = sharding.any_sharded(params)
+        self.complex = any(map(Tensor.is_complex, params))
+        self.options = sorted(set(members))  #: the groups whose options are columns.options, in this order
+        index = {group: i for i, group in enumerate(self.options)}
+        self.group = [index[i] for i in members]
+        self.consumed = [i for i, scale in enumerate(columns.prev_scale) if scale is not None]
+        # A plan outlives its step, and a gradient must not.
+        columns = columns._replace(group=self.group, grad=[], prev_grad=self._without_consumed(columns.prev_grad))
+        columns = columns._replace(**{name: [self._local(x) for x in getattr(columns, name)] for name in _TENSORS})
+        self.parts = self._partition(groups, members, columns, captured)
+        self.is_reusable = not torch.compiler.is_compiling() and all(is_plain(sharding.local(p)) for p in params)
+        if torch.compiler.is_compiling():
+            return
+        self.entries = [state[p] for p in params]
+        self.clears = [p for i, p in zip(members, params, strict=True) if groups[i]["consume_grad"]]
+        if self.is_reusable:
+            self._remember(groups, grads, state)
+
+    def _remember(
+        self, groups: list[dict[str, Any]], grads: list[Tensor], state: Mapping[Tensor, dict[str, Tensor]]
+    ) -> None:
+        """Note down what `holds` compares."""
+        self.shaping = list(map(shaping, groups))
+        self.states = list(state.values())
+        consumed = set(self.consumed)
+        self.watched: list[tuple[str, list[dict[str, Tensor]], list[Tensor]]] = []
+        for name in (*STATES, *EXTRAS):
+            rows = [i for i, entry in enumerate(self.entries) if name in entry]
+            entries = [self.entries[i] for i in rows if not (name == "prev_grad" and i in consumed)]
+            self.watched.append((name, entries, [entry[name] for entry in entries]))
+        self.memory = self._memory()
+        self.grad_types = self._grad_types(grads)
+
+    def _memory(self) -> tuple[Any, ...]:
+        """What `x.data = …` may change behind a parameter or state that stays the same object."""
+        params = self.params
+        tensors: Iterable[Tensor] = chain(params, *(xs for _, _, xs in self.watched))
+        if self.sharded:
+            params, tensors = list(map(sharding.local, params)), map(sharding.local, tensors)
+        addresses, dtypes, nbytes = map(Tensor.data_ptr, tensors), map(_DTYPE, params), map(_NBYTES, params)
+        return list(addresses), list(dtypes), list(nbytes), Strides.of(params)
+
+    def _grad_types(self, grads: list[Tensor]) -> tuple[Any, ...]:
+        prev_dtypes = [self.entries[i]["prev_grad"].dtype for i in self.consumed]
+        return list(map(_DTYPE, grads)), list(map(_NBYTES, grads)), prev_dtypes
+
+    def holds(
+        self,
+        groups: list[dict[str, Any]],
+        params: list[Tensor],
+        grads: list[Tensor],
+        state: Mapping[Tensor, dict[str, Tensor]],
+    ) -> bool:
+        """Whether all this was built from is as it was: options, parameters, states, their memory, gradients' types."""
+        return (
+            self.is_reusable
+            and list(map(shaping, groups)) == self.shaping
+            and all(map(is_, params, self.params))
+            and len(state) == len(self.states)
+            and all(map(is_, state.values(), self.states))
+            and all(all(map(is_, map(dict.get, rows, repeat(name)), xs)) for name, rows, xs in self.watched)
+            and self._memory() == self.memory
+            and self._grad_types(grads) == self.grad_types
+        )
+
+    def _without_consumed(self, prev_grads: list[Any]) -> list[Any]:
+        consumed = set(self.consumed)
+        return [None if i in consumed else x for i, x in enumerate(prev_grads)] if consumed else prev_grads
+
+    def _local(self, x: Any) -> Any:
+        """As engines take it: the local shard of a DTensor, a complex tensor as reals."""
+        if x is None:
+            return None
+        x = sharding.local(x) if self.sharded else x
+        return torch.view_as_real(x.resolve_conj()) if self.complex and x.is_complex() else x
+
+    def _partition(
+        self, groups: list[dict[str, Any]], members: list[int], columns: Columns, captured: list[Any]
+    ) -> list[Part]:
+        places: dict[tuple[str, torch.device, torch.device], list[int]] = {}
+        engines: dict[str, Engine] = {}
+        for i, (member, p) in enumerate(zip(members, self.params, strict=True)):
+            engine = choose(groups[member], p)
+            engines[engine.name] = engine
+            places.setdefault((engine.name, columns.param[i].device, columns.step[i].device), []).append(i)
+        whole = len(places) == 1
+
+        def memo(rows: list[int]) -> Memo:
+            return Memo(captured, capturable=any(groups[members[i]]["capturable"] for i in rows))
+
+        return [
+            Part(engines[name], device, rows, columns if whole else _select_static(columns, rows), memo(rows))
+            for (name, device, _), rows in places.items()
+        ]
+
+    # ---- one step
+
+    def local_grads(self, grads: list[Tensor]) -> list[Tensor]:
+        """Gradients as engines take them, in the order of `params`."""
+        if self.sharded:
+            grads = sharding.local_grads(self.params, grads)
+        return [self._local(x) for x in grads] if self.complex else grads
+
+    def update(
+        self, options: list[Options], group: list[int], grads: list[Tensor], signals: Signals
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """One step by all engines. Returns what `Engine.update` does, of all of them, and `Signals.skip`."""
+        # Skipped steps must not be counted, so a restart condition needs to know of them.
+        told = signals.check_finite and signals.forget
+        if len(self.parts) > 1 or not self.parts[0].engine.measures_norm or told:
+            signals = measure(grads, any(x.max_grad_norm > 0 for x in options), signals)
+        squares: list[Tensor | None] = []
+        for part in self.parts:
+            local = signals.to(part.device)
+            columns = self._filled(part, options, group, grads)
+            if local.skip is not None and scalars.host_readable(columns.step[0]):
+                if local.skip.item():
+                    columns.keep_previous()
+                    continue
+                local = local._replace(skip=None)
+            if signals.forget and not part.engine.forgets:
+                columns.forget()
+            if part.engine.reads_quantized:
+                squares.append(part.engine.update(columns, part.memo, local))
+            else:
+                squares.append(lowbit.update(part.engine, columns, part.memo, local))
+        measured = [x for x in squares if x is not None]
+        if not measured:
+            return None, signals.skip
+        return torch.stack([x.to(measured[0].device) for x in measured]).sum(), signals.skip
+
+    def _filled(self, part: Part, options: list[Options], group: list[int], grads: list[Tensor]) -> Columns:
+        """The part's columns with this step's options and gradients."""
+        columns = part.columns
+        prev_grads = columns.prev_grad
+        if self.consumed:
+            prev_grads = list(prev_grads)
+            for k, i in enumerate(part.rows):
+                if columns.prev_scale[k] is not None:
+                    prev_grads[k] = self._local(self.entries[i]["prev_grad"])
+        if len(part.rows) != len(grads):
+            grads, group = [grads[i] for i in part.rows], [group[i] for i in part.rows]
+        return columns._replace(options=options, group=group, grad=grads, prev_grad=prev_grads)
+
+    def own_grads(self, grads: list[Tensor]) -> list[Tensor]:
+        """Gradients of which those that become states are alone in their memory, in their parameters' layout."""
+        if not self.consumed:
+            return grads
+        everything = len(self.consumed) == len(grads)
+        params, mine = (xs if everything else [xs[i] for i in self.consumed] for xs in (self.params, grads))
+        prev_grads = [self.entries[i]["prev_grad"] for i in self.consumed]
+        if self.sharded:
+            params, mine, prev_grads = (list(map(sharding.local, xs)) for xs in (params, mine, prev_grads))
+        if self.is_reusable:
+            addresses = map(Tensor.data_ptr, mine)
+            for p, same in zip(params, map(eq, addresses, map(Tensor.data_ptr, prev_grads)), strict=True):
+                if same and p.numel() and p.device.type != "meta":
+                    raise RuntimeError(
+                        f"consume_grad=True keeps the gradient of a parameter of shape {tuple(p.shape)}, and the next "
+                        "one was written over it: give every step a gradient of its own, or leave consume_grad at False"
+                    )
+        # Over lists, each check takes a tenth of what it takes gradient by gradient.
+        sizes = map(UntypedStorage.nbytes, map(Tensor.untyped_storage, mine))
+        is_fine = list(sizes) == list(map(_NBYTES, mine)) and not any(map(_REQUIRES_GRAD, mine))
+        if is_fine and Strides.of(mine) == Strides.of(params):
+            return grads
+        grads = list(grads)
+        for i, p, grad in zip(self.consumed, params, mine, strict=True):
+            alone = grad.untyped_storage().nbytes() == grad.nbytes
+            owned = laid_out_as(p, grad.detach() if alone else grad.detach().clone(), grad.dtype)
+            if owned is not grad:
+                self.params[i].grad = grads[i] = sharding.like(self.params[i], owned)
+        return grads
+
+    def consume_grads(self, grads: list[Tensor]) -> None:
+        """Make the gradients of this step the previous gradients of the next one."""
+        for i in self.consumed:
+            self.entries[i]["prev_grad"] = grads[i]
+        for p in self.clears:
+            p.grad = None
+
+
+#: The columns that hold tensors of a state or a parameter.
+_TENSORS = ("param", *STATES, *EXTRAS)
+
+
+def _select_static(columns: Columns, rows: list[int]) -> Columns:
+    """Columns that have no gradients yet."""
+    return columns._replace(grad=columns.param).select(rows)._replace(grad=[])
