@@ -11,8 +11,9 @@ from unittest import mock
 
 import torch
 
-from adan import dispatch
-from adan.engines import cpu, cuda
+from adan import plan
+from adan.engines import cuda
+from adan.engines.cpu import Cpu
 
 GPU = torch.cuda.is_available()
 
@@ -24,9 +25,16 @@ OPTIONS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "cpu": {"fu
 SMALL, LARGE = cuda.Tile(128, 64, 1), cuda.Tile(8192, 4096, 1)
 
 
+class Interpreted(cuda.Cuda):
+    device_type = "cpu"
+    tile = SMALL
+    tiles = {key: LARGE for key in cuda.TILES if key[0] is not torch.float32}  # noqa: RUF012
+    norm_chunk, norm_programs = 64, 3
+
+
 def missing(name: str) -> str | None:
     """Why an engine cannot be tested on this machine; None when it can."""
-    return cpu.refuses(torch.zeros(1)) if name == "cpu" else None
+    return Cpu().unsupported_reason(torch.zeros(1)) if name == "cpu" else None
 
 
 def device_of(name: str) -> str:
@@ -39,9 +47,5 @@ def serving(name: str) -> Iterator[None]:
     if name != "cuda" or GPU:
         yield
         return
-    tiles = {key: LARGE for key in cuda.TILES if key[0] is not torch.float32}
-    with (
-        mock.patch.object(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param))),
-        mock.patch.multiple(cuda, TILE=SMALL, TILES=tiles, NORM_CHUNK=64, NORM_PROGRAMS=3),
-    ):
+    with mock.patch.object(plan, "ENGINES", [Interpreted(), *plan.ENGINES]):
         yield

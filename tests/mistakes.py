@@ -13,5 +13,5 @@ def seed_mistake(module_name, right, wrong, monkeypatch):
     mutant = types.ModuleType(module_name)
     exec(compile(text.replace(right, wrong), module.__file__, "exec"), mutant.__dict__)
     for name, function in inspect.getmembers(module, inspect.isfunction):
-        if function.__module__ == module_name and name != "readable":
+        if function.__module__ == module_name and name != "host_readable":
             monkeypatch.setattr(function, "__code__", getattr(mutant, name).__code__)

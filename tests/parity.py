@@ -156,7 +156,7 @@ def assert_parity(
 
 def count_as_on_a_device(monkeypatch: Any) -> None:
     """Let the counters of a CPU be unreadable, as those on a GPU are: coefficients and skips become tensors."""
-    monkeypatch.setattr(scalars.readable, "__code__", (lambda counter: False).__code__)
+    monkeypatch.setattr(scalars.host_readable, "__code__", (lambda counter: False).__code__)
 
 
 def same_bits(a: Tensor | None, b: Tensor) -> bool:

@@ -161,7 +161,7 @@ def assert_replicas_are_identical(sharded):
 def trains_as_one_process(strategy, engine, **options):
     options |= ENGINES[engine]
     sharded, single = Sharded(strategy, **options), Single(**options)
-    names = adan.dispatch.engines_of(sharded.adan.param_groups)
+    names = adan.plan.describe_engines(sharded.adan.param_groups)
     assert names == f"{engine} for {len(own_params(sharded))} parameters" or not own_params(sharded), names
     for i in range(STEPS):
         sharded.step(i)

@@ -46,8 +46,8 @@ class Columns(NamedTuple):
 
     def select(self, rows: Iterable[int]) -> Columns:
         rows = list(rows)
-        options, *columns = self
-        return Columns(options, *([column[i] for i in rows] for column in columns))
+        columns = (getattr(self, name) for name in self._fields if name != "options")
+        return Columns(self.options, *([column[i] for i in rows] for column in columns))
 
     def rounds_stochastically(self, row: int) -> bool:
         """Whether a row's parameter is rounded stochastically."""

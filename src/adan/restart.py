@@ -207,5 +207,5 @@ class Cycle:
         first = next((x for x in saved if x is not None), None)
         last = [lr if x is None else x[3] for x, lr in zip(saved, rates, strict=True)]
         numbers = [*([0.0] * 3 if first is None else first[:3]), *last]
-        like = {"dtype": self.values.dtype, "device": self.values.device}
-        self.values = torch.stack([torch.as_tensor(x, **like).reshape(()) for x in numbers])
+        old = self.values
+        self.values = torch.stack([torch.as_tensor(x, dtype=old.dtype, device=old.device).reshape(()) for x in numbers])

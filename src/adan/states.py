@@ -73,15 +73,14 @@ def _counter_dtype(device: torch.device | str) -> torch.dtype:
 
 
 def new_state(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
-    counter = {"dtype": _counter_dtype(counter_device), "device": counter_device}
-    state = {"step": torch.zeros((), **counter)}
+    state = {"step": torch.zeros((), dtype=_counter_dtype(counter_device), device=counter_device)}
     for name in form.names:
         state[name] = torch.zeros_like(param, dtype=form.dtype, memory_format=torch.preserve_format)
     if form.consume:
         # The first gradient's buffer will take this place: one number is enough until then.
         zero = torch.zeros((), dtype=param.dtype, device=param.device)
         state["prev_grad"] = sharding.like(param, zero.expand(sharding.local(param).shape))
-        state["prev_scale"] = torch.ones((), **counter)
+        state["prev_scale"] = torch.ones_like(state["step"])
     if form.dtype == torch.uint8:
         state["exponents"] = torch.zeros(_blocks(param), dtype=torch.uint8, device=param.device)
     if form.kahan:

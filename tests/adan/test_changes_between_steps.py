@@ -73,7 +73,7 @@ def test_a_state_is_replaced_or_of_another_type(engine):
     opt.state[p]["step"] = torch.tensor(0)
     step(opt, p, 1.0)
     assert opt.state[p]["step"] == 1
-    assert opt.state[p]["step"].dtype == torch.float32
+    assert opt.state[p]["step"].dtype == torch.float64
     torch.testing.assert_close(opt.state[p]["exp_avg"], 0.1 * p.grad)
 
 

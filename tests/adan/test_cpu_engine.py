@@ -15,7 +15,7 @@ import pytest
 import torch
 from parity import LAYOUTS, ROWS, assert_parity, count_as_on_a_device, same_bits
 
-from adan import Adan, dispatch
+from adan import Adan, plan
 from adan.engines import cpu
 from adan.grad_norm import measure
 
@@ -27,7 +27,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 TAILS = [0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 65, 1000]
 
 without_library = pytest.mark.skipif(
-    cpu.refuses(torch.zeros(1)) is not None, reason="adan was installed without a C compiler"
+    cpu.Cpu().unsupported_reason(torch.zeros(1)) is not None, reason="adan was installed without a C compiler"
 )
 without_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 
@@ -115,7 +115,7 @@ def test_a_parameter_with_gaps_is_left_to_another_engine():
 @pytest.fixture
 def same_norm(monkeypatch):
     """The norm as other engines take it: added up in another order it may differ in the last bit."""
-    monkeypatch.setattr(cpu, "_measured", measure)
+    monkeypatch.setattr(cpu, "_measured", lambda columns, signals: measure(columns.grad, columns.clips(), signals))
 
 
 @without_library
@@ -503,17 +503,17 @@ def test_what_it_refuses():
     served = [torch.zeros(3, dtype=dtype) for dtype in (*DTYPES, torch.complex64, torch.complex128)]
     served += [torch.zeros(()), torch.zeros(0), torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)]
     served += [torch.zeros(3, 4).t(), torch.zeros(3, 1, 4).permute(2, 1, 0), torch.zeros(6)[2:]]
-    assert [cpu.refuses(p) for p in served] == [None] * len(served)
-    assert "float32" in cpu.refuses(torch.zeros(3, dtype=torch.float8_e4m3fn))
-    assert "side by side" in cpu.refuses(torch.zeros(6)[::2])
-    assert "side by side" in cpu.refuses(torch.zeros(1).expand(3))
+    assert [cpu.Cpu().unsupported_reason(p) for p in served] == [None] * len(served)
+    assert "float32" in cpu.Cpu().unsupported_reason(torch.zeros(3, dtype=torch.float8_e4m3fn))
+    assert "side by side" in cpu.Cpu().unsupported_reason(torch.zeros(6)[::2])
+    assert "side by side" in cpu.Cpu().unsupported_reason(torch.zeros(1).expand(3))
 
     class Wrapped(torch.Tensor):
         @classmethod
         def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
             raise NotImplementedError
 
-    assert "Wrapped" in dispatch._fused(torch.Tensor._make_wrapper_subclass(Wrapped, (3,)))[1]
+    assert "Wrapped" in plan.fused_engine(torch.Tensor._make_wrapper_subclass(Wrapped, (3,)))[1]
 
 
 def test_without_the_library_another_engine_serves(monkeypatch, tmp_path):
@@ -527,8 +527,8 @@ def test_without_the_library_another_engine_serves(monkeypatch, tmp_path):
 
 @without_compiler
 def test_a_library_of_another_version_is_refused(monkeypatch, tmp_path):
-    use_mutant("return 4; }", "return 999; }", monkeypatch, tmp_path, ["-O0"])
-    assert "version 999" in cpu.refuses(torch.zeros(1))
+    use_mutant("X(double, w_m) X(double, w_v)", "X(double, w_v) X(double, w_m)", monkeypatch, tmp_path, ["-O0"])
+    assert "built from another version of adan" in cpu.Cpu().unsupported_reason(torch.zeros(1))
 
 
 # ---- the norm

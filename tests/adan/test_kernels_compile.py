@@ -43,16 +43,16 @@ kinds = {
     "bf16 states, Kahan": {**half, "S": tl.bfloat16, "WEIGHTS": 2},
 }
 rows = ["rows", "first_row", "end_row"]
-updated = [*rows, "first_way"]
-tables = {"table": "*i64", "moving": "*i64"}
+updated = [*rows, "first_square"]
+tables = {"static": "*i64", "per_step": "*i64"}
 out = {}
 for capability in (80, 90):
     for name, constants in kinds.items():
         warps = constants["BLOCK"] // 256
-        pointers = {**tables, "coefs": "*fp64", "ways": "*fp64"}
+        pointers = {**tables, "coefs": "*fp64", "squares": "*fp64"}
         out[f"{name} {capability}"] = ptx(kernels.update, capability, warps, pointers, updated, constants)
     constants = {"G": tl.float32, "COMPUTE": tl.float32, "ALIGNED": True, "CHECK": True, "CHUNK": 4096}
-    pointers, integers = {**tables, "partials": "*fp64"}, [*rows, "chunks", "n_partials"]
+    pointers, integers = {**tables, "partials": "*fp64"}, [*rows, "chunks", "first_partial", "n_partials"]
     out[f"squares {capability}"] = ptx(kernels.sum_of_squares, capability, 4, pointers, integers, constants)
     flags = {"NORM": 2, "GRAD_SCALE": True, "FOUND_INF": True, "CHECK": True, "RESTART": 2, "LANES": 128}
     pointers = {**tables, "coefs": "*fp64", "partials": "*fp64"}

@@ -8,7 +8,7 @@ from engines import GPU
 from parity import count_as_on_a_device
 
 from adan import Adan, lowbit, states
-from adan.lowbit import BLOCK, ROOT, SIGNED, Draws, decode, encode, to_bf16
+from adan.lowbit import BLOCK, ROOT, SIGNED, RandomBits, decode, encode, to_bf16
 
 FORMS = {
     "8bit": {"state_format": "8bit"},
@@ -88,7 +88,7 @@ def test_rounding_is_unbiased(code):
     if code is ROOT:  # what is smaller than the first code is rounded up to it, so that nothing is divided by zero
         values = values.clamp(min=2e-3)
     x = values.repeat(n)
-    rounded = decode(*encode(x, code, Draws.of(lowbit.stream(0, 3), x).v), code).view(n, BLOCK)
+    rounded = decode(*encode(x, code, RandomBits.of(lowbit.rng_offset(0, 3), x).exp_avg_diff), code).view(n, BLOCK)
     error = (rounded.double() - values).mean(0)
     assert (error.abs() <= 4 * rounded.double().std(0) / n**0.5 + 1e-12).all()
     assert (rounded.std(0) > 0).sum() > BLOCK // 2  # and it is rounding
@@ -100,7 +100,7 @@ def test_rounding_to_bf16_is_unbiased():
     n = 10_000
     values = torch.logspace(-20, 20, 64) * torch.tensor([1, -1]).repeat(32)
     x = values.repeat(n)
-    rounded = to_bf16(x, Draws.of(lowbit.stream(0, 3), x).weight).double().view(n, 64)
+    rounded = to_bf16(x, RandomBits.of(lowbit.rng_offset(0, 3), x).param).double().view(n, 64)
     error = (rounded - values).mean(0)
     assert (error.abs() <= 4 * rounded.std(0) / n**0.5 + values.abs() * 1e-12).all()
     assert (rounded.std(0) > 0).sum() > 32
@@ -130,7 +130,7 @@ def test_what_is_not_finite_stays_so():
 
 def test_draws_of_neighbours_steps_and_parameters_have_nothing_in_common():
     x = torch.zeros(4096)
-    streams = [Draws.of(lowbit.mix(lowbit.stream(seed, i) + t), x).m & 0xFFFF for seed, i, t in
+    streams = [RandomBits.of(lowbit.mix(lowbit.rng_offset(seed, i) + t), x).exp_avg & 0xFFFF for seed, i, t in
                ((0, 0, 1), (0, 0, 2), (0, 1, 1), (1, 0, 1))]  # fmt: skip
     table = torch.stack([*streams, streams[0].roll(1)]).double()
     off = torch.corrcoef(table) - torch.eye(5)

@@ -152,7 +152,7 @@ def test_elements_that_never_get_a_gradient_add_nothing(engine, on_device, monke
     assert sums[1] == pytest.approx(sums[0], rel=1e-6)
 
 
-#: What stands in `way_scalars`, and a mistake.
+#: What stands in `displacement_scalars`, and a mistake.
 MISTAKES = [
     ("theta=-decay", "theta=decay"),
     ("step=(has_prev - shrink)", "step=(1 - shrink)"),

@@ -165,12 +165,13 @@ class Cuda:
             if launch.chunks:
                 kind, tile = launch.kind, launch.tile
                 dtypes = (kind.param, kind.grad, kind.prev_grad, kind.state, compute_dtype(kind.param))
-                flags = (kind.coupled, kind.consume, kind.weights, restart, aligned and launch.aligned)
-                constants = (*map(_triton_type, dtypes), *flags, tile.chunk, tile.block)
-                arguments = (tables.static, per_step, coefs, coefs if squares is None else squares)
-                numbers = (rows, launch.first, launch.end, end - launch.chunks)
+                form = (kind.coupled, kind.consume, kind.weights, restart, aligned and launch.aligned)
+                first_square = end - launch.chunks
+                out = coefs if squares is None else squares
+                arguments = (tables.static, per_step, coefs, out, rows, launch.first, launch.end, first_square)
                 limits = {"num_warps": tile.warps} | ({} if tile.registers is None else {"maxnreg": tile.registers})
-                _launch(k.update, launch.chunks, (*arguments, *numbers), constants, limits)
+                constants = (*map(_triton_type, dtypes), *form, tile.chunk, tile.block)
+                _launch(k.update, launch.chunks, arguments, constants, limits)
         # Autograd must know that what it may have saved has changed.
         torch.autograd.graph.increment_version(columns.param)
         return None if squares is None else squares.sum()
