@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from adan.scalars import Options, host_readable
+
+try:
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:  # not part of PyTorch's interface
+    TensorGuards = None  # type: ignore[assignment, misc]
 
 #: The moments and the previous gradient, under their names in a state dict.
 STATES = ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad")
@@ -77,21 +82,6 @@ class Columns(NamedTuple):
                     x.masked_fill_(step.to(x.device) == 0, 0)
 
 
-class Strides(NamedTuple):
-    """How tensors of known shapes lie in memory."""
-
-    contiguous: list[bool]
-    others: list[tuple[int, ...]]  #: the strides of those that are not contiguous
-
-    @classmethod
-    def of(cls, tensors: list[Tensor]) -> Strides:
-        contiguous = list(map(Tensor.is_contiguous, tensors))
-        others = (
-            [] if all(contiguous) else [x.stride() for x, is_so in zip(tensors, contiguous, strict=True) if not is_so]
-        )
-        return cls(contiguous, others)
-
-
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """fp64 for fp64, else fp32: states are stored, and every step is computed, in this type."""
     return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
@@ -110,9 +100,31 @@ def is_dense(x: Tensor) -> bool:
     return True
 
 
-def laid_out_as(param: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """`x` with the strides of `param` and the given type; `x` itself where it has them already."""
+def is_laid_out_as(param: Tensor, x: Tensor) -> bool:
+    """Whether `x`, of the shape of `param`, has its elements in the same order in memory, as they are."""
     same = (x.is_contiguous() and param.is_contiguous()) or x.stride() == param.stride()
-    if same and x.dtype == dtype and not x.is_neg():
+    return same and not x.is_neg()
+
+
+def laid_out_as(param: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`x` in the layout of `param` and the given type; `x` itself where it has them already."""
+    if x.dtype == dtype and is_laid_out_as(param, x):
         return x
     return torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(x)
+
+
+def same_layouts(tensors: list[Tensor]) -> Callable[[list[Tensor]], bool]:
+    """A check whether other tensors have the types, sizes, strides and devices of these, and no lazy negation.
+
+    That of `torch.compile` takes 18 µs for 161 tensors, which is a fifth of what it takes in Python.
+    """
+    sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
+    if TensorGuards is not None:
+        guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)  # type: ignore[arg-type]
+        return lambda others: bool(guards.check(*others))
+    layouts = list(map(_layout, tensors))
+    return lambda others: list(map(_layout, others)) == layouts
+
+
+def _layout(x: Tensor) -> tuple[Any, ...]:
+    return x.layout, x.dtype, x.shape, x.layout is torch.strided and x.stride(), x.device, x.is_neg()

@@ -18,7 +18,7 @@ class GradientRelease:
         self._handles = handles
 
     def remove(self) -> None:
-        """Let gradients stay again, for `step()` to use."""
+        """Leave gradients to `step()` again."""
         for handle in self._handles:
             handle.remove()
 
@@ -34,13 +34,13 @@ class GradientRelease:
 def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     """Let backward update each parameter of a model and free its gradient: never are all gradients in memory at once.
 
-    Go on calling ``opt.step()`` after backward, as ever: it updates parameters of the optimizer that are not the
-    model's, and tells the end of a step. With ``consume_grad=True`` a gradient becomes the previous gradient's state.
+    Call ``opt.step()`` after backward as usual: it updates parameters of the optimizer that are not the model's, and
+    marks the end of a step. With ``consume_grad=True`` a gradient becomes the previous gradient's state.
 
-    What needs all gradients at once cannot be had: clipping (``max_grad_norm``), ``skip_nonfinite``, ``restart=`` and
-    accumulating over several backward passes raise an error here, ``GradScaler`` in its own ``step`` (use bfloat16).
-    Under data parallelism use FSDP2's ``fully_shard``, which sums gradients first; ``DistributedDataParallel`` is
-    refused.
+    What needs all gradients at once is not possible and raises an error: clipping (``max_grad_norm``),
+    ``skip_nonfinite``, ``restart=``, accumulating over several backward passes. So does float16 autocast, whose
+    ``GradScaler`` would unscale gradients too late: use bfloat16. Under data parallelism use FSDP2's ``fully_shard``,
+    which sums gradients first; ``DistributedDataParallel`` is refused.
 
     Example:
         >>> import torch, adan
@@ -82,4 +82,16 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
         with torch.no_grad():
             opt.step_parameter(owners[param], param)
 
-    return GradientRelease([p.register_post_accumulate_grad_hook(release) for p in owners])
+    hooks = [p.register_post_accumulate_grad_hook(release) for p in owners]
+    return GradientRelease([model.register_forward_pre_hook(_refuse_float16), *hooks])
+
+
+def _refuse_float16(model: nn.Module, inputs: Any) -> None:
+    """Before there is a gradient: float16 needs a GradScaler, and scaled gradients would be used as they are."""
+    for kind in {p.device.type for p in model.parameters()} - {"meta"}:
+        if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16:
+            raise RuntimeError(
+                "release_gradients: the model runs under float16 autocast, whose GradScaler scales the loss and would "
+                "unscale gradients after they were used; take torch.autocast(..., dtype=torch.bfloat16) without a "
+                "GradScaler, or remove() the release"
+            )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain
-from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias, overload
 
 import torch
@@ -23,8 +22,6 @@ Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[d
 
 #: Plans to keep, for models whose parameters do not all get a gradient at every step.
 MOST_PLANS = 8
-
-_LAYOUT = attrgetter("layout")
 
 
 class Adan(Optimizer):
@@ -180,7 +177,8 @@ class Adan(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update every parameter that has a gradient; the others keep their state and their count."""
         params = [p for group in self.param_groups for p in group["params"]]
-        sharded = self._norm_group is not None or sharding.any_sharded(params)
+        dtensors = sharding.any_sharded(params)
+        sharded = dtensors or self._norm_group is not None
         self._check_tracing(sharded)
         loss = None
         if closure is not None:
@@ -192,31 +190,30 @@ class Adan(Optimizer):
             return loss
         self._released.clear()
         first = self._is_state_initialization()
-        grads = [p.grad for p in params]
-        key = tuple([grad is not None for grad in grads])
-        plan = self._plan(key, params, grads) if any(key) else None
-        owned = [] if plan is None else plan.own_grads([grad for grad in grads if grad is not None])
-        local = [] if plan is None else plan.local_grads(owned)
+        all_grads = [p.grad for p in params]
+        plan, grads = self._plan(tuple([grad is not None for grad in all_grads]), params, all_grads, dtensors)
         signals = self._signals()
+        if plan is not None and plan.fsdp1 and not sharded:
+            self._check_fsdp1()
         if sharded or first:  # also without gradients: the other processes wait for this one
             clips = any(group["max_grad_norm"] > 0 for group in self.param_groups)
-            by_param = {} if plan is None else dict(zip(plan.params, local, strict=True))
+            by_param = {} if plan is None else dict(zip(plan.params, plan.as_real(grads), strict=True))
             signals = measure_together(params, by_param, clips, signals, self._norm_group, first)
         if self._cycle is not None:
-            self._update_and_restart(self._cycle, plan, params, local, signals, sharded)
+            self._update_and_restart(self._cycle, plan, params, grads, signals, sharded)
         elif plan is not None:
-            plan.update([Options.of(self.param_groups[i]) for i in plan.options], plan.group, local, signals)
+            plan.update([Options.of(self.param_groups[i]) for i in plan.options], plan.group, grads, signals)
         if plan is not None:
-            plan.consume_grads(owned)
+            plan.consume_grads(grads)
         return loss
 
     def _traced_step(self) -> None:
         """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
         members, columns = self._collect(self.param_groups)
         if members:
-            plan = Plan(self.param_groups, members, columns.param, columns.grad, self.state, columns, [])
+            plan = Plan(self.param_groups, members, columns.param, columns.grad, self.state, columns, [], tracing=True)
             options = [Options.of(self.param_groups[i]) for i in plan.options]
-            plan.update(options, plan.group, plan.local_grads(columns.grad), self._signals())
+            plan.update(options, plan.group, columns.grad, self._signals())
 
     def _signals(self) -> Signals:
         return Signals(
@@ -266,11 +263,11 @@ class Adan(Optimizer):
                 "each, or remove() the release"
             )
         self._released.add(param)
-        if param.grad is not None:
-            plan = self._plan(param, [param], [param.grad], group_index)
-            grads = plan.own_grads([param.grad])
-            plan.update([Options.of(self.param_groups[group_index])], [0], plan.local_grads(grads), Signals())
+        plan, grads = self._plan(param, [param], [param.grad], sharding.is_sharded(param), group_index)
+        if plan is not None:
+            plan.update([Options.of(self.param_groups[group_index])], plan.group, grads, Signals())
             plan.consume_grads(grads)
+            param.grad = None
 
     def _check_tracing(self, sharded: bool) -> None:
         """A step that is captured or compiled must not count on the host, nor take a new buffer each time."""
@@ -289,6 +286,14 @@ class Adan(Optimizer):
                 "this step() is being captured in a CUDA graph: construct Adan with capturable=True for that"
             )
 
+    def _check_fsdp1(self) -> None:
+        names = [name for name in ("max_grad_norm", "skip_nonfinite") if any(g[name] for g in self.param_groups)]
+        for name in [*names, *(["restart"] if self._cycle is not None else [])]:
+            raise RuntimeError(
+                f"{name} needs all gradients, and FullyShardedDataParallel (FSDP1) leaves each process a part of them: "
+                "pass norm_group='world', or the process group of the shards, to Adan(...), or use FSDP2's fully_shard"
+            )
+
     def _is_state_initialization(self) -> bool:
         """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` makes states by such a step.
 
@@ -303,32 +308,37 @@ class Adan(Optimizer):
     # ---- plans and states
 
     def _plan(
-        self, key: Any, params: list[Tensor], all_grads: list[Tensor | None], group_index: int | None = None
-    ) -> Plan:
-        """The plan for the parameters that have gradients: one that still holds, or a new one.
+        self,
+        key: Any,
+        params: list[Tensor],
+        all_grads: list[Tensor | None],
+        dtensors: bool,
+        group_index: int | None = None,
+    ) -> tuple[Plan | None, list[Tensor]]:
+        """The plan for the parameters that have gradients, one that still holds or a new one; and those gradients.
 
-        `params` are those of all groups, or one of a group.
+        `params` are those of all groups, or one of the group with an index. `dtensors`: whether there may be any.
         """
         grads = [grad for grad in all_grads if grad is not None]
+        if not grads:
+            return None, []
         if len(grads) < len(params):
             params = [p for p, grad in zip(params, all_grads, strict=True) if grad is not None]
-        if set(map(_LAYOUT, grads)) != {torch.strided}:
-            raise self._sparse_gradient()
+        if dtensors:
+            grads = sharding.local_grads(params, grads)
         plan = self._plans.get(key)
-        if plan is not None:
-            if plan.holds(self.param_groups, params, grads, self.state):
-                return plan
-            self._plans.clear()  # others are likely stale as well, and would keep tensors alive
-        groups = self.param_groups
-        if group_index is not None:
-            groups = [{**group, "params": params if i == group_index else []} for i, group in enumerate(groups)]
-        elif len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-        members, columns = self._collect(groups)
-        plan = Plan(self.param_groups, members, params, columns.grad, self.state, columns, self._captured)
-        if plan.is_reusable:
-            self._plans[key] = plan
-        return plan
+        if plan is None or not plan.holds(self.param_groups, params, grads, self.state):
+            if plan is not None or (group_index is None and len(self._plans) >= MOST_PLANS):
+                self._plans.clear()  # where one is stale others are too, and would keep tensors alive
+            self._check_dense()
+            groups = self.param_groups
+            if group_index is not None:
+                groups = [{**group, "params": params if i == group_index else []} for i, group in enumerate(groups)]
+            members, columns = self._collect(groups)
+            plan = Plan(self.param_groups, members, params, grads, self.state, columns, self._captured)
+            if plan.is_reusable:
+                self._plans[key] = plan
+        return plan, plan.own_grads(grads)
 
     def _collect(self, groups: list[dict[str, Any]]) -> tuple[list[int], Columns]:
         """All parameters that have a gradient, with their states; and the index of each one's group."""
@@ -380,15 +390,14 @@ class Adan(Optimizer):
         on_device = self._cycle is not None or group["capturable"] or group["skip_nonfinite"]
         return param.device if on_device or choose(group, param).counts_on_device else "cpu"
 
-    def _sparse_gradient(self) -> RuntimeError:
+    def _check_dense(self) -> None:
         for g, group in enumerate(self.param_groups):
             for i, p in enumerate(group["params"]):
                 if p.grad is not None and p.grad.layout is not torch.strided:
-                    return RuntimeError(
+                    raise RuntimeError(
                         f"the gradient of parameter {describe(group, i, g)} is {p.grad.layout}: Adan needs dense "
                         "gradients; for an embedding, construct it with sparse=False"
                     )
-        raise AssertionError("no gradient is sparse")
 
     # ---- restarts
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import chain, repeat
-from operator import attrgetter, eq, is_
+from itertools import chain
+from operator import attrgetter, eq, is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, UntypedStorage
 from torch.nn.parameter import is_lazy
 
 from adan import lowbit, scalars, sharding
-from adan.columns import EXTRAS, STATES, Columns, Strides, laid_out_as
+from adan.columns import EXTRAS, STATES, Columns, is_laid_out_as, laid_out_as, same_layouts
 from adan.engines import Engine, Memo
 from adan.engines.cpu import Cpu
 from adan.engines.cuda import Cuda
@@ -33,7 +33,7 @@ LOOP, FOREACH = Loop(), Foreach()
 #: The engines. Those with a `device_type` are tried in this order where no option names another.
 ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
 
-_DTYPE, _NBYTES, _REQUIRES_GRAD = attrgetter("dtype"), attrgetter("nbytes"), attrgetter("requires_grad")
+_NBYTES = attrgetter("nbytes")
 
 
 # ---- engines --------------------------------------------------------------------------------------------------------
@@ -62,13 +62,14 @@ def fused_engine(param: Tensor) -> tuple[Engine | None, str]:
     param = sharding.local(param)
     if not is_plain(param):
         return None, f"a {type(param).__name__} is not plain memory"
-    reason: str | None = "there are fused engines for CUDA and for the CPU"
+    reasons = []
     for engine in ENGINES:
         if engine.device_type == param.device.type:
             reason = engine.unsupported_reason(param)
             if reason is None:
                 return engine, ""
-    return None, str(reason)
+            reasons.append(reason)
+    return None, reasons[0] if reasons else "there are fused engines for CUDA and for the CPU"
 
 
 def is_plain(param: Tensor) -> bool:
@@ -113,11 +114,16 @@ class Plan:
         state: Mapping[Tensor, dict[str, Tensor]],
         columns: Columns,
         captured: list[Any],
+        tracing: bool = False,
     ) -> None:
-        """`members`: of each parameter the index of its group. `columns`: as `Adan._init_group` has filled them."""
+        """`members`: of each parameter the index of its group. `columns`: as `Adan._init_group` has filled them.
+
+        `tracing`: for one step that `torch.compile` traces, and nothing else.
+        """
         self.params = params
         self.sharded = sharding.any_sharded(params)
         self.complex = any(map(Tensor.is_complex, params))
+        self.fsdp1 = any(map(sharding.is_fsdp1, params))
         self.options = sorted(set(members))  #: the groups whose options are columns.options, in this order
         index = {group: i for i, group in enumerate(self.options)}
         self.group = [index[i] for i in members]
@@ -126,10 +132,14 @@ class Plan:
         columns = columns._replace(group=self.group, grad=[], prev_grad=self._without_consumed(columns.prev_grad))
         columns = columns._replace(**{name: [self._local(x) for x in getattr(columns, name)] for name in _TENSORS})
         self.parts = self._partition(groups, members, columns, captured)
-        self.is_reusable = not torch.compiler.is_compiling() and all(is_plain(sharding.local(p)) for p in params)
-        if torch.compiler.is_compiling():
+        if tracing:
             return
+        self.is_reusable = all(is_plain(sharding.local(p)) for p in params)
         self.entries = [state[p] for p in params]
+        #: whether gradients can become states as they are; they stay so, as `holds` looks at their layouts
+        self.grads_fit = not self.sharded and not any(
+            x.requires_grad or not is_laid_out_as(p, x) for p, x in zip(params, grads, strict=True)
+        )
         self.clears = [p for i, p in zip(members, params, strict=True) if groups[i]["consume_grad"]]
         if self.is_reusable:
             self._remember(groups, grads, state)
@@ -141,26 +151,24 @@ class Plan:
         self.shaping = list(map(shaping, groups))
         self.states = list(state.values())
         consumed = set(self.consumed)
-        self.watched: list[tuple[str, list[dict[str, Tensor]], list[Tensor]]] = []
-        for name in (*STATES, *EXTRAS):
-            rows = [i for i, entry in enumerate(self.entries) if name in entry]
-            entries = [self.entries[i] for i in rows if not (name == "prev_grad" and i in consumed)]
-            self.watched.append((name, entries, [entry[name] for entry in entries]))
-        self.memory = self._memory()
-        self.grad_types = self._grad_types(grads)
+        by_names: dict[tuple[str, ...], list[dict[str, Tensor]]] = {}
+        for i, entry in enumerate(self.entries):
+            names = (name for name in (*STATES, *EXTRAS) if name in entry)
+            by_names.setdefault(tuple(x for x in names if not (x == "prev_grad" and i in consumed)), []).append(entry)
+        self.state_readers = [(itemgetter(*names), entries) for names, entries in by_names.items()]
+        self.addresses = self._addresses()
+        self.have_same_layouts = same_layouts(self._changing(grads))
 
-    def _memory(self) -> tuple[Any, ...]:
-        """What `x.data = …` may change behind a parameter or state that stays the same object."""
-        params = self.params
-        tensors: Iterable[Tensor] = chain(params, *(xs for _, _, xs in self.watched))
-        if self.sharded:
-            params, tensors = list(map(sharding.local, params)), map(sharding.local, tensors)
-        addresses, dtypes, nbytes = map(Tensor.data_ptr, tensors), map(_DTYPE, params), map(_NBYTES, params)
-        return list(addresses), list(dtypes), list(nbytes), Strides.of(params)
+    def _addresses(self) -> list[int]:
+        """Where parameters and states are. The plan keeps its tensors alive, so others have other addresses."""
+        states = chain.from_iterable(chain.from_iterable(map(read, entries)) for read, entries in self.state_readers)
+        tensors = chain(self.params, states)
+        return list(map(Tensor.data_ptr, map(sharding.local, tensors) if self.sharded else tensors))
 
-    def _grad_types(self, grads: list[Tensor]) -> tuple[Any, ...]:
-        prev_dtypes = [self.entries[i]["prev_grad"].dtype for i in self.consumed]
-        return list(map(_DTYPE, grads)), list(map(_NBYTES, grads)), prev_dtypes
+    def _changing(self, grads: list[Tensor]) -> list[Tensor]:
+        """The tensors whose sizes, strides and types may change from step to step."""
+        tensors = [*self.params, *(self.entries[i]["prev_grad"] for i in self.consumed)]
+        return [*(map(sharding.local, tensors) if self.sharded else tensors), *grads]
 
     def holds(
         self,
@@ -169,16 +177,17 @@ class Plan:
         grads: list[Tensor],
         state: Mapping[Tensor, dict[str, Tensor]],
     ) -> bool:
-        """Whether all this was built from is as it was: options, parameters, states, their memory, gradients' types."""
+        """Whether all that the plan was built from is as it was: options, parameters, states, their memory, and the
+        types and layouts of gradients. `grads` are local.
+        """
         return (
             self.is_reusable
             and list(map(shaping, groups)) == self.shaping
             and all(map(is_, params, self.params))
             and len(state) == len(self.states)
             and all(map(is_, state.values(), self.states))
-            and all(all(map(is_, map(dict.get, rows, repeat(name)), xs)) for name, rows, xs in self.watched)
-            and self._memory() == self.memory
-            and self._grad_types(grads) == self.grad_types
+            and self._addresses() == self.addresses
+            and self.have_same_layouts(self._changing(grads))
         )
 
     def _without_consumed(self, prev_grads: list[Any]) -> list[Any]:
@@ -213,16 +222,15 @@ class Plan:
 
     # ---- one step
 
-    def local_grads(self, grads: list[Tensor]) -> list[Tensor]:
-        """Gradients as engines take them, in the order of `params`."""
-        if self.sharded:
-            grads = sharding.local_grads(self.params, grads)
+    def as_real(self, grads: list[Tensor]) -> list[Tensor]:
+        """Local gradients as engines take them."""
         return [self._local(x) for x in grads] if self.complex else grads
 
     def update(
         self, options: list[Options], group: list[int], grads: list[Tensor], signals: Signals
     ) -> tuple[Tensor | None, Tensor | None]:
         """One step by all engines. Returns what `Engine.update` does, of all of them, and `Signals.skip`."""
+        grads = self.as_real(grads)
         # Skipped steps must not be counted, so a restart condition needs to know of them.
         told = signals.check_finite and signals.forget
         if len(self.parts) > 1 or not self.parts[0].engine.measures_norm or told:
@@ -261,14 +269,14 @@ class Plan:
         return columns._replace(options=options, group=group, grad=grads, prev_grad=prev_grads)
 
     def own_grads(self, grads: list[Tensor]) -> list[Tensor]:
-        """Gradients of which those that become states are alone in their memory, in their parameters' layout."""
+        """Local gradients, of which those that become states are alone in their memory and laid out as parameters."""
         if not self.consumed:
             return grads
         everything = len(self.consumed) == len(grads)
         params, mine = (xs if everything else [xs[i] for i in self.consumed] for xs in (self.params, grads))
         prev_grads = [self.entries[i]["prev_grad"] for i in self.consumed]
         if self.sharded:
-            params, mine, prev_grads = (list(map(sharding.local, xs)) for xs in (params, mine, prev_grads))
+            params, prev_grads = list(map(sharding.local, params)), list(map(sharding.local, prev_grads))
         if self.is_reusable:
             addresses = map(Tensor.data_ptr, mine)
             for p, same in zip(params, map(eq, addresses, map(Tensor.data_ptr, prev_grads)), strict=True):
@@ -279,21 +287,22 @@ class Plan:
                     )
         # Over lists, each check takes a tenth of what it takes gradient by gradient.
         sizes = map(UntypedStorage.nbytes, map(Tensor.untyped_storage, mine))
-        is_fine = list(sizes) == list(map(_NBYTES, mine)) and not any(map(_REQUIRES_GRAD, mine))
-        if is_fine and Strides.of(mine) == Strides.of(params):
+        if self.grads_fit and list(sizes) == list(map(_NBYTES, mine)):
             return grads
         grads = list(grads)
         for i, p, grad in zip(self.consumed, params, mine, strict=True):
             alone = grad.untyped_storage().nbytes() == grad.nbytes
-            owned = laid_out_as(p, grad.detach() if alone else grad.detach().clone(), grad.dtype)
-            if owned is not grad:
-                self.params[i].grad = grads[i] = sharding.like(self.params[i], owned)
+            grad = grad.detach() if grad.requires_grad else grad
+            grads[i] = laid_out_as(p, grad if alone else grad.clone(), grad.dtype)
+            owner: Any = self.params[i]
+            if sharding.local(owner.grad) is not grads[i]:
+                owner.grad = sharding.like(owner, grads[i])
         return grads
 
     def consume_grads(self, grads: list[Tensor]) -> None:
         """Make the gradients of this step the previous gradients of the next one."""
         for i in self.consumed:
-            self.entries[i]["prev_grad"] = grads[i]
+            self.entries[i]["prev_grad"] = sharding.like(self.params[i], grads[i]) if self.sharded else grads[i]
         for p in self.clears:
             p.grad = None
 

@@ -33,7 +33,7 @@ class Engine(Protocol):
       else None;
     - nothing waits for the device;
     - between two calls with the same `memo`, rows are the same tensors at the same addresses; only gradients and
-      consumed previous gradients are others, of the same types and sizes.
+      consumed previous gradients are others, of the same types, sizes and strides.
 
     The flags say what `adan.plan` need not do for it.
     """

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from adan import lowbit
-from adan.columns import Columns, Strides, compute_dtype, is_dense, laid_out_as
+from adan.columns import Columns, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo
 from adan.grad_norm import measure
 from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, step_scalars
@@ -79,7 +79,7 @@ class Table(NamedTuple):
 
     rows: array[int]  #: by the fields of `struct tensor`; gradients and coefficients are filled in by each step
     steps: array[int]  #: the addresses of the counters, once more
-    strides: Strides
+    fits: bool  #: whether gradients are laid out as their parameters
     widened: list[int]  #: rows whose gradient is not of the parameter's type: read in the type of the arithmetic
     consumes: bool
 
@@ -171,7 +171,7 @@ def _table(columns: Columns) -> Table:
     _fill(rows, "rng_offset", columns.rng_offset)
     steps = array("q", map(Tensor.data_ptr, columns.step))
     consumes = any(x is not None for x in columns.prev_scale)
-    return Table(rows, steps, Strides.of(columns.param), widened, consumes)
+    return Table(rows, steps, all(map(is_laid_out_as, columns.param, columns.grad)), widened, consumes)
 
 
 def _fill(rows: array[int], field: str, values: Iterable[int]) -> None:
@@ -181,7 +181,7 @@ def _fill(rows: array[int], field: str, values: Iterable[int]) -> None:
 def _fitted(columns: Columns, table: Table) -> tuple[list[Tensor], list[Tensor]]:
     """Gradients and previous gradients as the C can take them: most often as they are, else copies."""
     grads, prev_grads = columns.grad, columns.prev_grad
-    if Strides.of(grads) != table.strides or any(map(Tensor.is_neg, grads)):
+    if not table.fits:
         grads = [laid_out_as(p, grad, grad.dtype) for p, grad in zip(columns.param, grads, strict=True)]
     if table.widened:
         grads, prev_grads = list(grads), list(prev_grads)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from adan.columns import Columns, Strides, compute_dtype, is_dense, laid_out_as
+from adan.columns import Columns, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo, slots
 from adan.scalars import Options, Signals
 
@@ -93,10 +93,9 @@ class Tables(NamedTuple):
     launches: list[Launch]
     order: list[int]  #: the row of `Columns` for each row of the tables
     prev_addresses: list[int]  #: empty if a gradient is consumed: then they change with every step
-    strides: Strides
-    single: list[int]  #: rows of one element
+    fits: bool  #: whether gradients are laid out as their parameters
     spares: list[Tensor]
-    sent: dict[tuple[int, bytes], Tensor]  #: the per-step table of the last step, by its stream and contents
+    sent: dict[tuple[int, bytes], tuple[Tensor, bool]]  #: the last per-step table, by its stream and contents
 
 
 class Cuda:
@@ -132,8 +131,9 @@ class Cuda:
             memo.tables = self._tables(columns, device)
         tables: Tables = memo.tables
         rows, launches = len(tables.order), tables.launches
-        # Bound to a name because a gradient that had to be laid out anew must outlive the launches that read it.
-        grads = _laid_out(columns, tables)
+        grads = columns.grad
+        if not tables.fits:  # copies must outlive the launches that read them
+            grads = [laid_out_as(p, grad, grad.dtype) for p, grad in zip(columns.param, grads, strict=True)]
         per_step, aligned = self._per_step_table(columns, grads, memo, device, capturing)
 
         clips = columns.clips()
@@ -183,9 +183,6 @@ class Cuda:
         tables: Tables = memo.tables
         addresses = list(map(Tensor.data_ptr, grads))
         prev_addresses = tables.prev_addresses or list(map(Tensor.data_ptr, columns.prev_grad))
-        aligned = functools.reduce(or_, addresses) % 16 == 0
-        if not tables.prev_addresses:
-            aligned = functools.reduce(or_, prev_addresses, int(not aligned)) % 16 == 0
         if len(tables.launches) > 1:
             addresses = [addresses[i] for i in tables.order]
             prev_addresses = [prev_addresses[i] for i in tables.order]
@@ -193,21 +190,20 @@ class Cuda:
         words = array("q", chain.from_iterable(map(by_slot.__getitem__, slots.PER_STEP)))
         numbers = array("d", chain.from_iterable(map(_options_row, columns.options)))
         data = words.tobytes() + numbers.tobytes()
-        table: Tensor | None
         if capturing:  # a graph has memory of its own, and copies from a host buffer that nothing else may use
             if not tables.spares:
                 raise RuntimeError("run a step of this optimizer between two captures")
             staging = tables.spares.pop()
             memo.captured += [tables.static, staging]
-            table = _upload(data, staging, device)
+            table, aligned = _upload(data, staging, device), _are_aligned(words)
         else:
             # The allocator often hands out the same memory for the next gradients: then the table is as it was.
             stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-            table = tables.sent.get((stream, data))
-            if table is None:
-                table = _upload(data, _staging(len(data), device), device)
+            if (stream, data) not in tables.sent:
                 tables.sent.clear()
-                tables.sent[stream, data] = table
+                table = _upload(data, _staging(len(data), device), device)
+                tables.sent[stream, data] = table, _are_aligned(words)
+            table, aligned = tables.sent[stream, data]
             while memo.capturable and len(tables.spares) < SPARES:
                 tables.spares.append(_staging(len(data), device))
         for i, options in enumerate(columns.options):
@@ -257,8 +253,7 @@ class Cuda:
             launches,
             order,
             [] if any(launch.kind.consume for launch in launches) else prev_addresses,
-            Strides.of(columns.param),
-            [i for i, count in enumerate(numels) if count == 1],
+            all(map(is_laid_out_as, columns.param, columns.grad)),
             [],
             {},
         )
@@ -279,14 +274,8 @@ def _kind(columns: Columns, i: int) -> Kind:
     )
 
 
-def _laid_out(columns: Columns, tables: Tables) -> list[Tensor]:
-    """Gradients in the layout of their parameters, most often as they are."""
-    grads = columns.grad
-    # A lazy negation comes with gaps, as it is the imaginary part of a conjugate; a single element has none.
-    negated = any(grads[i].is_neg() for i in tables.single)
-    if not negated and Strides.of(grads) == tables.strides:
-        return grads
-    return [laid_out_as(p, grad, grad.dtype) for p, grad in zip(columns.param, grads, strict=True)]
+def _are_aligned(addresses: array[int]) -> bool:
+    return functools.reduce(or_, addresses) % 16 == 0
 
 
 def _options_row(options: Options) -> list[float]:
