@@ -2,7 +2,20 @@
 
 import os
 
+import pytest
 import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(params=["loop", "foreach", "cpu", "cuda"])
+def engine(request):
+    """The options that ask for each engine in turn; new tensors are on its device."""
+    import engines  # not before the interpreter was asked for
+
+    reason = engines.missing(request.param)
+    if reason is not None:
+        pytest.skip(reason)
+    with engines.serving(request.param), torch.device(engines.device_of(request.param)):
+        yield engines.OPTIONS[request.param]

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
+from engines import GPU, device_of, serving
 from parity import LAYOUTS, ROWS, assert_parity
 
-from adan import Adan, Restart, dispatch
-from adan.engines import cuda
+from adan import Adan, Restart
 
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
+DEVICE = device_of("cuda")
 ROW = {row.name: row for row in ROWS}
 #: The interpreter takes some 5 ms a program.
 STEPS, LAYOUT_STEPS = (200, 50) if GPU else (16, 5)
@@ -26,13 +25,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:Runtim
 
 
 @pytest.fixture(autouse=True)
-def _serve_by_triton(monkeypatch):
-    if not GPU:
-        monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))
-        monkeypatch.setattr(cuda, "TILE", cuda.Tile(128, 64, 1))
-        monkeypatch.setattr(cuda, "TILES", {})
-        monkeypatch.setattr(cuda, "NORM_CHUNK", 64)
-        monkeypatch.setattr(cuda, "NORM_PROGRAMS", 3)
+def _serve_by_triton():
+    with serving("cuda"):
+        yield
 
 
 @pytest.mark.parametrize(("row", "dtype"), CASES, ids=[f"{row.name}-{dtype}" for row, dtype in CASES])

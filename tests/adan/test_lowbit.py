@@ -4,13 +4,12 @@ import io
 
 import pytest
 import torch
+from engines import GPU
 from parity import count_as_on_a_device
 
-from adan import Adan, dispatch, lowbit, states
-from adan.engines import cpu, cuda
+from adan import Adan, lowbit, states
 from adan.lowbit import BLOCK, ROOT, SIGNED, Draws, decode, encode, to_bf16
 
-GPU = torch.cuda.is_available()
 FORMS = {
     "8bit": {"state_format": "8bit"},
     "8bit coupled": {"state_format": "8bit", "betas": (0.9, 0.9, 0.95)},
@@ -19,23 +18,10 @@ FORMS = {
 }
 
 
-@pytest.fixture(params=["foreach", "cpu", "cuda"])
-def engine(request, monkeypatch):
-    if request.param == "cuda" and not GPU:  # in Triton's interpreter
-        monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))
-        monkeypatch.setattr(cuda, "TILE", cuda.Tile(8192, 4096, 1))
-        monkeypatch.setattr(cuda, "TILES", {})
-    with torch.device("cuda" if request.param == "cuda" and GPU else "cpu"):
-        yield {"foreach": {"foreach": True}}.get(request.param, {"fused": True})
-
-
-@pytest.fixture(params=["foreach", "cpu", *(["cuda"] if GPU else [])])
-def rounding(request):
-    """Engines that round to bf16 as PyTorch does: Triton's interpreter drops the bits."""
-    if request.param == "cpu" and cpu.refuses(torch.zeros(1)):
-        pytest.skip("the C library was not built")
-    with torch.device("cuda" if request.param == "cuda" else "cpu"):
-        yield {"foreach": {"foreach": True}}.get(request.param, {"fused": True})
+#: Engines that read and write quantized states, beside the loop, with which they are compared.
+quantizing = pytest.mark.parametrize("engine", ["foreach", "cpu", "cuda"], indirect=True)
+#: Engines that round to bf16 as PyTorch does: Triton's interpreter drops the bits.
+rounding = pytest.mark.parametrize("engine", ["foreach", "cpu", *(["cuda"] if GPU else [])], indirect=True)
 
 
 def train(options, dtype=torch.float32, steps=6):
@@ -49,6 +35,7 @@ def train(options, dtype=torch.float32, steps=6):
     return opt, params
 
 
+@quantizing
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_engines_store_the_same_codes(engine, form, dtype):
@@ -247,6 +234,7 @@ def test_replicas_stay_equal_and_seeds_differ():
     assert not torch.equal(first, other)
 
 
+@quantizing
 @pytest.mark.parametrize("options", [{"state_format": "8bit"}, {"state_format": "bf16"}, {"kahan_sum": True}], ids=str)
 def test_a_skipped_step_changes_nothing(engine, options):
     dtype = torch.bfloat16 if "kahan_sum" in options else torch.float32
@@ -260,13 +248,14 @@ def test_a_skipped_step_changes_nothing(engine, options):
         assert all(torch.equal(opt.state[p][name], x) for name, x in state.items())
 
 
+@rounding
 @pytest.mark.parametrize("remedy", ["stochastic_rounding", "kahan_sum"])
-def test_small_updates_of_bf16_weights_are_not_lost(rounding, remedy):
+def test_small_updates_of_bf16_weights_are_not_lost(engine, remedy):
     """100 steps of 1e-4 from 1, where the next bf16 numbers are 0.9961 and 1.0078: each alone rounds away."""
     means = {}
     for options in ({}, {remedy: True}):
         p = torch.ones(8192, dtype=torch.bfloat16).requires_grad_()
-        opt = Adan([p], lr=1e-4, betas=(0.9, 0.8, 0.95), **options, **rounding)
+        opt = Adan([p], lr=1e-4, betas=(0.9, 0.8, 0.95), **options, **engine)
         for _ in range(100):
             p.grad = torch.ones_like(p)
             opt.step()
@@ -275,10 +264,11 @@ def test_small_updates_of_bf16_weights_are_not_lost(rounding, remedy):
     assert means[True] == pytest.approx(0.99, abs=3e-4)
 
 
+@rounding
 @pytest.mark.parametrize("remedy", ["stochastic_rounding", "kahan_sum"])
-def test_decay_of_bf16_weights_does_not_round_away(rounding, remedy):
+def test_decay_of_bf16_weights_does_not_round_away(engine, remedy):
     p = torch.ones(8192, dtype=torch.bfloat16).requires_grad_()
-    opt = Adan([p], lr=1e-3, weight_decay=0.1, **{remedy: True}, **rounding)
+    opt = Adan([p], lr=1e-3, weight_decay=0.1, **{remedy: True}, **engine)
     for _ in range(100):
         p.grad = torch.zeros_like(p)
         opt.step()

@@ -7,16 +7,15 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from engines import GPU, device_of, serving
+from engines import OPTIONS as ENGINES
 from mistakes import seed_mistake
 from parity import count_as_on_a_device, gradients, same_bits
 from restart_reference import RestartingAdan
 
-from adan import Adan, Restart, dispatch, release_gradients
-from adan.engines import cuda
+from adan import Adan, Restart, release_gradients
 
-GPU = torch.cuda.is_available()
 SHAPES = [(5, 7), (3,), (), (2, 3, 4), (0,), (67,)]
-ENGINES = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "cpu": {"fused": True}, "cuda": {"fused": True}}
 
 #: Σ is of fp32 numbers in fp32; a radius is kept this far from what the oracle finds, relative to it.
 MARGIN = {torch.float32: 1e-3, torch.float64: 1e-8}
@@ -25,18 +24,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:Runtim
 
 
 @pytest.fixture(params=ENGINES)
-def engine(request, monkeypatch):
-    if request.param == "cuda" and not GPU:
-        monkeypatch.setattr(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param)))
-        monkeypatch.setattr(cuda, "TILE", cuda.Tile(128, 64, 1))
-        coded = [key for key in cuda.TILES if key[0] is not torch.float32]
-        monkeypatch.setattr(cuda, "TILES", dict.fromkeys(coded, cuda.Tile(4096, 4096, 4)))
-        monkeypatch.setattr(cuda, "NORM_CHUNK", 64)
-    return request.param
-
-
-def device_of(engine):
-    return "cuda" if GPU and engine == "cuda" else "cpu"
+def engine(request):
+    with serving(request.param):
+        yield request.param
 
 
 def random_options(seed):

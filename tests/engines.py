@@ -1,0 +1,47 @@
+"""Every engine on any machine: without a GPU the CUDA engine's kernels run in Triton's interpreter.
+
+The one place in the tests that knows how an engine is made to serve tensors that it would not choose by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+import torch
+
+from adan import dispatch
+from adan.engines import cpu, cuda
+
+GPU = torch.cuda.is_available()
+
+#: The options that ask for an engine.
+OPTIONS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "cpu": {"fused": True}, "cuda": {"fused": True}}
+
+#: Small, so that small tensors have several programs, several blocks and a tail; of quantized states, which start at
+#: 4,096 elements, large, because the interpreter takes some 5 ms per program.
+SMALL, LARGE = cuda.Tile(128, 64, 1), cuda.Tile(8192, 4096, 1)
+
+
+def missing(name: str) -> str | None:
+    """Why an engine cannot be tested on this machine; None when it can."""
+    return cpu.refuses(torch.zeros(1)) if name == "cpu" else None
+
+
+def device_of(name: str) -> str:
+    return "cuda" if name == "cuda" and GPU else "cpu"
+
+
+@contextlib.contextmanager
+def serving(name: str) -> Iterator[None]:
+    """Let an engine serve what asks for it. Only the CUDA engine without a GPU needs help."""
+    if name != "cuda" or GPU:
+        yield
+        return
+    tiles = {key: LARGE for key in cuda.TILES if key[0] is not torch.float32}
+    with (
+        mock.patch.object(dispatch, "_fused", lambda param: ("cuda", cuda.refuses(param))),
+        mock.patch.multiple(cuda, TILE=SMALL, TILES=tiles, NORM_CHUNK=64, NORM_PROGRAMS=3),
+    ):
+        yield
