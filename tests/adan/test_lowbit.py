@@ -2,9 +2,9 @@
 
 import io
 
+import engines
 import pytest
 import torch
-from engines import GPU
 from parity import count_as_on_a_device
 
 from adan import Adan, lowbit, states
@@ -18,10 +18,15 @@ FORMS = {
 }
 
 
-#: Engines that read and write quantized states, beside the loop, with which they are compared.
-quantizing = pytest.mark.parametrize("engine", ["foreach", "cpu", "cuda"], indirect=True)
+@pytest.fixture(params=["foreach", "cpu", "cuda"])
+def engine(request):
+    """Engines to compare with the loop."""
+    with engines.selected(request.param, engines.LARGE) as options:
+        yield options
+
+
 #: Engines that round to bf16 as PyTorch does: Triton's interpreter drops the bits.
-rounding = pytest.mark.parametrize("engine", ["foreach", "cpu", *(["cuda"] if GPU else [])], indirect=True)
+rounding = pytest.mark.parametrize("engine", ["foreach", "cpu", *(["cuda"] if engines.GPU else [])], indirect=True)
 
 
 def train(options, dtype=torch.float32, steps=6):
@@ -35,7 +40,6 @@ def train(options, dtype=torch.float32, steps=6):
     return opt, params
 
 
-@quantizing
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_engines_store_the_same_codes(engine, form, dtype):
@@ -234,7 +238,6 @@ def test_replicas_stay_equal_and_seeds_differ():
     assert not torch.equal(first, other)
 
 
-@quantizing
 @pytest.mark.parametrize("options", [{"state_format": "8bit"}, {"state_format": "bf16"}, {"kahan_sum": True}], ids=str)
 def test_a_skipped_step_changes_nothing(engine, options):
     dtype = torch.bfloat16 if "kahan_sum" in options else torch.float32
