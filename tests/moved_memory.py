@@ -1,7 +1,11 @@
 """What a program may do to the memory of parameters and states between two steps; run by `adan/test_memory_safety.py`.
 
-Each case is a process of its own, so that a step that writes where it must not fails one test and not all of them.
+In a process of its own, so that a step that writes where it must not fails one test and does not end them all.
 """
+
+import json
+import multiprocessing
+from functools import partial
 
 import engines
 import pytest
@@ -127,7 +131,7 @@ def moves_its_states(engine, form):
     assert all(map(same_bits, *results))
 
 
-CASES = [
+CHANGES = [
     grows,
     shrinks,
     is_reshaped,
@@ -137,11 +141,34 @@ CASES = [
     is_sliced,
     is_filled_up,
 ]
+CASES = {case.__name__: case for case in CHANGES} | {
+    f"moves its states, {form}": partial(moves_its_states, form=form) for form in FORMS
+}
 
 
-def run(case, engine, *arguments):
-    """In the process of its own."""
+def run(engine, names, file):
+    """In a process of its own: run the cases, and note after each one how it ended."""
     torch.set_num_threads(1)
-    tile = engines.LARGE if "8bit" in arguments else engines.SMALL
-    with engines.selected(engine, tile):
-        case(engine, *arguments)
+    for name in names:
+        error = None
+        try:
+            with engines.selected(engine, engines.LARGE if "8bit" in name else engines.SMALL):
+                CASES[name](engine)
+        except (Exception, pytest.fail.Exception) as e:
+            error = f"{type(e).__name__}: {e}"
+        with open(file, "a") as out:
+            print(json.dumps([name, error]), file=out)
+
+
+def outcomes(engine, file):
+    """The error of each case, None for none. A process that crashes is followed by one for the cases after it."""
+    results = {}
+    while left := [name for name in CASES if name not in results]:
+        process = multiprocessing.get_context("forkserver").Process(target=run, args=(engine, left, file))
+        process.start()
+        process.join()
+        results.update(map(json.loads, file.read_text().splitlines() if file.exists() else []))
+        if process.exitcode:
+            crashed = next(name for name in CASES if name not in results)
+            results[crashed] = f"the step crashed the process: exit code {process.exitcode}"
+    return results

@@ -35,7 +35,9 @@ def test_the_count_goes_on(engine, options):
 def test_random_bits_go_on(engine):
     """Stochastic rounding drew the same bits at every step from there on, so that its errors added up."""
     p, opt = make(engine)
-    opt.state[p]["step"].fill_(END)
+    # What a long run of the same gradient comes to: every step is the same but for its random bits.
+    for name, value in (("exp_avg", 1), ("exp_avg_diff", 0), ("exp_avg_sq", 1), ("prev_grad", 1), ("step", END)):
+        opt.state[p][name].fill_(value)
     patterns = []
     for _ in range(4):
         p.data.fill_(1.0)  # where the next smaller number is 0.9961: of a step of 1e-3 a quarter is rounded to it

@@ -20,7 +20,7 @@ def with_groups(kind, n, **options):
     return opt
 
 
-def fastest(runs, rounds=5):
+def fastest(runs, rounds=3):
     """Seconds of the fastest run of each, in turns."""
     times = [[] for _ in runs]
     for _ in range(rounds):
