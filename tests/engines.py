@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from unittest import mock
 
+import pytest
 import torch
 
 from adan import plan
@@ -20,21 +21,19 @@ GPU = torch.cuda.is_available()
 #: The options that ask for an engine.
 OPTIONS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "cpu": {"fused": True}, "cuda": {"fused": True}}
 
-#: Small, so that small tensors have several programs, several blocks and a tail; of quantized states, which start at
-#: 4,096 elements, large, because the interpreter takes some 5 ms per program.
+#: Small, so that small tensors have several programs, several blocks and a tail. Large for tests of more than 4,096
+#: elements and for quantized states, which start there: the interpreter takes some 5 ms per program.
 SMALL, LARGE = cuda.Tile(128, 64, 1), cuda.Tile(8192, 4096, 1)
 
 
 class Interpreted(cuda.Cuda):
+    """The CUDA engine for tensors of the CPU, whose kernels Triton's interpreter runs."""
+
     device_type = "cpu"
-    tile = SMALL
     tiles = {key: LARGE for key in cuda.TILES if key[0] is not torch.float32}  # noqa: RUF012
-    norm_chunk, norm_programs = 64, 3
 
-
-def missing(name: str) -> str | None:
-    """Why an engine cannot be tested on this machine; None when it can."""
-    return Cpu().unsupported_reason(torch.zeros(1)) if name == "cpu" else None
+    def __init__(self, tile: cuda.Tile) -> None:
+        self.tile, self.norm_chunk, self.norm_programs = tile, tile.block, 3
 
 
 def device_of(name: str) -> str:
@@ -42,10 +41,20 @@ def device_of(name: str) -> str:
 
 
 @contextlib.contextmanager
-def serving(name: str) -> Iterator[None]:
-    """Let an engine serve what asks for it. Only the CUDA engine without a GPU needs help."""
+def serving(name: str, tile: cuda.Tile = SMALL) -> Iterator[None]:
+    """Let an engine serve what asks for it. Only the CUDA engine without a GPU needs help; `tile` is for that."""
     if name != "cuda" or GPU:
         yield
         return
-    with mock.patch.object(plan, "ENGINES", [Interpreted(), *plan.ENGINES]):
+    with mock.patch.object(plan, "ENGINES", [Interpreted(tile), *plan.ENGINES]):
         yield
+
+
+@contextlib.contextmanager
+def selected(name: str, tile: cuda.Tile = SMALL) -> Iterator[dict[str, bool]]:
+    """The options that ask for an engine, while it serves and new tensors are on its device; a skip where it cannot."""
+    reason = Cpu().unsupported_reason(torch.zeros(1)) if name == "cpu" else None
+    if reason is not None:
+        pytest.skip(reason)
+    with serving(name, tile), torch.device(device_of(name)):
+        yield OPTIONS[name]

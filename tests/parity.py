@@ -162,5 +162,5 @@ def count_as_on_a_device(monkeypatch: Any) -> None:
 def same_bits(a: Tensor | None, b: Tensor) -> bool:
     """Equality that takes NaN for NaN and tells −0 from +0."""
     assert a is not None
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return torch.equal(a.contiguous().view(bits), b.contiguous().view(bits))

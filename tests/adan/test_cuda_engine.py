@@ -181,6 +181,7 @@ def test_a_captured_step_is_the_step(options):
 
 
 @gpu_only
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")
 def test_capture_without_capturable_is_refused():
     p = torch.zeros(4, device="cuda", requires_grad=True)
     p.grad = torch.ones_like(p)
@@ -192,6 +193,7 @@ def test_capture_without_capturable_is_refused():
 
 
 @gpu_only
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 @pytest.mark.parametrize("engine", [{"fused": True}, {"foreach": True, "capturable": True}], ids=str)
 @pytest.mark.parametrize(
     "options",
@@ -275,6 +277,7 @@ def test_more_elements_than_32_bits_can_count():
 
 
 @gpu_only
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
 def test_a_step_is_two_launches():
     params = [torch.randn(n, device="cuda", requires_grad=True) for n in (1000, 7, 64, 300)]
     for options, launches in (({}, 2), ({"max_grad_norm": 1.0}, 3)):

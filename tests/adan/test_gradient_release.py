@@ -105,3 +105,31 @@ def test_another_model_and_another_optimizer_are_refused():
         release_gradients(nn.Linear(2, 2), opt)
     with pytest.raises(TypeError, match=r"opt must be an adan\.Adan"):
         release_gradients(model, torch.optim.SGD(model.parameters()))
+
+
+def test_a_checkpoint_that_is_loaded_and_a_rate_that_is_then_scheduled():
+    """A user who resumed a run with released gradients trained at the old learning rate, whatever the schedule said."""
+    model, opt = make({})
+    twin, other = make({})
+    release_gradients(model, opt)
+    for run in ((model, opt), (twin, other)):
+        for _ in train(*run, steps=2):
+            pass
+        run[1].load_state_dict(run[1].state_dict())
+        run[1].param_groups[0]["lr"] = 1e-3
+        for _ in train(*run, steps=2):
+            pass
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_a_group_that_is_replaced():
+    """Frameworks replace `param_groups` by new dicts: released steps read those that the optimizer has now."""
+    model, opt = make({})
+    release_gradients(model, opt)
+    opt.param_groups = [{**group, "lr": 0.0, "weight_decay": 0.0} for group in opt.param_groups]
+    before = [p.detach().clone() for p in model.parameters()]
+    for _ in train(model, opt, steps=1):
+        pass
+    for p, value in zip(model.parameters(), before, strict=True):
+        assert torch.equal(p, value)

@@ -22,6 +22,7 @@ def nccl(tmp_path_factory):
     dist.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 @pytest.mark.parametrize("shape", [(1,), (1, 1)])
 @pytest.mark.parametrize("engine", [{"fused": True}, {"foreach": True, "capturable": True}], ids=str)
 @pytest.mark.parametrize(

@@ -186,6 +186,7 @@ class Cuda:
         if len(tables.launches) > 1:
             addresses = [addresses[i] for i in tables.order]
             prev_addresses = [prev_addresses[i] for i in tables.order]
+        changing = addresses if tables.prev_addresses else addresses + prev_addresses
         by_slot = {"grad": addresses, "prev_grad": prev_addresses}
         words = array("q", chain.from_iterable(map(by_slot.__getitem__, slots.PER_STEP)))
         numbers = array("d", chain.from_iterable(map(_options_row, columns.options)))
@@ -195,14 +196,14 @@ class Cuda:
                 raise RuntimeError("run a step of this optimizer between two captures")
             staging = tables.spares.pop()
             memo.captured += [tables.static, staging]
-            table, aligned = _upload(data, staging, device), _are_aligned(words)
+            table, aligned = _upload(data, staging, device), _are_aligned(changing)
         else:
             # The allocator often hands out the same memory for the next gradients: then the table is as it was.
             stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
             if (stream, data) not in tables.sent:
                 tables.sent.clear()
                 table = _upload(data, _staging(len(data), device), device)
-                tables.sent[stream, data] = table, _are_aligned(words)
+                tables.sent[stream, data] = table, _are_aligned(changing)
             table, aligned = tables.sent[stream, data]
             while memo.capturable and len(tables.spares) < SPARES:
                 tables.spares.append(_staging(len(data), device))
@@ -274,7 +275,7 @@ def _kind(columns: Columns, i: int) -> Kind:
     )
 
 
-def _are_aligned(addresses: array[int]) -> bool:
+def _are_aligned(addresses: list[int]) -> bool:
     return functools.reduce(or_, addresses) % 16 == 0
 
 

@@ -1,0 +1,56 @@
+"""`torch.distributed.checkpoint` in one process: 8-bit states, saved and loaded in different layouts."""
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+from adan import Adan
+
+# One process without a process group is what is tested.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.distributed is"),
+    pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
+]
+
+OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.8, 0.95), "state_format": "8bit"}
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+def make(layout):
+    torch.manual_seed(0)
+    model = torch.nn.Conv2d(16, 33, 3, bias=False).to(memory_format=LAYOUTS[layout])
+    return model, Adan(model.parameters(), **OPTIONS)
+
+
+def plain(opt):
+    """What the states of the only parameter stand for."""
+    [[p]] = [group["params"] for group in opt.param_groups]
+    wide = Adan([p], state_format="fp32")
+    wide.load_state_dict(opt.state_dict())
+    return wide.state[p]
+
+
+@pytest.mark.parametrize("target", LAYOUTS)
+@pytest.mark.parametrize("source", LAYOUTS)
+def test_quantized_states_in_another_layout(source, target, tmp_path):
+    """A user who saved a channels_last model and loaded it contiguous went on with 30% of error in the momentum."""
+    model, opt = make(source)
+    for k in range(3):
+        # Sizes that differ from block to block show which exponent belongs to which block.
+        model.weight.grad = torch.randn(model.weight.shape) * torch.logspace(-3, 3, 33).view(33, 1, 1, 1) * (k + 1)
+        opt.step()
+    dcp.save({"optim": get_optimizer_state_dict(model, opt)}, checkpoint_id=tmp_path)
+
+    model, other = make(target)
+    loaded = {"optim": get_optimizer_state_dict(model, other)}
+    dcp.load(loaded, checkpoint_id=tmp_path)
+    set_optimizer_state_dict(model, other, loaded["optim"])
+    expected, got = plain(opt), plain(other)
+    assert got["step"] == 3
+    for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad"):
+        if source == target:
+            assert torch.equal(got[name], expected[name]), name
+        else:  # written once more in blocks that run otherwise, to nearest
+            error = (got[name] - expected[name]).abs().amax((1, 2, 3)) / expected[name].abs().amax((1, 2, 3))
+            assert error.max() < 0.06, name

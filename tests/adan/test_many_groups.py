@@ -1,0 +1,49 @@
+"""Thousands of parameter groups, as recipes with a learning rate per layer or per parameter make them."""
+
+import time
+from functools import partial
+
+import torch
+
+from adan import Adan
+
+
+def with_groups(kind, n, **options):
+    """One parameter per group; set afterwards, because torch's own constructor takes quadratic time."""
+    params = [torch.ones(4, requires_grad=True) for _ in range(n)]
+    opt = kind(params, lr=1e-3, **options)
+    [group] = opt.param_groups
+    opt.param_groups = [{**group, "params": [p]} for p in params]
+    for p in params:
+        p.grad = torch.ones(4)
+    opt.step()
+    return opt
+
+
+def fastest(runs, rounds=3):
+    """Seconds of the fastest run of each, in turns."""
+    times = [[] for _ in runs]
+    for _ in range(rounds):
+        for run, seconds in zip(runs, times, strict=True):
+            start = time.process_time()
+            run()
+            seconds.append(time.process_time() - start)
+    return [min(seconds) for seconds in times]
+
+
+def test_a_step_takes_linear_time():
+    """4,000 groups took 3 to 4 times as long as AdamW: every group looked at the states of all of them."""
+    small, large, adamw = (
+        with_groups(kind, n, fused=True) for kind, n in ((Adan, 1000), (Adan, 4000), (torch.optim.AdamW, 4000))
+    )
+    few, many, base = fastest([small.step, large.step, adamw.step])
+    assert many < 6 * few, f"four times the groups took {many / few:.1f} × the time"
+    assert many < 2 * base, f"{many / base:.1f} × AdamW"
+
+
+def test_loading_takes_linear_time():
+    """Loading 4,000 groups took half a minute: every parameter looked for its group among all."""
+    small, large = (with_groups(Adan, n) for n in (300, 1200))
+    runs = [partial(opt.load_state_dict, opt.state_dict()) for opt in (small, large)]
+    few, many = fastest(runs, rounds=2)
+    assert many < 8 * few, f"four times the groups took {many / few:.1f} × the time"

@@ -1,0 +1,36 @@
+"""Parameters and states that get other memory between two steps: no step writes where it must not."""
+
+import functools
+
+import moved_memory
+import pytest
+
+NAMES = [case.__name__ for case in moved_memory.CHANGES]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """The error of a case by an engine; all cases of an engine share a process."""
+
+    @functools.cache
+    def outcomes(engine):
+        return moved_memory.outcomes(engine, tmp_path_factory.mktemp(engine) / "outcomes")
+
+    return lambda engine, name: outcomes(engine)[name]
+
+
+engines = pytest.mark.parametrize("name", ["loop", "foreach", "cpu", "cuda"])
+
+
+@engines
+@pytest.mark.parametrize("case", NAMES)
+def test_a_parameter_that_is_another_tensor_at_the_same_address(outcome, name, case):
+    """A user who slices, grows or retypes `p.data` in place got corrupted memory or stale states, silently."""
+    assert outcome(name, case) is None
+
+
+@engines
+@pytest.mark.parametrize("form", moved_memory.FORMS)
+def test_a_state_that_gets_other_memory(outcome, name, form):
+    """A user who moves states (`state.data = …`, offloading) trained on with the old memory, long given to others."""
+    assert outcome(name, f"moves its states, {form}") is None

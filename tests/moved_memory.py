@@ -1,0 +1,174 @@
+"""What a program may do to the memory of parameters and states between two steps; run by `adan/test_memory_safety.py`.
+
+In a process of its own, so that a step that writes where it must not fails one test and does not end them all.
+"""
+
+import json
+import multiprocessing
+from functools import partial
+
+import engines
+import pytest
+import torch
+from parity import same_bits
+
+from adan import Adan
+
+OPTIONS = {"lr": 0.1, "betas": (0.9, 0.8, 0.95), "weight_decay": 0.1}
+
+
+def asked_for(engine):
+    """Without `fused=True`: what a fused engine does not serve goes to another."""
+    return {**OPTIONS, **{name: value for name, value in engines.OPTIONS[engine].items() if name != "fused"}}
+
+
+def step(opt, p, k):
+    p.grad = None
+    p.grad = (torch.linspace(-1, 1, p.numel()).view(p.shape) + k).to(p.dtype)
+    opt.step()
+
+
+def bits(tensors):
+    return [x.detach().clone() for x in tensors]
+
+
+def is_refused(engine, start, change):
+    """A parameter of another shape has no state that fits: an error says so, and nothing is written anywhere."""
+    buffer = torch.linspace(0, 1, 16_384)
+    p = torch.nn.Parameter(start(buffer))
+    opt = Adan([p], **asked_for(engine))
+    for k in range(2):
+        step(opt, p, k)
+    p.grad = None
+    p.data = change(buffer)
+    before = bits([buffer, *opt.state[p].values()])
+    with pytest.raises(RuntimeError, match=r"has shape .*delete optimizer\.state"):
+        step(opt, p, 2)
+    assert all(map(same_bits, [buffer, *opt.state[p].values()], before))
+
+
+def grows(engine):
+    is_refused(engine, lambda buffer: buffer[:100], lambda buffer: buffer)
+
+
+def shrinks(engine):
+    is_refused(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:50])
+
+
+def is_reshaped(engine):
+    is_refused(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:100].view(4, 25))
+
+
+def becomes_bytes_of_another_type(engine):
+    """The whole buffer under a narrower type: more elements than the states have."""
+    is_refused(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:100].view(torch.bfloat16))
+
+
+def is_as_if_copied(engine, start, change):
+    """What lies at the old address but is another tensor makes the steps of the same tensor at a new address."""
+    results = []
+    for copied in (False, True):
+        buffer = torch.linspace(0, 1, 400)
+        p = torch.nn.Parameter(start(buffer))
+        opt = Adan([p], **asked_for(engine))
+        for k in range(2):
+            step(opt, p, k)
+        values = p.detach().clone()
+        p.grad = None
+        if copied:
+            buffer = buffer.clone()
+        p.data = change(buffer)
+        p.data.copy_(values)
+        for k in range(2, 4):
+            step(opt, p, k)
+        results.append(bits([buffer, p, *opt.state[p].values()]))
+    assert all(x.dtype == y.dtype and same_bits(x, y) for x, y in zip(*results, strict=True))
+
+
+def becomes_double(engine):
+    is_as_if_copied(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:200].view(torch.float64))
+
+
+def becomes_half(engine):
+    is_as_if_copied(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:50].view(torch.bfloat16))
+
+
+def is_sliced(engine):
+    is_as_if_copied(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:200:2])
+
+
+def is_filled_up(engine):
+    is_as_if_copied(engine, lambda buffer: buffer[:200:2], lambda buffer: buffer[:100])
+
+
+FORMS = {
+    "plain": {},
+    "consumed": {"consume_grad": True, "max_grad_norm": 0.5},
+    "8bit": {"state_format": "8bit"},
+    "kahan": {"kahan_sum": True},
+}
+
+
+def moves_its_states(engine, form):
+    """Every tensor of a state in turn gets other memory, as offloading does: the step reads and writes the new one."""
+    results = []
+    for moves in (False, True):
+        p = torch.linspace(-1, 1, 4100 if form == "8bit" else 100).to(torch.bfloat16 if form == "kahan" else None)
+        p = torch.nn.Parameter(p)
+        opt = Adan([p], **asked_for(engine), **FORMS[form])
+        held = []
+        for k in range(2):
+            step(opt, p, k)
+        for k, name in enumerate(opt.state[p], start=2):
+            if moves:
+                state = opt.state[p][name]
+                held.append(state.data)
+                state.data = state.data.clone()
+                held[-1].fill_(77)  # what is still read at the old place is noticed
+            step(opt, p, k)
+        results.append(bits([p, *opt.state[p].values()]))
+        assert all((x == 77).all() for x in held), "the old memory of a state was written to"
+    assert all(map(same_bits, *results))
+
+
+CHANGES = [
+    grows,
+    shrinks,
+    is_reshaped,
+    becomes_bytes_of_another_type,
+    becomes_double,
+    becomes_half,
+    is_sliced,
+    is_filled_up,
+]
+CASES = {case.__name__: case for case in CHANGES} | {
+    f"moves its states, {form}": partial(moves_its_states, form=form) for form in FORMS
+}
+
+
+def run(engine, names, file):
+    """In a process of its own: run the cases, and note after each one how it ended."""
+    torch.set_num_threads(1)
+    for name in names:
+        error = None
+        try:
+            with engines.selected(engine, engines.LARGE if "8bit" in name else engines.SMALL):
+                CASES[name](engine)
+        except (Exception, pytest.fail.Exception) as e:
+            error = f"{type(e).__name__}: {e}"
+        with open(file, "a") as out:
+            print(json.dumps([name, error]), file=out)
+
+
+def outcomes(engine, file):
+    """The error of each case, None for none. A process that crashes is followed by one for the cases after it."""
+    results = {}
+    while left := [name for name in CASES if name not in results]:
+        process = multiprocessing.get_context("forkserver").Process(target=run, args=(engine, left, file))
+        process.start()
+        process.join()
+        results.update(map(json.loads, file.read_text().splitlines() if file.exists() else []))
+        if process.exitcode:
+            crashed = next(name for name in CASES if name not in results)
+            results[crashed] = f"the step crashed the process: exit code {process.exitcode}"
+    return results
