@@ -14,13 +14,5 @@ def engine(request):
     """The options that ask for each engine in turn; new tensors are on its device."""
     import engines  # not before the interpreter was asked for
 
-<<<<<<< HEAD
-    reason = engines.missing(request.param)
-    if reason is not None:
-        pytest.skip(reason)
-    with engines.serving(request.param), torch.device(engines.device_of(request.param)):
-        yield engines.OPTIONS[request.param]
-=======
     with engines.selected(request.param) as options:
         yield options
->>>>>>> core-tests

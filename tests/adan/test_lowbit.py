@@ -5,15 +5,10 @@ import io
 import engines
 import pytest
 import torch
-from engines import GPU
 from parity import count_as_on_a_device
 
 from adan import Adan, lowbit, states
-<<<<<<< HEAD
 from adan.lowbit import BLOCK, ROOT, SIGNED, RandomBits, decode, encode, to_bf16
-=======
-from adan.lowbit import BLOCK, ROOT, SIGNED, Draws, decode, encode, to_bf16
->>>>>>> core-tests
 
 FORMS = {
     "8bit": {"state_format": "8bit"},
@@ -23,12 +18,6 @@ FORMS = {
 }
 
 
-<<<<<<< HEAD
-#: Engines that read and write quantized states, beside the loop, with which they are compared.
-quantizing = pytest.mark.parametrize("engine", ["foreach", "cpu", "cuda"], indirect=True)
-#: Engines that round to bf16 as PyTorch does: Triton's interpreter drops the bits.
-rounding = pytest.mark.parametrize("engine", ["foreach", "cpu", *(["cuda"] if GPU else [])], indirect=True)
-=======
 @pytest.fixture(params=["foreach", "cpu", "cuda"])
 def engine(request):
     """Engines to compare with the loop."""
@@ -38,7 +27,6 @@ def engine(request):
 
 #: Engines that round to bf16 as PyTorch does: Triton's interpreter drops the bits.
 rounding = pytest.mark.parametrize("engine", ["foreach", "cpu", *(["cuda"] if engines.GPU else [])], indirect=True)
->>>>>>> core-tests
 
 
 def train(options, dtype=torch.float32, steps=6):
