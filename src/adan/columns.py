@@ -18,8 +18,8 @@ except ImportError:  # not part of PyTorch's interface
 #: The moments and the previous gradient, under their names in a state dict.
 STATES = ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad")
 
-#: The rest of a parameter's state: the count of its gradients, and what some options add.
-EXTRAS = ("step", "prev_scale", "exponents", "compensation")
+#: All that a parameter's state may hold: also the count of its gradients, and what some options add.
+NAMES = ("step", *STATES, "prev_scale", "exponents", "compensation")
 
 
 class Columns(NamedTuple):

@@ -136,8 +136,10 @@ def decode(codes: Tensor, exponents: Tensor, code: Code) -> Tensor:
 
 
 def _spread(scales: Tensor, x: Tensor) -> Tensor:
-    """The scale of its block for each element of a flat tensor."""
-    return scales.view(-1, 1).expand(-1, BLOCK).flatten()[: x.numel()]
+    """The scale of its block for each element of a flat tensor, by indices: inductor's code for views is wrong at the
+    end of a last block that is not full.
+    """
+    return scales[torch.arange(x.numel(), device=x.device) // BLOCK]
 
 
 def to_bf16(x: Tensor, random_bits: Tensor | None) -> Tensor:

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 
 from adan import lowbit, sharding, states
-from adan.columns import EXTRAS, STATES, Columns
+from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
-from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe
+from adan.options import OUTSIDE_GROUPS, check, check_group, describe
 from adan.plan import Plan, choose, describe_engines
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Options, Signals
@@ -117,22 +117,40 @@ class Adan(Optimizer):
         rounding_seed: int = 0,
         norm_group: torch.distributed.ProcessGroup | str | None = None,
     ) -> None:
-        if params is None or isinstance(params, (Tensor, torch.nn.Module)):
+        if not isinstance(params, Iterable) or isinstance(params, (Tensor, torch.nn.Module)):
             raise TypeError(
                 f"Adan: params must be an iterable such as model.parameters(), got a {type(params).__name__}"
             )
         params = list(params)  # type: ignore[assignment]
         if not params:
             raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
-        given = locals()
-        options = {name: given[name] for name in OPTIONS}
+        options = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "max_grad_norm": max_grad_norm,
+            "no_prox": no_prox,
+            "foreach": foreach,
+            "fused": fused,
+            "bias_correction": bias_correction,
+            "maximize": maximize,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "restart": restart,
+            "consume_grad": consume_grad,
+            "skip_nonfinite": skip_nonfinite,
+            "state_format": state_format,
+            "stochastic_rounding": stochastic_rounding,
+            "kahan_sum": kahan_sum,
+            "rounding_seed": rounding_seed,
+            "norm_group": norm_group,
+        }
         check(options, "Adan")
-        options["norm_group"] = sharding.group_name(norm_group)
-        self._whole = {name: options[name] for name, option in OPTIONS.items() if option.whole_step}
+        super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
         self._cycle = None if restart is None else Cycle(restart)
         self._started = False
         self._reset()
-        super().__init__(params, {name: value for name, value in options.items() if name not in OUTSIDE_GROUPS})
 
     def _reset(self) -> None:
         """Start without anything that can be worked out again."""
@@ -142,10 +160,10 @@ class Adan(Optimizer):
 
     @property
     def _norm_group(self) -> str | None:
-        return self._whole["norm_group"]  # type: ignore[no-any-return]
+        return self.defaults["norm_group"]  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in ("_whole", "_cycle", "_started")}}
+        return {**super().__getstate__(), "_cycle": self._cycle, "_started": self._started}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -160,8 +178,10 @@ class Adan(Optimizer):
             raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
         params = [params] if isinstance(params, Tensor) else list(params)
         group = {**self.defaults, **param_group, "params": params}
-        check_group(group, self._whole, where)
+        check_group(group, self.defaults, where)
         super().add_param_group(group)
+        for name in OUTSIDE_GROUPS:
+            self.param_groups[-1].pop(name, None)
 
     def __repr__(self) -> str:
         engines, forms = describe_engines(self.param_groups), states.describe_forms(self.param_groups)
@@ -176,18 +196,22 @@ class Adan(Optimizer):
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update every parameter that has a gradient; the others keep their state and their count."""
-        params = [p for group in self.param_groups for p in group["params"]]
-        dtensors = sharding.any_sharded(params)
-        sharded = dtensors or self._norm_group is not None
-        self._check_tracing(sharded)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and self._is_traceable():
             self._traced_step()
-            return loss
+        else:
+            self._eager_step()
+        return loss
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _eager_step(self) -> None:
+        params = [p for group in self.param_groups for p in group["params"]]
+        dtensors = sharding.any_sharded(params)
+        sharded = dtensors or self._norm_group is not None
+        self._check_capture()
         self._released.clear()
         first = self._is_state_initialization()
         all_grads = [p.grad for p in params]
@@ -205,11 +229,20 @@ class Adan(Optimizer):
             plan.update([Options.of(self.param_groups[i]) for i in plan.options], plan.group, grads, signals)
         if plan is not None:
             plan.consume_grads(grads)
-        return loss
+
+    def _is_traceable(self) -> bool:
+        """Whether `torch.compile` can trace a step; else it runs in Python, after a graph break.
+
+        A restart sets the counts of all parameters, a consumed gradient is a new buffer at every step, and a step that
+        is shared by several processes sends messages.
+        """
+        params = [p for group in self.param_groups for p in group["params"]]
+        sharded = self._norm_group is not None or sharding.any_sharded(params)
+        return self._cycle is None and not sharded and not any(group["consume_grad"] for group in self.param_groups)
 
     def _traced_step(self) -> None:
         """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
-        members, columns = self._collect(self.param_groups)
+        members, columns = self._collect()
         if members:
             plan = Plan(self.param_groups, members, columns.param, columns.grad, self.state, columns, [], tracing=True)
             options = [Options.of(self.param_groups[i]) for i in plan.options]
@@ -219,7 +252,7 @@ class Adan(Optimizer):
         return Signals(
             grad_scale=getattr(self, "grad_scale", None),
             skip=getattr(self, "found_inf", None),
-            check_finite=self._whole["skip_nonfinite"],
+            check_finite=self.defaults["skip_nonfinite"],
             forget=self._cycle is not None,
         )
 
@@ -269,17 +302,7 @@ class Adan(Optimizer):
             plan.consume_grads(grads)
             param.grad = None
 
-    def _check_tracing(self, sharded: bool) -> None:
-        """A step that is captured or compiled must not count on the host, nor take a new buffer each time."""
-        if torch.compiler.is_compiling():
-            # torch.compile answers these by running the step in Python.
-            if self._cycle is not None:
-                raise NotImplementedError("restart=... sets the counts of all parameters, which is not traced")
-            if any(group["consume_grad"] for group in self.param_groups):
-                raise NotImplementedError("consume_grad=True takes a new buffer at every step, which cannot be traced")
-            if sharded:
-                raise NotImplementedError("a step that is shared by several processes cannot be traced")
-            return
+    def _check_capture(self) -> None:
         capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         if capturing and not all(group["capturable"] for group in self.param_groups):
             raise RuntimeError(
@@ -299,7 +322,7 @@ class Adan(Optimizer):
 
         Told without looking at the states, so that all processes agree: one of them may never have any.
         """
-        if self._started or torch.compiler.is_compiling():
+        if self._started:
             return False
         self._started = True
         rates = [Options.of(group).lr for group in self.param_groups]
@@ -331,25 +354,28 @@ class Adan(Optimizer):
             if plan is not None or (group_index is None and len(self._plans) >= MOST_PLANS):
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
             self._check_dense()
-            groups = self.param_groups
-            if group_index is not None:
-                groups = [{**group, "params": params if i == group_index else []} for i, group in enumerate(groups)]
-            members, columns = self._collect(groups)
+            members, columns = self._collect(None if group_index is None else params[0])
             plan = Plan(self.param_groups, members, params, grads, self.state, columns, self._captured)
             if plan.is_reusable:
                 self._plans[key] = plan
         return plan, plan.own_grads(grads)
 
-    def _collect(self, groups: list[dict[str, Any]]) -> tuple[list[int], Columns]:
-        """All parameters that have a gradient, with their states; and the index of each one's group."""
+    def _collect(self, only: Tensor | None = None) -> tuple[list[int], Columns]:
+        """All parameters that have a gradient, or one, with their states; and the index of each one's group."""
         columns, members = Columns.empty(), []
-        for i, group in enumerate(groups):
+        for i, group in enumerate(self.param_groups):
             part = Columns.empty()
-            self._init_group(group, part.param, part.grad, *(getattr(part, name) for name in (*STATES, *EXTRAS)))
+            lists = (part.param, part.grad, *(getattr(part, name) for name in NAMES))
+            if only is None:
+                self._init_group(group, *lists)
+            elif any(p is only for p in group["params"]):
+                one = {**group, "params": [only]}
+                self._init_group(one, *lists)
+                group.update({name: value for name, value in one.items() if name != "params"})
             members += [i] * len(part.param)
-            columns.rng_offset.extend(self._rng_offsets(group, part.param))
-            for name in ("param", "grad", *STATES, *EXTRAS):
+            for name in ("param", "grad", *NAMES):
                 getattr(columns, name).extend(getattr(part, name))
+        columns.rng_offset.extend(self._rng_offsets(columns.param, members))
         return members, columns
 
     def _init_group(
@@ -372,18 +398,21 @@ class Adan(Optimizer):
             state = self.state[p]
             device = self._counter_device(group, p)
             if not state:
-                state.update(states.new_state(p, states.Form.of(group, p), device))
+                state.update(states.first_state(group, p, device))
             elif not torch.compiler.is_compiling():
                 states.fit(state, group, p, p.device if state["step"].device == p.device else device)
-            for name, column in zip((*STATES, *EXTRAS), columns, strict=True):
+            for name, column in zip(NAMES, columns, strict=True):
                 column.append(state.get(name))
 
-    def _rng_offsets(self, group: dict[str, Any], params: list[Tensor]) -> list[int]:
+    def _rng_offsets(self, params: list[Tensor], members: list[int]) -> list[int]:
         """Where the random bits of each parameter start: that depends on its position among all parameters."""
-        if group["state_format"] == "fp32" and not group["stochastic_rounding"]:
+        groups = self.param_groups
+        if not any(group["state_format"] != "fp32" or group["stochastic_rounding"] for group in groups):
             return [0] * len(params)
-        position = {p: i for i, p in enumerate(chain.from_iterable(g["params"] for g in self.param_groups))}
-        return [lowbit.rng_offset(group["rounding_seed"], position[p]) for p in params]
+        position = {p: i for i, p in enumerate(chain.from_iterable(group["params"] for group in groups))}
+        return [
+            lowbit.rng_offset(groups[i]["rounding_seed"], position[p]) for p, i in zip(params, members, strict=True)
+        ]
 
     def _counter_device(self, group: dict[str, Any], param: Tensor) -> torch.device | str:
         """Counts are beside the parameter where only the device knows them: captured, skipped or reset by a restart."""

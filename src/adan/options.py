@@ -97,7 +97,7 @@ class Option(NamedTuple):
 #: In the order of the constructor's arguments.
 OPTIONS = {
     "lr": Option(1e-3, _lr),
-    "betas": Option((0.98, 0.92, 0.99), _betas),  # of the plan's shape only whether b1 = b2: see `shaping`
+    "betas": Option((0.98, 0.92, 0.99), _betas),  # shape the plan where b1 = b2: see `shaping`
     "eps": Option(1e-8, _number),
     "weight_decay": Option(0.0, _number),
     "max_grad_norm": Option(0.0, _number),
@@ -126,8 +126,8 @@ _SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 
 def shaping(group: Mapping[str, Any]) -> tuple[Any, ...]:
     """The options of a group by which a plan is made."""
-    betas = group["betas"]
-    return (betas[0] == betas[1], *map(group.__getitem__, _SHAPING))
+    b1, b2, _ = group["betas"]
+    return (b2 if b1 == b2 else None, *map(group.__getitem__, _SHAPING))
 
 
 def check(options: Mapping[str, Any], where: str) -> None:
@@ -171,7 +171,7 @@ def check_group(group: dict[str, Any], defaults: Mapping[str, Any], where: str) 
             # ZeroRedundancyOptimizer puts every option into the groups as well, and the groups into its state dict.
             value = group.pop(name) if name in OUTSIDE_GROUPS else group[name]
             value = group_name(value) if name == "norm_group" else value
-            if value != defaults[name]:
+            if value != defaults[name] and value is not defaults[name]:
                 through = (
                     ", through ZeroRedundancyOptimizer as 'world' or as a group_name" if name == "norm_group" else ""
                 )

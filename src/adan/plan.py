@@ -18,7 +18,7 @@ from torch import Tensor, UntypedStorage
 from torch.nn.parameter import is_lazy
 
 from adan import lowbit, scalars, sharding
-from adan.columns import EXTRAS, STATES, Columns, is_laid_out_as, laid_out_as, same_layouts
+from adan.columns import NAMES, Columns, is_laid_out_as, laid_out_as, same_layouts
 from adan.engines import Engine, Memo
 from adan.engines.cpu import Cpu
 from adan.engines.cuda import Cuda
@@ -26,7 +26,7 @@ from adan.engines.foreach import Foreach
 from adan.engines.loop import Loop
 from adan.grad_norm import measure
 from adan.options import shaping
-from adan.scalars import Options, Signals
+from adan.scalars import Options, Signals, is_plain
 
 LOOP, FOREACH = Loop(), Foreach()
 
@@ -70,11 +70,6 @@ def fused_engine(param: Tensor) -> tuple[Engine | None, str]:
                 return engine, ""
             reasons.append(reason)
     return None, reasons[0] if reasons else "there are fused engines for CUDA and for the CPU"
-
-
-def is_plain(param: Tensor) -> bool:
-    """Whether a tensor is its own memory: that of a DTensor or a FakeTensor is elsewhere, or nowhere."""
-    return type(param).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
 def describe_engines(groups: Iterable[Mapping[str, Any]]) -> str:
@@ -153,7 +148,7 @@ class Plan:
         consumed = set(self.consumed)
         by_names: dict[tuple[str, ...], list[dict[str, Tensor]]] = {}
         for i, entry in enumerate(self.entries):
-            names = (name for name in (*STATES, *EXTRAS) if name in entry)
+            names = (name for name in NAMES if name in entry)
             by_names.setdefault(tuple(x for x in names if not (x == "prev_grad" and i in consumed)), []).append(entry)
         self.state_readers = [(itemgetter(*names), entries) for names, entries in by_names.items()]
         self.addresses = self._addresses()
@@ -308,7 +303,7 @@ class Plan:
 
 
 #: The columns that hold tensors of a state or a parameter.
-_TENSORS = ("param", *STATES, *EXTRAS)
+_TENSORS = ("param", *NAMES)
 
 
 def _select_static(columns: Columns, rows: list[int]) -> Columns:

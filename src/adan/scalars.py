@@ -56,7 +56,7 @@ def _read(lr: Number) -> Number:
     """A number where the host can read it for free."""
     if isinstance(lr, Tensor):
         lr = lr.reshape(())
-        if lr.device.type == "cpu" and not lr.requires_grad and not torch.compiler.is_compiling():
+        if not lr.requires_grad and host_readable(lr):
             return lr.item()
     return lr
 
@@ -205,9 +205,14 @@ def displacement_scalars(options: Options, t: Number) -> Displacement:
     )
 
 
-def host_readable(counter: Tensor) -> bool:
-    """Whether the host may read a counter: it is in host memory, and the step is being run, not traced."""
-    return counter.device.type == "cpu" and not torch.compiler.is_compiling()
+def is_plain(x: Tensor) -> bool:
+    """Whether a tensor is its own memory: that of a DTensor or a FakeTensor is elsewhere, or nowhere."""
+    return type(x).__torch_dispatch__ is Tensor.__torch_dispatch__
+
+
+def host_readable(number: Tensor) -> bool:
+    """Whether the host may read a number: it is in host memory, and the step is being run, not traced."""
+    return number.device.type == "cpu" and not torch.compiler.is_compiling() and is_plain(number)
 
 
 def next_count(step: Tensor, dtype: torch.dtype) -> Number:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from adan import lowbit, sharding
-from adan.columns import EXTRAS, STATES, compute_dtype
+from adan.columns import NAMES, STATES, compute_dtype
 from adan.lowbit import BLOCK, CODES, FORMATS, SMALLEST
 from adan.options import OPTIONS, check, describe
 
@@ -50,8 +50,11 @@ class Form(NamedTuple):
 
 
 def _is_coupled(group: Mapping[str, Any]) -> bool:
-    """Whether two averages may be one. Not where OneCycleLR or CyclicLR, which leave this key, will change betas[0]."""
-    return group["betas"][0] == group["betas"][1] and "max_momentum" not in group
+    """Whether two averages may be one: of equal betas that do not change. OneCycleLR and CyclicLR, which change them,
+    leave "max_momentum" in a group; a group with coupled states has their beta as "coupled_beta".
+    """
+    b1, b2, _ = group["betas"]
+    return b1 == b2 == group.get("coupled_beta", b2) and "max_momentum" not in group
 
 
 def describe_forms(groups: Iterable[Mapping[str, Any]]) -> str:
@@ -72,7 +75,15 @@ def _counter_dtype(device: torch.device | str) -> torch.dtype:
     return torch.float32 if torch.device(device).type == "mps" else torch.float64
 
 
-def new_state(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
+def first_state(group: dict[str, Any], param: Tensor, counter_device: torch.device | str) -> dict[str, Tensor]:
+    """The state of a parameter before its first gradient."""
+    form = Form.of(group, param)
+    if form.coupled:
+        group["coupled_beta"] = group["betas"][1]
+    return _zeros(param, form, counter_device)
+
+
+def _zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
     state = {"step": torch.zeros((), dtype=_counter_dtype(counter_device), device=counter_device)}
     for name in form.names:
         state[name] = torch.zeros_like(param, dtype=form.dtype, memory_format=torch.preserve_format)
@@ -109,11 +120,12 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
                 "a parameter that changes its shape needs a new state, so delete optimizer.state[parameter]"
             )
     form = Form.of(group, param, state)
-    if form.coupled and group["betas"][0] != group["betas"][1]:
+    b1, b2, _ = group["betas"]
+    if form.coupled and not b1 == b2 == group["coupled_beta"]:
         raise RuntimeError(
-            f"the state of a parameter of shape {tuple(param.shape)} is stored in the coupled form, because betas[0] "
-            f"was betas[1], and one average cannot serve betas={group['betas']}: set equal betas again, construct Adan "
-            "with unequal ones from the start, or start anew by optimizer.state.clear()"
+            f"the state of a parameter of shape {tuple(param.shape)} is stored in the coupled form for "
+            f"betas[0] = betas[1] = {group['coupled_beta']}, and one average cannot serve betas={group['betas']}: set "
+            "those again, construct Adan with unequal ones from the start, or start anew by optimizer.state.clear()"
         )
     if not _fits(state, param, form):
         fitted = convert(state, param, form, group)
@@ -143,7 +155,7 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mappi
     values = plain(state)
     if form.coupled and "exp_avg_diff" in values:
         values["exp_avg"] = values["exp_avg"] + group["betas"][1] * values.pop("exp_avg_diff")
-    new = new_state(param, form, "cpu")
+    new = _zeros(param, form, "cpu")
     new["step"] = state["step"]
     for name in form.names:
         if name != "prev_grad" or not form.consume:
@@ -204,6 +216,8 @@ def load(
     if "param_groups" not in state_dict or "state" not in state_dict:
         raise ValueError(f"this is no optimizer's state dict: it has the keys {list(state_dict)}")
     saved_groups = state_dict["param_groups"]
+    if not isinstance(saved_groups, list) or not all(isinstance(g, dict) and "params" in g for g in saved_groups):
+        raise ValueError("param_groups of this state dict must be a list of groups, each a dict with the key 'params'")
     saved_sizes = [len(group["params"]) for group in saved_groups]
     sizes = [len(group["params"]) for group in groups]
     if saved_sizes != sizes:
@@ -225,10 +239,13 @@ def load(
         except TypeError as error:
             raise ValueError(str(error)) from None
         new_groups.append(merged)
+        merged.pop("coupled_beta", None)
         for i, (key, param) in enumerate(zip(saved["params"], group["params"], strict=True)):
             state = foreign.pop(key, None)
             if state:
                 values = _checked(state, saved, merged, param, f"parameter {describe(group, i, g)}")
+                if "exp_avg_diff" not in values or _is_coupled(merged):
+                    merged["coupled_beta"] = merged["betas"][1]
                 new_states[param] = _placed(values, merged, param, counter_device(merged, param))
     return {**state_dict, "state": foreign, "param_groups": new_groups}, new_states
 
@@ -251,11 +268,10 @@ def _checked(
             "this is no checkpoint of Adan"
         )
     for key in ("step", "prev_scale"):
-        if key in values:
-            values[key] = torch.as_tensor(values[key], device=None if isinstance(values[key], Tensor) else "cpu")
-            _check_number(values[key], f"{key} of {name}", lowest=0 if key == "step" else -math.inf)
+        if values.get(key) is not None:
+            values[key] = _checked_number(values[key], f"{key} of {name}", is_count=key == "step")
     if "strides" in values:
-        strides = torch.as_tensor(values.pop("strides")).tolist()
+        strides = values.pop("strides").tolist()
         for key in STATES:
             if key in values and values[key].numel() == param.numel() and len(strides) == param.dim():
                 values[key] = values[key].reshape(-1).as_strided(param.shape, strides)
@@ -268,21 +284,29 @@ def _checked(
             raise ValueError(f"{key} of {name} is {getattr(value, 'layout', value)!r} in this state dict, not dense")
         if value.shape != shape:
             raise ValueError(f"{key} of {name} has shape {tuple(value.shape)} in this state dict")
+        is_fit = value.is_floating_point() or value.dtype == torch.uint8 or (value.is_complex() and param.is_complex())
+        if not is_fit or (value.device.type == "meta" and param.device.type != "meta"):
+            raise ValueError(f"{key} of {name} is {value.dtype} on {value.device} in this state dict")
         if key in STATES and sharding.is_sharded(param) and not sharding.is_sharded(value):
             raise ValueError(
                 f"{key} of {name} is a whole tensor in this state dict, and the parameter is a DTensor: load with "
                 "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
             )
-    return {key: values[key] for key in (*STATES, *EXTRAS) if values.get(key) is not None}
+    return {key: values[key] for key in NAMES if values.get(key) is not None}
 
 
-def _check_number(value: Tensor, name: str, lowest: float) -> None:
-    if value.numel() != 1 or value.is_complex():
-        raise ValueError(f"{name} must be one number, and has shape {tuple(value.shape)} in this state dict")
-    if value.device.type != "meta" and not (math.isfinite(value.item()) and value.item() >= lowest):
-        raise ValueError(
-            f"{name} must be a finite number of at least {lowest:g}, got {value.item()} in this state dict"
-        )
+def _checked_number(value: Any, name: str, is_count: bool) -> Tensor:
+    if not isinstance(value, (Tensor, int, float)):
+        raise ValueError(f"{name} must be a number, got {value!r} in this state dict")
+    number = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
+    if number.numel() != 1 or number.is_complex():
+        raise ValueError(f"{name} must be one number, and has shape {tuple(number.shape)} in this state dict")
+    if number.device.type != "meta":
+        x = float(number)
+        if not math.isfinite(x) or (is_count and (x < 0 or x != int(x))):
+            wanted = "a whole number of at least 0" if is_count else "a finite number"
+            raise ValueError(f"{name} must be {wanted}, got {x} in this state dict")
+    return number
 
 
 def _placed(

@@ -7,7 +7,7 @@ from parity import ROWS, gradients
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from adan import Adan, Restart, sharding
+from adan import Adan, Restart, scalars, sharding
 
 ROW = {row.name: row for row in ROWS}
 SHAPES = [(5, 7), (3,), ()]
@@ -98,6 +98,7 @@ def test_a_norm_over_processes_never_synchronises(skip_nonfinite, monkeypatch):
     run_on_a_pretended_gpu(capturable=True, max_grad_norm=1.0, skip_nonfinite=skip_nonfinite, norm_group="world")
 
 
-def test_the_pretended_gpu_notices_a_synchronisation():
+def test_the_pretended_gpu_notices_a_synchronization(monkeypatch):
+    monkeypatch.setattr(scalars.host_readable, "__code__", (lambda number: True).__code__)
     with pytest.raises(DataDependentOutputException):
-        run_on_a_pretended_gpu(capturable=False)
+        run_on_a_pretended_gpu(capturable=True)

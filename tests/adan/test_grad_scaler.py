@@ -20,7 +20,9 @@ def test_released_gradients_that_are_scaled_are_refused_before_anything_changes(
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
 
     def step():
-        scaler.scale(model(torch.ones(1, 3)).sum()).backward()
+        with torch.autocast("cpu", torch.float16):
+            loss = model(torch.ones(1, 3)).sum()
+        scaler.scale(loss).backward()
         scaler.step(opt)
 
     with pytest.raises(RuntimeError, match=r"GradScaler.*(bfloat16|remove\(\))"):
@@ -36,7 +38,9 @@ def test_a_disabled_scaler_is_no_scaler():
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     with release_gradients(model, opt):
         before = model.weight.detach().clone()
-        scaler.scale(model(torch.ones(1, 3)).sum()).backward()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(torch.ones(1, 3)).sum()
+        scaler.scale(loss).backward()
         scaler.step(opt)
         scaler.update()
     assert not torch.equal(model.weight, before)

@@ -40,7 +40,6 @@ def train(options, dtype=torch.float32, steps=6):
     return opt, params
 
 
-@quantizing
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_engines_store_the_same_codes(engine, form, dtype):
@@ -239,7 +238,6 @@ def test_replicas_stay_equal_and_seeds_differ():
     assert not torch.equal(first, other)
 
 
-@quantizing
 @pytest.mark.parametrize("options", [{"state_format": "8bit"}, {"state_format": "bf16"}, {"kahan_sum": True}], ids=str)
 def test_a_skipped_step_changes_nothing(engine, options):
     dtype = torch.bfloat16 if "kahan_sum" in options else torch.float32
