@@ -210,16 +210,16 @@ def goes_through_zero_checkpoints():
     assert all(map(torch.equal, sharded.params(), other.params()))
 
 
-def keeps_its_batch():
-    """From the second step on nothing is looked up anew, and other memory under a parameter is noticed."""
+def keeps_its_plan():
+    """From the second step on nothing is planned anew, and other memory under a parameter is noticed."""
     sharded, single = Sharded("fsdp"), Single()
     for run in (sharded, single):
         run.step(0)
         run.step(1)
-    kept = sharded.adan._kept[0]
+    (plan,) = sharded.adan._plans.values()
     sharded.step(2)
     single.step(2)
-    assert sharded.adan._kept[0] is kept
+    assert [*sharded.adan._plans.values()] == [plan]
     for run in (sharded, single):
         p = run.adan.param_groups[0]["params"][2]
         if run is sharded:
@@ -227,7 +227,7 @@ def keeps_its_batch():
         else:
             p.data = p.data * 2
         run.adan.step()
-    assert sharded.adan._kept[0] is not kept
+    assert [*sharded.adan._plans.values()] != [plan]
     assert_same(sharded.params(), single.params())
 
 
@@ -300,7 +300,7 @@ CASES = {
     "named groups": sums_over_a_named_group,
     "GradScaler": reads_gradients_that_a_scaler_scaled,
     "ZeRO checkpoints": goes_through_zero_checkpoints,
-    "kept batches": keeps_its_batch,
+    "kept plans": keeps_its_plan,
     "restart": starts_anew_after_restart,
     "errors": refuses_what_cannot_work,
 }

@@ -54,7 +54,9 @@ class Code(NamedTuple):
 
     @property
     def delta(self) -> float:
-        return torch.tensor(self.base << self.shift, dtype=torch.int32, device="cpu").view(torch.float32).item()
+        """The float with the bits `base << shift`: the exponent, then `bits` of mantissa."""
+        exponent, mantissa = divmod(self.base, 2**self.bits)
+        return 2.0 ** (exponent - 127) * (1 + mantissa / 2**self.bits)
 
 
 SIGNED = Code(bits=5, one=124)  #: of m, v and the previous gradient; bit 7 is the sign
@@ -113,11 +115,14 @@ def _float(bits: Tensor) -> Tensor:
 
 def encode(x: Tensor, code: Code, random_bits: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """A flat fp32 tensor as uint8 codes and the uint8 exponents of its blocks; to nearest without random bits."""
-    blocks = torch.nn.functional.pad(x, (0, -x.numel() % BLOCK)).view(-1, BLOCK)
-    exponent = (blocks.abs().amax(1).view(torch.int32) >> 23) + 1
+    whole = x.numel() // BLOCK * BLOCK
+    largest = x[:whole].view(-1, BLOCK).abs().amax(1)
+    if whole < x.numel():
+        largest = torch.cat([largest, x[whole:].abs().amax(0, keepdim=True)])
+    exponent = (largest.view(torch.int32) >> 23) + 1
     exponent = torch.where(exponent >= 254, 255, exponent)  # what is not finite stays so
     inverse = _float((254 - exponent).clamp(min=0) << 23)
-    bits = (x.abs() * _spread(inverse, x) + code.delta).view(torch.int32)
+    bits = (_scaled(x.abs(), inverse) + code.delta).view(torch.int32)
     offset = 1 << (code.shift - 1) if random_bits is None else random_bits & (1 << code.shift) - 1
     codes = (bits + offset >> code.shift) - code.base
     if code is ROOT:
@@ -131,15 +136,17 @@ def decode(codes: Tensor, exponents: Tensor, code: Code) -> Tensor:
     """The flat fp32 values of flat codes, exactly."""
     magnitudes = codes.to(torch.int32) if code is ROOT else codes.to(torch.int32) & 0x7F
     values = _float(magnitudes + code.base << code.shift) - code.delta
-    values = values * _spread(_float(exponents.to(torch.int32) << 23), codes)
+    values = _scaled(values, _float(exponents.to(torch.int32) << 23))
     return values if code is ROOT else torch.where(codes >= 0x80, -values, values)
 
 
-def _spread(scales: Tensor, x: Tensor) -> Tensor:
-    """The scale of its block for each element of a flat tensor, by indices: inductor's code for views is wrong at the
-    end of a last block that is not full.
+def _scaled(x: Tensor, scales: Tensor) -> Tensor:
+    """A flat tensor, each block times its scale. A last block that is not full is multiplied apart: inductor's vector
+    code (torch 2.13, CPU) takes a wrong scale for its elements.
     """
-    return scales[torch.arange(x.numel(), device=x.device) // BLOCK]
+    whole = x.numel() // BLOCK * BLOCK
+    blocks = (x[:whole].view(-1, BLOCK) * scales[: whole // BLOCK, None]).flatten()
+    return blocks if whole == x.numel() else torch.cat([blocks, x[whole:] * scales[-1]])
 
 
 def to_bf16(x: Tensor, random_bits: Tensor | None) -> Tensor:

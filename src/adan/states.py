@@ -192,9 +192,9 @@ def _exponents(state: Mapping[str, Tensor], name: str) -> Tensor | None:
 def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     """A state as a checkpoint holds it. 8-bit codes have names of their own, so that nothing reads them as numbers.
 
-    Blocks of codes run along the memory of a parameter, so they are saved in that order, with the strides that say
-    what it is: `torch.distributed.checkpoint` loads into tensors of any layout. The blocks of a shard end where it
-    does, so a DTensor's states are saved as numbers.
+    Blocks of codes run along the memory of a parameter, so they are saved flat in that order, with the sizes and
+    strides that say what it is: `torch.distributed.checkpoint` loads into tensors of any layout. The blocks of a shard
+    end where it does, so a DTensor's states are saved as numbers.
     """
     if "exponents" not in state:
         return state
@@ -202,8 +202,26 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     if sharding.is_sharded(param):
         return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
     codes = {f"{name}{QUANTIZED}": lowbit.flat(state[name]) for name in STATES if name in state}
-    strides = torch.tensor(state["exp_avg"].stride(), dtype=torch.int64, device="cpu")
-    return {**others, **codes, "exponents": state["exponents"], "strides": strides}
+    layout = torch.tensor([state["exp_avg"].shape, state["exp_avg"].stride()], dtype=torch.int64, device="cpu")
+    return {**others, **codes, "exponents": state["exponents"], "layout": layout}
+
+
+def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of a checkpoint under the names, and in the shapes, that states have in the optimizer."""
+    values = {str(key).removesuffix(QUANTIZED): value for key, value in entry.items()}
+    layout = values.pop("layout", None)  # absent in older checkpoints, whose codes have the parameter's shape
+    if layout is not None:
+        sizes, strides = layout.tolist()
+        for name in STATES:
+            if name in values and values[name].numel() == math.prod(sizes):
+                values[name] = values[name].reshape(-1).as_strided(sizes, strides)
+    return values
+
+
+def dequantized(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of a checkpoint with its states as plain numbers."""
+    values = _unpacked(entry)
+    return {**{name: value for name, value in values.items() if name != "exponents"}, **plain(values)}
 
 
 def load(
@@ -254,7 +272,7 @@ def _checked(
     state: Mapping[str, Any], saved: Mapping[str, Any], group: Mapping[str, Any], param: Tensor, name: str
 ) -> dict[str, Tensor]:
     """The state of one parameter under our names, all of which fit the parameter."""
-    values = {str(key).removesuffix(QUANTIZED): value for key, value in state.items()}
+    values = _unpacked(state)
     if "neg_pre_grad" in values:  # the authors' release: the negated gradient, and one count for the whole group
         values["prev_grad"] = -values.pop("neg_pre_grad")
         values.setdefault("step", saved.get("step"))
@@ -270,11 +288,6 @@ def _checked(
     for key in ("step", "prev_scale"):
         if values.get(key) is not None:
             values[key] = _checked_number(values[key], f"{key} of {name}", is_count=key == "step")
-    if "strides" in values:
-        strides = values.pop("strides").tolist()
-        for key in STATES:
-            if key in values and values[key].numel() == param.numel() and len(strides) == param.dim():
-                values[key] = values[key].reshape(-1).as_strided(param.shape, strides)
     shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": _blocks(param)}
     for key, shape in shapes.items():
         value = values.get(key)

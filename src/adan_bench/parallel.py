@@ -155,11 +155,7 @@ def _cut(value: Any, like: Any) -> Any:
 
 def _decoded(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Adan's 8-bit codes as numbers: their blocks run through the whole tensor, a part has its own."""
-    if "exponents" not in entry:
-        return entry
-    state = states.uncoded_names(entry)
-    plain = states.plain(state)
-    return {**{name: value for name, value in state.items() if name != "exponents"}, **plain}
+    return states.dequantized(entry) if "exponents" in entry else entry
 
 
 @contextmanager

@@ -1,0 +1,141 @@
+"""What `docs/architecture.md` promises: one table of options, engines behind a protocol, slots that mean the same."""
+
+import gc
+import inspect
+import math
+import weakref
+
+import engines
+import pytest
+import torch
+from parity import ROWS, assert_parity
+
+from adan import Adan, plan, scalars
+from adan.engines import cuda, loop, slots
+from adan.options import OPTIONS, OUTSIDE_GROUPS
+
+ROW = {row.name: row for row in ROWS}
+
+
+def test_the_constructor_is_the_table_of_options():
+    _, *parameters = list(inspect.signature(Adan).parameters.values())
+    assert {p.name: p.default for p in parameters} == {name: option.default for name, option in OPTIONS.items()}
+    opt = Adan([torch.ones(2, requires_grad=True)])
+    assert set(opt.param_groups[0]) - {"params"} == set(OPTIONS) - set(OUTSIDE_GROUPS)
+
+
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.default in (True, False)])
+def test_an_option_is_taken_from_a_checkpoint_if_the_table_says_so(name):
+    p = torch.ones(2, requires_grad=True)
+    saved = Adan([p], **{name: not OPTIONS[name].default}).state_dict()
+    opt = Adan([p])
+    opt.load_state_dict(saved)
+    assert (opt.param_groups[0][name] != OPTIONS[name].default) == OPTIONS[name].saved
+
+
+class Toy:
+    """An engine in a dozen lines: the loop, for parameters of up to 40 elements."""
+
+    name = "toy"
+    device_type = "cpu"
+    measures_norm = reads_quantized = forgets = counts_on_device = False
+
+    def unsupported_reason(self, param):
+        return None if param.numel() <= 40 else "it is for small tensors"
+
+    def update(self, columns, memo, signals):
+        memo.tables = (memo.tables or 0) + 1  # steps with this plan
+        return loop.update(columns, signals)
+
+
+@pytest.mark.parametrize("row", ["everything", "skipping", "coupled"])
+def test_a_new_engine_is_a_class_and_an_entry(row, monkeypatch):
+    monkeypatch.setattr(plan, "ENGINES", [Toy(), *plan.ENGINES])
+    opt = assert_parity(ROW[row])
+    assert "toy for 4 parameters" in repr(opt)
+    parts = {part.engine.name: part for part in next(iter(opt._plans.values())).parts}
+    assert parts["toy"].memo.tables > 100
+    with pytest.raises(RuntimeError, match="small tensors"):
+        monkeypatch.setattr(plan, "ENGINES", [Toy()])
+        Adan([torch.ones(50)], fused=True)._init_group({**opt.param_groups[0], "fused": True}, [], [], *[[]] * 8)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_kernel_s_coefficients_are_those_of_scalars(seed):
+    """`kernels.step_scalars` repeats `scalars.step_scalars` and `displacement_scalars`: the same numbers, to rounding."""
+    pytest.importorskip("triton")
+    k, device = cuda._kernels(), engines.device_of("cuda")
+    torch.manual_seed(seed)
+    rows = 7
+    steps = [torch.tensor(float(t), dtype=torch.float64, device=device) for t in (0, 1, 2, 3, 50, 10_000, 2**25)]
+    options = scalars.Options(
+        lr=float(torch.rand(())) / 10,
+        betas=tuple(torch.rand(3, dtype=torch.float64).mul(0.5).add(0.499).tolist()) if seed else (0.9, 0.0, 0.99),
+        eps=[1e-8, 0.1][seed % 2],
+        weight_decay=[0.0, 0.7][seed % 2],
+        max_grad_norm=[0.0, 2.0][seed // 2 % 2],
+        no_prox=seed % 3 == 0,
+        bias_correction=seed % 4 != 1,
+        maximize=seed % 2 == 0,
+        stochastic_rounding=False,
+        last_lr=0.03,
+        share=0.5,
+    )
+    norm, scale = torch.tensor(5.0, device=device), torch.tensor(8.0, device=device)
+    static = torch.zeros(len(slots.STATIC), rows, dtype=torch.int64)
+    static[slots.STATIC.index("step")] = torch.tensor([x.data_ptr() for x in steps])
+    per_step = torch.cat([
+        torch.zeros(len(slots.PER_STEP) * rows, dtype=torch.int64),
+        torch.tensor(cuda._options_row(options), dtype=torch.float64).view(torch.int64),
+    ])  # fmt: skip
+    coefs = torch.zeros(rows * len(slots.COEFS) * 3 // 2, dtype=torch.float64, device=device)
+    counts = [x.item() + 1 for x in steps]
+    clips = options.max_grad_norm > 0
+    pointers = (static.to(device), per_step.to(device), coefs, coefs, norm, scale, coefs)
+    k.step_scalars[(1,)](*pointers, rows, 0, int(clips), True, False, False, k.MEASURE.value, cuda.LANES)
+
+    signals = scalars.Signals(norm=norm.double().cpu(), grad_scale=scale.double().cpu())
+    for row, t in enumerate(counts):
+        s, y = scalars.step_scalars(options, signals, t), scalars.displacement_scalars(options, t)
+        # What the kernel folds in: a difference without a previous gradient has no effect.
+        s = s._replace(lookahead=s.lookahead * s.has_prev, w_v=s.w_v * s.has_prev)
+        expected = {**s._asdict(), **{f"y_{name}": x for name, x in y._asdict().items()}, "run": 1.0, "prev_scale": 1.0}
+        wide = coefs[: rows * len(slots.COEFS)].view(rows, -1)[row].tolist()
+        short = coefs[rows * len(slots.COEFS) :].view(torch.float32).view(rows, -1)[row].tolist()
+        for name, value in expected.items():
+            at = slots.COEFS.index(name)
+            assert math.isclose(wide[at], value, rel_tol=1e-12, abs_tol=1e-300), (t, name)
+            assert math.isclose(short[at], value, rel_tol=1e-6, abs_tol=1e-37), (t, name)
+    assert [x.item() for x in steps] == counts
+
+
+def test_what_an_optimizer_remembers_goes_with_it():
+    """No module holds on to tensors of an optimizer that is gone."""
+    p = torch.ones(70, requires_grad=True)
+    p.grad = torch.ones(70)
+    opt = Adan([p], max_grad_norm=1.0)
+    opt.step()
+    refs = [weakref.ref(opt), *(weakref.ref(x) for x in opt.state[p].values())]
+    del opt
+    gc.collect()
+    assert not any(ref() for ref in refs)
+
+
+def test_a_few_plans_serve_a_model_with_conditional_parts():
+    params = [torch.ones(3, requires_grad=True) for _ in range(4)]
+    opt = Adan(params)
+    for k in range(8):
+        for i, p in enumerate(params):
+            p.grad = torch.ones(3) if (i + k) % 2 else None
+        opt.step()
+        if k == 1:
+            kept = list(opt._plans.values())
+    assert len(kept) == 2
+    assert list(opt._plans.values()) != []
+    for k in range(40):
+        for i, p in enumerate(params):
+            p.grad = torch.ones(3) if k >> i & 1 or i == 0 else None
+        opt.step()
+    from adan.optimizer import MOST_PLANS
+
+    assert len(opt._plans) <= MOST_PLANS
