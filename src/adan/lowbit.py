@@ -56,7 +56,7 @@ class Code(NamedTuple):
     def delta(self) -> float:
         """The float with the bits `base << shift`: the exponent, then `bits` of mantissa."""
         exponent, mantissa = divmod(self.base, 2**self.bits)
-        return 2.0 ** (exponent - 127) * (1 + mantissa / 2**self.bits)
+        return float(2.0 ** (exponent - 127) * (1 + mantissa / 2**self.bits))
 
 
 SIGNED = Code(bits=5, one=124)  #: of m, v and the previous gradient; bit 7 is the sign

@@ -158,10 +158,6 @@ class Adan(Optimizer):
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
         self._released: set[Tensor] = set()
 
-    @property
-    def _norm_group(self) -> str | None:
-        return self.defaults["norm_group"]  # type: ignore[no-any-return]
-
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_cycle": self._cycle, "_started": self._started}
 
@@ -208,26 +204,27 @@ class Adan(Optimizer):
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _eager_step(self) -> None:
-        params = [p for group in self.param_groups for p in group["params"]]
-        dtensors = sharding.any_sharded(params)
-        sharded = dtensors or self._norm_group is not None
-        self._check_capture()
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            self._check_capturable()
         self._released.clear()
-        first = self._is_state_initialization()
+        params = [p for group in self.param_groups for p in group["params"]]
         all_grads = [p.grad for p in params]
-        plan, grads = self._plan(tuple([grad is not None for grad in all_grads]), params, all_grads, dtensors)
+        plan, grads = self._plan(tuple([grad is not None for grad in all_grads]), params, all_grads)
         signals = self._signals()
+        norm_group = self.defaults["norm_group"]
+        sharded = norm_group is not None or (sharding.any_sharded(params) if plan is None else plan.all_sharded)
+        first = not self._started and self._is_state_initialization()
         if plan is not None and plan.fsdp1 and not sharded:
             self._check_fsdp1()
         if sharded or first:  # also without gradients: the other processes wait for this one
             clips = any(group["max_grad_norm"] > 0 for group in self.param_groups)
             by_param = {} if plan is None else dict(zip(plan.params, plan.as_real(grads), strict=True))
-            signals = measure_together(params, by_param, clips, signals, self._norm_group, first)
+            signals = measure_together(params, by_param, clips, signals, norm_group, first)
         if self._cycle is not None:
             self._update_and_restart(self._cycle, plan, params, grads, signals, sharded)
         elif plan is not None:
             plan.update([Options.of(self.param_groups[i]) for i in plan.options], plan.group, grads, signals)
-        if plan is not None:
+        if plan is not None and plan.clears:
             plan.consume_grads(grads)
 
     def _is_traceable(self) -> bool:
@@ -237,7 +234,7 @@ class Adan(Optimizer):
         is shared by several processes sends messages.
         """
         params = [p for group in self.param_groups for p in group["params"]]
-        sharded = self._norm_group is not None or sharding.any_sharded(params)
+        sharded = self.defaults["norm_group"] is not None or sharding.any_sharded(params)
         return self._cycle is None and not sharded and not any(group["consume_grad"] for group in self.param_groups)
 
     def _traced_step(self) -> None:
@@ -284,7 +281,7 @@ class Adan(Optimizer):
                 rates.append((number, options[-1].lr))
             square, skip = plan.update(options, [index[row] for row in rows], grads, signals)
         if sharded:
-            square, skip = cycle.all_reduce(square, skip, plan is not None, mesh, self._norm_group)
+            square, skip = cycle.all_reduce(square, skip, plan is not None, mesh, self.defaults["norm_group"])
         cycle.advance(square, skip, rates, [state["step"] for state in self.state.values() if state])
 
     def step_parameter(self, group_index: int, param: Tensor) -> None:
@@ -296,15 +293,14 @@ class Adan(Optimizer):
                 "each, or remove() the release"
             )
         self._released.add(param)
-        plan, grads = self._plan(param, [param], [param.grad], sharding.is_sharded(param), group_index)
+        plan, grads = self._plan(param, [param], [param.grad], group_index)
         if plan is not None:
             plan.update([Options.of(self.param_groups[group_index])], plan.group, grads, Signals())
             plan.consume_grads(grads)
             param.grad = None
 
-    def _check_capture(self) -> None:
-        capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-        if capturing and not all(group["capturable"] for group in self.param_groups):
+    def _check_capturable(self) -> None:
+        if not all(group["capturable"] for group in self.param_groups):
             raise RuntimeError(
                 "this step() is being captured in a CUDA graph: construct Adan with capturable=True for that"
             )
@@ -322,8 +318,6 @@ class Adan(Optimizer):
 
         Told without looking at the states, so that all processes agree: one of them may never have any.
         """
-        if self._started:
-            return False
         self._started = True
         rates = [Options.of(group).lr for group in self.param_groups]
         return not any(isinstance(lr, Tensor) or lr for lr in rates)
@@ -331,34 +325,30 @@ class Adan(Optimizer):
     # ---- plans and states
 
     def _plan(
-        self,
-        key: Any,
-        params: list[Tensor],
-        all_grads: list[Tensor | None],
-        dtensors: bool,
-        group_index: int | None = None,
+        self, key: Any, all_params: list[Tensor], all_grads: list[Tensor | None], group_index: int | None = None
     ) -> tuple[Plan | None, list[Tensor]]:
-        """The plan for the parameters that have gradients, one that still holds or a new one; and those gradients.
+        """The plan for the parameters that have gradients, one that still holds or a new one, and their local gradients.
 
-        `params` are those of all groups, or one of the group with an index. `dtensors`: whether there may be any.
+        `all_params` are those of all groups, or one of the group with an index.
         """
-        grads = [grad for grad in all_grads if grad is not None]
-        if not grads:
-            return None, []
+        params, grads = all_params, [grad for grad in all_grads if grad is not None]
         if len(grads) < len(params):
             params = [p for p, grad in zip(params, all_grads, strict=True) if grad is not None]
-        if dtensors:
-            grads = sharding.local_grads(params, grads)
+        if not grads:
+            return None, []
         plan = self._plans.get(key)
+        if plan.sharded if plan is not None else sharding.any_sharded(params):
+            grads = sharding.local_grads(params, grads)
         if plan is None or not plan.holds(self.param_groups, params, grads, self.state):
             if plan is not None or (group_index is None and len(self._plans) >= MOST_PLANS):
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
             self._check_dense()
             members, columns = self._collect(None if group_index is None else params[0])
             plan = Plan(self.param_groups, members, params, grads, self.state, columns, self._captured)
+            plan.all_sharded = sharding.any_sharded(all_params)
             if plan.is_reusable:
                 self._plans[key] = plan
-        return plan, plan.own_grads(grads)
+        return plan, plan.own_grads(grads) if plan.consumed else grads
 
     def _collect(self, only: Tensor | None = None) -> tuple[list[int], Columns]:
         """All parameters that have a gradient, or one, with their states; and the index of each one's group."""

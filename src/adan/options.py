@@ -97,7 +97,7 @@ class Option(NamedTuple):
 #: In the order of the constructor's arguments.
 OPTIONS = {
     "lr": Option(1e-3, _lr),
-    "betas": Option((0.98, 0.92, 0.99), _betas),  # shape the plan where b1 = b2: see `shaping`
+    "betas": Option((0.98, 0.92, 0.99), _betas),  # shape the plan where b1 = b2: see `adan.plan`
     "eps": Option(1e-8, _number),
     "weight_decay": Option(0.0, _number),
     "max_grad_norm": Option(0.0, _number),
@@ -120,14 +120,6 @@ OPTIONS = {
 
 #: What the optimizer keeps to itself rather than in its parameter groups.
 OUTSIDE_GROUPS = ("restart", "norm_group")
-
-_SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
-
-
-def shaping(group: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The options of a group by which a plan is made."""
-    b1, b2, _ = group["betas"]
-    return (b2 if b1 == b2 else None, *map(group.__getitem__, _SHAPING))
 
 
 def check(options: Mapping[str, Any], where: str) -> None:

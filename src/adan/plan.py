@@ -25,7 +25,7 @@ from adan.engines.cuda import Cuda
 from adan.engines.foreach import Foreach
 from adan.engines.loop import Loop
 from adan.grad_norm import measure
-from adan.options import shaping
+from adan.options import OPTIONS
 from adan.scalars import Options, Signals, is_plain
 
 LOOP, FOREACH = Loop(), Foreach()
@@ -34,6 +34,7 @@ LOOP, FOREACH = Loop(), Foreach()
 ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
 
 _NBYTES = attrgetter("nbytes")
+_SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 
 
 # ---- engines --------------------------------------------------------------------------------------------------------
@@ -117,6 +118,7 @@ class Plan:
         """
         self.params = params
         self.sharded = sharding.any_sharded(params)
+        self.all_sharded = self.sharded  #: or a parameter without a gradient is
         self.complex = any(map(Tensor.is_complex, params))
         self.fsdp1 = any(map(sharding.is_fsdp1, params))
         self.options = sorted(set(members))  #: the groups whose options are columns.options, in this order
@@ -143,7 +145,7 @@ class Plan:
         self, groups: list[dict[str, Any]], grads: list[Tensor], state: Mapping[Tensor, dict[str, Tensor]]
     ) -> None:
         """Note down what `holds` compares."""
-        self.shaping = list(map(shaping, groups))
+        self.shaping = list(map(_shaping, groups))
         self.states = list(state.values())
         consumed = set(self.consumed)
         by_names: dict[tuple[str, ...], list[dict[str, Tensor]]] = {}
@@ -152,7 +154,7 @@ class Plan:
             by_names.setdefault(tuple(x for x in names if not (x == "prev_grad" and i in consumed)), []).append(entry)
         self.state_readers = [(itemgetter(*names), entries) for names, entries in by_names.items()]
         self.addresses = self._addresses()
-        self.have_same_layouts = same_layouts(self._changing(grads))
+        self.have_same_layouts = same_layouts(self._local_params() + self._prev_grads() + grads)
 
     def _addresses(self) -> list[int]:
         """Where parameters and states are. The plan keeps its tensors alive, so others have other addresses."""
@@ -160,10 +162,13 @@ class Plan:
         tensors = chain(self.params, states)
         return list(map(Tensor.data_ptr, map(sharding.local, tensors) if self.sharded else tensors))
 
-    def _changing(self, grads: list[Tensor]) -> list[Tensor]:
-        """The tensors whose sizes, strides and types may change from step to step."""
-        tensors = [*self.params, *(self.entries[i]["prev_grad"] for i in self.consumed)]
-        return [*(map(sharding.local, tensors) if self.sharded else tensors), *grads]
+    def _local_params(self) -> list[Tensor]:
+        return list(map(sharding.local, self.params)) if self.sharded else self.params
+
+    def _prev_grads(self) -> list[Tensor]:
+        """The previous gradients that are consumed, which change with every step."""
+        prev_grads = [self.entries[i]["prev_grad"] for i in self.consumed]
+        return list(map(sharding.local, prev_grads)) if self.sharded else prev_grads
 
     def holds(
         self,
@@ -177,12 +182,12 @@ class Plan:
         """
         return (
             self.is_reusable
-            and list(map(shaping, groups)) == self.shaping
+            and list(map(_shaping, groups)) == self.shaping
             and all(map(is_, params, self.params))
             and len(state) == len(self.states)
             and all(map(is_, state.values(), self.states))
             and self._addresses() == self.addresses
-            and self.have_same_layouts(self._changing(grads))
+            and self.have_same_layouts(self._local_params() + self._prev_grads() + grads)
         )
 
     def _without_consumed(self, prev_grads: list[Any]) -> list[Any]:
@@ -225,15 +230,17 @@ class Plan:
         self, options: list[Options], group: list[int], grads: list[Tensor], signals: Signals
     ) -> tuple[Tensor | None, Tensor | None]:
         """One step by all engines. Returns what `Engine.update` does, of all of them, and `Signals.skip`."""
-        grads = self.as_real(grads)
+        grads = self.as_real(grads) if self.complex else grads
         # Skipped steps must not be counted, so a restart condition needs to know of them.
         told = signals.check_finite and signals.forget
         if len(self.parts) > 1 or not self.parts[0].engine.measures_norm or told:
             signals = measure(grads, any(x.max_grad_norm > 0 for x in options), signals)
         squares: list[Tensor | None] = []
         for part in self.parts:
-            local = signals.to(part.device)
             columns = self._filled(part, options, group, grads)
+            local = signals
+            if signals.norm is not None or signals.grad_scale is not None or signals.skip is not None:
+                local = signals.to(part.device)
             if local.skip is not None and scalars.host_readable(columns.step[0]):
                 if local.skip.item():
                     columns.keep_previous()
@@ -255,26 +262,20 @@ class Plan:
         columns = part.columns
         prev_grads = columns.prev_grad
         if self.consumed:
-            prev_grads = list(prev_grads)
-            for k, i in enumerate(part.rows):
-                if columns.prev_scale[k] is not None:
-                    prev_grads[k] = self._local(self.entries[i]["prev_grad"])
+            by_row = dict(zip(self.consumed, self.as_real(self._prev_grads()), strict=True))
+            prev_grads = [by_row.get(i, x) for i, x in zip(part.rows, prev_grads, strict=True)]
         if len(part.rows) != len(grads):
             grads, group = [grads[i] for i in part.rows], [group[i] for i in part.rows]
         return columns._replace(options=options, group=group, grad=grads, prev_grad=prev_grads)
 
     def own_grads(self, grads: list[Tensor]) -> list[Tensor]:
         """Local gradients, of which those that become states are alone in their memory and laid out as parameters."""
-        if not self.consumed:
-            return grads
-        everything = len(self.consumed) == len(grads)
-        params, mine = (xs if everything else [xs[i] for i in self.consumed] for xs in (self.params, grads))
-        prev_grads = [self.entries[i]["prev_grad"] for i in self.consumed]
-        if self.sharded:
-            params, prev_grads = list(map(sharding.local, params)), list(map(sharding.local, prev_grads))
+        params, mine = self._local_params(), grads
+        if len(self.consumed) < len(grads):
+            params, mine = [params[i] for i in self.consumed], [grads[i] for i in self.consumed]
         if self.is_reusable:
             addresses = map(Tensor.data_ptr, mine)
-            for p, same in zip(params, map(eq, addresses, map(Tensor.data_ptr, prev_grads)), strict=True):
+            for p, same in zip(params, map(eq, addresses, map(Tensor.data_ptr, self._prev_grads())), strict=True):
                 if same and p.numel() and p.device.type != "meta":
                     raise RuntimeError(
                         f"consume_grad=True keeps the gradient of a parameter of shape {tuple(p.shape)}, and the next "
@@ -300,6 +301,12 @@ class Plan:
             self.entries[i]["prev_grad"] = sharding.like(self.params[i], grads[i]) if self.sharded else grads[i]
         for p in self.clears:
             p.grad = None
+
+
+def _shaping(group: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The options of a group by which a plan is made."""
+    b1, b2, _ = group["betas"]
+    return (b2 if b1 == b2 else None, *map(group.__getitem__, _SHAPING))
 
 
 #: The columns that hold tensors of a state or a parameter.

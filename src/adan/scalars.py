@@ -38,7 +38,7 @@ class Options(NamedTuple):
     @classmethod
     def of(cls, group: Mapping[str, Any], last_lr: Tensor | None = None, share: float = 1.0) -> Options:
         return cls(
-            lr=_read(group["lr"]),
+            lr=_read(group["lr"]) if isinstance(group["lr"], Tensor) else group["lr"],
             betas=group["betas"],
             eps=group["eps"],
             weight_decay=group["weight_decay"],
@@ -52,13 +52,9 @@ class Options(NamedTuple):
         )
 
 
-def _read(lr: Number) -> Number:
+def _read(lr: Tensor) -> Number:
     """A number where the host can read it for free."""
-    if isinstance(lr, Tensor):
-        lr = lr.reshape(())
-        if not lr.requires_grad and host_readable(lr):
-            return lr.item()
-    return lr
+    return lr.item() if not lr.requires_grad and host_readable(lr) else lr.reshape(())
 
 
 class Signals(NamedTuple):

@@ -24,7 +24,7 @@ def test_the_constructor_is_the_table_of_options():
     assert set(opt.param_groups[0]) - {"params"} == set(OPTIONS) - set(OUTSIDE_GROUPS)
 
 
-@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.default in (True, False)])
+@pytest.mark.parametrize("name", [name for name, x in OPTIONS.items() if isinstance(x.default, bool)])
 def test_an_option_is_taken_from_a_checkpoint_if_the_table_says_so(name):
     p = torch.ones(2, requires_grad=True)
     saved = Adan([p], **{name: not OPTIONS[name].default}).state_dict()
@@ -48,21 +48,23 @@ class Toy:
         return loop.update(columns, signals)
 
 
-@pytest.mark.parametrize("row", ["everything", "skipping", "coupled"])
+@pytest.mark.parametrize("row", ["everything", "coupled"])
 def test_a_new_engine_is_a_class_and_an_entry(row, monkeypatch):
     monkeypatch.setattr(plan, "ENGINES", [Toy(), *plan.ENGINES])
     opt = assert_parity(ROW[row])
     assert "toy for 4 parameters" in repr(opt)
     parts = {part.engine.name: part for part in next(iter(opt._plans.values())).parts}
     assert parts["toy"].memo.tables > 100
+    monkeypatch.setattr(plan, "ENGINES", [Toy()])
+    large = torch.ones(50, requires_grad=True)
+    large.grad = torch.ones(50)
     with pytest.raises(RuntimeError, match="small tensors"):
-        monkeypatch.setattr(plan, "ENGINES", [Toy()])
-        Adan([torch.ones(50)], fused=True)._init_group({**opt.param_groups[0], "fused": True}, [], [], *[[]] * 8)
+        Adan([large], fused=True).step()
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_kernel_s_coefficients_are_those_of_scalars(seed):
-    """`kernels.step_scalars` repeats `scalars.step_scalars` and `displacement_scalars`: the same numbers, to rounding."""
+    """`kernels.step_scalars` repeats `scalars.step_scalars` and `displacement_scalars`: the same numbers."""
     pytest.importorskip("triton")
     k, device = cuda._kernels(), engines.device_of("cuda")
     torch.manual_seed(seed)

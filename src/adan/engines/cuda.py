@@ -82,6 +82,8 @@ class Launch(NamedTuple):
     chunks: int
     norm_chunks: int
     kind: Kind
+    types: list[Any]  #: Triton's, of the parameter, the gradient, the previous one, the states and the arithmetic
+    norm_types: list[Any]  #: of the gradient, and of the arithmetic on it
     aligned: bool
     tile: Tile
 
@@ -119,10 +121,7 @@ class Cuda:
         device = columns.param[0].device
         if device.type == "cuda" and device.index != torch.cuda.current_device():
             with torch.cuda.device(device):
-                return self._update(columns, memo, signals, device)
-        return self._update(columns, memo, signals, device)
-
-    def _update(self, columns: Columns, memo: Memo, signals: Signals, device: torch.device) -> Tensor | None:
+                return self.update(columns, memo, signals)
         k = _kernels()
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if memo.tables is None:
@@ -136,7 +135,8 @@ class Cuda:
             grads = [laid_out_as(p, grad, grad.dtype) for p, grad in zip(columns.param, grads, strict=True)]
         per_step, aligned = self._per_step_table(columns, grads, memo, device, capturing)
 
-        clips = columns.clips()
+        clips = any(options.max_grad_norm > 0 for options in columns.options)
+        measures = columns.options[0].last_lr is not None
         measure_norm = signals.check_finite or (clips and signals.norm is None)
         programs = [min(launch.norm_chunks, self.norm_programs) if measure_norm else 0 for launch in launches]
         n_partials = sum(programs)
@@ -145,14 +145,12 @@ class Cuda:
         partials = coefs[coefs_size:] if measure_norm else coefs
         for launch, count, end in zip(launches, programs, accumulate(programs), strict=True):
             if count:
-                dtype = launch.kind.grad
                 numbers = (rows, launch.first, launch.end, launch.norm_chunks, end - count, n_partials)
-                types = (_triton_type(dtype), _triton_type(compute_dtype(dtype)))
-                constants = (*types, aligned, signals.check_finite, self.norm_chunk)
+                constants = (*launch.norm_types, aligned, signals.check_finite, self.norm_chunk)
                 _launch(k.sum_of_squares, count, (tables.static, per_step, partials, *numbers), constants, {})
 
         norm = 0 if not clips else 2 if signals.norm is None else 1
-        restart = 0 if not signals.forget else (k.MEASURE if columns.measures() else k.FORGET).value
+        restart = 0 if not signals.forget else (k.MEASURE if measures else k.FORGET).value
         on_device = (signals.norm, signals.grad_scale, signals.skip)
         pointers = (tables.static, per_step, coefs, partials, *(coefs if x is None else x for x in on_device))
         flags = (norm, signals.grad_scale is not None, signals.skip is not None, signals.check_finite, restart, LANES)
@@ -160,17 +158,16 @@ class Cuda:
         _launch(k.step_scalars, -(-rows // LANES), (*pointers, rows, n_partials), flags, {}, aligned_pointers)
 
         ends = list(accumulate(launch.chunks for launch in launches))
-        squares = torch.empty(ends[-1], dtype=torch.float64, device=device) if columns.measures() else None
+        squares = torch.empty(ends[-1], dtype=torch.float64, device=device) if measures else None
         for launch, end in zip(launches, ends, strict=True):
             if launch.chunks:
                 kind, tile = launch.kind, launch.tile
-                dtypes = (kind.param, kind.grad, kind.prev_grad, kind.state, compute_dtype(kind.param))
                 form = (kind.coupled, kind.consume, kind.weights, restart, aligned and launch.aligned)
                 first_square = end - launch.chunks
                 out = coefs if squares is None else squares
                 arguments = (tables.static, per_step, coefs, out, rows, launch.first, launch.end, first_square)
                 limits = {"num_warps": tile.warps} | ({} if tile.registers is None else {"maxnreg": tile.registers})
-                constants = (*map(_triton_type, dtypes), *form, tile.chunk, tile.block)
+                constants = (*launch.types, *form, tile.chunk, tile.block)
                 _launch(k.update, launch.chunks, arguments, constants, limits)
         # Autograd must know that what it may have saved has changed.
         torch.autograd.graph.increment_version(columns.param)
@@ -196,14 +193,13 @@ class Cuda:
                 raise RuntimeError("run a step of this optimizer between two captures")
             staging = tables.spares.pop()
             memo.captured += [tables.static, staging]
-            table, aligned = _upload(data, staging, device), _are_aligned(changing)
+            table, aligned = _upload(data, device, staging), functools.reduce(or_, changing) % 16 == 0
         else:
             # The allocator often hands out the same memory for the next gradients: then the table is as it was.
             stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
             if (stream, data) not in tables.sent:
                 tables.sent.clear()
-                table = _upload(data, _staging(len(data), device), device)
-                tables.sent[stream, data] = table, _are_aligned(changing)
+                tables.sent[stream, data] = _upload(data, device), functools.reduce(or_, changing) % 16 == 0
             table, aligned = tables.sent[stream, data]
             while memo.capturable and len(tables.spares) < SPARES:
                 tables.spares.append(_staging(len(data), device))
@@ -243,14 +239,28 @@ class Cuda:
             chunks = list(accumulate((-(-numels[i] // tile.chunk) for i in rows), initial=0))
             norm_chunks = list(accumulate((-(-numels[i] // self.norm_chunk) for i in rows), initial=0))
             first = len(starts)
-            launches.append(Launch(first, first + len(rows), chunks.pop(), norm_chunks.pop(), kind, aligned, tile))
+            types = [kind.param, kind.grad, kind.prev_grad, kind.state, compute_dtype(kind.param)]
+            norm_types = [kind.grad, compute_dtype(kind.grad)]
+            launches.append(
+                Launch(
+                    first,
+                    first + len(rows),
+                    chunks.pop(),
+                    norm_chunks.pop(),
+                    kind,
+                    list(map(_triton_type, types)),
+                    list(map(_triton_type, norm_types)),
+                    aligned,
+                    tile,
+                )
+            )
             starts += chunks
             norm_starts += norm_chunks
         in_order = {name: [column[i] for i in order] for name, column in static.items()}
         in_order |= {"start": starts, "norm_start": norm_starts}
         data = array("q", chain.from_iterable(map(in_order.__getitem__, slots.STATIC))).tobytes()
         return Tables(
-            _upload(data, _staging(len(data), device), device),
+            _upload(data, device),
             launches,
             order,
             [] if any(launch.kind.consume for launch in launches) else prev_addresses,
@@ -273,10 +283,6 @@ def _kind(columns: Columns, i: int) -> Kind:
         columns.prev_scale[i] is not None,
         int(weights.value),
     )
-
-
-def _are_aligned(addresses: list[int]) -> bool:
-    return functools.reduce(or_, addresses) % 16 == 0
 
 
 def _options_row(options: Options) -> list[float]:
@@ -322,8 +328,9 @@ def _binaries_take_constants() -> bool:
     return torch.cuda.is_available() and (major, minor) >= (3, 3)
 
 
-def _upload(data: bytes, staging: Tensor, device: torch.device) -> Tensor:
+def _upload(data: bytes, device: torch.device, staging: Tensor | None = None) -> Tensor:
     """64-bit words on the device, by a transfer that waits for nothing."""
+    staging = _staging(len(data), device) if staging is None else staging
     return staging.copy_(torch.frombuffer(bytearray(data), dtype=torch.int64)).to(device, non_blocking=True)
 
 
