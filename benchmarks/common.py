@@ -25,7 +25,7 @@ def environment() -> dict[str, Any]:
     record: dict[str, Any] = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join([Path(sys.executable).name, *sys.argv]),
-        "commit": _output("git", "rev-parse", "HEAD") or os.environ.get("ADAN_COMMIT"),
+        "commit": os.environ.get("ADAN_COMMIT") or _output("git", "rev-parse", "HEAD"),
         "uncommitted_changes": bool(_output("git", "status", "--porcelain", "--untracked-files=no")),
         "python": platform.python_version(),
         "torch": torch.__version__,

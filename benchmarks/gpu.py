@@ -14,7 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from common import ROOT, TORCHAO, environment, has_torchao, resnet50, torchao_adamw
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from adan import Adan, Restart
+from adan import Adan, Restart, plan
 from adan.engines import cuda
 
 SEED = 0
@@ -183,6 +183,31 @@ def wall(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
     return {"steps": rounds * steps, "rows": rows}
 
 
+def host(shapes: Shapes, rounds: int) -> dict[str, Any]:
+    """The host's part of `step()`, with gradients at new addresses each time and the GPU idle before it."""
+    torch.manual_seed(SEED)
+    params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
+    source = [torch.randn_like(p) for p in params]
+    optimizers = {name: make(params) for name, (make, _) in OPTIMIZERS.items()}
+    times: dict[str, list[float]] = {name: [] for name in optimizers}
+    for turn in range(rounds + 5):
+        for name, optimizer in optimizers.items():
+            for p, grad in zip(params, torch._foreach_mul(source, 1.0), strict=True):
+                p.grad = grad
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            optimizer.step()
+            if turn >= 5:
+                times[name].append(1e3 * (time.perf_counter() - begin))
+    torch.cuda.synchronize()
+    base = statistics.median(times[BASE])
+    rows = {
+        name: {"ms": statistics.median(raw), "ratio": statistics.median(raw) / base, "raw_ms": raw}
+        for name, raw in times.items()
+    }
+    return {"steps": rounds, "rows": rows}
+
+
 def launches(shapes: Shapes) -> dict[str, int]:
     params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
     counts = {}
@@ -200,6 +225,15 @@ def launches(shapes: Shapes) -> dict[str, int]:
     return counts
 
 
+class _Tiled(cuda.Cuda):
+    """The engine with one tile for everything."""
+
+    tiles: ClassVar[dict[Any, cuda.Tile]] = {}
+
+    def __init__(self, tile: cuda.Tile) -> None:
+        self.tile = tile
+
+
 def tune(shapes: Shapes) -> None:
     """Print the speed of the update kernel for sizes of its chunks and blocks, and limits of its registers."""
     params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
@@ -212,12 +246,12 @@ def tune(shapes: Shapes) -> None:
     for name, (make, moved) in OPTIMIZERS.items():
         if name == BASE or "clipped" in name:
             continue
-        run = stepper(make(params), params, grads)
-        for cuda.TILE in tiles:
-            cuda.TILES = {}
+        for tile in tiles:
+            plan.ENGINES[:] = [_Tiled(tile), *(engine for engine in plan.ENGINES if engine.name != "cuda")]
+            run = stepper(make(params), params, grads)
             milliseconds(run, 2)
-            time = statistics.median(milliseconds(run, 4) for _ in range(3))
-            print(f"{name}: {tuple(cuda.TILE)} {moved * size / time / copy:.1%} {time:.2f} ms", flush=True)
+            ms = statistics.median(milliseconds(run, 4) for _ in range(3))
+            print(f"{name}: {tuple(tile)} {moved * size / ms / copy:.1%} {ms:.2f} ms", flush=True)
 
 
 def table(model: str, result: dict[str, Any]) -> Table:
@@ -259,8 +293,12 @@ def main() -> None:
     console.print("ResNet-50, wall time of zero_grad(); fresh gradients; step():")
     for name, row in record["wall"]["rows"].items():
         console.print(f"  {name:28} {row['ms']:.3f} ms   ÷ {BASE} {row['ratio']:.2f}")
+    record["host"] = {"model": "ResNet-50", **host(MODELS["ResNet-50"], rounds=300)}
+    console.print("ResNet-50, the host's part of step():")
+    for name, row in record["host"]["rows"].items():
+        console.print(f"  {name:28} {row['ms']:.3f} ms   ÷ {BASE} {row['ratio']:.2f}")
     record["launches"] = {"model": "ResNet-50", "kernels": launches(MODELS["ResNet-50"])}
-    console.print("kernels a step, ResNet-50:", record["launches"]["kernels"])
+    console.print("kernels per step, ResNet-50:", record["launches"]["kernels"])
     path = ROOT / "results" / arguments.output
     path.write_text(json.dumps(record, indent=1) + "\n")
     console.print(f"written: {path.relative_to(ROOT)}")

@@ -327,7 +327,7 @@ class Adan(Optimizer):
     def _plan(
         self, key: Any, all_params: list[Tensor], all_grads: list[Tensor | None], group_index: int | None = None
     ) -> tuple[Plan | None, list[Tensor]]:
-        """The plan for the parameters that have gradients, one that still holds or a new one, and their local gradients.
+        """The plan for the parameters that have gradients, one that holds or a new one, and their local gradients.
 
         `all_params` are those of all groups, or one of the group with an index.
         """
