@@ -196,13 +196,19 @@ class Adan(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if torch.compiler.is_compiling() and self._is_traceable():
+        if not torch.compiler.is_compiling():
+            self._eager_step()
+        elif self._is_traceable():
             self._traced_step()
         else:
-            self._eager_step()
+            self._untraced_step()
         return loss
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _untraced_step(self) -> None:
+        """A step that `torch.compile` leaves to Python."""
+        self._eager_step()
+
     def _eager_step(self) -> None:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             self._check_capturable()

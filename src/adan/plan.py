@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from operator import attrgetter, eq, is_, itemgetter
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ LOOP, FOREACH = Loop(), Foreach()
 #: The engines. Those with a `device_type` are tried in this order where no option names another.
 ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
 
-_NBYTES = attrgetter("nbytes")
+_NBYTES, _PREV_GRAD = attrgetter("nbytes"), itemgetter("prev_grad")
 _SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 
 
@@ -133,6 +132,7 @@ class Plan:
             return
         self.is_reusable = all(is_plain(sharding.local(p)) for p in params)
         self.entries = [state[p] for p in params]
+        self.consuming = [self.entries[i] for i in self.consumed]
         #: whether gradients can become states as they are; they stay so, as `holds` looks at their layouts
         self.grads_fit = not self.sharded and not any(
             x.requires_grad or not is_laid_out_as(p, x) for p, x in zip(params, grads, strict=True)
@@ -152,14 +152,14 @@ class Plan:
         for i, entry in enumerate(self.entries):
             names = (name for name in NAMES if name in entry)
             by_names.setdefault(tuple(x for x in names if not (x == "prev_grad" and i in consumed)), []).append(entry)
-        self.state_readers = [(itemgetter(*names), entries) for names, entries in by_names.items()]
+        self.states_by_name = list(by_names.items())
         self.addresses = self._addresses()
         self.have_same_layouts = same_layouts(self._local_params() + self._prev_grads() + grads)
 
     def _addresses(self) -> list[int]:
         """Where parameters and states are. The plan keeps its tensors alive, so others have other addresses."""
-        states = chain.from_iterable(chain.from_iterable(map(read, entries)) for read, entries in self.state_readers)
-        tensors = chain(self.params, states)
+        states = [entry[name] for names, entries in self.states_by_name for name in names for entry in entries]
+        tensors = self.params + states
         return list(map(Tensor.data_ptr, map(sharding.local, tensors) if self.sharded else tensors))
 
     def _local_params(self) -> list[Tensor]:
@@ -167,7 +167,7 @@ class Plan:
 
     def _prev_grads(self) -> list[Tensor]:
         """The previous gradients that are consumed, which change with every step."""
-        prev_grads = [self.entries[i]["prev_grad"] for i in self.consumed]
+        prev_grads = list(map(_PREV_GRAD, self.consuming))
         return list(map(sharding.local, prev_grads)) if self.sharded else prev_grads
 
     def holds(
@@ -261,7 +261,9 @@ class Plan:
         """The part's columns with this step's options and gradients."""
         columns = part.columns
         prev_grads = columns.prev_grad
-        if self.consumed:
+        if len(self.consumed) == len(part.rows) == len(grads):
+            prev_grads = self.as_real(self._prev_grads())
+        elif self.consumed:
             by_row = dict(zip(self.consumed, self.as_real(self._prev_grads()), strict=True))
             prev_grads = [by_row.get(i, x) for i, x in zip(part.rows, prev_grads, strict=True)]
         if len(part.rows) != len(grads):
@@ -297,8 +299,8 @@ class Plan:
 
     def consume_grads(self, grads: list[Tensor]) -> None:
         """Make the gradients of this step the previous gradients of the next one."""
-        for i in self.consumed:
-            self.entries[i]["prev_grad"] = sharding.like(self.params[i], grads[i]) if self.sharded else grads[i]
+        for i, entry in zip(self.consumed, self.consuming, strict=True):
+            entry["prev_grad"] = sharding.like(self.params[i], grads[i]) if self.sharded else grads[i]
         for p in self.clears:
             p.grad = None
 

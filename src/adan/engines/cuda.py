@@ -56,10 +56,10 @@ LANES = 128
 #: Host buffers that each optimizer holds ready for captures: none may be allocated during one.
 SPARES = 4
 
-_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64, torch.complex128)
+#: Per-step tables to remember: an allocator that hands out memory in turns makes a few.
+MOST_SENT = 4
 
-#: Compiled kernels, by what they were compiled for.
-_binaries: dict[Any, Any] = {}
+_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64, torch.complex128)
 
 
 class Kind(NamedTuple):
@@ -97,7 +97,8 @@ class Tables(NamedTuple):
     prev_addresses: list[int]  #: empty if a gradient is consumed: then they change with every step
     fits: bool  #: whether gradients are laid out as their parameters
     spares: list[Tensor]
-    sent: dict[tuple[int, bytes], tuple[Tensor, bool]]  #: the last per-step table, by its stream and contents
+    sent: dict[tuple[int, bytes], tuple[Tensor, bool]]  #: recent per-step tables, by their streams and contents
+    binaries: dict[Any, Any]  #: compiled kernels, by all that may change between two launches
 
 
 class Cuda:
@@ -143,19 +144,21 @@ class Cuda:
         coefs_size = rows * k.N_COEFS.value * 3 // 2  # in fp64, then in fp32
         coefs = torch.empty(coefs_size + 2 * n_partials, dtype=torch.float64, device=device)
         partials = coefs[coefs_size:] if measure_norm else coefs
+        pointers: tuple[Tensor, ...] = (tables.static, per_step, partials)
         for launch, count, end in zip(launches, programs, accumulate(programs), strict=True):
             if count:
-                numbers = (rows, launch.first, launch.end, launch.norm_chunks, end - count, n_partials)
+                numbers: tuple[int, ...] = (rows, launch.first, launch.end, launch.norm_chunks, end - count, n_partials)
                 constants = (*launch.norm_types, aligned, signals.check_finite, self.norm_chunk)
-                _launch(k.sum_of_squares, count, (tables.static, per_step, partials, *numbers), constants, {})
+                key: Any = ("norm", launch.first, aligned, signals.check_finite)
+                _launch(k.sum_of_squares, count, pointers, numbers, constants, {}, tables.binaries, key)
 
         norm = 0 if not clips else 2 if signals.norm is None else 1
         restart = 0 if not signals.forget else (k.MEASURE if measures else k.FORGET).value
         on_device = (signals.norm, signals.grad_scale, signals.skip)
         pointers = (tables.static, per_step, coefs, partials, *(coefs if x is None else x for x in on_device))
         flags = (norm, signals.grad_scale is not None, signals.skip is not None, signals.check_finite, restart, LANES)
-        aligned_pointers = on_device == (None, None, None)
-        _launch(k.step_scalars, -(-rows // LANES), (*pointers, rows, n_partials), flags, {}, aligned_pointers)
+        key = ("scalars", norm, signals.check_finite) if on_device == (None, None, None) else None
+        _launch(k.step_scalars, -(-rows // LANES), pointers, (rows, n_partials), flags, {}, tables.binaries, key)
 
         ends = list(accumulate(launch.chunks for launch in launches))
         squares = torch.empty(ends[-1], dtype=torch.float64, device=device) if measures else None
@@ -163,12 +166,12 @@ class Cuda:
             if launch.chunks:
                 kind, tile = launch.kind, launch.tile
                 form = (kind.coupled, kind.consume, kind.weights, restart, aligned and launch.aligned)
-                first_square = end - launch.chunks
-                out = coefs if squares is None else squares
-                arguments = (tables.static, per_step, coefs, out, rows, launch.first, launch.end, first_square)
+                pointers = (tables.static, per_step, coefs, coefs if squares is None else squares)
+                numbers = (rows, launch.first, launch.end, end - launch.chunks)
                 limits = {"num_warps": tile.warps} | ({} if tile.registers is None else {"maxnreg": tile.registers})
                 constants = (*launch.types, *form, tile.chunk, tile.block)
-                _launch(k.update, launch.chunks, arguments, constants, limits)
+                key = ("update", launch.first, aligned)
+                _launch(k.update, launch.chunks, pointers, numbers, constants, limits, tables.binaries, key)
         # Autograd must know that what it may have saved has changed.
         torch.autograd.graph.increment_version(columns.param)
         return None if squares is None else squares.sum()
@@ -185,7 +188,8 @@ class Cuda:
             prev_addresses = [prev_addresses[i] for i in tables.order]
         changing = addresses if tables.prev_addresses else addresses + prev_addresses
         by_slot = {"grad": addresses, "prev_grad": prev_addresses}
-        words = array("q", chain.from_iterable(map(by_slot.__getitem__, slots.PER_STEP)))
+        first, second = map(by_slot.__getitem__, slots.PER_STEP)
+        words = array("q", first + second)
         numbers = array("d", chain.from_iterable(map(_options_row, columns.options)))
         data = words.tobytes() + numbers.tobytes()
         if capturing:  # a graph has memory of its own, and copies from a host buffer that nothing else may use
@@ -198,7 +202,8 @@ class Cuda:
             # The allocator often hands out the same memory for the next gradients: then the table is as it was.
             stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
             if (stream, data) not in tables.sent:
-                tables.sent.clear()
+                if len(tables.sent) == MOST_SENT:
+                    tables.sent.clear()
                 tables.sent[stream, data] = _upload(data, device), functools.reduce(or_, changing) % 16 == 0
             table, aligned = tables.sent[stream, data]
             while memo.capturable and len(tables.spares) < SPARES:
@@ -267,6 +272,7 @@ class Cuda:
             all(map(is_laid_out_as, columns.param, columns.grad)),
             [],
             {},
+            {},
         )
 
 
@@ -298,26 +304,25 @@ def _options_row(options: Options) -> list[float]:
 def _launch(
     kernel: Any,
     programs: int,
-    arguments: tuple[Any, ...],
+    pointers: tuple[Tensor, ...],
+    numbers: tuple[int, ...],
     constants: tuple[Any, ...],
     limits: dict[str, int],
-    aligned: bool = True,
+    binaries: dict[Any, Any],
+    key: Any,
 ) -> None:
     """Launch a kernel, from the second time on without Triton's search for the right binary (33 µs per launch).
 
-    The binary depends on the constants, and on the pointers only by their type and their alignment to 16 bytes:
-    `aligned` says that these are always the same.
+    The binary depends on the constants, and on the pointers only by their type and their alignment to 16 bytes: equal
+    keys must mean that these are the same. Addresses rather than tensors save it from asking the driver about each.
     """
-    key = None
-    if aligned and _binaries_take_constants():
-        key = (kernel, torch.cuda.current_device(), constants, *limits.values())
-    binary = _binaries.get(key)
+    binary = binaries.get(key)
     if binary is None:
-        binary = kernel[(programs,)](*arguments, *constants, **limits)
-        if key is not None and binary is not None:  # the interpreter has none
-            _binaries[key] = binary
+        binary = kernel[(programs,)](*pointers, *numbers, *constants, **limits)
+        if key is not None and _binaries_take_constants():
+            binaries[key] = binary
     else:
-        binary[(programs, 1, 1)](*arguments, *constants)
+        binary[(programs, 1, 1)](*map(Tensor.data_ptr, pointers), *numbers, *constants)
 
 
 @functools.cache
