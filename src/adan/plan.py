@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from operator import attrgetter, eq, is_, itemgetter
+from operator import eq, is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +32,7 @@ LOOP, FOREACH = Loop(), Foreach()
 #: The engines. Those with a `device_type` are tried in this order where no option names another.
 ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
 
-_NBYTES, _PREV_GRAD = attrgetter("nbytes"), itemgetter("prev_grad")
+_PREV_GRAD = itemgetter("prev_grad")
 _SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 
 
@@ -133,6 +133,7 @@ class Plan:
         self.is_reusable = all(is_plain(sharding.local(p)) for p in params)
         self.entries = [state[p] for p in params]
         self.consuming = [self.entries[i] for i in self.consumed]
+        self.consumed_nbytes = [grads[i].nbytes for i in self.consumed]
         #: whether gradients can become states as they are; they stay so, as `holds` looks at their layouts
         self.grads_fit = not self.sharded and not any(
             x.requires_grad or not is_laid_out_as(p, x) for p, x in zip(params, grads, strict=True)
@@ -285,7 +286,7 @@ class Plan:
                     )
         # Over lists, each check takes a tenth of what it takes gradient by gradient.
         sizes = map(UntypedStorage.nbytes, map(Tensor.untyped_storage, mine))
-        if self.grads_fit and list(sizes) == list(map(_NBYTES, mine)):
+        if self.grads_fit and list(sizes) == self.consumed_nbytes:
             return grads
         grads = list(grads)
         for i, p, grad in zip(self.consumed, params, mine, strict=True):
