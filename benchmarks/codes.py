@@ -19,8 +19,8 @@ import torch
 from common import ROOT, environment
 from torch import Tensor
 
-from adan_bench.registry import get_workload
 from adan_bench.spec import Context
+from adan_bench.workloads.registry import get_workload
 
 Code = Callable[
     [Tensor, Tensor], Tensor

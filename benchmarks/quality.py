@@ -23,11 +23,11 @@ import torch
 from common import ROOT, environment
 
 from adan import Adan
-from adan_bench import optimizers
-from adan_bench.registry import get_workload
-from adan_bench.schedule import SCHEDULES
 from adan_bench.spec import Context
-from adan_bench.study import starting_settings
+from adan_bench.training import optimizers
+from adan_bench.training.configure import starting_settings
+from adan_bench.training.schedules import SCHEDULES
+from adan_bench.workloads.registry import get_workload
 
 BASE = "fp32"
 #: name → options of Adan, whether weights are stored in bf16

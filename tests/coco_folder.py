@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from adan_bench.coco import FILES, scenes
+from adan_bench.data.coco import FILES, scenes
 
 
 def write_coco(data: Path, count: int = 4) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from adan_bench.optimizers import SPECS
-from adan_bench.registry import get_workload
 from adan_bench.spec import RunConfig
-from adan_bench.study import Options, configure
-from adan_bench.train import Trainer
+from adan_bench.training.configure import Options, configure
+from adan_bench.training.optimizers import SPECS
+from adan_bench.training.trainer import Trainer
+from adan_bench.workloads.registry import get_workload
 
 
 def settings(name: str, optimizer: str = "adan", **options: Any) -> RunConfig:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from adan_bench import cli
-from adan_bench.optimizers import get_optimizer
-from adan_bench.registry import get_workload, load_script
-from adan_bench.store import RunStore
-from adan_bench.study import Options, configure
-from adan_bench.train import Trainer, run
+from adan_bench.cli import app as cli
+from adan_bench.records.store import RunStore
+from adan_bench.training.configure import Options, configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.trainer import Trainer, run
+from adan_bench.workloads.registry import get_workload, load_script
 
 #: No noise, so that a run of one process is the same run, and blocks of which fsdp makes parts of their own.
 SCRIPT = '''

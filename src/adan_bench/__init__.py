@@ -1,7 +1,7 @@
 """The paper's evaluation as a tool: Adan beside the optimizers it is compared with."""
 
-from adan_bench.data import shuffled
-from adan_bench.registry import workload
+from adan_bench.data.batching import shuffled
 from adan_bench.spec import Context, Task
+from adan_bench.workloads.registry import workload
 
 __all__ = ["Context", "Task", "shuffled", "workload"]

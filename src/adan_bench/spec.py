@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # reading records and writing reports must not pay the 2 s th
 
 Settings = dict[str, Any]
 SCALES = ("smoke", "small", "paper")  # minutes on two cores, minutes on one GPU, as published
+UNTUNED = "untuned defaults"  # begins the origin of such settings in a record
 
 
 class UsageError(ValueError):

@@ -35,7 +35,7 @@ def tiny(context):
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A script that registers the workload "tiny", registered here too."""
-    from adan_bench.registry import load_script
+    from adan_bench.workloads.registry import load_script
 
     path = tmp_path_factory.mktemp("script") / "tiny.py"
     path.write_text(TINY)
@@ -48,9 +48,9 @@ def config(tiny: Path) -> Callable[..., Any]:
     """Configurations of the tiny workload."""
     from dataclasses import replace
 
-    from adan_bench.optimizers import get_optimizer
-    from adan_bench.registry import get_workload
-    from adan_bench.study import Options, configure
+    from adan_bench.training.configure import Options, configure
+    from adan_bench.training.optimizers import get_optimizer
+    from adan_bench.workloads.registry import get_workload
 
     def make(optimizer: str = "adan", workload: str = "tiny", **changes: Any) -> Any:
         options = Options(script=tiny if workload == "tiny" else None)
@@ -62,7 +62,7 @@ def config(tiny: Path) -> Callable[..., Any]:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """`adan-bench` in this process: (exit code, standard output, standard error)."""
-    from adan_bench import cli
+    from adan_bench.cli import app as cli
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["adan-bench", *map(str, arguments)])

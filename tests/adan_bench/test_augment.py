@@ -8,8 +8,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adan_bench.augment import PLAIN, SETTING_I, SETTING_II, Setting, StochasticDepth, applied, erased, loss_of, mixed
-from adan_bench.models import depth_shares
+from adan_bench.data.augment import (
+    PLAIN,
+    SETTING_I,
+    SETTING_II,
+    Setting,
+    StochasticDepth,
+    applied,
+    erased,
+    loss_of,
+    mixed,
+)
+from adan_bench.workloads.models import depth_shares
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from adan_bench.optimizers import SPECS
-from adan_bench.store import read_runs
+from adan_bench.records.store import read_runs
+from adan_bench.training.optimizers import SPECS
 
 
 @pytest.mark.parametrize(

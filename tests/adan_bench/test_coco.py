@@ -10,7 +10,7 @@ import pytest
 import torch
 from coco_folder import write_coco
 
-from adan_bench.coco import (
+from adan_bench.data.coco import (
     FILES,
     Batches,
     Coco,
@@ -23,7 +23,7 @@ from adan_bench.coco import (
     scaled,
     whole,
 )
-from adan_bench.coco import scenes as make_scenes
+from adan_bench.data.coco import scenes as make_scenes
 from adan_bench.spec import Context, UsageError
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from adan_bench.console import watching
-from adan_bench.jobs import Event, Job
+from adan_bench.cli.progress import watching
 from adan_bench.spec import Progress
+from adan_bench.training.pool import Event, Job
 
 
 def events(config: Any) -> list[Event]:

@@ -11,9 +11,9 @@ import torch
 from learning import trainer
 from sklearn.metrics import roc_auc_score
 
-from adan_bench.registry import get_workload
 from adan_bench.spec import Context, UsageError
 from adan_bench.workloads import deepgcn as gcn
+from adan_bench.workloads.registry import get_workload
 
 
 def write_ogb(data: Path, graph: gcn.Graph) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adan_bench.store import read_runs
+from adan_bench.records.store import read_runs
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -57,8 +57,8 @@ def test_page_names_what_exists(bench: Any) -> None:
     """Every workload is on the page, and every shared option."""
     import inspect
 
-    from adan_bench import cli
-    from adan_bench.registry import workloads
+    from adan_bench.cli import app as cli
+    from adan_bench.workloads.registry import workloads
 
     text = (DOCS / "bench.md").read_text()
     for name, found in workloads().items():

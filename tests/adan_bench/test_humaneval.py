@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from learning import settings
 
-from adan_bench import cli
-from adan_bench.humaneval import FILE, assemble, estimate, pass_at_k, passes, read_problems
+from adan_bench.cli import app as cli
+from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.store import RunStore
-from adan_bench.train import run
+from adan_bench.studies.humaneval import FILE, assemble, estimate, pass_at_k, passes, read_problems
+from adan_bench.training.trainer import run
 
 PROBLEM = {
     "task_id": "Test/0",

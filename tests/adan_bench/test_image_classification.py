@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from adan_bench.augment import StochasticDepth
-from adan_bench.optimizers import get_optimizer
-from adan_bench.registry import get_workload
-from adan_bench.schedule import SCHEDULES
-from adan_bench.study import Options, configure
-from adan_bench.train import Trainer
+from adan_bench.data.augment import StochasticDepth
+from adan_bench.training.configure import Options, configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.schedules import SCHEDULES
+from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.image_classification import MODELS
+from adan_bench.workloads.registry import get_workload
 
 # Millions of parameters for 1,000 classes, as published by the models' authors and by timm.
 PUBLISHED = {

@@ -17,12 +17,23 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from adan_bench.images import Arrays, Batches, Folder, Seen, Views, _Centre, _ResizedCrop, _Shift, cifar10, imagenet
-from adan_bench.optimizers import get_optimizer
-from adan_bench.registry import get_workload
+from adan_bench.data.images import (
+    Arrays,
+    Batches,
+    Folder,
+    Seen,
+    Views,
+    _Centre,
+    _ResizedCrop,
+    _Shift,
+    cifar10,
+    imagenet,
+)
 from adan_bench.spec import Context, UsageError
-from adan_bench.study import Options, configure
-from adan_bench.train import Trainer
+from adan_bench.training.configure import Options, configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.trainer import Trainer
+from adan_bench.workloads.registry import get_workload
 
 
 def photograph(seed: int, width: int, height: int) -> Image.Image:
@@ -107,7 +118,7 @@ def test_imagenet_is_decoded_by_position(data: Path) -> None:
 
 def test_imagenet_by_worker_processes_is_the_same(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run at paper scale, on two classes: one process decodes for training, one for evaluation."""
-    monkeypatch.setattr("adan_bench.images._workers", lambda: 1)
+    monkeypatch.setattr("adan_bench.data.images._workers", lambda: 1)
     options = Options(scale="paper", steps=2, batch_size=4, data=data)
     trainer = Trainer(configure(get_workload("resnet18", "paper"), get_optimizer("adan"), options))
     found = imagenet(context(data), Views())

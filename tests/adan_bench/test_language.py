@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from learning import settings
 
-from adan_bench.language import PAD, SPECIAL, Corpus, Reader, ahead, name, train_tokenizer
-from adan_bench.registry import get_workload
+from adan_bench.data.tokens import PAD, SPECIAL, Corpus, Reader, ahead, name, train_tokenizer
 from adan_bench.spec import Context, UsageError
-from adan_bench.train import Trainer
+from adan_bench.training.trainer import Trainer
 from adan_bench.workloads import bert_pretrain, gpt2_code, moe
+from adan_bench.workloads.registry import get_workload
 
 TEXTS = [f"def number_{i}(x):\n    return x + {i}  # é{'ü' * (i % 3)}\n" * 5 for i in range(60)]
 
@@ -48,7 +48,7 @@ def reader(corpus: Corpus, once: bool = False, **options: Any) -> Reader:
 def test_tokenizer_is_the_same_in_every_process() -> None:
     """Fine-tuning derives it anew from the text of the pre-training."""
     texts = [f"number {i} of {i * i} words, {chr(97 + i % 26) * (i % 7)}" for i in range(500)]
-    code = f"from adan_bench.language import name, train_tokenizer\nprint(name(train_tokenizer({texts!r}, 600)))"
+    code = f"from adan_bench.data.tokens import name, train_tokenizer\nprint(name(train_tokenizer({texts!r}, 600)))"
     environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     there = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
     assert there.strip() == name(train_tokenizer(texts, 600))

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from adan_bench.optimizers import get_optimizer
-from adan_bench.registry import get_workload
+from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.store import RunStore
-from adan_bench.study import Options, configure
-from adan_bench.train import Trainer, run
+from adan_bench.training.configure import Options, configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.mae import ENCODERS, Classifier, mae_config, vit_config, waves
+from adan_bench.workloads.registry import get_workload
 
 
 def config(name: str, **options: Any) -> Any:

@@ -7,7 +7,7 @@ import torch
 from learning import resumes, trainer
 
 from adan_bench.spec import UsageError
-from adan_bench.train import Trainer
+from adan_bench.training.trainer import Trainer
 from adan_bench.workloads import ppo
 
 

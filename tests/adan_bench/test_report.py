@@ -11,9 +11,10 @@ from pathlib import Path
 import chromium
 import pytest
 
-from adan_bench.report import write_report
-from adan_bench.store import read_runs
-from adan_bench.study import Options, Study
+from adan_bench.records.store import read_runs
+from adan_bench.reports.comparison import write_report
+from adan_bench.studies.comparison import Study
+from adan_bench.training.configure import Options
 
 OPTIMIZERS = ["adan", "adamw", "sgd"]
 

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from adan_bench import cli_tables, reproduction_report, tables
-from adan_bench.registry import load_script
-from adan_bench.reproduce import Reproduction, failures
+from adan_bench import tables
+from adan_bench.cli import paper as cli_tables
+from adan_bench.records.store import read_run
+from adan_bench.reports import paper as reproduction_report
 from adan_bench.spec import UsageError
-from adan_bench.store import read_run
-from adan_bench.study import Options
+from adan_bench.studies.paper import Reproduction, failures
 from adan_bench.tables import Table, parse
-from adan_bench.train import Trainer
+from adan_bench.training.configure import Options
+from adan_bench.training.trainer import Trainer
+from adan_bench.workloads.registry import load_script
 
 SCRIPT = '''
 import torch

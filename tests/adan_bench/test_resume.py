@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from adan_bench.jobs import Job, record_failure
+from adan_bench.records.store import RunStore, read_lines, read_run, read_runs
 from adan_bench.spec import UsageError
-from adan_bench.store import RunStore, read_lines, read_run, read_runs
-from adan_bench.train import Trainer, run
+from adan_bench.training.pool import Job, record_failure
+from adan_bench.training.trainer import Trainer, run
 
 
 class Killed(BaseException):

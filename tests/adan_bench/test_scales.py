@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from adan_bench.optimizers import get_optimizer
-from adan_bench.registry import get_workload, load_script, workload
+from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.store import RunStore
-from adan_bench.study import Options, configure
-from adan_bench.train import Trainer, run
+from adan_bench.training.configure import Options, configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.trainer import Trainer, run
+from adan_bench.workloads.registry import get_workload, load_script, workload
 
 SCALED = '''
 import torch

@@ -7,11 +7,11 @@ import statistics
 import pytest
 
 import adan
-from adan_bench.optimizers import check_settings, get_optimizer
-from adan_bench.registry import workloads
 from adan_bench.spec import SCALES, UsageError
-from adan_bench.speed import MODELS
+from adan_bench.studies.speed import MODELS
 from adan_bench.tables import KINDS, MARKS, UNPRINTED, Table, choose, figure, tables
+from adan_bench.training.optimizers import check_settings, get_optimizer
+from adan_bench.workloads.registry import workloads
 
 TABLES = tables()
 ALL = list(TABLES.values())

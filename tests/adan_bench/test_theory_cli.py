@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from adan_bench.optimizers import SPECS
-from adan_bench.theory import report
+from adan_bench.reports import theory as report
 from adan_bench.theory.check import Check, Study
+from adan_bench.training.optimizers import SPECS
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from adan_bench.schedule import SCHEDULES
-from adan_bench.store import RunStore, read_run
-from adan_bench.train import Trainer, run
+from adan_bench.records.store import RunStore, read_run
+from adan_bench.training.schedules import SCHEDULES
+from adan_bench.training.trainer import Trainer, run
 
 
 def test_schedules() -> None:

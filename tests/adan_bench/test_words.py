@@ -10,11 +10,11 @@ import torch
 from learning import settings
 from torch import Tensor
 
-from adan_bench.registry import get_workload
+from adan_bench.data.words import Stream, encode, file_words, perplexity, vocabulary
 from adan_bench.spec import Context, UsageError
-from adan_bench.train import Trainer
-from adan_bench.words import Stream, encode, file_words, perplexity, vocabulary
+from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.lstm import LSTM, Sizes
+from adan_bench.workloads.registry import get_workload
 from adan_bench.workloads.transformer_xl import SIZES, TransformerXL
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from learning import resumes
 
-from adan_bench.optimizers import SPECS
-from adan_bench.registry import get_workload, load_script, workloads
+from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.store import RunStore
-from adan_bench.study import Options, Study, configure, tuned_defaults
-from adan_bench.train import Trainer, run
+from adan_bench.studies.comparison import Study
+from adan_bench.training.configure import Options, configure, tuned_defaults
+from adan_bench.training.optimizers import SPECS
+from adan_bench.training.trainer import Trainer, run
+from adan_bench.workloads.registry import get_workload, load_script, workloads
 
 OWN = [name for name, found in workloads().items() if found.build.__module__.startswith("adan_bench.workloads")]
 #: Without what needs torchvision, where there is none: `make test-vision` has it.
@@ -86,7 +87,7 @@ def test_script_that_registers_nothing(tmp_path: Path) -> None:
 
 def test_tuned_defaults_are_even_and_valid() -> None:
     """On each workload the optimizers that have tuned defaults had the same trials at the same budget."""
-    from adan_bench.optimizers import check_settings
+    from adan_bench.training.optimizers import check_settings
 
     for name, found in tuned_defaults()["workloads"].items():
         workload = get_workload(name)
@@ -108,7 +109,7 @@ def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
-    from adan_bench.store import read_runs
+    from adan_bench.records.store import read_runs
 
     overrides = {"weight_decay": 0.125}  # chosen for all: every trial has it
     with Study(["tiny"], ["adan", "sgd"], Options(script=tiny, steps=10), out=tmp_path, overrides=overrides) as study:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from adan_bench.images import Arrays, Batches, Seen, _rand_augment, _Shift
+from adan_bench.data.images import Arrays, Batches, Seen, _rand_augment, _Shift
 
 
 def drawn(magnitude: int | None) -> Batches:

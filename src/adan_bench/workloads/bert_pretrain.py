@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from adan_bench.registry import workload
 from adan_bench.spec import Context, Task
+from adan_bench.workloads.registry import workload
 
 SIZES = {  # layers, width, heads, tokens in a row, vocabulary, dropout
     "smoke": (2, 64, 4, 40, 1024, 0.0),
@@ -44,8 +44,8 @@ def bert_pretrain(context: Context) -> Task:
     import torch.nn.functional as F
     import transformers
 
-    from adan_bench.data import generator
-    from adan_bench.language import START, language
+    from adan_bench.data.batching import generator
+    from adan_bench.data.tokens import START, language
 
     library: Any = transformers
     length, vocabulary = SIZES[context.scale][3:5]
@@ -79,7 +79,7 @@ def config(scale: str, vocabulary: int, **more: Any) -> Any:
     """BERT's configuration, with the head's in `more`."""
     import transformers
 
-    from adan_bench.language import PAD
+    from adan_bench.data.tokens import PAD
 
     layers, width, heads, length, _, dropout = SIZES[scale]
     library: Any = transformers
@@ -100,7 +100,7 @@ def config(scale: str, vocabulary: int, **more: Any) -> Any:
 
 def tokenizer(context: Context) -> Any:
     """The tokenizer of the pre-training at this scale, derived from the same text."""
-    from adan_bench.language import Corpus, library_tokenizer
+    from adan_bench.data.tokens import Corpus, library_tokenizer
 
     vocabulary = SIZES[context.scale][4]
     if context.scale == "paper":
@@ -110,7 +110,7 @@ def tokenizer(context: Context) -> Any:
 
 def present(words: Tensor) -> Tensor:
     """1 where there is a token, 0 where there is padding."""
-    from adan_bench.language import PAD
+    from adan_bench.data.tokens import PAD
 
     return (words != PAD).long()
 
@@ -119,7 +119,7 @@ def masked(words: Tensor, vocabulary: int, source: Any) -> tuple[Tensor, Tensor]
     """The words with some hidden, and the hidden ones as answers."""
     import torch
 
-    from adan_bench.language import MASK, SPECIAL
+    from adan_bench.data.tokens import MASK, SPECIAL
 
     chance, fate = torch.rand((2, *words.shape), generator=source)
     chosen = (chance < MASKED) & (words >= len(SPECIAL))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from adan_bench.augment import PLAIN
-from adan_bench.classification import classification_task
-from adan_bench.images import CIFAR, Views, cifar10, digits
-from adan_bench.models import small_image_resnet
-from adan_bench.registry import workload
+from adan_bench.data.augment import PLAIN
+from adan_bench.data.images import CIFAR, Views, cifar10, digits
 from adan_bench.spec import Context, Task
+from adan_bench.workloads.classification import classification_task
+from adan_bench.workloads.models import small_image_resnet
+from adan_bench.workloads.registry import workload
 
 # AdaBelief's code, which the paper refers to: 200 epochs of 390 steps, the learning rate divided by 10 at epoch 150
 # (--schedule step --warmup 0). small is 5 epochs: under a minute on a recent GPU.

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.registry import workload
 from adan_bench.spec import Context, Task, UsageError
+from adan_bench.workloads.registry import workload
 
 FOLDER = "ogbn_proteins"
 RAW = ("edge", "edge-feat", "num-edge-list", "node_species", "node-label")
@@ -160,7 +160,7 @@ class DeepGCN(nn.Module):
 
 def parts_of(graph: Graph, context: Context) -> Callable[[int], dict[str, Tensor]]:
     """The subgraph at a position; every epoch cuts the nodes anew into as many parts as the batch size says."""
-    from adan_bench.data import generator
+    from adan_bench.data.batching import generator
 
     @lru_cache(maxsize=1)
     def parts(epoch: int) -> list[tuple[Tensor, Tensor]]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from adan_bench.coco import FILES, TRAIN_IMAGES
-from adan_bench.registry import workload
+from adan_bench.data.coco import FILES, TRAIN_IMAGES
 from adan_bench.spec import Context, Settings, Task, UsageError
+from adan_bench.workloads.registry import workload
 
 WEIGHTS = {"loss_ce": 2, "loss_bbox": 5, "loss_giou": 2}  # of the loss and of the matching
 SLOW = ("sampling_offsets", "reference_points")  # a tenth of the learning rate; a pre-trained backbone too
@@ -49,7 +49,7 @@ def deformable_detr(context: Context) -> Task:
     """Deformable-DETR (ResNet-50 backbone) on COCO; smaller ones on generated scenes of shapes."""
     import torch
 
-    from adan_bench.coco import MEAN, STD, Batches, View, average_precision, held_out, padded, scaled, splits
+    from adan_bench.data.coco import MEAN, STD, Batches, View, average_precision, held_out, padded, scaled, splits
 
     train, valid, note = splits(context, *SCENES[context.scale])
     model = build(context.scale, len(train.categories), None if context.init is None else context.weights())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from adan_bench.registry import workload
 from adan_bench.spec import Context, Task
+from adan_bench.workloads.registry import workload
 
 
 @workload("digits-vit", metric="accuracy", higher_is_better=True, target=0.85, steps=240, eval_every=20)
@@ -13,7 +13,7 @@ def digits_vit(context: Context) -> Task:
 
     import transformers
 
-    from adan_bench.digits import digits_task
+    from adan_bench.workloads.digits import digits_task
 
     library: Any = transformers
     config = library.ViTConfig(

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from adan_bench.registry import workload
 from adan_bench.spec import Context, Task, UsageError
+from adan_bench.workloads.registry import workload
 
 ENTAILMENT = ("not_entailment", "entailment")
 BINARY = ("0", "1")
@@ -101,8 +101,8 @@ def build(context: Context, kind: Kind) -> Task:
     import torch.nn.functional as F
     import transformers
 
-    from adan_bench.data import shuffled
-    from adan_bench.language import END, PAD, START, name
+    from adan_bench.data.batching import shuffled
+    from adan_bench.data.tokens import END, PAD, START, name
     from adan_bench.workloads.bert_pretrain import SIZES, config, present, tokenizer
 
     if context.scale == "smoke":
@@ -276,7 +276,7 @@ Maker = Callable[[random.Random], Example]
 def _acceptable(draw: random.Random) -> Maker:
     import re
 
-    from adan_bench.words import documentation
+    from adan_bench.data.words import documentation
 
     text = " ".join(" ".join(documentation()).split())
     sentences = [s for s in re.findall(r"[A-Z][a-z' ,]+\.", text) if 5 <= len(s.split()) <= 15]

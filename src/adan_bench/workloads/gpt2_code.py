@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from adan_bench.registry import workload
 from adan_bench.spec import Context, Task
+from adan_bench.workloads.registry import workload
 
 SIZES = {  # layers, width, heads, tokens in a row, vocabulary, dropout
     "smoke": (2, 64, 4, 64, 512, 0.0),
@@ -25,7 +25,7 @@ SIZES = {  # layers, width, heads, tokens in a row, vocabulary, dropout
 def config(scale: str, vocabulary: int) -> Any:
     import transformers
 
-    from adan_bench.language import END, START
+    from adan_bench.data.tokens import END, START
 
     layers, width, heads, length, _, dropout = SIZES[scale]
     library: Any = transformers
@@ -62,7 +62,7 @@ def gpt2_code(context: Context) -> Task:
     """GPT-2 on Python code: a folder in The Stack's layout, or the standard library's source."""
     import transformers
 
-    from adan_bench.language import LanguageTask, held_out_loss, language, next_token_loss
+    from adan_bench.data.tokens import LanguageTask, held_out_loss, language, next_token_loss
 
     length, vocabulary = SIZES[context.scale][3:5]
     rows = 64 if context.scale == "smoke" else 256

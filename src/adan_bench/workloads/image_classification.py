@@ -12,12 +12,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from adan_bench.augment import PLAIN, SETTING_I, SETTING_II, Setting, StochasticDepth
-from adan_bench.classification import classification_task, without_decay
-from adan_bench.images import IMAGENET_SIZE, NEEDS, ImageData, Views, image_data
-from adan_bench.models import depth_shares, transformer_blocks, vit_sizes, vit_stochastic_depth, with_small_stem
-from adan_bench.registry import workload
+from adan_bench.data.augment import PLAIN, SETTING_I, SETTING_II, Setting, StochasticDepth
+from adan_bench.data.images import IMAGENET_SIZE, NEEDS, ImageData, Views, image_data
 from adan_bench.spec import Context, Task
+from adan_bench.workloads.classification import classification_task, without_decay
+from adan_bench.workloads.models import (
+    depth_shares,
+    transformer_blocks,
+    vit_sizes,
+    vit_stochastic_depth,
+    with_small_stem,
+)
+from adan_bench.workloads.registry import workload
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.registry import workload
-from adan_bench.spec import Context, Task
-from adan_bench.words import (
+from adan_bench.data.words import (
     PENN_TREEBANK,
     Stream,
     documentation_words,
@@ -29,6 +27,8 @@ from adan_bench.words import (
     perplexity,
     vocabulary,
 )
+from adan_bench.spec import Context, Task
+from adan_bench.workloads.registry import workload
 
 EPOCH = 663  # rows of 70 words in 20 columns of 929,589 words
 SMOKE_WORDS = 2_000  # with Penn Treebank's 10,000 the output layer alone would take 20 s

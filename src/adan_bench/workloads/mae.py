@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adan_bench.augment import SETTING_II
-from adan_bench.classification import classification_task, without_decay
-from adan_bench.data import generator
-from adan_bench.images import IMAGENET_SIZE, NEEDS, ImageData, Views, image_data
-from adan_bench.models import transformer_blocks, vit_sizes, vit_stochastic_depth
-from adan_bench.registry import workload
+from adan_bench.data.augment import SETTING_II
+from adan_bench.data.batching import generator
+from adan_bench.data.images import IMAGENET_SIZE, NEEDS, ImageData, Views, image_data
 from adan_bench.spec import Context, Settings, Task, UsageError
+from adan_bench.workloads.classification import classification_task, without_decay
+from adan_bench.workloads.models import transformer_blocks, vit_sizes, vit_stochastic_depth
+from adan_bench.workloads.registry import workload
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from adan_bench.coco import FILES, TRAIN_IMAGES
-from adan_bench.registry import workload
+from adan_bench.data.coco import FILES, TRAIN_IMAGES
 from adan_bench.spec import Context, Settings, Task, UsageError
+from adan_bench.workloads.registry import workload
 
 BACKBONES: dict[str, dict[str, Any]] = {
     "smoke": {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 32, 64, 64], "drop_path_rate": 0.0},
@@ -46,7 +46,7 @@ LAYER_DECAY, LAYERS = 0.95, 7  # of the learning rate in a pre-trained backbone
 )
 def mask_rcnn(context: Context) -> Task:
     """Mask R-CNN (ConvNeXt-T backbone) on COCO; smaller ones on generated scenes of shapes; needs torchvision."""
-    from adan_bench.coco import Batches, average_precision, held_out, splits, whole
+    from adan_bench.data.coco import Batches, average_precision, held_out, splits, whole
 
     train, valid, note = splits(context, *SCENES[context.scale])
     model = build(context.scale, len(train.categories), None if context.init is None else context.weights())
@@ -111,7 +111,7 @@ def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | 
     from torchvision.ops import FeaturePyramidNetwork
     from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-    from adan_bench.coco import MEAN, STD
+    from adan_bench.data.coco import MEAN, STD
 
     library: Any = transformers
     sizes = BACKBONES[scale]

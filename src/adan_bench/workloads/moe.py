@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from adan_bench.registry import workload
 from adan_bench.spec import Context, Task
+from adan_bench.workloads.registry import workload
 
 EXPERTS = 8
 BALANCE = 0.02
@@ -66,7 +66,7 @@ def moe(context: Context) -> Task:
     import torch.nn.functional as F
     import transformers
 
-    from adan_bench.language import PAD, LanguageTask, held_out_loss, language
+    from adan_bench.data.tokens import PAD, LanguageTask, held_out_loss, language
 
     library: Any = transformers
     length, vocabulary = SIZES[context.scale][-2:]

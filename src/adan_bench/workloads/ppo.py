@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.registry import workload
 from adan_bench.spec import Context, Task, UsageError
+from adan_bench.workloads.registry import workload
 
 PASSES = 10  # over a rollout
 DISCOUNT = 0.99
@@ -142,7 +142,7 @@ class Rollouts:
         self.data: dict[str, Tensor] = {}
 
     def __call__(self, position: int) -> dict[str, Tensor]:
-        from adan_bench.data import generator
+        from adan_bench.data.batching import generator
 
         size = self.buffer.buffer_size * self.buffer.n_envs
         passed, index = divmod(position, size // self.batch_size)

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.registry import workload
+from adan_bench.data.words import PENN_TREEBANK, Stream, documentation_words, encode, file_words, vocabulary
 from adan_bench.spec import Context, Task
-from adan_bench.words import PENN_TREEBANK, Stream, documentation_words, encode, file_words, vocabulary
+from adan_bench.workloads.registry import workload
 
 LENGTH = 20  # words through which gradients flow
 WIDTH = 64

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from adan_bench.registry import workload
 from adan_bench.spec import Context, Task
+from adan_bench.workloads.registry import workload
 
 LENGTH = 64
 SIZE = 2_000_000  # bytes
@@ -23,7 +23,7 @@ def pycode_gpt2(context: Context) -> Task:
     import torch.nn.functional as F
     import transformers
 
-    from adan_bench.data import fingerprint, library_sources, windows
+    from adan_bench.data.batching import fingerprint, library_sources, windows
 
     text = "".join(library_sources()).encode()[:SIZE]
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().to(context.device)

@@ -18,9 +18,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.registry import workload
-from adan_bench.spec import Context, Task
-from adan_bench.words import (
+from adan_bench.data.words import (
     PENN_TREEBANK,
     WIKITEXT,
     Stream,
@@ -31,6 +29,8 @@ from adan_bench.words import (
     vocabulary,
     wikitext,
 )
+from adan_bench.spec import Context, Task
+from adan_bench.workloads.registry import workload
 
 SHAKESPEARE = "tinyshakespeare/input.txt"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from adan_bench.augment import StochasticDepth
-from adan_bench.images import ImageData
+from adan_bench.data.augment import StochasticDepth
+from adan_bench.data.images import ImageData
 
 
 def small_image_resnet(channels: int, widths: list[int], depths: list[int]) -> nn.Module:

@@ -18,8 +18,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from adan_bench import cli_tables, cli_theory
-from adan_bench.cli_shared import EXIT_DIVERGED, EXIT_FAILED, EXIT_USAGE, Json, new_folder
+from adan_bench.cli import paper as cli_tables
+from adan_bench.cli import theory as cli_theory
+from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, EXIT_USAGE, Json, new_folder
 from adan_bench.spec import UsageError, cores
 
 app = typer.Typer(
@@ -84,9 +85,9 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def wrapper(**values: Any) -> None:
-        from adan_bench.parallel import launched
-        from adan_bench.registry import load_script
-        from adan_bench.study import Options
+        from adan_bench.training.configure import Options
+        from adan_bench.training.distributed import launched
+        from adan_bench.workloads.registry import load_script
 
         chosen = {name: values.pop(name) for name in common}
         place = {name: chosen.pop(name) for name in ("out", "resume", "as_json")}
@@ -128,7 +129,7 @@ def list_(kind: Annotated[Kind, typer.Argument()] = Kind.workloads, as_json: Jso
 
 
 def _workload_rows() -> list[dict[str, Any]]:
-    from adan_bench.registry import workloads
+    from adan_bench.workloads.registry import workloads
 
     return [
         {
@@ -145,8 +146,8 @@ def _workload_rows() -> list[dict[str, Any]]:
 
 
 def _optimizer_rows() -> list[dict[str, Any]]:
-    from adan_bench.optimizers import SPECS
-    from adan_bench.study import learning_rates
+    from adan_bench.studies.comparison import learning_rates
+    from adan_bench.training.optimizers import SPECS
 
     rows = []
     for spec in SPECS.values():
@@ -176,13 +177,13 @@ def run(
     shared: Shared,
 ) -> None:
     """Train one workload with one optimizer."""
-    from adan_bench.console import watching
-    from adan_bench.jobs import Event, Job
-    from adan_bench.optimizers import get_optimizer
-    from adan_bench.registry import get_workload
-    from adan_bench.store import RunStore
-    from adan_bench.study import configure
-    from adan_bench.train import run as train
+    from adan_bench.cli.progress import watching
+    from adan_bench.records.store import RunStore
+    from adan_bench.training.configure import configure
+    from adan_bench.training.optimizers import get_optimizer
+    from adan_bench.training.pool import Event, Job
+    from adan_bench.training.trainer import run as train
+    from adan_bench.workloads.registry import get_workload
 
     options = replace(shared.options, parallel=parallel)
     found = get_workload(workload, options.scale)
@@ -275,7 +276,7 @@ def humaneval(
     as_json: Json = False,
 ) -> None:
     """Solve HumanEval's problems with a run's model: pass@k, by running what it writes in limited processes."""
-    from adan_bench.humaneval import pass_at_k
+    from adan_bench.studies.humaneval import pass_at_k
 
     if not yes:
         raise UsageError("humaneval runs code that a model wrote, in limited processes: add --yes-run-generated-code")
@@ -312,10 +313,10 @@ def _study(
     set_: list[str] | None = None,
     batch_sizes: str | None = None,
 ) -> tuple[Any, Any]:
-    from adan_bench.console import watching
-    from adan_bench.optimizers import SPECS
-    from adan_bench.registry import workloads as known
-    from adan_bench.study import Study
+    from adan_bench.cli.progress import watching
+    from adan_bench.studies.comparison import Study
+    from adan_bench.training.optimizers import SPECS
+    from adan_bench.workloads.registry import workloads as known
 
     if not workloads:
         raise UsageError(f"no workload was named; there are: {', '.join(known())}")
@@ -334,10 +335,10 @@ def _study(
 
 
 def _report(folder: Path, as_json: bool) -> None:
-    from adan_bench.console import show_summaries
-    from adan_bench.report import write_report
-    from adan_bench.stats import summarize
-    from adan_bench.store import read_runs
+    from adan_bench.cli.progress import show_summaries
+    from adan_bench.records.stats import summarize
+    from adan_bench.records.store import read_runs
+    from adan_bench.reports.comparison import write_report
 
     records = read_runs(folder)
     page = write_report(records, folder)
@@ -411,7 +412,3 @@ def _usage_line(error: Any) -> str:
 def _complain(text: str, code: int) -> int:
     print(f"adan-bench: {text}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    main()

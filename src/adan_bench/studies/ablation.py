@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.environment import describe
-from adan_bench.optimizers import get_optimizer
-from adan_bench.registry import get_workload
-from adan_bench.report import write_report
+from adan_bench.records.environment import describe
+from adan_bench.records.store import RunStore, read_run
+from adan_bench.reports.comparison import write_report
 from adan_bench.spec import RunConfig, RunRecord, UsageError, Workload
-from adan_bench.store import RunStore, read_run
-from adan_bench.study import TUNING_SEED, Options, configure
+from adan_bench.studies.comparison import TUNING_SEED
 from adan_bench.theory.components import ROWS
-from adan_bench.train import Trainer
+from adan_bench.training.configure import Options, configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.trainer import Trainer
+from adan_bench.workloads.registry import get_workload
 
 CYCLES = 6  # without a radius given, the first cycle lasts a sixth of a run
 

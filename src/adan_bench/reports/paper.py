@@ -14,10 +14,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adan_bench.conclusions import spread
-from adan_bench.stats import MIN_SEEDS, interval
-from adan_bench.store import write_bytes
-from adan_bench.study import UNTUNED
+from adan_bench.records.stats import MIN_SEEDS, interval
+from adan_bench.records.store import write_bytes
+from adan_bench.reports.conclusions import spread
+from adan_bench.spec import UNTUNED
 from adan_bench.tables import UNSTATED, Column, Table, figure, tables
 
 HEAD = ("problem", "optimizer", "paper", "ours", "paper's order", "our order")
@@ -235,7 +235,7 @@ def _markdown(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
 
 
 def _page(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
-    style = (resources.files("adan_bench") / "page" / "style.css").read_text()
+    style = (resources.files("adan_bench.reports") / "assets" / "style.css").read_text()
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>adan-bench: the paper's tables</title><link rel="icon" href="data:,"><style>

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.data import shuffled
+from adan_bench.data.batching import shuffled
 from adan_bench.spec import Context, Task
 
 HELD_OUT = 360

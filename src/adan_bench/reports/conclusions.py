@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from adan_bench.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference
+from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -20,8 +20,8 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
-from adan_bench import confined
 from adan_bench.spec import Context, UsageError
+from adan_bench.studies import sandbox
 
 FILE = "humaneval/HumanEval.jsonl.gz"
 FIELDS = ("task_id", "prompt", "entry_point", "test")
@@ -107,7 +107,7 @@ def assemble(problem: Mapping[str, str], completion: str) -> str:
 def passes(program: str, seconds: float = 10.0, memory: int = 1 << 30) -> bool:
     """Whether a program runs to its end within the limits, in a process and a folder of its own."""
     secret = secrets.token_hex(16)
-    command = [sys.executable, "-I", "-S", "-B", confined.__file__, str(int(seconds) + 1), str(memory)]
+    command = [sys.executable, "-I", "-S", "-B", sandbox.__file__, str(int(seconds) + 1), str(memory)]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as verdict:
         process = subprocess.Popen(
             command,
@@ -136,9 +136,9 @@ class Writer:
     ) -> None:
         import torch
 
-        from adan_bench.language import LanguageTask
-        from adan_bench.registry import get_workload, load_script
-        from adan_bench.store import read_run
+        from adan_bench.data.tokens import LanguageTask
+        from adan_bench.records.store import read_run
+        from adan_bench.workloads.registry import get_workload, load_script
 
         if not (run_dir / "config.json").exists():
             raise UsageError(f"{run_dir}: no run there; name the folder of one that was made with --keep-weights")
@@ -165,7 +165,7 @@ class Writer:
     def __call__(self, prompt: str, samples: int, at_once: int = 20) -> Iterator[str]:
         import torch
 
-        from adan_bench.language import END, PAD
+        from adan_bench.data.tokens import END, PAD
 
         ids = torch.tensor([self.tokenizer.encode(prompt).ids[-self.prompt :]], device=self.device)
         for done in range(0, samples, at_once):

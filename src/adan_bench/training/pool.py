@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from adan_bench.environment import COMMAND
+from adan_bench.records.environment import COMMAND
+from adan_bench.records.store import RunStore, write_json
 from adan_bench.spec import Progress, RunConfig
-from adan_bench.store import RunStore, write_json
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class _Worker:
         threads = {"OMP_NUM_THREADS": "1"} if "OMP_NUM_THREADS" not in os.environ else {}
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "adan_bench.worker"],
+                [sys.executable, "-m", "adan_bench.training.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -179,7 +179,7 @@ def record_failure(job: Job, error: str, absent: bool = False) -> Mapping[str, A
         job.path.mkdir(parents=True, exist_ok=True)
         facts = {"metric": "", "higher_is_better": True, "target": 0.0, "name": job.config.workload, "summary": ""}
         with contextlib.suppress(Exception):
-            from adan_bench.registry import get_workload
+            from adan_bench.workloads.registry import get_workload
 
             facts = get_workload(job.config.workload, job.config.scale).facts()
         optimizer = {"name": job.config.optimizer, "passes": 1}

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from adan_bench.palette import style_of
-from adan_bench.stats import OptimizerSummary, WorkloadSummary
+from adan_bench.records.stats import OptimizerSummary, WorkloadSummary
+from adan_bench.reports.palette import style_of
 
 
 def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[str, str]:

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.data import fingerprint, generator, library_sources, windows
+from adan_bench.data.batching import fingerprint, generator, library_sources, windows
+from adan_bench.data.words import documentation
 from adan_bench.spec import Context, Task, UsageError, listing
-from adan_bench.words import documentation
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<mask>")
 START, PAD, END, MASK = range(4)

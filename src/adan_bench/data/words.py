@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adan_bench.data import library_sources
+from adan_bench.data.batching import library_sources
 from adan_bench.spec import Context, UsageError
 
 PENN_TREEBANK = tuple(f"ptb/ptb.{split}.txt" for split in ("train", "valid", "test"))

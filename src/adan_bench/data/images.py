@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from adan_bench.data import epoch_order, generator, shuffled
+from adan_bench.data.batching import epoch_order, generator, shuffled
 from adan_bench.spec import Context, UsageError, cores, listing
 
 IMAGENET = ("imagenet/train", "imagenet/val")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adan_bench.data import generator, shuffled
+from adan_bench.data.batching import generator, shuffled
 from adan_bench.spec import Context, UsageError, cores
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as both detectors take them

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from adan_bench.cli_shared import EXIT_FAILED, Json, new_folder
+from adan_bench.cli.common import EXIT_FAILED, Json, new_folder
 from adan_bench.spec import cores
 
 app = typer.Typer(help="Run the paper's theory: every claim with its number.", add_completion=False)
@@ -29,7 +29,7 @@ def theory(
         return
     import torch
 
-    from adan_bench.theory.report import choose, number, relation, write
+    from adan_bench.reports.theory import choose, number, relation, write
 
     chosen = choose(only or [])
     torch.set_num_threads(1)  # networks of a thousand parameters: a second thread only costs
@@ -70,10 +70,10 @@ def constants(
     """Measure c∞ and c₂ on a workload, and evaluate Table 1 with them."""
     from dataclasses import asdict
 
-    from adan_bench.optimizers import get_optimizer
-    from adan_bench.registry import get_workload, load_script
-    from adan_bench.study import Options, configure
     from adan_bench.theory.complexity import measure, table
+    from adan_bench.training.configure import Options, configure
+    from adan_bench.training.optimizers import get_optimizer
+    from adan_bench.workloads.registry import get_workload, load_script
 
     if script is not None:
         load_script(str(script))
@@ -108,11 +108,11 @@ def components(
     """Take Adan apart: heavy ball, Nesterov, proximal decay, restart, as in the paper's table of components."""
     from dataclasses import asdict
 
-    from adan_bench.conclusions import number, spread
-    from adan_bench.registry import load_script
-    from adan_bench.stats import interval
-    from adan_bench.study import Options
-    from adan_bench.theory import ablation
+    from adan_bench.records.stats import interval
+    from adan_bench.reports.conclusions import number, spread
+    from adan_bench.studies import ablation
+    from adan_bench.training.configure import Options
+    from adan_bench.workloads.registry import load_script
 
     if script is not None:
         load_script(str(script))

@@ -10,16 +10,16 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from adan_bench.jobs import Job, record_failure
+from adan_bench.records.store import RunStore
 from adan_bench.spec import Progress, RunConfig, UsageError
-from adan_bench.store import RunStore
+from adan_bench.training.pool import Job, record_failure
 
 
 def main() -> None:
     # What a library prints must not mix with the answers: they get the real standard output, the rest the log.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    from adan_bench.train import run
+    from adan_bench.training.trainer import run
 
     def answer(**content: Any) -> None:
         try:

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from adan_bench import optimizers
-from adan_bench.environment import describe
-from adan_bench.parallel import ALONE, Ranks, joined
+from adan_bench.records.environment import describe
 from adan_bench.spec import SCALES, UsageError
+from adan_bench.training import optimizers
+from adan_bench.training.distributed import ALONE, Ranks, joined
 
 Shape = dict[str, Any]
 OPTIMIZERS = ("adan", "adamw", "lamb", "adabelief")

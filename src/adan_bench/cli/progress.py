@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from adan_bench.conclusions import conclude, number, spread, steps, tuning
-from adan_bench.jobs import Event
-from adan_bench.stats import WorkloadSummary
+from adan_bench.records.stats import WorkloadSummary
+from adan_bench.reports.conclusions import conclude, number, spread, steps, tuning
+from adan_bench.training.pool import Event
 
 Watch = Callable[[Event], None]
 

@@ -16,17 +16,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench import speed
-from adan_bench.environment import describe
-from adan_bench.jobs import Job, Pool
-from adan_bench.optimizers import get_optimizer
-from adan_bench.registry import get_workload
+from adan_bench.records.environment import describe
+from adan_bench.records.store import finite, read_run, write_json
 from adan_bench.spec import SCALES, RunConfig, RunRecord, Settings, UsageError, Workload
-from adan_bench.store import finite, read_run, write_json
-from adan_bench.study import Options, Watch, check_device, configure
+from adan_bench.studies import speed
+from adan_bench.studies.ablation import configure_row, pilot_radius, training_loss
+from adan_bench.studies.comparison import Watch
 from adan_bench.tables import UNSTATED, Column, Row, Table
-from adan_bench.theory.ablation import configure_row, pilot_radius, training_loss
 from adan_bench.theory.components import ROWS
+from adan_bench.training.configure import Options, check_device, configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.pool import Job, Pool
+from adan_bench.workloads.registry import get_workload
 
 FLOOR = 1 / 3  # at smaller scales the longest run of a table has its workload's budget, the others no less than this
 LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run

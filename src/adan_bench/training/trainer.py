@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adan_bench import optimizers
-from adan_bench.environment import describe
-from adan_bench.parallel import ALONE, Ranks, joined
-from adan_bench.registry import get_workload, load_script
-from adan_bench.schedule import SCHEDULES
+from adan_bench.records.environment import describe
+from adan_bench.records.store import NoStore, RunStore
 from adan_bench.spec import Context, Progress, RunConfig, UsageError
-from adan_bench.store import NoStore, RunStore
+from adan_bench.training import optimizers
+from adan_bench.training.distributed import ALONE, Ranks, joined
+from adan_bench.training.schedules import SCHEDULES
+from adan_bench.workloads.registry import get_workload, load_script
 
 CHECKPOINT_SECONDS = 15.0
 

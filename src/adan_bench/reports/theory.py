@@ -11,9 +11,9 @@ from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 
-from adan_bench.environment import describe
+from adan_bench.records.environment import describe
+from adan_bench.records.store import write_bytes
 from adan_bench.spec import UsageError
-from adan_bench.store import write_bytes
 from adan_bench.theory import complexity, lemma1, moments, propositions, proximal, reformulation, theorem1, theorem2
 from adan_bench.theory.check import Check, Study, Table
 
@@ -73,7 +73,7 @@ def _png(draw: Callable[..., None]) -> bytes:
 
 
 def _page(studies: Sequence[Study], images: dict[str, bytes]) -> str:
-    style = (resources.files("adan_bench") / "page" / "style.css").read_text()
+    style = (resources.files("adan_bench.reports") / "assets" / "style.css").read_text()
     checks = [check for study in studies for check in study.checks]
     failed = sum(not check.passed for check in checks)
     environment = describe()

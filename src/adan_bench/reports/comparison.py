@@ -10,12 +10,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from adan_bench.conclusions import conclude, number, spread, steps, tuning
-from adan_bench.figures import write_figures
-from adan_bench.palette import style_of
+from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, performance_profile, summarize
+from adan_bench.records.store import finite, write_bytes
+from adan_bench.reports.conclusions import conclude, number, spread, steps, tuning
+from adan_bench.reports.figures import write_figures
+from adan_bench.reports.palette import style_of
 from adan_bench.spec import RunRecord
-from adan_bench.stats import OptimizerSummary, WorkloadSummary, performance_profile, summarize
-from adan_bench.store import finite, write_bytes
 
 COLUMNS = ("optimizer", "{metric}", "best", "steps to target", "s to target", "ms/step", "lr range ±2%")
 
@@ -33,7 +33,7 @@ def write_report(records: Sequence[RunRecord], folder: Path) -> Path:
 
 def render_page(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]) -> str:
     """The page: prose and tables are plain HTML, readable without scripts; the scripts draw the charts."""
-    assets = resources.files("adan_bench") / "page"
+    assets = resources.files("adan_bench.reports") / "assets"
     style, script = (assets / "style.css").read_text(), (assets / "chart.js").read_text()
     names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))
     profile = performance_profile(summaries)

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from adan_bench.cli_shared import EXIT_FAILED, Json, new_folder
+from adan_bench.cli.common import EXIT_FAILED, Json, new_folder
 from adan_bench.spec import cores
 
-RECORDS = Path(__file__).parents[2] / "results" / "reproduce"  # of a checkout
+RECORDS = Path(__file__).parents[3] / "results" / "reproduce"  # of a checkout
 
 
 def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
@@ -56,11 +56,11 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Run tables of the paper again, at a scale, and print its figures beside ours."""
-    from adan_bench import reproduction_report as report
-    from adan_bench.console import watching
-    from adan_bench.reproduce import Reproduction, failures
-    from adan_bench.study import Options
+    from adan_bench.cli.progress import watching
+    from adan_bench.reports import paper as report
+    from adan_bench.studies.paper import Reproduction, failures
     from adan_bench.tables import choose
+    from adan_bench.training.configure import Options
 
     each = threads or max(1, cores() // jobs)
     options = Options(scale=scale, data=data, device=device, bf16=bf16, accumulate=accumulate, threads=each)
@@ -85,7 +85,7 @@ def reproduce(
 
 
 def _show(console: Console, section: Any) -> None:
-    from adan_bench.reproduction_report import HEAD
+    from adan_bench.reports.paper import HEAD
 
     grid = Grid(*HEAD, title=section.title, title_justify="left")
     for line in section.run:
@@ -117,11 +117,11 @@ def speed(
     as_json: Json = False,
 ) -> None:
     """Time whole steps and updates alone, and count peak memory, of the paper's models."""
-    from adan_bench import speed as measuring
-    from adan_bench.conclusions import number
-    from adan_bench.parallel import launched
-    from adan_bench.store import write_json
-    from adan_bench.study import check_device
+    from adan_bench.records.store import write_json
+    from adan_bench.reports.conclusions import number
+    from adan_bench.studies import speed as measuring
+    from adan_bench.training.configure import check_device
+    from adan_bench.training.distributed import launched
 
     launched(parallel)
     check_device(device)
