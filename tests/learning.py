@@ -8,15 +8,20 @@ from typing import Any
 import torch
 
 from adan_bench.spec import RunConfig
-from adan_bench.training.configure import Options, configure
+from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.registry import get_workload
 
 
+def chosen(**options: Any) -> RunConfig:
+    """What a user may choose for a run; one thread, as tests share the machine."""
+    return RunConfig(threads=1, **options)
+
+
 def settings(name: str, optimizer: str = "adan", **options: Any) -> RunConfig:
-    chosen = Options(threads=1, **options)
-    return configure(get_workload(name, chosen.scale), SPECS[optimizer], chosen)
+    choice = chosen(**options)
+    return configure(get_workload(name, choice.scale), SPECS[optimizer], choice)
 
 
 def trainer(name: str, optimizer: str = "adan", **options: Any) -> Trainer:

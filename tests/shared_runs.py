@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
+from learning import chosen
 
 from adan_bench.cli import app as cli
 from adan_bench.records.store import RunStore
-from adan_bench.training.configure import Options, configure
+from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.registry import get_workload, load_script
@@ -50,7 +51,7 @@ class Interrupted(Exception):
 def configuration(workload, optimizer="adan", script=None, settings=None, **changes):
     if script is not None:
         load_script(str(script))
-    options = Options(script=script)
+    options = chosen(script=script)
     made = configure(get_workload(workload), get_optimizer(optimizer), options, overrides=settings)
     return replace(made, log_every=1, **changes)
 

@@ -48,12 +48,14 @@ def config(tiny: Path) -> Callable[..., Any]:
     """Configurations of the tiny workload."""
     from dataclasses import replace
 
-    from adan_bench.training.configure import Options, configure
+    from learning import chosen
+
+    from adan_bench.training.configure import configure
     from adan_bench.training.optimizers import get_optimizer
     from adan_bench.workloads.registry import get_workload
 
     def make(optimizer: str = "adan", workload: str = "tiny", **changes: Any) -> Any:
-        options = Options(script=tiny if workload == "tiny" else None)
+        options = chosen(script=tiny if workload == "tiny" else None)
         return replace(configure(get_workload(workload), get_optimizer(optimizer), options), **changes)
 
     return make

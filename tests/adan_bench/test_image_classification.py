@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from learning import chosen
 
 from adan_bench.data.augment import StochasticDepth
-from adan_bench.training.configure import Options, configure
+from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.schedules import SCHEDULES
 from adan_bench.training.trainer import Trainer
@@ -55,7 +56,7 @@ def test_small_images_fit_the_models_at_full_width(name: str) -> None:
 
 
 def trainer(name: str, optimizer: str, **options: Any) -> Trainer:
-    return Trainer(configure(get_workload(name), get_optimizer(optimizer), Options(**options)))
+    return Trainer(configure(get_workload(name), get_optimizer(optimizer), chosen(**options)))
 
 
 def test_stochastic_depth_grows_to_the_setting_s() -> None:

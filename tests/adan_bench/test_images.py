@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from learning import chosen
 from PIL import Image, ImageOps
 
 from adan_bench.data.images import (
@@ -30,7 +31,7 @@ from adan_bench.data.images import (
     imagenet,
 )
 from adan_bench.spec import Context, UsageError
-from adan_bench.training.configure import Options, configure
+from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.registry import get_workload
@@ -119,7 +120,7 @@ def test_imagenet_is_decoded_by_position(data: Path) -> None:
 def test_imagenet_by_worker_processes_is_the_same(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run at paper scale, on two classes: one process decodes for training, one for evaluation."""
     monkeypatch.setattr("adan_bench.data.images._workers", lambda: 1)
-    options = Options(scale="paper", steps=2, batch_size=4, data=data)
+    options = chosen(scale="paper", steps=2, batch_size=4, data=data)
     trainer = Trainer(configure(get_workload("resnet18", "paper"), get_optimizer("adan"), options))
     found = imagenet(context(data), Views())
     assert trainer.size == pytest.approx(11.18e6, rel=1e-3)  # ResNet-18 without 998 of its classes
@@ -197,7 +198,7 @@ def test_what_an_imagenet_folder_lacks_is_one_line(data: Path, tmp_path: Path) -
     with pytest.raises(UsageError, match=r"holds no imagenet/val"):
         imagenet(context(missing), Views())
     with pytest.raises(UsageError, match=r"resnet18 needs imagenet/val, which .* does not hold"):
-        configure(get_workload("resnet18", "paper"), get_optimizer("adan"), Options(scale="paper", data=missing))
+        configure(get_workload("resnet18", "paper"), get_optimizer("adan"), chosen(scale="paper", data=missing))
 
     flat = tmp_path / "flat"  # the validation archive unpacks to one folder
     flat.mkdir()

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from learning import chosen
 
 from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.training.configure import Options, configure
+from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.mae import ENCODERS, Classifier, mae_config, vit_config, waves
@@ -20,7 +21,7 @@ from adan_bench.workloads.registry import get_workload
 
 
 def config(name: str, **options: Any) -> Any:
-    return configure(get_workload(name), get_optimizer("adan"), Options(**options))
+    return configure(get_workload(name), get_optimizer("adan"), chosen(**options))
 
 
 @pytest.mark.parametrize(("name", "pretrained", "finetuned"), [("vit-b", 111.9, 86.6), ("vit-l", 329.5, 304.3)])

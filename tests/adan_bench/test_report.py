@@ -10,11 +10,11 @@ from pathlib import Path
 
 import chromium
 import pytest
+from learning import chosen
 
 from adan_bench.records.store import read_runs
 from adan_bench.reports.comparison import write_report
 from adan_bench.studies.comparison import Study
-from adan_bench.training.configure import Options
 
 OPTIMIZERS = ["adan", "adamw", "sgd"]
 
@@ -23,7 +23,7 @@ OPTIMIZERS = ["adan", "adamw", "sgd"]
 def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a comparison with tuning and three seeds at two batch sizes; sgd diverges at one of them."""
     out = tmp_path_factory.mktemp("report")
-    with Study(["tiny"], OPTIMIZERS, Options(script=tiny, steps=40), out=out, jobs=2, batch_sizes=[16, 32]) as study:
+    with Study(["tiny"], OPTIMIZERS, chosen(script=tiny, steps=40, jobs=2), out=out, batch_sizes=[16, 32]) as study:
         study.tune(4)
         key = ("tiny-b16", "sgd")
         study.bases[key] = replace(study.bases[key], settings={"lr": 1e30})

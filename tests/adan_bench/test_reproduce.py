@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from learning import chosen
 
 from adan_bench import tables
 from adan_bench.cli import paper as cli_tables
 from adan_bench.records.store import read_run
 from adan_bench.reports import paper as reproduction_report
-from adan_bench.spec import UsageError
+from adan_bench.spec import RunConfig, UsageError
 from adan_bench.studies.paper import Reproduction, failures
 from adan_bench.tables import Table, parse
-from adan_bench.training.configure import Options
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.registry import load_script
 
@@ -112,7 +112,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def study(script: Path, tmp_path: Path) -> Callable[..., Reproduction]:
     def make(*found: Table, scale: str = "smoke", **more: Any) -> Reproduction:
-        return Reproduction(found, Options(script=script, scale=scale), **{"out": tmp_path / "out", **more})
+        return Reproduction(found, chosen(script=script, scale=scale), **{"out": tmp_path / "out", **more})
 
     return make
 
@@ -150,7 +150,7 @@ def ran(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     ]
     found = [made_up(columns, rows), made_up(columns[:1], parts, name="parts")]
     out = tmp_path_factory.mktemp("reproduction")
-    summary = Reproduction(found, Options(script=script), out=out, jobs=2).run()
+    summary = Reproduction(found, chosen(script=script, jobs=2), out=out).run()
     return summary, out, found
 
 
@@ -194,7 +194,7 @@ def test_weights_are_handed_on(ran: Ran) -> None:
     summary, out, _ = ran
     (first,), (second,) = (list((out / "runs" / name).glob("*/seed-0")) for name in ("earlier", "later"))
     assert (first / "weights.pt").exists()
-    assert read_run(second).config.init == str(first)
+    assert read_run(second).config.init == first
     tuned = cell(summary, "Adan", "tuned")
     assert tuned["data"] == "regression from weights"
     assert (tuned["before"]["workload"], tuned["before"]["steps"]) == ("earlier", 60)
@@ -306,7 +306,7 @@ def test_schedules_at_paper_scale(study: Callable[..., Reproduction]) -> None:
 def test_accumulate_reaches_every_run(
     script: Path, monkeypatch: pytest.MonkeyPatch, bench: Any, tmp_path: Path
 ) -> None:
-    seen: list[Options] = []
+    seen: list[RunConfig] = []
 
     def stop(self: Reproduction) -> None:
         seen.append(self.options)
@@ -317,7 +317,7 @@ def test_accumulate_reaches_every_run(
     assert [options.accumulate for options in seen] == [4]
     found = Reproduction(
         [made_up([{"head": "a", "workload": "plain"}], [ADAN])],
-        Options(script=script, accumulate=4),
+        chosen(script=script, accumulate=4),
         out=tmp_path / "y",
     )
     found.plan()

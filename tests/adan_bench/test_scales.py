@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from learning import chosen
 
 from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.training.configure import Options, configure
+from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.registry import get_workload, load_script, workload
@@ -49,8 +50,8 @@ def scaled(tmp_path: Path) -> Callable[..., Any]:
     load_script(str(script))
 
     def make(**options: Any) -> Any:
-        chosen = Options(script=script, **options)
-        return configure(get_workload("scaled", chosen.scale), get_optimizer("adan"), chosen)
+        choice = chosen(script=script, **options)
+        return configure(get_workload("scaled", choice.scale), get_optimizer("adan"), choice)
 
     return make
 
@@ -101,7 +102,7 @@ def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
         "def lacking(context):\n    import no_such_package\n"
     )
     load_script(str(script))
-    config = configure(get_workload("lacking"), get_optimizer("adan"), Options(script=script))
+    config = configure(get_workload("lacking"), get_optimizer("adan"), chosen(script=script))
     with pytest.raises(UsageError, match="lacking needs the package no_such_package"):
         Trainer(config)
 

@@ -26,7 +26,18 @@ def record(
     origin: str = "by hand",
 ) -> RunRecord:
     """A run of 100 steps with evaluations at equal distances, the last of them `final`."""
-    config = RunConfig(workload, optimizer, {"lr": lr}, 100, 8, 10, 10, seed=seed, role=role, origin=origin)
+    config = RunConfig(
+        workload=workload,
+        optimizer=optimizer,
+        settings={"lr": lr},
+        steps=100,
+        batch_size=8,
+        eval_every=10,
+        log_every=10,
+        seed=seed,
+        role=role,
+        origin=origin,
+    )
     facts = {"metric": "m", "higher_is_better": higher, "target": 0.5, "name": workload, "summary": "made up"}
     values = curve or (0.0, final or 0.0)
     metrics: list[dict[str, Any]] = [

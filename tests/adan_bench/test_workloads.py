@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learning import resumes
+from learning import chosen, resumes
 
 from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
 from adan_bench.studies.comparison import Study
-from adan_bench.training.configure import Options, configure, tuned_defaults
+from adan_bench.training.configure import configure, tuned_defaults
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.registry import get_workload, load_script, workloads
@@ -35,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(name: str, data: Path | None, optimizer: str = "adan") -> Any:
-    options = Options(steps=6, eval_every=3, checkpoint_every=2, data=data)
+    options = chosen(steps=6, eval_every=3, checkpoint_every=2, data=data)
     return configure(get_workload(name), SPECS[optimizer], options)
 
 
@@ -55,7 +55,7 @@ def test_learns(name: str, optimizer: str, tmp_path: Path) -> None:
     """The loss over the last third of forty steps, or of the budget, is below that over the first third."""
     workload = get_workload(name)
     steps = min(40, workload.steps)
-    config = configure(workload, SPECS[optimizer], Options(steps=steps, eval_every=steps))
+    config = configure(workload, SPECS[optimizer], chosen(steps=steps, eval_every=steps))
     result = run(config, RunStore(tmp_path / "a"))
     lines = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["kind"] == "train"]
@@ -100,7 +100,7 @@ def test_tuned_defaults_are_even_and_valid() -> None:
 
 def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
     """Four times the batch: a quarter of the steps, twice the learning rate, for everyone."""
-    options = Options(script=tiny)
+    options = chosen(script=tiny)
     study = Study(["tiny"], ["adan", "sgd"], options, out=tmp_path, batch_sizes=[16, 64])
     for name in ("adan", "sgd"):
         small, large = study.bases["tiny-b16", name], study.bases["tiny-b64", name]
@@ -112,7 +112,7 @@ def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
     from adan_bench.records.store import read_runs
 
     overrides = {"weight_decay": 0.125}  # chosen for all: every trial has it
-    with Study(["tiny"], ["adan", "sgd"], Options(script=tiny, steps=10), out=tmp_path, overrides=overrides) as study:
+    with Study(["tiny"], ["adan", "sgd"], chosen(script=tiny, steps=10), out=tmp_path, overrides=overrides) as study:
         study.tune(4)
     records = read_runs(tmp_path)
     for name in ("adan", "sgd"):

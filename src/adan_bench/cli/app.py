@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +16,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from adan_bench.cli import paper as cli_tables
-from adan_bench.cli import theory as cli_theory
-from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, EXIT_USAGE, Json, new_folder
-from adan_bench.spec import UsageError, cores
+from adan_bench.cli import paper, theory
+from adan_bench.cli.common import (
+    EXIT_DIVERGED,
+    EXIT_FAILED,
+    EXIT_USAGE,
+    Jobs,
+    Json,
+    Out,
+    Resume,
+    Seeds,
+    new_folder,
+    numbers,
+    run_flags,
+)
+from adan_bench.spec import RunConfig, UsageError
 
 app = typer.Typer(
     name="adan-bench",
@@ -30,8 +39,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-cli_tables.register(app)
-app.add_typer(cli_theory.app, name="theory")
+paper.register(app)
+app.add_typer(theory.app, name="theory")
 
 
 class Kind(str, Enum):
@@ -40,85 +49,17 @@ class Kind(str, Enum):
     tables = "tables"
 
 
-@dataclass(frozen=True)
-class Shared:
-    """What run, tune and compare are all told: how to train, where the records go, and how to talk."""
-
-    options: Any
-    out: Path | None
-    resume: bool
-    as_json: bool
-
-
-def _options(
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Gradients per run; the workload's budget unless given.")
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per update.")] = None,
-    eval_every: Annotated[int | None, typer.Option(min=1, help="Steps between evaluations.")] = None,
-    schedule: Annotated[str, typer.Option(help="cosine, linear, constant or step, after the warm-up.")] = "cosine",
-    warmup: Annotated[float, typer.Option(min=0, max=1, help="Share of the steps that warm up.")] = 0.05,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    bf16: Annotated[bool, typer.Option("--bf16", help="bfloat16 autocast.")] = False,
-    channels_last: Annotated[bool, typer.Option("--channels-last", help="Images in channels_last layout.")] = False,
-    compile: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
-    accumulate: Annotated[int, typer.Option(min=1, help="Parts in which a batch is worked through.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads per run; cores / jobs unless given.")] = None,
-    checkpoint_every: Annotated[int | None, typer.Option(min=1, help="Steps; about every 15 s unless given.")] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
-    scale: Annotated[str, typer.Option(help="smoke, small or paper, where the workload has it.")] = "smoke",
-    init: Annotated[Path | None, typer.Option(help="A run whose final weights are the start.")] = None,
-    keep_weights: Annotated[bool, typer.Option("--keep-weights", help="Write the final weights.")] = False,
-    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
-    script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
-    as_json: Json = False,
-) -> None:
-    """The options that run, tune and compare share."""
-
-
-def _shared(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared options; it receives them as one object, `shared`."""
-    own = inspect.signature(command, eval_str=True).parameters
-    common = inspect.signature(_options, eval_str=True).parameters
-
-    @wraps(command)
-    def wrapper(**values: Any) -> None:
-        from adan_bench.training.configure import Options
-        from adan_bench.training.distributed import launched
-        from adan_bench.workloads.registry import load_script
-
-        chosen = {name: values.pop(name) for name in common}
-        place = {name: chosen.pop(name) for name in ("out", "resume", "as_json")}
-        chosen["ranks"] = launched(values.get("parallel"))
-        sharers = values.get("jobs", 1) * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        chosen["threads"] = chosen["threads"] or max(1, cores() // sharers)
-        if chosen["script"] is not None:
-            names = load_script(str(chosen["script"]))
-            if "workloads" in values:
-                values["workloads"] = values["workloads"] or names
-        command(shared=Shared(Options(**chosen), **place), **values)
-
-    parameters = [p for name, p in own.items() if name != "shared"] + list(common.values())
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
-    return wrapper
-
-
 Workloads = Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD...", help="See: adan-bench list workloads.")]
 Optimizers = Annotated[str, typer.Option(help="Names with commas between, or 'all'.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An optimizer setting, e.g. lr=0.003.")
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time.")]
 
 
 @app.command("list")
 def list_(kind: Annotated[Kind, typer.Argument()] = Kind.workloads, as_json: Json = False) -> None:
     """Show the workloads, the optimizers, or the paper's tables."""
-    rows = {Kind.workloads: _workload_rows, Kind.optimizers: _optimizer_rows, Kind.tables: cli_tables.rows}[kind]()
+    rows = {Kind.workloads: _workload_rows, Kind.optimizers: _optimizer_rows, Kind.tables: paper.rows}[kind]()
     if as_json:
         print(json.dumps(rows))
         return
@@ -166,15 +107,16 @@ def _optimizer_rows() -> list[dict[str, Any]]:
 
 
 @app.command()
-@_shared
+@run_flags()
 def run(
     workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
     optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
     set_: Set = None,
-    seed: int = 0,
-    parallel: Annotated[str | None, typer.Option(help="ddp or fsdp, among the processes of torchrun.")] = None,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
     *,
-    shared: Shared,
+    chosen: RunConfig,
 ) -> None:
     """Train one workload with one optimizer."""
     from adan_bench.cli.progress import watching
@@ -185,67 +127,68 @@ def run(
     from adan_bench.training.trainer import run as train
     from adan_bench.workloads.registry import get_workload
 
-    options = replace(shared.options, parallel=parallel)
-    found = get_workload(workload, options.scale)
-    config = configure(found, get_optimizer(optimizer), options, seed=seed, overrides=_settings(set_))
-    path = shared.out or new_folder() / workload / optimizer / f"seed-{seed}"
-    job = Job(config, path, shared.resume)
-    first = parallel is None or os.environ["RANK"] == "0"
+    config = configure(get_workload(workload, chosen.scale), get_optimizer(optimizer), chosen, _settings(set_))
+    path = out or new_folder() / workload / optimizer / f"seed-{config.seed}"
+    job = Job(config, path, resume)
+    first = config.parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)
-    with watching(console, shared.as_json and first) as watch:
-        result = train(
-            config, RunStore(path), lambda progress: watch(Event(job, 0, 1, progress=progress)), shared.resume
-        )
-        watch(Event(job, 1, 1, result=result))
-    if not shared.as_json:
+    with watching(console, as_json and first) as show:
+        result = train(config, RunStore(path), lambda progress: show(Event(job, 0, 1, progress=progress)), resume)
+        show(Event(job, 1, 1, result=result))
+    if not as_json:
         console.print(f"{result['status']}; record: {path}", soft_wrap=True, highlight=False)
     raise typer.Exit(EXIT_DIVERGED if result["status"] == "diverged" else 0)
 
 
 @app.command()
-@_shared
+@run_flags(without=("seed", "parallel"))
 def compare(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; from three on there are intervals.")] = 3,
+    seeds: Seeds = 3,
     tune: Annotated[int, typer.Option(min=0, help="Trials per optimizer first; 0 takes the tuned defaults.")] = 0,
     batch_sizes: Annotated[
         str | None, typer.Option(help="A sweep, e.g. 32,64,128: lr by the square-root rule.")
     ] = None,
     set_: Set = None,
     jobs: Jobs = 1,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
     *,
-    shared: Shared,
+    chosen: RunConfig,
 ) -> None:
     """Run optimizers side by side and write the report."""
-    study_, watcher = _study(shared, workloads, optimizers, jobs, set_, batch_sizes)
-    with study_, watcher as study_.watch:
+    sizes, settings = numbers(batch_sizes, "--batch-sizes"), _settings(set_)
+    with _study(chosen, workloads, optimizers, out, resume, as_json, overrides=settings, batch_sizes=sizes) as study:
         if tune:
-            study_.tune(tune)
-        study_.compare(seeds)
-    _report(study_.out, shared.as_json)
+            study.tune(tune)
+        study.compare(seeds)
+    _report(study.out, as_json)
 
 
 @app.command()
-@_shared
+@run_flags(without=("seed", "parallel"))
 def tune(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
-    trials: Annotated[int, typer.Option(min=1, help="For every optimizer alike.")] = 8,
+    trials: Annotated[int, typer.Option(min=1, help="The same number for every optimizer.")] = 8,
     save: Annotated[Path | None, typer.Option(help="A JSON file to merge the chosen settings into.")] = None,
     jobs: Jobs = 1,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
     *,
-    shared: Shared,
+    chosen: RunConfig,
 ) -> None:
     """Find every optimizer's settings by the same number of trials."""
-    study_, watcher = _study(shared, workloads, optimizers, jobs)
-    with study_, watcher as study_.watch:
-        study_.tune(trials)
-    study_.save(save or study_.out / "best.json", trials)
-    for (folder, name), config in study_.bases.items():
+    with _study(chosen, workloads, optimizers, out, resume, as_json) as study:
+        study.tune(trials)
+    study.save(save or study.out / "best.json", trials)
+    for (folder, name), config in study.bases.items():
         line = {"workload": folder, "optimizer": name, "settings": config.settings}
         settings = " ".join(f"{key}={value}" for key, value in config.settings.items())
-        print(json.dumps({"event": "best", **line}) if shared.as_json else f"{folder} {name}: {settings}")
+        print(json.dumps({"event": "best", **line}) if as_json else f"{folder} {name}: {settings}")
 
 
 @app.command()
@@ -289,7 +232,7 @@ def humaneval(
         run_dir,
         data,
         samples,
-        _sizes(k, "--k"),
+        numbers(k, "--k"),
         temperature=temperature,
         tokens=tokens,
         problems=problems,
@@ -305,14 +248,16 @@ def humaneval(
     print(json.dumps({"event": "humaneval", **shown}) if as_json else f"{text} ({result['problems']} problems)")
 
 
+@contextmanager
 def _study(
-    shared: Shared,
+    chosen: RunConfig,
     workloads: list[str] | None,
     optimizers: str,
-    jobs: int,
-    set_: list[str] | None = None,
-    batch_sizes: str | None = None,
-) -> tuple[Any, Any]:
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
+    **more: Any,
+) -> Iterator[Any]:
     from adan_bench.cli.progress import watching
     from adan_bench.studies.comparison import Study
     from adan_bench.training.optimizers import SPECS
@@ -321,17 +266,9 @@ def _study(
     if not workloads:
         raise UsageError(f"no workload was named; there are: {', '.join(known())}")
     names = list(SPECS) if optimizers == "all" else [name for name in optimizers.split(",") if name]
-    study_ = Study(
-        workloads,
-        names,
-        shared.options,
-        out=shared.out or new_folder(),
-        jobs=jobs,
-        resume=shared.resume,
-        overrides=_settings(set_),
-        batch_sizes=_sizes(batch_sizes),
-    )
-    return study_, watching(Console(), shared.as_json)
+    study = Study(workloads, names, chosen, out=out or new_folder(), resume=resume, **more)
+    with study, watching(Console(), as_json) as study.on_event:
+        yield study
 
 
 def _report(folder: Path, as_json: bool) -> None:
@@ -366,13 +303,6 @@ def _settings(pairs: list[str] | None) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             raise UsageError(f"--set {pair}: {text!r} is no number, tuple, True, False or None") from None
     return settings
-
-
-def _sizes(text: str | None, option: str = "--batch-sizes") -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")] if text else []
-    except ValueError:
-        raise UsageError(f"{option} {text}: write whole numbers with commas between, for example 1,10,100") from None
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from adan_bench.cli.common import EXIT_FAILED, Json, new_folder
-from adan_bench.spec import cores
+from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, new_folder, run_flags
+from adan_bench.spec import RunConfig
 
 RECORDS = Path(__file__).parents[3] / "results" / "reproduce"  # of a checkout
 
@@ -41,34 +41,28 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
     ]
 
 
+@run_flags("scale", "data", "device", "bf16", "accumulate", "threads")
 def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="TABLE...", help="See: adan-bench list tables; or 'all'.")],
-    scale: Annotated[str, typer.Option(help="smoke, small or paper.")] = "smoke",
-    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1; as the table says unless given.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    bf16: Annotated[bool, typer.Option("--bf16", help="bfloat16 autocast.")] = False,
-    accumulate: Annotated[int, typer.Option(min=1, help="Parts in which a batch is worked through.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads per run; cores / jobs unless given.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+    jobs: Jobs = 1,
+    out: Out = None,
+    resume: Resume = False,
     as_json: Json = False,
+    *,
+    chosen: RunConfig,
 ) -> None:
     """Run tables of the paper again, at a scale, and print its figures beside ours."""
     from adan_bench.cli.progress import watching
     from adan_bench.reports import paper as report
     from adan_bench.studies.paper import Reproduction, failures
     from adan_bench.tables import choose
-    from adan_bench.training.configure import Options
 
-    each = threads or max(1, cores() // jobs)
-    options = Options(scale=scale, data=data, device=device, bf16=bf16, accumulate=accumulate, threads=each)
     console, folder = Console(), out or new_folder()
-    study = Reproduction(choose(names), options, out=folder, seeds=seeds, jobs=jobs, resume=resume)
+    study = Reproduction(choose(names), chosen, out=folder, seeds=seeds, resume=resume)
     if not as_json:
         study.tell = lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
-    with watching(console, as_json) as study.watch:
+    with watching(console, as_json) as study.on_event:
         summary = study.run()
     page = report.write(summary, folder)
     failed = failures(summary)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,13 +15,11 @@ from rich.table import Table
 
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.reports.conclusions import conclude, number, spread, steps, tuning
-from adan_bench.training.pool import Event
-
-Watch = Callable[[Event], None]
+from adan_bench.training.pool import Event, OnEvent
 
 
 @contextmanager
-def watching(console: Console, as_json: bool) -> Iterator[Watch]:
+def watching(console: Console, as_json: bool) -> Iterator[OnEvent]:
     """Something that shows events in the way that suits the output."""
     if as_json:
         yield lambda event: print(json.dumps(_as_json(event)), flush=True)

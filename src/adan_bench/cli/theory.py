@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from adan_bench.cli.common import EXIT_FAILED, Json, new_folder
-from adan_bench.spec import cores
+from adan_bench.cli.common import EXIT_FAILED, Json, Out, Seeds, new_folder, run_flags
+from adan_bench.spec import RunConfig
 
 app = typer.Typer(help="Run the paper's theory: every claim with its number.", add_completion=False)
 
@@ -56,29 +56,24 @@ def theory(
 
 
 @app.command()
+@run_flags("steps", "seed", "device", "data", "script", "scale", "threads")
 def constants(
     workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
     optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
-    steps: Annotated[int | None, typer.Option(min=1, help="Gradients; the workload's budget unless given.")] = None,
     accuracy: Annotated[float, typer.Option(min=1e-12, max=1, help="ϵ of the complexities.")] = 0.1,
-    seed: int = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
-    script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
     as_json: Json = False,
+    *,
+    chosen: RunConfig,
 ) -> None:
     """Measure c∞ and c₂ on a workload, and evaluate Table 1 with them."""
     from dataclasses import asdict
 
     from adan_bench.theory.complexity import measure, table
-    from adan_bench.training.configure import Options, configure
+    from adan_bench.training.configure import configure
     from adan_bench.training.optimizers import get_optimizer
-    from adan_bench.workloads.registry import get_workload, load_script
+    from adan_bench.workloads.registry import get_workload
 
-    if script is not None:
-        load_script(str(script))
-    options = Options(steps=steps, device=device, data=data, script=script, threads=cores())
-    config = configure(get_workload(workload), get_optimizer(optimizer), options, seed=seed)
+    config = configure(get_workload(workload, chosen.scale), get_optimizer(optimizer), chosen)
     found, seen = measure(config)
     if as_json:
         print(json.dumps({"event": "constants", "workload": workload, "steps": len(seen), **asdict(found)}))
@@ -94,16 +89,15 @@ def _grid(table: Any) -> Table:
 
 
 @app.command()
+@run_flags("steps", "device", "data", "script", "scale", "threads")
 def components(
     workload: Annotated[str, typer.Option(help="See: adan-bench list workloads.")],
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; from three on there are intervals.")] = 3,
-    steps: Annotated[int | None, typer.Option(min=1, help="Gradients per run.")] = None,
+    seeds: Seeds = 3,
     radius: Annotated[float | None, typer.Option(min=0, help="R of Eqn 8; by a pilot run unless given.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
-    script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")] = None,
+    out: Out = None,
     as_json: Json = False,
+    *,
+    chosen: RunConfig,
 ) -> None:
     """Take Adan apart: heavy ball, Nesterov, proximal decay, restart, as in the paper's table of components."""
     from dataclasses import asdict
@@ -111,14 +105,9 @@ def components(
     from adan_bench.records.stats import interval
     from adan_bench.reports.conclusions import number, spread
     from adan_bench.studies import ablation
-    from adan_bench.training.configure import Options
-    from adan_bench.workloads.registry import load_script
 
-    if script is not None:
-        load_script(str(script))
-    options = Options(steps=steps, device=device, data=data, script=script, threads=cores())
     say = (lambda line: None) if as_json else print
-    results, used, page = ablation.run(workload, seeds, options, out or new_folder(), radius, say)
+    results, used, page = ablation.run(workload, seeds, chosen, out or new_folder(), radius, say)
     grid = Table("component", "training loss", "metric", "restarts", "paper's loss (another model)")
     for r in results:
         if as_json:

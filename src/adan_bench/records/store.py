@@ -69,15 +69,13 @@ class RunStore:
 
     def check_same(self, config: RunConfig) -> RunConfig:
         """The configuration that the run began with. It goes on with the same, but for what the machine offers."""
-        begun = json.loads((self.path / "config.json").read_text())["config"]
-        wanted = json.loads(json.dumps(config.to_json()))  # which turns tuples into lists
-        free = ["data", "origin", "jobs", "parallel", "ranks"]
-        free += ["threads"] if wanted["ranks"] != begun.get("ranks", 1) else []  # a rank's share of the cores
-        differing = [key for key in wanted if key not in free and wanted[key] != begun.get(key)]
-        if differing:
-            parts = ", ".join(f"{key}: {begun.get(key)} there, {wanted[key]} now" for key in differing)
+        begun = RunConfig.from_json(json.loads((self.path / "config.json").read_text())["config"])
+        if differing := config.differences(begun):
+            parts = ", ".join(
+                f"{name}: {getattr(begun, name)} there, {getattr(config, name)} now" for name in differing
+            )
             raise UsageError(f"--resume: {self.path} holds another run ({parts})")
-        return RunConfig.from_json(begun)
+        return begun
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to the metrics, by one write to the operating system: kill -9 leaves it whole or absent."""

@@ -17,7 +17,7 @@ from adan_bench.reports.comparison import write_report
 from adan_bench.spec import RunConfig, RunRecord, UsageError, Workload
 from adan_bench.studies.comparison import TUNING_SEED
 from adan_bench.theory.components import ROWS
-from adan_bench.training.configure import Options, configure
+from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.registry import get_workload
@@ -42,7 +42,7 @@ class Result:
 def run(
     workload: str,
     seeds: int,
-    options: Options,
+    options: RunConfig,
     out: Path,
     radius: float | None = None,
     tell: Callable[[str], None] = lambda line: None,
@@ -74,7 +74,7 @@ def run(
     return results, radius, page
 
 
-def configure_row(workload: Workload, name: str, options: Options) -> RunConfig:
+def configure_row(workload: Workload, name: str, options: RunConfig) -> RunConfig:
     """The configuration of one row: AdamW's settings for heavy ball, Adan's for the others."""
     flags = ROWS[name][0]
     base = get_optimizer("adan" if flags["nesterov"] else "adamw")

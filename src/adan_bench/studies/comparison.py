@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,12 @@ from typing import Any
 from adan_bench.records.store import read_run, write_json
 from adan_bench.spec import OptimizerSpec, RunConfig, RunRecord, Settings, UsageError, Workload
 from adan_bench.training import optimizers
-from adan_bench.training.configure import Options, configure
-from adan_bench.training.pool import Event, Job, Pool
+from adan_bench.training.configure import configure
+from adan_bench.training.pool import Job, OnEvent, Pool
 from adan_bench.workloads.registry import get_workload
 
 DECADES = 2.5  # width of every optimizer's range of learning rates
 TUNING_SEED = 1000  # comparisons use 0, 1, 2, …
-
-Watch = Callable[[Event], None]
 
 
 def learning_rates(spec: OptimizerSpec, count: int) -> list[float]:
@@ -55,29 +53,28 @@ class Study:
         self,
         workloads: Sequence[str],
         names: Sequence[str],
-        options: Options,
+        chosen: RunConfig,
         *,
         out: Path,
-        jobs: int = 1,
         resume: bool = False,
         overrides: Mapping[str, Any] | None = None,
         batch_sizes: Sequence[int] = (),
-        watch: Watch | None = None,
     ) -> None:
-        self.out, self.resume, self.watch = out, resume, watch
-        self.pool = Pool(jobs, out)
+        self.out, self.resume = out, resume
+        self.on_event: OnEvent | None = None
+        self.pool = Pool(chosen.jobs, out)
         self.overrides = dict(overrides or {})
         if not resume and out.exists() and any(out.rglob("config.json")):
             raise UsageError(f"--out {out}: it already holds runs; add --resume to go on, or name another folder")
         specs = [optimizers.get_optimizer(name) for name in names]
         self.bases: dict[tuple[str, str], RunConfig] = {}  # (folder of the workload, optimizer) -> its configuration
         for name in workloads:
-            workload = get_workload(name, options.scale)
-            for size in batch_sizes or [options.batch_size or workload.batch_size]:
-                at_size = _at_batch_size(workload, options, size) if batch_sizes else options
+            workload = get_workload(name, chosen.scale)
+            for size in batch_sizes or [chosen.batch_size or workload.batch_size]:
+                at_size = _at_batch_size(workload, chosen, size) if batch_sizes else chosen
                 folder = f"{name}-b{size}" if batch_sizes else name
                 for spec in specs:
-                    base = configure(workload, spec, at_size, overrides=overrides, jobs=jobs)
+                    base = configure(workload, spec, at_size, overrides)
                     if batch_sizes:
                         base = _scaled(base, workload, size)
                     self.bases[folder, spec.name] = base
@@ -120,7 +117,7 @@ class Study:
                 config = replace(self.bases[key], settings=variant, seed=TUNING_SEED, role="tune", origin="trial")
                 work.append(Job(config, self.out / key[0] / key[1] / f"tune-{number:02d}", self.resume))
                 owners.append(key)
-        self.pool.run(work, self.watch)
+        self.pool.run(work, self.on_event)
         found: dict[tuple[str, str], list[RunRecord]] = {key: [] for key in settings}
         for key, job in zip(owners, work, strict=True):
             found[key].append(read_run(job.path))
@@ -133,7 +130,7 @@ class Study:
             for seed in range(seeds)
             for (folder, name), config in self.bases.items()
         ]
-        self.pool.run(work, self.watch)
+        self.pool.run(work, self.on_event)
 
     def save(self, path: Path, trials: int) -> None:
         """Merge the chosen settings into a file of tuned defaults."""
@@ -176,10 +173,10 @@ def _default_settings(name: str) -> Settings:
     return optimizers.defaults(optimizers.get_optimizer(name))
 
 
-def _at_batch_size(workload: Workload, options: Options, size: int) -> Options:
+def _at_batch_size(workload: Workload, chosen: RunConfig, size: int) -> RunConfig:
     """A sweep keeps the number of examples: twice the batch, half the steps."""
-    total = (options.steps or workload.steps) * workload.batch_size
-    return replace(options, batch_size=size, steps=max(1, round(total / size)))
+    total = (chosen.steps or workload.steps) * workload.batch_size
+    return replace(chosen, batch_size=size, steps=max(1, round(total / size)))
 
 
 def _scaled(config: RunConfig, workload: Workload, size: int) -> RunConfig:

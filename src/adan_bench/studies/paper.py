@@ -21,12 +21,11 @@ from adan_bench.records.store import finite, read_run, write_json
 from adan_bench.spec import SCALES, RunConfig, RunRecord, Settings, UsageError, Workload
 from adan_bench.studies import speed
 from adan_bench.studies.ablation import configure_row, pilot_radius, training_loss
-from adan_bench.studies.comparison import Watch
 from adan_bench.tables import UNSTATED, Column, Row, Table
 from adan_bench.theory.components import ROWS
-from adan_bench.training.configure import Options, check_device, configure
+from adan_bench.training.configure import check_device, configure
 from adan_bench.training.optimizers import get_optimizer
-from adan_bench.training.pool import Job, Pool
+from adan_bench.training.pool import Job, OnEvent, Pool
 from adan_bench.workloads.registry import get_workload
 
 FLOOR = 1 / 3  # at smaller scales the longest run of a table has its workload's budget, the others no less than this
@@ -80,13 +79,12 @@ class Reproduction:
     def __init__(
         self,
         tables: Sequence[Table],
-        options: Options,
+        options: RunConfig,
         *,
         out: Path,
         seeds: int | None = None,
-        jobs: int = 1,
         resume: bool = False,
-        watch: Watch | None = None,
+        on_event: OnEvent | None = None,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         if options.scale not in SCALES:
@@ -96,8 +94,8 @@ class Reproduction:
         check_device(options.device)
         if not resume and out.exists() and any(out.rglob("config.json")):
             raise UsageError(f"--out {out}: it already holds runs; add --resume to go on, or name another folder")
-        self.tables, self.options, self.out, self.jobs, self.resume = tables, options, out, jobs, resume
-        self.seeds, self.watch, self.tell = seeds, watch, tell
+        self.tables, self.options, self.out, self.jobs, self.resume = tables, options, out, options.jobs, resume
+        self.seeds, self.on_event, self.tell = seeds, on_event, tell
         self.first: dict[Path, Job] = {}  # pre-training, and all that waits for nothing
         self.second: dict[Path, Job] = {}  # what starts from the weights of a first one
         self.cells = [
@@ -112,9 +110,9 @@ class Reproduction:
         self.plan()
         pool = Pool(self.jobs, self.out)
         try:
-            pool.run(list(self.first.values()), self.watch)
+            pool.run(list(self.first.values()), self.on_event)
             self._skip_orphans()
-            pool.run(list(self.second.values()), self.watch)
+            pool.run(list(self.second.values()), self.on_event)
         finally:
             pool.close()
         for cell in self._of("train"):
@@ -156,8 +154,7 @@ class Reproduction:
             config = self._restarting(config)
         for seed in range(cell.seeds):
             init = None if before is None else self._add(self.first, replace(before, seed=seed, keep_weights=True))
-            start = None if init is None else str(init)
-            path = self._add(self.second if init else self.first, replace(config, seed=seed, init=start))
+            path = self._add(self.second if init else self.first, replace(config, seed=seed, init=init))
             cell.paths.append(path)
         cell.facts = _facts(config, before)
 
@@ -194,7 +191,7 @@ class Reproduction:
         if row.optimizer in ROWS:
             config = configure_row(workload, row.optimizer, options)
         else:
-            config = configure(workload, get_optimizer(row.optimizer), options, jobs=self.jobs)
+            config = configure(workload, get_optimizer(row.optimizer), options)
         found: Settings = {}
         for s in stated:
             found.update(s.settings)
@@ -239,7 +236,7 @@ class Reproduction:
         """Leave out what would start from weights that did not come about."""
         for path, job in list(self.second.items()):
             assert job.config.init is not None
-            first = read_run(Path(job.config.init))
+            first = read_run(job.config.init)
             if first.status != "finished":
                 del self.second[path]
                 result = first.result or {}
@@ -376,7 +373,7 @@ def _digest(config: RunConfig) -> str:
     """Of all that decides the numbers but the seed; where the weights come from is told by their own digest."""
     free = ("seed", "origin", "data", "jobs", "keep_weights", "init")
     content = {key: value for key, value in config.to_json().items() if key not in free}
-    content["init"] = None if config.init is None else Path(config.init).parent.name
+    content["init"] = None if config.init is None else config.init.parent.name
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -38,6 +38,9 @@ class Event:
     result: Mapping[str, Any] | None = None
 
 
+OnEvent = Callable[[Event], None]
+
+
 class Pool:
     """Worker processes that stay for all runs of a study: starting one takes 5 to 10 s, most of it imports."""
 
@@ -46,7 +49,7 @@ class Pool:
         self._workers: list[_Worker | None] = [None] * workers
         self._stop = threading.Event()
 
-    def run(self, jobs: Sequence[Job], watch: Callable[[Event], None] | None = None) -> None:
+    def run(self, jobs: Sequence[Job], on_event: OnEvent | None = None) -> None:
         """Make every run that has not ended yet, as many at a time as there are workers."""
         waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
         todo = [job for job in jobs if not _ended(job)]
@@ -55,12 +58,12 @@ class Pool:
         done = len(jobs) - len(todo)
         lock = threading.Lock()
 
-        def tell(job: Job, progress: Progress | None = None, result: Mapping[str, Any] | None = None) -> None:
+        def emit(job: Job, progress: Progress | None = None, result: Mapping[str, Any] | None = None) -> None:
             nonlocal done
             with lock:
                 done += result is not None
-                if watch is not None:
-                    watch(Event(job, done, len(jobs), progress, result))
+                if on_event is not None:
+                    on_event(Event(job, done, len(jobs), progress, result))
 
         def serve(number: int) -> None:
             while not self._stop.is_set():
@@ -68,12 +71,12 @@ class Pool:
                     job = waiting.get_nowait()
                 except queue.Empty:
                     break
-                tell(job)
+                emit(job)
                 worker = self._worker(number)
-                result = worker.run(job, partial(tell, job))
+                result = worker.run(job, partial(emit, job))
                 if self._stop.is_set():
                     break
-                tell(job, result=result or record_failure(job, worker.obituary()))
+                emit(job, result=result or record_failure(job, worker.obituary()))
 
         self.folder.mkdir(parents=True, exist_ok=True)
         threads = [threading.Thread(target=serve, args=(i,)) for i in range(min(len(self._workers), len(todo)))]
@@ -137,7 +140,7 @@ class _Worker:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def run(self, job: Job, progress: Callable[[Progress], None]) -> Mapping[str, Any] | None:
+    def run(self, job: Job, on_progress: Callable[[Progress], None]) -> Mapping[str, Any] | None:
         """The result of the job; None where the process died over it."""
         message = {"config": job.config.to_json(), "path": str(job.path), "resume": job.resume}
         with contextlib.suppress(BrokenPipeError):
@@ -148,7 +151,7 @@ class _Worker:
             if "result" in answer:
                 result: Mapping[str, Any] = answer["result"]
                 return result
-            progress(Progress(**answer["progress"]))
+            on_progress(Progress(**answer["progress"]))
         return None
 
     def obituary(self) -> str:

@@ -12,7 +12,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,9 +27,11 @@ from adan_bench.workloads.registry import get_workload, load_script
 
 CHECKPOINT_SECONDS = 15.0
 
+OnProgress = Callable[[Progress], None]
+
 
 def run(
-    config: RunConfig, store: RunStore, notify: Callable[[Progress], None] | None = None, resume: bool = False
+    config: RunConfig, store: RunStore, on_progress: OnProgress | None = None, resume: bool = False
 ) -> Mapping[str, Any]:
     """Train as the configuration says, from the last checkpoint where `resume` finds one; the result that was recorded.
 
@@ -68,11 +69,11 @@ def run(
             if state is not None:
                 trainer.load_state_dict(state)
         if ranks.rank > 0:
-            store, notify = NoStore(store.path), None
+            store, on_progress = NoStore(store.path), None
         sharing = {"parallel": config.parallel, "ranks": config.ranks}
         if begun is not None and sharing != {"parallel": begun.parallel, "ranks": begun.ranks}:
             store.append({"kind": "resume", "step": trainer.step, **sharing})
-        return trainer.train(store, notify)
+        return trainer.train(store, on_progress)
 
 
 class Trainer:
@@ -89,9 +90,8 @@ class Trainer:
         self.spec = optimizers.get_optimizer(config.optimizer)
         self.factor = SCHEDULES[config.schedule](config.steps, config.warmup)
         self.device = torch.device(ranks.device or config.device)
-        data, init = (None if path is None else Path(path) for path in (config.data, config.init))
         per_pass = config.batch_size // config.accumulate
-        context = Context(config.seed, per_pass, data, str(self.device), config.scale, init)
+        context = Context(config.seed, per_pass, config.data, str(self.device), config.scale, config.init)
         try:
             self.task = self.workload.build(context)
         except ModuleNotFoundError as error:
@@ -175,18 +175,19 @@ class Trainer:
 
     # The loop
 
-    def train(self, store: RunStore, notify: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
+    def train(self, store: RunStore, on_progress: OnProgress | None = None) -> Mapping[str, Any]:
         config, passes = self.config, self.spec.passes
         writer = _tensorboard(store, self.step) if config.tensorboard and self.ranks.rank == 0 else None
         started, first, saved = time.monotonic(), self.step, time.monotonic()
         self.forward.train()
-        while self.step + passes <= config.steps:
+        last = config.stop_after or config.steps
+        while self.step + passes <= last:
             tick = time.perf_counter()
             before = self.step
             self.update()
-            end = self.step + passes > config.steps
+            end = self.step + passes > last
             logs, evaluates, saves = (
-                end or (every is not None and self.step // every > before // every)
+                end or (every > 0 and self.step // every > before // every)
                 for every in (config.log_every, config.eval_every, config.checkpoint_every)
             )
             if not (logs or evaluates or saves):
@@ -210,12 +211,12 @@ class Trainer:
                 lines.append({"kind": "eval", "step": self.step, "seconds": self.seconds, **self.last})
                 self._keep_best(self.last.get(self.workload.metric, math.nan))
             self._write(store, lines, writer)
-            if notify is not None and (logs or evaluates):
+            if on_progress is not None and (logs or evaluates):
                 elapsed = time.monotonic() - started
                 rate = (self.step - first) / max(elapsed, 1e-9)
                 metric = self.last.get(self.workload.metric)
-                notify(Progress(self.step, config.steps, loss, metric, rate, (config.steps - self.step) / rate))
-            if config.checkpoint_every is None and evaluates:
+                on_progress(Progress(self.step, last, loss, metric, rate, (last - self.step) / rate))
+            if not config.checkpoint_every and evaluates:
                 saves = self.ranks.from_all(time.monotonic() - saved >= CHECKPOINT_SECONDS)[0]
             if saves and not end:
                 store.checkpoint(self.step, self.state_dict())

@@ -67,7 +67,7 @@ def workload(
     return register
 
 
-def load_script(path: str) -> list[str]:
+def load_script(path: Path | str) -> list[str]:
     """Import a user's file; the names of the workloads that it registers."""
     file = Path(path)
     if not file.is_file():
