@@ -23,7 +23,6 @@ import torch
 from common import ROOT, environment
 
 from adan import Adan
-from adan_bench.spec import Context
 from adan_bench.training import optimizers
 from adan_bench.training.configure import starting_settings
 from adan_bench.training.schedules import SCHEDULES
@@ -49,7 +48,7 @@ def train(
     torch.manual_seed(seed)
     options, half = VARIANTS[variant]
     workload = get_workload(name, scale)
-    task = workload.build(Context(seed, workload.batch_size, data, device, scale))
+    task = workload.task(seed, data=data, device=device)
     model = task.model.to(device, memory_format=torch.channels_last)
     settings, _ = starting_settings(workload, optimizers.get_optimizer("adan"))
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}

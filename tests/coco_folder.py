@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from adan_bench.data.coco import FILES, scenes
+from adan_bench.data.coco import scenes
+from adan_bench.data.files import COCO
 
 
 def write_coco(data: Path, count: int = 4) -> None:
-    for seed, name in enumerate(FILES):
+    for seed, name in enumerate(COCO):
         made = scenes(count, 64, seed)
         content = made.index.dataset
         images = data / "coco" / name.split("_")[-1].removesuffix(".json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from adan_bench.spec import RunConfig
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer
+from adan_bench.workloads import registry
 from adan_bench.workloads.registry import get_workload
 
 
@@ -22,6 +24,17 @@ def chosen(**options: Any) -> RunConfig:
 def settings(name: str, optimizer: str = "adan", **options: Any) -> RunConfig:
     choice = chosen(**options)
     return configure(get_workload(name, choice.scale), SPECS[optimizer], choice)
+
+
+def resize(monkeypatch: Any, name: str, sizes: Any, scale: str = "paper") -> None:
+    """Give a workload other model sizes at a scale, for one test."""
+    found = get_workload(name)
+    scales = {**found.scales, scale: replace(found.scales[scale], sizes=sizes)}
+    monkeypatch.setitem(registry._workloads, name, replace(found, scales=scales))
+
+
+def sizes(name: str, scale: str = "paper") -> Any:
+    return get_workload(name).scales[scale].sizes
 
 
 def trainer(name: str, optimizer: str = "adan", **options: Any) -> Trainer:

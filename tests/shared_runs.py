@@ -20,9 +20,9 @@ from adan_bench.workloads.registry import get_workload, load_script
 SCRIPT = '''
 import torch
 from torch import nn
-from adan_bench import Task, shuffled, workload
+from adan_bench import Scale, Task, shuffled, workload
 
-@workload("plain", metric="error", higher_is_better=False, target=0.5, steps=40, eval_every=10, batch_size=16)
+@workload("plain", metric="error", higher_is_better=False, smoke=Scale(0.5, 40, 16, eval_every=10))
 def plain(context):
     """A regression."""
     class Net(nn.Module):

@@ -32,6 +32,7 @@ class Context:
     """What a workload's builder may depend on: the seed, the size of a batch, where data and device are, the scale.
 
     init: the folder of a run whose final weights are the start of this one; None starts at random.
+    sizes: the scale's own (`Scale.sizes`).
     """
 
     seed: int
@@ -40,6 +41,7 @@ class Context:
     device: str = "cpu"
     scale: str = "smoke"
     init: Path | None = None
+    sizes: Any = None
 
     def has(self, name: str) -> bool:
         """Whether the data folder holds `name`."""
@@ -100,40 +102,70 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """A training problem: how to build it, what counts as good, and how long a run may take.
+class Scale:
+    """One size of a workload: its budget, what it needs, how large the model is.
 
+    target: the value of the metric whose first reaching is timed.
+    eval_every: steps between evaluations; a tenth of `steps` unless given.
     needs: files of the data folder without which it cannot run.
+    sizes: what the builder finds as `context.sizes`, usually the sizes of the model.
+    """
+
+    target: float
+    steps: int
+    batch_size: int = 64
+    eval_every: int = 0
+    needs: tuple[str, ...] = ()
+    sizes: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eval_every", self.eval_every or max(1, self.steps // 10))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training problem at one of its scales: how to build it, what counts as good, and how long a run may take.
+
     after: the workload whose final weights this one starts from, where it is the second half of an experiment.
-    scales: what differs at a larger scale: target, steps, eval_every, batch_size, needs.
     """
 
     name: str
     summary: str
     metric: str
     higher_is_better: bool
-    target: float
-    steps: int
-    eval_every: int
-    batch_size: int
     build: Callable[[Context], Task] = field(repr=False)
-    needs: tuple[str, ...] = ()
+    scales: Mapping[str, Scale] = field(repr=False)
     after: str | None = None
     scale: str = SCALES[0]
-    scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def at(self, scale: str) -> Workload:
         """The same problem at another scale."""
-        if scale == self.scale:
-            return self
         if scale not in self.scales:
-            raise UsageError(f"{self.name} has no scale {scale!r}; it has: {', '.join([self.scale, *self.scales])}")
-        return dataclasses.replace(self, scale=scale, scales={}, **self.scales[scale])
+            raise UsageError(f"{self.name} has no scale {scale!r}; it has: {', '.join(self.scales)}")
+        return dataclasses.replace(self, scale=scale)
+
+    target = property(lambda self: self.scales[self.scale].target)
+    steps = property(lambda self: self.scales[self.scale].steps)
+    batch_size = property(lambda self: self.scales[self.scale].batch_size)
+    eval_every = property(lambda self: self.scales[self.scale].eval_every)
+    needs = property(lambda self: self.scales[self.scale].needs)
+
+    def task(
+        self,
+        seed: int = 0,
+        batch_size: int = 0,
+        data: Path | None = None,
+        device: str = "cpu",
+        init: Path | None = None,
+    ) -> Task:
+        """The problem, built."""
+        sizes, batch_size = self.scales[self.scale].sizes, batch_size or self.batch_size
+        return self.build(Context(seed, batch_size, data, device, self.scale, init, sizes))
 
     def facts(self) -> dict[str, Any]:
         """What a record must say for a report to be written without this code."""
-        left_out = ("build", "needs", "scales")
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in left_out}
+        own = ("name", "summary", "metric", "higher_is_better", "target", "steps", "eval_every", "batch_size")
+        return {name: getattr(self, name) for name in (*own, "after", "scale")}
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import random
 import numpy as np
 import torch
 from torch import nn
-from adan_bench import Task, shuffled, workload
+from adan_bench import Scale, Task, shuffled, workload
 
-@workload("tiny", metric="error", higher_is_better=False, target=0.5, steps=60, eval_every=20, batch_size=16)
+@workload("tiny", metric="error", higher_is_better=False, smoke=Scale(0.5, 60, 16, eval_every=20))
 def tiny(context):
     """A regression with dropout and noise from three generators."""
     g = torch.Generator().manual_seed(0)

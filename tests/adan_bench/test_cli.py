@@ -105,8 +105,8 @@ def test_a_worker_that_dies_costs_one_run(bench: Any, tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text(
         "import os, torch\n"
-        "from adan_bench import Task, workload\n"
-        "@workload('bad', metric='m', higher_is_better=True, target=1, steps=3, batch_size=1)\n"
+        "from adan_bench import Scale, Task, workload\n"
+        "@workload('bad', metric='m', higher_is_better=True, smoke=Scale(1, 3, 1))\n"
         "def bad(context):\n"
         "    def loss(model, batch):\n"
         "        if context.seed == 0: os._exit(9)\n"

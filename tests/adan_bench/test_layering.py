@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,3 +71,24 @@ def test_imports_point_downward(module: str) -> None:
 def test_files_stay_small() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 550, path.name
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import adan_bench",
+        "import adan_bench.reports.comparison, adan_bench.reports.paper",
+        "from adan_bench.workloads.registry import workloads; assert len(workloads()) > 30",
+        *(
+            f"import sys; from adan_bench.cli import main; sys.argv = ['adan-bench', *{arguments.split()}]; main()"
+            for arguments in ("--help", "run --help", "list", "list optimizers", "list tables")
+        ),
+    ],
+)
+def test_what_only_looks_imports_no_torch(code: str) -> None:
+    """Importing torch takes seconds; `list`, `--help` and reports answer without it."""
+    heavy = "{'torch', 'transformers', 'adan', 'numpy', 'matplotlib'}"
+    code = f"import atexit, sys\natexit.register(lambda: print('heavy:', {heavy} & {{*sys.modules}}))\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "heavy: set()"

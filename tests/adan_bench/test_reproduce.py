@@ -24,9 +24,7 @@ from adan_bench.workloads.registry import load_script
 SCRIPT = '''
 import torch
 from torch import nn
-from adan_bench import Task, shuffled, workload
-
-SCALES = {"paper": {"steps": 600, "batch_size": 64, "needs": ()}}
+from adan_bench import Scale, Task, shuffled, workload
 
 def regression(context):
     g = torch.Generator().manual_seed(0)
@@ -42,7 +40,7 @@ def regression(context):
     note = "regression" + (" from weights" if context.init else "")
     return Task(model, shuffled([x, y], context.batch_size, context.seed), loss, evaluate, note=note)
 
-kind = dict(metric="share", higher_is_better=True, target=0.5, steps=60, batch_size=16, scales=SCALES)
+kind = dict(metric="share", higher_is_better=True, smoke=Scale(0.5, 60, 16), paper=Scale(0.5, 600, 64))
 
 @workload("plain", **kind)
 def plain(context):

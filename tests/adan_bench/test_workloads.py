@@ -1,4 +1,4 @@
-"""Every workload that comes along: it builds, learns for a few steps, and resumes exactly."""
+"""Every bundled workload builds, learns for a few steps, and resumes exactly."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ def _workload_rows() -> list[dict[str, Any]]:
             "metric": f"{w.metric} {'≥' if w.higher_is_better else '≤'} {w.target:g}",
             "steps": w.steps,
             "batch": w.batch_size,
-            "data": ", ".join(w.needs) or "comes along",
-            "larger": ", ".join(w.scales) or "–",
+            "data": ", ".join(w.needs) or "bundled",
+            "scales": ", ".join(w.scales),
         }
         for w in workloads().values()
     ]

@@ -17,14 +17,13 @@ import torch
 from torch import Tensor
 
 from adan_bench.data.batching import generator, shuffled
+from adan_bench.data.files import COCO as COCO_FILES
 from adan_bench.spec import Context, UsageError, cores
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as both detectors take them
 SHORT_SIDES = range(480, 801, 32)
 LONG_SIDE = 1333
 SHAPES = ("circle", "square", "triangle")
-FILES = ("coco/annotations/instances_train2017.json", "coco/annotations/instances_val2017.json")
-TRAIN_IMAGES = 118_287  # of train2017; an epoch of the published schedules
 
 Example = dict[str, Any]
 
@@ -158,10 +157,14 @@ def _decoded(lengths: Any) -> Any:
 # Where the images come from
 
 
-def splits(context: Context, size: int, counts: tuple[int, int]) -> tuple[Coco, Coco, str]:
-    """What trains, what is held out, and a note: COCO at the scale "paper", else `counts` scenes of `size` pixels."""
+def splits(context: Context, generated: tuple[int, int, int]) -> tuple[Coco, Coco, str]:
+    """What trains, what is held out, and a note: COCO at the scale "paper".
+
+    generated: at the other scales, the pixels of a scene, how many train and how many are held out.
+    """
+    size, *counts = generated
     if context.scale == "paper":
-        train, held_out = (folder(context.path(name)) for name in FILES)
+        train, held_out = (folder(context.path(name)) for name in COCO_FILES)
         return train, held_out, f"COCO: {len(train.ids):,} images to train, {len(held_out.ids):,} held out"
     train, held_out = (scenes(count, size, seed) for seed, count in enumerate(counts))
     return train, held_out, f"generated scenes of shapes: {counts[0]:,} to train, {counts[1]:,} held out"

@@ -22,13 +22,10 @@ import torch
 from torch import Tensor
 
 from adan_bench.data.batching import epoch_order, generator, shuffled
+from adan_bench.data.files import CIFAR, IMAGENET
 from adan_bench.spec import Context, UsageError, cores, listing
 
-IMAGENET = ("imagenet/train", "imagenet/val")
-CIFAR = ("cifar10/train.parquet", "cifar10/test.parquet")
-NEEDS = {"small": CIFAR, "paper": IMAGENET}
 HELD_OUT_DIGITS = 360
-IMAGENET_SIZE = 1_281_167  # images to train
 EVAL_BATCH = 256
 
 Batch = tuple[Tensor, Tensor]
@@ -46,16 +43,17 @@ class ImageData:
     batches: Callable[[int], Batch]
     held_out: Callable[[], Iterable[Batch]]
     note: str
+    white: int = 255  # the value of a white pixel
 
     def normal(self, images: Tensor) -> Tensor:
         """Bytes to numbers of about zero mean and unit variance."""
         mean, std = (torch.tensor(v, device=images.device).view(1, -1, 1, 1) for v in (self.mean, self.std))
-        return (images.float() / 255 - mean) / std
+        return (images.float() / self.white - mean) / std
 
 
 @dataclass(frozen=True)
-class Views:
-    """How a training image is seen at the scales that have photographs.
+class Augmentation:
+    """How a training image is varied at the scales that have photographs.
 
     crop: the smallest share of an ImageNet photograph that a random crop covers; CIFAR's are shifted by 4 pixels.
     magnitude: of RandAugment (two operations, deviation 0.5, as timm has it); None: none.
@@ -67,15 +65,15 @@ class Views:
     centre: float = 0.875
 
 
-def image_data(context: Context, views: Views | None = None) -> ImageData:
+def image_data(context: Context, augmentation: Augmentation | None = None) -> ImageData:
     """The images of a scale."""
-    views = views or Views()
+    augmentation = augmentation or Augmentation()
     if context.scale == "smoke":
         return digits(context)
-    return cifar10(context, views) if context.scale == "small" else imagenet(context, views)
+    return cifar10(context, augmentation) if context.scale == "small" else imagenet(context, augmentation)
 
 
-# What comes along with scikit-learn
+# Bundled with scikit-learn
 
 
 def digits(context: Context) -> ImageData:
@@ -83,7 +81,7 @@ def digits(context: Context) -> ImageData:
     from sklearn.datasets import load_digits
 
     found = load_digits()
-    images = (torch.tensor(found.images) * 15).to(torch.uint8).unsqueeze(1).to(context.device)
+    images = torch.tensor(found.images).to(torch.uint8).unsqueeze(1).to(context.device)
     labels = torch.tensor(found.target).to(context.device)
     train, test = slice(-HELD_OUT_DIGITS), slice(-HELD_OUT_DIGITS, None)
     batches: Any = shuffled([images[train], labels[train]], context.batch_size, context.seed)
@@ -91,29 +89,30 @@ def digits(context: Context) -> ImageData:
         8,
         1,
         10,
-        (0.29,),
-        (0.35,),
+        (0.5,),
+        (0.5,),
         batches,
         lambda: [(images[test], labels[test])],
         "scikit-learn digits: 1,437 to train, 360 held out, neither cropped nor flipped",
+        white=16,
     )
 
 
 # CIFAR-10
 
 
-def cifar10(context: Context, views: Views) -> ImageData:
+def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
     """50,000 images of 32×32 pixels, in two parquet files as on the Hugging Face hub."""
     images, labels = read_cifar(context.path(CIFAR[0]))
     held_out, answers = (tensor.to(context.device) for tensor in read_cifar(context.path(CIFAR[1])))
-    distort = None if views.magnitude is None else _rand_augment(views.magnitude, 32)
+    distort = None if augmentation.magnitude is None else _rand_augment(augmentation.magnitude, 32)
     batches: Callable[[int], Batch]
     if distort is None:
         batches = _shifted(images.to(context.device), labels.to(context.device), context)
     else:
-        seen = Seen(Arrays(images, labels), _Shift(4), distort)
-        batches = Batches(seen, context.batch_size, context.seed)
-    done = "shifted and flipped" + (f", RandAugment {views.magnitude}" if distort else "")
+        training = Augmented(Arrays(images, labels), _Shift(4), distort)
+        batches = Batches(training, context.batch_size, context.seed)
+    done = "shifted and flipped" + (f", RandAugment {augmentation.magnitude}" if distort else "")
     return ImageData(
         32,
         3,
@@ -167,7 +166,7 @@ def _shifted(images: Tensor, labels: Tensor, context: Context) -> Callable[[int]
 # ImageNet
 
 
-def imagenet(context: Context, views: Views) -> ImageData:
+def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
     """train/<class>/*.JPEG and val/<class>/*.JPEG, decoded while training by worker processes."""
     train, val = (Folder.read(context.path(name)) for name in IMAGENET)
     if train.classes != val.classes:
@@ -177,14 +176,14 @@ def imagenet(context: Context, views: Views) -> ImageData:
             "move the validation images into one folder a class"
         )
     distort = None
-    if views.magnitude is not None:
-        distort = _rand_augment(views.magnitude, 224)
+    if augmentation.magnitude is not None:
+        distort = _rand_augment(augmentation.magnitude, 224)
         if distort is None:
             raise UsageError(
                 "RandAugment on ImageNet needs the packages timm and torchvision; run: pip install timm torchvision"
             )
-    seen = Seen(train, _ResizedCrop(224, views.crop), distort)
-    held_out = Seen(val, _Centre(224, views.centre), None)
+    training = Augmented(train, _ResizedCrop(224, augmentation.crop), distort)
+    held_out = Augmented(val, _Centre(224, augmentation.centre), None)
     loaded: list[Any] = []  # the workers that read the held-out images stay for all evaluations
 
     def evaluation() -> Iterator[Batch]:
@@ -193,14 +192,14 @@ def imagenet(context: Context, views: Views) -> ImageData:
             loaded.append(_loader(held_out, parts, _workers(), persistent=True))
         return (_checked(batch) for batch in loaded[0])
 
-    done = "random crops and flips" + (f", RandAugment {views.magnitude}" if distort else "")
+    done = "random crops and flips" + (f", RandAugment {augmentation.magnitude}" if distort else "")
     return ImageData(
         224,
         3,
         len(train.classes),
         (0.485, 0.456, 0.406),
         (0.229, 0.224, 0.225),
-        Batches(seen, context.batch_size, context.seed),
+        Batches(training, context.batch_size, context.seed),
         evaluation,
         f"ImageNet folder of {len(train.classes):,} classes: {len(train):,} to train ({done}), {len(val):,} held out",
     )
@@ -272,7 +271,7 @@ class Folder:
             raise UsageError(f"{path}: not an image that can be read ({error}); copy this file again") from error
 
 
-# How one image is seen
+# How one image is varied
 
 
 @dataclass(frozen=True)
@@ -362,8 +361,8 @@ def _seeded(*key: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The images of a source as training or evaluation sees them, by (index, draw)."""
+class Augmented:
+    """The images of a source as training or evaluation gets them, by (index, draw)."""
 
     source: Source
     view: Callable[[Any], Any]
@@ -389,10 +388,10 @@ class Seen:
 class Batches:
     """Batches by position, decoded ahead by worker processes as long as positions follow each other."""
 
-    def __init__(self, seen: Seen, batch_size: int, seed: int, workers: int | None = None) -> None:
-        self.seen, self.batch_size, self.seed = seen, batch_size, seed
+    def __init__(self, images: Augmented, batch_size: int, seed: int, workers: int | None = None) -> None:
+        self.images, self.batch_size, self.seed = images, batch_size, seed
         self.workers = _workers() if workers is None else workers
-        self.order = epoch_order(len(seen), batch_size, seed)
+        self.order = epoch_order(len(images), batch_size, seed)
         self.next = -1
         self.stream: Iterator[Any] = iter(())
 
@@ -403,7 +402,7 @@ class Batches:
 
     def __call__(self, position: int) -> Batch:
         if position != self.next:
-            self.stream = iter(_loader(self.seen, _Positions(self, position), self.workers))
+            self.stream = iter(_loader(self.images, _Positions(self, position), self.workers))
         self.next = position + 1
         return _checked(next(self.stream))
 
@@ -427,13 +426,13 @@ def _workers() -> int:
     return max(1, min(16, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
-def _loader(seen: Seen, keys: Any, workers: int, persistent: bool = False) -> Any:
+def _loader(images: Augmented, keys: Any, workers: int, persistent: bool = False) -> Any:
     from torch.utils.data import DataLoader
 
     options: dict[str, Any] = {"generator": torch.Generator()}  # it would draw a seed from that of the run
     if workers:  # a fork would copy the locks of the threads of a process that has begun to train
         options |= {"multiprocessing_context": "spawn", "persistent_workers": persistent}
-    loaded: Any = seen
+    loaded: Any = images
     return DataLoader(loaded, batch_sampler=keys, num_workers=workers, collate_fn=_together, **options)
 
 

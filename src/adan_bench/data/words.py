@@ -18,10 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from adan_bench.data.batching import library_sources
+from adan_bench.data.files import PENN_TREEBANK, WIKITEXT
 from adan_bench.spec import Context, UsageError
-
-PENN_TREEBANK = tuple(f"ptb/ptb.{split}.txt" for split in ("train", "valid", "test"))
-WIKITEXT = tuple(f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test"))
 
 
 class Stream:

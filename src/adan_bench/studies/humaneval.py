@@ -145,12 +145,9 @@ class Writer:
         config = read_run(run_dir).config
         if config.script is not None:
             load_script(config.script)
-        data = data or (None if config.data is None else Path(config.data))
-        context = Context(config.seed, config.batch_size, data, device, config.scale, run_dir)
-        weights = context.weights()
-        task = get_workload(config.workload, config.scale).build(
-            Context(config.seed, config.batch_size, data, device, config.scale)
-        )
+        weights = Context(config.seed, config.batch_size, init=run_dir).weights()
+        found = get_workload(config.workload, config.scale)
+        task = found.task(config.seed, config.batch_size, data or config.data, device)
         if not isinstance(task, LanguageTask) or not hasattr(task.model, "generate"):
             raise UsageError(f"{run_dir}: {config.workload} trains no model that writes text")
         task.model.load_state_dict(weights)

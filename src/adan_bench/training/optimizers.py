@@ -10,13 +10,13 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-from torch.optim import Optimizer
-
-from adan import Restart
 from adan_bench.spec import OptimizerSpec, Settings, UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
 
 BETAS = ({"betas": (0.9, 0.95)}, {"betas": (0.95, 0.99)}, {"betas": (0.8, 0.99)})
 
@@ -134,6 +134,10 @@ def build(
     spec: OptimizerSpec, parameters: Iterable[nn.Parameter] | list[dict[str, Any]], settings: Mapping[str, Any]
 ) -> Optimizer:
     """The optimizer itself. Settings may come from JSON: lists become tuples, {"radius": R} an `adan.Restart`."""
+    from torch.optim import Optimizer
+
+    from adan import Restart
+
     check_settings(spec, settings)
     values: Settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     if isinstance(values.get("restart"), dict):

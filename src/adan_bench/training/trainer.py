@@ -19,7 +19,7 @@ from torch import Tensor
 
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore
-from adan_bench.spec import Context, Progress, RunConfig, UsageError
+from adan_bench.spec import Progress, RunConfig, UsageError
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.schedules import SCHEDULES
@@ -91,9 +91,8 @@ class Trainer:
         self.factor = SCHEDULES[config.schedule](config.steps, config.warmup)
         self.device = torch.device(ranks.device or config.device)
         per_pass = config.batch_size // config.accumulate
-        context = Context(config.seed, per_pass, config.data, str(self.device), config.scale, config.init)
         try:
-            self.task = self.workload.build(context)
+            self.task = self.workload.task(config.seed, per_pass, config.data, str(self.device), config.init)
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"{config.workload} needs the package {error.name}; run: pip install 'adan[bench]'"

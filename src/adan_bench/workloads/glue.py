@@ -11,12 +11,14 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
-
-from adan_bench.spec import Context, Task, UsageError
+from adan_bench.spec import Context, Scale, Task, UsageError
+from adan_bench.workloads.bert_pretrain import PAPER, SMALL, SMOKE, Sizes
 from adan_bench.workloads.registry import workload
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 ENTAILMENT = ("not_entailment", "entailment")
 BINARY = ("0", "1")
@@ -79,20 +81,10 @@ def register(kind: Kind) -> None:
         f"glue-{kind.name}",
         metric=kind.metric,
         higher_is_better=True,
-        target=0.4 if kind.metric == "matthews" else 0.7,
-        steps=80,
-        eval_every=20,
-        batch_size=32,
         after="bert-pretrain",
-        scales={
-            "small": {"target": 0.05 if kind.metric == "matthews" else 0.7, "steps": 2000, "needs": files},
-            "paper": {
-                "target": kind.adam,
-                "steps": kind.steps,
-                "batch_size": kind.batch_size,
-                "needs": (*files, "text"),
-            },
-        },
+        smoke=Scale(0.4 if kind.metric == "matthews" else 0.7, 80, 32, eval_every=20, sizes=SMOKE),
+        small=Scale(0.05 if kind.metric == "matthews" else 0.7, 2000, 32, needs=files, sizes=SMALL),
+        paper=Scale(kind.adam, kind.steps, kind.batch_size, needs=(*files, "text"), sizes=PAPER),
     )(builder)
 
 
@@ -103,7 +95,7 @@ def build(context: Context, kind: Kind) -> Task:
 
     from adan_bench.data.batching import shuffled
     from adan_bench.data.tokens import END, PAD, START, name
-    from adan_bench.workloads.bert_pretrain import SIZES, config, present, tokenizer
+    from adan_bench.workloads.bert_pretrain import present, tokenizer
 
     if context.scale == "smoke":
         train, dev, note = generated(kind)
@@ -114,7 +106,8 @@ def build(context: Context, kind: Kind) -> Task:
         splits = {"" if file == kind.dev[0] else "_mismatched": read(path / file, kind) for file in kind.dev}
         note = f"{kind.folder} from the data folder: {len(train):,} to train, {len(splits['']):,} held out"
     words = tokenizer(context)
-    longest = SIZES[context.scale][3]
+    sizes: Sizes = context.sizes
+    longest = sizes.length
 
     def encoded(examples: list[Example]) -> tuple[Tensor, Tensor]:
         """Rows of tokens, padded to the longest of them, and the answers."""
@@ -156,7 +149,7 @@ def build(context: Context, kind: Kind) -> Task:
 
     library: Any = transformers
     size = words.get_vocab_size()
-    model = library.BertForSequenceClassification(config(context.scale, size, num_labels=max(1, len(kind.labels))))
+    model = library.BertForSequenceClassification(sizes.config(size, num_labels=max(1, len(kind.labels))))
     if context.init is None:
         note += "; starts at random, not from a pre-trained BERT: give --init"
     else:

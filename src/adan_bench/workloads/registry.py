@@ -6,11 +6,10 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from adan_bench.spec import SCALES, Context, Task, UsageError, Workload
+from adan_bench.spec import SCALES, Context, Scale, Task, UsageError, Workload
 
 _workloads: dict[str, Workload] = {}
 
@@ -22,46 +21,23 @@ def workload(
     *,
     metric: str,
     higher_is_better: bool,
-    target: float,
-    steps: int,
-    eval_every: int | None = None,
-    batch_size: int = 64,
-    needs: tuple[str, ...] = (),
+    smoke: Scale,
+    small: Scale | None = None,
+    paper: Scale | None = None,
     after: str | None = None,
-    scales: Mapping[str, Mapping[str, Any]] | None = None,
+    summary: str = "",
 ) -> Callable[[Builder], Builder]:
-    """Make a workload of a function that builds its `Task`; the function's first line of documentation is the summary.
+    """Make a workload of a function that builds its `Task`.
 
-    target: the value of the metric whose first reaching is timed.
-    eval_every: steps between evaluations; a tenth of `steps` unless given.
-    needs: files of the data folder without which it cannot run.
+    smoke, small, paper: minutes on two cores, minutes on one GPU, as published; only the first has to be there.
     after: the workload whose final weights it starts from.
-    scales: what differs at the scales "small" and "paper", of: target, steps, eval_every, batch_size, needs.
+    summary: the function's first line of documentation unless given.
     """
+    scales = {scale: size for scale, size in zip(SCALES, (smoke, small, paper), strict=True) if size is not None}
 
     def register(build: Builder) -> Builder:
-        summary = (build.__doc__ or name).strip().splitlines()[0].rstrip(".")
-        every = eval_every or max(1, steps // 10)
-        larger = {}
-        for scale, differs in (scales or {}).items():
-            wrong = {*differs} - {"target", "steps", "eval_every", "batch_size", "needs"}
-            if scale not in SCALES[1:] or wrong:
-                raise ValueError(f"{name}: scales[{scale!r}] is {dict(differs)}; see the documentation of workload()")
-            larger[scale] = {"eval_every": max(1, differs.get("steps", steps) // 10), **differs}
-        _workloads[name] = Workload(
-            name,
-            summary,
-            metric,
-            higher_is_better,
-            target,
-            steps,
-            every,
-            batch_size,
-            build,
-            needs,
-            after,
-            scales=larger,
-        )
+        about = (summary or build.__doc__ or name).strip().splitlines()[0].rstrip(".")
+        _workloads[name] = Workload(name, about, metric, higher_is_better, build, scales, after)
         return build
 
     return register
@@ -92,7 +68,8 @@ def workloads() -> dict[str, Workload]:
     from adan_bench import workloads as package
 
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+        if not module.ispkg:
+            importlib.import_module(f"{package.__name__}.{module.name}")
     return dict(sorted(_workloads.items()))
 
 

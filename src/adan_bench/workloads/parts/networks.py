@@ -9,52 +9,52 @@ from torch import nn
 
 from adan_bench.data.augment import StochasticDepth
 from adan_bench.data.images import ImageData
+from adan_bench.workloads.image_sizes import ImageSizes
 
 
-def small_image_resnet(channels: int, widths: list[int], depths: list[int]) -> nn.Module:
-    """A ResNet of basic blocks from transformers, for ten classes of images of 32×32 pixels or fewer."""
+def resnet(
+    widths: Sequence[int], depths: Sequence[int], data: ImageData, layer: str = "basic", small_stem: bool = True
+) -> Any:
+    """A ResNet from transformers.
+
+    small_stem: for images of 32×32 pixels or fewer. ImageNet's stem (7×7 with stride 2, then pooling) would leave 8×8
+        of 32×32 pixels, so it is a 3×3 convolution here, as is usual for CIFAR.
+    """
     import transformers
 
     library: Any = transformers
     config = library.ResNetConfig(
-        num_channels=channels,
-        embedding_size=widths[0],
-        hidden_sizes=widths,
-        depths=depths,
-        layer_type="basic",
-        num_labels=10,
+        num_channels=data.channels,
+        embedding_size=widths[0] if layer == "basic" else widths[0] // 4,
+        hidden_sizes=list(widths),
+        depths=list(depths),
+        layer_type=layer,
+        num_labels=data.classes,
     )
-    return with_small_stem(library.ResNetForImageClassification(config))
-
-
-def with_small_stem(model: Any) -> nn.Module:
-    """A ResNet of transformers for images of 32×32 pixels or fewer.
-
-    ImageNet's stem (7×7 with stride 2, then pooling) would leave 8×8 of 32×32 pixels, so it is a 3×3 convolution here,
-    as is usual for CIFAR.
-    """
-    stem = model.resnet.embedder
-    old = stem.embedder.convolution
-    stem.embedder.convolution = nn.Conv2d(old.in_channels, old.out_channels, 3, padding=1, bias=False)
-    stem.pooler = nn.Identity()
-    assert isinstance(model, nn.Module)
+    model = library.ResNetForImageClassification(config)
+    if small_stem:
+        stem = model.resnet.embedder
+        old = stem.embedder.convolution
+        stem.embedder.convolution = nn.Conv2d(old.in_channels, old.out_channels, 3, padding=1, bias=False)
+        stem.pooler = nn.Identity()
     return model
 
 
-def vit_sizes(width: int, depth: int, data: ImageData, scale: str) -> dict[str, Any]:
-    """What ViT and ViT-MAE have in common; heads are 64 wide, at smoke scale 16."""
+def vit_sizes(sizes: ImageSizes, data: ImageData) -> dict[str, Any]:
+    """What ViT and ViT-MAE have in common."""
+    (depth,) = sizes.depths
     return {
         "image_size": data.size,
         "num_channels": data.channels,
-        "patch_size": {"smoke": 2, "small": 4, "paper": 16}[scale],
-        "hidden_size": width,
+        "patch_size": sizes.patch,
+        "hidden_size": sizes.width,
         "num_hidden_layers": depth,
-        "num_attention_heads": width // (64 if scale != "smoke" else 16),
-        "intermediate_size": 4 * width,
+        "num_attention_heads": sizes.width // sizes.head,
+        "intermediate_size": 4 * sizes.width,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "layer_norm_eps": 1e-6,
-        "initializer_range": 0.02 if scale != "smoke" else 0.12,  # 0.02 leaves narrow blocks idle for 100 steps
+        "initializer_range": sizes.deviation,
     }
 
 

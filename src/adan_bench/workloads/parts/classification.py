@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import adan
-from adan_bench.data.augment import Setting, applied, loss_of
+from adan_bench.data.augment import applied, loss_of
 from adan_bench.data.images import ImageData
+from adan_bench.data.settings import Setting
 from adan_bench.spec import Context, Settings, Task
 
 
