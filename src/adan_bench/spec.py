@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # reading records and writing reports must not pay the 2 s th
 
 Settings = dict[str, Any]
 SCALES = ("smoke", "small", "paper")  # minutes on two cores, minutes on one GPU, as published
+TUNING_SEED = 1000  # comparisons use 0, 1, 2, …
 UNTUNED = "untuned defaults"  # begins the origin of such settings in a record
 
 
@@ -325,6 +326,13 @@ class RunRecord:
             return None
         value = self.result["final"].get(self.workload["metric"])
         return None if value is None else float(value)
+
+    @property
+    def training_loss(self) -> float | None:
+        """The training loss over the last tenth of the run."""
+        end = self.config.stop_after or self.config.steps
+        values = [value for step, _, value in self.curve("train", "loss") if step > 0.9 * end]
+        return sum(values) / len(values) if values else None
 
     def curve(self, kind: str, key: str) -> list[tuple[int, float, float]]:
         """(step, seconds, value) of one quantity; kind is "train" or "eval"."""

@@ -78,11 +78,11 @@ def test_table_is_whole(table: Table) -> None:
         assert set(plan.rows) <= set(heads[1])
     for scale in SCALES:
         assert table.planned(scale), scale
-    for stated in table.settings:
-        assert stated.source
-        assert stated.optimizer in {row.optimizer for row in table.rows}
-        assert stated.column in (None, *heads[0])
-        check_settings(get_optimizer(stated.optimizer), stated.settings)
+    for entry in table.settings:
+        assert entry.source
+        assert entry.optimizer in {row.optimizer for row in table.rows}
+        assert entry.column in (None, *heads[0])
+        check_settings(get_optimizer(entry.optimizer), entry.settings)
     for column in table.columns:
         assert (column.model is not None) <= (table.kind != "train")
         assert column.model is None or column.model in MODELS
@@ -94,8 +94,8 @@ def test_workloads_exist(table: Table) -> None:
     named = {column.workload for column in table.columns if column.workload}
     assert named <= set(there), f"no such workloads: {sorted(named - set(there))}"
     before = {there[name].after for name in named}
-    for stated in table.settings:
-        assert stated.workload is None or stated.workload in named | before
+    for entry in table.settings:
+        assert entry.workload is None or entry.workload in named | before
     for column in table.columns:
         assert column.before == (1, 1) or there[str(column.workload)].after
 
@@ -146,17 +146,17 @@ def test_settings_are_those_of_the_recipes() -> None:
     }
     for (name, workload), recipe in recipes.items():
         found: dict[str, object] = {}
-        for stated in TABLES[name].stated("adan", workload, ""):
-            found.update(stated.settings)
+        for entry in TABLES[name].published("adan", workload, ""):
+            found.update(entry.settings)
         expected = adan.recipes[recipe].options()
         assert found == {key: list(v) if key == "betas" else v for key, v in expected.items() if key in found}
         assert set(found) == {"lr", "betas", "weight_decay"}
     for column in TABLES["batch-size"].columns:
         assert column.batch_size is not None
         recipe = adan.recipes[f"vit-large-batch-{column.batch_size // 1024}k"]
-        *_, stated = TABLES["batch-size"].stated("adan", column.workload, column.head)
-        assert stated.settings["lr"] == pytest.approx(recipe.lr, rel=1e-6)
-        assert stated.warmup == (recipe.warmup_epochs, 300)
+        *_, entry = TABLES["batch-size"].published("adan", column.workload, column.head)
+        assert entry.settings["lr"] == pytest.approx(recipe.lr, rel=1e-6)
+        assert entry.warmup == (recipe.warmup_epochs, 300)
 
 
 def test_smoke_is_at_most_130_runs() -> None:
@@ -165,7 +165,7 @@ def test_smoke_is_at_most_130_runs() -> None:
     for table in ALL:
         for row, column, _ in table.planned("smoke"):
             if table.kind == "train":
-                rest = (row.always, row.before, row.budget, row.restart, column.budget, column.batch_factor)
+                rest = (row.fixed, row.before, row.budget, row.restart, column.budget, column.batch_factor)
                 runs.add((column.workload, row.optimizer, column.before, repr(rest)))
                 if column.before != (1, 1) or "glue" in str(column.workload):
                     runs.add(("before", row.optimizer, column.before, repr(row.before)))

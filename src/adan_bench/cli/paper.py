@@ -55,17 +55,20 @@ def reproduce(
     """Run tables of the paper again, at a scale, and print its figures beside ours."""
     from adan_bench.cli.progress import watching
     from adan_bench.reports import paper as report
-    from adan_bench.studies.paper import Reproduction, failures
+    from adan_bench.studies import paper as study
     from adan_bench.tables import choose
 
     console, folder = Console(), out or new_folder()
-    study = Reproduction(choose(names), chosen, out=folder, seeds=seeds, resume=resume)
-    if not as_json:
-        study.tell = lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
-    with watching(console, as_json) as study.on_event:
-        summary = study.run()
+
+    def show_case(case: Any) -> None:
+        if not as_json:
+            text = case.get("error") or f"{case['step_ms']:.1f} ms"
+            console.print(f"{case['model']} {case['optimizer']}: {text}", markup=False, highlight=False)
+
+    with watching(console, as_json) as on_event:
+        summary = study.reproduce(choose(names), chosen, folder, seeds, resume, on_event, show_case)
     page = report.write(summary, folder)
-    failed = failures(summary)
+    failed = study.failures(summary)
     if as_json:
         print(json.dumps({"event": "report", "path": str(page), "failed": failed}))
     else:

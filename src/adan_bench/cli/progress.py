@@ -37,8 +37,8 @@ def watching(console: Console, as_json: bool) -> Iterator[OnEvent]:
 
 def _label(event: Event) -> str:
     config = event.job.config
-    trial = f"{event.job.path.name} lr={config.settings['lr']:g}" if config.role == "tune" else f"seed {config.seed}"
-    return f"{config.workload} {config.optimizer} {trial}"
+    which = {"tune": f"{event.job.path.name} lr={config.settings['lr']:g}", "pilot": "pilot run"}
+    return f"{config.workload} {config.optimizer} {which.get(config.role, f'seed {config.seed}')}"
 
 
 def _outcome(event: Event) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from adan_bench.cli.common import EXIT_FAILED, Json, Out, Seeds, new_folder, run_flags
+from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Seeds, new_folder, run_flags
 from adan_bench.spec import RunConfig
 
 app = typer.Typer(help="Run the paper's theory: every claim with its number.", add_completion=False)
@@ -94,6 +94,7 @@ def components(
     workload: Annotated[str, typer.Option(help="See: adan-bench list workloads.")],
     seeds: Seeds = 3,
     radius: Annotated[float | None, typer.Option(min=0, help="R of Eqn 8; by a pilot run unless given.")] = None,
+    jobs: Jobs = 1,
     out: Out = None,
     as_json: Json = False,
     *,
@@ -102,18 +103,23 @@ def components(
     """Take Adan apart: heavy ball, Nesterov, proximal decay, restart, as in the paper's table of components."""
     from dataclasses import asdict
 
+    from adan_bench.cli.progress import watching
     from adan_bench.records.stats import interval
+    from adan_bench.reports.comparison import write_report
     from adan_bench.reports.conclusions import number, spread
-    from adan_bench.studies import ablation
+    from adan_bench.studies.ablation import ablate
 
-    say = (lambda line: None) if as_json else print
-    results, used, page = ablation.run(workload, seeds, chosen, out or new_folder(), radius, say)
-    grid = Table("component", "training loss", "metric", "restarts", "paper's loss (another model)")
-    for r in results:
+    console, folder = Console(), out or new_folder()
+    with watching(Console(quiet=as_json), as_json=False) as on_event:
+        rows, records = ablate(workload, seeds, chosen, folder, radius, on_event)
+    page = write_report(records, folder)
+    grid = Table("component", "training loss", "metric", "restarts", "radius", "paper's loss (another model)")
+    for row in rows:
         if as_json:
-            print(json.dumps({"event": "component", "radius": used, **asdict(r)}))
-        shown = [spread(interval(values), values) if values else "–" for values in (r.losses, r.metrics)]
-        grid.add_row(r.name, *shown, ", ".join(str(count) for count in r.restarts), number(r.paper))
+            print(json.dumps({"event": "component", **asdict(row)}))
+        shown = [spread(interval(values), values) if values else "–" for values in (row.losses, row.metrics)]
+        restarts = ", ".join(str(count) for count in row.restarts)
+        grid.add_row(row.name, *shown, restarts, number(row.radius), number(row.paper))
     if not as_json:
-        Console().print(grid)
-        Console().print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+        console.print(grid)
+        console.print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)

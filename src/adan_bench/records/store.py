@@ -164,6 +164,12 @@ class NoStore(RunStore):
     def finish(self, result: Mapping[str, Any]) -> None: ...
 
 
+def check_empty(out: Path, resume: bool = False) -> None:
+    """A new study begins in a folder without runs."""
+    if not resume and out.exists() and any(out.rglob("config.json")):
+        raise UsageError(f"--out {out}: it already holds runs; add --resume to continue, or name another folder")
+
+
 def read_run(path: Path) -> RunRecord:
     """The record of one run; unreadable metrics lines are skipped, the rest is used."""
     facts = json.loads((path / "config.json").read_text())

@@ -13,15 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.records.store import read_run, write_json
-from adan_bench.spec import OptimizerSpec, RunConfig, RunRecord, Settings, UsageError, Workload
+from adan_bench.records.store import check_empty, read_run, write_json
+from adan_bench.spec import TUNING_SEED, OptimizerSpec, RunConfig, RunRecord, Settings, UsageError, Workload
 from adan_bench.training import optimizers
 from adan_bench.training.configure import configure
 from adan_bench.training.pool import Job, OnEvent, Pool
 from adan_bench.workloads.registry import get_workload
 
 DECADES = 2.5  # width of every optimizer's range of learning rates
-TUNING_SEED = 1000  # comparisons use 0, 1, 2, …
 
 
 def learning_rates(spec: OptimizerSpec, count: int) -> list[float]:
@@ -64,8 +63,7 @@ class Study:
         self.on_event: OnEvent | None = None
         self.pool = Pool(chosen.jobs, out)
         self.overrides = dict(overrides or {})
-        if not resume and out.exists() and any(out.rglob("config.json")):
-            raise UsageError(f"--out {out}: it already holds runs; add --resume to go on, or name another folder")
+        check_empty(out, resume)
         specs = [optimizers.get_optimizer(name) for name in names]
         self.bases: dict[tuple[str, str], RunConfig] = {}  # (folder of the workload, optimizer) -> its configuration
         for name in workloads:

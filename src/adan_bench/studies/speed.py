@@ -6,12 +6,15 @@ paper states neither batch sizes nor precision nor the shapes of its GPT-2 and m
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,8 @@ import torch
 from torch import nn
 
 from adan_bench.records.environment import describe
-from adan_bench.spec import SCALES, UsageError
+from adan_bench.records.store import write_json
+from adan_bench.spec import SCALES, RunConfig, UsageError
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
 
@@ -29,6 +33,9 @@ FUSED = ("adam", "adamw")  # torch's own have to be asked, Adan's is the default
 HEADS = {"GPT2": "LMHeadModel", "Mixtral": "ForCausalLM"}  # the families that read text
 LENGTH, CLASSES = 1024, 1000  # tokens of a sequence, classes of an image
 GB = 1e9
+STEPS = {"smoke": 5, "small": 10, "paper": 200}  # of the paper's tables
+
+OnCase = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,7 @@ def measure(
     models: Sequence[str],
     names: Sequence[str],
     how: Measure,
-    tell: Callable[[Mapping[str, Any]], None] = lambda case: None,
+    on_case: OnCase = lambda case: None,
 ) -> dict[str, Any]:
     """Every model with every optimizer, and the environment; a case that cannot be measured says why."""
     check(models, names, how.scale, how.parallel)
@@ -160,7 +167,7 @@ def measure(
             for name in names:
                 cases.append(_measure(model, name, how, ranks))
                 if ranks.rank == 0:
-                    tell(cases[-1])
+                    on_case(cases[-1])
     return {"environment": describe(how.device), "cases": cases}
 
 
@@ -253,16 +260,67 @@ def _timed(call: Callable[[], Any], warmup: int, steps: int, device: torch.devic
     return times
 
 
+def cases(
+    wanted: Sequence[tuple[str, str | None, str]], chosen: RunConfig, on_case: OnCase = lambda case: None
+) -> dict[tuple[str, str | None, str], Mapping[str, Any]]:
+    """What the paper's tables of speed want, by (kind of table, model, optimizer).
+
+    A case that could not be measured has the reason as "absent" (what it needs is not here) or "failed".
+    """
+    found: dict[tuple[str, str | None, str], Mapping[str, Any]] = {}
+    for kind, measured in (("speed", measure), ("parallel", _among_ranks)):
+        keys = [key for key in wanted if key[0] == kind]
+        models, names = (list(dict.fromkeys(str(key[i]) for key in keys)) for i in (1, 2))
+        if not keys:
+            continue
+        how = Measure(chosen.scale, chosen.device, STEPS[chosen.scale], bf16=chosen.bf16)
+        try:
+            if not how.tiny and how.device == "cpu":
+                raise UsageError(f"at the scale {how.scale} these models are for a GPU: give --device cuda")
+            record = measured(models, names, how, on_case)
+            found |= {(kind, case["model"], case["optimizer"]): case for case in record["cases"]}
+        except (UsageError, RuntimeError) as error:
+            reason = {"absent" if isinstance(error, UsageError) else "failed": str(error)}
+            found |= dict.fromkeys(keys, reason)
+    return found
+
+
+def _among_ranks(models: Sequence[str], names: Sequence[str], how: Measure, on_case: OnCase) -> dict[str, Any]:
+    ranks = 2 if how.device == "cpu" else torch.cuda.device_count()
+    if ranks < 2:
+        raise UsageError(f"it needs two GPUs, and there is {ranks}")
+    with tempfile.TemporaryDirectory() as folder:
+        launch(models, names, replace(how, parallel="ddp"), ranks, Path(folder) / "record.json")
+        found: dict[str, Any] = json.loads((Path(folder) / "record.json").read_text())
+    for case in found["cases"]:
+        on_case(case)
+    return found
+
+
 def launch(models: Sequence[str], names: Sequence[str], how: Measure, ranks: int, file: Path) -> None:
     """Measure among ranks that torchrun starts; the record is written to a file."""
     check(models, names, how.scale, how.parallel)
+    task = {"models": list(models), "names": list(names), "how": asdict(how), "file": str(file)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command += ["-m", "adan_bench.cli", "speed", *models, "--optimizers", ",".join(names), "--out", str(file)]
-    command += ["--parallel", how.parallel or "ddp", "--scale", how.scale, "--device", how.device]
-    command += ["--steps", str(how.steps), "--warmup", str(how.warmup), *(["--bf16"] if how.bf16 else [])]
-    command += ["--batch-size", str(how.batch_size)] if how.batch_size else []
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "-m", "adan_bench.studies.speed", json.dumps(task)], capture_output=True, text=True
+    )
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.startswith("adan-bench: ")]
         last = " ".join(done.stderr[-300:].split())
         raise RuntimeError(lines[-1] if lines else f"torchrun ended with code {done.returncode}: {last}")
+
+
+def main() -> None:
+    """One rank of `launch`."""
+    task = json.loads(sys.argv[1])
+    try:
+        record = measure(task["models"], task["names"], Measure(**task["how"]))
+    except (UsageError, ConnectionError) as error:
+        sys.exit(f"adan-bench: {error}")
+    if os.environ["RANK"] == "0":
+        write_json(Path(task["file"]), record)
+
+
+if __name__ == "__main__":
+    main()

@@ -67,11 +67,15 @@ def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings
     return dict(found["settings"]), f"defaults tuned in {found['trials']} trials"
 
 
-def check_data(workload: Workload, data: Path | None) -> None:
+def check_data_folder(data: Path | None) -> None:
     if data is not None and not data.is_dir():
         raise UsageError(
             f"--data {data}: no such folder; {data.absolute().parent} holds: {listing(data.absolute().parent)}"
         )
+
+
+def check_data(workload: Workload, data: Path | None) -> None:
+    check_data_folder(data)
     for name in workload.needs:
         if data is None:
             raise UsageError(

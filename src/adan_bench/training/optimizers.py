@@ -112,17 +112,11 @@ SPECS = {
     )
 }
 
-#: Adan with some of its components, for the paper's ablation; no competitors, so no list shows them.
-COMPONENTS = {
-    name: OptimizerSpec(name, "adan_bench.theory.components:Components", lr=3e-3)
-    for name in ("heavy-ball", "nesterov", "nesterov-proximal", "nesterov-proximal-restart")
-}
-
 
 def get_optimizer(name: str) -> OptimizerSpec:
-    if name not in SPECS and name not in COMPONENTS:
+    if name not in SPECS:
         raise UsageError(f"no optimizer {name!r}; there are: {', '.join(SPECS)}")
-    return SPECS.get(name) or COMPONENTS[name]
+    return SPECS[name]
 
 
 def defaults(spec: OptimizerSpec) -> Settings:
@@ -133,7 +127,10 @@ def defaults(spec: OptimizerSpec) -> Settings:
 def build(
     spec: OptimizerSpec, parameters: Iterable[nn.Parameter] | list[dict[str, Any]], settings: Mapping[str, Any]
 ) -> Optimizer:
-    """The optimizer itself. Settings may come from JSON: lists become tuples, {"radius": R} an `adan.Restart`."""
+    """The optimizer itself. Settings may come from JSON: lists become tuples, {"radius": R} an `adan.Restart`.
+
+    {"restart": {"probe": True}} measures the restart condition and never restarts.
+    """
     from torch.optim import Optimizer
 
     from adan import Restart
@@ -141,7 +138,8 @@ def build(
     check_settings(spec, settings)
     values: Settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     if isinstance(values.get("restart"), dict):
-        values["restart"] = Restart(**values["restart"])
+        rule = values["restart"]
+        values["restart"] = Restart.probe() if rule.get("probe") else Restart(**rule)
     if spec.base is not None:
         values["base_optimizer"] = _import(spec.base, spec.name)
     optimizer = _import(spec.target, spec.name)(parameters, **values)

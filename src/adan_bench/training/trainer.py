@@ -260,6 +260,9 @@ class Trainer:
             "best": self.best,
             "peak_bytes": torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None,
         }
+        optimizer: Any = self.optimizer
+        if getattr(optimizer, "restart_rule", None) is not None:  # Adan's
+            result["restarts"] = {"count": optimizer.restarts, "radius": optimizer.restart_progress.radius}
         if self.config.keep_weights:
             store.keep_weights(self.ranks.whole(self.model.state_dict()))
         store.finish(result)
