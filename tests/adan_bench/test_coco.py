@@ -11,10 +11,10 @@ import torch
 from coco_folder import write_coco
 
 from adan_bench.data.coco import (
-    Batches,
     Coco,
     View,
     average_precision,
+    batches,
     detr_view,
     folder,
     held_out,
@@ -115,7 +115,7 @@ def test_batches_are_a_function_of_the_position(tmp_path: Path) -> None:
     write_coco(tmp_path)
     coco = folder(tmp_path / COCO[0])
     context = Context(0, 2, tmp_path, scale="paper")
-    forth, back = Batches(coco, context, masks=True), Batches(coco, context, masks=True)
+    forth, back = batches(coco, context, masks=True), batches(coco, context, masks=True)
     expected = [forth(i) for i in range(5)]
     for i in reversed(range(5)):
         for a, b in zip(expected[i], back(i), strict=True):

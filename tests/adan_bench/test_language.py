@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from learning import resize, settings, sizes
 
-from adan_bench.data.tokens import PAD, SPECIAL, Corpus, Reader, ahead, name, train_tokenizer
+from adan_bench.data.batching import prefetch
+from adan_bench.data.tokens import PAD, SPECIAL, Corpus, Reader, name, train_tokenizer
 from adan_bench.spec import UsageError
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads import bert_pretrain, gpt2_code, moe
@@ -85,7 +86,7 @@ def test_rows_come_once_each(data: Path) -> None:
 
 def test_batches_depend_on_the_position_alone(data: Path) -> None:
     source = reader(Corpus(data / "text"))
-    thread = ahead(source)
+    thread = prefetch(source)
     for position in (0, 1, 2, 7, 1, 0):
         assert torch.equal(thread(position), source(position))
     other = reader(Corpus(data / "text"), seed=1)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from adan_bench.spec import UsageError
+
+T = TypeVar("T")
 
 
 def generator(*key: int) -> torch.Generator:
@@ -59,6 +63,23 @@ def windows(tokens: Tensor, length: int, batch_size: int, seed: int) -> Callable
     def batch(position: int) -> Tensor:
         starts = torch.randint(0, len(tokens) - length, (batch_size, 1), generator=generator(seed, position))
         return tokens[(starts + offsets).to(tokens.device)]
+
+    return batch
+
+
+def prefetch(batches: Callable[[int], T], ahead: int = 4, threads: int = 1) -> Callable[[int], T]:
+    """The same batches, made by threads before they are asked for, as long as positions follow each other."""
+    pool = ThreadPoolExecutor(threads)
+    coming: dict[int, Future[T]] = {}
+
+    def batch(position: int) -> T:
+        wanted = range(position, position + ahead)
+        for old in [p for p in coming if p not in wanted]:
+            coming.pop(old).cancel()
+        for p in wanted:
+            if p not in coming:
+                coming[p] = pool.submit(batches, p)
+        return coming[position].result()
 
     return batch
 

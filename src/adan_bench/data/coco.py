@@ -8,7 +8,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adan_bench.data.batching import generator, shuffled
+from adan_bench.data.batching import generator, prefetch, shuffled
 from adan_bench.data.files import COCO as COCO_FILES
 from adan_bench.spec import Context, UsageError, cores
 
@@ -247,32 +247,20 @@ def scenes(count: int, size: int, seed: int) -> Coco:
 # Batches
 
 
-class Batches:
-    """Lists of examples as a function of the position; threads read `ahead` batches before they are asked for."""
+def batches(coco: Coco, context: Context, masks: bool = False) -> Callable[[int], list[Example]]:
+    """Lists of examples as a function of the position; photographs are read ahead by threads."""
+    order = shuffled([torch.tensor(coco.ids)], context.batch_size, context.seed)
+    view = detr_view if context.scale == "paper" else flipped_view
 
-    def __init__(self, coco: Coco, context: Context, masks: bool = False) -> None:
-        self.coco, self.seed, self.masks = coco, context.seed, masks
-        self.order = shuffled([torch.tensor(coco.ids)], context.batch_size, context.seed)
-        self.view = detr_view if context.scale == "paper" else flipped_view
-        self.ahead = 4 if context.scale == "paper" else 0
-        self.pool = ThreadPoolExecutor(cores()) if self.ahead else None
-        self.coming: dict[int, list[Future[Example]]] = {}
+    def batch(position: int) -> list[Example]:
+        (ids,) = order(position)
+        draws = torch.rand(len(ids), 8, generator=generator(context.seed, position, 1))
+        return [
+            coco.example(image_id, view(coco.size(image_id), draw), masks)
+            for image_id, draw in zip(ids.tolist(), draws, strict=True)
+        ]
 
-    def __call__(self, position: int) -> list[Example]:
-        if self.pool is None:
-            return [self._example(*job) for job in self._jobs(position)]
-        for i in range(position, position + 1 + self.ahead):
-            if i not in self.coming:
-                self.coming[i] = [self.pool.submit(self._example, *job) for job in self._jobs(i)]
-        self.coming = {i: found for i, found in self.coming.items() if i >= position}
-        return [future.result() for future in self.coming.pop(position)]
-
-    def _jobs(self, position: int) -> Iterator[tuple[int, Tensor]]:
-        (ids,) = self.order(position)
-        yield from zip(ids.tolist(), torch.rand(len(ids), 8, generator=generator(self.seed, position, 1)), strict=True)
-
-    def _example(self, image_id: int, draws: Tensor) -> Example:
-        return self.coco.example(image_id, self.view(self.coco.size(image_id), draws), self.masks)
+    return prefetch(batch, ahead=2 * cores(), threads=cores()) if context.scale == "paper" else batch
 
 
 def held_out(coco: Coco, size: int, view: Callable[[tuple[int, int]], View]) -> Iterator[list[Example]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -16,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.data.batching import fingerprint, generator, library_sources, windows
+from adan_bench.data.batching import fingerprint, generator, library_sources, prefetch, windows
 from adan_bench.data.words import documentation
 from adan_bench.spec import Context, Task, UsageError, listing
 
@@ -63,7 +62,7 @@ def language(
     tokenizer = corpus.tokenizer(vocabulary)
     reader = Reader(corpus, tokenizer, length, context.batch_size, context.seed, once, rows)
     note = f"{folder}: {corpus.size:,} bytes, {reader.per_epoch:,} batches an epoch, {name(tokenizer)}"
-    return Language(tokenizer, ahead(reader), reader.held_out(), note)
+    return Language(tokenizer, prefetch(reader), reader.held_out(), note)
 
 
 def library_tokenizer(kind: str, vocabulary: int, scale: str) -> Any:
@@ -207,23 +206,6 @@ class Reader:
             ids = [i for _ in row for i in [*next(encodings).ids, END]][: self.length]
             line[: len(ids)] = torch.tensor(ids)
         return out
-
-
-def ahead(batches: Callable[[int], Tensor], count: int = 4) -> Callable[[int], Tensor]:
-    """The same batches, made by a thread before they are asked for."""
-    pool = ThreadPoolExecutor(1)
-    coming: dict[int, Future[Tensor]] = {}
-
-    def batch(position: int) -> Tensor:
-        wanted = range(position, position + count)
-        for old in [p for p in coming if p not in wanted]:
-            coming.pop(old).cancel()
-        for p in wanted:
-            if p not in coming:
-                coming[p] = pool.submit(batches, p)
-        return coming[position].result()
-
-    return batch
 
 
 def next_token_loss(model: nn.Module, rows: Tensor, reduction: str = "mean") -> Tensor:

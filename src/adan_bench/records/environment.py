@@ -14,7 +14,7 @@ from typing import Any
 from adan_bench.spec import cores
 
 COMMAND = "ADAN_BENCH_COMMAND"  # a worker process was started by another command than its own
-PACKAGES = ("adan", "torch", "transformers", "pytorch_optimizer", "numpy", "scikit-learn")
+PACKAGES = ("adan", "torch", "triton", "transformers", "pytorch_optimizer", "numpy", "scikit-learn")
 
 
 def describe(device: str = "cpu") -> dict[str, Any]:

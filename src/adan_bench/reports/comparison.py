@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, performance_profile, summarize
 from adan_bench.records.store import finite, write_bytes
+from adan_bench.reports import html
 from adan_bench.reports.conclusions import conclude, number, spread, steps, tuning
 from adan_bench.reports.figures import write_figures
 from adan_bench.reports.palette import style_of
@@ -32,9 +31,6 @@ def write_report(records: Sequence[RunRecord], folder: Path) -> Path:
 
 
 def render_page(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]) -> str:
-    """The page: prose and tables are plain HTML, readable without scripts; the scripts draw the charts."""
-    assets = resources.files("adan_bench.reports") / "assets"
-    style, script = (assets / "style.css").read_text(), (assets / "chart.js").read_text()
     names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))
     profile = performance_profile(summaries)
     data = {
@@ -42,25 +38,15 @@ def render_page(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummar
         "workloads": [_chart_data(summary) for summary in summaries],
         "profile": profile,
     }
-    # "</" would end the script element early wherever a name contains it.
-    payload = json.dumps(data, allow_nan=False).replace("</", "<\\/")
-    sections = "\n".join(_section(i, summary, names) for i, summary in enumerate(summaries))
-    body = f"""<header><h1>Optimizers compared</h1>
-<p class="soft">{_overview(records, summaries)}</p></header>
-<p>{html.escape(tuning(summaries)) if summaries else "There are no runs to report on."}</p>
-{sections}
-{_profile_section(profile, summaries)}
-<h2>Environment</h2>
-{_environment(records)}"""
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>adan-bench: optimizers compared</title><link rel="icon" href="data:,"><style>
-{style}</style></head><body>
-{body}
-<script type="application/json" id="data">{payload}</script>
-<script>
-{script}</script></body></html>
-"""
+    parts = [
+        html.paragraph(tuning(summaries) if summaries else "There are no runs to report on."),
+        *(_section(i, summary, names) for i, summary in enumerate(summaries)),
+        _profile_section(profile, summaries),
+        html.heading("Environment", 2),
+        *(html.facts(facts.items()) for facts in environments(records)),
+        html.paragraph(f"Seeds {_seeds(records)}. Seconds exclude evaluation.", "soft"),
+    ]
+    return html.page("optimizers compared", "Optimizers compared", _overview(records, summaries), parts, data)
 
 
 def _overview(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]) -> str:
@@ -81,22 +67,18 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
     if sizes:
         about.append(f"{sizes[-1]:,} parameters")
     about.append(f"{summary.steps} steps of {summary.batch_size}, {summary.schedule} schedule, {summary.device}")
-    rates = [o for o in summary.optimizers if o.sensitivity]
-    sensitivity = ""
-    if rates:
-        sensitivity = (
-            "<h3>Learning rate</h3>"
-            f'<p class="soft">{html.escape(facts["metric"])} at the end of each tuning trial, other settings default. '
-            "Large marks: within 2% of the best of that optimizer.</p>"
-            f'<div class="chart" data-rates="{index}"></div>'
-        )
-    return f"""<section><h2>{html.escape(summary.name)}</h2>
-<p class="soft">{html.escape(". ".join(str(part) for part in about))}.</p>
-<p class="conclusion">{html.escape(conclude(summary))}</p>
-<div class="scroll">{_table(summary, names)}</div>
-{_settings(summary)}
-<div class="chart" data-curves="{index}"></div>
-{sensitivity}</section>"""
+    parts = [
+        html.paragraph(". ".join(str(part) for part in about) + ".", "soft"),
+        html.paragraph(conclude(summary), "conclusion"),
+        _table(summary, names),
+        html.folded("Settings", html.facts(settings_lines(summary))),
+        html.chart("curves", index),
+    ]
+    if any(o.sensitivity for o in summary.optimizers):
+        text = f"{facts['metric']} at the end of each tuning trial, other settings default. "
+        text += "Large marks: within 2% of the best of that optimizer."
+        parts += [html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index)]
+    return html.section(summary.name, *parts)
 
 
 def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
@@ -132,37 +114,17 @@ def settings_lines(summary: WorkloadSummary) -> list[tuple[str, str]]:
     """(optimizer, its settings and where they come from)."""
     lines = []
     for o in summary.optimizers:
-        values = ", ".join(f"{key} {_plain(value)}" for key, value in o.settings.items())
+        values = ", ".join(f"{key} {html.plain(value)}" for key, value in o.settings.items())
         lines.append((o.name, f"{values}; {o.records[0].config.origin}"))
     return lines
 
 
-def _plain(value: Any) -> str:
-    return "/".join(f"{v:g}" for v in value) if isinstance(value, (list, tuple)) else f"{value}"
-
-
-def _settings(summary: WorkloadSummary) -> str:
-    rows = _facts_table(settings_lines(summary))
-    return f"<details><summary>Settings</summary>{rows}</details>"
-
-
-def _facts_table(pairs: Iterable[tuple[str, str]]) -> str:
-    rows = "".join(f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in pairs)
-    return f'<table class="facts"><tbody>{rows}</tbody></table>'
-
-
 def _table(summary: WorkloadSummary, names: Sequence[str]) -> str:
     head, rows = table_rows(summary)
-    cells = "".join(f"<th>{html.escape(column)}</th>" for column in head)
-    lines = []
     best = next((o.final.mean for o in summary.optimizers if o.final is not None), None)
-    for o, row in zip(summary.optimizers, rows, strict=True):
-        look = style_of(o.name, names)
-        swatch = f'<span class="swatch" style="--light:{look["light"]};--dark:{look["dark"]}"></span>'
-        values = "".join(f"<td>{html.escape(value)}</td>" for value in row[1:])
-        first = ' class="first"' if o.final is not None and o.final.mean == best else ""
-        lines.append(f"<tr{first}><td>{swatch}{html.escape(row[0])}</td>{values}</tr>")
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    looks = [style_of(o.name, names) for o in summary.optimizers]
+    firsts = ["first" if o.final is not None and o.final.mean == best else "" for o in summary.optimizers]
+    return html.table(head, rows, kinds=firsts, before=[html.swatch(x["light"], x["dark"]) for x in looks])
 
 
 def _chart_data(summary: WorkloadSummary) -> dict[str, Any]:
@@ -195,11 +157,12 @@ def _rounded(curve: list[tuple[int, float, float]]) -> list[list[float]]:
 def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSummary]) -> str:
     if len(summaries) < 2 or not profile:
         return ""
-    return f"""<section><h2>Across workloads</h2>
-<p class="soft">Performance profile: the share of the workloads whose target an optimizer met (median seed) within τ
-times the fewest steps that any optimizer needed. Higher and further left is better; {len(summaries)} workloads make a
-picture, not a ranking.</p>
-<div class="chart" data-profile="yes"></div></section>"""
+    text = (
+        "Performance profile: the share of the workloads whose target an optimizer met (median seed) within τ times "
+        "the fewest steps that any optimizer needed. Higher and further left is better; "
+        f"{len(summaries)} workloads make a picture, not a ranking."
+    )
+    return html.section("Across workloads", html.paragraph(text, "soft"), html.chart("profile", "yes"))
 
 
 def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
@@ -212,7 +175,7 @@ def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
             "Python": e.get("python"),
             "packages": ", ".join(f"{name} {version}" for name, version in e.get("packages", {}).items()),
             "machine": ", ".join(str(v) for v in (e.get("platform"), e.get("cpu"), e.get("gpu")) if v),
-            "cores": f"{e.get('cores')}; {record.config.threads} threads a run, {record.config.jobs} runs at a time",
+            "cores": f"{e.get('cores')}; {record.config.threads} threads per run, {record.config.jobs} runs at a time",
             "ranks": record.config.parallel and f"{record.config.ranks} by {record.config.parallel}",
             "command": e.get("command"),
         }
@@ -222,10 +185,8 @@ def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
     return found
 
 
-def _environment(records: Sequence[RunRecord]) -> str:
-    tables = [_facts_table(facts.items()) for facts in environments(records)]
-    seeds = sorted({r.config.seed for r in records if r.config.role == "run"})
-    return "\n".join(tables) + f'<p class="soft">Seeds {", ".join(map(str, seeds))}. Seconds exclude evaluation.</p>'
+def _seeds(records: Sequence[RunRecord]) -> str:
+    return ", ".join(map(str, sorted({r.config.seed for r in records if r.config.role == "run"})))
 
 
 def render_markdown(
@@ -236,8 +197,7 @@ def render_markdown(
     for summary in summaries:
         head, rows = table_rows(summary)
         parts += [f"## {summary.name}", "", conclude(summary), ""]
-        parts += ["| " + " | ".join(head) + " |", "| --- " + "| ---: " * (len(head) - 1) + "|"]
-        parts += ["| " + " | ".join(row) + " |" for row in rows]
+        parts += html.markdown_table(head, rows)
         parts += ["", *(f"- {name}: {settings}" for name, settings in settings_lines(summary))]
         parts += ["", f"![{summary.name}: training and validation curves]({figures[summary.name]})", ""]
     parts += ["## Environment", ""]

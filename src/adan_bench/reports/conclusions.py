@@ -90,7 +90,7 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     text = f"Every optimizer ran under the same schedule ({', '.join(schedules)}, same warm-up), budget and seeds."
     if len(trials) > 1:
         counts = ", ".join(map(str, trials))
-        return f"{text} They had different numbers of tuning trials ({counts}): the comparison is not even."
+        return f"{text} They had different numbers of tuning trials ({counts}): this is not a fair comparison."
     if trials[0]:
         return f"{text} Every optimizer had {trials[0]} tuning trials, with a seed that no reported run uses."
     everywhere = {o.records[0].config.origin for s in summaries for o in s.optimizers}
@@ -100,7 +100,9 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     for summary in summaries:
         origins = sorted({o.records[0].config.origin for o in summary.optimizers})
         if len(origins) > 1:
-            parts.append(f"{summary.name}: not the same for all ({'; '.join(origins)}), so the comparison is not even")
+            parts.append(
+                f"{summary.name}: not the same for all ({'; '.join(origins)}), so this is not a fair comparison"
+            )
         else:
             parts.append(f"{summary.name}: {origins[0]}")
     return f"{text} Settings of every optimizer: {'. '.join(parts)}."

@@ -5,24 +5,22 @@ Scales differ, so ours and the paper's are never ranked together; what is compar
 
 from __future__ import annotations
 
-import html
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from adan_bench.records.stats import MIN_SEEDS, interval
 from adan_bench.records.store import write_bytes
+from adan_bench.reports import html
 from adan_bench.reports.conclusions import spread
 from adan_bench.spec import UNTUNED
 from adan_bench.tables import UNSTATED, Column, Table, figure, tables
 
 HEAD = ("problem", "optimizer", "paper", "ours", "paper's order", "our order")
 WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "published sizes, data and budgets"}
-NOT_RUN = "not run at this scale"
 
 
 class Count(NamedTuple):
@@ -35,6 +33,17 @@ class Count(NamedTuple):
     pairs: int
     same: int
 
+    @property
+    def order(self) -> str:
+        return f"{self.same} of {self.pairs}" if self.pairs else ""
+
+
+class Line(NamedTuple):
+    """A cell of the paper's under HEAD; run: whether it is run at this scale."""
+
+    cells: list[str]
+    run: bool
+
 
 @dataclass(frozen=True)
 class Section:
@@ -42,7 +51,7 @@ class Section:
 
     title: str
     caption: str
-    lines: list[list[str]]
+    lines: list[Line]
     count: Count
     conclusion: str
     how: list[str]
@@ -51,7 +60,11 @@ class Section:
 
     @property
     def run(self) -> list[list[str]]:
-        return [line for line in self.lines if line[3] != NOT_RUN]
+        return [line.cells for line in self.lines if line.run]
+
+    @property
+    def anchor(self) -> str:
+        return self.title.split(":")[0].replace(" ", "-").lower()
 
 
 def sections(summary: Mapping[str, Any], known: Mapping[str, Table] | None = None) -> list[Section]:
@@ -74,7 +87,9 @@ def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Se
                     _place(row.head, {head: values[head] for head in shared}, table.higher(column)) if both else ""
                     for values in (published, ours)
                 ]
-                lines.append([column.head, row.head, printed, _ours(table, cell, whys), *places])
+                lines.append(
+                    Line([column.head, row.head, printed, _ours(table, cell, whys), *places], cell is not None)
+                )
     count = _count(table, cells)
     notes = [f"{mark} {meaning}." for mark, meaning in table.marks.items()] + list(table.notes)
     notes += [f"({index}) {why}" for why, index in whys.items()]
@@ -106,7 +121,7 @@ def _place(head: str, values: Mapping[str, float], higher: bool) -> str:
 
 def _ours(table: Table, cell: Mapping[str, Any] | None, whys: dict[str, int]) -> str:
     if cell is None:
-        return NOT_RUN
+        return "not run at this scale"
     mark = f" ({whys.setdefault(cell['why'], len(whys) + 1)})" if cell["why"] else ""
     if not cell["values"]:
         return f"{cell['status']}{mark}"
@@ -153,7 +168,7 @@ def _variances(table: Table, cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
-    """At which scale, on which data, with how many seeds, and whether the settings make it even."""
+    """At which scale, on which data, with how many seeds, and whether the settings make it fair."""
     done = [cell for cell in cells if cell["values"]]
     if not done:
         return []
@@ -166,13 +181,15 @@ def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
     origins = {cell["origin"] for cell in done if "origin" in cell}
     if scale == "paper":
         if any(UNSTATED in origin for origin in origins):
-            lines.append("Some learning rates are not stated in the paper and are untuned: no even comparison.")
+            lines.append(
+                "Some learning rates are not stated in the paper and are untuned: this is not a fair comparison."
+            )
     elif origins:
         tuned = {not origin.startswith(UNTUNED) for origin in origins}
         if tuned == {True, False}:
-            lines.append("Some settings are tuned and others are not: the comparison is not even.")
+            lines.append("Some settings are tuned and others are not: this is not a fair comparison.")
         elif tuned == {False}:
-            lines.append("Nobody tuned these settings for this scale: the comparison is not even.")
+            lines.append("Nobody tuned these settings for this scale: this is not a fair comparison.")
     return lines
 
 
@@ -193,13 +210,9 @@ def _settings(cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _described(facts: Mapping[str, Any]) -> str:
-    values = ", ".join(f"{key} {_plain(value)}" for key, value in facts["settings"].items())
+    values = ", ".join(f"{key} {html.plain(value)}" for key, value in facts["settings"].items())
     schedule = f"{facts['schedule']} after {facts['warmup']:.1%} of warm-up"
     return f"{values}; {facts['steps']} steps of {facts['batch_size']}, {schedule}; {facts['origin']}"
-
-
-def _plain(value: Any) -> str:
-    return "/".join(f"{v:g}" for v in value) if isinstance(value, (list, tuple)) else f"{value}"
 
 
 def overview(summary: Mapping[str, Any]) -> str:
@@ -228,61 +241,31 @@ def _markdown(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
     for section in found:
         parts += [f"## {section.title}", "", section.caption, "", section.conclusion, ""]
         if section.run:
-            parts += ["| " + " | ".join(HEAD) + " |", "| --- " * 2 + "| ---: " * (len(HEAD) - 2) + "|"]
-            parts += ["| " + " | ".join(line) + " |" for line in section.run] + [""]
+            parts += [*html.markdown_table(HEAD, section.run, left=2), ""]
         parts += [f"- {line}" for line in (*section.how, *section.notes)] + [""]
     return "\n".join(parts)
 
 
 def _page(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
-    style = (resources.files("adan_bench.reports") / "assets" / "style.css").read_text()
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>adan-bench: the paper's tables</title><link rel="icon" href="data:,"><style>
-{style}
-section td:nth-child(2), section th:nth-child(2) {{ text-align: left; }}
-tr.soft td {{ color: var(--soft); opacity: .6; }}
-</style></head><body>
-<header><h1>The paper's tables, run again</h1><p class="soft">{html.escape(overview(summary))}</p></header>
-<p>Ours are from smaller models, other data and shorter runs unless the scale is “paper”. They are not to be ranked
-with the paper's; only the order within each is compared.</p>
-{_index(found)}
-{"".join(_html(section) for section in found)}
-</body></html>
-"""
-
-
-def _index(found: Sequence[Section]) -> str:
-    head = "".join(f"<th>{text}</th>" for text in ("", "cells with a result", "pairs in the paper's order"))
-    rows = ""
-    for section in found:
-        done, planned, pairs, same = section.count.done, section.count.planned, section.count.pairs, section.count.same
-        order = f"{same} of {pairs}" if pairs else ""
-        link = f'<a href="#{_anchor(section)}">{html.escape(section.title)}</a>'
-        rows += f"<tr><td>{link}</td><td>{done} of {planned}</td><td>{order}</td></tr>"
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-
-
-def _anchor(section: Section) -> str:
-    return section.title.split(":")[0].replace(" ", "-").lower()
-
-
-def _html(section: Section) -> str:
-    head = "".join(f"<th>{cell}</th>" for cell in HEAD)
-    rows = ""
-    for line in section.lines:
-        soft = ' class="soft"' if line[3] == NOT_RUN else ""
-        rows += f"<tr{soft}>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>"
-    facts = "".join(f"<tr><th>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in section.settings)
-    settings = f'<details><summary>Settings</summary><table class="facts">{facts}</table></details>' if facts else ""
-    lists = [
-        f'<ul class="soft">{"".join(f"<li>{html.escape(t)}</li>" for t in lines)}</ul>'
-        for lines in (section.how, section.notes)
-        if lines
+    intro = (
+        "Ours are from smaller models, other data and shorter runs unless the scale is “paper”. They are not to be "
+        "ranked with the paper's; only the order within each is compared."
+    )
+    index = [[f"{s.count.done} of {s.count.planned}", s.count.order] for s in found]
+    links = [html.link(s.anchor, s.title) for s in found]
+    head = ("", "cells with a result", "pairs in the paper's order")
+    parts = [html.paragraph(intro), html.table(head, [["", *row] for row in index], before=links)]
+    parts += [
+        html.section(
+            s.title,
+            html.paragraph(s.caption, "soft"),
+            html.paragraph(s.conclusion, "conclusion"),
+            html.table(HEAD, [x.cells for x in s.lines], kinds=["" if x.run else "soft" for x in s.lines], kind="text"),
+            html.items(s.how),
+            html.items(s.notes),
+            html.folded("Settings", html.facts(s.settings)) if s.settings else "",
+            anchor=s.anchor,
+        )
+        for s in found
     ]
-    return f"""<section id="{_anchor(section)}"><h2>{html.escape(section.title)}</h2>
-<p class="soft">{html.escape(section.caption)}</p>
-<p class="conclusion">{html.escape(section.conclusion)}</p>
-<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>
-{"".join(lists)}{settings}</section>
-"""
+    return html.page("the paper's tables", "The paper's tables, run again", overview(summary), parts)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 
 from adan_bench.records.environment import describe
 from adan_bench.records.store import write_bytes
+from adan_bench.reports import html
 from adan_bench.spec import UsageError
 from adan_bench.theory import complexity, lemma1, moments, propositions, proximal, reformulation, theorem1, theorem2
-from adan_bench.theory.check import Check, Study, Table
+from adan_bench.theory.check import Check, Study
 
 STUDIES: dict[str, Callable[[], Study]] = {
     "lemma-1": lemma1.run,
@@ -73,52 +71,29 @@ def _png(draw: Callable[..., None]) -> bytes:
 
 
 def _page(studies: Sequence[Study], images: dict[str, bytes]) -> str:
-    style = (resources.files("adan_bench.reports") / "assets" / "style.css").read_text()
     checks = [check for study in studies for check in study.checks]
     failed = sum(not check.passed for check in checks)
     environment = describe()
     versions = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>adan-bench: the theory</title><link rel="icon" href="data:,"><style>
-{style}
-.claims th, .claims td {{ text-align: left; vertical-align: top; }}
-.claims td:first-child, .claims td:last-child {{ white-space: normal; min-width: 14rem; }}
-img {{ max-width: 100%; background: #fff; border-radius: 8px; }} .failed td {{ color: #d55e00; font-weight: 600; }}
-</style></head><body>
-<header><h1>The paper's theory, run</h1>
-<p class="soft">Python {environment["python"]}, {versions}; commit {environment["commit"] or "unknown"}.</p></header>
-<p class="conclusion">{len(checks)} checks, {failed} failed. Identities are checked to rounding, bounds by how much of
-them is used. Rates are measured on a few problems: evidence, not proof.</p>
-{"".join(_section(study, images) for study in studies)}
-</body></html>
-"""
+    about = f"Python {environment['python']}, {versions}; commit {environment['commit'] or 'unknown'}."
+    conclusion = (
+        f"{len(checks)} checks, {failed} failed. Identities are checked to rounding, bounds by how much of them is "
+        "used. Rates are measured on a few problems: evidence, not proof."
+    )
+    parts = [html.paragraph(conclusion, "conclusion"), *(_section(study, images) for study in studies)]
+    return html.page("the theory", "The paper's theory, run", about, parts)
 
 
 def _section(study: Study, images: dict[str, bytes]) -> str:
-    plots = "".join(
-        f'<p><img alt="{html.escape(name)}" src="data:image/png;base64,{base64.b64encode(images[name]).decode()}"></p>'
-        for name in study.plots
-    )
-    rows = "".join(
-        f"<tr{'' if c.passed else ' class=failed'}>"
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(c))
-        + "</tr>"
-        for c in study.checks
-    )
-    head = "".join(f"<th>{name}</th>" for name in ("claim", "measured", "bound", "", "remark"))
-    return f"""<section><h2>{html.escape(study.title)}</h2><p>{html.escape(study.about)}</p>
-<div class="scroll"><table class="claims"><tr>{head}</tr>{rows}</table></div>
-{plots}{"".join(_table(table) for table in study.tables)}</section>
-"""
+    head = ("claim", "measured", "bound", "", "remark")
+    kinds = ["" if check.passed else "failed" for check in study.checks]
+    parts = [html.paragraph(study.about), html.table(head, map(_cells, study.checks), kinds=kinds, kind="claims")]
+    parts += [html.image(name, images[name]) for name in study.plots]
+    for table in study.tables:
+        parts += [html.heading(table.title), html.table(table.head, table.rows)]
+    return html.section(study.title, *parts)
 
 
 def _cells(check: Check) -> list[str]:
     verdict = "holds" if check.passed else "FAILS"
     return [f"{check.name}: {check.claim}", number(check.measured), relation(check), verdict, check.note]
-
-
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.head)
-    rows = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in table.rows)
-    return f'<h3>{html.escape(table.title)}</h3><div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'

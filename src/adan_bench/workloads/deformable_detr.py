@@ -53,11 +53,12 @@ def deformable_detr(context: Context) -> Task:
     """Deformable-DETR (ResNet-50 backbone) on COCO; smaller ones on generated scenes of shapes."""
     import torch
 
-    from adan_bench.data.coco import MEAN, STD, Batches, View, average_precision, held_out, padded, scaled, splits
+    from adan_bench.data.coco import MEAN, STD, View, average_precision, held_out, padded, scaled, splits
+    from adan_bench.data.coco import batches as coco_batches
 
     train, valid, note = splits(context, context.sizes.scenes)
     model = build(context.sizes, len(train.categories), None if context.init is None else context.weights())
-    examples = Batches(train, context)
+    examples = coco_batches(train, context)
     mean, std = (torch.tensor(values).view(3, 1, 1).to(context.device) for values in (MEAN, STD))
 
     def normal(pixels: Tensor, there: Tensor) -> Tensor:

@@ -54,11 +54,12 @@ PAPER = Sizes([3, 3, 9, 3], [96, 192, 384, 768], 0.4, 256, 1024, (800, 1333), 2_
 )
 def mask_rcnn(context: Context) -> Task:
     """Mask R-CNN (ConvNeXt-T backbone) on COCO; smaller ones on generated scenes of shapes; needs torchvision."""
-    from adan_bench.data.coco import Batches, average_precision, held_out, splits, whole
+    from adan_bench.data.coco import average_precision, held_out, splits, whole
+    from adan_bench.data.coco import batches as coco_batches
 
     train, valid, note = splits(context, context.sizes.scenes)
     model = build(context.sizes, len(train.categories), None if context.init is None else context.weights())
-    examples = Batches(train, context, masks=True)
+    examples = coco_batches(train, context, masks=True)
 
     def batches(position: int) -> list[dict[str, Any]]:
         # torchvision's class 0 is the background
