@@ -14,19 +14,7 @@ from typing import Any
 
 REFUSED = ("socket.", "subprocess.", "ctypes.", "shutil.", "signal.pthread_kill", "winreg.", "webbrowser.", "ftplib.")
 PROCESSES = ("fork", "forkpty", "exec", "posix_spawn", "spawn", "system", "startfile", "kill", "killpg", "putenv")
-FILES = (
-    "remove",
-    "rename",
-    "rmdir",
-    "chmod",
-    "chown",
-    "link",
-    "symlink",
-    "truncate",
-    "mkdir",
-    "chdir",
-    "chflags",
-)
+FILES = ("remove", "rename", "rmdir", "chmod", "chown", "link", "symlink", "truncate", "mkdir", "chdir", "chflags")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 NEW_USERS_AND_NETWORK = 0x10000000 | 0x40000000  # CLONE_NEWUSER | CLONE_NEWNET of Linux
 

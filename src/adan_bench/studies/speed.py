@@ -154,10 +154,7 @@ def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str
 
 
 def measure(
-    models: Sequence[str],
-    names: Sequence[str],
-    how: Measure,
-    on_case: OnCase = lambda case: None,
+    models: Sequence[str], names: Sequence[str], how: Measure, on_case: OnCase = lambda case: None
 ) -> dict[str, Any]:
     """Every model with every optimizer, and the environment; a case that cannot be measured says why."""
     check(models, names, how.scale, how.parallel)

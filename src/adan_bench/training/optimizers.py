@@ -59,12 +59,7 @@ SPECS = {
             choices=({"weight_decay": 5e-4}, {"momentum": 0.95}, {"weight_decay": 5e-3}),
         ),
         OptimizerSpec(
-            "lamb",
-            "pytorch_optimizer:Lamb",
-            lr=1e-2,
-            defaults={"weight_decay": 0.02},
-            choices=BETAS,
-            shards=False,
+            "lamb", "pytorch_optimizer:Lamb", lr=1e-2, defaults={"weight_decay": 0.02}, choices=BETAS, shards=False
         ),
         OptimizerSpec(
             "lars",

@@ -40,8 +40,7 @@ class Sizes:
 
         from adan_bench.data.tokens import PAD
 
-        library: Any = transformers
-        return library.BertConfig(
+        return transformers.BertConfig(
             vocab_size=vocabulary,
             hidden_size=self.width,
             num_hidden_layers=self.layers,
@@ -79,15 +78,9 @@ def bert_pretrain(context: Context) -> Task:
     from adan_bench.data.batching import generator
     from adan_bench.data.tokens import START, language
 
-    library: Any = transformers
     sizes: Sizes = context.sizes
     data = language(
-        context,
-        folder="text",
-        kind="prose",
-        length=sizes.length - 1,
-        vocabulary=sizes.vocabulary,
-        rows=sizes.held_out,
+        context, folder="text", kind="prose", length=sizes.length - 1, vocabulary=sizes.vocabulary, rows=sizes.held_out
     )
 
     def prepared(rows: Tensor, *key: int) -> tuple[Tensor, Tensor]:
@@ -109,7 +102,7 @@ def bert_pretrain(context: Context) -> Task:
         losses = [(loss(model, part).item(), int((part[1] != IGNORED).sum())) for part in parts]
         return {"loss": sum(value * count for value, count in losses) / sum(count for _, count in losses)}
 
-    model = library.BertForMaskedLM(sizes.config(data.tokenizer.get_vocab_size()))
+    model = transformers.BertForMaskedLM(sizes.config(data.tokenizer.get_vocab_size()))
     return Task(model, batches, loss, evaluate, data.note, max_grad_norm=5.0)
 
 

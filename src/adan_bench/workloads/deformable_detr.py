@@ -112,14 +112,13 @@ def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] 
     import transformers
     from torch import nn
 
-    library: Any = transformers
     stages = ["stage2", "stage3", "stage4"]
     blocks = {}  # transformers' ResNetConfig is ResNet-50
     if sizes.backbone is not None:
         widths, depths = sizes.backbone
         blocks = {"embedding_size": widths[0], "hidden_sizes": widths, "depths": depths, "layer_type": "basic"}
-    backbone_config = library.ResNetConfig(out_features=stages, **blocks)
-    config = library.DeformableDetrConfig(
+    backbone_config = transformers.ResNetConfig(out_features=stages, **blocks)
+    config = transformers.DeformableDetrConfig(
         backbone_config=backbone_config,
         d_model=sizes.width,
         encoder_layers=sizes.layers[0],
@@ -137,11 +136,11 @@ def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] 
         auxiliary_loss=True,
         num_labels=categories,
     )
-    model: Any = library.DeformableDetrForObjectDetection(config)
+    model: Any = transformers.DeformableDetrForObjectDetection(config)
     for head in model.class_embed:  # a first guess of 1% for every class, as for focal loss
         nn.init.constant_(head.bias, -math.log(99))
     if backbone_weights is None:
-        model.model.backbone.model = library.ResNetBackbone(backbone_config)
+        model.model.backbone.model = transformers.ResNetBackbone(backbone_config)
     else:
         own = {name.removeprefix("resnet."): value for name, value in backbone_weights.items()}
         kept = {k: v for k, v in own.items() if not k.startswith("classifier")}

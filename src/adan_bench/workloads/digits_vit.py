@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from adan_bench.spec import Context, Scale, Task
 from adan_bench.workloads.registry import workload
 
@@ -17,8 +15,7 @@ def digits_vit(context: Context) -> Task:
     from adan_bench.data.settings import PLAIN
     from adan_bench.workloads.parts.classification import classification_task
 
-    library: Any = transformers
-    config = library.ViTConfig(
+    config = transformers.ViTConfig(
         image_size=8,
         patch_size=2,
         num_channels=1,
@@ -30,4 +27,4 @@ def digits_vit(context: Context) -> Task:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    return classification_task(library.ViTForImageClassification(config), digits(context), context, PLAIN)
+    return classification_task(transformers.ViTForImageClassification(config), digits(context), context, PLAIN)

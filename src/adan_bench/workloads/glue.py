@@ -147,9 +147,8 @@ def build(context: Context, kind: Kind) -> Task:
             scores[kind.metric + suffix] = METRICS[kind.metric](torch.cat(outputs), torch.cat(answers))
         return scores
 
-    library: Any = transformers
     size = words.get_vocab_size()
-    model = library.BertForSequenceClassification(sizes.config(size, num_labels=max(1, len(kind.labels))))
+    model = transformers.BertForSequenceClassification(sizes.config(size, num_labels=max(1, len(kind.labels))))
     if context.init is None:
         note += "; starts at random, not from a pre-trained BERT: give --init"
     else:
@@ -198,11 +197,7 @@ def pearson(logits: Tensor, answers: Tensor) -> float:
     return found if math.isfinite(found) else 0.0
 
 
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
-    "matthews": matthews,
-    "accuracy": accuracy,
-    "pearson": pearson,
-}
+METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"matthews": matthews, "accuracy": accuracy, "pearson": pearson}
 
 
 def read(path: Any, kind: Kind) -> list[Example]:
@@ -246,10 +241,7 @@ def generated(kind: Kind) -> tuple[list[Example], list[Example], str]:
     """Examples to train and to hold out, the same for every run, and where they come from."""
     draw = random.Random(kind.name)
     if kind.name == "cola":
-        make, source = (
-            _acceptable(draw),
-            "sentences of the standard library's documentation, half of them backwards",
-        )
+        make, source = (_acceptable(draw), "sentences of the standard library's documentation, half of them backwards")
     elif kind.name == "sst2":
         make, source = _review, "generated reviews of one or two adjectives, a tenth of them denied"
     elif kind.labels:

@@ -34,8 +34,7 @@ class Sizes:
         """Transformers' configuration; the tokenizer may have found fewer tokens than it was asked for."""
         import transformers
 
-        library: Any = transformers
-        return library.GPT2Config(
+        return transformers.GPT2Config(
             vocab_size=vocabulary,
             n_positions=self.length,
             n_embd=self.width,
@@ -67,12 +66,7 @@ def gpt2_code(context: Context) -> Task:
 
     sizes: Sizes = context.sizes
     data = language(
-        context,
-        folder="code",
-        kind="source",
-        length=sizes.length + 1,
-        vocabulary=sizes.vocabulary,
-        rows=sizes.held_out,
+        context, folder="code", kind="source", length=sizes.length + 1, vocabulary=sizes.vocabulary, rows=sizes.held_out
     )
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -81,6 +75,5 @@ def gpt2_code(context: Context) -> Task:
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         return {"loss": held_out_loss(model, data.held_out, context.batch_size, context.device)}
 
-    library: Any = transformers
-    model = library.GPT2LMHeadModel(sizes.config(data.tokenizer.get_vocab_size(), START, END))
+    model = transformers.GPT2LMHeadModel(sizes.config(data.tokenizer.get_vocab_size(), START, END))
     return LanguageTask(model, data.batches, loss, evaluate, data.note, max_grad_norm=1.0, tokenizer=data.tokenizer)

@@ -58,9 +58,8 @@ def resnet(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
 def convnext(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
     import transformers
 
-    library: Any = transformers
-    return library.ConvNextForImageClassification(
-        library.ConvNextConfig(
+    return transformers.ConvNextForImageClassification(
+        transformers.ConvNextConfig(
             num_channels=data.channels,
             num_labels=data.classes,
             image_size=data.size,
@@ -77,9 +76,8 @@ def vit(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
 
     from adan_bench.workloads.parts.networks import transformer_blocks, vit_sizes, vit_stochastic_depth
 
-    library: Any = transformers
-    config = library.ViTConfig(num_labels=data.classes, **vit_sizes(sizes, data))
-    found = library.ViTForImageClassification(config)
+    config = transformers.ViTConfig(num_labels=data.classes, **vit_sizes(sizes, data))
+    found = transformers.ViTForImageClassification(config)
     vit_stochastic_depth(transformer_blocks(found), model.stochastic_depth)
     return found
 
@@ -87,11 +85,10 @@ def vit(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
 def swin(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
     import transformers
 
-    library: Any = transformers
     # transformers wants windows no larger than the last stage: digits would have 1×1 pixels there, so it is left out.
     stages = 4 if data.size >= 32 else 3
-    return library.SwinForImageClassification(
-        library.SwinConfig(
+    return transformers.SwinForImageClassification(
+        transformers.SwinConfig(
             num_channels=data.channels,
             num_labels=data.classes,
             image_size=data.size,

@@ -75,10 +75,7 @@ def task(
 
 
 @workload(
-    "ptb-lstm",
-    metric="perplexity",
-    higher_is_better=False,
-    smoke=Scale(650, 200, 20, eval_every=40, sizes=PLAIN),
+    "ptb-lstm", metric="perplexity", higher_is_better=False, smoke=Scale(650, 200, 20, eval_every=40, sizes=PLAIN)
 )
 def ptb_lstm(context: Context) -> Task:
     """LSTM (1 layer of width 64, tied embedding) on Penn Treebank, else on the standard library's documentation."""

@@ -53,9 +53,8 @@ def mae_config(sizes: ImageSizes, data: ImageData) -> Any:
 
     from adan_bench.workloads.parts.networks import vit_sizes
 
-    library: Any = transformers
     width, depth, head = (512, 8, 32) if data.size >= 32 else (64, 2, 16)
-    return library.ViTMAEConfig(
+    return transformers.ViTMAEConfig(
         mask_ratio=0.75,
         norm_pix_loss=True,
         decoder_hidden_size=width,
@@ -71,8 +70,7 @@ def vit_config(sizes: ImageSizes, data: ImageData) -> Any:
 
     from adan_bench.workloads.parts.networks import vit_sizes
 
-    library: Any = transformers
-    return library.ViTConfig(num_labels=data.classes, **vit_sizes(sizes, data))
+    return transformers.ViTConfig(num_labels=data.classes, **vit_sizes(sizes, data))
 
 
 def pretraining_task(context: Context) -> Task:
@@ -84,7 +82,6 @@ def pretraining_task(context: Context) -> Task:
     from adan_bench.workloads.parts.classification import without_decay
     from adan_bench.workloads.parts.mae import with_official_start
 
-    library: Any = transformers
     data = image_data(context, Augmentation(crop=0.2))
     config = mae_config(context.sizes, data)
     patches = (config.image_size // config.patch_size) ** 2
@@ -109,7 +106,7 @@ def pretraining_task(context: Context) -> Task:
             count += len(images)
         return {"loss": total.item() / count}
 
-    model = with_official_start(library.ViTMAEForPreTraining(config), config)
+    model = with_official_start(transformers.ViTMAEForPreTraining(config), config)
     note = f"{data.note}; a quarter of the patches is seen"
     return Task(model, batches, loss, evaluate, note=note, groups=without_decay)
 

@@ -84,11 +84,7 @@ def mask_rcnn(context: Context) -> Task:
                 for k, score, (x0, y0, x1, y1), mask in zip(
                     labels, scores, output["boxes"].tolist(), drawn, strict=True
                 ):
-                    result = {
-                        "image_id": example["image_id"],
-                        "category_id": valid.categories[k - 1],
-                        "score": score,
-                    }
+                    result = {"image_id": example["image_id"], "category_id": valid.categories[k - 1], "score": score}
                     boxes.append({**result, "bbox": [x0, y0, x1 - x0, y1 - y0]})
                     masks.append({**result, "segmentation": codec.encode(np.asfortranarray(mask))})
         return {
@@ -123,7 +119,6 @@ def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] 
 
     from adan_bench.data.coco import MEAN, STD
 
-    library: Any = transformers
     channels = sizes.channels
     shape = {"depths": sizes.depths, "hidden_sizes": sizes.widths, "drop_path_rate": sizes.dropped}
 
@@ -133,8 +128,8 @@ def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] 
         def __init__(self) -> None:
             super().__init__()
             stages = ["stage1", "stage2", "stage3", "stage4"]
-            config = library.ConvNextConfig(out_features=stages, layer_scale_init_value=1.0, **shape)
-            self.body = library.ConvNextBackbone(config)
+            config = transformers.ConvNextConfig(out_features=stages, layer_scale_init_value=1.0, **shape)
+            self.body = transformers.ConvNextBackbone(config)
             self.fpn = FeaturePyramidNetwork(sizes.widths, channels, LastLevelMaxPool())
 
         def forward(self, images: Tensor) -> dict[str, Tensor]:

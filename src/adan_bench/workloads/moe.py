@@ -39,8 +39,7 @@ class Sizes:
         """Transformers' configuration; the tokenizer may have found fewer tokens than it was asked for."""
         import transformers
 
-        library: Any = transformers
-        return library.MixtralConfig(
+        return transformers.MixtralConfig(
             vocab_size=vocabulary,
             hidden_size=self.width,
             intermediate_size=self.expert,
@@ -73,7 +72,6 @@ def moe(context: Context) -> Task:
 
     from adan_bench.data.tokens import PAD, LanguageTask, held_out_loss, language
 
-    library: Any = transformers
     sizes: Sizes = context.sizes
     data = language(
         context,
@@ -94,5 +92,5 @@ def moe(context: Context) -> Task:
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         return {"loss": held_out_loss(model, data.held_out, context.batch_size, context.device)}
 
-    model = library.MixtralForCausalLM(sizes.config(data.tokenizer.get_vocab_size()))
+    model = transformers.MixtralForCausalLM(sizes.config(data.tokenizer.get_vocab_size()))
     return LanguageTask(model, data.batches, loss, evaluate, data.note, max_grad_norm=1.0, tokenizer=data.tokenizer)

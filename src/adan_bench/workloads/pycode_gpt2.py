@@ -45,7 +45,6 @@ def pycode_gpt2(context: Context) -> Task:
         return {"loss": loss(model, held_out).item()}
 
     note = f"standard library of Python {platform.python_version()}, {len(text):,} bytes, sha256 {fingerprint(text)}"
-    library: Any = transformers
-    model = library.GPT2LMHeadModel(sizes.config(sizes.vocabulary))
+    model = transformers.GPT2LMHeadModel(sizes.config(sizes.vocabulary))
     batches = windows(tokens[:split], sizes.length + 1, context.batch_size, context.seed)
     return Task(model, batches, loss, evaluate, note)

@@ -40,8 +40,7 @@ class Classifier(nn.Module):
         import transformers
 
         super().__init__()
-        library: Any = transformers
-        self.vit = library.ViTModel(config, add_pooling_layer=False)
+        self.vit = transformers.ViTModel(config, add_pooling_layer=False)
         self.vit.layernorm = nn.Identity()
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.head = nn.Linear(config.hidden_size, config.num_labels)

@@ -22,8 +22,7 @@ def resnet(
     """
     import transformers
 
-    library: Any = transformers
-    config = library.ResNetConfig(
+    config = transformers.ResNetConfig(
         num_channels=data.channels,
         embedding_size=widths[0] if layer == "basic" else widths[0] // 4,
         hidden_sizes=list(widths),
@@ -31,7 +30,7 @@ def resnet(
         layer_type=layer,
         num_labels=data.classes,
     )
-    model = library.ResNetForImageClassification(config)
+    model = transformers.ResNetForImageClassification(config)
     if small_stem:
         stem = model.resnet.embedder
         old = stem.embedder.convolution
