@@ -61,6 +61,33 @@ def config(tiny: Path) -> Callable[..., Any]:
     return make
 
 
+class InlinePool:
+    """A pool whose runs are made in this process: no worker has to import torch first."""
+
+    def __init__(self, workers: int, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self, jobs: Any, on_event: Any = None) -> None:
+        from adan_bench.training.pool import Event
+        from adan_bench.training.worker import perform
+
+        for done, job in enumerate(jobs, 1):
+            result = perform(job)
+            if on_event is not None:
+                on_event(Event(job, done, len(jobs), result=result))
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def inline_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what a study does, rather than of its workers."""
+    from adan_bench.studies import comparison, paper
+
+    for module in (comparison, paper):
+        monkeypatch.setattr(module, "Pool", InlinePool)
+
+
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """`adan-bench` in this process: (exit code, standard output, standard error)."""

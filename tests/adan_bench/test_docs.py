@@ -24,6 +24,7 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("adan-bench ")]
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most 25 lines, taken from the page, compared by the page's own command."""
     (script,) = blocks("own-workload.md", "python")
@@ -43,6 +44,7 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "Every optimizer had 4 tuning trials" in out
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_commands_of_the_page(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = commands("bench.md")

@@ -62,6 +62,7 @@ def test_constants(bench: Any, tiny: Path) -> None:
     assert "AdaBelief" in out
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_components(bench: Any, tiny: Path, tmp_path: Path) -> None:
     arguments = ["theory", "components", "--workload", "tiny", "--script", tiny, "--seeds", "2"]
     code, out, err = bench(*arguments, "--out", tmp_path / "c", "--json")
