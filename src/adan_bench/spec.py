@@ -204,7 +204,7 @@ def option(
 
     help: what the command line says about it, where it is also a flag; without a text it is none.
     min, max: what the flag accepts; env: the environment variable that stands in for it.
-    decides: whether the numbers of a run depend on it. A run goes on under another value of one that does not.
+    decides: whether the numbers of a run depend on it. A run may continue with another value of one that does not.
     """
     return field(default=default, metadata={"help": help, "min": min, "max": max, "env": env, "decides": decides})
 

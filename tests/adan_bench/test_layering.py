@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,14 +16,12 @@ PACKAGE = Path(__file__).parents[2] / "src" / "adan_bench"
 #: Upper rooms first; a file imports from its own room and from lines below it.
 ROOMS = [
     ["cli"],
-    ["studies"],
-    ["reports"],
+    ["studies", "reports"],
     ["theory"],
     ["training"],
     ["__init__"],
     ["workloads"],
-    ["records", "tables"],
-    ["data"],
+    ["records", "tables", "data"],
     ["spec"],
 ]
 
@@ -37,13 +36,15 @@ def modules() -> dict[str, Path]:
 
 
 def uses(path: Path) -> Iterator[str]:
-    """What a file imports from the package, anywhere in it."""
+    """What a file imports, anywhere in it, and modules that its strings name: subprocesses, resources."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} uses a relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"^adan_bench(?:\.\w+)+", node.value)
 
 
 def module_of(name: str) -> str | None:

@@ -31,11 +31,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def killer(at: int) -> Any:
-    def notify(progress: Any) -> None:
+    def on_progress(progress: Any) -> None:
         if progress.step >= at:
             raise Killed
 
-    return notify
+    return on_progress
 
 
 def killed_run(config: Any, path: Path, at: int) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
 import adan
-from adan_bench.spec import SCALES, UsageError
+from adan_bench.reports.paper import sections
+from adan_bench.spec import SCALES, RunConfig, UsageError
+from adan_bench.studies.plan import plan
 from adan_bench.studies.speed import MODELS
 from adan_bench.tables import KINDS, MARKS, UNPRINTED, Table, choose, figure, tables
 from adan_bench.training.optimizers import check_settings, get_optimizer
@@ -73,9 +78,9 @@ def test_table_is_whole(table: Table) -> None:
         assert printed in UNPRINTED or printed[-1] in table.marks or printed[-1] not in MARKS, printed
         figure(printed)
     assert list(table.runs) == list(SCALES)
-    for plan in table.runs.values():
-        assert set(plan.columns) <= set(heads[0])
-        assert set(plan.rows) <= set(heads[1])
+    for selection in table.runs.values():
+        assert set(selection.columns) <= set(heads[0])
+        assert set(selection.rows) <= set(heads[1])
     for scale in SCALES:
         assert table.planned(scale), scale
     for entry in table.settings:
@@ -177,3 +182,16 @@ def test_choose() -> None:
     assert [t.name for t in choose(["ppo", "cnn"])] == ["cnn", "ppo"]
     with pytest.raises(UsageError, match=r"no table 'cnns'; there are: all, cnn, resnet18"):
         choose(["cnns"])
+
+
+def test_adding_a_table_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in the folder is listed, planned and reported, and nothing else has to know of it."""
+    content = json.loads((resources.files("adan_bench.tables") / "cifar10.json").read_text())
+    (tmp_path / "mine.json").write_text(json.dumps({**content, "title": "Mine"}))
+    own = resources.files
+    monkeypatch.setattr(resources, "files", lambda name: tmp_path if name == "adan_bench.tables" else own(name))
+    (mine,) = choose(["mine"])
+    found = plan([mine], RunConfig(threads=1), tmp_path / "out")
+    assert len(found.runs) == len(mine.rows)
+    summary = {"scale": "smoke", "tables": [{"name": "mine", "cells": []}]}
+    assert sections(summary)[0].title == "Table 4: Mine"

@@ -119,7 +119,7 @@ def run(
     chosen: RunConfig,
 ) -> None:
     """Train one workload with one optimizer."""
-    from adan_bench.cli.progress import watching
+    from adan_bench.cli.progress import showing
     from adan_bench.records.store import RunStore
     from adan_bench.training.configure import configure
     from adan_bench.training.optimizers import get_optimizer
@@ -132,7 +132,7 @@ def run(
     job = Job(config, path, resume)
     first = config.parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)
-    with watching(console, as_json and first) as show:
+    with showing(console, as_json and first) as show:
         result = train(config, RunStore(path), lambda progress: show(Event(job, 0, 1, progress=progress)), resume)
         show(Event(job, 1, 1, result=result))
     if not as_json:
@@ -224,7 +224,7 @@ def humaneval(
     if not yes:
         raise UsageError("humaneval runs code that a model wrote, in limited processes: add --yes-run-generated-code")
 
-    def watch(task: str, right: int, count: int) -> None:
+    def show(task: str, right: int, count: int) -> None:
         event = {"event": "problem", "task": task, "right": right, "samples": count}
         print(json.dumps(event) if as_json else f"{task}: {right} of {count}", flush=True)
 
@@ -241,7 +241,7 @@ def humaneval(
         jobs=jobs,
         device=device,
         seed=seed,
-        notify=watch,
+        on_problem=show,
     )
     shown = {key: value for key, value in result.items() if key.startswith("pass@")}
     text = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
@@ -258,7 +258,7 @@ def _study(
     as_json: bool,
     **more: Any,
 ) -> Iterator[Any]:
-    from adan_bench.cli.progress import watching
+    from adan_bench.cli.progress import showing
     from adan_bench.studies.comparison import Study
     from adan_bench.training.optimizers import SPECS
     from adan_bench.workloads.registry import workloads as known
@@ -267,7 +267,7 @@ def _study(
         raise UsageError(f"no workload was named; there are: {', '.join(known())}")
     names = list(SPECS) if optimizers == "all" else [name for name in optimizers.split(",") if name]
     study = Study(workloads, names, chosen, out=out or new_folder(), resume=resume, **more)
-    with study, watching(Console(), as_json) as study.on_event:
+    with study, showing(Console(), as_json) as study.on_event:
         yield study
 
 
@@ -312,14 +312,14 @@ def main() -> None:
     except UsageError as error:
         code = _complain(str(error), EXIT_USAGE)
     except OSError as error:
-        code = _complain(f"{error}; what was recorded before is kept: go on with --resume", EXIT_FAILED)
+        code = _complain(f"{error}; what was recorded before is kept: continue with --resume", EXIT_FAILED)
     except (KeyboardInterrupt, EOFError):
-        code = _complain("interrupted; go on with --resume", 130)
+        code = _complain("interrupted; continue with --resume", 130)
     except Exception as error:
         # typer brings its own copy of click in some releases, so its usage errors are known by what they can do.
         if not hasattr(error, "format_message"):
             if type(error).__name__ == "Abort":
-                sys.exit(_complain("interrupted; go on with --resume", 130))
+                sys.exit(_complain("interrupted; continue with --resume", 130))
             raise
         code = _complain(_usage_line(error), EXIT_USAGE)
     sys.exit(code if isinstance(code, int) else 0)

@@ -53,7 +53,7 @@ def reproduce(
     chosen: RunConfig,
 ) -> None:
     """Run tables of the paper again, at a scale, and print its figures beside ours."""
-    from adan_bench.cli.progress import watching
+    from adan_bench.cli.progress import showing
     from adan_bench.reports import paper as report
     from adan_bench.studies import paper as study
     from adan_bench.tables import choose
@@ -65,7 +65,7 @@ def reproduce(
             text = case.get("error") or f"{case['step_ms']:.1f} ms"
             console.print(f"{case['model']} {case['optimizer']}: {text}", markup=False, highlight=False)
 
-    with watching(console, as_json) as on_event:
+    with showing(console, as_json) as on_event:
         summary = study.reproduce(choose(names), chosen, folder, seeds, resume, on_event, show_case)
     page = report.write(summary, folder)
     failed = study.failures(summary)
@@ -128,18 +128,18 @@ def speed(
     chosen = models or (text if parallel else [name for name in measuring.MODELS if "MoE" not in name])
     how = measuring.Measure(scale, device, steps, warmup, batch_size, bf16, parallel)
 
-    def tell(case: Any) -> None:
+    def show(case: Any) -> None:
         if as_json:
             print(json.dumps({"event": "speed", **case}), flush=True)
 
-    record = measuring.measure(chosen, names, how, tell)
+    record = measuring.measure(chosen, names, how, show)
     if console.quiet and not as_json:
         return
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, record)
     keys = ("step_ms", "optimizer_ms", "state_bytes", "peak_gb", "tokens_per_second")
-    head = ("model", "optimizer", "ms a step", "ms an update", "state bytes", "peak GB", "tokens/s")
+    head = ("model", "optimizer", "ms per step", "ms per update", "state bytes", "peak GB", "tokens/s")
     grid = Grid(*head, title=f"medians of {steps} steps; {device}, {scale}", title_justify="left")
     for case in record["cases"]:
         shown = [case["error"]] if "error" in case else [number(case[key]) for key in keys]

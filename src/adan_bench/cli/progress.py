@@ -19,7 +19,7 @@ from adan_bench.training.pool import Event, OnEvent
 
 
 @contextmanager
-def watching(console: Console, as_json: bool) -> Iterator[OnEvent]:
+def showing(console: Console, as_json: bool) -> Iterator[OnEvent]:
     """Something that shows events in the way that suits the output."""
     if as_json:
         yield lambda event: print(json.dumps(_as_json(event)), flush=True)
@@ -88,7 +88,7 @@ class _Live:
 
 
 class _Plain:
-    """One line a finished run, and at most one line in ten seconds about the others."""
+    """One line per finished run, and at most one line in ten seconds about the others."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

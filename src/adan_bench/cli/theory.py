@@ -103,14 +103,14 @@ def components(
     """Take Adan apart: heavy ball, Nesterov, proximal decay, restart, as in the paper's table of components."""
     from dataclasses import asdict
 
-    from adan_bench.cli.progress import watching
+    from adan_bench.cli.progress import showing
     from adan_bench.records.stats import interval
     from adan_bench.reports.comparison import write_report
     from adan_bench.reports.conclusions import number, spread
     from adan_bench.studies.ablation import ablate
 
     console, folder = Console(), out or new_folder()
-    with watching(Console(quiet=as_json), as_json=False) as on_event:
+    with showing(Console(quiet=as_json), as_json=False) as on_event:
         rows, records = ablate(workload, seeds, chosen, folder, radius, on_event)
     page = write_report(records, folder)
     grid = Table("component", "training loss", "metric", "restarts", "radius", "paper's loss (another model)")

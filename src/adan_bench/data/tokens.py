@@ -61,7 +61,7 @@ def language(
     corpus = Corpus(context.path(folder))
     tokenizer = corpus.tokenizer(vocabulary)
     reader = Reader(corpus, tokenizer, length, context.batch_size, context.seed, once, rows)
-    note = f"{folder}: {corpus.size:,} bytes, {reader.per_epoch:,} batches an epoch, {name(tokenizer)}"
+    note = f"{folder}: {corpus.size:,} bytes, {reader.per_epoch:,} batches per epoch, {name(tokenizer)}"
     return Language(tokenizer, prefetch(reader), reader.held_out(), note)
 
 

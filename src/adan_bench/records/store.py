@@ -52,7 +52,7 @@ class RunStore:
     ) -> None:
         """Begin a run. config.json is written last: a directory that has it has the rest."""
         if self.exists:
-            raise UsageError(f"{self.path} already holds a run; go on with --resume or choose another --out")
+            raise UsageError(f"{self.path} already holds a run; continue with --resume or choose another --out")
         self.path.mkdir(parents=True, exist_ok=True)
         self.cut(0)
         self.describe(environment)
@@ -68,7 +68,7 @@ class RunStore:
         return (self.path / "environment.json").exists()
 
     def check_same(self, config: RunConfig) -> RunConfig:
-        """The configuration that the run began with. It goes on with the same, but for what the machine offers."""
+        """The configuration that the run began with. It continues with the same, but for what the machine offers."""
         begun = RunConfig.from_json(json.loads((self.path / "config.json").read_text())["config"])
         if differing := config.differences(begun):
             parts = ", ".join(
@@ -148,7 +148,7 @@ class RunStore:
                 path.unlink(missing_ok=True)
 
     def reopen(self) -> None:
-        """Take back the end of a run that failed, so that it can go on."""
+        """Take back the end of a run that failed, so that it can continue."""
         (self.path / "result.json").unlink(missing_ok=True)
 
 

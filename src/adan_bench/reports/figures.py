@@ -12,7 +12,7 @@ from adan_bench.reports.palette import style_of
 
 
 def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[str, str]:
-    """One PNG a workload beside the report; workload -> file name."""
+    """One PNG per workload beside the report; workload -> file name."""
     from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 
     names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))

@@ -51,11 +51,11 @@ def pass_at_k(
     jobs: int = 1,
     device: str = "cpu",
     seed: int = 0,
-    notify: Callable[[str, int, int], None] | None = None,
+    on_problem: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Sample answers from a run's final weights, run each in a limited process, and keep humaneval.json beside the run.
 
-    problems: only the first of them. notify: (task, answers that are right, answers) after each problem.
+    problems: only the first of them. on_problem: (task, answers that are right, answers) after each problem.
     """
     if not ks or max(ks) > samples or min(ks) < 1:
         raise UsageError(f"k={','.join(map(str, ks))}: pass@k needs 1 ≤ k ≤ the {samples} samples of a problem")
@@ -68,8 +68,8 @@ def pass_at_k(
         for problem in chosen:
             answers = [assemble(problem, text) for text in write(problem["prompt"], samples)]
             counts[problem["task_id"]] = sum(pool.map(lambda text: passes(text, seconds, memory), answers))
-            if notify is not None:
-                notify(problem["task_id"], counts[problem["task_id"]], samples)
+            if on_problem is not None:
+                on_problem(problem["task_id"], counts[problem["task_id"]], samples)
     scores = {f"pass@{k}": sum(estimate(samples, c, k) for c in counts.values()) / len(counts) for k in ks}
     settings = {"samples": samples, "temperature": temperature, "tokens": tokens, "seed": seed}
     result = {**scores, "problems": len(counts), **settings, "right": counts}

@@ -1,6 +1,6 @@
 """The paper's tables and figures as data: what was published, under which settings, and which cells are run here.
 
-One JSON file a table; its name is what `adan-bench reproduce` takes. A table is a grid: a column is a problem (a
+One JSON file per table; its name is what `adan-bench reproduce` takes. A table is a grid: a column is a problem (a
 workload, how much of its budget, which number), a row is an optimizer, and their cell is a published figure.
 
     title, caption   what it shows; place, label: where it stands in the paper, and LaTeX's name of it

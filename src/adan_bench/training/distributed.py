@@ -1,7 +1,7 @@
 """One run shared among the processes that torchrun starts: all that the harness knows of torch.distributed.
 
 Every rank builds the whole task from the same seed, takes its share of each batch, and trains on the mean gradient.
-Checkpoints hold whole tensors in the format of a single process, so that any number of ranks goes on from them.
+Checkpoints hold whole tensors in the format of a single process, so that any number of ranks can continue from them.
 """
 
 from __future__ import annotations

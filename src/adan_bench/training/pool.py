@@ -85,7 +85,7 @@ class Pool:
         try:
             for thread in threads:
                 thread.join()
-        except BaseException:  # Ctrl-C: what was written stays, and --resume goes on from it
+        except BaseException:  # Ctrl-C: what was written stays, and --resume continues from it
             self._stop.set()
             for worker in filter(None, self._workers):
                 worker.process.kill()

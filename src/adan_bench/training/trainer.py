@@ -268,7 +268,7 @@ class Trainer:
         store.finish(result)
         return result
 
-    # Going on after being killed
+    # Resuming
 
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of the run depends on."""

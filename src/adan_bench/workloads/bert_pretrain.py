@@ -1,7 +1,7 @@
 """BERT, trained from scratch to fill in masked words.
 
 The paper takes Fairseq's setting for BERT, which predicts masked words alone, no next sentence: 12 layers of width 768,
-rows of 512 tokens, byte-level BPE, dropout 0.1. From the authors' published configuration: 256 rows a batch (8 × 32),
+rows of 512 tokens, byte-level BPE, dropout 0.1. From the authors' published configuration: 256 rows per batch (8 × 32),
 1,000,000 steps, clipping at 5. A row is the next 511 tokens of the text; Fairseq's breaks off at the end of a sentence.
 """
 

@@ -1,7 +1,7 @@
 """GPT-2 on Python code.
 
 At paper scale GPT-2 345M on The Stack. From the authors' published arguments: 24 layers of width 1,024, 16 heads, rows
-of 2,048 tokens, 400 a batch, clipping at 1; 150,000 steps with Adan (123 billion tokens), 300,000 with Adam. No token
+of 2,048 tokens, 400 per batch, clipping at 1; 150,000 steps with Adan (123 billion tokens), 300,000 with Adam. No token
 comes again before all have come once.
 """
 

@@ -2,7 +2,7 @@
 
 The paper's smallest is "8 × 0.1B, 0.5B trainable parameters" (1.3B elsewhere in it) on 10 to 100 billion tokens of
 RedPajama-v2, each seen once. It states no more. Chosen here to fit the first two: 12 layers of width 768, experts of
-2,048, a vocabulary of 32,000 (521M parameters, 125M with one expert); rows of 2,048 tokens, 256 a batch, 19,073 steps
+2,048, a vocabulary of 32,000 (521M parameters, 125M with one expert); rows of 2,048 tokens, 256 per batch, 19,073 steps
 for 10 billion tokens; the released Mixtral's weight of the router's loss, 0.02.
 """
 
