@@ -48,7 +48,7 @@ def config(tiny: Path) -> Callable[..., Any]:
     """Configurations of the tiny workload."""
     from dataclasses import replace
 
-    from learning import chosen
+    from support.learning import chosen
 
     from adan_bench.training.configure import configure
     from adan_bench.training.optimizers import get_optimizer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from coco_folder import write_coco
+from support.coco_folder import write_coco
 
 from adan_bench.data.coco import (
     Coco,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning import trainer
 from sklearn.metrics import roc_auc_score
+from support.learning import trainer
 
 from adan_bench.data import graphs
 from adan_bench.data.files import PROTEINS, SPLITS

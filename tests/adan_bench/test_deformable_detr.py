@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from coco_folder import write_coco
-from learning import resize, trainer
+from support.coco_folder import write_coco
+from support.learning import resize, trainer
 
 from adan_bench.spec import UsageError
 from adan_bench.workloads import deformable_detr as detr

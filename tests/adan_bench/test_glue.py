@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning import resize, settings
+from support.learning import resize, settings
 
 from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError

@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from learning import settings
+from support.learning import settings
 
 from adan_bench.cli import app as cli
 from adan_bench.records.store import RunStore

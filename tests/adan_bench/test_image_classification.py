@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from learning import chosen, sizes
+from support.learning import chosen, sizes
 
 from adan_bench.data.augment import StochasticDepth
 from adan_bench.training.configure import configure

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from learning import chosen
 from PIL import Image, ImageOps
+from support.learning import chosen
 
 from adan_bench.data.images import (
     Arrays,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from learning import resize, settings, sizes
+from support.learning import resize, settings, sizes
 
 from adan_bench.data.batching import prefetch
 from adan_bench.data.tokens import PAD, SPECIAL, Corpus, Reader, name, train_tokenizer

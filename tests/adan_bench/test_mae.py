@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from learning import chosen
+from support.learning import chosen
 
 from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError

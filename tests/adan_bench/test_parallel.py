@@ -16,7 +16,7 @@ from typing import Any
 import processes
 import pytest
 import torch
-from shared_runs import SCRIPT, configuration, lines, lose_a_rank, shared_run
+from support.shared_runs import SCRIPT, configuration, lines, lose_a_rank, shared_run
 
 from adan_bench.records.store import read_lines, read_run
 from adan_bench.spec import UsageError

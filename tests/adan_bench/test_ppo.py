@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from learning import resize, resumes, trainer
+from support.learning import resize, resumes, trainer
 
 from adan_bench.spec import UsageError
 from adan_bench.training.trainer import Trainer

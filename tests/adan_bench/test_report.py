@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import chromium
 import pytest
-from learning import chosen
+from support import chromium
+from support.learning import chosen
 
 from adan_bench.records.store import read_runs
 from adan_bench.reports.comparison import write_report

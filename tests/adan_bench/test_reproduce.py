@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learning import chosen
+from support.learning import chosen
 
 from adan_bench import tables
 from adan_bench.cli import paper as cli_tables

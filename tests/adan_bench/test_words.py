@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from learning import settings, sizes
+from support.learning import settings, sizes
 from torch import Tensor
 
 from adan_bench.data.words import Stream, encode, file_words, perplexity, vocabulary

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learning import chosen, resumes
+from support.learning import chosen, resumes
 
 from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError

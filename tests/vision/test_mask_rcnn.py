@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from coco_folder import write_coco
-from learning import falls, resize, resumes, trainer
+from support.coco_folder import write_coco
+from support.learning import falls, resize, resumes, trainer
 
 from adan_bench.spec import UsageError
 from adan_bench.workloads import mask_rcnn as rcnn

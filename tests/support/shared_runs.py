@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
-from learning import chosen
 
 from adan_bench.cli import app as cli
 from adan_bench.records.store import RunStore
@@ -15,6 +14,7 @@ from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.registry import get_workload, load_script
+from support.learning import chosen
 
 #: No noise, so that a run of one process is the same run, and blocks of which fsdp makes parts of their own.
 SCRIPT = '''
