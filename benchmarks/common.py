@@ -24,7 +24,7 @@ def environment() -> dict[str, Any]:
     """Where a record was made, as `adan-bench` describes it, and how busy the machine was."""
     found = describe("cuda" if torch.cuda.is_available() else "cpu")
     found["command"] = " ".join([Path(sys.executable).name, *sys.argv])
-    found["commit"] = found["commit"] or os.environ.get("ADAN_COMMIT")
+    found["commit"] = os.environ.get("ADAN_COMMIT") or found["commit"]
     return {**found, "threads": torch.get_num_threads(), "load_average": os.getloadavg()}
 
 

@@ -16,7 +16,9 @@ import pytest
 
 from adan_bench.records.store import read_run, read_runs
 from adan_bench.spec import RunConfig, option
+from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import SPECS
+from adan_bench.workloads.registry import get_workload
 
 
 @pytest.mark.parametrize(
@@ -211,3 +213,14 @@ def test_an_option_that_is_added_later_changes_no_record(tiny: Path) -> None:
     assert later.differences(Later.from_json({**earlier.to_json(), "cuda_graph": True})) == ["cuda_graph"]
     old = {"workload": "tiny", "steps": 5, "checkpoint_every": None, "data": None, "forgotten": 1}
     assert RunConfig.from_json(old) == RunConfig(workload="tiny", steps=5)
+
+
+def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among runs at a time, and among the ranks of this machine."""
+    monkeypatch.setattr("adan_bench.training.configure.cores", lambda: 12)
+    workload, spec = get_workload("digits-vit"), SPECS["adan"]
+    assert configure(workload, spec, RunConfig()).threads == 12
+    assert configure(workload, spec, RunConfig(jobs=3)).threads == 4
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert configure(workload, spec, RunConfig(jobs=3)).threads == 2
+    assert configure(workload, spec, RunConfig(jobs=3, threads=5)).threads == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
@@ -54,7 +55,7 @@ def configure(
         batch_size=batch_size,
         eval_every=chosen.eval_every or max(1, round(workload.eval_every * steps / workload.steps)),
         log_every=max(1, steps // 60),
-        threads=chosen.threads or max(1, cores() // chosen.jobs),
+        threads=chosen.threads or max(1, cores() // (chosen.jobs * int(os.environ.get("LOCAL_WORLD_SIZE", 1)))),
     )
 
 

@@ -179,7 +179,7 @@ class Trainer:
         writer = _tensorboard(store, self.step) if config.tensorboard and self.ranks.rank == 0 else None
         started, first, saved = time.monotonic(), self.step, time.monotonic()
         self.forward.train()
-        last = config.stop_after or config.steps
+        last = min(config.stop_after or config.steps, config.steps)
         while self.step + passes <= last:
             tick = time.perf_counter()
             before = self.step
