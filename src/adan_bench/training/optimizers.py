@@ -19,89 +19,41 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 BETAS = ({"betas": (0.9, 0.95)}, {"betas": (0.95, 0.99)}, {"betas": (0.8, 0.99)})
+ADAN = ({"betas": (0.95, 0.92, 0.99)}, {"betas": (0.98, 0.92, 0.99)}, {"betas": (0.9, 0.92, 0.95)})
+DECAYS = ({"weight_decay": 1e-4}, {"weight_decay": 5e-4}, {"weight_decay": 5e-3})
+MOMENTA = ({"weight_decay": 5e-4}, {"momentum": 0.95}, {"weight_decay": 5e-3})
+LARS = ({"momentum": 0.95}, {"weight_decay": 1e-3}, {"nesterov": True})
+DECAY = {"weight_decay": 0.02}
+TORCH, OTHERS = "torch.optim", "pytorch_optimizer"
 
-SPECS = {
+SPECS = {  # name, class, centre of the learning rates, defaults, what is tried after the learning rate
     spec.name: spec
     for spec in (
-        OptimizerSpec(
-            "adan",
-            "adan:Adan",
-            lr=3e-3,
-            defaults={"betas": (0.9, 0.92, 0.99), "weight_decay": 0.02},
-            choices=({"betas": (0.95, 0.92, 0.99)}, {"betas": (0.98, 0.92, 0.99)}, {"betas": (0.9, 0.92, 0.95)}),
-        ),
-        OptimizerSpec("adamw", "torch.optim:AdamW", lr=1e-3, defaults={"weight_decay": 0.02}, choices=BETAS),
-        OptimizerSpec("adam", "torch.optim:Adam", lr=1e-3, choices=BETAS),
-        OptimizerSpec("amsgrad", "torch.optim:Adam", lr=1e-3, defaults={"amsgrad": True}, choices=BETAS),
-        OptimizerSpec("nadam", "torch.optim:NAdam", lr=1e-3, choices=BETAS),
-        OptimizerSpec("radam", "torch.optim:RAdam", lr=1e-3, choices=BETAS),
-        OptimizerSpec(
-            "rmsprop", "torch.optim:RMSprop", lr=1e-3, choices=({"alpha": 0.9}, {"momentum": 0.9}, {"alpha": 0.999})
-        ),
-        OptimizerSpec(
-            "sgd",
-            "torch.optim:SGD",
-            lr=0.3,
-            choices=({"weight_decay": 1e-4}, {"weight_decay": 5e-4}, {"weight_decay": 5e-3}),
-        ),
-        OptimizerSpec(
-            "sgd-momentum",
-            "torch.optim:SGD",
-            lr=0.1,
-            defaults={"momentum": 0.9},
-            choices=({"weight_decay": 5e-4}, {"momentum": 0.95}, {"weight_decay": 5e-3}),
-        ),
-        OptimizerSpec(
-            "sgd-nesterov",
-            "torch.optim:SGD",
-            lr=0.1,
-            defaults={"momentum": 0.9, "nesterov": True},
-            choices=({"weight_decay": 5e-4}, {"momentum": 0.95}, {"weight_decay": 5e-3}),
-        ),
-        OptimizerSpec(
-            "lamb", "pytorch_optimizer:Lamb", lr=1e-2, defaults={"weight_decay": 0.02}, choices=BETAS, shards=False
-        ),
-        OptimizerSpec(
-            "lars",
-            "pytorch_optimizer:LARS",
-            lr=3.0,
-            defaults={"weight_decay": 1e-4},
-            choices=({"momentum": 0.95}, {"weight_decay": 1e-3}, {"nesterov": True}),
-            shards=False,
-        ),
-        OptimizerSpec(
-            "adabelief",
-            "pytorch_optimizer:AdaBelief",
-            lr=1e-3,
-            choices=({"betas": (0.9, 0.95)}, {"eps": 1e-8}, {"betas": (0.95, 0.99)}),
-        ),
-        OptimizerSpec(
-            "adabound",
-            "pytorch_optimizer:AdaBound",
-            lr=1e-3,
-            choices=({"final_lr": 0.01}, {"final_lr": 1.0}, {"betas": (0.9, 0.95)}),
-        ),
-        OptimizerSpec("yogi", "pytorch_optimizer:Yogi", lr=3e-3, choices=BETAS),
-        OptimizerSpec(
-            "padam",
-            "pytorch_optimizer:PAdam",
-            lr=0.03,
-            choices=({"partial": 0.125}, {"betas": (0.9, 0.95)}, {"weight_decay": 5e-4}),
-        ),
-        OptimizerSpec(
-            "adai",
-            "pytorch_optimizer:Adai",
-            lr=0.3,
-            choices=({"betas": (0.1, 0.9)}, {"betas": (0.5, 0.99)}, {"weight_decay": 5e-4}),
-        ),
+        OptimizerSpec("adan", "adan:Adan", 3e-3, {"betas": (0.9, 0.92, 0.99), **DECAY}, ADAN),
+        OptimizerSpec("adamw", f"{TORCH}:AdamW", 1e-3, DECAY, BETAS),
+        OptimizerSpec("adam", f"{TORCH}:Adam", 1e-3, {}, BETAS),
+        OptimizerSpec("amsgrad", f"{TORCH}:Adam", 1e-3, {"amsgrad": True}, BETAS),
+        OptimizerSpec("nadam", f"{TORCH}:NAdam", 1e-3, {}, BETAS),
+        OptimizerSpec("radam", f"{TORCH}:RAdam", 1e-3, {}, BETAS),
+        OptimizerSpec("rmsprop", f"{TORCH}:RMSprop", 1e-3, {}, ({"alpha": 0.9}, {"momentum": 0.9}, {"alpha": 0.999})),
+        OptimizerSpec("sgd", f"{TORCH}:SGD", 0.3, {}, DECAYS),
+        OptimizerSpec("sgd-momentum", f"{TORCH}:SGD", 0.1, {"momentum": 0.9}, MOMENTA),
+        OptimizerSpec("sgd-nesterov", f"{TORCH}:SGD", 0.1, {"momentum": 0.9, "nesterov": True}, MOMENTA),
+        OptimizerSpec("lamb", f"{OTHERS}:Lamb", 1e-2, DECAY, BETAS, shards=False),
+        OptimizerSpec("lars", f"{OTHERS}:LARS", 3.0, {"weight_decay": 1e-4}, LARS, shards=False),
+        OptimizerSpec("adabelief", f"{OTHERS}:AdaBelief", 1e-3, {}, ({"betas": (0.9, 0.95)}, {"eps": 1e-8}, BETAS[1])),
+        OptimizerSpec("adabound", f"{OTHERS}:AdaBound", 1e-3, {}, ({"final_lr": 0.01}, {"final_lr": 1.0}, BETAS[0])),
+        OptimizerSpec("yogi", f"{OTHERS}:Yogi", 3e-3, {}, BETAS),
+        OptimizerSpec("padam", f"{OTHERS}:PAdam", 0.03, {}, ({"partial": 0.125}, BETAS[0], DECAYS[1])),
+        OptimizerSpec("adai", f"{OTHERS}:Adai", 0.3, {}, ({"betas": (0.1, 0.9)}, {"betas": (0.5, 0.99)}, DECAYS[1])),
         OptimizerSpec(
             "sam",
-            "pytorch_optimizer:SAM",
-            lr=0.1,
-            defaults={"rho": 0.05, "momentum": 0.9},
-            choices=({"rho": 0.02}, {"rho": 0.1}, {"weight_decay": 5e-4}),
+            f"{OTHERS}:SAM",
+            0.1,
+            {"rho": 0.05, "momentum": 0.9},
+            ({"rho": 0.02}, {"rho": 0.1}, DECAYS[1]),
             passes=2,
-            base="torch.optim:SGD",
+            base=f"{TORCH}:SGD",
             shards=False,
         ),
     )
