@@ -134,7 +134,7 @@ def _with_restarts(run: PlannedRun, out: Path, radius: float | None, known: dict
         settings={**config.settings, "restart": {"probe": True}},
     )
     pilot = _placed(PlannedRun(trial, Path()), out / "pilots")
-    known[pilot.path] = pilot
+    known.setdefault(pilot.path, pilot)
     return replace(run, pilot=pilot.path)
 
 
