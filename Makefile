@@ -15,7 +15,7 @@ demo: $(READY)  ## compare Adan with four others on three real workloads, and wr
 		--optimizers adan,adamw,adam,sgd-momentum,lamb --seeds 3 --jobs 2 --out demo
 
 test: lint  ## lint, types, every test but those that need torchvision
-	$(BIN)/python -m pytest -n auto --ignore tests/vision
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/vision
 
 test-hosts: $(READY)  ## the examples, those of DeepSpeed and torchao too
 	@test -x $(HOSTS)/bin/python || $(BIN)/python -m venv $(HOSTS)

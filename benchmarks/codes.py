@@ -19,8 +19,7 @@ import torch
 from common import ROOT, environment
 from torch import Tensor
 
-from adan_bench.registry import get_workload
-from adan_bench.spec import Context
+from adan_bench.workloads.registry import get_workload
 
 Code = Callable[
     [Tensor, Tensor], Tensor
@@ -137,7 +136,7 @@ def gradients(
 
     torch.manual_seed(0)
     workload = get_workload(name)
-    task = workload.build(Context(0, workload.batch_size, data))
+    task = workload.task(data=data)
     opt = Adan(task.model.parameters(), lr=lr, betas=betas, weight_decay=0.02)
     for k in range(steps):
         task.loss(task.model, task.batches(k)).backward()

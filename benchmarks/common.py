@@ -3,61 +3,66 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from adan_bench.records.environment import describe
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def environment() -> dict[str, Any]:
-    """Versions, hardware and commit: what a number depends on besides the code."""
-    record: dict[str, Any] = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join([Path(sys.executable).name, *sys.argv]),
-        "commit": os.environ.get("ADAN_COMMIT") or _output("git", "rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_output("git", "status", "--porcelain", "--untracked-files=no")),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "triton": _version("triton"),
-        "os": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load_average": os.getloadavg(),
-    }
-    if torch.cuda.is_available():
-        record["gpu"] = torch.cuda.get_device_name()
-        record["cuda"] = torch.version.cuda
-    return record
+    """Where a record was made, as `adan-bench` describes it, and how busy the machine was."""
+    found = describe("cuda" if torch.cuda.is_available() else "cpu")
+    found["command"] = " ".join([Path(sys.executable).name, *sys.argv])
+    found["commit"] = os.environ.get("ADAN_COMMIT") or found["commit"]
+    return {**found, "threads": torch.get_num_threads(), "load_average": os.getloadavg()}
 
 
 Clock: TypeAlias = Callable[[], float]
 
 
+Shapes: TypeAlias = list[tuple[int, ...]]
+
+
 def copy_bandwidth(
-    device: str = "cpu", size: int = 64_000_000, repeats: int = 9, clock: Clock = time.perf_counter
+    seconds: Callable[[Callable[[], object]], float], device: str = "cpu", size: int = 64_000_000
 ) -> float:
-    """Bytes read and written in a second by `copy_` between two large fp32 tensors: the median."""
+    """Bytes per second, read and written, by `copy_` between two large fp32 tensors: the median of nine.
+
+    seconds: of one call, as the device's clock measures it.
+    """
     source = torch.ones(size, device=device)
     target = torch.empty_like(source)
+    target.copy_(source)
+    return 2 * 4 * size / statistics.median(seconds(lambda: target.copy_(source)) for _ in range(9))
 
-    def copy() -> None:
-        target.copy_(source)
-        if device != "cpu":
-            torch.cuda.synchronize()
 
-    return 2 * 4 * size / statistics.median(in_turns({"copy": copy}, repeats, clock)["copy"])
+def stepper(
+    make: Callable[[list[Tensor]], torch.optim.Optimizer], params: list[Tensor], grads: list[list[Tensor]]
+) -> Callable[[], object]:
+    """A step of an optimizer on the same gradients again and again.
+
+    A consumed gradient is the state until the next step, so then two sets are handed over in turn.
+    """
+    optimizer = make(params)
+    turns = itertools.cycle(grads if optimizer.defaults.get("consume_grad") else grads[:1])
+
+    def step() -> None:
+        for p, grad in zip(params, next(turns), strict=True):
+            p.grad = grad
+        optimizer.step()
+
+    return step
 
 
 def in_turns(
@@ -112,26 +117,3 @@ def resnet50() -> list[tuple[int, ...]]:
                 shapes += convolution(inputs, 4 * width, 1)
             inputs = 4 * width
     return [*shapes, (1000, 2048), (1000,)]
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return str(__import__(package).__version__)
-    except ImportError:
-        return None
-
-
-def _output(*command: str) -> str | None:
-    try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None

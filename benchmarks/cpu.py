@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import json
 import statistics
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import ROOT, Clock, copy_bandwidth, environment, equal_tensors, in_turns, mlp, resnet50
+from common import ROOT, Clock, copy_bandwidth, environment, equal_tensors, in_turns, mlp, resnet50, stepper
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -45,31 +44,17 @@ MODELS = {
 }
 
 
-def stepper(make: Callable[[list[Tensor]], torch.optim.Optimizer], shapes: list[tuple[int, ...]]) -> Any:
-    params = [torch.randn(shape).requires_grad_() for shape in shapes]
-    optimizer = make(params)
-    for p in params:
-        p.grad = torch.randn(p.shape)
-    if not optimizer.defaults.get("consume_grad"):
-        return optimizer.step
-
-    # A consumed gradient becomes the state until the next step: hand over two in turn.
-    turns = itertools.cycle([[p.grad for p in params], [torch.randn(p.shape) for p in params]])
-
-    def step() -> None:
-        for p, grad in zip(params, next(turns), strict=True):
-            p.grad = grad
-        optimizer.step()
-
-    return step
-
-
 def measure(shapes: list[tuple[int, ...]], rounds: int, clock: Clock) -> dict[str, Any]:
     torch.manual_seed(SEED)
     size = sum(torch.Size(shape).numel() for shape in shapes)
-    times = in_turns({name: stepper(make, shapes) for name, (make, _) in OPTIMIZERS.items()}, rounds, clock)
+
+    def prepared(make: Callable[[list[Tensor]], torch.optim.Optimizer]) -> Callable[[], object]:
+        params = [torch.randn(shape).requires_grad_() for shape in shapes]
+        return stepper(make, params, [[torch.randn(shape) for shape in shapes] for _ in range(2)])
+
+    times = in_turns({name: prepared(make) for name, (make, _) in OPTIMIZERS.items()}, rounds, clock)
     gc.collect()
-    copy = copy_bandwidth(clock=clock)
+    copy = copy_bandwidth(lambda run: in_turns({"copy": run}, 1, clock)["copy"][0])
     rows = {}
     for name, (_, bytes_each) in OPTIMIZERS.items():
         seconds = statistics.median(times[name])

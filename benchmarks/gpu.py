@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from common import ROOT, TORCHAO, environment, has_torchao, resnet50, torchao_adamw
+from common import ROOT, TORCHAO, Shapes, copy_bandwidth, environment, has_torchao, resnet50, stepper, torchao_adamw
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -27,7 +27,6 @@ from adan.engines import cuda
 
 SEED = 0
 BASE = "AdamW fused"
-Shapes = list[tuple[int, ...]]
 
 #: name → (optimizer, bytes that must move for one fp32 parameter)
 OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], float]] = {
@@ -95,24 +94,9 @@ def milliseconds(run: Callable[[], object], steps: int) -> float:
     return begin.elapsed_time(end) / steps
 
 
-def copy_bandwidth(size: int) -> float:
-    """Bytes a millisecond, read and written, by a copy of as many floats as the model has, and no fewer than 100 M."""
-    source = torch.randn(max(size, 100_000_000), device="cuda")
-    target = torch.empty_like(source)
-    target.copy_(source)
-    return 8 * source.numel() / statistics.median(milliseconds(lambda: target.copy_(source), 5) for _ in range(9))
-
-
-def stepper(optimizer: torch.optim.Optimizer, params: list[Tensor], grads: list[list[Tensor]]) -> Callable[[], object]:
-    def assign(turn: list[Tensor]) -> None:
-        for p, grad in zip(params, turn, strict=True):
-            p.grad = grad
-
-    if not optimizer.defaults.get("consume_grad"):
-        return lambda: (assign(grads[0]), optimizer.step())
-    # A consumed gradient is the state until the next step: hand over two in turn.
-    turns = itertools.cycle(grads)
-    return lambda: (assign(next(turns)), optimizer.step())
+def copy_speed(size: int) -> float:
+    """Bytes per millisecond, by a copy of as many floats as the model has, and no fewer than 100 M."""
+    return copy_bandwidth(lambda run: milliseconds(run, 5) / 1e3, "cuda", max(size, 100_000_000)) / 1e3
 
 
 def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
@@ -121,9 +105,12 @@ def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
     # Not one buffer a step each: consumed gradients must not share their memory.
     grads = [[torch.randn_like(p) for p in params] for _ in range(2)]
     size = sum(p.numel() for p in params)
-    copy = copy_bandwidth(size)  # before the states of all optimizers fill the memory
+    floats = max(size, 100_000_000)
+    copy = (
+        copy_bandwidth(lambda run: milliseconds(run, 5) / 1e3, "cuda", floats) / 1e3
+    )  # before the states of all optimizers fill the memory
     chosen = optimizers(size)
-    runs = {name: stepper(make(params), params, grads) for name, (make, _) in chosen.items()}
+    runs = {name: stepper(make, params, grads) for name, (make, _) in chosen.items()}
     for run in runs.values():
         milliseconds(run, 3)
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -239,7 +226,7 @@ def tune(shapes: Shapes) -> None:
     params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
     grads = [[torch.randn_like(p) for p in params] for _ in range(2)]
     size = sum(p.numel() for p in params)
-    copy = copy_bandwidth(size)
+    copy = copy_speed(size)
     print(f"{size} parameters, copy {copy / 1e6:.0f} GB/s; chunk, block, warps, registers: share of copy")
     sizes = itertools.product((1024, 2048, 4096), (512, 1024), (2, 4, 8), (None, 64, 80, 96))
     tiles = [cuda.Tile(*tile) for tile in sizes if tile[0] >= tile[1] and 2 <= tile[1] // 32 // tile[2] <= 8]
@@ -248,7 +235,7 @@ def tune(shapes: Shapes) -> None:
             continue
         for tile in tiles:
             plan.ENGINES[:] = [_Tiled(tile), *(engine for engine in plan.ENGINES if engine.name != "cuda")]
-            run = stepper(make(params), params, grads)
+            run = stepper(make, params, grads)
             milliseconds(run, 2)
             ms = statistics.median(milliseconds(run, 4) for _ in range(3))
             print(f"{name}: {tuple(tile)} {moved * size / ms / copy:.1%} {ms:.2f} ms", flush=True)

@@ -23,11 +23,10 @@ import torch
 from common import ROOT, environment
 
 from adan import Adan
-from adan_bench import optimizers
-from adan_bench.registry import get_workload
-from adan_bench.schedule import SCHEDULES
-from adan_bench.spec import Context
-from adan_bench.study import starting_settings
+from adan_bench.training import optimizers
+from adan_bench.training.configure import starting_settings
+from adan_bench.training.schedules import SCHEDULES
+from adan_bench.workloads.registry import get_workload
 
 BASE = "fp32"
 #: name → options of Adan, whether weights are stored in bf16
@@ -49,7 +48,7 @@ def train(
     torch.manual_seed(seed)
     options, half = VARIANTS[variant]
     workload = get_workload(name, scale)
-    task = workload.build(Context(seed, workload.batch_size, data, device, scale))
+    task = workload.task(seed, data=data, device=device)
     model = task.model.to(device, memory_format=torch.channels_last)
     settings, _ = starting_settings(workload, optimizers.get_optimizer("adan"))
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}

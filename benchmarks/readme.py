@@ -33,8 +33,10 @@ def record(name: str) -> dict[str, Any]:
 
 def where(data: dict[str, Any]) -> str:
     e = data["environment"]
-    triton = f", Triton {e['triton']}" if "gpu" in e else f", {e['threads']} threads"
-    return f"{e.get('gpu') or e['cpu']}, torch {e['torch']}{triton}, Python {e['python']}, commit {e['commit'][:7]}"
+    versions = {**e, **e.get("packages", {})}
+    more = f", Triton {versions['triton']}" if e.get("gpu") else f", {e['threads']} threads"
+    place = e.get("gpu") or e["cpu"]
+    return f"{place}, torch {versions['torch']}{more}, Python {e['python']}, commit {e['commit'][:7]}"
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> str:

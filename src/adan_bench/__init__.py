@@ -1,7 +1,20 @@
 """The paper's evaluation as a tool: Adan beside the optimizers it is compared with."""
 
-from adan_bench.data import shuffled
-from adan_bench.registry import workload
-from adan_bench.spec import Context, Task
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Context", "Task", "shuffled", "workload"]
+from adan_bench.spec import Context, Scale, Task
+from adan_bench.workloads.registry import workload
+
+if TYPE_CHECKING:
+    from adan_bench.data.batching import shuffled
+
+__all__ = ["Context", "Scale", "Task", "shuffled", "workload"]
+
+
+def __getattr__(name: str) -> Any:
+    """`shuffled` when it is asked for: it imports torch, which takes seconds, and `adan-bench list` needs none."""
+    if name == "shuffled":
+        from adan_bench.data.batching import shuffled
+
+        return shuffled
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

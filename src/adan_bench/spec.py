@@ -7,6 +7,7 @@ A workload owns data, model, loss, metric, target and budget; an optimizer spec 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # reading records and writing reports must not pay the 2 s th
 
 Settings = dict[str, Any]
 SCALES = ("smoke", "small", "paper")  # minutes on two cores, minutes on one GPU, as published
+TUNING_SEED = 1000  # comparisons use 0, 1, 2, …
+UNTUNED = "untuned defaults"  # begins the origin of such settings in a record
 
 
 class UsageError(ValueError):
@@ -30,6 +33,7 @@ class Context:
     """What a workload's builder may depend on: the seed, the size of a batch, where data and device are, the scale.
 
     init: the folder of a run whose final weights are the start of this one; None starts at random.
+    sizes: the scale's own (`Scale.sizes`).
     """
 
     seed: int
@@ -38,6 +42,7 @@ class Context:
     device: str = "cpu"
     scale: str = "smoke"
     init: Path | None = None
+    sizes: Any = None
 
     def has(self, name: str) -> bool:
         """Whether the data folder holds `name`."""
@@ -98,40 +103,70 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """A training problem: how to build it, what counts as good, and how long a run may take.
+class Scale:
+    """One size of a workload: its budget, what it needs, how large the model is.
 
+    target: the value of the metric whose first reaching is timed.
+    eval_every: steps between evaluations; a tenth of `steps` unless given.
     needs: files of the data folder without which it cannot run.
+    sizes: what the builder finds as `context.sizes`, usually the sizes of the model.
+    """
+
+    target: float
+    steps: int
+    batch_size: int = 64
+    eval_every: int = 0
+    needs: tuple[str, ...] = ()
+    sizes: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eval_every", self.eval_every or max(1, self.steps // 10))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training problem at one of its scales: how to build it, what counts as good, and how long a run may take.
+
     after: the workload whose final weights this one starts from, where it is the second half of an experiment.
-    scales: what differs at a larger scale: target, steps, eval_every, batch_size, needs.
     """
 
     name: str
     summary: str
     metric: str
     higher_is_better: bool
-    target: float
-    steps: int
-    eval_every: int
-    batch_size: int
     build: Callable[[Context], Task] = field(repr=False)
-    needs: tuple[str, ...] = ()
+    scales: Mapping[str, Scale] = field(repr=False)
     after: str | None = None
     scale: str = SCALES[0]
-    scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def at(self, scale: str) -> Workload:
         """The same problem at another scale."""
-        if scale == self.scale:
-            return self
         if scale not in self.scales:
-            raise UsageError(f"{self.name} has no scale {scale!r}; it has: {', '.join([self.scale, *self.scales])}")
-        return dataclasses.replace(self, scale=scale, scales={}, **self.scales[scale])
+            raise UsageError(f"{self.name} has no scale {scale!r}; it has: {', '.join(self.scales)}")
+        return dataclasses.replace(self, scale=scale)
+
+    target = property(lambda self: self.scales[self.scale].target)
+    steps = property(lambda self: self.scales[self.scale].steps)
+    batch_size = property(lambda self: self.scales[self.scale].batch_size)
+    eval_every = property(lambda self: self.scales[self.scale].eval_every)
+    needs = property(lambda self: self.scales[self.scale].needs)
+
+    def task(
+        self,
+        seed: int = 0,
+        batch_size: int = 0,
+        data: Path | None = None,
+        device: str = "cpu",
+        init: Path | None = None,
+    ) -> Task:
+        """The problem, built."""
+        sizes, batch_size = self.scales[self.scale].sizes, batch_size or self.batch_size
+        return self.build(Context(seed, batch_size, data, device, self.scale, init, sizes))
 
     def facts(self) -> dict[str, Any]:
         """What a record must say for a report to be written without this code."""
-        left_out = ("build", "needs", "scales")
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in left_out}
+        own = ("name", "summary", "metric", "higher_is_better", "target", "steps", "eval_every", "batch_size")
+        return {name: getattr(self, name) for name in (*own, "after", "scale")}
 
 
 @dataclass(frozen=True)
@@ -156,46 +191,104 @@ class OptimizerSpec:
         return {"name": self.name, "target": self.target, "lr_centre": self.lr, "passes": self.passes}
 
 
-@dataclass(frozen=True)
-class RunConfig:
-    """Everything that decides the numbers of one run; a record holds it in full."""
+def option(
+    default: Any,
+    help: str = "",
+    *,
+    min: float | None = None,
+    max: float | None = None,
+    env: str | None = None,
+    decides: bool = True,
+) -> Any:
+    """A field of a run's configuration.
 
-    workload: str
-    optimizer: str
-    settings: Settings
-    steps: int
-    batch_size: int
-    eval_every: int
-    log_every: int
-    seed: int = 0
-    schedule: str = "cosine"
-    warmup: float = 0.05  # share of the steps
-    device: str = "cpu"
-    bf16: bool = False
-    channels_last: bool = False
-    compile: bool = False
-    accumulate: int = 1
-    threads: int = 1  # part of the configuration: sums on the CPU are ordered by the number of threads
-    checkpoint_every: int | None = None  # None: at evaluations, when 15 s have passed since the last one
-    tensorboard: bool = False
-    data: str | None = None
-    script: str | None = None  # the file that brought the workload, when it is the user's own
-    role: str = "run"  # "run" | "tune": tuning trials are no evidence, only a choice of settings
-    origin: str = ""  # where the settings come from, in words
-    jobs: int = 1  # how many runs shared the machine: seconds are only comparable within one value
-    parallel: str | None = None  # how ranks share the run: "ddp" | "fsdp"
-    ranks: int = 1
-    scale: str = SCALES[0]
-    init: str | None = None  # the folder of the run whose final weights are the start
-    keep_weights: bool = False  # write the final weights beside the record
+    help: what the command line says about it, where it is also a flag; without a text it is none.
+    min, max: what the flag accepts; env: the environment variable that stands in for it.
+    decides: whether the numbers of a run depend on it. A run may continue with another value of one that does not.
+    """
+    return field(default=default, metadata={"help": help, "min": min, "max": max, "env": env, "decides": decides})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How long a run is and how the learning rate moves. 0 leaves a number to the workload."""
+
+    steps: int = option(0, "Gradients per run; the workload's budget unless given.", min=1)
+    batch_size: int = option(0, "Examples per update; the workload's unless given.", min=1)
+    eval_every: int = option(0, "Steps between evaluations.", min=1)
+    log_every: int = option(0)
+    stop_after: int = option(0, "End the run early, on the schedule of all steps.", min=1)
+    schedule: str = option("cosine", "cosine, linear, constant or step, after the warm-up.")
+    warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How the steps are computed."""
+
+    device: str = option("cpu", "cpu, cuda or cuda:N.")
+    bf16: bool = option(False, "bfloat16 autocast.")
+    channels_last: bool = option(False, "Images in channels_last layout.")
+    compile: bool = option(False, "torch.compile the model.")
+    accumulate: int = option(1, "Micro-batches per update: the batch is split into so many parts.", min=1)
+    threads: int = option(0, "Threads per run; cores / jobs unless given.", min=1)  # sums are ordered by their number
+    parallel: str | None = option(None, "ddp or fsdp, on the processes that torchrun starts.", decides=False)
+    ranks: int = option(1, decides=False)
+    jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only
+    checkpoint_every: int = option(0, "Steps between checkpoints; about every 15 s unless given.", min=1, decides=False)
+    tensorboard: bool = option(False, "Also write TensorBoard events.", decides=False)
+    keep_weights: bool = option(False, "Write the final weights.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where model, data and settings come from."""
+
+    scale: str = option(SCALES[0], "smoke, small or paper, where the workload has it.")
+    seed: int = option(0, "Seed of weights, batches and dropout.")
+    data: Path | None = option(None, "The folder of the data sets.", env="ADAN_DATA", decides=False)
+    script: Path | None = option(None, "A Python file with @workload functions of your own.")
+    init: Path | None = option(None, "A run whose final weights are the start.")
+    role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
+    origin: str = option("", decides=False)  # where the settings come from, in words
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Budget, Execution, Provenance):
+    """All that decides the numbers of one run; a record holds it in full.
+
+    Without a workload it is what a user chose for several runs; `training.configure` completes it for each.
+    """
+
+    workload: str = ""
+    optimizer: str = ""
+    settings: Settings = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
-        known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{key: value for key, value in values.items() if key in known})
+        """A configuration of this version or of an earlier one: unknown keys are dropped, null is the default."""
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        given = {key: value for key, value in values.items() if key in known and value is not None}
+        paths = {key: Path(value) for key, value in given.items() if "Path" in str(known[key].type)}
+        return cls(**{**given, **paths})
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the numbers, without what has its default: an option that is added later changes nothing."""
+        return {
+            f.name: value
+            for f in dataclasses.fields(self)
+            if f.metadata.get("decides", True) and (value := self.to_json()[f.name]) != f.default
+        }
+
+    def differences(self, other: RunConfig) -> list[str]:
+        """Which fields that decide the numbers differ. Threads may, where the ranks do: each has its share of cores."""
+        a, b = (json.loads(json.dumps(config.identity())) for config in (self, other))  # tuples are lists on disk
+        free = {"threads"} if self.ranks != other.ranks else set()
+        return [name for name in {**a, **b} if name not in free and a.get(name) != b.get(name)]
 
 
 @dataclass(frozen=True)
@@ -233,6 +326,13 @@ class RunRecord:
             return None
         value = self.result["final"].get(self.workload["metric"])
         return None if value is None else float(value)
+
+    @property
+    def training_loss(self) -> float | None:
+        """The training loss over the last tenth of the run."""
+        end = self.config.stop_after or self.config.steps
+        values = [value for step, _, value in self.curve("train", "loss") if step > 0.9 * end]
+        return sum(values) / len(values) if values else None
 
     def curve(self, kind: str, key: str) -> list[tuple[int, float, float]]:
         """(step, seconds, value) of one quantity; kind is "train" or "eval"."""

@@ -14,9 +14,9 @@ import random
 import numpy as np
 import torch
 from torch import nn
-from adan_bench import Task, shuffled, workload
+from adan_bench import Scale, Task, shuffled, workload
 
-@workload("tiny", metric="error", higher_is_better=False, target=0.5, steps=60, eval_every=20, batch_size=16)
+@workload("tiny", metric="error", higher_is_better=False, smoke=Scale(0.5, 60, 16, eval_every=20))
 def tiny(context):
     """A regression with dropout and noise from three generators."""
     g = torch.Generator().manual_seed(0)
@@ -35,7 +35,7 @@ def tiny(context):
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A script that registers the workload "tiny", registered here too."""
-    from adan_bench.registry import load_script
+    from adan_bench.workloads.registry import load_script
 
     path = tmp_path_factory.mktemp("script") / "tiny.py"
     path.write_text(TINY)
@@ -48,21 +48,50 @@ def config(tiny: Path) -> Callable[..., Any]:
     """Configurations of the tiny workload."""
     from dataclasses import replace
 
-    from adan_bench.optimizers import get_optimizer
-    from adan_bench.registry import get_workload
-    from adan_bench.study import Options, configure
+    from support.learning import chosen
+
+    from adan_bench.training.configure import configure
+    from adan_bench.training.optimizers import get_optimizer
+    from adan_bench.workloads.registry import get_workload
 
     def make(optimizer: str = "adan", workload: str = "tiny", **changes: Any) -> Any:
-        options = Options(script=tiny if workload == "tiny" else None)
+        options = chosen(script=tiny if workload == "tiny" else None)
         return replace(configure(get_workload(workload), get_optimizer(optimizer), options), **changes)
 
     return make
 
 
+class InlinePool:
+    """A pool whose runs are made in this process: no worker has to import torch first."""
+
+    def __init__(self, workers: int, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self, jobs: Any, on_event: Any = None) -> None:
+        from adan_bench.training.pool import Event
+        from adan_bench.training.worker import perform
+
+        for done, job in enumerate(jobs, 1):
+            result = perform(job)
+            if on_event is not None:
+                on_event(Event(job, done, len(jobs), result=result))
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def inline_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what a study does, rather than of its workers."""
+    from adan_bench.studies import comparison, paper
+
+    for module in (comparison, paper):
+        monkeypatch.setattr(module, "Pool", InlinePool)
+
+
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """`adan-bench` in this process: (exit code, standard output, standard error)."""
-    from adan_bench import cli
+    from adan_bench.cli import app as cli
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["adan-bench", *map(str, arguments)])

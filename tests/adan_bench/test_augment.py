@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adan_bench.augment import PLAIN, SETTING_I, SETTING_II, Setting, StochasticDepth, applied, erased, loss_of, mixed
-from adan_bench.models import depth_shares
+from adan_bench.data.augment import StochasticDepth, applied, erased, loss_of, mixed
+from adan_bench.data.settings import PLAIN, SETTING_I, SETTING_II, Setting
+from adan_bench.workloads.parts.networks import depth_shares
 
 
 @pytest.fixture

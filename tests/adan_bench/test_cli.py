@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,8 +14,11 @@ from typing import Any
 
 import pytest
 
-from adan_bench.optimizers import SPECS
-from adan_bench.store import read_runs
+from adan_bench.records.store import read_run, read_runs
+from adan_bench.spec import RunConfig, option
+from adan_bench.training.configure import configure
+from adan_bench.training.optimizers import SPECS
+from adan_bench.workloads.registry import get_workload
 
 
 @pytest.mark.parametrize(
@@ -103,8 +107,8 @@ def test_a_worker_that_dies_costs_one_run(bench: Any, tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text(
         "import os, torch\n"
-        "from adan_bench import Task, workload\n"
-        "@workload('bad', metric='m', higher_is_better=True, target=1, steps=3, batch_size=1)\n"
+        "from adan_bench import Scale, Task, workload\n"
+        "@workload('bad', metric='m', higher_is_better=True, smoke=Scale(1, 3, 1))\n"
         "def bad(context):\n"
         "    def loss(model, batch):\n"
         "        if context.seed == 0: os._exit(9)\n"
@@ -156,3 +160,67 @@ def test_compare_resumes(tiny: Path, tmp_path: Path, bench: Any) -> None:
     assert [r.status for r in read_runs(out)] == ["finished"] * 4
     for path, written in before.items():
         assert path.stat().st_mtime_ns == written
+
+
+#: Another value than the default for every flag of a run; those that need another machine are left out.
+VALUES: dict[str, Any] = {
+    "steps": 8,
+    "batch_size": 8,
+    "eval_every": 4,
+    "stop_after": 4,
+    "schedule": "linear",
+    "warmup": 0.5,
+    "bf16": True,
+    "channels_last": True,
+    "accumulate": 2,
+    "threads": 3,
+    "checkpoint_every": 2,
+    "tensorboard": True,
+    "keep_weights": True,
+    "seed": 7,
+    "data": "FOLDER",
+}
+
+
+def test_a_run_option_is_declared_once(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """Every field with a help text is a flag, reaches the record, and is looked at when a run is resumed."""
+    fields = {f.name: f for f in dataclasses.fields(RunConfig) if f.metadata.get("help")}
+    assert fields.keys() - VALUES.keys() == {"device", "compile", "parallel", "scale", "script", "init"}
+    flags: dict[str, list[str]] = {}
+    for name, value in VALUES.items():
+        given = tmp_path if value == "FOLDER" else value
+        flags[name] = [f"--{name.replace('_', '-')}", *([] if value is True else [str(given)])]
+    command = ["run", "tiny", "--script", tiny, "--out", tmp_path / "a"]
+    assert bench(*command, *(part for flag in flags.values() for part in flag))[0] == 0
+    config = read_run(tmp_path / "a").config
+    assert {name: getattr(config, name) for name in VALUES} == {**VALUES, "data": tmp_path}
+    assert read_run(tmp_path / "a").result["step"] == 4  # type: ignore[index]
+    for name in VALUES:
+        others = [part for key, flag in flags.items() if key != name for part in flag]
+        code, _, err = bench(*command, *others, "--resume")
+        assert (code == 2) == fields[name].metadata["decides"], name
+        assert code == 0 or f"holds another run ({name}: " in err, err
+
+
+def test_an_option_that_is_added_later_changes_no_record(tiny: Path) -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Later(RunConfig):
+        cuda_graph: bool = option(False, "Replay the step as a CUDA graph.")
+
+    earlier = RunConfig(workload="tiny", steps=5, settings={"betas": (0.9, 0.99)})
+    later = Later.from_json(earlier.to_json())
+    assert later.identity() == earlier.identity()
+    assert later.differences(Later.from_json({**earlier.to_json(), "cuda_graph": True})) == ["cuda_graph"]
+    old = {"workload": "tiny", "steps": 5, "checkpoint_every": None, "data": None, "forgotten": 1}
+    assert RunConfig.from_json(old) == RunConfig(workload="tiny", steps=5)
+
+
+def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among runs at a time, and among the ranks of this machine."""
+    monkeypatch.setattr("adan_bench.training.configure.cores", lambda: 12)
+    workload, spec = get_workload("digits-vit"), SPECS["adan"]
+    assert configure(workload, spec, RunConfig()).threads == 12
+    assert configure(workload, spec, RunConfig(jobs=3)).threads == 4
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert configure(workload, spec, RunConfig(jobs=3)).threads == 2
+    assert configure(workload, spec, RunConfig(jobs=3, threads=5)).threads == 5

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from coco_folder import write_coco
+from support.coco_folder import write_coco
 
-from adan_bench.coco import (
-    FILES,
-    Batches,
+from adan_bench.data.coco import (
     Coco,
     View,
     average_precision,
+    batches,
     detr_view,
     folder,
     held_out,
@@ -23,7 +22,8 @@ from adan_bench.coco import (
     scaled,
     whole,
 )
-from adan_bench.coco import scenes as make_scenes
+from adan_bench.data.coco import scenes as make_scenes
+from adan_bench.data.files import COCO
 from adan_bench.spec import Context, UsageError
 
 
@@ -113,9 +113,9 @@ def test_run_lengths_and_crowds(scenes: Coco) -> None:
 def test_batches_are_a_function_of_the_position(tmp_path: Path) -> None:
     """Read ahead by threads, augmented as published, in any order."""
     write_coco(tmp_path)
-    coco = folder(tmp_path / FILES[0])
+    coco = folder(tmp_path / COCO[0])
     context = Context(0, 2, tmp_path, scale="paper")
-    forth, back = Batches(coco, context, masks=True), Batches(coco, context, masks=True)
+    forth, back = batches(coco, context, masks=True), batches(coco, context, masks=True)
     expected = [forth(i) for i in range(5)]
     for i in reversed(range(5)):
         for a, b in zip(expected[i], back(i), strict=True):
@@ -136,17 +136,17 @@ def test_held_out_and_padded(scenes: Coco) -> None:
 
 def test_damage_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"holds no coco/annotations/instances_train2017.json"):
-        Context(0, 2, tmp_path).path(FILES[0])
+        Context(0, 2, tmp_path).path(COCO[0])
     write_coco(tmp_path)
-    coco = folder(tmp_path / FILES[0])
+    coco = folder(tmp_path / COCO[0])
     picture = tmp_path / "coco" / "train2017" / coco.index.imgs[coco.ids[0]]["file_name"]
     picture.write_bytes(picture.read_bytes()[:200])
     with pytest.raises(UsageError, match=r"\.jpg: missing or no image .*; unpack train2017.zip again"):
         coco.example(coco.ids[0], whole((64, 64)))
     for text in ("{", "[]", '{"images": []}', '{"images": [], "annotations": [], "categories": []}'):
-        (tmp_path / FILES[0]).write_text(text)
+        (tmp_path / COCO[0]).write_text(text)
         with pytest.raises(UsageError, match=r"instances_train2017.json: "):
-            folder(tmp_path / FILES[0])
+            folder(tmp_path / COCO[0])
     (tmp_path / "coco" / "val2017").rename(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match=r"describes images of the folder .*val2017, which is not there"):
-        folder(tmp_path / FILES[1])
+        folder(tmp_path / COCO[1])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from adan_bench.console import watching
-from adan_bench.jobs import Event, Job
+from adan_bench.cli.progress import showing
 from adan_bench.spec import Progress
+from adan_bench.training.pool import Event, Job
 
 
 def events(config: Any) -> list[Event]:
@@ -29,11 +29,11 @@ def events(config: Any) -> list[Event]:
 def test_live_and_plain(config: Any, terminal: bool) -> None:
     """Loss, metric, steps per second and time left are there; only a terminal gets control characters."""
     output = io.StringIO()
-    with watching(Console(file=output, force_terminal=terminal, width=200), as_json=False) as watch:
-        shown: Any = watch
+    with showing(Console(file=output, force_terminal=terminal, width=200), as_json=False) as show:
+        shown: Any = show
         for event in events(config):
             shown.shown = -1e9  # the last line was long ago
-            watch(event)
+            show(event)
             if terminal:
                 shown.bars.refresh()
     text = output.getvalue()

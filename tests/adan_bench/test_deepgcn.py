@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning import trainer
 from sklearn.metrics import roc_auc_score
+from support.learning import trainer
 
-from adan_bench.registry import get_workload
+from adan_bench.data import graphs
+from adan_bench.data.files import PROTEINS, SPLITS
 from adan_bench.spec import Context, UsageError
-from adan_bench.workloads import deepgcn as gcn
+from adan_bench.workloads.parts.deepgcn import DeepGCN
+from adan_bench.workloads.registry import get_workload
 
 
-def write_ogb(data: Path, graph: gcn.Graph) -> None:
+def write_ogb(data: Path, graph: graphs.Graph) -> None:
     """ogbn-proteins as OGB unpacks it; every edge once, species by their numbers in the tree of life."""
     half = graph.edges.shape[1] // 2
     numbers = torch.tensor([3702, 4932, 6239, 7227, 7955, 9606, 10090, 511145])
@@ -29,22 +31,22 @@ def write_ogb(data: Path, graph: gcn.Graph) -> None:
         **{f"split/species/{name}": nodes.unsqueeze(1) for name, nodes in graph.split.items()},
     }
     for name, table in tables.items():
-        path = data / gcn.FOLDER / f"{name}.csv.gz"
+        path = data / PROTEINS / f"{name}.csv.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
         with gzip.open(path, "wt") as file:
             file.writelines(",".join(map(repr, row)) + "\n" for row in table.tolist())
 
 
 def test_reads_the_folder_of_ogb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = gcn.planted(60, 6, 3)
+    graph = graphs.planted(60, 6, 3)
     write_ogb(tmp_path, graph)
-    found = gcn.read(tmp_path / gcn.FOLDER)
+    found = graphs.read(tmp_path / PROTEINS)
     assert torch.equal(found.edges, graph.edges)
     assert torch.equal(found.features, graph.features)
     assert torch.equal(found.species, graph.species)
     assert torch.equal(found.labels, graph.labels)
     assert torch.equal(found.x, graph.x)
-    assert all(torch.equal(found.split[name], graph.split[name]) for name in gcn.SPLITS)
+    assert all(torch.equal(found.split[name], graph.split[name]) for name in SPLITS)
     run = trainer("deepgcn", data=tmp_path, scale="paper", batch_size=4, steps=2)
     assert len(run.model.layers) == 24
     assert run.task.note.startswith("ogbn-proteins: 60 nodes")
@@ -55,41 +57,41 @@ def test_reads_the_folder_of_ogb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_damage_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"deepgcn needs ogbn_proteins/raw/edge.csv.gz"):
         trainer("deepgcn", scale="paper")
-    write_ogb(tmp_path, gcn.planted(60, 6, 3))
-    folder = tmp_path / gcn.FOLDER
+    write_ogb(tmp_path, graphs.planted(60, 6, 3))
+    folder = tmp_path / PROTEINS
     labels = folder / "raw" / "node-label.csv.gz"
     good = labels.read_bytes()
     labels.write_bytes(good[: len(good) // 2])
     with pytest.raises(UsageError, match=r"node-label.csv.gz: not a compressed table of numbers"):
-        gcn.read(folder)
+        graphs.read(folder)
     labels.write_bytes(gzip.compress(b"a,b\n"))
     with pytest.raises(UsageError, match=r"node-label.csv.gz: not a compressed table of numbers"):
-        gcn.read(folder)
+        graphs.read(folder)
     labels.write_bytes(gzip.compress(b"0,1,0\n" * 20))
     with pytest.raises(UsageError, match=r"60 species and 20 labels do not fit together"):
-        gcn.read(folder)
+        graphs.read(folder)
     labels.write_bytes(good)
     (folder / "split" / "species" / "test.csv.gz").write_bytes(gzip.compress(b"60\n"))
     with pytest.raises(UsageError, match=r"a node beyond the 60 labels"):
-        gcn.read(folder)
+        graphs.read(folder)
     (folder / "split" / "species" / "test.csv.gz").unlink()
     with pytest.raises(UsageError, match=r"test.csv.gz: no such file"):
-        gcn.read(folder)
+        graphs.read(folder)
 
 
 def test_mean_auc() -> None:
     labels = torch.tensor([[0, 1, 1], [1, 1, 0], [1, 1, 1], [0, 1, 0]]).float()
-    assert gcn.mean_auc(labels, labels, roc_auc_score) == 1
-    assert gcn.mean_auc(labels, -labels, roc_auc_score) == 0
-    assert gcn.mean_auc(labels, torch.zeros(4, 3), roc_auc_score) == 0.5
+    assert graphs.mean_auc(labels, labels, roc_auc_score) == 1
+    assert graphs.mean_auc(labels, -labels, roc_auc_score) == 0
+    assert graphs.mean_auc(labels, torch.zeros(4, 3), roc_auc_score) == 0.5
     scores = torch.stack([labels[:, 0], torch.rand(4), -labels[:, 2]], 1)
-    assert gcn.mean_auc(labels, scores, roc_auc_score) == 0.5  # the second label has one value only
-    assert math.isnan(gcn.mean_auc(labels[:, 1:2], scores[:, 1:2], roc_auc_score))
+    assert graphs.mean_auc(labels, scores, roc_auc_score) == 0.5  # the second label has one value only
+    assert math.isnan(graphs.mean_auc(labels[:, 1:2], scores[:, 1:2], roc_auc_score))
 
 
 def test_parts_are_the_graph_inside() -> None:
-    graph = gcn.planted(50, 8, 2)
-    batches = gcn.parts_of(graph, Context(0, 4))
+    graph = graphs.planted(50, 8, 2)
+    batches = graphs.parts_of(graph, Context(0, 4))
     nodes = sorted(node for part, _ in graph.cut(torch.randperm(50), 4) for node in part.tolist())
     assert nodes == list(range(50))
     order = torch.arange(50)
@@ -105,8 +107,8 @@ def test_parts_are_the_graph_inside() -> None:
 
 def test_published_size() -> None:
     """24 layers: an MLP of 64·128 + 128·64 weights, two norms of 128 and 64 channels, a temperature."""
-    graph = gcn.planted(40, 6, 112)
-    model = gcn.DeepGCN(graph, 24, 64)
+    graph = graphs.planted(40, 6, 112)
+    model = DeepGCN(graph, 24, 64)
     assert (
         sum(p.numel() for p in model.parameters())
         == 24 * (2 * 64 * 128 + 2 * (128 + 64) + 1) + 17 * 64 + 9 * 64 + 65 * 112

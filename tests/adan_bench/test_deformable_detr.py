@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from coco_folder import write_coco
-from learning import trainer
+from support.coco_folder import write_coco
+from support.learning import resize, trainer
 
 from adan_bench.spec import UsageError
 from adan_bench.workloads import deformable_detr as detr
@@ -15,15 +15,14 @@ from adan_bench.workloads import deformable_detr as detr
 
 def test_published_size() -> None:
     """ResNet-50 without its classifier has 23.5 million parameters, the rest 16.3 (the release: 40 million in all)."""
-    model = detr.build("paper", 91)
+    model = detr.build(detr.PAPER, 91)
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(40e6, rel=0.02)
     assert sum(p.numel() for p in model.model.backbone.parameters()) == pytest.approx(23.5e6, rel=0.01)
 
 
 def test_reads_the_folder_of_coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_coco(tmp_path)
-    for sizes in (detr.SIZES, detr.BACKBONES):
-        monkeypatch.setitem(sizes, "paper", sizes["smoke"])
+    resize(monkeypatch, "deformable-detr", detr.SMOKE)
     found = trainer("deformable-detr", data=tmp_path, scale="paper", batch_size=2, steps=2)
     batch = found.task.batches(0)
     assert batch["pixels"].shape[-2:] > (479, 479)
@@ -40,7 +39,9 @@ def test_reads_the_folder_of_coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_pretrained_backbone(tmp_path: Path) -> None:
     import transformers
 
-    config = transformers.ResNetConfig(**detr.BACKBONES["smoke"], num_labels=5)
+    config = transformers.ResNetConfig(
+        embedding_size=16, hidden_sizes=[16, 32, 64, 64], depths=[1, 1, 1, 1], layer_type="basic", num_labels=5
+    )
     classifier = transformers.ResNetForImageClassification(config)
     torch.nn.init.uniform_(classifier.resnet.embedder.embedder.normalization.running_var, 0.5, 2)
     torch.save(classifier.state_dict(), tmp_path / "weights.pt")

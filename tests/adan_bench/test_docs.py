@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adan_bench.store import read_runs
+from adan_bench.records.store import read_runs
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -23,6 +24,7 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("adan-bench ")]
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most 25 lines, taken from the page, compared by the page's own command."""
     (script,) = blocks("own-workload.md", "python")
@@ -42,6 +44,7 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "Every optimizer had 4 tuning trials" in out
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_commands_of_the_page(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = commands("bench.md")
@@ -55,14 +58,13 @@ def test_commands_of_the_page(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_page_names_what_exists(bench: Any) -> None:
     """Every workload is on the page, and every shared option."""
-    import inspect
-
-    from adan_bench import cli
-    from adan_bench.registry import workloads
+    from adan_bench.spec import RunConfig
+    from adan_bench.workloads.registry import workloads
 
     text = (DOCS / "bench.md").read_text()
     for name, found in workloads().items():
         if found.build.__module__.startswith("adan_bench.workloads"):
             assert f"`{name}`" in text
-    for option in inspect.signature(cli._options).parameters:
-        assert f"--{option.replace('as_', '').replace('_', '-')}" in text
+    flags = [f.name for f in fields(RunConfig) if f.metadata.get("help")]
+    for name in (*flags, "out", "resume", "json"):
+        assert f"--{name.replace('_', '-')}" in text

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from learning import settings
+from support.learning import resize, settings
 
+from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.store import RunStore
-from adan_bench.train import Trainer, run
+from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads import bert_pretrain
 from adan_bench.workloads.glue import KINDS, accuracy, matthews, pearson, read
 
@@ -100,17 +101,17 @@ def test_pretraining_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     fresh = Trainer(settings("glue-cola"))
     assert not torch.equal(fresh.model.state_dict()[key], weights[key])
     assert "starts at random, not from a pre-trained BERT: give --init" in fresh.task.note
-    monkeypatch.setitem(bert_pretrain.SIZES, "smoke", (2, 64, 4, 40, 900, 0.0))
+    resize(monkeypatch, "glue-cola", replace(bert_pretrain.SMOKE, vocabulary=900), "smoke")
     with pytest.raises(UsageError, match=r"its text has another tokenizer than this run's tokenizer of 900"):
         Trainer(settings("glue-cola", init=tmp_path / "first"))
-    monkeypatch.setitem(bert_pretrain.SIZES, "smoke", (3, 64, 4, 40, 1024, 0.0))
+    resize(monkeypatch, "glue-cola", replace(bert_pretrain.SMOKE, layers=3), "smoke")
     with pytest.raises(UsageError, match=r"no BERT of this size; its weights differ in encoder.layer.2"):
         Trainer(settings("glue-cola", init=tmp_path / "first"))
 
 
 def test_paper_scale_reads_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MNLI has two development splits, and long sentences are cut to what fits."""
-    monkeypatch.setitem(bert_pretrain.SIZES, "paper", (1, 16, 2, 24, 300, 0.0))
+    resize(monkeypatch, "glue-mnli", bert_pretrain.Sizes(1, 16, 2, 24, 300, 0.0))
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("It rains and it is wet. " * 200)
     folder = tmp_path / "glue" / "MNLI"

@@ -9,13 +9,13 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from learning import settings
+from support.learning import settings
 
-from adan_bench import cli
-from adan_bench.humaneval import FILE, assemble, estimate, pass_at_k, passes, read_problems
+from adan_bench.cli import app as cli
+from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.store import RunStore
-from adan_bench.train import run
+from adan_bench.studies.humaneval import FILE, assemble, estimate, pass_at_k, passes, read_problems
+from adan_bench.training.trainer import run
 
 PROBLEM = {
     "task_id": "Test/0",
@@ -99,7 +99,7 @@ def test_a_tiny_model_solves_nothing(data: Path, tmp_path: Path, capsys: pytest.
     folder = tmp_path / "run"
     run(settings("gpt2-code", steps=1, keep_weights=True), RunStore(folder))
     seen = []
-    result = pass_at_k(folder, data, samples=3, ks=(1, 3), tokens=8, notify=lambda *event: seen.append(event))
+    result = pass_at_k(folder, data, samples=3, ks=(1, 3), tokens=8, on_problem=lambda *event: seen.append(event))
     assert (result["pass@1"], result["pass@3"], result["problems"]) == (0.0, 0.0, 1)
     assert seen == [("Test/0", 0, 3)]
     assert json.loads((folder / "humaneval.json").read_text())["samples"] == 3

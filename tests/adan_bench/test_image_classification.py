@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from support.learning import chosen, sizes
 
-from adan_bench.augment import StochasticDepth
-from adan_bench.optimizers import get_optimizer
-from adan_bench.registry import get_workload
-from adan_bench.schedule import SCHEDULES
-from adan_bench.study import Options, configure
-from adan_bench.train import Trainer
-from adan_bench.workloads.image_classification import MODELS
+from adan_bench.data.augment import StochasticDepth
+from adan_bench.training.configure import configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.schedules import SCHEDULES
+from adan_bench.training.trainer import Trainer
+from adan_bench.workloads.image_classification import BUILDERS, MODELS
+from adan_bench.workloads.registry import get_workload
 
 # Millions of parameters for 1,000 classes, as published by the models' authors and by timm.
 PUBLISHED = {
     "resnet18": 11.69,
-    "resnet34": 21.80,
     "resnet50": 25.56,
     "resnet101": 44.55,
     "convnext-t": 28.59,
@@ -31,31 +31,32 @@ PUBLISHED = {
     "swin-s": 49.61,
     "swin-b": 87.77,
 }
-NAMES = [*PUBLISHED, "cifar-resnet34"] + [
-    f"mae-{part}-vit-{size}" for size in "bl" for part in ("pretrain", "finetune")
-]
 
 
 def images(size: int) -> Any:
     return SimpleNamespace(size=size, channels=3, classes=1000)
 
 
-@pytest.mark.parametrize("name", MODELS)
+def network(name: str, data: Any, scale: str) -> Any:
+    return BUILDERS[MODELS[name].family](MODELS[name], sizes(name, scale), data)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_size(name: str) -> None:
     with torch.device("meta"):
-        model = MODELS[name].build(MODELS[name], images(224), "paper")
+        model = network(name, images(224), "paper")
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(PUBLISHED[name], abs=0.01)
 
 
 @pytest.mark.parametrize("name", ["resnet50", "convnext-t", "vit-s", "swin-t"])
 def test_small_images_fit_the_models_at_full_width(name: str) -> None:
-    model = MODELS[name].build(MODELS[name], images(32), "small").eval()
+    model = network(name, images(32), "small").eval()
     with torch.no_grad():
         assert model(torch.zeros(1, 3, 32, 32)).logits.shape == (1, 1000)
 
 
 def trainer(name: str, optimizer: str, **options: Any) -> Trainer:
-    return Trainer(configure(get_workload(name), get_optimizer(optimizer), Options(**options)))
+    return Trainer(configure(get_workload(name), get_optimizer(optimizer), chosen(**options)))
 
 
 def test_stochastic_depth_grows_to_the_setting_s() -> None:

@@ -16,13 +16,25 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 from PIL import Image, ImageOps
+from support.learning import chosen
 
-from adan_bench.images import Arrays, Batches, Folder, Seen, Views, _Centre, _ResizedCrop, _Shift, cifar10, imagenet
-from adan_bench.optimizers import get_optimizer
-from adan_bench.registry import get_workload
+from adan_bench.data.images import (
+    Arrays,
+    Augmentation,
+    Augmented,
+    Batches,
+    Folder,
+    _Centre,
+    _ResizedCrop,
+    _Shift,
+    cifar10,
+    imagenet,
+)
 from adan_bench.spec import Context, UsageError
-from adan_bench.study import Options, configure
-from adan_bench.train import Trainer
+from adan_bench.training.configure import configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.trainer import Trainer
+from adan_bench.workloads.registry import get_workload
 
 
 def photograph(seed: int, width: int, height: int) -> Image.Image:
@@ -57,11 +69,11 @@ def context(data: Path, scale: str = "paper", batch_size: int = 4) -> Context:
 
 def alone(found: Any) -> Any:
     """The same batches without worker processes."""
-    return Batches(found.batches.seen, found.batches.batch_size, found.batches.seed, workers=0)
+    return Batches(found.batches.images, found.batches.batch_size, found.batches.seed, workers=0)
 
 
 def test_cifar_is_shifted_flipped_and_the_same_again(data: Path) -> None:
-    found = cifar10(context(data, "small", 8), Views())
+    found = cifar10(context(data, "small", 8), Augmentation())
     images, labels = found.batches(0)
     assert images.shape == (8, 3, 32, 32)
     assert images.dtype == torch.uint8
@@ -84,11 +96,11 @@ def test_damaged_parquet_is_one_line(tmp_path: Path) -> None:
     for split in ("train", "test"):
         (tmp_path / "cifar10" / f"{split}.parquet").write_bytes(b"nothing of the kind")
     with pytest.raises(UsageError, match=r"train.parquet: not CIFAR-10"):
-        cifar10(context(tmp_path, "small"), Views())
+        cifar10(context(tmp_path, "small"), Augmentation())
 
 
 def test_imagenet_is_decoded_by_position(data: Path) -> None:
-    found = imagenet(context(data), Views())
+    found = imagenet(context(data), Augmentation())
     assert (found.size, found.channels, found.classes) == (224, 3, 2)
     assert "12 to train (random crops and flips), 4 held out" in found.note
     batches = alone(found)
@@ -107,10 +119,10 @@ def test_imagenet_is_decoded_by_position(data: Path) -> None:
 
 def test_imagenet_by_worker_processes_is_the_same(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run at paper scale, on two classes: one process decodes for training, one for evaluation."""
-    monkeypatch.setattr("adan_bench.images._workers", lambda: 1)
-    options = Options(scale="paper", steps=2, batch_size=4, data=data)
+    monkeypatch.setattr("adan_bench.data.images._workers", lambda: 1)
+    options = chosen(scale="paper", steps=2, batch_size=4, data=data)
     trainer = Trainer(configure(get_workload("resnet18", "paper"), get_optimizer("adan"), options))
-    found = imagenet(context(data), Views())
+    found = imagenet(context(data), Augmentation())
     assert trainer.size == pytest.approx(11.18e6, rel=1e-3)  # ResNet-18 without 998 of its classes
     images, targets = trainer.task.batches(1)
     pixels, labels = alone(found)(1)
@@ -142,8 +154,8 @@ def test_rand_augment_is_used_where_timm_is_and_named_where_it_is_not(
     monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
     monkeypatch.setitem(sys.modules, "timm.data.auto_augment", None)
     with pytest.raises(UsageError, match="needs the packages timm and torchvision"):
-        imagenet(context(data), Views(magnitude=9))
-    assert "RandAugment" not in cifar10(context(data, "small"), Views(magnitude=9)).note
+        imagenet(context(data), Augmentation(magnitude=9))
+    assert "RandAugment" not in cifar10(context(data, "small"), Augmentation(magnitude=9)).note
 
     asked = []
     fake: Any = ModuleType("timm.data.auto_augment")
@@ -156,9 +168,9 @@ def test_rand_augment_is_used_where_timm_is_and_named_where_it_is_not(
     for name in ("timm", "timm.data"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "timm.data.auto_augment", fake)
-    plain, found = imagenet(context(data), Views()), imagenet(context(data), Views(magnitude=9))
+    plain, found = imagenet(context(data), Augmentation()), imagenet(context(data), Augmentation(magnitude=9))
     assert torch.equal(alone(found)(0)[0], 255 - alone(plain)(0)[0])
-    small = cifar10(context(data, "small"), Views(magnitude=7))
+    small = cifar10(context(data, "small"), Augmentation(magnitude=7))
     assert "RandAugment 7" in small.note
     assert alone(small)(0)[0].shape == (4, 3, 32, 32)
     assert asked == [("rand-m9-n2-mstd0.5-inc1", 100), ("rand-m7-n2-mstd0.5-inc1", 14)]
@@ -172,21 +184,21 @@ def test_what_an_imagenet_folder_lacks_is_one_line(data: Path, tmp_path: Path) -
     damaged = copy("damaged")
     for file in (damaged / "imagenet" / "train" / "n01443537").iterdir():
         file.write_bytes(file.read_bytes()[:200])
-    found = imagenet(context(damaged, batch_size=12), Views())
+    found = imagenet(context(damaged, batch_size=12), Augmentation())
     with pytest.raises(UsageError, match=r"n01443537_\d.JPEG: not an image that can be read .*; copy this file again$"):
         alone(found)(0)
 
     unlike = copy("unlike")
     (unlike / "imagenet" / "val" / "n01443537").rename(unlike / "imagenet" / "val" / "n99999999")
     with pytest.raises(UsageError, match="n01443537, n99999999 only in one of the two; move the validation images"):
-        imagenet(context(unlike), Views())
+        imagenet(context(unlike), Augmentation())
 
     missing = copy("missing")
     shutil.rmtree(missing / "imagenet" / "val")
     with pytest.raises(UsageError, match=r"holds no imagenet/val"):
-        imagenet(context(missing), Views())
+        imagenet(context(missing), Augmentation())
     with pytest.raises(UsageError, match=r"resnet18 needs imagenet/val, which .* does not hold"):
-        configure(get_workload("resnet18", "paper"), get_optimizer("adan"), Options(scale="paper", data=missing))
+        configure(get_workload("resnet18", "paper"), get_optimizer("adan"), chosen(scale="paper", data=missing))
 
     flat = tmp_path / "flat"  # the validation archive unpacks to one folder
     flat.mkdir()
@@ -199,6 +211,6 @@ def test_what_an_imagenet_folder_lacks_is_one_line(data: Path, tmp_path: Path) -
 
 
 def test_an_incomplete_epoch_is_named() -> None:
-    seen = Seen(Arrays(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3)), _Shift(1), None)
+    seen = Augmented(Arrays(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3)), _Shift(1), None)
     with pytest.raises(UsageError, match="batch_size=4 is more than the 3 examples"):
         Batches(seen, 4, 0, workers=0)

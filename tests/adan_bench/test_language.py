@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from learning import settings
+from support.learning import resize, settings, sizes
 
-from adan_bench.language import PAD, SPECIAL, Corpus, Reader, ahead, name, train_tokenizer
-from adan_bench.registry import get_workload
-from adan_bench.spec import Context, UsageError
-from adan_bench.train import Trainer
+from adan_bench.data.batching import prefetch
+from adan_bench.data.tokens import PAD, SPECIAL, Corpus, Reader, name, train_tokenizer
+from adan_bench.spec import UsageError
+from adan_bench.training.trainer import Trainer
 from adan_bench.workloads import bert_pretrain, gpt2_code, moe
+from adan_bench.workloads.registry import get_workload
 
 TEXTS = [f"def number_{i}(x):\n    return x + {i}  # é{'ü' * (i % 3)}\n" * 5 for i in range(60)]
 
@@ -48,7 +49,7 @@ def reader(corpus: Corpus, once: bool = False, **options: Any) -> Reader:
 def test_tokenizer_is_the_same_in_every_process() -> None:
     """Fine-tuning derives it anew from the text of the pre-training."""
     texts = [f"number {i} of {i * i} words, {chr(97 + i % 26) * (i % 7)}" for i in range(500)]
-    code = f"from adan_bench.language import name, train_tokenizer\nprint(name(train_tokenizer({texts!r}, 600)))"
+    code = f"from adan_bench.data.tokens import name, train_tokenizer\nprint(name(train_tokenizer({texts!r}, 600)))"
     environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     there = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
     assert there.strip() == name(train_tokenizer(texts, 600))
@@ -85,7 +86,7 @@ def test_rows_come_once_each(data: Path) -> None:
 
 def test_batches_depend_on_the_position_alone(data: Path) -> None:
     source = reader(Corpus(data / "text"))
-    thread = ahead(source)
+    thread = prefetch(source)
     for position in (0, 1, 2, 7, 1, 0):
         assert torch.equal(thread(position), source(position))
     other = reader(Corpus(data / "text"), seed=1)
@@ -137,17 +138,16 @@ def test_own_tokenizer_is_taken(data: Path, tmp_path: Path) -> None:
 
 
 SMALL = {
-    "gpt2-code": (gpt2_code, (1, 16, 2, 24, 300, 0.0)),
-    "moe": (moe, (1, 16, 2, 1, 16, 24, 300)),
-    "bert-pretrain": (bert_pretrain, (1, 16, 2, 24, 300, 0.0)),
+    "gpt2-code": gpt2_code.Sizes(1, 16, 2, 24, 300),
+    "moe": moe.Sizes(1, 16, 2, 1, 16, 24, 300),
+    "bert-pretrain": bert_pretrain.Sizes(1, 16, 2, 24, 300, 0.0),
 }
 
 
 @pytest.mark.parametrize("workload", SMALL)
 def test_paper_scale_streams_a_folder(workload: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loader as it is, a model that fits here."""
-    module, sizes = SMALL[workload]
-    monkeypatch.setitem(module.SIZES, "paper", sizes)
+    resize(monkeypatch, workload, SMALL[workload])
     trainer = Trainer(settings(workload, scale="paper", data=data, batch_size=8, steps=4))
     before = trainer.evaluate()["loss"]
     for _ in range(3):
@@ -163,9 +163,9 @@ def test_sizes_of_the_paper() -> None:
 
     library: Any = transformers
     with torch.device("meta"):
-        mixtral = library.MixtralForCausalLM(moe.config("paper", 32_000))
-        bert = library.BertForMaskedLM(bert_pretrain.config("paper", 50_000))
-        gpt2 = library.GPT2LMHeadModel(gpt2_code.config("paper", 49_152))
+        mixtral = library.MixtralForCausalLM(sizes("moe").config(32_000))
+        bert = library.BertForMaskedLM(sizes("bert-pretrain").config(50_000))
+        gpt2 = library.GPT2LMHeadModel(sizes("gpt2-code").config(49_152))
     size = {m: sum(p.numel() for p in m.parameters()) for m in (mixtral, bert, gpt2)}
     assert size[mixtral] == pytest.approx(521e6, rel=0.01)
     assert size[bert] == pytest.approx(125e6, rel=0.02)  # BERT-base with Fairseq's vocabulary
@@ -186,7 +186,7 @@ def test_masking() -> None:
 
 
 def test_experts_are_balanced_while_training_only() -> None:
-    task = get_workload("moe").build(Context(0, 4))
+    task = get_workload("moe").task(batch_size=4)
     rows = task.batches(0)
     out = task.model(rows[:, :-1])
     plain = F.cross_entropy(out.logits.flatten(0, 1), rows[:, 1:].flatten())

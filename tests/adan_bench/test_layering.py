@@ -3,51 +3,93 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-SRC = Path(__file__).parents[2] / "src"
+import pytest
 
-#: Upper layers first; a module may import from lower lines only. Workloads stand together, below what runs them.
-LAYERS = [
+PACKAGE = Path(__file__).parents[2] / "src" / "adan_bench"
+
+#: Upper rooms first; a file imports from its own room and from lines below it.
+ROOMS = [
     ["cli"],
-    ["cli_tables", "cli_theory"],
-    ["cli_shared", "reproduce"],
+    ["studies", "reports"],
     ["theory"],
-    ["reproduction_report", "console", "worker"],
-    ["study", "speed", "tables"],
-    ["jobs", "report"],
-    ["train", "figures", "conclusions"],
-    ["stats", "optimizers", "__init__"],
-    ["palette", "environment", "schedule", "workloads"],
-    ["humaneval"],
-    ["registry", "digits", "models", "classification", "coco", "language"],
-    ["images", "augment", "words", "confined"],
-    ["store", "data", "parallel"],
+    ["training"],
+    ["__init__"],
+    ["workloads"],
+    ["records", "tables", "data"],
     ["spec"],
 ]
 
 
-def imports(path: Path) -> Iterator[str]:
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name below the package; a package goes by its own name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    return found
+
+
+def uses(path: Path) -> Iterator[str]:
+    """What a file imports, anywhere in it, and modules that its strings name: subprocesses, resources."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} uses a relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"^adan_bench(?:\.\w+)+", node.value)
 
 
-def test_imports_point_downward() -> None:
-    level = {name: i for i, names in enumerate(LAYERS) for name in names}
-    for path in sorted((SRC / "adan_bench").rglob("*.py")):
-        module = path.relative_to(SRC / "adan_bench").with_suffix("").parts[0]
-        assert module in level, f"say in LAYERS where {module} stands"
-        for name in imports(path):
-            parts = name.split(".")
-            # The registry asks the package of workloads which files it has; that is how none is named.
-            if parts[0] == "adan_bench" and len(parts) > 1 and parts[1] in level and module != "registry":
-                below = level[parts[1]] > level[module] or parts[1] == module
-                assert below, f"{path.name} imports {name}, which is not below it"
+def module_of(name: str) -> str | None:
+    """The module of the package that a dotted name lies in."""
+    root, _, rest = name.partition(".")
+    if root != "adan_bench":
+        return None
+    while rest and rest not in modules():
+        rest = rest.rpartition(".")[0]
+    return rest or "__init__"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_point_downward(module: str) -> None:
+    level = {room: i for i, rooms in enumerate(ROOMS) for room in rooms}
+    room = module.partition(".")[0]
+    assert room in level, f"say in ROOMS where {room} stands"
+    for name in uses(modules()[module]):
+        used = module_of(name)
+        if used is not None and used != module:
+            other = used.partition(".")[0]
+            assert other == room or level[other] > level[room], f"{module} imports {name}, which is not below it"
 
 
 def test_files_stay_small() -> None:
-    for path in (SRC / "adan_bench").rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 550, path.name
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import adan_bench",
+        "import adan_bench.reports.comparison, adan_bench.reports.paper",
+        "from adan_bench.workloads.registry import workloads; assert len(workloads()) > 30",
+        *(
+            f"import sys; from adan_bench.cli import main; sys.argv = ['adan-bench', *{arguments.split()}]; main()"
+            for arguments in ("--help", "run --help", "list", "list optimizers", "list tables")
+        ),
+    ],
+)
+def test_what_only_looks_imports_no_torch(code: str) -> None:
+    """Importing torch takes seconds; `list`, `--help` and reports answer without it."""
+    heavy = "{'torch', 'transformers', 'adan', 'numpy', 'matplotlib'}"
+    code = f"import atexit, sys\natexit.register(lambda: print('heavy:', {heavy} & {{*sys.modules}}))\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "heavy: set()"

@@ -9,29 +9,31 @@ from typing import Any
 
 import pytest
 import torch
+from support.learning import chosen
 
-from adan_bench.optimizers import get_optimizer
-from adan_bench.registry import get_workload
+from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.store import RunStore
-from adan_bench.study import Options, configure
-from adan_bench.train import Trainer, run
-from adan_bench.workloads.mae import ENCODERS, Classifier, mae_config, vit_config, waves
+from adan_bench.training.configure import configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.trainer import Trainer, run
+from adan_bench.workloads.mae import mae_config, vit_config
+from adan_bench.workloads.parts.mae import Classifier, waves
+from adan_bench.workloads.registry import get_workload
 
 
 def config(name: str, **options: Any) -> Any:
-    return configure(get_workload(name), get_optimizer("adan"), Options(**options))
+    return configure(get_workload(name), get_optimizer("adan"), chosen(**options))
 
 
 @pytest.mark.parametrize(("name", "pretrained", "finetuned"), [("vit-b", 111.9, 86.6), ("vit-l", 329.5, 304.3)])
 def test_the_published_size(name: str, pretrained: float, finetuned: float) -> None:
     import transformers
 
-    encoder: Any = ENCODERS[name]
+    sizes = get_workload(f"mae-pretrain-{name}").scales["paper"].sizes
     data: Any = SimpleNamespace(size=224, channels=3, classes=1000)
     with torch.device("meta"):
-        first = transformers.ViTMAEForPreTraining(mae_config(encoder, data, "paper"))
-        second = Classifier(vit_config(encoder, data, "paper"))
+        first = transformers.ViTMAEForPreTraining(mae_config(sizes, data))
+        second = Classifier(vit_config(sizes, data))
     assert sum(p.numel() for p in first.parameters()) / 1e6 == pytest.approx(pretrained, abs=0.1)
     assert sum(p.numel() for p in second.parameters()) / 1e6 == pytest.approx(finetuned, abs=0.1)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from adan_bench import optimizers
-from adan_bench.optimizers import SPECS, get_optimizer
+from adan_bench.records.store import RunStore, read_run
 from adan_bench.spec import UsageError
-from adan_bench.store import RunStore, read_run
-from adan_bench.study import DECADES, learning_rates, split_trials
-from adan_bench.train import Trainer, run
+from adan_bench.studies.comparison import DECADES, learning_rates, split_trials
+from adan_bench.training import optimizers
+from adan_bench.training.optimizers import SPECS, get_optimizer
+from adan_bench.training.trainer import Trainer, run
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -16,13 +16,13 @@ from typing import Any
 import processes
 import pytest
 import torch
-from shared_runs import SCRIPT, configuration, lines, lose_a_rank, shared_run
+from support.shared_runs import SCRIPT, configuration, lines, lose_a_rank, shared_run
 
-from adan_bench.optimizers import SPECS
-from adan_bench.parallel import Ranks
+from adan_bench.records.store import read_lines, read_run
 from adan_bench.spec import UsageError
-from adan_bench.store import read_lines, read_run
-from adan_bench.train import Trainer
+from adan_bench.training.distributed import Ranks
+from adan_bench.training.optimizers import SPECS
+from adan_bench.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from learning import resumes, trainer
+from support.learning import resize, resumes, trainer
 
 from adan_bench.spec import UsageError
-from adan_bench.train import Trainer
+from adan_bench.training.trainer import Trainer
 from adan_bench.workloads import ppo
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollout for every update, and episodes that end within one."""
-    monkeypatch.setitem(ppo.SIZES, "smoke", (2, 16, 2, 20))
+    for robot in ppo.ROBOTS:
+        resize(monkeypatch, f"ppo-{robot}", ppo.Sizes(2, 16, 2, 20), "smoke")
     monkeypatch.setattr(ppo, "PASSES", 1)
     monkeypatch.setattr(ppo, "EPISODE", 25)
 

@@ -7,13 +7,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import chromium
 import pytest
+from support import chromium
+from support.learning import chosen
 
-from adan_bench.report import write_report
-from adan_bench.store import read_runs
-from adan_bench.study import Options, Study
+from adan_bench.records.store import read_runs
+from adan_bench.reports.comparison import write_report
+from adan_bench.studies.comparison import Study
 
 OPTIMIZERS = ["adan", "adamw", "sgd"]
 
@@ -22,7 +24,7 @@ OPTIMIZERS = ["adan", "adamw", "sgd"]
 def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a comparison with tuning and three seeds at two batch sizes; sgd diverges at one of them."""
     out = tmp_path_factory.mktemp("report")
-    with Study(["tiny"], OPTIMIZERS, Options(script=tiny, steps=40), out=out, jobs=2, batch_sizes=[16, 32]) as study:
+    with Study(["tiny"], OPTIMIZERS, chosen(script=tiny, steps=40, jobs=2), out=out, batch_sizes=[16, 32]) as study:
         study.tune(4)
         key = ("tiny-b16", "sgd")
         study.bases[key] = replace(study.bases[key], settings={"lr": 1e30})
@@ -111,3 +113,21 @@ def press(browser: chromium.Browser, label: str) -> int:
         f"b.forEach(x => x.click()); return b.length; }})({json.dumps(label)})"
     )
     return pressed
+
+
+def test_records_written_before_still_open(bench: Any, tmp_path: Path) -> None:
+    """The archive of the demonstration was written by earlier versions, with a flat configuration and nulls in it."""
+    archive = Path(__file__).parents[2] / "results" / "adan_bench" / "demo" / "runs.jsonl"
+    for i, line in enumerate(archive.read_text().splitlines()):
+        found = json.loads(line)
+        config, folder = found["config"], tmp_path / str(i)
+        metric = "loss" if config["workload"] == "pycode-gpt2" else "accuracy"
+        facts = {"metric": metric, "higher_is_better": metric != "loss", "target": 0.5, "summary": "", "name": ""}
+        folder.mkdir()
+        content = {"config": config, "workload": facts, "optimizer": {"name": config["optimizer"], "passes": 1}}
+        for name, value in (("config", content), ("environment", found["environment"]), ("result", found["result"])):
+            (folder / f"{name}.json").write_text(json.dumps(value))
+    code, out, err = bench("report", tmp_path)
+    assert code == 0, err
+    assert out.count("has the highest mean accuracy") + out.count("share the highest mean accuracy") == 2
+    assert "(n=3)" in (tmp_path / "report.md").read_text()

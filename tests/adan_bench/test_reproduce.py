@@ -9,22 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.learning import chosen
 
-from adan_bench import cli_tables, reproduction_report, tables
-from adan_bench.registry import load_script
-from adan_bench.reproduce import Reproduction, failures
-from adan_bench.spec import UsageError
-from adan_bench.store import read_run
-from adan_bench.study import Options
+from adan_bench import tables
+from adan_bench.cli import paper as cli_tables
+from adan_bench.records.store import read_run
+from adan_bench.reports import paper as reproduction_report
+from adan_bench.spec import RunConfig, UsageError
+from adan_bench.studies import paper
+from adan_bench.studies.paper import failures, reproduce
+from adan_bench.studies.plan import plan
 from adan_bench.tables import Table, parse
-from adan_bench.train import Trainer
+from adan_bench.workloads.registry import load_script
 
 SCRIPT = '''
 import torch
 from torch import nn
-from adan_bench import Task, shuffled, workload
-
-SCALES = {"paper": {"steps": 600, "batch_size": 64, "needs": ()}}
+from adan_bench import Scale, Task, shuffled, workload
 
 def regression(context):
     g = torch.Generator().manual_seed(0)
@@ -40,7 +41,7 @@ def regression(context):
     note = "regression" + (" from weights" if context.init else "")
     return Task(model, shuffled([x, y], context.batch_size, context.seed), loss, evaluate, note=note)
 
-kind = dict(metric="share", higher_is_better=True, target=0.5, steps=60, batch_size=16, scales=SCALES)
+kind = dict(metric="share", higher_is_better=True, smoke=Scale(0.5, 60, 16), paper=Scale(0.5, 600, 64))
 
 @workload("plain", **kind)
 def plain(context):
@@ -108,15 +109,14 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def study(script: Path, tmp_path: Path) -> Callable[..., Reproduction]:
-    def make(*found: Table, scale: str = "smoke", **more: Any) -> Reproduction:
-        return Reproduction(found, Options(script=script, scale=scale), **{"out": tmp_path / "out", **more})
+def configs(script: Path) -> Callable[..., list[RunConfig]]:
+    """The configurations that tables need, without a folder: planning touches none."""
+
+    def make(*found: Table, scale: str = "smoke", **more: Any) -> list[RunConfig]:
+        runs = plan(found, chosen(script=script, scale=scale, **more), Path("/nowhere")).runs
+        return [run.config for run in runs.values()]
 
     return make
-
-
-def configs(found: Reproduction) -> list[Any]:
-    return [job.config for job in (*found.first.values(), *found.second.values())]
 
 
 @pytest.fixture(scope="module")
@@ -137,18 +137,17 @@ def ran(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     rows = [
         ADAN,
         {**ADAMW, "values": ["70.1", *["figure"] * 4, None, "1.0", "1.0", "1.0", "1.0"]},
-        {"head": "wild", "optimizer": "sgd", "always": {"lr": 1e30}, "values": ["1.0", *[None] * 9]},
+        {"head": "wild", "optimizer": "sgd", "fixed": {"lr": 1e30}, "values": ["1.0", *[None] * 9]},
         {"head": "quoted", "optimizer": "adan", "study": False},
     ]
     parts = [
         ADAN,
         {"head": "restart", "optimizer": "adan", "restart": True},
-        {"head": "heavy ball", "optimizer": "heavy-ball"},
-        {"head": "all parts", "optimizer": "nesterov-proximal-restart", "restart": True},
+        {"head": "decay of AdamW", "optimizer": "adan", "fixed": {"no_prox": True}},
     ]
     found = [made_up(columns, rows), made_up(columns[:1], parts, name="parts")]
     out = tmp_path_factory.mktemp("reproduction")
-    summary = Reproduction(found, Options(script=script), out=out, jobs=2).run()
+    summary = reproduce(found, chosen(script=script, jobs=2), out)
     return summary, out, found
 
 
@@ -182,17 +181,17 @@ def test_what_came_out(ran: Ran) -> None:
 
 
 def test_runs_are_shared_by_content(ran: Ran) -> None:
-    """Four numbers and two tables need one run of Adan on the whole budget, one of half of it, one with restarts."""
+    """Four numbers and two tables need one run of Adan on the whole budget, one of half of it, two of its variants."""
     summary, out, _ = ran
     assert cell(summary, "Adan", "whole", table=1)["values"] == cell(summary, "Adan", "whole")["values"]
-    assert len(list((out / "runs" / "plain").glob("adan-*"))) == 3
+    assert len(list((out / "runs" / "plain").glob("adan-*"))) == 4
 
 
 def test_weights_are_handed_on(ran: Ran) -> None:
     summary, out, _ = ran
     (first,), (second,) = (list((out / "runs" / name).glob("*/seed-0")) for name in ("earlier", "later"))
     assert (first / "weights.pt").exists()
-    assert read_run(second).config.init == str(first)
+    assert read_run(second).config.init == first
     tuned = cell(summary, "Adan", "tuned")
     assert tuned["data"] == "regression from weights"
     assert (tuned["before"]["workload"], tuned["before"]["steps"]) == ("earlier", 60)
@@ -202,14 +201,14 @@ def test_report(ran: Ran) -> None:
     summary, out, found = ran
     page = reproduction_report.write(summary, out, {table.name: table for table in found})
     first, _ = reproduction_report.sections(summary, {table.name: table for table in found})
-    lines = {(line[0], line[1]): line[2:] for line in first.lines}
+    lines = {(line.cells[0], line.cells[1]): line.cells[2:] for line in first.lines}
     value = 100 * cell(summary, "Adan", "whole")["values"][0]
     assert lines["whole", "Adan"] == ["79.8*", f"{value:.2f} (n=1)", "1/2", lines["whole", "Adan"][3]]
     assert lines["whole", "quoted"][1] == "not run at this scale"
     assert lines["packageless", "Adan"][1].startswith("absent (")
     assert "cells of this scale have a result. Pairs of rows that differ in both: 1;" in first.conclusion
     assert "With 1 seed an order is no evidence" in first.conclusion
-    assert "Nobody tuned these settings for this scale: the comparison is not even." in first.how
+    assert "Nobody tuned these settings for this scale: this is not a fair comparison." in first.how
     assert any("regression; 5 parameters" in line for line in first.how)
     assert any("no_such_package" in note for note in first.notes)
     text = (out / "tables.md").read_text()
@@ -243,27 +242,43 @@ def test_what_the_report_concludes() -> None:
         "3 of 3 cells of this scale have a result. Pairs of rows that differ in both: 3; in the paper's order: 2. "
         "Variance over the 2 settings of adan: 2.25e+00; paper: 9e-1."
     )
-    assert section.lines[0] == ["grid", "adan 0", "3.0", "31.00 ± 2.48 (n=3)", "3/3", "2/3"]
-    assert "Some settings are tuned and others are not: the comparison is not even." in section.how
+    assert section.lines[0].cells == ["grid", "adan 0", "3.0", "31.00 ± 2.48 (n=3)", "3/3", "2/3"]
+    assert "Some settings are tuned and others are not: this is not a fair comparison." in section.how
     for cell_ in cells:
         cell_["tiny"] = True
     (section,) = reproduction_report.sections(summary, {"made-up": table})
     assert "tiny versions: their times say nothing" in section.conclusion
 
 
-def test_resume(ran: Ran, study: Callable[..., Reproduction], tmp_path: Path) -> None:
+def test_resume(ran: Ran, script: Path, tmp_path: Path) -> None:
     """What has ended is taken as it is, by another folder's copy too."""
     summary, out, (_, parts) = ran
     shutil.copytree(out, tmp_path / "out")
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").rglob("*.json*")}
     with pytest.raises(UsageError, match="add --resume"):
-        study(parts)
-    again = study(parts, resume=True).run()
+        reproduce([parts], chosen(script=script), tmp_path / "out")
+    again = reproduce([parts], chosen(script=script), tmp_path / "out", resume=True)
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
     assert [c["values"] for c in again["tables"][0]["cells"]] == [c["values"] for c in summary["tables"][1]["cells"]]
 
 
-def test_paper_scale_takes_what_the_paper_states(study: Callable[..., Reproduction]) -> None:
+def test_a_plan_is_pure_and_in_stages(script: Path, tmp_path: Path) -> None:
+    """Pre-training and pilots first, then what starts from them; the folder is not touched."""
+    rows = [ADAN, {"head": "restart", "optimizer": "adan", "restart": True}]
+    found = plan([made_up([{"head": "tuned", "workload": "later"}], rows)], chosen(script=script), tmp_path / "out")
+    names = [[(run.config.workload, run.config.role) for run in stage] for stage in found.stages()]
+    assert names == [
+        [("earlier", "run")],
+        [("later", "run"), ("later", "pilot")],
+        [("later", "run")],
+    ]
+    pilot = next(run.config for run in found.runs.values() if run.config.role == "pilot")
+    assert (pilot.steps, pilot.stop_after, pilot.seed) == (60, 10, 1000)
+    assert not (tmp_path / "out").exists()
+    assert found == plan([cell.table for cell in found.cells][:1], chosen(script=script), tmp_path / "out")
+
+
+def test_paper_scale_takes_what_the_paper_states(configs: Callable[..., list[RunConfig]]) -> None:
     settings = [
         {"optimizer": "adan", "settings": {"lr": 0.5, "betas": [0.9, 0.8, 0.7]}, "source": "here", "batch_size": 32},
         {"optimizer": "adan", "column": "whole", "settings": {"lr": 0.25}, "source": "there", "warmup": [20, 100]},
@@ -271,10 +286,9 @@ def test_paper_scale_takes_what_the_paper_states(study: Callable[..., Reproducti
     ]
     later = {"head": "tuned", "workload": "later", "budget": [1, 6], "before": [1, 2]}
     columns = [{"head": "whole", "workload": "plain"}, later]
-    found = study(made_up(columns, [ADAN, ADAMW], settings=settings), scale="paper")
-    found.plan()
-    by = {(c.workload, c.optimizer): c for c in configs(found) if c.seed == 0}
-    assert len(configs(found)) == 2 * len(by) == 12
+    found = configs(made_up(columns, [ADAN, ADAMW], settings=settings), scale="paper")
+    by = {(c.workload, c.optimizer): c for c in found if c.seed == 0}
+    assert len(found) == 2 * len(by) == 12
     plain = by["plain", "adan"]
     assert (plain.settings["lr"], plain.settings["betas"]) == (0.25, [0.9, 0.8, 0.7])
     assert (plain.batch_size, plain.steps, plain.warmup) == (32, 1200, 0.2)  # half the batch, twice the steps
@@ -286,86 +300,76 @@ def test_paper_scale_takes_what_the_paper_states(study: Callable[..., Reproducti
     assert (by["plain", "adamw"].batch_size, by["plain", "adamw"].warmup) == (64, 0.05)
 
 
-def test_schedules_at_paper_scale(study: Callable[..., Reproduction]) -> None:
+def test_schedules_at_paper_scale(configs: Callable[..., list[RunConfig]]) -> None:
     """A table's schedule is for all its rows; a warm-up is so many epochs, however long the run."""
     columns = [{"head": str(epochs), "workload": "plain", "budget": [epochs, 300]} for epochs in (100, 300)]
     stated = [{"optimizer": "adan", "settings": {"lr": 0.5}, "source": "here", "warmup": [5, 300]}]
     table = made_up(columns, [ADAN], settings=stated)
     for scale, shares in (("paper", [0.05, 5 / 300]), ("smoke", [0.05, 0.05])):
-        found = study(table, scale=scale)
-        found.plan()
-        assert [c.warmup for c in configs(found) if c.seed == 0] == pytest.approx(shares)
-        assert {c.schedule for c in configs(found)} == {"cosine"}
-    found = study(made_up(columns, [ADAN], settings=stated, schedule="step", warmup=[0, 1]), scale="paper")
-    found.plan()
-    assert {(c.schedule, c.warmup) for c in configs(found)} == {("step", 0.0)}
+        found = configs(table, scale=scale)
+        assert [c.warmup for c in found if c.seed == 0] == pytest.approx(shares)
+        assert {c.schedule for c in found} == {"cosine"}
+    found = configs(made_up(columns, [ADAN], settings=stated, schedule="step", warmup=[0, 1]), scale="paper")
+    assert {(c.schedule, c.warmup) for c in found} == {("step", 0.0)}
 
 
 def test_accumulate_reaches_every_run(
-    script: Path, monkeypatch: pytest.MonkeyPatch, bench: Any, tmp_path: Path
+    configs: Callable[..., list[RunConfig]], monkeypatch: pytest.MonkeyPatch, bench: Any, tmp_path: Path
 ) -> None:
-    seen: list[Options] = []
+    seen: list[RunConfig] = []
 
-    def stop(self: Reproduction) -> None:
-        seen.append(self.options)
+    def stop(tables: Any, chosen: RunConfig, *_: Any) -> None:
+        seen.append(chosen)
         raise UsageError("enough")
 
-    monkeypatch.setattr(Reproduction, "run", stop)
+    monkeypatch.setattr(paper, "reproduce", stop)
     assert bench("reproduce", "cnn", "--accumulate", "4", "--out", str(tmp_path / "x"))[0] == 2
-    assert [options.accumulate for options in seen] == [4]
-    found = Reproduction(
-        [made_up([{"head": "a", "workload": "plain"}], [ADAN])],
-        Options(script=script, accumulate=4),
-        out=tmp_path / "y",
-    )
-    found.plan()
-    assert {c.accumulate for c in configs(found)} == {4}
+    assert [choice.accumulate for choice in seen] == [4]
+    found = configs(made_up([{"head": "a", "workload": "plain"}], [ADAN]), accumulate=4)
+    assert {c.accumulate for c in found} == {4}
     code, _, error = bench("reproduce", "cnn", "--accumulate", "0")
     assert code == 2
     assert "--accumulate" in error
 
 
-def test_batch_sizes_follow_the_square_root_rule(study: Callable[..., Reproduction]) -> None:
+def test_batch_sizes_follow_the_square_root_rule(configs: Callable[..., list[RunConfig]]) -> None:
     columns = [
         {"head": size, "workload": "plain", "batch_size": 64 * n, "batch_factor": n} for size, n in (("a", 1), ("b", 4))
     ]
     for scale, batch, steps in (("smoke", 16, 60), ("paper", 64, 600)):
-        found = study(made_up(columns, [ADAMW]), scale=scale)
-        found.plan()
-        small, large = [c for c in configs(found) if c.seed == 0]
+        small, large = [c for c in configs(made_up(columns, [ADAMW]), scale=scale) if c.seed == 0]
         assert (small.batch_size, small.steps, large.batch_size, large.steps) == (batch, steps, 4 * batch, steps // 4)
         assert large.settings["lr"] == 2 * small.settings["lr"]
         assert f"lr × √({4 * batch}/{batch})" in large.origin
 
 
-def test_the_longest_run_has_the_budget_at_smaller_scales(study: Callable[..., Reproduction]) -> None:
+def test_the_longest_run_has_the_budget_at_smaller_scales(configs: Callable[..., list[RunConfig]]) -> None:
     columns = [{"head": str(n), "workload": "plain", "budget": [n, 10]} for n in (3, 50, 100)]
     for scale, steps in (("smoke", [20, 30, 60]), ("paper", [180, 3000, 6000])):
-        found = study(made_up(columns, [ADAN]), scale=scale)
-        found.plan()
-        assert [c.steps for c in configs(found) if c.seed == 0] == steps
+        assert [c.steps for c in configs(made_up(columns, [ADAN]), scale=scale) if c.seed == 0] == steps
 
 
 def test_restarts_and_components(ran: Ran) -> None:
+    """The radius comes from a pilot run, which is a run like any other and no evidence."""
     summary, out, _ = ran
     settings = {c["row"]: c["settings"] for c in summary["tables"][1]["cells"]}
     assert all(len(c["values"]) == 1 for c in summary["tables"][1]["cells"])
+    (pilot,) = (out / "pilots" / "plain").glob("adan-*/seed-1000")
+    record = read_run(pilot)
+    assert (record.config.role, record.config.settings["restart"]) == ("pilot", {"probe": True})
+    assert record.result is not None
+    assert (record.result["step"], record.result["restarts"]["count"]) == (10, 0)
     radius = settings["restart"]["restart"]["radius"]
-    assert radius > 0
-    assert settings["all parts"]["radius"] == pytest.approx(radius, rel=1e-3)
-    assert (settings["heavy ball"]["nesterov"], settings["heavy ball"]["radius"]) == (False, None)
+    assert radius == record.result["restarts"]["radius"] > 0
+    assert settings["decay of AdamW"]["no_prox"] is True
     assert "restart" not in settings["Adan"]
-    assert len(json.loads((out / "radius.json").read_text())) == 2
-    (config,) = [
-        config
+    (restarted,) = [
+        found
         for path in (out / "runs" / "plain").glob("adan-*/seed-0")
-        if "restart" in (config := read_run(path).config).settings
+        if "restart" in (found := read_run(path)).config.settings
     ]
-    trainer = Trainer(config)
-    for _ in range(config.steps):
-        trainer.update()
-    optimizer: Any = trainer.optimizer
-    assert optimizer.restarts >= 1
+    assert restarted.result is not None
+    assert restarted.result["restarts"]["count"] >= 1
 
 
 def test_command(bench: Callable[..., Any], script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,26 +8,32 @@ from typing import Any
 
 import pytest
 import torch
+from support.learning import chosen
 
-from adan_bench.optimizers import get_optimizer
-from adan_bench.registry import get_workload, load_script, workload
+from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.store import RunStore
-from adan_bench.study import Options, configure
-from adan_bench.train import Trainer, run
+from adan_bench.training.configure import configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.trainer import Trainer, run
+from adan_bench.workloads.registry import get_workload, load_script
 
 SCALED = '''
 import torch
 from torch import nn
-from adan_bench import Task, shuffled, workload
+from adan_bench import Scale, Task, shuffled, workload
 
-SCALES = {"small": {"steps": 30, "batch_size": 8, "target": 0.1}, "paper": {"steps": 90, "needs": ("big.csv",)}}
-
-@workload("scaled", metric="error", higher_is_better=False, target=0.5, steps=10, batch_size=4, scales=SCALES)
+@workload(
+    "scaled",
+    metric="error",
+    higher_is_better=False,
+    smoke=Scale(target=0.5, steps=10, batch_size=4, sizes=2),
+    small=Scale(target=0.1, steps=30, batch_size=8, sizes=3),
+    paper=Scale(target=0.5, steps=90, needs=("big.csv",), sizes=5),
+)
 def scaled(context):
     """A regression as wide as its scale says."""
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
-    width = {"smoke": 2, "small": 3, "paper": 5}[context.scale]
+    width = context.sizes
     model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 1))
     if context.init is not None:
         model.load_state_dict(context.weights())
@@ -49,8 +55,8 @@ def scaled(tmp_path: Path) -> Callable[..., Any]:
     load_script(str(script))
 
     def make(**options: Any) -> Any:
-        chosen = Options(script=script, **options)
-        return configure(get_workload("scaled", chosen.scale), get_optimizer("adan"), chosen)
+        choice = chosen(script=script, **options)
+        return configure(get_workload("scaled", choice.scale), get_optimizer("adan"), choice)
 
     return make
 
@@ -68,10 +74,6 @@ def test_what_a_scale_lacks_is_named(scaled: Callable[..., Any]) -> None:
         scaled(scale="paper")
     with pytest.raises(UsageError, match=r"digits-vit has no scale 'huge'"):
         get_workload("digits-vit", "huge")
-    with pytest.raises(ValueError, match=r"bad: scales\['small'\]"):
-        workload("bad", metric="x", higher_is_better=True, target=1, steps=1, scales={"small": {"step": 2}})(
-            lambda context: None  # type: ignore[arg-type,return-value]
-        )
 
 
 def test_weights_are_handed_on(scaled: Callable[..., Any], tmp_path: Path) -> None:
@@ -96,12 +98,12 @@ def test_a_task_clips_and_groups(scaled: Callable[..., Any]) -> None:
 def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     script = tmp_path / "lacking.py"
     script.write_text(
-        "from adan_bench import workload\n"
-        '@workload("lacking", metric="x", higher_is_better=True, target=1, steps=1)\n'
+        "from adan_bench import Scale, workload\n"
+        '@workload("lacking", metric="x", higher_is_better=True, smoke=Scale(1, 1))\n'
         "def lacking(context):\n    import no_such_package\n"
     )
     load_script(str(script))
-    config = configure(get_workload("lacking"), get_optimizer("adan"), Options(script=script))
+    config = configure(get_workload("lacking"), get_optimizer("adan"), chosen(script=script))
     with pytest.raises(UsageError, match="lacking needs the package no_such_package"):
         Trainer(config)
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from adan_bench import speed
 from adan_bench.spec import UsageError
+from adan_bench.studies import speed
 
 #: Millions of parameters, as the paper prints them; of the mixtures, billions in all.
 SIZES = {

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
 import adan
-from adan_bench.optimizers import check_settings, get_optimizer
-from adan_bench.registry import workloads
-from adan_bench.spec import SCALES, UsageError
-from adan_bench.speed import MODELS
+from adan_bench.reports.paper import sections
+from adan_bench.spec import SCALES, RunConfig, UsageError
+from adan_bench.studies.plan import plan
+from adan_bench.studies.speed import MODELS
 from adan_bench.tables import KINDS, MARKS, UNPRINTED, Table, choose, figure, tables
+from adan_bench.training.optimizers import check_settings, get_optimizer
+from adan_bench.workloads.registry import workloads
 
 TABLES = tables()
 ALL = list(TABLES.values())
@@ -73,16 +78,16 @@ def test_table_is_whole(table: Table) -> None:
         assert printed in UNPRINTED or printed[-1] in table.marks or printed[-1] not in MARKS, printed
         figure(printed)
     assert list(table.runs) == list(SCALES)
-    for plan in table.runs.values():
-        assert set(plan.columns) <= set(heads[0])
-        assert set(plan.rows) <= set(heads[1])
+    for selection in table.runs.values():
+        assert set(selection.columns) <= set(heads[0])
+        assert set(selection.rows) <= set(heads[1])
     for scale in SCALES:
         assert table.planned(scale), scale
-    for stated in table.settings:
-        assert stated.source
-        assert stated.optimizer in {row.optimizer for row in table.rows}
-        assert stated.column in (None, *heads[0])
-        check_settings(get_optimizer(stated.optimizer), stated.settings)
+    for entry in table.settings:
+        assert entry.source
+        assert entry.optimizer in {row.optimizer for row in table.rows}
+        assert entry.column in (None, *heads[0])
+        check_settings(get_optimizer(entry.optimizer), entry.settings)
     for column in table.columns:
         assert (column.model is not None) <= (table.kind != "train")
         assert column.model is None or column.model in MODELS
@@ -94,8 +99,8 @@ def test_workloads_exist(table: Table) -> None:
     named = {column.workload for column in table.columns if column.workload}
     assert named <= set(there), f"no such workloads: {sorted(named - set(there))}"
     before = {there[name].after for name in named}
-    for stated in table.settings:
-        assert stated.workload is None or stated.workload in named | before
+    for entry in table.settings:
+        assert entry.workload is None or entry.workload in named | before
     for column in table.columns:
         assert column.before == (1, 1) or there[str(column.workload)].after
 
@@ -146,17 +151,17 @@ def test_settings_are_those_of_the_recipes() -> None:
     }
     for (name, workload), recipe in recipes.items():
         found: dict[str, object] = {}
-        for stated in TABLES[name].stated("adan", workload, ""):
-            found.update(stated.settings)
+        for entry in TABLES[name].published("adan", workload, ""):
+            found.update(entry.settings)
         expected = adan.recipes[recipe].options()
         assert found == {key: list(v) if key == "betas" else v for key, v in expected.items() if key in found}
         assert set(found) == {"lr", "betas", "weight_decay"}
     for column in TABLES["batch-size"].columns:
         assert column.batch_size is not None
         recipe = adan.recipes[f"vit-large-batch-{column.batch_size // 1024}k"]
-        *_, stated = TABLES["batch-size"].stated("adan", column.workload, column.head)
-        assert stated.settings["lr"] == pytest.approx(recipe.lr, rel=1e-6)
-        assert stated.warmup == (recipe.warmup_epochs, 300)
+        *_, entry = TABLES["batch-size"].published("adan", column.workload, column.head)
+        assert entry.settings["lr"] == pytest.approx(recipe.lr, rel=1e-6)
+        assert entry.warmup == (recipe.warmup_epochs, 300)
 
 
 def test_smoke_is_at_most_130_runs() -> None:
@@ -165,7 +170,7 @@ def test_smoke_is_at_most_130_runs() -> None:
     for table in ALL:
         for row, column, _ in table.planned("smoke"):
             if table.kind == "train":
-                rest = (row.always, row.before, row.budget, row.restart, column.budget, column.batch_factor)
+                rest = (row.fixed, row.before, row.budget, row.restart, column.budget, column.batch_factor)
                 runs.add((column.workload, row.optimizer, column.before, repr(rest)))
                 if column.before != (1, 1) or "glue" in str(column.workload):
                     runs.add(("before", row.optimizer, column.before, repr(row.before)))
@@ -177,3 +182,16 @@ def test_choose() -> None:
     assert [t.name for t in choose(["ppo", "cnn"])] == ["cnn", "ppo"]
     with pytest.raises(UsageError, match=r"no table 'cnns'; there are: all, cnn, resnet18"):
         choose(["cnns"])
+
+
+def test_adding_a_table_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in the folder is listed, planned and reported, and nothing else has to know of it."""
+    content = json.loads((resources.files("adan_bench.tables") / "cifar10.json").read_text())
+    (tmp_path / "mine.json").write_text(json.dumps({**content, "title": "Mine"}))
+    own = resources.files
+    monkeypatch.setattr(resources, "files", lambda name: tmp_path if name == "adan_bench.tables" else own(name))
+    (mine,) = choose(["mine"])
+    found = plan([mine], RunConfig(threads=1), tmp_path / "out")
+    assert len(found.runs) == len(mine.rows)
+    summary = {"scale": "smoke", "tables": [{"name": "mine", "cells": []}]}
+    assert sections(summary)[0].title == "Table 4: Mine"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from adan_bench.optimizers import SPECS
-from adan_bench.theory import report
+from adan_bench.reports import theory as report
+from adan_bench.tables import tables
 from adan_bench.theory.check import Check, Study
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -62,27 +62,26 @@ def test_constants(bench: Any, tiny: Path) -> None:
     assert "AdaBelief" in out
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_components(bench: Any, tiny: Path, tmp_path: Path) -> None:
     arguments = ["theory", "components", "--workload", "tiny", "--script", tiny, "--seeds", "2"]
     code, out, err = bench(*arguments, "--out", tmp_path / "c", "--json")
     assert (code, err) == (0, "")
     rows = [json.loads(line) for line in out.splitlines()]
-    assert [row["name"] for row in rows] == list(report_rows())
+    assert [row["name"] for row in rows] == [row.head for row in tables()["components"].rows]
     assert all(sum(row["restarts"]) == 0 for row in rows[:-1])
     assert min(rows[-1]["restarts"]) >= 1
     losses = [tuple(row["losses"]) for row in rows]
     assert len(set(losses)) == 4  # every component changes the run
     assert (tmp_path / "c" / "report.html").exists()
-    assert not set(SPECS) & set(report_rows())  # the study leaves no trace in the list of optimizers
+    assert rows[-1]["radius"] > 0
+    code, out, _ = bench(*arguments[:-1], "1", "--radius", "1e9", "--out", tmp_path / "d", "--json")
+    last = json.loads(out.splitlines()[-1])
+    assert (last["restarts"], last["radius"]) == ([0], 1e9)
+    assert not (tmp_path / "d" / "pilots").exists()
     code, _, err = bench(*arguments, "--out", tmp_path / "c")
     assert code == 2
     assert "already holds runs" in err
-
-
-def report_rows() -> list[str]:
-    from adan_bench.theory.components import ROWS
-
-    return list(ROWS)
 
 
 def test_docs(bench: Any) -> None:

@@ -1,8 +1,7 @@
-"""Restarts and components: the oracle with restarts, the fp64 Algorithm 1 and the small optimizer are one."""
+"""Restarts and components: the oracle with restarts, the fp64 Algorithm 1 and the rows of the ablation are one."""
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -12,9 +11,8 @@ import torch
 from reference import ReferenceAdan
 from restart_reference import RestartingAdan, trajectory
 
-from adan import Adan
+from adan import Adan, Restart
 from adan_bench.theory import methods
-from adan_bench.theory.components import ROWS, Components
 
 SHAPES = [(5, 7), (3,), ()]
 BETA = (0.1, 0.2, 0.05)
@@ -118,59 +116,47 @@ def apart(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
 @pytest.mark.parametrize("bias_correction", [True, False])
 @pytest.mark.parametrize("betas", [BETAS, (0.9, 0.9, 0.95)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_all_components_but_restart_are_adan(
+def test_the_rows_of_the_ablation_are_the_oracle(
     bias_correction: bool, betas: tuple[float, float, float], dtype: torch.dtype, tolerance: float
 ) -> None:
+    """Adan and Adan(no_prox=True), as the table of components trains them; the decay is large enough to tell."""
     options: dict[str, Any] = {"lr": 0.02, "betas": betas, "weight_decay": 0.7, "bias_correction": bias_correction}
-    own, package = parameters(dtype), parameters(dtype)
-    drive(Components(own, **options), own, 80)
-    drive(Adan(package, **options), package, 80)
-    assert apart(own, package) < tolerance
-    other = parameters(dtype)
-    drive(Adan(other, no_prox=True, **options), other, 80)
-    assert apart(own, other) > 100 * tolerance
-    unprox = parameters(dtype)
-    drive(Components(unprox, proximal=False, **options), unprox, 80)
-    assert apart(unprox, other) < tolerance
+    beta = tuple(1 - b for b in betas)
+    ends = {}
+    for no_prox in (False, True):
+        oracle = ReferenceAdan(start(), 0.02, beta, lam=0.7, debias=bias_correction, proximal=not no_prox)
+        for given in gradients(80):
+            oracle.step(list(given))
+        own = parameters(dtype)
+        drive(Adan(own, no_prox=no_prox, **options), own, 80)
+        assert apart(own, [torch.tensor(x, dtype=dtype) for x in oracle.theta]) < tolerance
+        ends[no_prox] = own
+    assert apart(ends[False], ends[True]) > 100 * tolerance
 
 
-def test_no_component_is_adamw() -> None:
-    own, package = parameters(), parameters()
-    flags = ROWS["heavy-ball"][0]
-    drive(Components(own, lr=0.02, betas=(0.9, 0.5, 0.95), weight_decay=0.7, **flags), own, 80)
+def test_adan_without_nesterov_is_adamw() -> None:
+    """The first row of the table, heavy ball, is the others without the difference of gradients: b2 = 0 in u and n."""
+    package = parameters()
     drive(torch.optim.AdamW(package, lr=0.02, betas=(0.9, 0.95), weight_decay=0.7), package, 80)
-    assert apart(own, package) < 1e-12
+    oracle = ReferenceAdan(start(), 0.02, (0.1, 1.0, 0.05), lam=0.7, debias=True, proximal=False)
+    for given in gradients(80):
+        oracle.step(list(given))
+    assert apart(package, [torch.tensor(x) for x in oracle.theta]) < 1e-12
 
 
 @pytest.mark.parametrize("bias_correction", [True, False])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_components_restart_at_the_oracles_iterations(
-    bias_correction: bool, dtype: torch.dtype, tolerance: float
-) -> None:
+def test_adan_restarts_at_the_oracles_iterations(bias_correction: bool, dtype: torch.dtype, tolerance: float) -> None:
     own = parameters(dtype)
-    optimizer = Components(own, 0.02, BETAS, weight_decay=0.7, radius=1.5, bias_correction=bias_correction)
+    optimizer = Adan(own, 0.02, BETAS, weight_decay=0.7, restart=Restart(radius=1.5), bias_correction=bias_correction)
     drive(optimizer, own, 80)
     found = trajectory(gradients(80), start(), 1.5, eta=0.02, beta=BETA, lam=0.7, debias=bias_correction)
     assert len(found.restarts) >= 4
-    assert optimizer.restarts == found.restarts
+    assert optimizer.restarts == len(found.restarts)
     assert apart(own, [torch.tensor(x, dtype=dtype) for x in found.theta[-1]]) < tolerance
-    assert optimizer.accumulated == pytest.approx(found.accumulated[-1], rel=1e-3)
-
-
-def test_components_go_on_from_a_state_dict() -> None:
-    one, other = parameters(), parameters()
-    first = Components(one, 0.02, radius=1.0)
-    drive(first, one, 20)
-    second = Components(other, 0.02, radius=1.0)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    for p, q in zip(one, other, strict=True):
-        q.data.copy_(p.data)
-    drive(first, one, 20)
-    drive(second, other, 20)
-    assert apart(one, other) == 0
-    assert second.restarts == first.restarts
-
-
-def test_components_take_no_closure() -> None:
-    with pytest.raises(ValueError, match="closure"):
-        Components(parameters()).step(lambda: 0.0)
+    # what a pilot run measures
+    own = parameters(dtype)
+    optimizer = Adan(own, 0.02, BETAS, weight_decay=0.7, restart=Restart.probe(), bias_correction=bias_correction)
+    drive(optimizer, own, 80)
+    found = trajectory(gradients(80), start(), math.inf, eta=0.02, beta=BETA, lam=0.7, debias=bias_correction)
+    assert optimizer.restart_progress.radius**2 == pytest.approx(found.accumulated[-1], rel=1e-3)

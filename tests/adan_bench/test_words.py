@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from learning import settings
+from support.learning import settings, sizes
 from torch import Tensor
 
-from adan_bench.registry import get_workload
-from adan_bench.spec import Context, UsageError
-from adan_bench.train import Trainer
-from adan_bench.words import Stream, encode, file_words, perplexity, vocabulary
-from adan_bench.workloads.lstm import LSTM, Sizes
-from adan_bench.workloads.transformer_xl import SIZES, TransformerXL
+from adan_bench.data.words import Stream, encode, file_words, perplexity, vocabulary
+from adan_bench.spec import UsageError
+from adan_bench.training.trainer import Trainer
+from adan_bench.workloads.lstm import Sizes
+from adan_bench.workloads.parts.lstm import LSTM
+from adan_bench.workloads.parts.transformer_xl import TransformerXL
+from adan_bench.workloads.registry import get_workload
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def test_lstm_drops_recurrent_weights_and_carries_state() -> None:
 def test_memory_is_context() -> None:
     """Two halves with memory between give the logits of the whole: what the memory holds is attended to."""
     torch.manual_seed(0)
-    model = TransformerXL(20, SIZES["smoke"]).eval()
+    model = TransformerXL(20, sizes("transformer-xl", "smoke")).eval()
     words = torch.randint(20, (40, 2))
     with torch.no_grad():
         whole = model(words, None)[0]
@@ -119,18 +120,18 @@ def test_memory_is_context() -> None:
     torch.testing.assert_close(torch.cat([first, second]), whole, rtol=1e-4, atol=1e-4)
     assert (alone - second).abs().max() > 1e-2
     model.train()
-    assert model(words, None)[1][0].shape[1] == SIZES["smoke"].memory
+    assert model(words, None)[1][0].shape[1] == sizes("transformer-xl", "smoke").memory
 
 
 def test_transformer_xl_base_has_its_size() -> None:
     """151 million in the paper that introduced it."""
     with torch.device("meta"):
-        model = TransformerXL(267_735, SIZES["paper"])
+        model = TransformerXL(267_735, sizes("transformer-xl"))
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(151e6, rel=0.03)
 
 
 def test_paper_scale_reads_the_real_layouts(data: Path) -> None:
-    lstm = get_workload("lstm-1", "paper").build(Context(0, 20, data, scale="paper"))
+    lstm = get_workload("lstm-1", "paper").task(batch_size=20, data=data)
     assert "6,400 words to train" in lstm.note
     assert lstm.batches(0)[0].shape == (70, 20)
     assert lstm.max_grad_norm == 0.25
@@ -147,4 +148,4 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "wikitext-103").mkdir()
     (tmp_path / "wikitext-103" / "wiki.train.tokens").write_text("a\n")
     with pytest.raises(UsageError, match=r"holds no wikitext-103/wiki.valid.tokens"):
-        get_workload("transformer-xl", "paper").build(Context(0, 2, tmp_path, scale="paper"))
+        get_workload("transformer-xl", "paper").task(batch_size=2, data=tmp_path)

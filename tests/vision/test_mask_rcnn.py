@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from coco_folder import write_coco
-from learning import falls, resumes, trainer
+from support.coco_folder import write_coco
+from support.learning import falls, resize, resumes, trainer
 
 from adan_bench.spec import UsageError
 from adan_bench.workloads import mask_rcnn as rcnn
@@ -37,7 +38,7 @@ def test_detects_shapes() -> None:
 
 def test_published_size() -> None:
     """ConvNeXt-T without its classifier has 27.8 million parameters; MMDetection's Mask R-CNN with it 48 million."""
-    model = rcnn.build("paper", 80)
+    model = rcnn.build(rcnn.PAPER, 80)
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(48e6, rel=0.02)
     assert sum(p.numel() for p in model.backbone.body.parameters()) == pytest.approx(27.8e6, rel=0.01)
     names = [name for name, _ in model.named_parameters()]
@@ -51,8 +52,7 @@ def test_published_size() -> None:
 
 def test_reads_the_folder_of_coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_coco(tmp_path)
-    for sizes in (rcnn.BACKBONES, rcnn.CHANNELS, rcnn.PROPOSALS):
-        monkeypatch.setitem(sizes, "paper", sizes["smoke"])
+    resize(monkeypatch, "mask-rcnn", replace(rcnn.SMOKE, sides=rcnn.PAPER.sides, anchor=rcnn.PAPER.anchor))
     found = trainer("mask-rcnn", data=tmp_path, scale="paper", batch_size=2, steps=2)
     for example in found.task.batches(0):
         assert min(example["pixels"].shape[1:]) >= 480
@@ -66,7 +66,7 @@ def test_reads_the_folder_of_coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_pretrained_backbone(tmp_path: Path) -> None:
     import transformers
 
-    config = transformers.ConvNextConfig(**rcnn.BACKBONES["smoke"], num_labels=5)
+    config = transformers.ConvNextConfig(depths=rcnn.SMOKE.depths, hidden_sizes=rcnn.SMOKE.widths, num_labels=5)
     classifier = transformers.ConvNextForImageClassification(config)
     torch.save(classifier.state_dict(), tmp_path / "weights.pt")
     found = trainer("mask-rcnn", init=tmp_path)

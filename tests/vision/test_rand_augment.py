@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from adan_bench.images import Arrays, Batches, Seen, _rand_augment, _Shift
+from adan_bench.data.images import Arrays, Augmented, Batches, _rand_augment, _Shift
 
 
 def drawn(magnitude: int | None) -> Batches:
     images = torch.arange(32).mul(8).to(torch.uint8).expand(8, 3, 32, 32).contiguous()
     distort = None if magnitude is None else _rand_augment(magnitude, 32)
     assert (distort is None) == (magnitude is None)
-    return Batches(Seen(Arrays(images, torch.arange(8)), _Shift(0), distort), batch_size=8, seed=0, workers=0)
+    return Batches(Augmented(Arrays(images, torch.arange(8)), _Shift(0), distort), batch_size=8, seed=0, workers=0)
 
 
 def test_batches_depend_on_the_position_alone() -> None:

@@ -1,6 +1,6 @@
 """The paper's tables and figures as data: what was published, under which settings, and which cells are run here.
 
-One JSON file a table; its name is what `adan-bench reproduce` takes. A table is a grid: a column is a problem (a
+One JSON file per table; its name is what `adan-bench reproduce` takes. A table is a grid: a column is a problem (a
 workload, how much of its budget, which number), a row is an optimizer, and their cell is a published figure.
 
     title, caption   what it shows; place, label: where it stands in the paper, and LaTeX's name of it
@@ -8,8 +8,8 @@ workload, how much of its budget, which number), a row is an optimizer, and thei
     metric           in words; higher_is_better; percent: ours are shares and are shown times a hundred
     marks            what a mark behind a figure means; notes: what the paper leaves open, or contradicts itself in
     columns          see `Column`;  rows: see `Row`
-    settings         what the paper states for the runs, see `Stated`; betas are those of the code, 1 − the paper's β
-    schedule, warmup of the runs at the scale "paper": one of the harness's schedules, and a share as in `Stated`
+    settings         what the paper states for the runs: `PublishedSettings`; betas are the code's, 1 − the paper's β
+    schedule, warmup of the runs at the scale "paper": one of the harness's schedules, and a share as in `settings`
     variances        by optimizer, the published variance over its rows (the table of betas alone)
     runs             by scale, the heads of the rows and columns that are run there (all unless named) and the seeds
 
@@ -30,6 +30,7 @@ from adan_bench.spec import Settings, UsageError
 KINDS = ("train", "speed", "parallel")
 MARKS = "*⋄"
 UNPRINTED = ("figure", "unpublished")
+TRAINING_LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
 UNSTATED = "not stated in the paper"  # begins the origin of such settings in a record
 
 
@@ -59,7 +60,7 @@ class Column:
 class Row:
     """An optimizer, with a published figure (or none) for every column.
 
-    always: settings that hold at every scale, because the table is about them; before: the same in pre-training.
+    fixed: settings that hold at every scale, because the table is about them; before: the same in pre-training.
     restart: with the restart condition, its radius by a pilot run.
     study: False for a row that quotes somebody's figures for an optimizer that has another row.
     """
@@ -67,7 +68,7 @@ class Row:
     head: str
     optimizer: str
     values: tuple[str | None, ...]
-    always: Settings = field(default_factory=dict)
+    fixed: Settings = field(default_factory=dict)
     before: Settings = field(default_factory=dict)
     budget: tuple[float, float] = (1, 1)
     restart: bool = False
@@ -75,7 +76,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Stated:
+class PublishedSettings:
     """Settings of an optimizer, on all columns or on those of one workload or one head; later ones win.
 
     warmup: (5, 300) is 5 of 300 epochs.
@@ -94,7 +95,7 @@ class Stated:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Selection:
     """What of a table is run at a scale: heads of rows and columns, all where there are none."""
 
     rows: tuple[str, ...] = ()
@@ -115,8 +116,8 @@ class Table:
     higher_is_better: bool
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    settings: tuple[Stated, ...]
-    runs: Mapping[str, Plan]
+    settings: tuple[PublishedSettings, ...]
+    runs: Mapping[str, Selection]
     kind: str = "train"
     percent: bool = False
     marks: Mapping[str, str] = field(default_factory=dict)
@@ -134,20 +135,20 @@ class Table:
 
     def planned(self, scale: str) -> list[tuple[Row, Column, str]]:
         """The cells that are run at a scale."""
-        plan = self.runs[scale]
+        selection = self.runs[scale]
         return [
             (row, column, value)
             for row, column, value in self.cells()
-            if (row.head in plan.rows or not plan.rows)
-            and (column.head in plan.columns or not plan.columns)
+            if (row.head in selection.rows or not selection.rows)
+            and (column.head in selection.columns or not selection.columns)
             and row.study
             and (column.workload or column.model)
         ]
 
-    def stated(self, optimizer: str, workload: str | None, column: str) -> list[Stated]:
+    def published(self, optimizer: str, workload: str | None, column: str) -> list[PublishedSettings]:
         """What is stated for a run; what is stated for its workload by name replaces the rest."""
-        found = [stated for stated in self.settings if stated.holds(optimizer, workload, column)]
-        return [stated for stated in found if stated.workload] or found
+        found = [settings for settings in self.settings if settings.holds(optimizer, workload, column)]
+        return [settings for settings in found if settings.workload] or found
 
     def higher(self, column: Column) -> bool:
         return self.higher_is_better if column.higher_is_better is None else column.higher_is_better
@@ -167,8 +168,8 @@ def parse(name: str, content: Mapping[str, Any]) -> Table:
     values = dict(content)
     values["columns"] = tuple(Column(**_tuples(column)) for column in content["columns"])
     values["rows"] = tuple(Row(**_tuples(row)) for row in content["rows"])
-    values["settings"] = tuple(Stated(**_tuples(stated)) for stated in content["settings"])
-    values["runs"] = {scale: Plan(**_tuples(plan)) for scale, plan in content["runs"].items()}
+    values["settings"] = tuple(PublishedSettings(**_tuples(entry)) for entry in content["settings"])
+    values["runs"] = {scale: Selection(**_tuples(entry)) for scale, entry in content["runs"].items()}
     values["notes"] = tuple(content.get("notes", ()))
     return Table(name, **values)
 

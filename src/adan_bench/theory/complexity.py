@@ -107,7 +107,7 @@ def measure(config: Any) -> tuple[Constants, list[tuple[int, float, float]]]:
     """Train as the configuration says; the largest ‖g‖∞ and ‖g‖₂ of the minibatch gradients, and both step by step."""
     import torch
 
-    from adan_bench.train import Trainer
+    from adan_bench.training.trainer import Trainer
 
     trainer = Trainer(config)
     seen: list[tuple[int, float, float]] = []

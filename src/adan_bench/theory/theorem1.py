@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from adan_bench.stats import Interval, interval
+from adan_bench.records.stats import Interval, interval
 from adan_bench.theory import methods, problems
 from adan_bench.theory.check import Array, Check, Study, Table
 from adan_bench.theory.problems import Problem

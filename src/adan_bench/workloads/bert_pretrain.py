@@ -1,42 +1,73 @@
 """BERT, trained from scratch to fill in masked words.
 
 The paper takes Fairseq's setting for BERT, which predicts masked words alone, no next sentence: 12 layers of width 768,
-rows of 512 tokens, byte-level BPE, dropout 0.1. From the authors' published configuration: 256 rows a batch (8 × 32),
+rows of 512 tokens, byte-level BPE, dropout 0.1. From the authors' published configuration: 256 rows per batch (8 × 32),
 1,000,000 steps, clipping at 5. A row is the next 511 tokens of the text; Fairseq's breaks off at the end of a sentence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from adan_bench.spec import Context, Scale, Task
+from adan_bench.workloads.registry import workload
 
-from adan_bench.registry import workload
-from adan_bench.spec import Context, Task
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-SIZES = {  # layers, width, heads, tokens in a row, vocabulary, dropout
-    "smoke": (2, 64, 4, 40, 1024, 0.0),
-    "small": (4, 256, 4, 128, 8192, 0.1),
-    "paper": (12, 768, 12, 512, 50_000, 0.1),
-}
 MASKED = 0.15  # of these, 80% are replaced by <mask> and 10% by any token
 IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """length: tokens in a row; deviation: of the first weights; held_out: rows of an evaluation."""
+
+    layers: int
+    width: int
+    heads: int
+    length: int
+    vocabulary: int
+    dropout: float = 0.1
+    deviation: float = 0.02
+    held_out: int = 256
+
+    def config(self, vocabulary: int, **head: Any) -> Any:
+        """Transformers' configuration; the tokenizer may have found fewer tokens than it was asked for."""
+        import transformers
+
+        from adan_bench.data.tokens import PAD
+
+        return transformers.BertConfig(
+            vocab_size=vocabulary,
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=4 * self.width,
+            max_position_embeddings=self.length,
+            hidden_dropout_prob=self.dropout,
+            attention_probs_dropout_prob=self.dropout,
+            pad_token_id=PAD,
+            initializer_range=self.deviation,
+            **head,
+        )
+
+
+SMOKE = Sizes(2, 64, 4, 40, 1024, dropout=0.0, deviation=0.1, held_out=64)
+SMALL = Sizes(4, 256, 4, 128, 8192)
+PAPER = Sizes(12, 768, 12, 512, 50_000)
 
 
 @workload(
     "bert-pretrain",
     metric="loss",
     higher_is_better=False,
-    target=6.3,
-    steps=150,
-    eval_every=50,
-    batch_size=16,
-    scales={
-        "small": {"target": 5.5, "steps": 1500, "batch_size": 64},
-        # the paper gives no loss of the pre-training: 2 nats a masked token is about what BERT-base reaches
-        "paper": {"target": 2.0, "steps": 1_000_000, "eval_every": 10_000, "batch_size": 256, "needs": ("text",)},
-    },
+    smoke=Scale(6.3, 150, 16, eval_every=50, sizes=SMOKE),
+    small=Scale(5.5, 1500, 64, sizes=SMALL),
+    # the paper gives no loss of the pre-training: 2 nats per masked token is about what BERT-base reaches
+    paper=Scale(2.0, 1_000_000, 256, 10_000, ("text",), PAPER),
 )
 def bert_pretrain(context: Context) -> Task:
     """BERT on masked words of a text folder, or of the standard library's documentation."""
@@ -44,13 +75,13 @@ def bert_pretrain(context: Context) -> Task:
     import torch.nn.functional as F
     import transformers
 
-    from adan_bench.data import generator
-    from adan_bench.language import START, language
+    from adan_bench.data.batching import generator
+    from adan_bench.data.tokens import START, language
 
-    library: Any = transformers
-    length, vocabulary = SIZES[context.scale][3:5]
-    rows = 64 if context.scale == "smoke" else 256
-    data = language(context, folder="text", kind="prose", length=length - 1, vocabulary=vocabulary, rows=rows)
+    sizes: Sizes = context.sizes
+    data = language(
+        context, folder="text", kind="prose", length=sizes.length - 1, vocabulary=sizes.vocabulary, rows=sizes.held_out
+    )
 
     def prepared(rows: Tensor, *key: int) -> tuple[Tensor, Tensor]:
         whole = torch.cat([torch.full_like(rows[:, :1], START), rows], 1)
@@ -71,38 +102,15 @@ def bert_pretrain(context: Context) -> Task:
         losses = [(loss(model, part).item(), int((part[1] != IGNORED).sum())) for part in parts]
         return {"loss": sum(value * count for value, count in losses) / sum(count for _, count in losses)}
 
-    model = library.BertForMaskedLM(config(context.scale, data.tokenizer.get_vocab_size()))
+    model = transformers.BertForMaskedLM(sizes.config(data.tokenizer.get_vocab_size()))
     return Task(model, batches, loss, evaluate, data.note, max_grad_norm=5.0)
-
-
-def config(scale: str, vocabulary: int, **more: Any) -> Any:
-    """BERT's configuration, with the head's in `more`."""
-    import transformers
-
-    from adan_bench.language import PAD
-
-    layers, width, heads, length, _, dropout = SIZES[scale]
-    library: Any = transformers
-    return library.BertConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * width,
-        max_position_embeddings=length,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        pad_token_id=PAD,
-        initializer_range=0.1 if scale == "smoke" else 0.02,
-        **more,
-    )
 
 
 def tokenizer(context: Context) -> Any:
     """The tokenizer of the pre-training at this scale, derived from the same text."""
-    from adan_bench.language import Corpus, library_tokenizer
+    from adan_bench.data.tokens import Corpus, library_tokenizer
 
-    vocabulary = SIZES[context.scale][4]
+    vocabulary = context.sizes.vocabulary
     if context.scale == "paper":
         return Corpus(context.path("text")).tokenizer(vocabulary)
     return library_tokenizer("prose", vocabulary, context.scale)
@@ -110,7 +118,7 @@ def tokenizer(context: Context) -> Any:
 
 def present(words: Tensor) -> Tensor:
     """1 where there is a token, 0 where there is padding."""
-    from adan_bench.language import PAD
+    from adan_bench.data.tokens import PAD
 
     return (words != PAD).long()
 
@@ -119,7 +127,7 @@ def masked(words: Tensor, vocabulary: int, source: Any) -> tuple[Tensor, Tensor]
     """The words with some hidden, and the hidden ones as answers."""
     import torch
 
-    from adan_bench.language import MASK, SPECIAL
+    from adan_bench.data.tokens import MASK, SPECIAL
 
     chance, fate = torch.rand((2, *words.shape), generator=source)
     chosen = (chance < MASKED) & (words >= len(SPECIAL))

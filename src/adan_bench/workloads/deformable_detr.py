@@ -3,57 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from adan_bench.data.files import COCO, COCO_SIZE
+from adan_bench.spec import Context, Scale, Settings, Task, UsageError
+from adan_bench.workloads.registry import workload
 
-from adan_bench.coco import FILES, TRAIN_IMAGES
-from adan_bench.registry import workload
-from adan_bench.spec import Context, Settings, Task, UsageError
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 WEIGHTS = {"loss_ce": 2, "loss_bbox": 5, "loss_giou": 2}  # of the loss and of the matching
 SLOW = ("sampling_offsets", "reference_points")  # a tenth of the learning rate; a pre-trained backbone too
-SIZES: dict[str, dict[str, Any]] = {
-    "smoke": {"d_model": 32, "layers": (1, 2), "heads": 4, "ffn": 64, "queries": 12, "levels": 3, "dropout": 0.0},
-    "small": {"d_model": 128, "layers": (3, 3), "heads": 8, "ffn": 256, "queries": 30, "levels": 4, "dropout": 0.1},
-    "paper": {"d_model": 256, "layers": (6, 6), "heads": 8, "ffn": 1024, "queries": 300, "levels": 4, "dropout": 0.1},
-}
-BACKBONES: dict[str, dict[str, Any]] = {
-    "smoke": {"embedding_size": 16, "hidden_sizes": [16, 32, 64, 64], "depths": [1, 1, 1, 1], "layer_type": "basic"},
-    "small": {"embedding_size": 32, "hidden_sizes": [32, 64, 128, 256], "depths": [2, 2, 2, 2], "layer_type": "basic"},
-    "paper": {},  # transformers' ResNetConfig is ResNet-50
-}
-SCENES = {"smoke": (64, (256, 48)), "small": (128, (4_000, 500)), "paper": (0, (0, 0))}  # pixels, numbers of scenes
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """layers: of encoder and decoder; scenes: pixels of generated ones, how many train, how many are held out.
+
+    backbone: widths and depths of its four stages of basic blocks; None is ResNet-50.
+    """
+
+    width: int
+    layers: tuple[int, int]
+    heads: int
+    inner: int
+    queries: int
+    levels: int = 4
+    dropout: float = 0.1
+    backbone: tuple[list[int], list[int]] | None = None
+    scenes: tuple[int, int, int] = (0, 0, 0)
+
+
+SMOKE = Sizes(32, (1, 2), 4, 64, 12, 3, 0.0, ([16, 32, 64, 64], [1, 1, 1, 1]), (64, 256, 48))
+SMALL = Sizes(128, (3, 3), 8, 256, 30, backbone=([32, 64, 128, 256], [2, 2, 2, 2]), scenes=(128, 4_000, 500))
+PAPER = Sizes(256, (6, 6), 8, 1024, 300)
 
 
 @workload(
     "deformable-detr",
     metric="box AP",
     higher_is_better=True,
-    target=0.01,
-    steps=120,
-    eval_every=60,
-    batch_size=8,
-    scales={
-        "small": {"target": 0.5, "steps": 6_000, "eval_every": 600, "batch_size": 16},
-        "paper": {
-            "target": 0.445,  # AdamW, the paper's table of Deformable-DETR
-            "steps": 50 * TRAIN_IMAGES // 32,
-            "eval_every": TRAIN_IMAGES // 32,
-            "batch_size": 32,
-            "needs": FILES,
-        },
-    },
+    smoke=Scale(0.01, 120, 8, eval_every=60, sizes=SMOKE),
+    small=Scale(0.5, 6_000, 16, sizes=SMALL),
+    # AdamW, the paper's table of Deformable-DETR
+    paper=Scale(0.445, 50 * COCO_SIZE // 32, 32, eval_every=COCO_SIZE // 32, needs=COCO, sizes=PAPER),
 )
 def deformable_detr(context: Context) -> Task:
     """Deformable-DETR (ResNet-50 backbone) on COCO; smaller ones on generated scenes of shapes."""
     import torch
 
-    from adan_bench.coco import MEAN, STD, Batches, View, average_precision, held_out, padded, scaled, splits
+    from adan_bench.data.coco import MEAN, STD, View, average_precision, held_out, padded, scaled, splits
+    from adan_bench.data.coco import batches as coco_batches
 
-    train, valid, note = splits(context, *SCENES[context.scale])
-    model = build(context.scale, len(train.categories), None if context.init is None else context.weights())
-    examples = Batches(train, context)
+    train, valid, note = splits(context, context.sizes.scenes)
+    model = build(context.sizes, len(train.categories), None if context.init is None else context.weights())
+    examples = coco_batches(train, context)
     mean, std = (torch.tensor(values).view(3, 1, 1).to(context.device) for values in (MEAN, STD))
 
     def normal(pixels: Tensor, there: Tensor) -> Tensor:
@@ -97,7 +102,7 @@ def deformable_detr(context: Context) -> Task:
     return Task(model, batches, loss, evaluate, note, max_grad_norm=0.1, groups=lambda m, s: groups(m, s, slow))
 
 
-def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | None = None) -> nn.Module:
+def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] | None = None) -> nn.Module:
     """The detector. With a classifier's weights, its statistics, stem and first stage are fixed, as published.
 
     Without them the backbone's normalisation must learn: 16 blocks of random weights with fixed statistics explode.
@@ -105,34 +110,37 @@ def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | 
     import math
 
     import transformers
+    from torch import nn
 
-    library: Any = transformers
-    size = SIZES[scale]
     stages = ["stage2", "stage3", "stage4"]
-    backbone_config = library.ResNetConfig(out_features=stages, **BACKBONES[scale])
-    config = library.DeformableDetrConfig(
+    blocks = {}  # transformers' ResNetConfig is ResNet-50
+    if sizes.backbone is not None:
+        widths, depths = sizes.backbone
+        blocks = {"embedding_size": widths[0], "hidden_sizes": widths, "depths": depths, "layer_type": "basic"}
+    backbone_config = transformers.ResNetConfig(out_features=stages, **blocks)
+    config = transformers.DeformableDetrConfig(
         backbone_config=backbone_config,
-        d_model=size["d_model"],
-        encoder_layers=size["layers"][0],
-        decoder_layers=size["layers"][1],
-        encoder_attention_heads=size["heads"],
-        decoder_attention_heads=size["heads"],
-        encoder_ffn_dim=size["ffn"],
-        decoder_ffn_dim=size["ffn"],
-        num_queries=size["queries"],
-        num_feature_levels=size["levels"],
-        dropout=size["dropout"],
+        d_model=sizes.width,
+        encoder_layers=sizes.layers[0],
+        decoder_layers=sizes.layers[1],
+        encoder_attention_heads=sizes.heads,
+        decoder_attention_heads=sizes.heads,
+        encoder_ffn_dim=sizes.inner,
+        decoder_ffn_dim=sizes.inner,
+        num_queries=sizes.queries,
+        num_feature_levels=sizes.levels,
+        dropout=sizes.dropout,
         class_cost=WEIGHTS["loss_ce"],
         bbox_cost=WEIGHTS["loss_bbox"],
         giou_cost=WEIGHTS["loss_giou"],
         auxiliary_loss=True,
         num_labels=categories,
     )
-    model: Any = library.DeformableDetrForObjectDetection(config)
+    model: Any = transformers.DeformableDetrForObjectDetection(config)
     for head in model.class_embed:  # a first guess of 1% for every class, as for focal loss
         nn.init.constant_(head.bias, -math.log(99))
     if backbone_weights is None:
-        model.model.backbone.model = library.ResNetBackbone(backbone_config)
+        model.model.backbone.model = transformers.ResNetBackbone(backbone_config)
     else:
         own = {name.removeprefix("resnet."): value for name, value in backbone_weights.items()}
         kept = {k: v for k, v in own.items() if not k.startswith("classifier")}

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from adan_bench.registry import workload
-from adan_bench.spec import Context, Task
+from adan_bench.spec import Context, Scale, Task
+from adan_bench.workloads.registry import workload
 
 
-@workload("digits-vit", metric="accuracy", higher_is_better=True, target=0.85, steps=240, eval_every=20)
+@workload("digits-vit", metric="accuracy", higher_is_better=True, smoke=Scale(target=0.85, steps=240, eval_every=20))
 def digits_vit(context: Context) -> Task:
     """ViT (3 layers of width 48, patches of 2×2) on scikit-learn's digits."""
-    from typing import Any
-
     import transformers
 
-    from adan_bench.digits import digits_task
+    from adan_bench.data.images import digits
+    from adan_bench.data.settings import PLAIN
+    from adan_bench.workloads.parts.classification import classification_task
 
-    library: Any = transformers
-    config = library.ViTConfig(
+    config = transformers.ViTConfig(
         image_size=8,
         patch_size=2,
         num_channels=1,
@@ -28,4 +27,4 @@ def digits_vit(context: Context) -> Task:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    return digits_task(library.ViTForImageClassification(config), context)
+    return classification_task(transformers.ViTForImageClassification(config), digits(context), context, PLAIN)

@@ -11,12 +11,14 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from adan_bench.spec import Context, Scale, Task, UsageError
+from adan_bench.workloads.bert_pretrain import PAPER, SMALL, SMOKE, Sizes
+from adan_bench.workloads.registry import workload
 
-from adan_bench.registry import workload
-from adan_bench.spec import Context, Task, UsageError
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 ENTAILMENT = ("not_entailment", "entailment")
 BINARY = ("0", "1")
@@ -79,20 +81,10 @@ def register(kind: Kind) -> None:
         f"glue-{kind.name}",
         metric=kind.metric,
         higher_is_better=True,
-        target=0.4 if kind.metric == "matthews" else 0.7,
-        steps=80,
-        eval_every=20,
-        batch_size=32,
         after="bert-pretrain",
-        scales={
-            "small": {"target": 0.05 if kind.metric == "matthews" else 0.7, "steps": 2000, "needs": files},
-            "paper": {
-                "target": kind.adam,
-                "steps": kind.steps,
-                "batch_size": kind.batch_size,
-                "needs": (*files, "text"),
-            },
-        },
+        smoke=Scale(0.4 if kind.metric == "matthews" else 0.7, 80, 32, eval_every=20, sizes=SMOKE),
+        small=Scale(0.05 if kind.metric == "matthews" else 0.7, 2000, 32, needs=files, sizes=SMALL),
+        paper=Scale(kind.adam, kind.steps, kind.batch_size, needs=(*files, "text"), sizes=PAPER),
     )(builder)
 
 
@@ -101,9 +93,9 @@ def build(context: Context, kind: Kind) -> Task:
     import torch.nn.functional as F
     import transformers
 
-    from adan_bench.data import shuffled
-    from adan_bench.language import END, PAD, START, name
-    from adan_bench.workloads.bert_pretrain import SIZES, config, present, tokenizer
+    from adan_bench.data.batching import shuffled
+    from adan_bench.data.tokens import END, PAD, START, name
+    from adan_bench.workloads.bert_pretrain import present, tokenizer
 
     if context.scale == "smoke":
         train, dev, note = generated(kind)
@@ -114,7 +106,8 @@ def build(context: Context, kind: Kind) -> Task:
         splits = {"" if file == kind.dev[0] else "_mismatched": read(path / file, kind) for file in kind.dev}
         note = f"{kind.folder} from the data folder: {len(train):,} to train, {len(splits['']):,} held out"
     words = tokenizer(context)
-    longest = SIZES[context.scale][3]
+    sizes: Sizes = context.sizes
+    longest = sizes.length
 
     def encoded(examples: list[Example]) -> tuple[Tensor, Tensor]:
         """Rows of tokens, padded to the longest of them, and the answers."""
@@ -154,9 +147,8 @@ def build(context: Context, kind: Kind) -> Task:
             scores[kind.metric + suffix] = METRICS[kind.metric](torch.cat(outputs), torch.cat(answers))
         return scores
 
-    library: Any = transformers
     size = words.get_vocab_size()
-    model = library.BertForSequenceClassification(config(context.scale, size, num_labels=max(1, len(kind.labels))))
+    model = transformers.BertForSequenceClassification(sizes.config(size, num_labels=max(1, len(kind.labels))))
     if context.init is None:
         note += "; starts at random, not from a pre-trained BERT: give --init"
     else:
@@ -205,11 +197,7 @@ def pearson(logits: Tensor, answers: Tensor) -> float:
     return found if math.isfinite(found) else 0.0
 
 
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
-    "matthews": matthews,
-    "accuracy": accuracy,
-    "pearson": pearson,
-}
+METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"matthews": matthews, "accuracy": accuracy, "pearson": pearson}
 
 
 def read(path: Any, kind: Kind) -> list[Example]:
@@ -253,10 +241,7 @@ def generated(kind: Kind) -> tuple[list[Example], list[Example], str]:
     """Examples to train and to hold out, the same for every run, and where they come from."""
     draw = random.Random(kind.name)
     if kind.name == "cola":
-        make, source = (
-            _acceptable(draw),
-            "sentences of the standard library's documentation, half of them backwards",
-        )
+        make, source = (_acceptable(draw), "sentences of the standard library's documentation, half of them backwards")
     elif kind.name == "sst2":
         make, source = _review, "generated reviews of one or two adjectives, a tenth of them denied"
     elif kind.labels:
@@ -276,7 +261,7 @@ Maker = Callable[[random.Random], Example]
 def _acceptable(draw: random.Random) -> Maker:
     import re
 
-    from adan_bench.words import documentation
+    from adan_bench.data.words import documentation
 
     text = " ".join(" ".join(documentation()).split())
     sentences = [s for s in re.findall(r"[A-Z][a-z' ,]+\.", text) if 5 <= len(s.split()) <= 15]

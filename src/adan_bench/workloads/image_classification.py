@@ -6,70 +6,48 @@ with smaller patches and windows. paper: ImageNet, as published.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from adan_bench.augment import PLAIN, SETTING_I, SETTING_II, Setting, StochasticDepth
-from adan_bench.classification import classification_task, without_decay
-from adan_bench.images import IMAGENET_SIZE, NEEDS, ImageData, Views, image_data
-from adan_bench.models import depth_shares, transformer_blocks, vit_sizes, vit_stochastic_depth, with_small_stem
-from adan_bench.registry import workload
-from adan_bench.spec import Context, Task
+from adan_bench.data.files import CIFAR, IMAGENET_SIZE
+from adan_bench.data.settings import PLAIN, SETTING_I, SETTING_II, Setting
+from adan_bench.spec import Context, Scale, Task
+from adan_bench.workloads.image_sizes import ImageSizes, image_scales, image_sizes
+from adan_bench.workloads.registry import workload
+
+if TYPE_CHECKING:
+    from adan_bench.data.images import ImageData
 
 
 @dataclass(frozen=True)
 class Model:
-    """A published model and its training.
+    """How a model is trained.
 
-    title: its name and the sizes that tell it from its family, for `adan-bench list`.
+    family: "resnet" (basic blocks), "bottleneck", "convnext", "vit" or "swin".
     stochastic_depth: the largest share of examples for which a residual branch is left out, at the last block.
-    targets: accuracy to be reached at smoke, small and paper scale.
-    steps: at smoke and small scale.
     decay_all: biases and norms decay too.
     centre: the share of the shorter side that evaluation looks at.
+    imagenet: whether ImageNet is the data at paper scale; else CIFAR-10.
     """
 
-    title: str
-    build: Callable[[Model, ImageData, str], Any]
-    depths: list[int]
-    width: int
+    family: str
     setting: Setting
-    stochastic_depth: float
-    targets: tuple[float, float, float]
-    steps: tuple[int, int] = (100, 3900)
-    epochs: int = 300
-    batch_size: int = 2048
+    stochastic_depth: float = 0.0
     max_grad_norm: float | None = None
     decay_all: bool = False
     centre: float = 0.875
-
-    def at(self, scale: str) -> tuple[int, list[int]]:
-        """Width and depths."""
-        if scale == "smoke":
-            return self.width // 8, [math.ceil(depth / 4) for depth in self.depths]
-        return self.width, self.depths
+    imagenet: bool = True
 
 
-def resnet(model: Model, data: ImageData, scale: str, expansion: int = 1) -> Any:
-    import transformers
+def resnet(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
+    from adan_bench.data.augment import StochasticDepth
+    from adan_bench.workloads.parts.networks import depth_shares
+    from adan_bench.workloads.parts.networks import resnet as build
 
-    library: Any = transformers
-    width, depths = model.at(scale)
-    found = library.ResNetForImageClassification(
-        library.ResNetConfig(
-            num_channels=data.channels,
-            num_labels=data.classes,
-            layer_type="basic" if expansion == 1 else "bottleneck",
-            depths=depths,
-            embedding_size=width,
-            hidden_sizes=[width * 2**i * expansion for i in range(4)],
-        )
-    )
-    if scale != "paper":
-        with_small_stem(found)
+    expansion, layer = (4, "bottleneck") if model.family == "bottleneck" else (1, "basic")
+    widths = [sizes.width * 2**i * expansion for i in range(4)]
+    found = build(widths, sizes.depths, data, layer, small_stem=data.size <= 32)
     if model.stochastic_depth:
         blocks = [block for stage in found.resnet.encoder.stages for block in stage.layers]
         for block, share in zip(blocks, depth_shares(len(blocks), model.stochastic_depth), strict=True):
@@ -77,136 +55,135 @@ def resnet(model: Model, data: ImageData, scale: str, expansion: int = 1) -> Any
     return found
 
 
-def convnext(model: Model, data: ImageData, scale: str) -> Any:
+def convnext(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
     import transformers
 
-    library: Any = transformers
-    width, depths = model.at(scale)
-    return library.ConvNextForImageClassification(
-        library.ConvNextConfig(
+    return transformers.ConvNextForImageClassification(
+        transformers.ConvNextConfig(
             num_channels=data.channels,
             num_labels=data.classes,
             image_size=data.size,
-            patch_size={"smoke": 1, "small": 2, "paper": 4}[scale],
-            depths=depths,
-            hidden_sizes=[width * 2**i for i in range(4)],
+            patch_size=sizes.patch,
+            depths=list(sizes.depths),
+            hidden_sizes=[sizes.width * 2**i for i in range(4)],
             drop_path_rate=model.stochastic_depth,
         )
     )
 
 
-def vit(model: Model, data: ImageData, scale: str) -> Any:
+def vit(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
     import transformers
 
-    library: Any = transformers
-    width, (depth,) = model.at(scale)
-    config = library.ViTConfig(num_labels=data.classes, **vit_sizes(width, depth, data, scale))
-    found = library.ViTForImageClassification(config)
+    from adan_bench.workloads.parts.networks import transformer_blocks, vit_sizes, vit_stochastic_depth
+
+    config = transformers.ViTConfig(num_labels=data.classes, **vit_sizes(sizes, data))
+    found = transformers.ViTForImageClassification(config)
     vit_stochastic_depth(transformer_blocks(found), model.stochastic_depth)
     return found
 
 
-def swin(model: Model, data: ImageData, scale: str) -> Any:
+def swin(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
     import transformers
 
-    library: Any = transformers
     # transformers wants windows no larger than the last stage: digits would have 1×1 pixels there, so it is left out.
-    stages = 4 if scale != "smoke" else 3
-    width, depths = model.at(scale)
-    return library.SwinForImageClassification(
-        library.SwinConfig(
+    stages = 4 if data.size >= 32 else 3
+    return transformers.SwinForImageClassification(
+        transformers.SwinConfig(
             num_channels=data.channels,
             num_labels=data.classes,
             image_size=data.size,
-            patch_size={"smoke": 1, "small": 1, "paper": 4}[scale],
-            window_size={"smoke": 2, "small": 4, "paper": 7}[scale],
-            embed_dim=width,
-            depths=depths[:stages],
-            num_heads=[model.width * 2**i // 32 for i in range(stages)],
+            patch_size=sizes.patch,
+            window_size=sizes.window,
+            embed_dim=sizes.width,
+            depths=list(sizes.depths[:stages]),
+            num_heads=[sizes.width * 2**i // sizes.head for i in range(stages)],
             drop_path_rate=model.stochastic_depth,
         )
     )
 
 
-def _vanilla(title: str, depths: list[int], paper: float) -> Model:
-    """He et al.'s setting; the paper states 90 epochs and no batch size, 256 is theirs."""
-    return Model(
-        title,
-        resnet,
-        depths,
-        64,
-        PLAIN,
-        0.0,
-        (0.8, 0.8, paper),
-        steps=(80, 1950),
-        epochs=90,
-        batch_size=256,
-        max_grad_norm=5.0,
-        decay_all=True,
-    )
+MODELS: dict[str, Model] = {}
+BUILDERS = {"resnet": resnet, "bottleneck": resnet, "convnext": convnext, "vit": vit, "swin": swin}
 
 
-def _a2(title: str, depths: list[int], paper: float) -> Model:
-    """Setting I; the centre of 0.95 is that of the A2 recipe."""
-    return replace(
-        _vanilla(title, depths, paper),
-        build=partial(resnet, expansion=4),
-        setting=SETTING_I,
-        stochastic_depth=0.05,
-        targets=(0.6, 0.7, paper),
-        epochs=300,
-        batch_size=2048,
-        centre=0.95,
-    )
-
-
-# Batch sizes, epochs and clipping: "Training Setting" and "Implementation Details of Adan" in the paper. Stochastic
-# depth of Setting II: the official values of DeiT, Swin and ConvNeXt. The last target: the official optimizer.
-VIT_S = Model("ViT-S", vit, [12], 384, SETTING_II, 0.1, (0.7, 0.5, 0.799))
-MODELS = {
-    "resnet18": _vanilla("ResNet-18", [2, 2, 2, 2], 0.7023),
-    "resnet34": _vanilla("ResNet-34", [3, 4, 6, 3], 0.733),  # not in the paper; torchvision's figure
-    "resnet50": _a2("ResNet-50", [3, 4, 6, 3], 0.798),
-    "resnet101": _a2("ResNet-101", [3, 4, 23, 3], 0.813),
-    "convnext-t": Model("ConvNeXt-T", convnext, [3, 3, 9, 3], 96, SETTING_II, 0.1, (0.8, 0.6, 0.821)),
-    "convnext-s": Model("ConvNeXt-S", convnext, [3, 3, 27, 3], 96, SETTING_II, 0.4, (0.8, 0.6, 0.831)),
-    "vit-s": VIT_S,
-    "vit-s-setting-i": replace(VIT_S, setting=SETTING_I, stochastic_depth=0.05, targets=(0.5, 0.5, 0.779)),
-    "vit-b": replace(VIT_S, title="ViT-B", width=768, targets=(0.7, 0.5, 0.818)),
-    "swin-t": Model("Swin-T", swin, [2, 2, 6, 2], 96, SETTING_II, 0.2, (0.7, 0.5, 0.812)),
-    "swin-s": Model("Swin-S", swin, [2, 2, 18, 2], 96, SETTING_II, 0.3, (0.7, 0.5, 0.832)),
-    "swin-b": Model("Swin-B", swin, [2, 2, 18, 2], 128, SETTING_II, 0.5, (0.7, 0.5, 0.835)),
-}
-
-
-def _register(name: str, model: Model) -> None:
-    per_epoch = IMAGENET_SIZE // model.batch_size
-
+def register(name: str, title: str, model: Model, scales: dict[str, Any]) -> None:
     def build(context: Context) -> Task:
-        data = image_data(context, Views(magnitude=model.setting.magnitude, centre=model.centre))
-        task = classification_task(model.build(model, data, context.scale), data, context, model.setting)
+        from adan_bench.data.images import Augmentation, cifar10, image_data
+        from adan_bench.workloads.parts.classification import classification_task, without_decay
+
+        augmentation = Augmentation(magnitude=model.setting.magnitude, centre=model.centre)
+        on_cifar = context.scale == "paper" and not model.imagenet
+        data = cifar10(context, augmentation) if on_cifar else image_data(context, augmentation)
+        network = BUILDERS[model.family](model, context.sizes, data)
+        task = classification_task(network, data, context, model.setting)
         task.max_grad_norm = model.max_grad_norm
         task.groups = None if model.decay_all else without_decay
         return task
 
-    build.__doc__ = f"{model.title} under {model.setting.name}."
-    small = {"target": model.targets[1], "steps": model.steps[1], "batch_size": 128, "needs": NEEDS["small"]}
-    paper = {
-        "target": model.targets[2],
-        "steps": model.epochs * per_epoch,
-        "eval_every": 10 * per_epoch,
-        "batch_size": model.batch_size,
-        "needs": NEEDS["paper"],
-    }
-    workload(
-        name,
-        metric="accuracy",
-        higher_is_better=True,
-        target=model.targets[0],
-        steps=model.steps[0],
-        scales={"small": small, "paper": paper},
-    )(build)
+    MODELS[name] = model
+    summary = f"{title} under {model.setting.name}"
+    workload(name, metric="accuracy", higher_is_better=True, summary=summary, **scales)(build)
 
 
-for _name, _model in MODELS.items():
-    _register(_name, _model)
+# Batch sizes, epochs and clipping: "Training Setting" and "Implementation Details of Adan" in the paper. Stochastic
+# depth of Setting II: the official values of DeiT, Swin and ConvNeXt. The last target: the official optimizer.
+
+
+def _resnet(name: str, title: str, depths: Sequence[int], target: float) -> None:
+    """Basic blocks in He et al.'s setting: the paper states 90 epochs and no batch size, 256 is theirs."""
+    epoch = IMAGENET_SIZE // 256
+    sizes = image_sizes("resnet", 64, depths)
+    scales = image_scales(sizes, (0.8, 0.8, target), 80, (1950, 128), (90 * epoch, 256, 10 * epoch))
+    register(name, title, Model("resnet", PLAIN, max_grad_norm=5.0, decay_all=True), scales)
+
+
+def _bottleneck(name: str, title: str, depths: Sequence[int], target: float) -> None:
+    """Setting I; the centre of 0.95 is that of the A2 recipe."""
+    epoch = IMAGENET_SIZE // 2048
+    sizes = image_sizes("resnet", 64, depths)
+    scales = image_scales(sizes, (0.6, 0.7, target), 80, (1950, 128), (300 * epoch, 2048, 10 * epoch))
+    register(name, title, Model("bottleneck", SETTING_I, 0.05, 5.0, decay_all=True, centre=0.95), scales)
+
+
+def _modern(
+    name: str,
+    title: str,
+    family: str,
+    width: int,
+    depths: Sequence[int],
+    depth: float,
+    targets: tuple[float, float, float],
+    setting: Setting = SETTING_II,
+) -> None:
+    epoch = IMAGENET_SIZE // 2048
+    scales = image_scales(
+        image_sizes(family, width, depths), targets, 100, (3900, 128), (300 * epoch, 2048, 10 * epoch)
+    )
+    register(name, title, Model(family, setting, depth), scales)
+
+
+_resnet("resnet18", "ResNet-18", [2, 2, 2, 2], 0.7023)
+_bottleneck("resnet50", "ResNet-50", [3, 4, 6, 3], 0.798)
+_bottleneck("resnet101", "ResNet-101", [3, 4, 23, 3], 0.813)
+_modern("convnext-t", "ConvNeXt-T", "convnext", 96, [3, 3, 9, 3], 0.1, (0.8, 0.6, 0.821))
+_modern("convnext-s", "ConvNeXt-S", "convnext", 96, [3, 3, 27, 3], 0.4, (0.8, 0.6, 0.831))
+_modern("vit-s", "ViT-S", "vit", 384, [12], 0.1, (0.7, 0.5, 0.799))
+_modern("vit-s-setting-i", "ViT-S", "vit", 384, [12], 0.05, (0.5, 0.5, 0.779), SETTING_I)
+_modern("vit-b", "ViT-B", "vit", 768, [12], 0.1, (0.7, 0.5, 0.818))
+_modern("swin-t", "Swin-T", "swin", 96, [2, 2, 6, 2], 0.2, (0.7, 0.5, 0.812))
+_modern("swin-s", "Swin-S", "swin", 96, [2, 2, 18, 2], 0.3, (0.7, 0.5, 0.832))
+_modern("swin-b", "Swin-B", "swin", 128, [2, 2, 18, 2], 0.5, (0.7, 0.5, 0.835))
+
+# ResNet-34 on CIFAR-10, as AdaBelief's code has it, which the paper refers to: 200 epochs of 390 steps, the rate
+# divided by 10 at epoch 150 (--schedule step --warmup 0). small is 5 epochs: under a minute on a recent GPU.
+_smoke, _whole, _ = image_sizes("resnet", 64, [3, 4, 6, 3], shrink=1)
+register(
+    "cifar-resnet34",
+    "ResNet-34 on CIFAR-10",
+    Model("resnet", PLAIN, decay_all=True, imagenet=False),
+    {
+        "smoke": Scale(0.65, 80, sizes=_smoke),
+        "small": Scale(0.8, 1950, 128, needs=CIFAR, sizes=_whole),
+        "paper": Scale(0.9428, 78_000, 128, eval_every=390, needs=CIFAR, sizes=_whole),
+    },
+)

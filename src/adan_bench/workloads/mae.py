@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-
-from adan_bench.augment import SETTING_II
-from adan_bench.classification import classification_task, without_decay
-from adan_bench.data import generator
-from adan_bench.images import IMAGENET_SIZE, NEEDS, ImageData, Views, image_data
-from adan_bench.models import transformer_blocks, vit_sizes, vit_stochastic_depth
-from adan_bench.registry import workload
+from adan_bench.data.files import IMAGENET_SIZE
+from adan_bench.data.settings import SETTING_II
 from adan_bench.spec import Context, Settings, Task, UsageError
+from adan_bench.workloads.image_sizes import ImageSizes, image_scales, image_sizes
+from adan_bench.workloads.registry import workload
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from adan_bench.data.images import ImageData
+    from adan_bench.workloads.parts.mae import Classifier
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,6 @@ class Encoder:
     losses: tuple[float, float, float]
     accuracies: tuple[float, float, float]
 
-    def sizes(self, data: ImageData, scale: str) -> dict[str, Any]:
-        if scale == "smoke":
-            return vit_sizes(self.width // 8, self.depth // 6, data, scale)
-        return vit_sizes(self.width, self.depth, data, scale)
-
 
 ENCODERS = {
     "vit-b": Encoder("ViT-B", 768, 12, 100, 0.65, 0.1, (0.48, 0.6, 0.41), (0.7, 0.6, 0.836)),
@@ -52,60 +48,42 @@ ENCODERS = {
 }
 
 
-def mae_config(encoder: Encoder, data: ImageData, scale: str) -> Any:
+def mae_config(sizes: ImageSizes, data: ImageData) -> Any:
     import transformers
 
-    library: Any = transformers
-    width, depth, head = (512, 8, 32) if scale != "smoke" else (64, 2, 16)
-    return library.ViTMAEConfig(
+    from adan_bench.workloads.parts.networks import vit_sizes
+
+    width, depth, head = (512, 8, 32) if data.size >= 32 else (64, 2, 16)
+    return transformers.ViTMAEConfig(
         mask_ratio=0.75,
         norm_pix_loss=True,
         decoder_hidden_size=width,
         decoder_num_hidden_layers=depth,
         decoder_num_attention_heads=width // head,
         decoder_intermediate_size=4 * width,
-        **{**encoder.sizes(data, scale), "initializer_range": 0.02},
+        **{**vit_sizes(sizes, data), "initializer_range": 0.02},
     )
 
 
-def vit_config(encoder: Encoder, data: ImageData, scale: str) -> Any:
+def vit_config(sizes: ImageSizes, data: ImageData) -> Any:
     import transformers
 
-    library: Any = transformers
-    return library.ViTConfig(num_labels=data.classes, **encoder.sizes(data, scale))
+    from adan_bench.workloads.parts.networks import vit_sizes
+
+    return transformers.ViTConfig(num_labels=data.classes, **vit_sizes(sizes, data))
 
 
-def begun(model: Any, config: Any) -> nn.Module:
-    """The official start: fixed waves as embeddings of position, tokens of deviation 0.02, Xavier's patches.
-
-    transformers 5.22 leaves all of these at 0, or at its usual deviation: the model could not tell places apart.
-    """
-    side, embeddings, decoder = config.image_size // config.patch_size, model.vit.embeddings, model.decoder
-    with torch.no_grad():
-        for table in (embeddings.position_embeddings, decoder.decoder_pos_embed):
-            table[0, 0] = 0
-            table[0, 1:] = waves(side, table.shape[-1])
-        for token in (embeddings.cls_token, decoder.mask_token):
-            nn.init.normal_(token, std=0.02)
-        nn.init.xavier_uniform_(embeddings.patch_embeddings.projection.weight.flatten(1))
-    assert isinstance(model, nn.Module)
-    return model
-
-
-def waves(side: int, width: int) -> Tensor:
-    """Sines and cosines of the column, then of the row, of side × side places; frequencies from 1 to 1/10,000."""
-    places = torch.arange(side * side, dtype=torch.float64)
-    frequencies = 10_000 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
-    angles = [torch.outer(place, frequencies) for place in (places % side, places // side)]
-    return torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], 1).float()
-
-
-def pretraining_task(encoder: Encoder, context: Context) -> Task:
+def pretraining_task(context: Context) -> Task:
+    import torch
     import transformers
 
-    library: Any = transformers
-    data = image_data(context, Views(crop=0.2))
-    config = mae_config(encoder, data, context.scale)
+    from adan_bench.data.batching import generator
+    from adan_bench.data.images import Augmentation, image_data
+    from adan_bench.workloads.parts.classification import without_decay
+    from adan_bench.workloads.parts.mae import with_official_start
+
+    data = image_data(context, Augmentation(crop=0.2))
+    config = mae_config(context.sizes, data)
     patches = (config.image_size // config.patch_size) ** 2
 
     def noise(count: int, *key: int) -> Tensor:
@@ -128,36 +106,19 @@ def pretraining_task(encoder: Encoder, context: Context) -> Task:
             count += len(images)
         return {"loss": total.item() / count}
 
-    model = begun(library.ViTMAEForPreTraining(config), config)
+    model = with_official_start(transformers.ViTMAEForPreTraining(config), config)
     note = f"{data.note}; a quarter of the patches is seen"
     return Task(model, batches, loss, evaluate, note=note, groups=without_decay)
 
 
-class Classifier(nn.Module):
-    """A ViT whose patches are averaged, then normalised, then classified, as the official fine-tuning has it."""
-
-    def __init__(self, config: Any) -> None:
-        import transformers
-
-        super().__init__()
-        library: Any = transformers
-        self.vit = library.ViTModel(config, add_pooling_layer=False)
-        self.vit.layernorm = nn.Identity()
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.head = nn.Linear(config.hidden_size, config.num_labels)
-        nn.init.trunc_normal_(self.head.weight, std=2e-5)
-        nn.init.zeros_(self.head.bias)
-
-    def forward(self, images: Tensor) -> Any:
-        from transformers.modeling_outputs import ImageClassifierOutput
-
-        tokens = self.vit(images).last_hidden_state
-        return ImageClassifierOutput(logits=self.head(self.norm(tokens[:, 1:].mean(1))))
-
-
 def finetuning_task(encoder: Encoder, context: Context) -> Task:
-    data = image_data(context, Views(magnitude=SETTING_II.magnitude))
-    model = Classifier(vit_config(encoder, data, context.scale))
+    from adan_bench.data.images import Augmentation, image_data
+    from adan_bench.workloads.parts.classification import classification_task
+    from adan_bench.workloads.parts.mae import Classifier
+    from adan_bench.workloads.parts.networks import transformer_blocks, vit_stochastic_depth
+
+    data = image_data(context, Augmentation(magnitude=SETTING_II.magnitude))
+    model = Classifier(vit_config(context.sizes, data))
     begins = "from random weights"
     if context.init is not None:
         load_encoder(model, context)
@@ -194,6 +155,9 @@ def load_encoder(model: Classifier, context: Context) -> None:
 
 def layer_groups(model: nn.Module, settings: Settings, decay: float) -> list[dict[str, Any]]:
     """Learning rates that fall by the factor `decay` from each layer to the one before it; the head's stands first."""
+    from adan_bench.workloads.parts.classification import without_decay
+    from adan_bench.workloads.parts.networks import transformer_blocks
+
     blocks = transformer_blocks(model)
     layers = {p: number for number, block in enumerate(blocks, 1) for p in block.parameters()}
     layers |= {p: 0 for name, p in model.named_parameters() if ".embeddings." in name}
@@ -211,50 +175,26 @@ def layer_groups(model: nn.Module, settings: Settings, decay: float) -> list[dic
 
 
 def _register(name: str, encoder: Encoder) -> None:
-    def pretrain(context: Context) -> Task:
-        return pretraining_task(encoder, context)
-
     def finetune(context: Context) -> Task:
         return finetuning_task(encoder, context)
 
-    pretrain.__doc__ = f"MAE: {encoder.title} completes images of which it sees a quarter."
-    finetune.__doc__ = f"MAE: {encoder.title} is fine-tuned under {SETTING_II.name}; at random weights without --init."
-    per_epoch = IMAGENET_SIZE // 4096
+    sizes = image_sizes("vit", encoder.width, [encoder.depth], shrink=6)
+    epoch = IMAGENET_SIZE // 4096
     workload(
         f"mae-pretrain-{name}",
         metric="loss",
         higher_is_better=False,
-        target=encoder.losses[0],
-        steps=80,
-        scales={
-            "small": {"target": encoder.losses[1], "steps": 3900, "batch_size": 256, "needs": NEEDS["small"]},
-            "paper": {
-                "target": encoder.losses[2],
-                "steps": 800 * per_epoch,
-                "batch_size": 4096,
-                "eval_every": 10 * per_epoch,
-                "needs": NEEDS["paper"],
-            },
-        },
-    )(pretrain)
-    per_epoch = IMAGENET_SIZE // 2048
+        summary=f"MAE: {encoder.title} completes images of which it sees a quarter",
+        **image_scales(sizes, encoder.losses, 80, (3900, 256), (800 * epoch, 4096, 10 * epoch)),
+    )(pretraining_task)
+    epoch = IMAGENET_SIZE // 2048
     workload(
         f"mae-finetune-{name}",
         metric="accuracy",
         higher_is_better=True,
-        target=encoder.accuracies[0],
-        steps=80,
         after=f"mae-pretrain-{name}",
-        scales={
-            "small": {"target": encoder.accuracies[1], "steps": 1950, "batch_size": 128, "needs": NEEDS["small"]},
-            "paper": {
-                "target": encoder.accuracies[2],
-                "steps": encoder.epochs * per_epoch,
-                "batch_size": 2048,
-                "eval_every": 5 * per_epoch,
-                "needs": NEEDS["paper"],
-            },
-        },
+        summary=f"MAE: {encoder.title} is fine-tuned under {SETTING_II.name}; at random weights without --init",
+        **image_scales(sizes, encoder.accuracies, 80, (1950, 128), (encoder.epochs * epoch, 2048, 5 * epoch)),
     )(finetune)
 
 

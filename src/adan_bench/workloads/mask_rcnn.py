@@ -4,53 +4,62 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from adan_bench.data.files import COCO, COCO_SIZE
+from adan_bench.spec import Context, Scale, Settings, Task, UsageError
+from adan_bench.workloads.registry import workload
 
-from adan_bench.coco import FILES, TRAIN_IMAGES
-from adan_bench.registry import workload
-from adan_bench.spec import Context, Settings, Task, UsageError
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-BACKBONES: dict[str, dict[str, Any]] = {
-    "smoke": {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 32, 64, 64], "drop_path_rate": 0.0},
-    "small": {"depths": [2, 2, 2, 2], "hidden_sizes": [48, 96, 192, 384], "drop_path_rate": 0.1},
-    "paper": {"depths": [3, 3, 9, 3], "hidden_sizes": [96, 192, 384, 768], "drop_path_rate": 0.4},  # ConvNeXt-T
-}
-CHANNELS = {"smoke": (32, 64), "small": (128, 512), "paper": (256, 1024)}  # of the pyramid, of the box head
-SCENES = {"smoke": (64, (128, 32)), "small": (128, (4_000, 500)), "paper": (0, (0, 0))}  # pixels, numbers of scenes
-SIDES = {"smoke": (64, 64), "small": (128, 128), "paper": (800, 1333)}  # of held-out images: the shorter, the longer
-PROPOSALS = {"smoke": (50, 16), "small": (500, 128), "paper": (2_000, 512)}  # kept, and sampled for the heads
-ANCHORS = {"smoke": 8, "small": 16, "paper": 32}  # pixels, on the finest level
 LAYER_DECAY, LAYERS = 0.95, 7  # of the learning rate in a pre-trained backbone
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """depths, widths: of the four stages of the backbone; stochastic depth grows to `dropped`.
+
+    channels, hidden: of the pyramid and of the box head; sides: the shorter and the longer of held-out images.
+    proposals, sampled: kept, and sampled for the heads; anchor: pixels, on the finest level.
+    scenes: pixels of generated ones, how many train, how many are held out.
+    """
+
+    depths: list[int]
+    widths: list[int]
+    dropped: float
+    channels: int
+    hidden: int
+    sides: tuple[int, int]
+    proposals: int
+    sampled: int
+    anchor: int
+    scenes: tuple[int, int, int] = (0, 0, 0)
+
+
+SMOKE = Sizes([1, 1, 1, 1], [16, 32, 64, 64], 0.0, 32, 64, (64, 64), 50, 16, 8, (64, 128, 32))
+SMALL = Sizes([2, 2, 2, 2], [48, 96, 192, 384], 0.1, 128, 512, (128, 128), 500, 128, 16, (128, 4_000, 500))
+PAPER = Sizes([3, 3, 9, 3], [96, 192, 384, 768], 0.4, 256, 1024, (800, 1333), 2_000, 512, 32)  # ConvNeXt-T
 
 
 @workload(
     "mask-rcnn",
     metric="mask AP",
     higher_is_better=True,
-    target=0.15,
-    steps=60,
-    eval_every=30,
-    batch_size=4,
-    scales={
-        "small": {"target": 0.5, "steps": 4_000, "eval_every": 400, "batch_size": 16},
-        "paper": {
-            "target": 0.417,  # AdamW, the paper's table of Mask R-CNN
-            "steps": 36 * TRAIN_IMAGES // 16,
-            "eval_every": TRAIN_IMAGES // 16,
-            "batch_size": 16,
-            "needs": FILES,
-        },
-    },
+    smoke=Scale(0.15, 60, 4, eval_every=30, sizes=SMOKE),
+    small=Scale(0.5, 4_000, 16, sizes=SMALL),
+    # AdamW, the paper's table of Mask R-CNN
+    paper=Scale(0.417, 36 * COCO_SIZE // 16, 16, eval_every=COCO_SIZE // 16, needs=COCO, sizes=PAPER),
 )
 def mask_rcnn(context: Context) -> Task:
     """Mask R-CNN (ConvNeXt-T backbone) on COCO; smaller ones on generated scenes of shapes; needs torchvision."""
-    from adan_bench.coco import Batches, average_precision, held_out, splits, whole
+    from adan_bench.data.coco import average_precision, held_out, splits, whole
+    from adan_bench.data.coco import batches as coco_batches
 
-    train, valid, note = splits(context, *SCENES[context.scale])
-    model = build(context.scale, len(train.categories), None if context.init is None else context.weights())
-    examples = Batches(train, context, masks=True)
+    train, valid, note = splits(context, context.sizes.scenes)
+    model = build(context.sizes, len(train.categories), None if context.init is None else context.weights())
+    examples = coco_batches(train, context, masks=True)
 
     def batches(position: int) -> list[dict[str, Any]]:
         # torchvision's class 0 is the background
@@ -75,11 +84,7 @@ def mask_rcnn(context: Context) -> Task:
                 for k, score, (x0, y0, x1, y1), mask in zip(
                     labels, scores, output["boxes"].tolist(), drawn, strict=True
                 ):
-                    result = {
-                        "image_id": example["image_id"],
-                        "category_id": valid.categories[k - 1],
-                        "score": score,
-                    }
+                    result = {"image_id": example["image_id"], "category_id": valid.categories[k - 1], "score": score}
                     boxes.append({**result, "bbox": [x0, y0, x1 - x0, y1 - y0]})
                     masks.append({**result, "segmentation": codec.encode(np.asfortranarray(mask))})
         return {
@@ -93,7 +98,7 @@ def mask_rcnn(context: Context) -> Task:
     return Task(model, batches, loss, evaluate, note, groups=lambda m, s: groups(m, s, pretrained))
 
 
-def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | None = None) -> nn.Module:
+def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] | None = None) -> nn.Module:
     """The detector; the weights are those of transformers' ConvNeXt as an image classifier."""
     try:
         import torchvision  # noqa: F401
@@ -103,6 +108,7 @@ def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | 
             "and beside a CPU build of torch take a CPU build of torchvision"
         ) from error
     import transformers
+    from torch import nn
     from torchvision.models.detection import MaskRCNN
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
@@ -111,11 +117,10 @@ def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | 
     from torchvision.ops import FeaturePyramidNetwork
     from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-    from adan_bench.coco import MEAN, STD
+    from adan_bench.data.coco import MEAN, STD
 
-    library: Any = transformers
-    sizes = BACKBONES[scale]
-    channels, hidden = CHANNELS[scale]
+    channels = sizes.channels
+    shape = {"depths": sizes.depths, "hidden_sizes": sizes.widths, "drop_path_rate": sizes.dropped}
 
     class Pyramid(nn.Module):
         out_channels = channels
@@ -123,9 +128,9 @@ def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | 
         def __init__(self) -> None:
             super().__init__()
             stages = ["stage1", "stage2", "stage3", "stage4"]
-            config = library.ConvNextConfig(out_features=stages, layer_scale_init_value=1.0, **sizes)
-            self.body = library.ConvNextBackbone(config)
-            self.fpn = FeaturePyramidNetwork(sizes["hidden_sizes"], channels, LastLevelMaxPool())
+            config = transformers.ConvNextConfig(out_features=stages, layer_scale_init_value=1.0, **shape)
+            self.body = transformers.ConvNextBackbone(config)
+            self.fpn = FeaturePyramidNetwork(sizes.widths, channels, LastLevelMaxPool())
 
         def forward(self, images: Tensor) -> dict[str, Tensor]:
             maps = self.body(images).feature_maps
@@ -146,9 +151,8 @@ def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | 
             raise UsageError(
                 f"--init: these are not the weights of a ConvNeXt of this size ({strange[0]} does not fit)"
             )
-    short, long = SIDES[scale]
-    levels = [(ANCHORS[scale] * 2**i,) for i in range(5)]
-    proposals, sampled = PROPOSALS[scale]
+    levels = [(sizes.anchor * 2**i,) for i in range(5)]
+    proposals, sampled = sizes.proposals, sizes.sampled
     model = MaskRCNN(
         backbone,
         rpn_pre_nms_top_n_train=proposals,
@@ -158,12 +162,12 @@ def build(scale: str, categories: int, backbone_weights: Mapping[str, Tensor] | 
         rpn_batch_size_per_image=sampled // 2,
         box_batch_size_per_image=sampled,
         rpn_anchor_generator=AnchorGenerator(tuple(levels), ((0.5, 1.0, 2.0),) * 5),
-        box_head=TwoMLPHead(channels * 7**2, hidden),
-        box_predictor=FastRCNNPredictor(hidden, categories + 1),
+        box_head=TwoMLPHead(channels * 7**2, sizes.hidden),
+        box_predictor=FastRCNNPredictor(sizes.hidden, categories + 1),
         mask_head=MaskRCNNHeads(channels, (channels,) * 4, 1),
         mask_predictor=MaskRCNNPredictor(channels, channels, categories + 1),
     )
-    model.transform = Transform(short, long, MEAN, STD)
+    model.transform = Transform(*sizes.sides, MEAN, STD)
     assert isinstance(model, nn.Module)
     return model
 

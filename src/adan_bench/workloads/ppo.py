@@ -8,14 +8,14 @@ stable-baselines3's: advantages are computed once a rollout, and normalised in e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from adan_bench.spec import Context, Scale, Task, UsageError
+from adan_bench.workloads.registry import workload
 
-from adan_bench.registry import workload
-from adan_bench.spec import Context, Task, UsageError
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 PASSES = 10  # over a rollout
 DISCOUNT = 0.99
@@ -24,8 +24,6 @@ CLIP = 0.2
 VALUE_WEIGHT = 0.25  # and none for the entropy
 EPISODE = 1_000  # steps
 HELD_OUT_SEED = 10**6
-#: robots, steps of each a rollout, episodes of an evaluation, steps of those
-SIZES = {"smoke": (4, 128, 4, 200), "small": (8, 256, 5, EPISODE), "paper": (8, 256, 10, EPISODE)}
 BATCH = 64
 #: The simulator's name; targets at smoke, small and paper (there Tianshou's PPO with Adam after 1M steps). An untrained
 #: HalfCheetah has about 0 and an untrained Ant 200; the 6,144 steps of smoke are too few to change that by much.
@@ -37,9 +35,19 @@ ROBOTS = {
 }
 
 
-def updates(scale: str, rollouts: int) -> int:
-    robots, steps, *_ = SIZES[scale]
-    return rollouts * PASSES * robots * steps // BATCH
+@dataclass(frozen=True)
+class Sizes:
+    """Robots, steps of each per rollout, episodes of an evaluation, steps of those."""
+
+    robots: int
+    steps: int
+    episodes: int
+    length: int = EPISODE
+
+    def scale(self, target: float, rollouts: int, eval_every: int) -> Scale:
+        """A budget in rollouts."""
+        updates = PASSES * self.robots * self.steps // BATCH
+        return Scale(target, rollouts * updates, BATCH, eval_every * updates, sizes=self)
 
 
 def register(robot: str) -> None:
@@ -53,15 +61,9 @@ def register(robot: str) -> None:
         f"ppo-{robot}",
         metric="episode reward",
         higher_is_better=True,
-        target=smoke,
-        steps=updates("smoke", 12),
-        eval_every=updates("smoke", 4),
-        batch_size=BATCH,
-        scales={
-            "small": {"target": small, "steps": updates("small", 98), "eval_every": updates("small", 14)},  # 200k steps
-            # three million steps, an evaluation every 30,000
-            "paper": {"target": paper, "steps": updates("paper", 1465), "eval_every": updates("paper", 1) * 15},
-        },
+        smoke=Sizes(4, 128, 4, 200).scale(smoke, rollouts=12, eval_every=4),
+        small=Sizes(8, 256, 5).scale(small, rollouts=98, eval_every=14),  # 200k steps
+        paper=Sizes(8, 256, 10).scale(paper, rollouts=1465, eval_every=15),  # three million, a look every 30,000
     )(build)
 
 
@@ -71,16 +73,19 @@ for _robot in ROBOTS:
 
 def ppo(name: str, context: Context) -> Task:
     """The task of one robot."""
+    import torch
+    import torch.nn.functional as F
     from stable_baselines3.common.policies import ActorCriticPolicy
 
-    robots, steps, episodes, length = SIZES[context.scale]
+    sizes: Sizes = context.sizes
+    robots, steps, episodes, length = sizes.robots, sizes.steps, sizes.episodes, sizes.length
     rollouts = Rollouts(name, robots, steps, context)
     policy: Any = ActorCriticPolicy(
         rollouts.world.observation_space,
         rollouts.world.action_space,
         lambda _: 0.0,  # the learning rate of an optimizer of its own, which takes no step
         net_arch=[64, 64],
-        activation_fn=nn.Tanh,
+        activation_fn=torch.nn.Tanh,
         log_std_init=-0.5,
     )
     rollouts.policy = policy
@@ -124,6 +129,7 @@ class Rollouts:
     policy: Any
 
     def __init__(self, name: str, robots: int, steps: int, context: Context) -> None:
+        import torch
         from stable_baselines3.common.buffers import RolloutBuffer
         from stable_baselines3.common.vec_env import VecNormalize
 
@@ -142,21 +148,24 @@ class Rollouts:
         self.data: dict[str, Tensor] = {}
 
     def __call__(self, position: int) -> dict[str, Tensor]:
-        from adan_bench.data import generator
+        import torch
+
+        from adan_bench.data.batching import generator
 
         size = self.buffer.buffer_size * self.buffer.n_envs
         passed, index = divmod(position, size // self.batch_size)
         if passed // PASSES != self.number:
-            self.collect()
+            with torch.no_grad():
+                self.collect()
             self.number = passed // PASSES
         order = torch.randperm(size, generator=generator(self.seed, passed))
         chosen = order[index * self.batch_size : (index + 1) * self.batch_size]
         return {key: value[chosen] for key, value in self.data.items()}
 
-    @torch.no_grad()
     def collect(self) -> None:
         """One rollout; where an episode is cut off by its length, the value of what would follow is added."""
         import numpy as np
+        import torch
 
         policy, space = self.policy, self.world.action_space
         self.buffer.reset()
@@ -182,6 +191,8 @@ class Rollouts:
         self.data = {key: torch.from_numpy(value.copy()).flatten(0, 1) for key, value in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
+        import torch
+
         world = self.world
         statistics = [
             (torch.as_tensor(s.mean), torch.as_tensor(s.var), s.count) for s in (world.obs_rms, world.ret_rms)
@@ -212,6 +223,7 @@ def worlds(name: str, count: int, length: int) -> Any:
     """Simulators side by side; an episode is cut off after `length` steps."""
     import gymnasium
     import mujoco
+    import torch
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     kind = mujoco.mjtState.mjSTATE_INTEGRATION

@@ -10,29 +10,16 @@ adaptive one of the base model has no fewer parameters, since it keeps the width
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch.nn.functional as F
-from torch import Tensor, nn
+from adan_bench.data.files import PENN_TREEBANK, SHAKESPEARE, WIKITEXT
+from adan_bench.spec import Context, Scale, Task
+from adan_bench.workloads.registry import workload
 
-from adan_bench.registry import workload
-from adan_bench.spec import Context, Task
-from adan_bench.words import (
-    PENN_TREEBANK,
-    WIKITEXT,
-    Stream,
-    documentation,
-    encode,
-    penn_treebank,
-    perplexity,
-    vocabulary,
-    wikitext,
-)
-
-SHAKESPEARE = "tinyshakespeare/input.txt"
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -50,66 +37,22 @@ class Sizes:
     test_memory: int
 
 
-SIZES = {
-    "smoke": Sizes(2, 48, 4, 96, 0.0, 32, 32, 32, 64),
-    "small": Sizes(6, 256, 8, 1024, 0.2, 70, 70, 64, 140),
-    "paper": Sizes(16, 410, 10, 2100, 0.1, 150, 150, 64, 640),
-}
-
-
-class TransformerXL(nn.Module):
-    """x-transformers' decoder: (words × columns, memories) to logits and the memories that follow."""
-
-    def __init__(self, words: int, sizes: Sizes) -> None:
-        super().__init__()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # importing it calls torch.jit.script
-            from x_transformers import Decoder, TransformerWrapper
-
-        decoder = Decoder(
-            dim=sizes.width,
-            depth=sizes.layers,
-            heads=sizes.heads,
-            attn_dim_head=sizes.width // sizes.heads,
-            ff_mult=sizes.inner / sizes.width,
-            ff_dropout=sizes.dropout,
-            pre_norm=False,
-            rel_pos_bias=True,
-            rel_pos_max_distance=sizes.test_memory + sizes.test_length,
-        )
-        self.decoder = TransformerWrapper(
-            num_tokens=words,
-            max_seq_len=max(sizes.length, sizes.test_length),
-            max_mem_len=sizes.test_memory,
-            emb_dropout=sizes.dropout,
-            tie_embedding=True,
-            attn_layers=decoder,
-        )
-        self.memory = sizes.memory
-
-    def forward(self, words: Tensor, memories: list[Tensor] | None) -> tuple[Tensor, list[Tensor]]:
-        logits, memories = self.decoder(words.t(), mems=memories, return_mems=True)
-        if self.training:
-            memories = [memory[:, -self.memory :] for memory in memories]
-        return logits.transpose(0, 1), memories
-
-
 @workload(
     "transformer-xl",
     metric="perplexity",
     higher_is_better=False,
-    target=30,
-    steps=120,
-    eval_every=40,
-    batch_size=16,
-    scales={
-        "small": {"target": 250, "steps": 4000, "batch_size": 20, "needs": PENN_TREEBANK},
-        "paper": {"target": 24.2, "steps": 200_000, "eval_every": 4000, "batch_size": 60, "needs": WIKITEXT},
-    },
+    smoke=Scale(30, 120, 16, eval_every=40, sizes=Sizes(2, 48, 4, 96, 0.0, 32, 32, 32, 64)),
+    small=Scale(250, 4000, 20, needs=PENN_TREEBANK, sizes=Sizes(6, 256, 8, 1024, 0.2, 70, 70, 64, 140)),
+    paper=Scale(24.2, 200_000, 60, 4000, WIKITEXT, Sizes(16, 410, 10, 2100, 0.1, 150, 150, 64, 640)),
 )
 def transformer_xl(context: Context) -> Task:
     """Transformer-XL with memory between batches, on WikiText-103, Penn Treebank, or characters; test perplexity."""
-    sizes = SIZES[context.scale]
+    import torch.nn.functional as F
+
+    from adan_bench.data.words import Stream, penn_treebank, perplexity, wikitext
+    from adan_bench.workloads.parts.transformer_xl import TransformerXL
+
+    sizes: Sizes = context.sizes
     if context.scale == "smoke":
         (train, valid, test), known, note = _characters(context)
     elif context.scale == "small":
@@ -136,6 +79,8 @@ def transformer_xl(context: Context) -> Task:
 
 
 def _characters(context: Context) -> tuple[list[Tensor], int, str]:
+    from adan_bench.data.words import documentation, encode, vocabulary
+
     if context.has(SHAKESPEARE):
         text, note = context.path(SHAKESPEARE).read_text(encoding="utf-8"), "tiny Shakespeare, characters"
     else:

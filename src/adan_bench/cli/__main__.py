@@ -1,0 +1,5 @@
+"""`python -m adan_bench.cli`, which is what torchrun starts."""
+
+from adan_bench.cli.app import main
+
+main()

@@ -1,0 +1,344 @@
+"""The command line: wiring only."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from adan_bench.cli import paper, theory
+from adan_bench.cli.common import (
+    EXIT_DIVERGED,
+    EXIT_FAILED,
+    EXIT_USAGE,
+    Jobs,
+    Json,
+    Out,
+    Resume,
+    Seeds,
+    new_folder,
+    numbers,
+    run_flags,
+)
+from adan_bench.spec import RunConfig, UsageError
+
+app = typer.Typer(
+    name="adan-bench",
+    help="Compare optimizers on real workloads. Exit codes: 0 done, 1 a run failed, 2 no such thing, 3 diverged.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+paper.register(app)
+app.add_typer(theory.app, name="theory")
+
+
+class Kind(str, Enum):
+    workloads = "workloads"
+    optimizers = "optimizers"
+    tables = "tables"
+
+
+Workloads = Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD...", help="See: adan-bench list workloads.")]
+Optimizers = Annotated[str, typer.Option(help="Names with commas between, or 'all'.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An optimizer setting, e.g. lr=0.003.")
+]
+
+
+@app.command("list")
+def list_(kind: Annotated[Kind, typer.Argument()] = Kind.workloads, as_json: Json = False) -> None:
+    """Show the workloads, the optimizers, or the paper's tables."""
+    rows = {Kind.workloads: _workload_rows, Kind.optimizers: _optimizer_rows, Kind.tables: paper.rows}[kind]()
+    if as_json:
+        print(json.dumps(rows))
+        return
+    table = Table(*(rows[0] if rows else [kind.value]))
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console().print(table if rows else f"no {kind.value} yet", highlight=False)
+
+
+def _workload_rows() -> list[dict[str, Any]]:
+    from adan_bench.workloads.registry import workloads
+
+    return [
+        {
+            "name": w.name,
+            "what": w.summary,
+            "metric": f"{w.metric} {'≥' if w.higher_is_better else '≤'} {w.target:g}",
+            "steps": w.steps,
+            "batch": w.batch_size,
+            "data": ", ".join(w.needs) or "bundled",
+            "scales": ", ".join(w.scales),
+        }
+        for w in workloads().values()
+    ]
+
+
+def _optimizer_rows() -> list[dict[str, Any]]:
+    from adan_bench.studies.comparison import learning_rates
+    from adan_bench.training.optimizers import SPECS
+
+    rows = []
+    for spec in SPECS.values():
+        low, high = learning_rates(spec, 2)
+        choices = "; ".join(f"{key}={value}" for choice in spec.choices for key, value in choice.items())
+        rows.append(
+            {
+                "name": spec.name,
+                "from": spec.target,
+                "lr": f"{low:g} … {high:g}",
+                "then": choices,
+                "passes": spec.passes,
+            }
+        )
+    return rows
+
+
+@app.command()
+@run_flags()
+def run(
+    workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
+    optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
+    set_: Set = None,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    *,
+    chosen: RunConfig,
+) -> None:
+    """Train one workload with one optimizer."""
+    from adan_bench.cli.progress import showing
+    from adan_bench.records.store import RunStore
+    from adan_bench.training.configure import configure
+    from adan_bench.training.optimizers import get_optimizer
+    from adan_bench.training.pool import Event, Job
+    from adan_bench.training.trainer import run as train
+    from adan_bench.workloads.registry import get_workload
+
+    config = configure(get_workload(workload, chosen.scale), get_optimizer(optimizer), chosen, _settings(set_))
+    path = out or new_folder() / workload / optimizer / f"seed-{config.seed}"
+    job = Job(config, path, resume)
+    first = config.parallel is None or os.environ["RANK"] == "0"
+    console = Console(quiet=not first)
+    with showing(console, as_json and first) as show:
+        result = train(config, RunStore(path), lambda progress: show(Event(job, 0, 1, progress=progress)), resume)
+        show(Event(job, 1, 1, result=result))
+    if not as_json:
+        console.print(f"{result['status']}; record: {path}", soft_wrap=True, highlight=False)
+    raise typer.Exit(EXIT_DIVERGED if result["status"] == "diverged" else 0)
+
+
+@app.command()
+@run_flags(without=("seed", "parallel"))
+def compare(
+    workloads: Workloads = None,
+    optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
+    seeds: Seeds = 3,
+    tune: Annotated[int, typer.Option(min=0, help="Trials per optimizer first; 0 takes the tuned defaults.")] = 0,
+    batch_sizes: Annotated[
+        str | None, typer.Option(help="A sweep, e.g. 32,64,128: lr by the square-root rule.")
+    ] = None,
+    set_: Set = None,
+    jobs: Jobs = 1,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    *,
+    chosen: RunConfig,
+) -> None:
+    """Run optimizers side by side and write the report."""
+    sizes, settings = numbers(batch_sizes, "--batch-sizes"), _settings(set_)
+    with _study(chosen, workloads, optimizers, out, resume, as_json, overrides=settings, batch_sizes=sizes) as study:
+        if tune:
+            study.tune(tune)
+        study.compare(seeds)
+    _report(study.out, as_json)
+
+
+@app.command()
+@run_flags(without=("seed", "parallel"))
+def tune(
+    workloads: Workloads = None,
+    optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
+    trials: Annotated[int, typer.Option(min=1, help="The same number for every optimizer.")] = 8,
+    save: Annotated[Path | None, typer.Option(help="A JSON file to merge the chosen settings into.")] = None,
+    jobs: Jobs = 1,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    *,
+    chosen: RunConfig,
+) -> None:
+    """Find every optimizer's settings by the same number of trials."""
+    with _study(chosen, workloads, optimizers, out, resume, as_json) as study:
+        study.tune(trials)
+    study.save(save or study.out / "best.json", trials)
+    for (folder, name), config in study.bases.items():
+        line = {"workload": folder, "optimizer": name, "settings": config.settings}
+        settings = " ".join(f"{key}={value}" for key, value in config.settings.items())
+        print(json.dumps({"event": "best", **line}) if as_json else f"{folder} {name}: {settings}")
+
+
+@app.command()
+def report(
+    runs: Annotated[Path, typer.Argument(metavar="RUNS_DIR", help="The folder of the records.")], as_json: Json = False
+) -> None:
+    """Write the report of the runs in a folder."""
+    _report(runs, as_json)
+
+
+@app.command()
+def humaneval(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run that was made with --keep-weights.")],
+    yes: Annotated[
+        bool, typer.Option("--yes-run-generated-code", help="The model's answers are run; say that you want that.")
+    ] = False,
+    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 20,
+    k: Annotated[str, typer.Option(help="Whole numbers with commas between, at most the samples.")] = "1,10",
+    temperature: Annotated[float, typer.Option(min=0.01, help="Of the sampling; the paper's is 0.8.")] = 0.8,
+    tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 256,
+    problems: Annotated[int | None, typer.Option(min=1, help="Only the first of them.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="For each answer.")] = 10.0,
+    memory: Annotated[int, typer.Option(min=64, help="MiB for each answer.")] = 1024,
+    jobs: Annotated[int, typer.Option(min=1, help="Answers run at a time.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    seed: int = 0,
+    as_json: Json = False,
+) -> None:
+    """Solve HumanEval's problems with a run's model: pass@k, by running what it writes in limited processes."""
+    from adan_bench.studies.humaneval import pass_at_k
+
+    if not yes:
+        raise UsageError("humaneval runs code that a model wrote, in limited processes: add --yes-run-generated-code")
+
+    def show(task: str, right: int, count: int) -> None:
+        event = {"event": "problem", "task": task, "right": right, "samples": count}
+        print(json.dumps(event) if as_json else f"{task}: {right} of {count}", flush=True)
+
+    result = pass_at_k(
+        run_dir,
+        data,
+        samples,
+        numbers(k, "--k"),
+        temperature=temperature,
+        tokens=tokens,
+        problems=problems,
+        seconds=seconds,
+        memory=memory << 20,
+        jobs=jobs,
+        device=device,
+        seed=seed,
+        on_problem=show,
+    )
+    shown = {key: value for key, value in result.items() if key.startswith("pass@")}
+    text = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
+    print(json.dumps({"event": "humaneval", **shown}) if as_json else f"{text} ({result['problems']} problems)")
+
+
+@contextmanager
+def _study(
+    chosen: RunConfig,
+    workloads: list[str] | None,
+    optimizers: str,
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
+    **more: Any,
+) -> Iterator[Any]:
+    from adan_bench.cli.progress import showing
+    from adan_bench.studies.comparison import Study
+    from adan_bench.training.optimizers import SPECS
+    from adan_bench.workloads.registry import workloads as known
+
+    if not workloads:
+        raise UsageError(f"no workload was named; there are: {', '.join(known())}")
+    names = list(SPECS) if optimizers == "all" else [name for name in optimizers.split(",") if name]
+    study = Study(workloads, names, chosen, out=out or new_folder(), resume=resume, **more)
+    with study, showing(Console(), as_json) as study.on_event:
+        yield study
+
+
+def _report(folder: Path, as_json: bool) -> None:
+    from adan_bench.cli.progress import show_summaries
+    from adan_bench.records.stats import summarize
+    from adan_bench.records.store import read_runs
+    from adan_bench.reports.comparison import write_report
+
+    records = read_runs(folder)
+    page = write_report(records, folder)
+    failed = [record for record in records if record.status == "failed"]
+    if as_json:
+        print(json.dumps({"event": "report", "path": str(page), "failed": [str(record.path) for record in failed]}))
+    else:
+        console = Console()
+        show_summaries(console, summarize(records))
+        for record in failed[:5]:
+            assert record.result is not None
+            console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
+        console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+    raise typer.Exit(EXIT_FAILED if failed else 0)
+
+
+def _settings(pairs: list[str] | None) -> dict[str, Any]:
+    settings = {}
+    for pair in pairs or []:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--set {pair}: write KEY=VALUE, for example --set lr=0.003")
+        try:
+            settings[key] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            raise UsageError(f"--set {pair}: {text!r} is no number, tuple, True, False or None") from None
+    return settings
+
+
+def main() -> None:
+    """Run the command line; whatever the user got wrong is one line on standard error and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        code = _complain(str(error), EXIT_USAGE)
+    except OSError as error:
+        code = _complain(f"{error}; what was recorded before is kept: continue with --resume", EXIT_FAILED)
+    except (KeyboardInterrupt, EOFError):
+        code = _complain("interrupted; continue with --resume", 130)
+    except Exception as error:
+        # typer brings its own copy of click in some releases, so its usage errors are known by what they can do.
+        if not hasattr(error, "format_message"):
+            if type(error).__name__ == "Abort":
+                sys.exit(_complain("interrupted; continue with --resume", 130))
+            raise
+        code = _complain(_usage_line(error), EXIT_USAGE)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_line(error: Any) -> str:
+    text = " ".join(str(error.format_message()).split())
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return text
+    if getattr(error, "option_name", None):
+        names = [option for p in context.command.params for option in p.opts if option.startswith("--")]
+        return (
+            f"{text.split('(Possible')[0].split('. Did')[0].strip(' .')}; {context.info_name} has: {', '.join(names)}"
+        )
+    commands = getattr(context.command, "commands", None)
+    return f"{text.rstrip('.')}; there are: {', '.join(commands)}" if commands else text
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"adan-bench: {text}", file=sys.stderr)
+    return code

@@ -1,0 +1,85 @@
+"""What the modules of the command line share: flags of every run, derived from its configuration, and exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from adan_bench.spec import Budget, Execution, Provenance, RunConfig, UsageError
+
+EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED = 1, 2, 3
+
+Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what was interrupted.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; from three on there are intervals.")]
+
+
+def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of a `RunConfig`, all or those named; it receives them as one object, `chosen`."""
+    flags = [
+        _flag(f, part.__name__)
+        for part in (Budget, Execution, Provenance)
+        for f in dataclasses.fields(part)
+        if f.metadata["help"] and f.name not in without and (f.name in names or not names)
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "chosen"]
+
+        @wraps(command)
+        def wrapper(**values: Any) -> None:
+            from adan_bench.training.distributed import launched
+            from adan_bench.workloads.registry import load_script
+
+            given = {flag.name: values.pop(flag.name) for flag in flags}
+            chosen = RunConfig(**{name: value for name, value in given.items() if value is not None})
+            chosen = dataclasses.replace(chosen, ranks=launched(chosen.parallel), jobs=values.get("jobs", 1))
+            if chosen.script is not None:
+                registered = load_script(chosen.script)
+                if "workloads" in values:
+                    values["workloads"] = values["workloads"] or registered
+            command(chosen=chosen, **values)
+
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *flags)]
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+        return wrapper
+
+    return decorate
+
+
+def _flag(f: dataclasses.Field[Any], panel: str) -> inspect.Parameter:
+    """The flag of a field. A default that the flag itself would not accept means that none was given."""
+    about = f.metadata
+    kind: Any = get_type_hints(RunConfig)[f.name]
+    spelling = [f"--{f.name.replace('_', '-')}"] if kind is bool else []
+    limits = {name: about[name] for name in ("min", "max") if about[name] is not None}
+    unset = about["min"] is not None and f.default < about["min"]
+    text = typer.Option(*spelling, help=about["help"], envvar=about["env"], rich_help_panel=panel, **limits)
+    return inspect.Parameter(
+        f.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None if unset else f.default,
+        annotation=Annotated[kind | None if unset else kind, text],
+    )
+
+
+def numbers(text: str | None, flag: str) -> list[int]:
+    """Whole numbers with commas between."""
+    try:
+        return [int(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise UsageError(f"{flag} {text}: write whole numbers with commas between, for example 1,10,100") from None
+
+
+def new_folder() -> Path:
+    return Path("runs") / datetime.now().strftime("%Y-%m-%d-%H%M%S")

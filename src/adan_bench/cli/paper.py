@@ -1,0 +1,152 @@
+"""The commands of the paper's tables: reproduce, speed, and what `list tables` shows."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, new_folder, run_flags
+from adan_bench.spec import RunConfig
+
+RECORDS = Path(__file__).parents[3] / "results" / "reproduce"  # of a checkout
+
+
+def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
+    """Every table of the paper with what was run of it here, and where the record is."""
+    from adan_bench.tables import tables
+
+    found = []
+    for file in sorted(records.glob("*.json")):
+        summary = json.loads(file.read_text())
+        for entry in summary["tables"]:
+            cells = entry["cells"]
+            done = sum(bool(cell["values"]) for cell in cells)
+            found.append((entry["name"], f"{summary['scale']} {done}/{len(cells)}: results/reproduce/{file.name}"))
+    return [
+        {
+            "name": table.name,
+            "place": f"{table.place}, {table.label}",
+            "what": table.title,
+            "cells": len(table.cells()),
+            "run here": "\n".join(text for name, text in found if name == table.name) or "not yet",
+        }
+        for table in tables().values()
+    ]
+
+
+@run_flags("scale", "data", "device", "bf16", "accumulate", "threads")
+def reproduce(
+    names: Annotated[list[str], typer.Argument(metavar="TABLE...", help="See: adan-bench list tables; or 'all'.")],
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1; as the table says unless given.")] = None,
+    jobs: Jobs = 1,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    *,
+    chosen: RunConfig,
+) -> None:
+    """Run tables of the paper again, at a scale, and print its figures beside ours."""
+    from adan_bench.cli.progress import showing
+    from adan_bench.reports import paper as report
+    from adan_bench.studies import paper as study
+    from adan_bench.tables import choose
+
+    console, folder = Console(), out or new_folder()
+
+    def show_case(case: Any) -> None:
+        if not as_json:
+            text = case.get("error") or f"{case['step_ms']:.1f} ms"
+            console.print(f"{case['model']} {case['optimizer']}: {text}", markup=False, highlight=False)
+
+    with showing(console, as_json) as on_event:
+        summary = study.reproduce(choose(names), chosen, folder, seeds, resume, on_event, show_case)
+    page = report.write(summary, folder)
+    failed = study.failures(summary)
+    if as_json:
+        print(json.dumps({"event": "report", "path": str(page), "failed": failed}))
+    else:
+        for section in report.sections(summary):
+            _show(console, section)
+        for line in failed[:5]:
+            console.print(f"failed: {line}", markup=False, soft_wrap=True)
+        console.print(report.overview(summary), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+    raise typer.Exit(EXIT_FAILED if failed else 0)
+
+
+def _show(console: Console, section: Any) -> None:
+    from adan_bench.reports.paper import HEAD
+
+    grid = Grid(*HEAD, title=section.title, title_justify="left")
+    for line in section.run:
+        grid.add_row(*(escape(cell) for cell in line))
+    console.print(grid)
+    console.print(section.conclusion, markup=False, highlight=False, soft_wrap=True)
+    for line in (*section.how, *section.notes):
+        console.print(f"- {line}", markup=False, highlight=False, soft_wrap=True)
+    console.print()
+
+
+def speed(
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL...", help="All of the paper's unless given.")
+    ] = None,
+    optimizers: Annotated[
+        str | None, typer.Option(help="Names with commas between; those of the paper's table unless given.")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="smoke: tiny versions; small, paper: the published sizes.")] = "smoke",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    steps: Annotated[int, typer.Option(min=1, help="Steps to measure; the paper has 200.")] = 20,
+    warmup: Annotated[int, typer.Option(min=0, help="Steps before.")] = 5,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Images or sequences of 1,024; ours unless given.")
+    ] = None,
+    bf16: Annotated[bool, typer.Option("--bf16", help="bfloat16 autocast.")] = False,
+    parallel: Annotated[str | None, typer.Option(help="ddp or fsdp, among the processes of torchrun.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for the record.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time whole steps and updates alone, and count peak memory, of the paper's models."""
+    from adan_bench.records.store import write_json
+    from adan_bench.reports.conclusions import number
+    from adan_bench.studies import speed as measuring
+    from adan_bench.training.configure import check_device
+    from adan_bench.training.distributed import launched
+
+    launched(parallel)
+    check_device(device)
+    console = Console(quiet=as_json or (parallel is not None and os.environ["RANK"] != "0"))
+    names = [name for name in optimizers.split(",") if name] if optimizers else list(measuring.OPTIMIZERS)
+    text = [name for name, model in measuring.MODELS.items() if model.text]
+    chosen = models or (text if parallel else [name for name in measuring.MODELS if "MoE" not in name])
+    how = measuring.Measure(scale, device, steps, warmup, batch_size, bf16, parallel)
+
+    def show(case: Any) -> None:
+        if as_json:
+            print(json.dumps({"event": "speed", **case}), flush=True)
+
+    record = measuring.measure(chosen, names, how, show)
+    if console.quiet and not as_json:
+        return
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(out, record)
+    keys = ("step_ms", "optimizer_ms", "state_bytes", "peak_gb", "tokens_per_second")
+    head = ("model", "optimizer", "ms per step", "ms per update", "state bytes", "peak GB", "tokens/s")
+    grid = Grid(*head, title=f"medians of {steps} steps; {device}, {scale}", title_justify="left")
+    for case in record["cases"]:
+        shown = [case["error"]] if "error" in case else [number(case[key]) for key in keys]
+        grid.add_row(case["model"], case["optimizer"], *shown)
+    console.print(grid)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(reproduce)
+    app.command()(speed)

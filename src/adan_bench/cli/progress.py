@@ -1,0 +1,148 @@
+"""What a study looks like while it runs: live bars on a terminal, plain lines elsewhere, JSON lines for machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from adan_bench.records.stats import WorkloadSummary
+from adan_bench.reports.conclusions import conclude, number, spread, steps, tuning
+from adan_bench.training.pool import Event, OnEvent
+
+
+@contextmanager
+def showing(console: Console, as_json: bool) -> Iterator[OnEvent]:
+    """Something that shows events in the way that suits the output."""
+    if as_json:
+        yield lambda event: print(json.dumps(_as_json(event)), flush=True)
+    elif console.is_terminal:
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[status]}"),
+            console=console,
+        ) as bars:
+            yield _Live(bars)
+    else:
+        yield _Plain(console)
+
+
+def _label(event: Event) -> str:
+    config = event.job.config
+    which = {"tune": f"{event.job.path.name} lr={config.settings['lr']:g}", "pilot": "pilot run"}
+    return f"{config.workload} {config.optimizer} {which.get(config.role, f'seed {config.seed}')}"
+
+
+def _outcome(event: Event) -> str:
+    assert event.result is not None
+    result = event.result
+    if result["status"] == "failed":
+        return f"failed: {result['error']}"
+    if result["status"] == "diverged":
+        return f"diverged at step {result['step']}"
+    numbers = ", ".join(f"{key} {number(value)}" for key, value in result["final"].items())
+    return f"{numbers}, {result['step'] / max(result['seconds'], 1e-9):.1f} steps/s"
+
+
+class _Live:
+    """A bar for the study and one for each run under way."""
+
+    def __init__(self, bars: Progress) -> None:
+        self.bars = bars
+        self.whole: TaskID | None = None
+        self.tasks: dict[str, TaskID] = {}
+        self.started = time.monotonic()
+        self.first: int | None = None
+
+    def __call__(self, event: Event) -> None:
+        if self.whole is None:
+            self.whole = self.bars.add_task("all runs", total=event.total, status="")
+        if self.first is None:
+            self.first = event.done
+        label = _label(event)
+        if label not in self.tasks:
+            self.tasks[label] = self.bars.add_task(label, total=event.job.config.steps, status="starting")
+        task = self.tasks[label]
+        if event.progress is not None:
+            p = event.progress
+            status = f"loss {number(p.loss)}  metric {number(p.metric)}  {p.steps_per_second:.1f} steps/s"
+            status += f"  {p.seconds_left:.0f} s left"
+            self.bars.update(task, completed=p.step, status=status)
+        if event.result is not None:
+            self.bars.remove_task(self.tasks.pop(label))
+            self.bars.console.print(
+                f"[dim]{event.done}/{event.total}[/dim] {label}: {_outcome(event)}", highlight=False
+            )
+            made = event.done - self.first
+            left = (time.monotonic() - self.started) / made * (event.total - event.done) if made else 0.0
+            status = f"{event.done}/{event.total}  {left:.0f} s left"
+            self.bars.update(self.whole, total=event.total, completed=event.done, status=status)
+
+
+class _Plain:
+    """One line per finished run, and at most one line in ten seconds about the others."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.shown = time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        text = None
+        if event.result is not None:
+            text = f"[{event.done}/{event.total}] {_label(event)}: {_outcome(event)}"
+        elif event.progress is not None and time.monotonic() - self.shown > 10:
+            p = event.progress
+            text = (
+                f"{_label(event)}: step {p.step}/{p.steps}, loss {number(p.loss)}, metric {number(p.metric)}, "
+                f"{p.steps_per_second:.1f} steps/s, {p.seconds_left:.0f} s left"
+            )
+        if text is not None:
+            self.shown = time.monotonic()
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _as_json(event: Event) -> dict[str, Any]:
+    config = event.job.config
+    line: dict[str, Any] = {
+        "event": "result" if event.result is not None else "progress" if event.progress is not None else "start",
+        "workload": config.workload,
+        "optimizer": config.optimizer,
+        "seed": config.seed,
+        "role": config.role,
+        "path": str(event.job.path),
+        "done": event.done,
+        "total": event.total,
+    }
+    if event.progress is not None:
+        line.update(dataclasses.asdict(event.progress))
+    if event.result is not None:
+        line["result"] = dict(event.result)
+    return line
+
+
+def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> None:
+    """The table of results and the conclusion of every workload."""
+    for summary in summaries:
+        arrow = "↑" if summary.higher_is_better else "↓"
+        table = Table(title=f"{summary.name}: {summary.steps} steps of {summary.batch_size}", title_justify="left")
+        table.add_column("optimizer")
+        for name in (f"{summary.facts['metric']} {arrow}", "steps to target", "ms/step", "lr"):
+            table.add_column(name, justify="right")
+        for o in summary.optimizers:
+            values = list(o.by_seed().values())
+            speed = None if o.seconds_per_step is None else 1000 * o.seconds_per_step
+            target = steps(o)
+            result = spread(o.final, values) + (f", {o.diverged} diverged" if o.diverged else "")
+            table.add_row(o.name, result, target, number(speed, 3), f"{o.settings['lr']:g}")
+        console.print(table)
+        console.print(conclude(summary) + "\n", highlight=False, soft_wrap=True)
+    if summaries:
+        console.print(tuning(summaries), highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Batches as functions of their position, and the data sets they are drawn from."""

@@ -1,0 +1,98 @@
+"""Batches as pure functions of their position: resuming needs no more than the number of the next batch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from adan_bench.spec import UsageError
+
+T = TypeVar("T")
+
+
+def generator(*key: int) -> torch.Generator:
+    """A generator that depends on all numbers of the key and on nothing else."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def shuffled(tensors: Sequence[Tensor], batch_size: int, seed: int) -> Callable[[int], tuple[Tensor, ...]]:
+    """Batches over tensors of equal length, in a new order each epoch; the incomplete last batch is left out.
+
+    >>> batches = shuffled([torch.arange(6)], batch_size=3, seed=0)
+    >>> sorted(torch.cat([batches(0)[0], batches(1)[0]]).tolist())
+    [0, 1, 2, 3, 4, 5]
+    """
+    order = epoch_order(len(tensors[0]), batch_size, seed)
+
+    def batch(position: int) -> tuple[Tensor, ...]:
+        chosen = order(position).to(tensors[0].device)
+        return tuple(tensor[chosen] for tensor in tensors)
+
+    return batch
+
+
+def epoch_order(size: int, batch_size: int, seed: int) -> Callable[[int], Tensor]:
+    """Which of `size` examples the batch at a position holds."""
+    per_epoch = size // batch_size
+    if per_epoch == 0:
+        raise UsageError(f"batch_size={batch_size} is more than the {size} examples; take at most {size}")
+
+    @lru_cache(maxsize=2)
+    def order(epoch: int) -> Tensor:
+        return torch.randperm(size, generator=generator(seed, epoch))
+
+    def chosen(position: int) -> Tensor:
+        epoch, index = divmod(position, per_epoch)
+        return order(epoch)[index * batch_size : (index + 1) * batch_size]
+
+    return chosen
+
+
+def windows(tokens: Tensor, length: int, batch_size: int, seed: int) -> Callable[[int], Tensor]:
+    """Random windows of `length` tokens, `batch_size` of them a batch, drawn anew at each position."""
+    offsets = torch.arange(length)
+
+    def batch(position: int) -> Tensor:
+        starts = torch.randint(0, len(tokens) - length, (batch_size, 1), generator=generator(seed, position))
+        return tokens[(starts + offsets).to(tokens.device)]
+
+    return batch
+
+
+def prefetch(batches: Callable[[int], T], ahead: int = 4, threads: int = 1) -> Callable[[int], T]:
+    """The same batches, made by threads before they are asked for, as long as positions follow each other."""
+    pool = ThreadPoolExecutor(threads)
+    coming: dict[int, Future[T]] = {}
+
+    def batch(position: int) -> T:
+        wanted = range(position, position + ahead)
+        for old in [p for p in coming if p not in wanted]:
+            coming.pop(old).cancel()
+        for p in wanted:
+            if p not in coming:
+                coming[p] = pool.submit(batches, p)
+        return coming[position].result()
+
+    return batch
+
+
+def fingerprint(*blobs: bytes) -> str:
+    """Twelve hexadecimal digits that tell two versions of the data apart."""
+    return hashlib.sha256(b"".join(blobs)).hexdigest()[:12]
+
+
+def library_sources() -> list[str]:
+    """Source files of Python's own standard library, in the order of their names.
+
+    Top-level modules only: they are on every installation, and are about 5 MB of real code and prose.
+    """
+    folder = Path(hashlib.__file__).parent
+    return [path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("*.py"))]

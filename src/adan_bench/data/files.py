@@ -1,0 +1,19 @@
+"""What workloads look for in the data folder, and sizes that follow from it; nothing is imported for it."""
+
+from __future__ import annotations
+
+SPLITS = ("train", "valid", "test")
+CIFAR = ("cifar10/train.parquet", "cifar10/test.parquet")
+IMAGENET = ("imagenet/train", "imagenet/val")
+IMAGENET_SIZE = 1_281_167  # images to train
+COCO = ("coco/annotations/instances_train2017.json", "coco/annotations/instances_val2017.json")
+COCO_SIZE = 118_287  # images of train2017; an epoch of the published schedules
+PENN_TREEBANK = tuple(f"ptb/ptb.{split}.txt" for split in SPLITS)
+WIKITEXT = tuple(f"wikitext-103/wiki.{split}.tokens" for split in SPLITS)
+SHAKESPEARE = "tinyshakespeare/input.txt"
+PROTEINS = "ogbn_proteins"
+PROTEINS_RAW = ("edge", "edge-feat", "num-edge-list", "node_species", "node-label")
+PROTEINS_FILES = (
+    *(f"{PROTEINS}/raw/{name}.csv.gz" for name in PROTEINS_RAW),
+    *(f"{PROTEINS}/split/species/{split}.csv.gz" for split in SPLITS),
+)

@@ -1,0 +1,449 @@
+"""Images to learn from, by scale: scikit-learn's digits, CIFAR-10 as parquet, an ImageNet folder.
+
+Images travel as bytes; `ImageData.normal` makes numbers of them. Which images a batch holds and how each is cropped,
+flipped and distorted depends on the seed and on the batch's position alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from adan_bench.data.batching import epoch_order, generator, shuffled
+from adan_bench.data.files import CIFAR, IMAGENET
+from adan_bench.spec import Context, UsageError, cores, listing
+
+HELD_OUT_DIGITS = 360
+EVAL_BATCH = 256
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Labelled images: how to draw batches, and what is held out."""
+
+    size: int
+    channels: int
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    batches: Callable[[int], Batch]
+    held_out: Callable[[], Iterable[Batch]]
+    note: str
+    white: int = 255  # the value of a white pixel
+
+    def normal(self, images: Tensor) -> Tensor:
+        """Bytes to numbers of about zero mean and unit variance."""
+        mean, std = (torch.tensor(v, device=images.device).view(1, -1, 1, 1) for v in (self.mean, self.std))
+        return (images.float() / self.white - mean) / std
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How a training image is varied at the scales that have photographs.
+
+    crop: the smallest share of an ImageNet photograph that a random crop covers; CIFAR's are shifted by 4 pixels.
+    magnitude: of RandAugment (two operations, deviation 0.5, as timm has it); None: none.
+    centre: the share of the shorter side that evaluation looks at.
+    """
+
+    crop: float = 0.08
+    magnitude: int | None = None
+    centre: float = 0.875
+
+
+def image_data(context: Context, augmentation: Augmentation | None = None) -> ImageData:
+    """The images of a scale."""
+    augmentation = augmentation or Augmentation()
+    if context.scale == "smoke":
+        return digits(context)
+    return cifar10(context, augmentation) if context.scale == "small" else imagenet(context, augmentation)
+
+
+# Bundled with scikit-learn
+
+
+def digits(context: Context) -> ImageData:
+    """1,797 handwritten digits of 8×8 pixels; the last 360, other writers for the most part, are held out."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = torch.tensor(found.images).to(torch.uint8).unsqueeze(1).to(context.device)
+    labels = torch.tensor(found.target).to(context.device)
+    train, test = slice(-HELD_OUT_DIGITS), slice(-HELD_OUT_DIGITS, None)
+    batches: Any = shuffled([images[train], labels[train]], context.batch_size, context.seed)
+    return ImageData(
+        8,
+        1,
+        10,
+        (0.5,),
+        (0.5,),
+        batches,
+        lambda: [(images[test], labels[test])],
+        "scikit-learn digits: 1,437 to train, 360 held out, neither cropped nor flipped",
+        white=16,
+    )
+
+
+# CIFAR-10
+
+
+def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
+    """50,000 images of 32×32 pixels, in two parquet files as on the Hugging Face hub."""
+    images, labels = read_cifar(context.path(CIFAR[0]))
+    held_out, answers = (tensor.to(context.device) for tensor in read_cifar(context.path(CIFAR[1])))
+    distort = None if augmentation.magnitude is None else _rand_augment(augmentation.magnitude, 32)
+    batches: Callable[[int], Batch]
+    if distort is None:
+        batches = _shifted(images.to(context.device), labels.to(context.device), context)
+    else:
+        training = Augmented(Arrays(images, labels), _Shift(4), distort)
+        batches = Batches(training, context.batch_size, context.seed)
+    done = "shifted and flipped" + (f", RandAugment {augmentation.magnitude}" if distort else "")
+    return ImageData(
+        32,
+        3,
+        10,
+        (0.4914, 0.4822, 0.4465),
+        (0.2470, 0.2435, 0.2616),
+        batches,
+        lambda: zip(held_out.split(EVAL_BATCH), answers.split(EVAL_BATCH), strict=True),
+        f"CIFAR-10: {len(images):,} to train ({done}), {len(held_out):,} held out",
+    )
+
+
+@lru_cache(maxsize=2)  # decoding takes about 10 s, and a worker process makes many runs
+def read_cifar(path: Path) -> Batch:
+    """All images as N×3×32×32 bytes, and their labels."""
+    import numpy as np
+    import pyarrow.parquet as parquet
+    from PIL import Image
+
+    try:
+        table = parquet.read_table(path, columns=["img", "label"])
+        pixels = [
+            np.asarray(Image.open(io.BytesIO(image["bytes"])).convert("RGB")) for image in table["img"].to_pylist()
+        ]
+        images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
+        return images, torch.tensor(table["label"].to_pylist())
+    except (OSError, KeyError, ValueError) as error:  # pyarrow's errors are ValueErrors and KeyErrors
+        raise UsageError(f"{path}: not CIFAR-10 as parquet with columns img and label ({error})") from error
+
+
+def _shifted(images: Tensor, labels: Tensor, context: Context) -> Callable[[int], Batch]:
+    """Batches whose images are shifted by up to 4 pixels and flipped half of the time, all on the device."""
+    padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
+    size = images.shape[-1]
+    order = shuffled([torch.arange(len(images), device=images.device)], context.batch_size, context.seed)
+
+    def batch(position: int) -> Batch:
+        (chosen,) = order(position)
+        key = generator(context.seed, position, 1)
+        shifts = torch.randint(0, 9, (2, len(chosen), 1), generator=key).to(images.device)
+        flipped = (torch.rand(len(chosen), 1, generator=key) < 0.5).to(images.device)
+        pixels = torch.arange(size, device=images.device)
+        rows = shifts[0] + pixels
+        columns = shifts[1] + torch.where(flipped, size - 1 - pixels, pixels)
+        part = padded[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+        return part.permute(0, 3, 1, 2).contiguous(), labels[chosen]
+
+    return batch
+
+
+# ImageNet
+
+
+def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
+    """train/<class>/*.JPEG and val/<class>/*.JPEG, decoded while training by worker processes."""
+    train, val = (Folder.read(context.path(name)) for name in IMAGENET)
+    if train.classes != val.classes:
+        odd = sorted({*train.classes} ^ {*val.classes})
+        raise UsageError(
+            f"{train.root} and {val.root} do not hold the same classes: {', '.join(odd[:5])} only in one of the two; "
+            "move the validation images into one folder a class"
+        )
+    distort = None
+    if augmentation.magnitude is not None:
+        distort = _rand_augment(augmentation.magnitude, 224)
+        if distort is None:
+            raise UsageError(
+                "RandAugment on ImageNet needs the packages timm and torchvision; run: pip install timm torchvision"
+            )
+    training = Augmented(train, _ResizedCrop(224, augmentation.crop), distort)
+    held_out = Augmented(val, _Centre(224, augmentation.centre), None)
+    loaded: list[Any] = []  # the workers that read the held-out images stay for all evaluations
+
+    def evaluation() -> Iterator[Batch]:
+        if not loaded:
+            parts = [[(i, -1) for i in range(len(val))[j : j + EVAL_BATCH]] for j in range(0, len(val), EVAL_BATCH)]
+            loaded.append(_loader(held_out, parts, _workers(), persistent=True))
+        return (_checked(batch) for batch in loaded[0])
+
+    done = "random crops and flips" + (f", RandAugment {augmentation.magnitude}" if distort else "")
+    return ImageData(
+        224,
+        3,
+        len(train.classes),
+        (0.485, 0.456, 0.406),
+        (0.229, 0.224, 0.225),
+        Batches(training, context.batch_size, context.seed),
+        evaluation,
+        f"ImageNet folder of {len(train.classes):,} classes: {len(train):,} to train ({done}), {len(val):,} held out",
+    )
+
+
+class Source(Protocol):
+    """Images that can be had one by one, and sent to worker processes."""
+
+    def __len__(self) -> int: ...
+    def image(self, index: int) -> tuple[Any, int]: ...
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Images in memory."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def image(self, index: int) -> tuple[Any, int]:
+        from PIL import Image
+
+        return Image.fromarray(self.images[index].permute(1, 2, 0).numpy()), int(self.labels[index])
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One folder a class, one file an image. Names are kept as bytes: 1.3 million strings would be 100 MB a worker."""
+
+    root: Path
+    classes: tuple[str, ...]
+    names: Any
+    labels: Tensor
+
+    @staticmethod
+    @lru_cache(maxsize=4)
+    def read(root: Path) -> Folder:
+        import numpy as np
+
+        classes = tuple(sorted(entry.name for entry in os.scandir(root) if entry.is_dir()))
+        if not classes:
+            raise UsageError(f"{root}: no folder of a class in it; it holds: {listing(root)}")
+        names: list[bytes] = []
+        labels: list[int] = []
+        for label, name in enumerate(classes):
+            files = [os.fsencode(entry.name) for entry in os.scandir(root / name)]
+            files = sorted(file for file in files if file.lower().endswith((b".jpeg", b".jpg", b".png")))
+            if not files:
+                raise UsageError(f"{root / name}: no .JPEG file in it; unpack this class or remove its folder")
+            names += files
+            labels += [label] * len(files)
+        return Folder(root, classes, np.array(names), torch.tensor(labels))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def image(self, index: int) -> tuple[Any, int]:
+        from PIL import Image
+
+        label = int(self.labels[index])
+        path = self.root / self.classes[label] / os.fsdecode(bytes(self.names[index]))
+        try:
+            with Image.open(path) as file:
+                return file.convert("RGB"), label
+        except OSError as error:  # PIL's errors on unknown, cut and damaged files are OSErrors
+            raise UsageError(f"{path}: not an image that can be read ({error}); copy this file again") from error
+
+
+# How one image is varied
+
+
+@dataclass(frozen=True)
+class _ResizedCrop:
+    """A random part of the image: at least `share` of its area, sides of 3:4 to 4:3, resized to a square."""
+
+    size: int
+    share: float
+
+    def __call__(self, image: Any) -> Any:
+        from PIL import Image
+
+        width, height = image.size
+        for _ in range(10):
+            area = width * height * random.uniform(self.share, 1)
+            ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                break
+        else:  # a photograph of very long sides: its middle
+            w = h = min(width, height)
+        x, y = random.randint(0, width - w), random.randint(0, height - h)
+        found = image.resize((self.size, self.size), Image.Resampling.BICUBIC, box=(x, y, x + w, y + h))
+        return _flipped(found)
+
+
+@dataclass(frozen=True)
+class _Shift:
+    """The image moved by up to `pixels` in either direction."""
+
+    pixels: int
+
+    def __call__(self, image: Any) -> Any:
+        from PIL import ImageOps
+
+        x, y = random.randint(0, 2 * self.pixels), random.randint(0, 2 * self.pixels)
+        padded = ImageOps.expand(image, self.pixels)
+        return _flipped(padded.crop((x, y, x + image.width, y + image.height)))
+
+
+def _flipped(image: Any) -> Any:
+    from PIL import ImageOps
+
+    return ImageOps.mirror(image) if random.random() < 0.5 else image
+
+
+@dataclass(frozen=True)
+class _Centre:
+    """The middle `share` of the shorter side, resized to a square."""
+
+    size: int
+    share: float
+
+    def __call__(self, image: Any) -> Any:
+        from PIL import Image
+
+        side = self.share * min(image.size)
+        x, y = ((length - side) / 2 for length in image.size)
+        return image.resize((self.size, self.size), Image.Resampling.BICUBIC, box=(x, y, x + side, y + side))
+
+
+def _rand_augment(magnitude: int, size: int) -> Callable[[Any], Any] | None:
+    """RandAugment by timm: two operations, deviation 0.5, stronger with the magnitude; None without timm."""
+    try:
+        from timm.data.auto_augment import rand_augment_transform
+    except (ImportError, RuntimeError):  # timm needs torchvision, which raises either where it does not fit to torch
+        return None
+    options = {"translate_const": int(size * 0.45), "img_mean": (124, 116, 104)}
+    found: Callable[[Any], Any] = rand_augment_transform(f"rand-m{magnitude}-n2-mstd0.5-inc1", options)
+    return found
+
+
+@contextmanager
+def _seeded(*key: int) -> Iterator[None]:
+    """Python's and NumPy's generators, from which timm draws, as the key says; afterwards as they were."""
+    import numpy as np
+
+    python, numbers = random.getstate(), np.random.get_state()
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    random.seed(digest)
+    np.random.seed(int.from_bytes(digest[:4], "big"))
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """The images of a source as training or evaluation gets them, by (index, draw)."""
+
+    source: Source
+    view: Callable[[Any], Any]
+    distort: Callable[[Any], Any] | None
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int] | str:
+        import numpy as np
+
+        try:
+            image, label = self.source.image(key[0])
+        except UsageError as error:  # an exception would come back from a worker with twenty lines of traceback
+            return str(error)
+        with _seeded(*key):
+            image = self.view(image)
+            if self.distort is not None:
+                image = self.distort(image)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous(), label
+
+
+class Batches:
+    """Batches by position, decoded ahead by worker processes as long as positions follow each other."""
+
+    def __init__(self, images: Augmented, batch_size: int, seed: int, workers: int | None = None) -> None:
+        self.images, self.batch_size, self.seed = images, batch_size, seed
+        self.workers = _workers() if workers is None else workers
+        self.order = epoch_order(len(images), batch_size, seed)
+        self.next = -1
+        self.stream: Iterator[Any] = iter(())
+
+    def keys(self, position: int) -> list[tuple[int, int]]:
+        """The images of a batch, each with the seed of its view."""
+        draws = torch.randint(0, 2**62, (self.batch_size,), generator=generator(self.seed, position, 1))
+        return list(zip(self.order(position).tolist(), draws.tolist(), strict=True))
+
+    def __call__(self, position: int) -> Batch:
+        if position != self.next:
+            self.stream = iter(_loader(self.images, _Positions(self, position), self.workers))
+        self.next = position + 1
+        return _checked(next(self.stream))
+
+
+@dataclass(frozen=True)
+class _Positions:
+    """The keys of all batches from a position on."""
+
+    batches: Batches
+    first: int
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        position = self.first
+        while True:
+            yield self.batches.keys(position)
+            position += 1
+
+
+def _workers() -> int:
+    """Processes that decode: one a core, shared among the ranks of this machine, and no more than 16."""
+    return max(1, min(16, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+def _loader(images: Augmented, keys: Any, workers: int, persistent: bool = False) -> Any:
+    from torch.utils.data import DataLoader
+
+    options: dict[str, Any] = {"generator": torch.Generator()}  # it would draw a seed from that of the run
+    if workers:  # a fork would copy the locks of the threads of a process that has begun to train
+        options |= {"multiprocessing_context": "spawn", "persistent_workers": persistent}
+    loaded: Any = images
+    return DataLoader(loaded, batch_sampler=keys, num_workers=workers, collate_fn=_together, **options)
+
+
+def _together(examples: list[tuple[Tensor, int] | str]) -> Batch | str:
+    good = [example for example in examples if not isinstance(example, str)]
+    if len(good) < len(examples):
+        return next(example for example in examples if isinstance(example, str))
+    return torch.stack([image for image, _ in good]), torch.tensor([label for _, label in good])
+
+
+def _checked(batch: Batch | str) -> Batch:
+    if isinstance(batch, str):
+        raise UsageError(batch)
+    return batch

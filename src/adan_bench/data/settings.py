@@ -1,0 +1,38 @@
+"""The paper's Training Settings I and II by their numbers; `augment.py` applies them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Augmentation and loss of a training.
+
+    magnitude: RandAugment's M, where timm is installed; None: none.
+    mixup, cutmix: α of Beta(α, α); each batch gets one of the two, by a fair coin; 0: neither.
+    erasing: the share of images of which a rectangle becomes noise.
+    smoothing: of the labels.
+    loss: "ce", or "bce" with every class as a question of its own.
+    """
+
+    name: str
+    magnitude: int | None = None
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    erasing: float = 0.0
+    smoothing: float = 0.0
+    loss: str = "ce"
+
+    def words(self) -> str:
+        """What of it works on batches, for the record of a run."""
+        parts = [f"Mixup {self.mixup} or CutMix {self.cutmix}"] if self.mixup else []
+        parts += [f"Random Erasing {self.erasing}"] if self.erasing else []
+        parts += [f"label smoothing {self.smoothing}"] if self.smoothing else []
+        return ", ".join([self.name, *parts, {"ce": "cross entropy", "bce": "binary cross entropy"}[self.loss]])
+
+
+PLAIN = Setting("the vanilla setting")
+SETTING_I = Setting("Training Setting I", magnitude=7, mixup=0.1, cutmix=1.0, loss="bce")
+# The paper does not name the smoothing; the official settings of DeiT, Swin and ConvNeXt, which it follows, have 0.1.
+SETTING_II = Setting("Training Setting II", magnitude=9, mixup=0.8, cutmix=1.0, erasing=0.25, smoothing=0.1)

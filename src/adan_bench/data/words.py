@@ -1,0 +1,135 @@
+"""Word-level language modelling: files of words, columns of text whose state is carried along, perplexity."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import warnings
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from adan_bench.data.batching import library_sources
+from adan_bench.data.files import PENN_TREEBANK, WIKITEXT
+from adan_bench.spec import Context, UsageError
+
+
+class Stream:
+    """The text in `batch_size` parallel columns, `length` words at a time; the model's state is carried along.
+
+    The batch holds the state that precedes it, so that SAM's second pass starts where its first one did.
+    """
+
+    def __init__(self, words: Tensor, batch_size: int, length: int) -> None:
+        self.columns = columns(words, batch_size)
+        self.length = length
+        self.per_epoch = (len(self.columns) - 1) // length
+        if self.per_epoch < 1:
+            raise UsageError(f"batch_size={batch_size}: {len(words):,} words are too few for rows of {length} words")
+        self.carry: Any = None
+
+    def __call__(self, position: int) -> tuple[Tensor, Tensor, Any]:
+        start = position % self.per_epoch * self.length
+        stop = start + self.length
+        carry = self.carry if start > 0 else None
+        return self.columns[start:stop].long(), self.columns[start + 1 : stop + 1].long(), carry
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"carry": self.carry}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.carry = state["carry"]
+
+
+def columns(words: Tensor, count: int) -> Tensor:
+    """The text as `count` columns of equal height, read downward."""
+    return words[: len(words) // count * count].view(count, -1).t().contiguous()
+
+
+def perplexity(
+    step: Callable[[Tensor, Any], tuple[Tensor, Any]], words: Tensor, batch_size: int, length: int, device: str
+) -> float:
+    """The exponential of the mean loss over the whole text; `step` maps (words, state) to (logits, next state)."""
+    text, carry, total, count = columns(words, batch_size), None, 0.0, 0
+    for start in range(0, len(text) - 1, length):
+        part = text[start : start + length + 1].long().to(device)
+        logits, carry = step(part[:-1], carry)
+        total += F.cross_entropy(logits.float().flatten(0, 1), part[1:].flatten(), reduction="sum").item()
+        count += part[1:].numel()
+    return math.exp(min(total / count, 700.0))  # exp(710) overflows
+
+
+def file_words(path: Path) -> Iterator[str]:
+    """The words of a file, line by line; "<eos>" ends each."""
+    empty = True
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                empty = False
+                yield from line.split()
+                yield "<eos>"
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not a text file in UTF-8 ({error}); get it again") from error
+    if empty:
+        raise UsageError(f"{path} is empty; get it again")
+
+
+def vocabulary(words: Iterable[str], size: int | None = 10_000) -> dict[str, int]:
+    """The most frequent words, numbered; "<unk>" stands for all others."""
+    counts = Counter(words)
+    counts["<unk>"] += 0
+    common = sorted(counts, key=lambda word: (word != "<unk>", -counts[word], word))
+    return {word: i for i, word in enumerate(common[:size])}
+
+
+def encode(words: Iterable[str], vocabulary: Mapping[str, int]) -> Tensor:
+    """The numbers of the words, four bytes each: WikiText-103 has 103 million."""
+    unknown = vocabulary["<unk>"]
+    return torch.frombuffer(array("i", (vocabulary.get(word, unknown) for word in words)), dtype=torch.int32)
+
+
+def penn_treebank(context: Context) -> tuple[list[Tensor], int]:
+    """Penn Treebank's three splits, encoded, and the size of their vocabulary."""
+    return _word_files(tuple(context.path(name) for name in PENN_TREEBANK))
+
+
+def wikitext(context: Context) -> tuple[list[Tensor], int]:
+    """WikiText-103's three splits, encoded, and the size of their vocabulary: every word of the training split."""
+    return _word_files(tuple(context.path(name) for name in WIKITEXT))
+
+
+@lru_cache(maxsize=2)  # a worker process makes many runs
+def _word_files(paths: tuple[Path, ...]) -> tuple[list[Tensor], int]:
+    known = vocabulary(file_words(paths[0]), size=None)
+    return [encode(file_words(path), known) for path in paths], len(known)
+
+
+@lru_cache(maxsize=1)
+def documentation() -> list[str]:
+    """The documentation strings of the standard library, in the order of the files; "" where there is none."""
+    found = []
+    for source in library_sources():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old escapes in old files
+            tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.append(ast.get_docstring(node) or "")
+    return found
+
+
+def documentation_words() -> list[str]:
+    """The words of the documentation strings, lower case."""
+    words: list[str] = []
+    for text in documentation():
+        words += re.findall(r"[a-z0-9_]+|[^\sa-z0-9_]", text.lower())
+        words.append("<eos>")
+    return words

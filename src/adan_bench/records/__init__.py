@@ -1,0 +1,1 @@
+"""What is on disk: runs, the environment they ran in, and statistics over them."""

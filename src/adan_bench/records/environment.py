@@ -1,0 +1,72 @@
+"""Where a run ran: commit, versions, hardware. Every record holds it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from adan_bench.spec import cores
+
+COMMAND = "ADAN_BENCH_COMMAND"  # a worker process was started by another command than its own
+PACKAGES = ("adan", "torch", "triton", "transformers", "pytorch_optimizer", "numpy", "scikit-learn")
+
+
+def describe(device: str = "cpu") -> dict[str, Any]:
+    import torch
+
+    return {
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu(),
+        "cores": cores(),
+        "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,
+        "cuda": torch.version.cuda if device.startswith("cuda") else None,
+        "command": os.environ.get(COMMAND) or " ".join(["adan-bench", *sys.argv[1:]]),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this file lies in, with a + where files differ from it; None when installed."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return head.stdout.strip() or None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    """The processor's name: Linux on arm gives only a part number, which is better than nothing."""
+    fields: dict[str, str] = {}
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            key, _, value = line.partition(":")
+            fields.setdefault(key.strip(), value.strip())
+    if "model name" in fields:
+        return fields["model name"]
+    if fields.get("CPU part") == "0xd0c":
+        return "Arm Neoverse-N1"
+    return platform.processor() or fields.get("CPU part", "unknown")

@@ -1,0 +1,1 @@
+"""Pages, Markdown and figures, written from records alone; nothing here trains or imports torch."""

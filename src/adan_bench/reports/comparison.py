@@ -1,0 +1,212 @@
+"""The report of a folder of records: one HTML page that needs nothing else, and Markdown and PNG for a README."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, performance_profile, summarize
+from adan_bench.records.store import finite, write_bytes
+from adan_bench.reports import html
+from adan_bench.reports.conclusions import conclude, number, spread, steps, tuning
+from adan_bench.reports.figures import write_figures
+from adan_bench.reports.palette import style_of
+from adan_bench.spec import RunRecord
+
+COLUMNS = ("optimizer", "{metric}", "best", "steps to target", "s to target", "ms/step", "lr range ±2%")
+
+
+def write_report(records: Sequence[RunRecord], folder: Path) -> Path:
+    """Write report.html, report.md, the PNG figures and runs.jsonl into the folder; the path of the page."""
+    summaries = summarize(records)
+    page = folder / "report.html"
+    write_bytes(page, render_page(records, summaries).encode())
+    figures = write_figures(summaries, folder)
+    write_bytes(folder / "report.md", render_markdown(records, summaries, figures).encode())
+    write_bytes(folder / "runs.jsonl", render_archive(records).encode())
+    return page
+
+
+def render_page(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]) -> str:
+    names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))
+    profile = performance_profile(summaries)
+    data = {
+        "styles": {name: style_of(name, names) for name in names},
+        "workloads": [_chart_data(summary) for summary in summaries],
+        "profile": profile,
+    }
+    parts = [
+        html.paragraph(tuning(summaries) if summaries else "There are no runs to report on."),
+        *(_section(i, summary, names) for i, summary in enumerate(summaries)),
+        _profile_section(profile, summaries),
+        html.heading("Environment", 2),
+        *(html.facts(facts.items()) for facts in environments(records)),
+        html.paragraph(f"Seeds {_seeds(records)}. Seconds exclude evaluation.", "soft"),
+    ]
+    return html.page("optimizers compared", "Optimizers compared", _overview(records, summaries), parts, data)
+
+
+def _overview(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]) -> str:
+    runs = [r for r in records if r.config.role == "run"]
+    trials = len(records) - len(runs)
+    optimizers = len({r.config.optimizer for r in runs})
+    text = f"{len(summaries)} workloads, {optimizers} optimizers, {len(runs)} runs"
+    if trials:
+        text += f", {trials} tuning trials"
+    return f"{text}. Written {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC by adan-bench."
+
+
+def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
+    facts = summary.facts
+    notes = sorted({str(o.records[0].environment.get("data", "")) for o in summary.optimizers} - {""})
+    sizes = sorted({o.records[0].environment.get("parameters") or 0 for o in summary.optimizers} - {0})
+    about = [facts["summary"], *notes]
+    if sizes:
+        about.append(f"{sizes[-1]:,} parameters")
+    about.append(f"{summary.steps} steps of {summary.batch_size}, {summary.schedule} schedule, {summary.device}")
+    parts = [
+        html.paragraph(". ".join(str(part) for part in about) + ".", "soft"),
+        html.paragraph(conclude(summary), "conclusion"),
+        _table(summary, names),
+        html.folded("Settings", html.facts(settings_lines(summary))),
+        html.chart("curves", index),
+    ]
+    if any(o.sensitivity for o in summary.optimizers):
+        text = f"{facts['metric']} at the end of each tuning trial, other settings default. "
+        text += "Large marks: within 2% of the best of that optimizer."
+        parts += [html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index)]
+    return html.section(summary.name, *parts)
+
+
+def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
+    """The table of results as text: head and rows, in the order of the means."""
+    arrow = "↑" if summary.higher_is_better else "↓"
+    head = [column.format(metric=f"{summary.facts['metric']} {arrow}") for column in COLUMNS]
+    rows = [_row(o) for o in summary.optimizers]
+    if not any(o.sensitivity for o in summary.optimizers):  # the last column would be empty
+        return head[:-1], [row[:-1] for row in rows]
+    return head, rows
+
+
+def _row(o: OptimizerSummary) -> list[str]:
+    bests = [r.result["best"] for r in o.records if r.result and r.result.get("best") is not None]
+    final = spread(o.final, list(o.by_seed().values()))
+    lost = [f"{count} {word}" for count, word in ((o.diverged, "diverged"), (o.failed, "unfinished")) if count]
+    rates = "–"
+    if o.sensitivity is not None:
+        s = o.sensitivity
+        rates = f"{s.low:g} … {s.high:g} (×{s.high / s.low:.3g})" + (" edge" if s.at_edge else "")
+    return [
+        o.name,
+        ", ".join([final, *lost]) if lost else final,
+        number(sum(bests) / len(bests)) if bests else "–",
+        steps(o),
+        number(o.seconds_to_target, 3),
+        number(None if o.seconds_per_step is None else 1000 * o.seconds_per_step, 3),
+        rates,
+    ]
+
+
+def settings_lines(summary: WorkloadSummary) -> list[tuple[str, str]]:
+    """(optimizer, its settings and where they come from)."""
+    lines = []
+    for o in summary.optimizers:
+        values = ", ".join(f"{key} {html.plain(value)}" for key, value in o.settings.items())
+        lines.append((o.name, f"{values}; {o.records[0].config.origin}"))
+    return lines
+
+
+def _table(summary: WorkloadSummary, names: Sequence[str]) -> str:
+    head, rows = table_rows(summary)
+    best = next((o.final.mean for o in summary.optimizers if o.final is not None), None)
+    looks = [style_of(o.name, names) for o in summary.optimizers]
+    firsts = ["first" if o.final is not None and o.final.mean == best else "" for o in summary.optimizers]
+    return html.table(head, rows, kinds=firsts, before=[html.swatch(x["light"], x["dark"]) for x in looks])
+
+
+def _chart_data(summary: WorkloadSummary) -> dict[str, Any]:
+    metric = summary.facts["metric"]
+    optimizers = []
+    for o in summary.optimizers:
+        entry: dict[str, Any] = {
+            "name": o.name,
+            "train": [_rounded(r.curve("train", "loss")) for r in o.records],
+            "eval": [_rounded(r.curve("eval", metric)) for r in o.records],
+            "rates": None,
+        }
+        if o.sensitivity is not None:
+            points = [point for point in o.sensitivity.points if point[1] is not None]
+            entry["rates"] = {"points": points, "low": o.sensitivity.low, "high": o.sensitivity.high}
+        optimizers.append(entry)
+    return {
+        "name": summary.name,
+        "metric": metric,
+        "higher": summary.higher_is_better,
+        "target": summary.facts["target"],
+        "optimizers": optimizers,
+    }
+
+
+def _rounded(curve: list[tuple[int, float, float]]) -> list[list[float]]:
+    return [[step, round(seconds, 3), float(f"{value:.6g}")] for step, seconds, value in curve]
+
+
+def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSummary]) -> str:
+    if len(summaries) < 2 or not profile:
+        return ""
+    text = (
+        "Performance profile: the share of the workloads whose target an optimizer met (median seed) within τ times "
+        "the fewest steps that any optimizer needed. Higher and further left is better; "
+        f"{len(summaries)} workloads make a picture, not a ranking."
+    )
+    return html.section("Across workloads", html.paragraph(text, "soft"), html.chart("profile", "yes"))
+
+
+def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
+    """The different environments that the runs name, each once: commit, versions, hardware, threads and jobs."""
+    found: list[dict[str, str]] = []
+    for record in records:
+        e = record.environment
+        rows = {
+            "commit": e.get("commit"),
+            "Python": e.get("python"),
+            "packages": ", ".join(f"{name} {version}" for name, version in e.get("packages", {}).items()),
+            "machine": ", ".join(str(v) for v in (e.get("platform"), e.get("cpu"), e.get("gpu")) if v),
+            "cores": f"{e.get('cores')}; {record.config.threads} threads per run, {record.config.jobs} runs at a time",
+            "ranks": record.config.parallel and f"{record.config.ranks} by {record.config.parallel}",
+            "command": e.get("command"),
+        }
+        plain = {key: str(value) for key, value in rows.items() if value}
+        if e and plain not in found:
+            found.append(plain)
+    return found
+
+
+def _seeds(records: Sequence[RunRecord]) -> str:
+    return ", ".join(map(str, sorted({r.config.seed for r in records if r.config.role == "run"})))
+
+
+def render_markdown(
+    records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary], figures: Mapping[str, str]
+) -> str:
+    """The same in Markdown, for a README."""
+    parts = ["# Optimizers compared", "", _overview(records, summaries), "", tuning(summaries) if summaries else "", ""]
+    for summary in summaries:
+        head, rows = table_rows(summary)
+        parts += [f"## {summary.name}", "", conclude(summary), ""]
+        parts += html.markdown_table(head, rows)
+        parts += ["", *(f"- {name}: {settings}" for name, settings in settings_lines(summary))]
+        parts += ["", f"![{summary.name}: training and validation curves]({figures[summary.name]})", ""]
+    parts += ["## Environment", ""]
+    for facts in environments(records):
+        parts += [f"- {key}: {value}" for key, value in facts.items()] + [""]
+    return "\n".join(parts)
+
+
+def render_archive(records: Sequence[RunRecord]) -> str:
+    """Every run on a line: its configuration, environment and result. What to keep when the curves are not needed."""
+    lines = [{"config": r.config.to_json(), "environment": r.environment, "result": r.result} for r in records]
+    return "".join(json.dumps(finite(line), allow_nan=False) + "\n" for line in lines)

@@ -1,0 +1,135 @@
+"""Sentences that say what the numbers say, and no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A value to `digits` significant digits, without losing the zeros that a table lines up by.
+
+    >>> number(0.97), number(1234.5), number(0.00012), number(None)
+    ('0.9700', '1234', '0.00012', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value != 0 and abs(value) < 1e-3:
+        return f"{value:.{digits - 1}g}" if digits > 1 else f"{value:g}"
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:.{max(0, digits - whole)}f}"
+
+
+def spread(final: Interval | None, values: Sequence[float]) -> str:
+    """Mean ± interval with n; with fewer than three seeds the range that was seen, which is no interval."""
+    if final is None:
+        return "–"
+    if final.half is not None:
+        mean = number(final.mean)
+        decimals = len(mean.partition(".")[2]) if "e" not in mean else 2
+        return f"{mean} ± {final.half:.{decimals}f} (n={final.n})"
+    if final.n > 1:
+        return f"{number(final.mean)} ({number(min(values))} to {number(max(values))}, n={final.n})"
+    return f"{number(final.mean)} (n=1)"
+
+
+def steps(o: OptimizerSummary) -> str:
+    """Steps to the target, and how many of the seeds got there."""
+    return f"{'–' if o.steps_to_target is None else f'{o.steps_to_target:.0f}'} ({o.reached}/{o.n})"
+
+
+def conclude(summary: WorkloadSummary) -> str:
+    """One plain paragraph for a workload."""
+    done = [o for o in summary.optimizers if o.final is not None]
+    metric = summary.facts["metric"]
+    if not done:
+        return "No run finished, so there is nothing to compare." + _lost(summary)
+    best, others = done[0], done[1:]
+    if not others:
+        return f"Only {best.name} finished: mean {metric} {_mean(best)}, n={_n(best)}." + _lost(summary)
+    superlative = "highest" if summary.higher_is_better else "lowest"
+    n = min(_n(o) for o in done)
+    text = f"{best.name} has the {superlative} mean {metric}, {_mean(best)} (n={n})."
+    ties = [o.name for o in done if o.final == best.final or _mean(o) == _mean(best)]
+    if len(ties) > 1:
+        text = f"{_join(ties)} share the {superlative} mean {metric}, {_mean(best)} (n={n})."
+        others = [o for o in others if o.name not in ties]
+    if n < MIN_SEEDS:
+        if others:
+            text += f" {others[0].name} follows with {_mean(others[0])}."
+        text += f" With {n} {'seed' if n == 1 else 'seeds'} this is no evidence of a difference."
+    else:
+        text += _comparisons(best, others, shared=len(ties) > 1)
+    return text + _target(summary, done) + _lost(summary)
+
+
+def _comparisons(best: OptimizerSummary, others: Sequence[OptimizerSummary], shared: bool) -> str:
+    """From whom the best differs by more than the seeds explain; each claim holds with all others at 95%."""
+    clear: list[str] = []
+    unclear: list[str] = []
+    for other in others:
+        gap = difference(best, other, comparisons=len(others))
+        decided = gap is not None and gap.low is not None and gap.high is not None and (gap.low > 0 or gap.high < 0)
+        (clear if decided else unclear).append(other.name)
+    text = ""
+    if clear:
+        who = best.name if shared else "It"
+        text += f" {who} is better than {_join(clear)} by more than the seeds explain"
+        text += f" (95%, paired, corrected for {len(others)} comparisons)." if len(others) > 1 else " (95%, paired)."
+    if unclear:
+        text += f" The difference from {_join(unclear)} is within what the seeds explain."
+    return text
+
+
+def tuning(summaries: Sequence[WorkloadSummary]) -> str:
+    """How the settings came about, and whether every optimizer had the same chance."""
+    trials = sorted({o.trials for s in summaries for o in s.optimizers})
+    schedules = sorted({s.schedule for s in summaries})
+    text = f"Every optimizer ran under the same schedule ({', '.join(schedules)}, same warm-up), budget and seeds."
+    if len(trials) > 1:
+        counts = ", ".join(map(str, trials))
+        return f"{text} They had different numbers of tuning trials ({counts}): this is not a fair comparison."
+    if trials[0]:
+        return f"{text} Every optimizer had {trials[0]} tuning trials, with a seed that no reported run uses."
+    everywhere = {o.records[0].config.origin for s in summaries for o in s.optimizers}
+    if len(everywhere) == 1:
+        return f"{text} Settings of every optimizer: {everywhere.pop()}."
+    parts = []
+    for summary in summaries:
+        origins = sorted({o.records[0].config.origin for o in summary.optimizers})
+        if len(origins) > 1:
+            parts.append(
+                f"{summary.name}: not the same for all ({'; '.join(origins)}), so this is not a fair comparison"
+            )
+        else:
+            parts.append(f"{summary.name}: {origins[0]}")
+    return f"{text} Settings of every optimizer: {'. '.join(parts)}."
+
+
+def _n(o: OptimizerSummary) -> int:
+    return 0 if o.final is None else o.final.n
+
+
+def _mean(o: OptimizerSummary) -> str:
+    return number(None if o.final is None else o.final.mean)
+
+
+def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
+    target = f"{summary.facts['metric']} {number(summary.facts['target'], 3)}"
+    there = sorted((o.steps_to_target, o.name) for o in done if o.steps_to_target is not None)
+    if not there:
+        return f" The target, {target}, was not reached by most seeds of any optimizer."
+    least = [name for steps, name in there if steps == there[0][0]]
+    return f" The target, {target}, was reached in the fewest steps ({there[0][0]:.0f}, median) by {_join(least)}."
+
+
+def _lost(summary: WorkloadSummary) -> str:
+    parts = [f"{o.name}: {o.diverged} of {o.n} diverged" for o in summary.optimizers if o.diverged]
+    parts += [f"{o.name}: {o.failed} of {o.n} did not finish" for o in summary.optimizers if o.failed]
+    return f" {'; '.join(parts)}." if parts else ""
+
+
+def _join(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

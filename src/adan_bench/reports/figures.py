@@ -1,0 +1,49 @@
+"""The curves as PNG, for a README."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from adan_bench.records.stats import OptimizerSummary, WorkloadSummary
+from adan_bench.reports.palette import style_of
+
+
+def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[str, str]:
+    """One PNG per workload beside the report; workload -> file name."""
+    from matplotlib.figure import Figure  # without pyplot: no window system, no global state
+
+    names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))
+    written = {}
+    for summary in summaries:
+        figure = Figure(figsize=(10, 3.8), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for o in summary.optimizers:
+            style = style_of(o.name, names)
+            _draw(left, o, "train", "loss", style)
+            _draw(right, o, "eval", summary.facts["metric"], style)
+        left.set(title=f"{summary.name}: training loss", xlabel="steps")
+        right.set(title=f"validation {summary.facts['metric']}", xlabel="steps")
+        right.axhline(summary.facts["target"], color="gray", linewidth=0.8, linestyle=":")
+        if right.get_legend_handles_labels()[0]:
+            right.legend(frameon=False, fontsize=8)
+        for axes in (left, right):
+            axes.spines[["top", "right"]].set_visible(False)
+        written[summary.name] = f"report-{re.sub('[^a-z0-9]+', '-', summary.name.lower())}.png"
+        figure.savefig(folder / written[summary.name], dpi=120)
+    return written
+
+
+def _draw(axes: Any, o: OptimizerSummary, kind: str, key: str, style: dict[str, str]) -> None:
+    curves = [curve for r in o.records if (curve := r.curve(kind, key))]
+    if not curves:
+        return
+    for curve in curves:
+        axes.plot([p[0] for p in curve], [p[2] for p in curve], color=style["light"], linewidth=0.6, alpha=0.4)
+    length = min(len(curve) for curve in curves)
+    steps = [curves[0][i][0] for i in range(length)]
+    means = [sum(curve[i][2] for curve in curves) / len(curves) for i in range(length)]
+    dashes = tuple(float(part) / 2 for part in style["dash"].split())
+    axes.plot(steps, means, color=style["light"], linewidth=1.8, linestyle=(0, dashes) if dashes else "-", label=o.name)

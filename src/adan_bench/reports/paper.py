@@ -1,0 +1,271 @@
+"""What a reproduction says: the paper's figures beside ours, in Markdown and as a page, from tables.json alone.
+
+Scales differ, so ours and the paper's are never ranked together; what is compared is the order within each.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from adan_bench.records.stats import MIN_SEEDS, interval
+from adan_bench.records.store import write_bytes
+from adan_bench.reports import html
+from adan_bench.reports.conclusions import spread
+from adan_bench.spec import UNTUNED
+from adan_bench.tables import UNSTATED, Column, Table, figure, tables
+
+HEAD = ("problem", "optimizer", "paper", "ours", "paper's order", "our order")
+WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "published sizes, data and budgets"}
+
+
+class Count(NamedTuple):
+    """Cells that are run at a scale and those with a result; pairs of rows that differ in the paper's figures and in
+    ours, and those that stand in the same order in both.
+    """
+
+    planned: int
+    done: int
+    pairs: int
+    same: int
+
+    @property
+    def order(self) -> str:
+        return f"{self.same} of {self.pairs}" if self.pairs else ""
+
+
+class Line(NamedTuple):
+    """A cell of the paper's under HEAD; run: whether it is run at this scale."""
+
+    cells: list[str]
+    run: bool
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table as text: what it is, its lines under HEAD, what can be said, and how ours came about."""
+
+    title: str
+    caption: str
+    lines: list[Line]
+    count: Count
+    conclusion: str
+    how: list[str]
+    notes: list[str]
+    settings: list[tuple[str, str]]
+
+    @property
+    def run(self) -> list[list[str]]:
+        return [line.cells for line in self.lines if line.run]
+
+    @property
+    def anchor(self) -> str:
+        return self.title.split(":")[0].replace(" ", "-").lower()
+
+
+def sections(summary: Mapping[str, Any], known: Mapping[str, Table] | None = None) -> list[Section]:
+    known = known or tables()
+    return [_section(known[entry["name"]], entry["cells"], summary["scale"]) for entry in summary["tables"]]
+
+
+def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Section:
+    found = {(cell["row"], cell["column"]): cell for cell in cells}
+    whys: dict[str, int] = {}
+    lines = []
+    for column in table.columns:
+        published, ours = _figures(table, column), _means(table, column, cells)
+        shared = [row for row in published if row in ours]
+        for row, there, printed in table.cells():
+            if there is column:
+                cell = found.get((row.head, column.head))
+                both = row.head in shared and len(shared) > 1
+                places = [
+                    _place(row.head, {head: values[head] for head in shared}, table.higher(column)) if both else ""
+                    for values in (published, ours)
+                ]
+                lines.append(
+                    Line([column.head, row.head, printed, _ours(table, cell, whys), *places], cell is not None)
+                )
+    count = _count(table, cells)
+    notes = [f"{mark} {meaning}." for mark, meaning in table.marks.items()] + list(table.notes)
+    notes += [f"({index}) {why}" for why, index in whys.items()]
+    return Section(
+        f"{table.place}: {table.title}",
+        f"{table.caption} Figures: {table.metric} ({'higher' if table.higher_is_better else 'lower'} is better).",
+        lines,
+        count,
+        _conclude(table, cells, count),
+        _how(cells, scale),
+        notes,
+        _settings(cells),
+    )
+
+
+def _figures(table: Table, column: Column) -> dict[str, float]:
+    pairs = [(row.head, figure(printed)) for row, there, printed in table.cells() if there is column]
+    return {head: value for head, value in pairs if value is not None}
+
+
+def _means(table: Table, column: Column, cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    return {c["row"]: interval(c["values"]).mean for c in cells if c["column"] == column.head and c["values"]}
+
+
+def _place(head: str, values: Mapping[str, float], higher: bool) -> str:
+    better = sum(value > values[head] if higher else value < values[head] for value in values.values())
+    return f"{better + 1}/{len(values)}"
+
+
+def _ours(table: Table, cell: Mapping[str, Any] | None, whys: dict[str, int]) -> str:
+    if cell is None:
+        return "not run at this scale"
+    mark = f" ({whys.setdefault(cell['why'], len(whys) + 1)})" if cell["why"] else ""
+    if not cell["values"]:
+        return f"{cell['status']}{mark}"
+    values = [100 * value if table.percent else value for value in cell["values"]]
+    return spread(interval(values), values) + mark
+
+
+def _count(table: Table, cells: Sequence[Mapping[str, Any]]) -> Count:
+    same = other = 0
+    for column in table.columns:
+        published, ours = _figures(table, column), _means(table, column, cells)
+        for a, b in combinations([head for head in published if head in ours], 2):
+            sign = (published[a] - published[b]) * (ours[a] - ours[b])
+            same, other = same + (sign > 0), other + (sign < 0)
+    done = [cell for cell in cells if cell["values"]]
+    if done and done[0].get("tiny", False):  # times of tiny versions have no order to compare
+        same = other = 0
+    return Count(len(cells), len(done), same + other, same)
+
+
+def _conclude(table: Table, cells: Sequence[Mapping[str, Any]], count: Count) -> str:
+    """How many pairs of rows stand in the same order in both, and how much that is worth."""
+    done = [cell for cell in cells if cell["values"]]
+    text = f"{count.done} of {count.planned} cells of this scale have a result."
+    tiny = bool(done) and done[0].get("tiny", False)
+    if count.pairs:
+        text += f" Pairs of rows that differ in both: {count.pairs}; in the paper's order: {count.same}."
+    seeds = min((len(cell["values"]) for cell in done), default=0)
+    if done and seeds < MIN_SEEDS and table.kind == "train":
+        text += f" With {seeds} {'seed' if seeds == 1 else 'seeds'} an order is no evidence of a difference."
+    if tiny:
+        text += " These are tiny versions: their times say nothing about the published sizes."
+    return text + _variances(table, cells)
+
+
+def _variances(table: Table, cells: Sequence[Mapping[str, Any]]) -> str:
+    text = ""
+    for optimizer, printed in table.variances.items():
+        means = [interval(c["values"]).mean for c in cells if c["optimizer"] == optimizer and c["values"]]
+        if len(means) > 1:
+            ours = f"{statistics.pvariance(means):.2e}"
+            text += f" Variance over the {len(means)} settings of {optimizer}: {ours}; paper: {printed}."
+    return text
+
+
+def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
+    """At which scale, on which data, with how many seeds, and whether the settings make it fair."""
+    done = [cell for cell in cells if cell["values"]]
+    if not done:
+        return []
+    lines = [f"Scale {scale} ({WORDS[scale]}), seeds: {_span(len(cell['values']) for cell in done)}."]
+    about: dict[str, list[str]] = {}
+    for cell in done:
+        size = f"; {cell['parameters']:,} parameters" if cell.get("parameters") else ""
+        about.setdefault((cell["data"] or "data not named") + size, []).append(cell["workload"])
+    lines += [f"{', '.join(dict.fromkeys(names))}: {text}." for text, names in about.items()]
+    origins = {cell["origin"] for cell in done if "origin" in cell}
+    if scale == "paper":
+        if any(UNSTATED in origin for origin in origins):
+            lines.append(
+                "Some learning rates are not stated in the paper and are untuned: this is not a fair comparison."
+            )
+    elif origins:
+        tuned = {not origin.startswith(UNTUNED) for origin in origins}
+        if tuned == {True, False}:
+            lines.append("Some settings are tuned and others are not: this is not a fair comparison.")
+        elif tuned == {False}:
+            lines.append("Nobody tuned these settings for this scale: this is not a fair comparison.")
+    return lines
+
+
+def _span(counts: Any) -> str:
+    found = sorted(set(counts))
+    return " to ".join(map(str, dict.fromkeys((found[0], found[-1]))))
+
+
+def _settings(cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    rows = []
+    for cell in cells:
+        if "settings" in cell:
+            text = _described(cell)
+            if "before" in cell:
+                text += f". Before, {cell['before']['workload']}: {_described(cell['before'])}"
+            rows.append((f"{cell['column']}, {cell['row']}", text))
+    return rows
+
+
+def _described(facts: Mapping[str, Any]) -> str:
+    values = ", ".join(f"{key} {html.plain(value)}" for key, value in facts["settings"].items())
+    schedule = f"{facts['schedule']} after {facts['warmup']:.1%} of warm-up"
+    return f"{values}; {facts['steps']} steps of {facts['batch_size']}, {schedule}; {facts['origin']}"
+
+
+def overview(summary: Mapping[str, Any]) -> str:
+    e = summary["environment"]
+    versions = ", ".join(f"{name} {version}" for name, version in e["packages"].items())
+    machine = ", ".join(str(part) for part in (e["platform"], e.get("cpu"), e.get("gpu")) if part)
+    return (
+        f"Scale {summary['scale']}, {len(summary['tables'])} tables, {summary['runs']} runs in "
+        f"{summary['seconds'] / 60:.1f} minutes, {summary['jobs']} at a time, on {summary['device']} "
+        f"in {'bf16 autocast' if summary['bf16'] else 'fp32'}: {machine}, "
+        f"{e['cores']} cores. Python {e['python']}, {versions}; commit {e['commit'] or 'unknown'}. {e['started']}."
+    )
+
+
+def write(summary: Mapping[str, Any], folder: Path, known: Mapping[str, Table] | None = None) -> Path:
+    """tables.html and tables.md; the path of the page."""
+    found = sections(summary, known)
+    page = folder / "tables.html"
+    write_bytes(page, _page(summary, found).encode())
+    write_bytes(folder / "tables.md", _markdown(summary, found).encode())
+    return page
+
+
+def _markdown(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
+    parts = ["# The paper's tables, run again", "", overview(summary), ""]
+    for section in found:
+        parts += [f"## {section.title}", "", section.caption, "", section.conclusion, ""]
+        if section.run:
+            parts += [*html.markdown_table(HEAD, section.run, left=2), ""]
+        parts += [f"- {line}" for line in (*section.how, *section.notes)] + [""]
+    return "\n".join(parts)
+
+
+def _page(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
+    intro = (
+        "Ours are from smaller models, other data and shorter runs unless the scale is “paper”. They are not to be "
+        "ranked with the paper's; only the order within each is compared."
+    )
+    index = [[f"{s.count.done} of {s.count.planned}", s.count.order] for s in found]
+    links = [html.link(s.anchor, s.title) for s in found]
+    head = ("", "cells with a result", "pairs in the paper's order")
+    parts = [html.paragraph(intro), html.table(head, [["", *row] for row in index], before=links)]
+    parts += [
+        html.section(
+            s.title,
+            html.paragraph(s.caption, "soft"),
+            html.paragraph(s.conclusion, "conclusion"),
+            html.table(HEAD, [x.cells for x in s.lines], kinds=["" if x.run else "soft" for x in s.lines], kind="text"),
+            html.items(s.how),
+            html.items(s.notes),
+            html.folded("Settings", html.facts(s.settings)) if s.settings else "",
+            anchor=s.anchor,
+        )
+        for s in found
+    ]
+    return html.page("the paper's tables", "The paper's tables, run again", overview(summary), parts)

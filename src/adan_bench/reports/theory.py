@@ -1,0 +1,99 @@
+"""All studies of the theory, and the page that shows them: claims, numbers, plots, nothing else needed."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from adan_bench.records.environment import describe
+from adan_bench.records.store import write_bytes
+from adan_bench.reports import html
+from adan_bench.spec import UsageError
+from adan_bench.theory import complexity, lemma1, moments, propositions, proximal, reformulation, theorem1, theorem2
+from adan_bench.theory.check import Check, Study
+
+STUDIES: dict[str, Callable[[], Study]] = {
+    "lemma-1": lemma1.run,
+    "moments": moments.run,
+    "reformulation": reformulation.run,
+    "proximal": proximal.run,
+    "propositions": propositions.run,
+    "theorem-1": theorem1.run,
+    "theorem-2": theorem2.run,
+    "complexity": complexity.run,
+}
+
+
+def choose(names: Sequence[str]) -> list[Callable[[], Study]]:
+    """The studies of these names, all where there are none."""
+    for name in names:
+        if name not in STUDIES:
+            raise UsageError(f"--only {name}: no such study; there are: {', '.join(STUDIES)}")
+    return [STUDIES[name] for name in names or STUDIES]
+
+
+def write(studies: Sequence[Study], folder: Path) -> Path:
+    """theory.html, theory.json and the plots as PNG; the path of the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    images = {name: _png(draw) for study in studies for name, draw in study.plots.items()}
+    for name, data in images.items():
+        write_bytes(folder / name, data)
+    checks = [{"study": study.name, **check.to_json()} for study in studies for check in study.checks]
+    tables = [asdict(table) for study in studies for table in study.tables]
+    record = {"environment": describe(), "checks": checks, "tables": tables}
+    write_bytes(folder / "theory.json", (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+    page = folder / "theory.html"
+    write_bytes(page, _page(studies, images).encode())
+    return page
+
+
+def number(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def relation(check: Check) -> str:
+    return f"{'≥' if check.at_least else '≤'} {number(check.bound)}"
+
+
+def _png(draw: Callable[..., None]) -> bytes:
+    from matplotlib.figure import Figure  # without pyplot: no window system, no global state
+
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    draw(figure)
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=100, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _page(studies: Sequence[Study], images: dict[str, bytes]) -> str:
+    checks = [check for study in studies for check in study.checks]
+    failed = sum(not check.passed for check in checks)
+    environment = describe()
+    versions = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    about = f"Python {environment['python']}, {versions}; commit {environment['commit'] or 'unknown'}."
+    conclusion = (
+        f"{len(checks)} checks, {failed} failed. Identities are checked to rounding, bounds by how much of them is "
+        "used. Rates are measured on a few problems: evidence, not proof."
+    )
+    parts = [html.paragraph(conclusion, "conclusion"), *(_section(study, images) for study in studies)]
+    return html.page("the theory", "The paper's theory, run", about, parts)
+
+
+def _section(study: Study, images: dict[str, bytes]) -> str:
+    head = ("claim", "measured", "bound", "", "remark")
+    kinds = ["" if check.passed else "failed" for check in study.checks]
+    parts = [html.paragraph(study.about), html.table(head, map(_cells, study.checks), kinds=kinds, kind="claims")]
+    parts += [html.image(name, images[name]) for name in study.plots]
+    for table in study.tables:
+        parts += [html.heading(table.title), html.table(table.head, table.rows)]
+    return html.section(study.title, *parts)
+
+
+def _cells(check: Check) -> list[str]:
+    verdict = "holds" if check.passed else "FAILS"
+    return [f"{check.name}: {check.claim}", number(check.measured), relation(check), verdict, check.note]

@@ -1,0 +1,1 @@
+"""Which runs answer a question: comparisons, the tables of the paper, measurements of speed, HumanEval."""

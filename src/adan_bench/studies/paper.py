@@ -1,0 +1,207 @@
+"""The paper's tables, run again: JSON → plan → jobs → records → results beside what was published."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from adan_bench.records.environment import describe
+from adan_bench.records.store import check_empty, finite, read_run, write_json
+from adan_bench.spec import SCALES, RunConfig, RunRecord, UsageError
+from adan_bench.studies import speed
+from adan_bench.studies.plan import Cell, Plan, PlannedRun, plan
+from adan_bench.tables import TRAINING_LOSS, Table
+from adan_bench.training.configure import check_data_folder, check_device
+from adan_bench.training.pool import Job, OnEvent, Pool
+
+
+class Status(str, Enum):
+    """What became of a cell; ABSENT: what it needs is not here, or its scale does not have it."""
+
+    DONE = "done"
+    ABSENT = "absent"
+    FAILED = "failed"
+    DIVERGED = "diverged"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a cell. why: the reason where it is not done; values: by seed."""
+
+    cell: Cell
+    status: Status
+    why: str = ""
+    values: list[float] = field(default_factory=list)
+    seeds: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        row, column = self.cell.row, self.cell.column
+        return {
+            "row": row.head,
+            "column": column.head,
+            "optimizer": row.optimizer,
+            "workload": column.workload or column.model,
+            "paper": self.cell.printed,
+            "status": self.status.value,
+            "why": self.why,
+            "seeds": self.seeds,
+            "values": self.values,
+            **self.facts,
+        }
+
+
+def reproduce(
+    tables: Sequence[Table],
+    chosen: RunConfig,
+    out: Path,
+    seeds: int | None = None,
+    resume: bool = False,
+    on_event: OnEvent | None = None,
+    on_case: Callable[[Mapping[str, Any]], None] = lambda case: None,
+) -> dict[str, Any]:
+    """Make all runs of the tables; the summary that is also written to tables.json."""
+    if chosen.scale not in SCALES:
+        raise UsageError(f"--scale {chosen.scale}: no such scale; there are: {', '.join(SCALES)}")
+    check_data_folder(chosen.data)
+    check_device(chosen.device)
+    check_empty(out, resume)
+    started = time.monotonic()
+    found = plan(tables, chosen, out, seeds)
+    execute(found, out, chosen.jobs, resume, on_event)
+    # Speed after the runs: nothing else may share the machine.
+    timed = speed.cases([(c.table.kind, c.column.model, c.row.optimizer) for c in found.cells], chosen, on_case)
+    results = [collect(cell) if cell.table.kind == "train" else _timed(cell, timed) for cell in found.cells]
+    summary = {
+        "scale": chosen.scale,
+        "device": chosen.device,
+        "bf16": chosen.bf16,
+        "seconds": time.monotonic() - started,
+        "jobs": chosen.jobs,
+        "runs": len(found.runs),
+        "environment": describe(chosen.device),
+        "tables": [
+            {
+                "name": table.name,
+                "place": table.place,
+                "cells": [result.to_json() for result in results if result.cell.table is table],
+            }
+            for table in tables
+        ],
+    }
+    write_json(out / "tables.json", finite(summary))
+    read: dict[str, Any] = json.loads((out / "tables.json").read_text())
+    return read
+
+
+def execute(found: Plan, out: Path, jobs: int = 1, resume: bool = False, on_event: OnEvent | None = None) -> None:
+    """Make the runs of a plan, stage by stage; one that waits for a run that did not finish is left out."""
+    out.mkdir(parents=True, exist_ok=True)
+    pool = Pool(jobs, out)
+    try:
+        for stage in found.stages():
+            ready = [run for run in stage if _blocked(run) is None]
+            pool.run([Job(_completed(run), run.path, resume) for run in ready], on_event)
+    finally:
+        pool.close()
+
+
+def _completed(run: PlannedRun) -> RunConfig:
+    if run.pilot is None:
+        return run.config
+    result = read_run(run.pilot).result
+    assert result is not None
+    settings = {**run.config.settings, "restart": {"radius": result["restarts"]["radius"]}}
+    return replace(run.config, settings=settings)
+
+
+def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
+    """Why a run cannot be made, from the records of those it waits for."""
+    for path in run.waits_for:
+        if not (path / "config.json").exists():
+            return Status.FAILED, f"{path.parents[1].name}, which comes before it, was not run"
+        record = read_run(path)
+        if record.status != "finished":
+            result = record.result or {}
+            status = Status.ABSENT if result.get("absent") else Status.FAILED
+            why = f"{record.config.workload}, which comes before it: {result.get('error', record.status)}"
+            return (Status.DIVERGED if record.status == "diverged" else status), why
+    return None
+
+
+def collect(cell: Cell) -> Result:
+    """What came out of a cell's runs, from their records."""
+    if cell.absent:
+        return Result(cell, Status.ABSENT, cell.absent)
+    blocked = [reason for run in cell.runs if (reason := _blocked(run)) is not None]
+    records = [read_run(run.path) for run in cell.runs if _blocked(run) is None]
+    facts = _facts(records[0].config if records else cell.runs[0].config, cell.before)
+    if not records:
+        return Result(cell, *blocked[0], seeds=len(cell.runs), facts=facts)
+    environment = records[0].environment
+    facts["data"], facts["parameters"] = environment.get("data", ""), environment.get("parameters")
+    facts["seconds"] = sum((r.result or {}).get("seconds", 0.0) for r in records)
+    status, why, values, lost = Status.DONE, "", [], []
+    for record in records:
+        result = record.result or {}
+        metric = cell.column.metric or record.workload["metric"]
+        if record.status not in ("finished", "diverged"):
+            status = Status.ABSENT if result.get("absent") else Status.FAILED
+            why = str(result.get("error", record.status))
+        elif record.status == "finished" and metric != TRAINING_LOSS and metric not in result["final"]:
+            status, why = Status.FAILED, f"{record.config.workload} reports no {metric}"
+        elif record.status == "finished" and (value := figure_of(record, metric)) is not None:
+            values.append(value)
+        else:
+            lost.append(str(record.config.seed))
+    if lost and status is Status.DONE:
+        status = Status.DONE if values else Status.DIVERGED
+        why = f"no finite loss or metric with seed {', '.join(lost)}"
+    return Result(cell, status, why, values, len(cell.runs), facts)
+
+
+def figure_of(record: RunRecord, metric: str) -> float | None:
+    """A number of a finished run: one of its last evaluation, or its training loss."""
+    if metric == TRAINING_LOSS:
+        return record.training_loss
+    assert record.result is not None
+    value = record.result["final"].get(metric)
+    return None if value is None else float(value)
+
+
+def _facts(config: RunConfig, before: RunConfig | None) -> dict[str, Any]:
+    names = ("settings", "origin", "steps", "batch_size", "schedule", "warmup")
+    facts = {name: value for name, value in asdict(config).items() if name in names}
+    if before is not None:
+        facts["before"] = {name: value for name, value in asdict(before).items() if name in (*names, "workload")}
+    return facts
+
+
+def _timed(cell: Cell, timed: Mapping[tuple[str, str | None, str], Mapping[str, Any]]) -> Result:
+    case = timed[cell.table.kind, cell.column.model, cell.row.optimizer]
+    if "failed" in case:
+        return Result(cell, Status.FAILED, case["failed"])
+    if "absent" in case:
+        return Result(cell, Status.ABSENT, case["absent"])
+    precision = "bf16 autocast" if case["bf16"] else "fp32"
+    note = f"random batches of {case['batch_size']}, {precision}, {case['steps']} steps"
+    note += f", {case['ranks']} processes" if case["ranks"] > 1 else ""
+    facts, value = {"data": note, "tiny": case["tiny"]}, case.get(str(cell.column.metric))
+    if value is None:
+        return Result(cell, Status.ABSENT, case.get("error") or "peak memory is counted on GPUs only", facts=facts)
+    return Result(cell, Status.DONE, values=[value], seeds=1, facts=facts)
+
+
+def failures(summary: Mapping[str, Any]) -> list[str]:
+    """One line for each cell that failed for another reason than something's absence."""
+    return [
+        f"{table['name']}: {cell['row']}, {cell['column']}: {cell['why']}"
+        for table in summary["tables"]
+        for cell in table["cells"]
+        if cell["status"] == Status.FAILED.value
+    ]

@@ -1,0 +1,201 @@
+"""Which runs the paper's tables need, as a pure function of tables and choices: nothing is read, written or trained.
+
+At the scale "paper" a run has the settings that the paper states, or refers to; what it leaves open is the harness's
+default. At "smoke" and "small" models and data are others, so the settings are the harness's own (tuned where somebody
+tuned them), except where the table is about settings. A run that several tables need is made once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from adan_bench.spec import SCALES, TUNING_SEED, RunConfig, Settings, UsageError, Workload
+from adan_bench.tables import UNSTATED, Column, Row, Table
+from adan_bench.training.configure import configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.workloads.registry import get_workload
+
+FLOOR = 1 / 3  # at smaller scales the longest run of a table has its workload's budget, the others no less than this
+CYCLES = 6  # without a radius given, the first cycle between restarts lasts a sixth of a run
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run, and the runs it waits for: `config.init`, whose weights it starts from, and its pilot.
+
+    pilot: the run that measures the radius of the restart condition; `config` is complete once that has ended.
+    """
+
+    config: RunConfig
+    path: Path
+    pilot: Path | None = None
+
+    @property
+    def waits_for(self) -> list[Path]:
+        return [path for path in (self.config.init, self.pilot) if path is not None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table with the runs, by seed, whose results it shows.
+
+    absent: why it has none, where what it needs is not here or its scale does not have it.
+    """
+
+    table: Table
+    row: Row
+    column: Column
+    printed: str
+    runs: tuple[PlannedRun, ...] = ()
+    before: RunConfig | None = None
+    absent: str = ""
+
+
+@dataclass
+class Plan:
+    """The cells of some tables, and every run that they need once, by its folder."""
+
+    cells: list[Cell] = field(default_factory=list)
+    runs: dict[Path, PlannedRun] = field(default_factory=dict)
+
+    def stages(self) -> list[list[PlannedRun]]:
+        """The runs in an order in which each stands after those it waits for."""
+        found: list[list[PlannedRun]] = []
+        placed: set[Path] = set()
+        while len(placed) < len(self.runs):
+            ready = [run for path, run in self.runs.items() if path not in placed and placed.issuperset(run.waits_for)]
+            found.append(ready)
+            placed.update(run.path for run in ready)
+        return found
+
+
+def plan(
+    tables: Sequence[Table], chosen: RunConfig, out: Path, seeds: int | None = None, radius: float | None = None
+) -> Plan:
+    """The runs of the tables under the folder `out`.
+
+    seeds: for every cell; as the table says unless given. radius: of rows with restarts; by a pilot run unless given.
+    """
+    result = Plan()
+    for table in tables:
+        for row, column, printed in table.planned(chosen.scale):
+            cell = Cell(table, row, column, printed)
+            if table.kind == "train":
+                try:
+                    cell = _planned(cell, chosen, out, seeds or table.runs[chosen.scale].seeds, radius, result.runs)
+                except UsageError as error:
+                    cell = replace(cell, absent=str(error))
+            result.cells.append(cell)
+    return result
+
+
+def _planned(
+    cell: Cell, chosen: RunConfig, out: Path, seeds: int, radius: float | None, known: dict[Path, PlannedRun]
+) -> Cell:
+    assert cell.column.workload is not None
+    workload = get_workload(cell.column.workload, chosen.scale)
+    share, share_before = _shares(cell, chosen.scale)
+    config, before = _config(cell, workload, chosen, share, cell.row.fixed), None
+    if workload.after is not None:
+        earlier = get_workload(workload.after, chosen.scale)
+        before = _config(cell, earlier, chosen, share_before, cell.row.before)
+    runs = []
+    for seed in range(seeds):
+        run = PlannedRun(replace(config, seed=seed), Path())
+        if before is not None:
+            first = _placed(PlannedRun(replace(before, seed=seed, keep_weights=True), Path()), out / "runs")
+            known[first.path] = first
+            run = replace(run, config=replace(run.config, init=first.path))
+        if cell.row.restart:
+            run = _with_restarts(run, out, radius, known)
+        run = _placed(run, out / "runs")
+        if run.path in known and known[run.path].config.keep_weights:
+            run = replace(run, config=replace(run.config, keep_weights=True))
+        known[run.path] = run
+        runs.append(run)
+    return replace(cell, runs=tuple(runs), before=before)
+
+
+def _with_restarts(run: PlannedRun, out: Path, radius: float | None, known: dict[Path, PlannedRun]) -> PlannedRun:
+    """With the restart condition: its radius is given, or measured by a pilot run with a seed of its own."""
+    config = run.config
+    if radius is not None:
+        return replace(run, config=replace(config, settings={**config.settings, "restart": {"radius": radius}}))
+    trial = replace(
+        config,
+        seed=TUNING_SEED,
+        role="pilot",
+        stop_after=max(1, config.steps // CYCLES),
+        settings={**config.settings, "restart": {"probe": True}},
+    )
+    pilot = _placed(PlannedRun(trial, Path()), out / "pilots")
+    known.setdefault(pilot.path, pilot)
+    return replace(run, pilot=pilot.path)
+
+
+def _placed(run: PlannedRun, folder: Path) -> PlannedRun:
+    """With its folder, which is the same for the same content."""
+    config, content = run.config, run.config.identity()
+    for name in ("seed", "keep_weights"):
+        content.pop(name, None)
+    content["waits for"] = [path.parent.name for path in run.waits_for]  # which has their own digest
+    content.pop("init", None)
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    return replace(run, path=folder / config.workload / f"{config.optimizer}-{digest}" / f"seed-{config.seed}")
+
+
+def _shares(cell: Cell, scale: str) -> tuple[float, float]:
+    """The shares of the workload's budget, and of that of the one before it, that a cell's run has."""
+    cells = [(cell.row, cell.column)]
+    cells += [(r, c) for r, c, _ in cell.table.planned(scale) if c.workload == cell.column.workload]
+    budgets = [_ratio(column.budget) * _ratio(row.budget) for row, column in cells]
+    before = [_ratio(column.before) for _, column in cells]
+    if scale == SCALES[-1]:
+        return budgets[0], before[0]
+    return max(FLOOR, budgets[0] / max(budgets)), max(FLOOR, before[0] / max(before))
+
+
+def _config(cell: Cell, workload: Workload, chosen: RunConfig, share: float, fixed: Settings) -> RunConfig:
+    table, row, column = cell.table, cell.row, cell.column
+    paper = chosen.scale == SCALES[-1]
+    published = table.published(row.optimizer, workload.name, column.head) if paper else []
+    if paper:
+        sizes = [column.batch_size, *(p.batch_size for p in reversed(published)), workload.batch_size]
+        batch_size = next(size for size in sizes if size)
+    else:
+        batch_size = max(1, round(workload.batch_size * column.batch_factor))
+    growth = batch_size / workload.batch_size
+    warmups = [_ratio(p.warmup) for p in published if p.warmup is not None]
+    if paper and table.warmup is not None:
+        warmups.append(_ratio(table.warmup))
+    budget = replace(
+        chosen,
+        batch_size=batch_size,
+        steps=max(1, round(workload.steps * share / growth)),  # the same number of examples
+        schedule=(paper and table.schedule) or chosen.schedule,
+        # A warm-up is so many epochs, however long the run.
+        warmup=min(1.0, warmups[-1] / share) if warmups else chosen.warmup,
+    )
+    config = configure(workload, get_optimizer(row.optimizer), budget)
+    stated: Settings = {}
+    for p in published:
+        stated.update(p.settings)
+    settings, origin = {**config.settings, **stated, **fixed}, config.origin
+    if paper:
+        sources = "; ".join(p.source for p in published)
+        origin = sources if "lr" in stated else f"{UNSTATED}: lr; {sources or origin}"
+    if column.batch_size is not None and "lr" not in stated and growth != 1:
+        settings["lr"] = float(f"{settings['lr'] * math.sqrt(growth):.4g}")
+        origin += f", lr × √({batch_size}/{workload.batch_size})"
+    if fixed:
+        origin += f", {', '.join(fixed)} as the table says"
+    return replace(config, settings=settings, origin=origin)
+
+
+def _ratio(pair: tuple[float, float]) -> float:
+    return pair[0] / pair[1]

@@ -1,0 +1,323 @@
+"""Step time and peak memory of the paper's models with different optimizers, on one device or shared among ranks.
+
+Models come from transformers with random weights, batches are random, and a step is forward, backward and update. The
+paper states neither batch sizes nor precision nor the shapes of its GPT-2 and mixtures: those here are ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from adan_bench.records.environment import describe
+from adan_bench.records.store import write_json
+from adan_bench.spec import SCALES, RunConfig, UsageError
+from adan_bench.training import optimizers
+from adan_bench.training.distributed import ALONE, Ranks, joined
+
+Shape = dict[str, Any]
+OPTIMIZERS = ("adan", "adamw", "lamb", "adabelief")
+FUSED = ("adam", "adamw")  # torch's own have to be asked, Adan's is the default
+HEADS = {"GPT2": "LMHeadModel", "Mixtral": "ForCausalLM"}  # the families that read text
+LENGTH, CLASSES = 1024, 1000  # tokens of a sequence, classes of an image
+GB = 1e9
+STEPS = {"smoke": 5, "small": 10, "paper": 200}  # of the paper's tables
+
+OnCase = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model by its family of transformers and its shape; images of 224 pixels, or sequences of 1,024 tokens."""
+
+    family: str
+    batch_size: int
+    shape: Shape
+
+    @property
+    def text(self) -> bool:
+        return self.family in HEADS
+
+    def build(self, tiny: bool = False) -> nn.Module:
+        try:
+            import transformers
+        except ModuleNotFoundError as error:
+            raise UsageError(f"speed needs the package {error.name}; run: pip install 'adan[bench]'") from error
+        shape = {**self.shape, **(TINY[self.family] if tiny else {})}
+        shape.update({"use_cache": False} if self.text else {"num_labels": CLASSES})
+        config = getattr(transformers, f"{self.family}Config")(**shape)
+        head = HEADS.get(self.family, "ForImageClassification")
+        model: nn.Module = getattr(transformers, self.family + head)(config)
+        return model
+
+
+#: What a family's shape becomes at the scale "smoke".
+TINY: dict[str, Shape] = {
+    "ResNet": {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1]},
+    "ViT": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "image_size": 32,
+        "patch_size": 8,
+    },
+    "Swin": {"image_size": 32, "embed_dim": 16, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4},
+    "ConvNext": {"hidden_sizes": [16, 32], "depths": [1, 1], "num_stages": 2},
+    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0},
+    "Mixtral": {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "vocab_size": 256,
+    },
+}
+
+
+def _vit(width: int, layers: int, heads: int) -> Model:
+    shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return Model("ViT", 128, {**shape, "intermediate_size": 4 * width})
+
+
+def _swin(width: int, heads: int) -> Model:
+    shape = {"embed_dim": width, "depths": [2, 2, 18, 2], "num_heads": [heads, 2 * heads, 4 * heads, 8 * heads]}
+    return Model("Swin", 128, shape)
+
+
+def _convnext(width: int) -> Model:
+    return Model("ConvNext", 128, {"hidden_sizes": [width, 2 * width, 4 * width, 8 * width], "depths": [3, 3, 27, 3]})
+
+
+def _mixture(width: int, inner: int, layers: int) -> Model:
+    shape = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers}
+    return Model("Mixtral", 8, {**shape, "num_attention_heads": width // 64, "num_key_value_heads": width // 64})
+
+
+MODELS = {
+    "ResNet-50": Model("ResNet", 128, {"depths": [3, 4, 6, 3]}),
+    "ResNet-101": Model("ResNet", 128, {"depths": [3, 4, 23, 3]}),
+    "ViT-B": _vit(768, 12, 12),
+    "Swin-B": _swin(128, 4),
+    "ConvNeXt-B": _convnext(128),
+    "Swin-L": _swin(192, 6),
+    "ConvNeXt-L": _convnext(192),
+    "ViT-L": _vit(1024, 24, 16),
+    "GPT-2-670M": Model("GPT2", 8, {"n_embd": 1536, "n_layer": 21, "n_head": 24}),
+    "GPT-2-1B": Model("GPT2", 8, {"n_embd": 1792, "n_layer": 24, "n_head": 28}),
+    "MoE-8x0.1B": _mixture(768, 2048, 12),  # 0.5 B parameters in all, as in the paper
+    "MoE-8x0.3B": _mixture(1024, 3072, 24),  # 2 B
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How to measure, for all models and optimizers alike."""
+
+    scale: str = SCALES[0]
+    device: str = "cpu"
+    steps: int = 20
+    warmup: int = 5
+    batch_size: int | None = None
+    bf16: bool = False
+    parallel: str | None = None
+
+    @property
+    def tiny(self) -> bool:
+        return self.scale == SCALES[0]
+
+
+def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str | None) -> None:
+    if scale not in SCALES:
+        raise UsageError(f"--scale {scale}: no such scale; there are: {', '.join(SCALES)}")
+    for model in models:
+        if model not in MODELS:
+            raise UsageError(f"no model {model!r}; there are: {', '.join(MODELS)}")
+        if parallel is not None and not MODELS[model].text:
+            raise UsageError(f"--parallel {parallel}: {model} reads no tokens; take a GPT-2 or an MoE")
+    for spec in map(optimizers.get_optimizer, names):
+        if parallel == "fsdp" and not spec.shards:
+            raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); take --parallel ddp")
+
+
+def measure(
+    models: Sequence[str], names: Sequence[str], how: Measure, on_case: OnCase = lambda case: None
+) -> dict[str, Any]:
+    """Every model with every optimizer, and the environment; a case that cannot be measured says why."""
+    check(models, names, how.scale, how.parallel)
+    cases = []
+    with joined(how.parallel, how.device) as ranks:
+        for model in models:
+            for name in names:
+                cases.append(_measure(model, name, how, ranks))
+                if ranks.rank == 0:
+                    on_case(cases[-1])
+    return {"environment": describe(how.device), "cases": cases}
+
+
+def _measure(name: str, optimizer: str, how: Measure, ranks: Ranks = ALONE) -> dict[str, Any]:
+    model = MODELS[name]
+    device = torch.device(ranks.device or how.device)
+    batch_size = how.batch_size or (2 if how.tiny else model.batch_size)
+    case: dict[str, Any] = {
+        "model": name,
+        "optimizer": optimizer,
+        "tiny": how.tiny,
+        "batch_size": batch_size,
+        "bf16": how.bf16,
+        "steps": how.steps,
+        "parallel": how.parallel,
+        "ranks": ranks.count,
+    }
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    torch.manual_seed(0)
+    try:
+        times, alone, size, state = _train(model, optimizer, how, ranks, device, batch_size)
+    except torch.OutOfMemoryError:
+        return {**case, "error": f"out of memory with a batch of {batch_size}"}
+    median = statistics.median(times)
+    case.update(
+        parameters=size,
+        step_ms=1e3 * median,
+        optimizer_ms=1e3 * statistics.median(alone),
+        state_bytes=state,
+        peak_gb=torch.cuda.max_memory_allocated(device) / GB if device.type == "cuda" else None,
+        reserved_gb=torch.cuda.max_memory_reserved(device) / GB if device.type == "cuda" else None,
+        tokens_per_second=batch_size * _length(how) / median if model.text else None,
+    )
+    return case
+
+
+def _train(
+    model: Model, name: str, how: Measure, ranks: Ranks, device: torch.device, batch_size: int
+) -> tuple[list[float], list[float], int, int]:
+    """Seconds of whole steps and of updates alone, parameters, bytes of the optimizer's state."""
+    with device:  # a billion random weights take the CPU half a minute
+        net = model.build(how.tiny).to(device).train()
+    size = sum(p.numel() for p in net.parameters())
+    forward = ranks.spread(net)
+    spec = optimizers.get_optimizer(name)
+    settings = {**optimizers.defaults(spec), **({"fused": True} if name in FUSED else {}), "lr": 1e-6}
+    optimizer = optimizers.build(spec, net.parameters(), settings)
+    inputs, labels = _batch(model, how, device, batch_size)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, torch.bfloat16, enabled=how.bf16):
+            logits = forward(inputs).logits
+            loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+        loss.backward()
+        optimizer.step()
+
+    times = _timed(step, how.warmup, how.steps, device)
+    alone = _timed(optimizer.step, 1, how.steps, device)  # on the last gradients, which step() leaves in place
+    tensors = [
+        value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)
+    ]
+    local = [value.to_local() if hasattr(value, "to_local") else value for value in tensors]
+    return times, alone, size, sum(value.numel() * value.element_size() for value in local)
+
+
+def _length(how: Measure) -> int:
+    return 16 if how.tiny else LENGTH
+
+
+def _batch(model: Model, how: Measure, device: torch.device, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    if model.text:
+        tokens = torch.randint(256 if how.tiny else 32000, (size, _length(how)), device=device)
+        return tokens, tokens
+    pixels = 32 if how.tiny else 224
+    return torch.randn(size, 3, pixels, pixels, device=device), torch.randint(CLASSES, (size,), device=device)
+
+
+def _timed(call: Callable[[], Any], warmup: int, steps: int, device: torch.device) -> list[float]:
+    times = []
+    for i in range(warmup + steps):
+        start = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if i >= warmup:
+            times.append(time.perf_counter() - start)
+    return times
+
+
+def cases(
+    wanted: Sequence[tuple[str, str | None, str]], chosen: RunConfig, on_case: OnCase = lambda case: None
+) -> dict[tuple[str, str | None, str], Mapping[str, Any]]:
+    """What the paper's tables of speed want, by (kind of table, model, optimizer).
+
+    A case that could not be measured has the reason as "absent" (what it needs is not here) or "failed".
+    """
+    found: dict[tuple[str, str | None, str], Mapping[str, Any]] = {}
+    for kind, measured in (("speed", measure), ("parallel", _among_ranks)):
+        keys = [key for key in wanted if key[0] == kind]
+        models, names = (list(dict.fromkeys(str(key[i]) for key in keys)) for i in (1, 2))
+        if not keys:
+            continue
+        how = Measure(chosen.scale, chosen.device, STEPS[chosen.scale], bf16=chosen.bf16)
+        try:
+            if not how.tiny and how.device == "cpu":
+                raise UsageError(f"at the scale {how.scale} these models are for a GPU: give --device cuda")
+            record = measured(models, names, how, on_case)
+            found |= {(kind, case["model"], case["optimizer"]): case for case in record["cases"]}
+        except (UsageError, RuntimeError) as error:
+            reason = {"absent" if isinstance(error, UsageError) else "failed": str(error)}
+            found |= dict.fromkeys(keys, reason)
+    return found
+
+
+def _among_ranks(models: Sequence[str], names: Sequence[str], how: Measure, on_case: OnCase) -> dict[str, Any]:
+    ranks = 2 if how.device == "cpu" else torch.cuda.device_count()
+    if ranks < 2:
+        raise UsageError(f"it needs two GPUs, and there is {ranks}")
+    with tempfile.TemporaryDirectory() as folder:
+        launch(models, names, replace(how, parallel="ddp"), ranks, Path(folder) / "record.json")
+        found: dict[str, Any] = json.loads((Path(folder) / "record.json").read_text())
+    for case in found["cases"]:
+        on_case(case)
+    return found
+
+
+def launch(models: Sequence[str], names: Sequence[str], how: Measure, ranks: int, file: Path) -> None:
+    """Measure among ranks that torchrun starts; the record is written to a file."""
+    check(models, names, how.scale, how.parallel)
+    task = {"models": list(models), "names": list(names), "how": asdict(how), "file": str(file)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    done = subprocess.run(
+        [*command, "-m", "adan_bench.studies.speed", json.dumps(task)], capture_output=True, text=True
+    )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("adan-bench: ")]
+        last = " ".join(done.stderr[-300:].split())
+        raise RuntimeError(lines[-1] if lines else f"torchrun ended with code {done.returncode}: {last}")
+
+
+def main() -> None:
+    """One rank of `launch`."""
+    task = json.loads(sys.argv[1])
+    try:
+        record = measure(task["models"], task["names"], Measure(**task["how"]))
+    except (UsageError, ConnectionError) as error:
+        sys.exit(f"adan-bench: {error}")
+    if os.environ["RANK"] == "0":
+        write_json(Path(task["file"]), record)
+
+
+if __name__ == "__main__":
+    main()

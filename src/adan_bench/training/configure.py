@@ -1,0 +1,94 @@
+"""The configuration of a run: what the user chose, what the workload and the optimizer bring, complete and checked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from adan_bench.spec import SCALES, UNTUNED, OptimizerSpec, RunConfig, Settings, UsageError, Workload, cores, listing
+from adan_bench.training import optimizers
+from adan_bench.training.schedules import SCHEDULES
+
+
+def tuned_defaults() -> dict[str, Any]:
+    """The settings found by `adan-bench tune` for the workloads of this package, and how they were found."""
+    found: dict[str, Any] = json.loads((resources.files("adan_bench.training") / "tuned.json").read_text())
+    return found
+
+
+def configure(
+    workload: Workload, spec: OptimizerSpec, chosen: RunConfig, overrides: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """What was chosen, completed for a workload and an optimizer, and checked."""
+    if chosen.schedule not in SCHEDULES:
+        raise UsageError(f"no schedule {chosen.schedule!r}; there are: {', '.join(SCHEDULES)}")
+    check_data(workload, chosen.data)
+    check_device(chosen.device)
+    batch_size = chosen.batch_size or workload.batch_size
+    if batch_size % (chosen.accumulate * chosen.ranks):
+        among = f" on {chosen.ranks} ranks" if chosen.ranks > 1 else ""
+        raise UsageError(f"--accumulate {chosen.accumulate}{among} does not divide the batch size {batch_size}")
+    if chosen.parallel == "fsdp" and not spec.shards:
+        raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); take --parallel ddp")
+    if chosen.parallel == "fsdp" and chosen.channels_last:
+        raise UsageError("--channels-last: fsdp shards contiguous parameters only; take --parallel ddp")
+    settings, origin = starting_settings(workload, spec)
+    if overrides:
+        settings = {**settings, **overrides}
+        origin += ", then --set " + " ".join(f"{key}={value}" for key, value in overrides.items())
+    optimizers.check_settings(spec, settings)
+    steps = chosen.steps or workload.steps
+    if origin != UNTUNED and (steps != workload.steps or batch_size != workload.batch_size):
+        origin += f" for {workload.steps} steps of {workload.batch_size}"
+    return replace(
+        chosen,
+        workload=workload.name,
+        optimizer=spec.name,
+        settings=settings,
+        origin=origin,
+        steps=steps,
+        batch_size=batch_size,
+        eval_every=chosen.eval_every or max(1, round(workload.eval_every * steps / workload.steps)),
+        log_every=max(1, steps // 60),
+        threads=chosen.threads or max(1, cores() // (chosen.jobs * int(os.environ.get("LOCAL_WORLD_SIZE", 1)))),
+    )
+
+
+def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings, str]:
+    """The tuned defaults where there are some, else the optimizer's own; and which of the two it was."""
+    name = workload.name if workload.scale == SCALES[0] else f"{workload.name}@{workload.scale}"
+    found = tuned_defaults()["workloads"].get(name, {}).get(spec.name)
+    if found is None:
+        return optimizers.defaults(spec), UNTUNED
+    return dict(found["settings"]), f"defaults tuned in {found['trials']} trials"
+
+
+def check_data_folder(data: Path | None) -> None:
+    if data is not None and not data.is_dir():
+        raise UsageError(
+            f"--data {data}: no such folder; {data.absolute().parent} holds: {listing(data.absolute().parent)}"
+        )
+
+
+def check_data(workload: Workload, data: Path | None) -> None:
+    check_data_folder(data)
+    for name in workload.needs:
+        if data is None:
+            raise UsageError(
+                f"{workload.name} needs {name}: give --data DIR or set ADAN_DATA to a folder that holds it"
+            )
+        if not (data / name).exists():
+            raise UsageError(f"{workload.name} needs {name}, which {data} does not hold; it holds: {listing(data)}")
+
+
+def check_device(device: str) -> None:
+    import torch
+
+    there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    if device not in there and not (device == "cuda" and len(there) > 1):
+        raise UsageError(f"--device {device}: not on this machine; there are: {', '.join(there)}")

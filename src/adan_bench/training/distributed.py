@@ -1,0 +1,195 @@
+"""One run shared among the processes that torchrun starts: all that the harness knows of torch.distributed.
+
+Every rank builds the whole task from the same seed, takes its share of each batch, and trains on the mean gradient.
+Checkpoints hold whole tensors in the format of a single process, so that any number of ranks can continue from them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from adan import states
+from adan_bench.spec import UsageError
+
+T = TypeVar("T")
+
+STRATEGIES = ("ddp", "fsdp")
+
+
+def launched(strategy: str | None) -> int:
+    """How many ranks there are; a UsageError where what started them and --parallel do not fit together."""
+    started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    ranks = int(os.environ["WORLD_SIZE"]) if started else 1
+    if strategy is None:
+        if ranks > 1:
+            raise UsageError(f"torchrun started {ranks} ranks: share one run among them by run --parallel ddp or fsdp")
+    elif strategy not in STRATEGIES:
+        raise UsageError(f"no strategy {strategy!r}; there are: {', '.join(STRATEGIES)}")
+    elif not started:
+        command = shlex.join(sys.argv[1:])
+        raise UsageError(
+            f"--parallel {strategy} is for processes that torchrun starts: "
+            f"torchrun --nproc-per-node 2 -m adan_bench.cli {command}"
+        )
+    return ranks
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of a run, as one of them sees them; without a strategy there is no other."""
+
+    strategy: str | None = None
+    device: str | None = None  # None: the configuration's
+    rank: int = 0
+    count: int = 1
+
+    def spread(self, model: nn.Module) -> nn.Module:
+        """What to call in place of the model; under fsdp its own parameters become DTensors."""
+        if self.strategy == "ddp":
+            return nn.parallel.DistributedDataParallel(model)
+        if self.strategy == "fsdp":
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+
+            mesh = init_device_mesh(next(model.parameters()).device.type, (self.count,))
+            lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+            blocks = [block for blocks in lists for block in blocks if not isinstance(block, nn.ModuleList)]
+            for part in [*reversed(blocks), model]:  # the inner ones first
+                fully_shard(part, mesh=mesh)
+        return model
+
+    def share(self, batch: Any, size: int) -> Any:
+        """The part of a batch that this rank takes; its `size` examples lie along the first dimension of tensors."""
+        if self.count == 1:
+            return batch
+        if isinstance(batch, Mapping):
+            return {key: self.share(item, size) for key, item in batch.items()}
+        if isinstance(batch, (list, tuple)):
+            return type(batch)(self.share(item, size) for item in batch)
+        if not isinstance(batch, Tensor) or batch.dim() == 0:
+            return batch
+        if len(batch) != size:
+            raise UsageError(
+                f"--parallel {self.strategy}: a tensor of shape {tuple(batch.shape)} in a batch of {size} cannot be "
+                f"shared out; its first dimension must be {size}"
+            )
+        return batch.chunk(self.count)[self.rank]
+
+    def average(self, value: Tensor) -> None:
+        if self.strategy is not None:
+            dist.all_reduce(value.div_(self.count))
+
+    def from_first(self, find: Callable[[], T]) -> T:
+        """What the first rank finds, or its UsageError, on every rank."""
+        if self.strategy is None:
+            return find()
+        found: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                found[0] = find()
+            except UsageError as error:
+                found[1] = error
+        dist.broadcast_object_list(found)
+        if found[1] is not None:
+            raise found[1]
+        value: T = found[0]
+        return value
+
+    def from_all(self, value: T) -> list[T]:
+        if self.strategy is None:
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value)
+        return values
+
+    def whole(self, state: Any) -> Any:
+        """A state dict with whole tensors in place of DTensors, on the first rank."""
+        if self.strategy != "fsdp":
+            return state
+        if isinstance(state, Mapping):
+            return {key: self.whole(value) for key, value in state.items()}
+        if not hasattr(state, "full_tensor"):
+            return state
+        value = state.full_tensor()  # all ranks take part
+        return value.cpu() if self.rank == 0 else None
+
+    def load_model(self, model: nn.Module, state: Mapping[str, Any]) -> None:
+        own = model.state_dict()
+        model.load_state_dict({name: _cut(value, own.get(name)) for name, value in state.items()})
+
+    def load_optimizer(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        if self.strategy == "fsdp":
+            keys = [key for group in state["param_groups"] for key in group["params"]]
+            params = [p for group in optimizer.param_groups for p in group["params"]]
+            entries = {
+                key: {name: _cut(value, param) for name, value in _decoded(state["state"][key]).items()}
+                for key, param in zip(keys, params, strict=True)
+                if key in state["state"]
+            }
+            state = {**state, "state": entries}
+        optimizer.load_state_dict(dict(state))
+
+
+ALONE = Ranks()
+
+
+def _cut(value: Any, like: Any) -> Any:
+    """A whole tensor spread as a DTensor of the same shape is; every rank has it, so that nothing is sent."""
+    if not (hasattr(like, "full_tensor") and isinstance(value, Tensor) and value.shape == like.shape):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def _decoded(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Adan's 8-bit codes as numbers: their blocks run through the whole tensor, a part has its own."""
+    return states.dequantized(entry) if "exponents" in entry else entry
+
+
+@contextmanager
+def joined(strategy: str | None, device: str) -> Iterator[Ranks]:
+    """Meet the other ranks, if the run is to be shared; a rank that is lost meanwhile is a ConnectionError."""
+    if strategy is None:
+        yield ALONE
+        return
+    if device != "cpu":
+        local, there = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+        if device != "cuda" or local >= there:
+            raise UsageError(
+                f"--parallel {strategy} --device {device}: every rank takes a GPU of its own, so give --device "
+                f"cuda and at most {there} ranks here; this is local rank {local}"
+            )
+        device = f"cuda:{local}"
+        torch.cuda.set_device(device)
+    own = not dist.is_initialized()
+    if own:
+        dist.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl")
+    try:
+        yield Ranks(strategy, device, dist.get_rank(), dist.get_world_size())
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            reason = str(error).splitlines()[0].split(". ")[0]
+            raise ConnectionError(f"rank {dist.get_rank()}: another rank is gone ({reason})") from error
+        raise
+    except UsageError:
+        _leave(own)
+        raise
+    _leave(own)
+
+
+def _leave(own: bool) -> None:
+    """End the group, where all ranks do so: after the loss of one, gloo's end aborts the process."""
+    if own:
+        dist.destroy_process_group()

@@ -1,0 +1,340 @@
+"""The only training loop: joins a workload and an optimizer, keeps the record, survives being killed.
+
+The loop counts gradients, not updates: an optimizer that needs two gradients for one update (SAM) advances by two.
+The clock runs while the loop trains; it stands while it evaluates, writes checkpoints or reports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adan_bench.records.environment import describe
+from adan_bench.records.store import NoStore, RunStore
+from adan_bench.spec import Progress, RunConfig, UsageError
+from adan_bench.training import optimizers
+from adan_bench.training.distributed import ALONE, Ranks, joined
+from adan_bench.training.schedules import SCHEDULES
+from adan_bench.workloads.registry import get_workload, load_script
+
+CHECKPOINT_SECONDS = 15.0
+
+OnProgress = Callable[[Progress], None]
+
+
+def run(
+    config: RunConfig, store: RunStore, on_progress: OnProgress | None = None, resume: bool = False
+) -> Mapping[str, Any]:
+    """Train as the configuration says, from the last checkpoint where `resume` finds one; the result that was recorded.
+
+    A loss that is not finite ends the run with the status "diverged"; it is a finding, not an error. A run that has
+    ended stays as it is, unless it failed. Where ranks share the run, the first alone reads and writes the record.
+    """
+
+    def begin() -> tuple[RunConfig | None, Mapping[str, Any] | None]:
+        if not (resume and store.exists):
+            return None, None
+        result = json.loads((store.path / "result.json").read_text()) if store.ended else None
+        return store.check_same(config), result if result and result["status"] != "failed" else None
+
+    def environment() -> dict[str, Any]:
+        return {**describe(config.device), "data": trainer.task.note, "parameters": trainer.size}
+
+    def restore() -> dict[str, Any] | None:
+        store.reopen()
+        if not store.described:
+            store.describe(environment())
+        return store.restore()
+
+    def create() -> None:
+        store.create(config, trainer.workload.facts(), trainer.spec.facts(), environment())
+
+    with joined(config.parallel, config.device) as ranks:
+        begun, result = ranks.from_first(begin)
+        if result is not None:
+            return result
+        trainer = Trainer(config, ranks)
+        if begun is None:
+            ranks.from_first(create)
+        else:
+            state = ranks.from_first(restore)
+            if state is not None:
+                trainer.load_state_dict(state)
+        if ranks.rank > 0:
+            store, on_progress = NoStore(store.path), None
+        sharing = {"parallel": config.parallel, "ranks": config.ranks}
+        if begun is not None and sharing != {"parallel": begun.parallel, "ranks": begun.ranks}:
+            store.append({"kind": "resume", "step": trainer.step, **sharing})
+        return trainer.train(store, on_progress)
+
+
+class Trainer:
+    """One run in memory: the task, the optimizer, and how far they have come."""
+
+    def __init__(self, config: RunConfig, ranks: Ranks = ALONE) -> None:
+        if config.script is not None:
+            load_script(config.script)
+        torch.set_num_threads(config.threads)
+        seed_everything(config.seed)
+        self.config = config
+        self.ranks = ranks
+        self.workload = get_workload(config.workload, config.scale)
+        self.spec = optimizers.get_optimizer(config.optimizer)
+        self.factor = SCHEDULES[config.schedule](config.steps, config.warmup)
+        self.device = torch.device(ranks.device or config.device)
+        per_pass = config.batch_size // config.accumulate
+        try:
+            self.task = self.workload.task(config.seed, per_pass, config.data, str(self.device), config.init)
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"{config.workload} needs the package {error.name}; run: pip install 'adan[bench]'"
+            ) from error
+        if hasattr(self.task.batches, "state_dict") and ranks.count * config.accumulate > 1:
+            raise UsageError(
+                f"{config.workload}: its batches carry a state to the next; take one process, and no --accumulate"
+            )
+        self.model = self.task.model.to(self.device)
+        if config.channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.forward = ranks.spread(self.model)
+        if config.compile:
+            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        groups = self.model.parameters() if self.task.groups is None else self.task.groups(self.model, config.settings)
+        self.optimizer = optimizers.build(self.spec, groups, config.settings)
+        self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.size = sum(p.numel() for p in self.model.parameters())
+        self.step = 0
+        self.seconds = 0.0
+        self.window = torch.zeros((), device=self.device)  # sum of the losses since the last line: no sync per step
+        self.in_window = 0
+        self.last: dict[str, float] = {}
+        self.best: float | None = None
+        if ranks.rank > 0:
+            seed_everything(config.seed + 10**5 * ranks.rank)  # another dropout on every share of a batch
+
+    # What a step is
+
+    def update(self) -> None:
+        """One update: one gradient, or as many as the optimizer needs."""
+        factor = self.factor(self.step)
+        for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
+            group["lr"] = base * factor
+        position = self.step // self.spec.passes * self.config.accumulate
+        batches = [self._batch(position + i) for i in range(self.config.accumulate)]
+        self._gradient(batches)
+        if self.spec.passes == 1:
+            self.optimizer.step()
+        else:
+            two: Any = self.optimizer
+            two.first_step(zero_grad=True)
+            self._gradient(batches, counted=False)
+            two.second_step(zero_grad=True)
+        self.step += self.spec.passes
+
+    def _gradient(self, batches: list[Any], counted: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        for batch in batches:
+            with self._autocast():
+                loss = self.task.loss(self.forward, batch)
+            if len(batches) > 1:
+                loss = loss / len(batches)
+            loss.backward()
+            if counted:
+                self.window += loss.detach()
+        if self.task.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.task.max_grad_norm)
+        self.in_window += counted
+
+    def _batch(self, position: int) -> Any:
+        batch = self.task.batches(position)
+        return self._move(self.ranks.share(batch, self.config.batch_size // self.config.accumulate))
+
+    def _move(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            value = value.to(self.device, non_blocking=True)
+            if self.config.channels_last and value.dim() == 4:
+                value = value.contiguous(memory_format=torch.channels_last)
+            return value
+        if isinstance(value, Mapping):
+            return {key: self._move(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._move(item) for item in value)
+        return value
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.config.bf16 else contextlib.nullcontext()
+
+    # The loop
+
+    def train(self, store: RunStore, on_progress: OnProgress | None = None) -> Mapping[str, Any]:
+        config, passes = self.config, self.spec.passes
+        writer = _tensorboard(store, self.step) if config.tensorboard and self.ranks.rank == 0 else None
+        started, first, saved = time.monotonic(), self.step, time.monotonic()
+        self.forward.train()
+        last = min(config.stop_after or config.steps, config.steps)
+        while self.step + passes <= last:
+            tick = time.perf_counter()
+            before = self.step
+            self.update()
+            end = self.step + passes > last
+            logs, evaluates, saves = (
+                end or (every > 0 and self.step // every > before // every)
+                for every in (config.log_every, config.eval_every, config.checkpoint_every)
+            )
+            if not (logs or evaluates or saves):
+                self.seconds += time.perf_counter() - tick
+                continue
+            self.ranks.average(self.window)
+            loss = (self.window / max(1, self.in_window)).item() if self.in_window else None  # waits for the device
+            self.seconds += time.perf_counter() - tick
+            lines: list[dict[str, Any]] = []
+            if logs or (loss is not None and not math.isfinite(loss)):
+                lr = self.optimizer.param_groups[0]["lr"]
+                lines.append(
+                    {"kind": "train", "step": self.step, "seconds": self.seconds, "loss": loss, "lr": float(lr)}
+                )
+                self.window.zero_()
+                self.in_window = 0
+            if loss is not None and not math.isfinite(loss):
+                return self._finish(store, "diverged", lines, writer)
+            if evaluates:
+                self.last = self.evaluate()
+                lines.append({"kind": "eval", "step": self.step, "seconds": self.seconds, **self.last})
+                self._keep_best(self.last.get(self.workload.metric, math.nan))
+            self._write(store, lines, writer)
+            if on_progress is not None and (logs or evaluates):
+                elapsed = time.monotonic() - started
+                rate = (self.step - first) / max(elapsed, 1e-9)
+                metric = self.last.get(self.workload.metric)
+                on_progress(Progress(self.step, last, loss, metric, rate, (last - self.step) / rate))
+            if not config.checkpoint_every and evaluates:
+                saves = self.ranks.from_all(time.monotonic() - saved >= CHECKPOINT_SECONDS)[0]
+            if saves and not end:
+                store.checkpoint(self.step, self.state_dict())
+                saved = time.monotonic()
+        return self._finish(store, "finished", [], writer)
+
+    def evaluate(self) -> dict[str, float]:
+        """The workload's numbers on its held-out data."""
+        self.forward.eval()
+        with torch.no_grad(), self._autocast():
+            values = {key: float(value) for key, value in self.task.evaluate(self.forward).items()}
+        self.forward.train()
+        if self.workload.metric not in values:
+            raise ValueError(
+                f"{self.workload.name}: evaluate() returned {', '.join(values) or 'nothing'}, not the declared metric "
+                f"{self.workload.metric!r}"
+            )
+        return values
+
+    def _keep_best(self, value: float) -> None:
+        if math.isfinite(value):
+            better = max if self.workload.higher_is_better else min
+            self.best = value if self.best is None else better(self.best, value)
+
+    def _write(self, store: RunStore, lines: list[dict[str, Any]], writer: Any) -> None:
+        for line in lines:
+            store.append(line)
+            if writer is not None:
+                for key, value in line.items():
+                    if isinstance(value, float) and key != "seconds":
+                        writer.add_scalar(f"{line['kind']}/{key}", value, line["step"])
+
+    def _finish(self, store: RunStore, status: str, lines: list[dict[str, Any]], writer: Any) -> Mapping[str, Any]:
+        self._write(store, lines, writer)
+        if writer is not None:
+            writer.close()
+        result = {
+            "status": status,
+            "step": self.step,
+            "seconds": self.seconds,
+            "final": self.last,
+            "best": self.best,
+            "peak_bytes": torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None,
+        }
+        optimizer: Any = self.optimizer
+        if getattr(optimizer, "restart_rule", None) is not None:  # Adan's
+            result["restarts"] = {"count": optimizer.restarts, "radius": optimizer.restart_progress.radius}
+        if self.config.keep_weights:
+            store.keep_weights(self.ranks.whole(self.model.state_dict()))
+        store.finish(result)
+        return result
+
+    # Resuming
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the rest of the run depends on."""
+        batches: Any = self.task.batches
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "model": self.ranks.whole(self.model.state_dict()),
+            "optimizer": self.ranks.whole(self.optimizer.state_dict()),
+            "window": self.window,
+            "in_window": self.in_window,
+            "last": self.last,
+            "best": self.best,
+            "batches": batches.state_dict() if hasattr(batches, "state_dict") else None,
+            "rng": self.ranks.from_all(rng_state(self.device)),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.ranks.load_model(self.model, state["model"])
+        self.ranks.load_optimizer(self.optimizer, state["optimizer"])
+        self.window.copy_(state["window"])
+        self.in_window, self.last, self.best = state["in_window"], state["last"], state["best"]
+        if state["batches"] is not None:
+            batches: Any = self.task.batches
+            batches.load_state_dict(state["batches"])
+        if self.ranks.rank < len(state["rng"]):
+            set_rng_state(state["rng"][self.ranks.rank], self.device)
+
+
+def seed_everything(seed: int) -> None:
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def rng_state(device: torch.device) -> dict[str, Any]:
+    """Every generator's state as tensors and plain values, so that it loads with weights_only=True."""
+    import numpy as np
+
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": (name, [int(key) for key in keys], position, has_gauss, cached),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def set_rng_state(state: Mapping[str, Any], device: torch.device) -> None:
+    import numpy as np
+
+    version, keys, gauss = state["python"]
+    random.setstate((version, tuple(keys), gauss))
+    name, words, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, np.array(words, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def _tensorboard(store: RunStore, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UsageError("--tensorboard needs the package tensorboard; pip install 'adan[bench]'") from error
+    return SummaryWriter(str(store.path / "tensorboard"), purge_step=step)

@@ -1,0 +1,50 @@
+"""The process that makes runs for `pool.py`: one JSON line in, progress and one result out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from adan_bench.records.store import RunStore
+from adan_bench.spec import Progress, RunConfig, UsageError
+from adan_bench.training.pool import Job, record_failure
+
+
+def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
+    """Make a run; one that cannot be made is recorded with the reason, so that it does not stop the others."""
+    from adan_bench.training.trainer import run
+
+    try:
+        return run(job.config, RunStore(job.path), on_progress, job.resume)
+    except UsageError as error:
+        return record_failure(job, str(error), absent=not RunStore(job.path).described)
+    except Exception as error:
+        traceback.print_exc()
+        return record_failure(job, f"{type(error).__name__}: {error}")
+
+
+def main() -> None:
+    # What a library prints must not mix with the answers: they get the real standard output, the rest the log.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def answer(**content: Any) -> None:
+        try:
+            answers.write(json.dumps(content) + "\n")
+        except BrokenPipeError:
+            os._exit(1)  # whoever asked is gone; the record is on disk and resumes
+
+    for line in sys.stdin:
+        message = json.loads(line)
+        job = Job(RunConfig.from_json(message["config"]), Path(message["path"]), message["resume"])
+        answer(result=perform(job, lambda progress: answer(progress=dataclasses.asdict(progress))))
+
+
+if __name__ == "__main__":
+    main()

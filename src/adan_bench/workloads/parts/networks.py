@@ -1,0 +1,79 @@
+"""Models, and parts of models, that more than one workload trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from adan_bench.data.augment import StochasticDepth
+from adan_bench.data.images import ImageData
+from adan_bench.workloads.image_sizes import ImageSizes
+
+
+def resnet(
+    widths: Sequence[int], depths: Sequence[int], data: ImageData, layer: str = "basic", small_stem: bool = True
+) -> Any:
+    """A ResNet from transformers.
+
+    small_stem: for images of 32×32 pixels or fewer. ImageNet's stem (7×7 with stride 2, then pooling) would leave 8×8
+        of 32×32 pixels, so it is a 3×3 convolution here, as is usual for CIFAR.
+    """
+    import transformers
+
+    config = transformers.ResNetConfig(
+        num_channels=data.channels,
+        embedding_size=widths[0] if layer == "basic" else widths[0] // 4,
+        hidden_sizes=list(widths),
+        depths=list(depths),
+        layer_type=layer,
+        num_labels=data.classes,
+    )
+    model = transformers.ResNetForImageClassification(config)
+    if small_stem:
+        stem = model.resnet.embedder
+        old = stem.embedder.convolution
+        stem.embedder.convolution = nn.Conv2d(old.in_channels, old.out_channels, 3, padding=1, bias=False)
+        stem.pooler = nn.Identity()
+    return model
+
+
+def vit_sizes(sizes: ImageSizes, data: ImageData) -> dict[str, Any]:
+    """What ViT and ViT-MAE have in common."""
+    (depth,) = sizes.depths
+    return {
+        "image_size": data.size,
+        "num_channels": data.channels,
+        "patch_size": sizes.patch,
+        "hidden_size": sizes.width,
+        "num_hidden_layers": depth,
+        "num_attention_heads": sizes.width // sizes.head,
+        "intermediate_size": 4 * sizes.width,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "layer_norm_eps": 1e-6,
+        "initializer_range": sizes.deviation,
+    }
+
+
+def transformer_blocks(model: nn.Module) -> nn.ModuleList:
+    """The blocks of a ViT of transformers, whose versions call them encoder.layer or layers."""
+    return next(module for module in model.modules() if isinstance(module, nn.ModuleList))
+
+
+def depth_shares(depth: int, largest: float) -> list[float]:
+    """Stochastic depth of the blocks: from 0 at the first to the largest at the last.
+
+    >>> depth_shares(3, 0.1)
+    [0.0, 0.05, 0.1]
+    """
+    return [largest * i / max(1, depth - 1) for i in range(depth)]
+
+
+def vit_stochastic_depth(blocks: Sequence[Any] | nn.ModuleList, largest: float) -> None:
+    """In place of a ViT's dropout, which stands at the end of both residual branches of a block."""
+    for block, share in zip(blocks, depth_shares(len(blocks), largest), strict=True):
+        for name, module in list(block.named_modules()):
+            if isinstance(module, nn.Dropout):
+                block.set_submodule(name, StochasticDepth(share))

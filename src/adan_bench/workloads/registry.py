@@ -1,0 +1,80 @@
+"""Which workloads exist: those of this package, one file each, and those of the user's own scripts."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from adan_bench.spec import SCALES, Context, Scale, Task, UsageError, Workload
+
+_workloads: dict[str, Workload] = {}
+
+Builder = Callable[[Context], Task]
+
+
+def workload(
+    name: str,
+    *,
+    metric: str,
+    higher_is_better: bool,
+    smoke: Scale,
+    small: Scale | None = None,
+    paper: Scale | None = None,
+    after: str | None = None,
+    summary: str = "",
+) -> Callable[[Builder], Builder]:
+    """Make a workload of a function that builds its `Task`.
+
+    smoke, small, paper: minutes on two cores, minutes on one GPU, as published; only the first has to be there.
+    after: the workload whose final weights it starts from.
+    summary: the function's first line of documentation unless given.
+    """
+    scales = {scale: size for scale, size in zip(SCALES, (smoke, small, paper), strict=True) if size is not None}
+
+    def register(build: Builder) -> Builder:
+        about = (summary or build.__doc__ or name).strip().splitlines()[0].rstrip(".")
+        _workloads[name] = Workload(name, about, metric, higher_is_better, build, scales, after)
+        return build
+
+    return register
+
+
+def load_script(path: Path | str) -> list[str]:
+    """Import a user's file; the names of the workloads that it registers."""
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"--script {path}: no such file")
+    before = dict(_workloads)
+    spec = importlib.util.spec_from_file_location(f"adan_bench_script_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--script {path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    names = [name for name, found in _workloads.items() if before.get(name) is not found]
+    if not names:
+        raise UsageError(
+            f"--script {path}: it registers no workload; decorate a function with @adan_bench.workload(...)"
+        )
+    return names
+
+
+def workloads() -> dict[str, Workload]:
+    """All workloads by name. Importing a workload's file is cheap: what it needs is imported when it is built."""
+    from adan_bench import workloads as package
+
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.ispkg:
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    return dict(sorted(_workloads.items()))
+
+
+def get_workload(name: str, scale: str = SCALES[0]) -> Workload:
+    found = workloads()
+    if name not in found:
+        raise UsageError(f"no workload {name!r}; there are: {', '.join(found)}")
+    return found[name].at(scale)

@@ -1,0 +1,23 @@
+"""A tiny data folder laid out as COCO is unpacked: annotations as json, images as jpg."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from adan_bench.data.coco import scenes
+from adan_bench.data.files import COCO
+
+
+def write_coco(data: Path, count: int = 4) -> None:
+    for seed, name in enumerate(COCO):
+        made = scenes(count, 64, seed)
+        content = made.index.dataset
+        images = data / "coco" / name.split("_")[-1].removesuffix(".json")
+        images.mkdir(parents=True)
+        for entry in content["images"]:
+            picture = made.read(entry["file_name"])
+            entry["file_name"] = entry["file_name"].replace(".png", ".jpg")
+            picture.save(images / entry["file_name"], quality=95)
+        (data / name).parent.mkdir(exist_ok=True)
+        (data / name).write_text(json.dumps(content))

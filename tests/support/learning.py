@@ -1,0 +1,71 @@
+"""A few updates of a workload, as its tests need them."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from adan_bench.spec import RunConfig
+from adan_bench.training.configure import configure
+from adan_bench.training.optimizers import SPECS
+from adan_bench.training.trainer import Trainer
+from adan_bench.workloads import registry
+from adan_bench.workloads.registry import get_workload
+
+
+def chosen(**options: Any) -> RunConfig:
+    """What a user may choose for a run; one thread, as tests share the machine."""
+    return RunConfig(threads=1, **options)
+
+
+def settings(name: str, optimizer: str = "adan", **options: Any) -> RunConfig:
+    choice = chosen(**options)
+    return configure(get_workload(name, choice.scale), SPECS[optimizer], choice)
+
+
+def resize(monkeypatch: Any, name: str, sizes: Any, scale: str = "paper") -> None:
+    """Give a workload other model sizes at a scale, for one test."""
+    found = get_workload(name)
+    scales = {**found.scales, scale: replace(found.scales[scale], sizes=sizes)}
+    monkeypatch.setitem(registry._workloads, name, replace(found, scales=scales))
+
+
+def sizes(name: str, scale: str = "paper") -> Any:
+    return get_workload(name).scales[scale].sizes
+
+
+def trainer(name: str, optimizer: str = "adan", **options: Any) -> Trainer:
+    return Trainer(settings(name, optimizer, **options))
+
+
+def falls(name: str, optimizer: str, updates: int = 40) -> float:
+    """The mean loss of the last quarter of the updates, divided by that of the first."""
+    found = trainer(name, optimizer, steps=updates)
+    losses = []
+    for _ in range(updates):
+        found.window.zero_()
+        found.update()
+        losses.append(found.window.item())
+    quarter = updates // 4
+    return sum(losses[-quarter:]) / sum(losses[:quarter])
+
+
+def resumes(make: Any, before: int = 1, after: int = 2) -> bool:
+    """Whether updates, a checkpoint and more updates in a new trainer end where all in one do, to the bit."""
+    straight = make()
+    for _ in range(before + after):
+        straight.update()
+    first = make()
+    for _ in range(before):
+        first.update()
+    buffer = io.BytesIO()
+    torch.save(first.state_dict(), buffer)
+    second = make()
+    second.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
+    for _ in range(after):
+        second.update()
+    same = (torch.equal(a, b) for a, b in zip(straight.model.parameters(), second.model.parameters(), strict=True))
+    return all(same) and straight.evaluate() == second.evaluate()
