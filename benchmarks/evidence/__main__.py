@@ -59,8 +59,9 @@ class Runner:
         return None
 
     def expected(self, job: Job) -> float:
-        """Seconds that a job may take; half a minute where nothing like it has ended yet."""
-        return self.costs.get(_kind(job), 30.0 / job.length) * job.length
+        """Seconds that a job may take: as the last of its kind, else the slowest of its problem, else half a minute."""
+        similar = [cost for kind, cost in self.costs.items() if (kind[0], kind[-1]) == (job.problem, job.unit)]
+        return self.costs.get(_kind(job), max(similar, default=30.0 / job.length)) * job.length
 
     def finish(self, outcome: Outcome) -> None:
         job, record = outcome.job, outcome.record

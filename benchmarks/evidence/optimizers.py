@@ -25,7 +25,9 @@ def build(
     lr: read at every step where it lies.
     decay_all: biases, norms and embeddings of position decay too.
     """
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    options: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
+    }
     decay = options.pop("weight_decay", 0.0)
     groups: Groups = [{"params": list(model.parameters()), "weight_decay": decay}]
     if not decay_all:

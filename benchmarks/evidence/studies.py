@@ -36,6 +36,7 @@ class Study:
     """Optimizers tuned alike, then several seeds at each one's best settings.
 
     tune_length: where it is not `length`: tuning runs are shorter, and the record says so.
+    rates_only: tuning ends after the four learning rates.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Study:
     entries: tuple[Entry, ...]
     seeds: Sequence[int] = (0, 1, 2)
     tune_length: int | None = None
+    rates_only: bool = False
     evaluations: int = 25
     lane: str = "gpu"
 
@@ -87,6 +89,8 @@ class Study:
         trials = [trial(_rounded(entry.lr * factor)) for factor in FACTORS]
         if missing := [job for job in trials if job.key not in records]:
             return missing, None
+        if self.rates_only:
+            return [], _best(trials, records)
         trials.append(trial(next_rate([(job.settings["lr"], score(records[job.key])) for job in trials])))
         if missing := [job for job in trials if job.key not in records]:
             return missing, None
@@ -94,13 +98,16 @@ class Study:
         trials += [trial(best.settings["lr"], changes) for changes in entry.alternatives]
         if missing := [job for job in trials if job.key not in records]:
             return missing, None
-        best = max(trials, key=lambda job: score(records[job.key]))
-        if score(records[best.key]) == -math.inf:
-            return [], None
-        return [], dict(best.settings)
+        return [], _best(trials, records)
 
     def best(self, optimizer: str, records: Records) -> Settings | None:
         return next(self.search(entry, records)[1] for entry in self.entries if entry.optimizer == optimizer)
+
+
+def _best(trials: list[Job], records: Records) -> Settings | None:
+    """The settings of the best trial; None where all diverged."""
+    best = max(trials, key=lambda job: score(records[job.key]))
+    return None if score(records[best.key]) == -math.inf else dict(best.settings)
 
 
 def next_rate(trials: list[tuple[float, float]]) -> float:
@@ -299,6 +306,7 @@ HOPPER = Study(
         Entry("adam", 1.5e-4, {"betas": [0.9, 0.999]}, ({"betas": [0.9, 0.99]}, {"eps": 1e-5})),
     ),
     tune_length=49 * _ROLLOUT,
+    rates_only=True,
     evaluations=16,
     lane="cpu",
 )

@@ -12,6 +12,7 @@ import gc
 import math
 import time
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ class CaptureFailed(RuntimeError):
 class Trainer:
     """A problem, its optimizer and the buffers that a step reads and writes."""
 
-    def __init__(self, job: Job, device: str, cache: Path) -> None:
+    def __init__(self, job: Job, device: str, folder: Path) -> None:
         torch.manual_seed(job.seed)
-        self.problem = problems.build(job.problem, job.options, problems.Setup(job.seed, job.tuning, device, cache))
+        self.problem = problems.build(job.problem, job.options, problems.Setup(job.seed, job.tuning, device, folder))
         self.steps = job.length * (self.problem.per_epoch if job.unit == "epochs" else 1)
         self.device = torch.device(device)
         self.count = torch.zeros(1, dtype=torch.int64, device=device)
@@ -88,16 +89,18 @@ class Trainer:
         return found
 
 
-def run(job: Job, device: str, cache: Path, graph: bool = True) -> Record:
+def run(job: Job, device: str, folder: Path, graph: bool = True) -> Record:
     """Train and return the record, without what the pool adds to it (environment, time of day)."""
     began = time.perf_counter()
     cuda = device.startswith("cuda")
     if cuda:
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
-    stream = torch.cuda.Stream() if cuda else None
+        gc.collect()
+        torch.cuda.empty_cache()  # of the run before
+    stream = _stream() if cuda else None
     with torch.cuda.stream(stream) if cuda else contextlib.nullcontext():
-        trainer = Trainer(job, device, cache)
+        trainer = Trainer(job, device, folder)
         record = _train(trainer, job, stream, graph and cuda and trainer.problem.captures)
     record["wall_seconds"] = round(time.perf_counter() - began, 3)
     return record
@@ -150,6 +153,12 @@ def _train(trainer: Trainer, job: Job, stream: Any, captures: bool) -> Record:
         "parameters": sum(p.numel() for p in trainer.params),
         "note": problem.note,
     }
+
+
+@cache
+def _stream() -> torch.cuda.Stream:
+    """One for all runs of the process: the allocator keeps the memory of each stream apart."""
+    return torch.cuda.Stream()
 
 
 def _wait(trainer: Trainer) -> None:

@@ -214,6 +214,13 @@ def test_every_optimizer_gets_the_same_trials_before_the_seeds():
     assert len({job.key for jobs in rounds for job in jobs}) == 2 * 7 + 4
 
 
+def test_four_rates_can_be_all_of_tuning():
+    study = replace(STUDY, rates_only=True)
+    trials = list(study.jobs({}))
+    assert len(trials) == 8
+    assert {job.settings["lr"] for job in study.jobs(pretend(trials)) if job.optimizer == "adan"} == {2e-2}
+
+
 def test_a_following_study_waits_for_the_first():
     records = {}
     assert list(AFTER.jobs(records)) == []
