@@ -114,6 +114,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def environment(args: argparse.Namespace, shared: bool) -> dict[str, Any]:
+    import torch
     from common import environment as describe
 
     facts = describe()
@@ -121,6 +122,7 @@ def environment(args: argparse.Namespace, shared: bool) -> dict[str, Any]:
         facts["commit"] = args.commit
     stored = args.cache / "facts.json"
     facts["data"] = json.loads(stored.read_text()) if stored.exists() else {}
+    facts["cudnn"] = torch.backends.cudnn.version()
     return facts | {"workers": args.gpu_workers, "cpu_workers": args.cpu_workers, "mps": shared}
 
 

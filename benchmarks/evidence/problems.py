@@ -31,6 +31,7 @@ class Problem:
     per_epoch: steps of an epoch.
     decay_all: biases and norms decay too.
     captures: whether a CUDA graph can hold a step.
+    stream: what gives the batches and has a state that a checkpoint must hold.
     """
 
     model: nn.Module
@@ -48,6 +49,7 @@ class Problem:
     bf16: bool = True
     schedule: str = "cosine"
     warmup: float = 0.05
+    stream: Any = None
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,19 @@ def build(name: str, options: Mapping[str, Any], setup: Setup) -> Problem:
     return problem
 
 
+def without_cudnn_attention() -> None:
+    """The backward pass of cuDNN's attention is reported to give NaN on Hopper for some lengths, 64 among them.
+
+    https://github.com/pytorch/pytorch/issues/196678
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 # CIFAR-10
 
 
 def vit(setup: Setup, batch_size: int = 256, width: int = 256, layers: int = 6, heads: int = 4) -> Problem:
+    without_cudnn_attention()
     model = models.ViT(width, layers, heads)
     problem = _cifar(setup, model, batch_size, smoothing=0.1, cutout=8)
     problem.max_grad_norm = 1.0
@@ -161,6 +172,7 @@ def gpt(
 ) -> Problem:
     """A GPT over the bytes of Python source; windows are drawn at random."""
     device = setup.device
+    without_cudnn_attention()
     model = models.GPT(width, layers, heads, context)
     text = array(setup.cache, "python-train", device)
     held_out = array(setup.cache, f"python-{'valid' if setup.tuning else 'test'}", device)
@@ -249,6 +261,7 @@ def harness(setup: Setup, workload: str, scale: str, batch_size: int, schedule: 
         bf16=False,
         schedule=schedule,
         warmup=warmup,
+        stream=task.batches if hasattr(task.batches, "state_dict") else None,
     )
 
 

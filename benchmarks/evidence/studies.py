@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from evidence.jobs import Job, Record, score
@@ -67,18 +68,26 @@ class Study:
         return Job(optimizer=optimizer, settings=settings, seed=seed, tuning=tuning, **values)
 
     def jobs(self, records: Records) -> Iterator[Job]:
-        """What is still to do and can be said already; trials first."""
-        chosen = {}
-        for entry in self.entries:
-            missing, best = self.search(entry, records)
-            yield from missing
-            chosen[entry.optimizer] = best
+        """What is still to do and can be said already: trials, and once no optimizer has any left, seeds.
+
+        Optimizers take turns, so that a deadline leaves all of them with as many runs; in trials, the one that has
+        made the fewest comes first.
+        """
+        searches = [self.search(entry, records) for entry in self.entries]
+        if waiting := sorted((missing for missing, _ in searches if missing), key=len, reverse=True):
+            for turn in zip_longest(*waiting):
+                yield from (job for job in turn if job is not None)
+            return
         for seed in self.seeds:
-            for optimizer, settings in chosen.items():
+            for entry, (_, settings) in zip(self.entries, searches, strict=True):
                 if settings is not None:
-                    job = self.job(optimizer, settings, seed)
+                    job = self.job(entry.optimizer, settings, seed)
                     if job.key not in records:
                         yield job
+
+    def tuned(self, records: Records) -> bool:
+        """Whether no optimizer has a trial left."""
+        return not any(self.search(entry, records)[0] for entry in self.entries)
 
     def search(self, entry: Entry, records: Records) -> tuple[list[Job], Settings | None]:
         """The trials to make now, and the best settings once all are made."""
@@ -145,7 +154,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Follow:
-    """Runs that start from the settings which another study found. They wait for it."""
+    """Runs that start from the settings which another study found. They wait until all its optimizers are tuned."""
 
     name: str
     of: Study
@@ -153,6 +162,8 @@ class Follow:
     seeds: Sequence[int] = (0, 1, 2)
 
     def jobs(self, records: Records) -> Iterator[Job]:
+        if not self.of.tuned(records):
+            return
         chosen = {name: self.of.best(name, records) for name in {v.optimizer for v in self.variants}}
         for seed in self.seeds:
             for variant in self.variants:

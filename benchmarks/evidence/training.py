@@ -65,6 +65,24 @@ class Trainer:
         enabled = self.problem.bf16 and self.device.type == "cuda"
         return torch.autocast("cuda", torch.bfloat16) if enabled else contextlib.nullcontext()
 
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.problem.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "stream": self.problem.stream.state_dict(),
+            "count": self.count,
+            "random": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.problem.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr
+        self.problem.stream.load_state_dict(state["stream"])
+        self.count.copy_(state["count"])
+        torch.set_rng_state(state["random"])
+
     def captured(self, stream: Any) -> Any:
         """The graph of `update`; capturing makes no step."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -101,20 +119,31 @@ def run(job: Job, device: str, folder: Path, graph: bool = True) -> Record:
     stream = _stream() if cuda else None
     with torch.cuda.stream(stream) if cuda else contextlib.nullcontext():
         trainer = Trainer(job, device, folder)
-        record = _train(trainer, job, stream, graph and cuda and trainer.problem.captures)
+        kept = folder / "checkpoints" / f"{job.key}.pt" if trainer.problem.stream is not None else None
+        record = _train(trainer, job, stream, graph and cuda and trainer.problem.captures, kept)
+    if cuda:
+        record["cudnn_attention"] = torch.backends.cuda.cudnn_sdp_enabled()
     record["wall_seconds"] = round(time.perf_counter() - began, 3)
     return record
 
 
-def _train(trainer: Trainer, job: Job, stream: Any, captures: bool) -> Record:
+def _train(trainer: Trainer, job: Job, stream: Any, captures: bool, kept: Path | None = None) -> Record:
+    """Train. kept: where a checkpoint lies from evaluation to evaluation, and from where one goes on."""
     problem, steps = trainer.problem, trainer.steps
     marks = {round(steps * (i + 1) / job.evaluations) for i in range(job.evaluations)} | {steps}
     step_once, seconds, last_mark, status = trainer.update, 0.0, 0, "finished"
     curve: list[dict[str, Any]] = []
+    first = 0
+    if kept is not None and kept.exists():
+        found = torch.load(kept, weights_only=False)
+        trainer.load_state_dict(found["trainer"])
+        curve = found["curve"]
+        first = last_mark = curve[-1]["step"]
+        seconds = curve[-1]["seconds"]
     problem.model.train()
     _wait(trainer)
     tick, timed = time.perf_counter(), 0
-    for step in range(steps):
+    for step in range(first, steps):
         if step % problem.per_epoch == 0:
             problem.begin_epoch(step // problem.per_epoch)
         if captures and step == WARMUP_STEPS:
@@ -132,8 +161,12 @@ def _train(trainer: Trainer, job: Job, stream: Any, captures: bool) -> Record:
                 status = "diverged"
                 break
             curve.append({"step": step + 1, "seconds": round(seconds, 3), "train_loss": loss, **trainer.evaluate()})
+            if kept is not None:
+                _keep({"trainer": trainer.state_dict(), "curve": curve}, kept)
             _wait(trainer)
             tick = time.perf_counter()
+    if kept is not None:
+        kept.unlink(missing_ok=True)
     values = [point[problem.metric] for point in curve]
     if not all(map(math.isfinite, values)):
         status = "diverged"
@@ -153,6 +186,13 @@ def _train(trainer: Trainer, job: Job, stream: Any, captures: bool) -> Record:
         "parameters": sum(p.numel() for p in trainer.params),
         "note": problem.note,
     }
+
+
+def _keep(state: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    part = path.with_suffix(".part")
+    torch.save(state, part)
+    part.replace(path)
 
 
 @cache

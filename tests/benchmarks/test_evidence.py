@@ -11,7 +11,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from evidence import data, optimizers, problems
+from evidence import data, optimizers, problems, training
 from evidence.__main__ import Runner
 from evidence.jobs import Job, read
 from evidence.pool import Place, Pool
@@ -84,6 +84,30 @@ def test_tuning_looks_at_held_out_training_images(cache):
     assert tuning.per_epoch == 4
     assert reported.per_epoch == 8
     assert "of the training split" in tuning.note
+
+
+def test_a_stopped_run_of_ppo_goes_on_where_it_was(cache, monkeypatch):
+    pytest.importorskip("stable_baselines3")
+    pytest.importorskip("mujoco")
+    options = {"workload": "ppo-hopper", "scale": "smoke", "batch_size": 64, "schedule": "linear", "warmup": 0.0}
+    asked = Job("test", "harness", options, "adan", {"lr": 3e-4}, 200, "steps", 0, False, 4, "cpu")
+    whole = run(asked, "cpu", cache)
+    evaluate, calls = training.Trainer.evaluate, []
+
+    def stops(self):
+        calls.append(self)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return evaluate(self)
+
+    monkeypatch.setattr(training.Trainer, "evaluate", stops)
+    with pytest.raises(KeyboardInterrupt):
+        run(asked, "cpu", cache)
+    monkeypatch.setattr(training.Trainer, "evaluate", evaluate)
+    again = run(asked, "cpu", cache)
+    assert again["final"] == whole["final"]
+    assert [point["step"] for point in again["curve"]] == [50, 100, 150, 200]
+    assert not list((cache / "checkpoints").iterdir())
 
 
 def test_a_run_whose_loss_is_not_finite_has_diverged(cache):
@@ -212,6 +236,20 @@ def test_every_optimizer_gets_the_same_trials_before_the_seeds():
     assert all(job.settings["weight_decay"] == 0.2 for job in reported)
     assert reported[0].settings["lr"] == 2e-2
     assert len({job.key for jobs in rounds for job in jobs}) == 2 * 7 + 4
+
+
+def test_no_seed_begins_while_an_optimizer_has_trials_left():
+    records = {}
+    alone = replace(STUDY, entries=ENTRIES[:1])
+    while jobs := [job for job in alone.jobs(records) if job.tuning]:
+        records |= pretend(jobs)
+    assert STUDY.best("adan", records) is not None
+    assert {(job.optimizer, job.tuning) for job in STUDY.jobs(records)} == {("adamw", True)}
+    assert list(AFTER.jobs(records)) == []
+
+
+def test_optimizers_take_turns_in_trials():
+    assert [job.optimizer for job in STUDY.jobs({})] == ["adan", "adamw"] * 4
 
 
 def test_four_rates_can_be_all_of_tuning():
