@@ -1,0 +1,10 @@
+"""Evidence: whole training runs, tuned by one rule for every optimizer, as many at a time as a GPU can hold.
+
+    PYTHONPATH=src:benchmarks python -m evidence prepare --data DIR --cache CACHE
+    PYTHONPATH=src:benchmarks python -m evidence smoke --cache CACHE --out smoke.jsonl
+    PYTHONPATH=src:benchmarks python -m evidence run vit-25 vit-50 gpt --cache CACHE --out runs.jsonl --deadline 900
+    PYTHONPATH=src:benchmarks python -m evidence report runs.jsonl
+
+Data lives on the device; batch selection, augmentation, forward, backward, clipping and the optimizer's step are one
+CUDA graph. Every finished run is one line of the output file, and a run that has its line is not made again.
+"""

@@ -1,0 +1,231 @@
+"""The command line of the evidence runner; see the package's documentation."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from evidence import data, report
+from evidence.jobs import Job, Record, read
+from evidence.pool import Outcome, Place, Pool, multi_process_service
+from evidence.studies import HOPPER, STUDIES, Follow, Study
+
+GRACE = 20  # seconds that runs under way have after the deadline
+
+
+class Runner:
+    """Hands jobs to workers in the order of the studies, and writes every finished run to a file."""
+
+    def __init__(self, studies: list[Study | Follow], out: Path, facts: dict[str, Any], deadline: float) -> None:
+        self.studies = studies
+        self.out, self.facts, self.deadline = out, facts, deadline
+        self.began = time.monotonic()
+        self.records = {key: record for key, record in read(out).items() if record["status"] != "failed"}
+        self.eager: set[str] = set()  # keys of jobs that no graph could hold
+        self.tried: dict[str, int] = {}
+        self.costs: dict[tuple[str, ...], float] = {}  # wall seconds for each epoch or step
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    def run(self, pool: Pool) -> None:
+        while True:
+            for worker in pool.idle():
+                job = self.next_job(worker.lane, {w.job.key for w in pool.busy() if w.job})
+                if job is not None:
+                    self.tried[job.key] = self.tried.get(job.key, 0) + 1
+                    worker.begin(job, job.key not in self.eager)
+            if not pool.busy():
+                return
+            for outcome in pool.wait(1.0):
+                self.finish(outcome)
+            if self.elapsed() > self.deadline + GRACE:
+                for worker in pool.busy():
+                    print(f"stopped unfinished: {worker.job}", flush=True)
+                return
+
+    def next_job(self, lane: str, running: set[str]) -> Job | None:
+        """The first job of the lane that is not under way and that can end before the deadline."""
+        left = self.deadline - self.elapsed()
+        for study in self.studies:
+            for job in study.jobs(self.records):
+                if job.lane == lane and job.key not in running and self.expected(job) < left:
+                    return job
+        return None
+
+    def expected(self, job: Job) -> float:
+        """Seconds that a job may take: as the last of its kind, else the slowest of its problem, else half a minute."""
+        similar = [cost for kind, cost in self.costs.items() if (kind[0], kind[-1]) == (job.problem, job.unit)]
+        return self.costs.get(_kind(job), max(similar, default=30.0 / job.length)) * job.length
+
+    def finish(self, outcome: Outcome) -> None:
+        job, record = outcome.job, outcome.record
+        if record is None and outcome.error is not None:
+            print(f"[{self.elapsed():4.0f} s] FAILED {job}: {outcome.error}", flush=True)
+            if outcome.graph and outcome.error.startswith("CaptureFailed"):
+                self.eager.add(job.key)
+                self.facts.setdefault("not captured", {})[job.key] = outcome.error.splitlines()[0]
+            if outcome.fatal and self.tried[job.key] < 3:
+                return
+            record = {"key": job.key, "status": "failed", "error": outcome.error, "final": {}}
+        assert record is not None
+        if reason := self.facts.get("not captured", {}).get(job.key):
+            record["mode"] = f"eager: {reason}"
+        if record["status"] == "finished":
+            self.costs[_kind(job)] = record["wall_seconds"] / job.length
+            metric, train = record["final"][record["metric"]], record["final"]["train_loss"]
+            print(
+                f"[{self.elapsed():4.0f} s] {job}: {record['metric']} {metric:.4f}, train loss {train:.4f}, "
+                f"{record['wall_seconds']:.1f} s, {record['steps_per_second'] or 0:g} steps/s, {record['mode']}",
+                flush=True,
+            )
+        elif record["status"] == "diverged":
+            print(f"[{self.elapsed():4.0f} s] {job}: diverged", flush=True)
+        self.records[job.key] = record
+        environment = {key: value for key, value in self.facts.items() if key != "not captured"}
+        with self.out.open("a") as file:
+            file.write(json.dumps({**record, "environment": environment}) + "\n")
+
+
+def _kind(job: Job) -> tuple[str, ...]:
+    return job.problem, json.dumps(dict(job.options), sort_keys=True), job.unit
+
+
+def run(args: argparse.Namespace) -> None:
+    unknown = [name for name in args.studies if name not in STUDIES]
+    if unknown:
+        raise SystemExit(f"no study {', '.join(unknown)}; there are: {', '.join(STUDIES)}")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with multi_process_service(args.cache / "mps") as shared:
+        facts = environment(args, shared)
+        runner = Runner([STUDIES[name] for name in args.studies or STUDIES], args.out, facts, args.deadline)
+        pool = Pool({"gpu": args.gpu_workers, "cpu": args.cpu_workers}, Place(args.cache, args.device, args.site))
+        try:
+            runner.run(pool)
+        finally:
+            pool.close()
+    print(f"{len(runner.records)} runs in {args.out} after {runner.elapsed():.0f} s")
+    report.show(args.out)
+
+
+def environment(args: argparse.Namespace, shared: bool) -> dict[str, Any]:
+    import torch
+    from common import environment as describe
+
+    facts = describe()
+    if args.commit:
+        facts["commit"] = args.commit
+    stored = args.cache / "facts.json"
+    facts["data"] = json.loads(stored.read_text()) if stored.exists() else {}
+    facts["cudnn"] = torch.backends.cudnn.version()
+    return facts | {"workers": args.gpu_workers, "cpu_workers": args.cpu_workers, "mps": shared}
+
+
+#: Every kind of step once, small in length and full in size: problem, options, optimizer, settings, steps.
+SMOKE: list[tuple[str, dict[str, Any], str, dict[str, Any], int]] = [
+    ("vit", {}, "adan", {"lr": 2e-3, "betas": [0.98, 0.92, 0.99], "weight_decay": 0.02}, 200),
+    ("gpt", {}, "adan", {"lr": 2e-3, "betas": [0.9, 0.92, 0.99], "weight_decay": 0.02}, 200),
+    ("resnet34", {}, "adan", {"lr": 2.5e-3, "weight_decay": 0.02}, 200),
+    ("lstm", {}, "adan", {"lr": 5e-3, "weight_decay": 0.02}, 300),
+    ("vit", {}, "adan", {"lr": 2e-3, "weight_decay": 0.02, "state_format": "8bit"}, 60),
+    ("vit", {}, "adamw", {"lr": 1e-3, "weight_decay": 0.05}, 60),
+    ("vit", {}, "lamb", {"lr": 5e-3, "weight_decay": 0.05}, 60),
+    ("vit", {}, "adam", {"lr": 1e-3}, 60),
+    ("vit", {}, "sgd", {"lr": 0.05, "weight_decay": 5e-4}, 60),
+    ("lstm", {}, "adabelief", {"lr": 1e-3, "eps": 1e-12}, 60),
+    ("harness", dict(HOPPER.options), "adan", {"lr": 3e-4}, 640),
+]
+
+
+def smoke(args: argparse.Namespace) -> None:
+    """Captured beside eager, every problem and every optimizer: do the losses agree, and how fast is it?"""
+    lanes = {"harness": "cpu"}
+    jobs = [
+        Job("smoke", problem, options, optimizer, settings, steps, "steps", 0, False, 1, lanes.get(problem, "gpu"))
+        for problem, options, optimizer, settings, steps in SMOKE
+    ]
+    work = [(job, graph) for job in jobs for graph in (True, False)]
+    found: dict[tuple[str, bool], Record | str] = {}
+    began = time.monotonic()
+    with multi_process_service(args.cache / "mps") as shared:
+        pool = Pool({"gpu": args.gpu_workers, "cpu": 1}, Place(args.cache, args.device, args.site))
+        try:
+            while work or pool.busy():
+                for worker in pool.idle():
+                    if item := next((item for item in work if item[0].lane == worker.lane), None):
+                        work.remove(item)
+                        worker.begin(*item)
+                for outcome in pool.wait(1.0):
+                    found[outcome.job.key, outcome.graph] = outcome.record or str(outcome.error)
+                if time.monotonic() - began > args.deadline:
+                    break
+        finally:
+            pool.close()
+    print(
+        f"MPS: {shared}; {time.monotonic() - began:.0f} s. Mean loss of the run, captured and eager, steps per second:"
+    )
+    for job in jobs:
+        pair = [found.get((job.key, graph), "not finished in time") for graph in (True, False)]
+        name = f"{job.problem:9} {job.optimizer:9} {job.settings.get('state_format', ''):5}"
+        if isinstance(pair[0], str) or isinstance(pair[1], str):
+            print(f"{name} FAILED: " + " | ".join(p.splitlines()[0] if isinstance(p, str) else p["mode"] for p in pair))
+            continue
+        losses = [p["final"].get("train_loss", float("nan")) for p in pair]
+        rates = " ".join(f"{p['steps_per_second'] or 0:7.1f}" for p in pair)
+        gap = abs(losses[0] / losses[1] - 1)
+        print(f"{name} {losses[0]:.5f} {losses[1]:.5f} relative gap {gap:.1e}  {rates}  {pair[0]['mode']}")
+    for error in {error for error in found.values() if isinstance(error, str)}:
+        print(error)
+    args.out.write_text("".join(json.dumps(r) + "\n" for r in found.values() if not isinstance(r, str)))
+
+
+def prepare(args: argparse.Namespace) -> None:
+    facts = data.prepare(args.data, args.cache, args.sources, args.processes)
+    target = args.cache / "data"
+    if not target.exists():
+        shutil.copytree(args.data, target, ignore=shutil.ignore_patterns(data.PACKED, "*.whl"))
+    print(json.dumps(facts, indent=1))
+
+
+def main() -> None:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    parser = argparse.ArgumentParser(prog="evidence", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+
+    def command(name: str, function: Any) -> argparse.ArgumentParser:
+        found = commands.add_parser(name)
+        found.set_defaults(function=function)
+        return found
+
+    packing = command("pack", lambda args: data.pack(args.data, args.target))
+    packing.add_argument("--data", type=Path, required=True)
+    packing.add_argument("--target", type=Path, required=True)
+    preparing = command("prepare", prepare)
+    preparing.add_argument("--data", type=Path, required=True)
+    preparing.add_argument("--sources", type=Path, nargs="*", help="folders of Python source")
+    preparing.add_argument("--processes", type=int, default=8)
+    preparing.add_argument("--cache", type=Path, required=True)
+    running, smoking = command("run", run), command("smoke", smoke)
+    running.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; all unless given")
+    running.add_argument("--commit", help="of the code, where this is no checkout")
+    running.add_argument("--cpu-workers", type=int, default=0)
+    for sub in (running, smoking):
+        sub.add_argument("--cache", type=Path, required=True)
+        sub.add_argument("--out", type=Path, required=True)
+        sub.add_argument("--device", default="cuda")
+        sub.add_argument("--gpu-workers", type=int, default=4)
+        sub.add_argument("--site", type=Path, help="folder of further packages")
+        sub.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which no run goes on")
+    reporting = command("report", lambda args: report.show(args.path))
+    reporting.add_argument("path", type=Path)
+    args = parser.parse_args()
+    args.function(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The models that are trained: a small ViT, a byte-level GPT, ResNet-34 for images of 32×32."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Block(nn.Module):
+    """Pre-norm attention and MLP."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, c = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
+        return x + self.mlp(self.norm2(x))
+
+
+def _init(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+
+
+class ViT(nn.Module):
+    """Patches of 4×4 pixels, mean pooling. Six layers of width 256: 4.8 M parameters."""
+
+    def __init__(self, width: int = 256, layers: int = 6, heads: int = 4, patch: int = 4, classes: int = 10) -> None:
+        super().__init__()
+        self.patch = patch
+        self.embed = nn.Linear(3 * patch * patch, width)
+        self.pos_embed = nn.Parameter(0.02 * torch.randn((32 // patch) ** 2, width))
+        self.blocks = nn.Sequential(*(Block(width, heads, causal=False) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        _init(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        b, c, side, n = len(images), images.shape[1], self.patch, images.shape[2] // self.patch
+        patches = images.reshape(b, c, n, side, n, side).permute(0, 2, 4, 1, 3, 5).reshape(b, n * n, c * side * side)
+        x = self.blocks(self.embed(patches) + self.pos_embed)
+        return self.head(self.norm(x).mean(1))
+
+
+class GPT(nn.Module):
+    """A decoder over bytes. Six layers of width 384: 10.9 M parameters."""
+
+    def __init__(self, width: int = 384, layers: int = 6, heads: int = 6, context: int = 256) -> None:
+        super().__init__()
+        self.embed, self.pos_embed = nn.Embedding(256, width), nn.Parameter(0.02 * torch.randn(context, width))
+        self.blocks = nn.Sequential(*(Block(width, heads, causal=True) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
+        _init(self)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(self.embed(tokens) + self.pos_embed)))
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x), inplace=True)
+
+
+class ResNet(nn.Module):
+    """ResNet of basic blocks with a 3×3 stem, as is usual for CIFAR. Depths (3, 4, 6, 3): ResNet-34, 21.3 M."""
+
+    def __init__(self, depths: tuple[int, ...] = (3, 4, 6, 3), width: int = 64, classes: int = 10) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+        inputs = width
+        for stage, depth in enumerate(depths):
+            for i in range(depth):
+                layers.append(BasicBlock(inputs, width << stage, stride=2 if stage and i == 0 else 1))
+                inputs = width << stage
+        self.body, self.head = nn.Sequential(*layers), nn.Linear(inputs, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(images).mean((2, 3)))

@@ -1,0 +1,282 @@
+"""What is trained: data on the device, a model, a loss that reads its batch by a step count on the device, a metric.
+
+Nothing in a `loss` waits for the device, reads host memory or depends on a Python number that changes from step to
+step, so that a CUDA graph can hold it. Tuning looks at a validation split; what is reported, at the test split after
+training on all training data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from evidence import models
+from evidence.data import VALIDATION, array
+
+EVAL_BATCH = 2_000
+
+
+@dataclass
+class Problem:
+    """A training problem, built for one seed.
+
+    loss: the step count, a tensor of one element, to the mean loss of that step's batch.
+    begin_epoch: called by the host before the first step of an epoch.
+    per_epoch: steps of an epoch.
+    decay_all: biases and norms decay too.
+    captures: whether a CUDA graph can hold a step.
+    stream: what gives the batches and has a state that a checkpoint must hold.
+    """
+
+    model: nn.Module
+    loss: Callable[[Tensor], Tensor]
+    evaluate: Callable[[], Mapping[str, float]]
+    metric: str
+    higher_is_better: bool
+    per_epoch: int
+    note: str
+    begin_epoch: Callable[[int], None] = field(default=lambda epoch: None)
+    max_grad_norm: float | None = None
+    decay_all: bool = False
+    channels_last: bool = False
+    captures: bool = True
+    bf16: bool = True
+    schedule: str = "cosine"
+    warmup: float = 0.05
+    stream: Any = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where and for what a problem is built."""
+
+    seed: int
+    tuning: bool
+    device: str
+    cache: Path
+
+
+def build(name: str, options: Mapping[str, Any], setup: Setup) -> Problem:
+    if name not in PROBLEMS:
+        raise ValueError(f"problem {name!r}: there are {', '.join(PROBLEMS)}")
+    problem = PROBLEMS[name](setup, **options)
+    problem.model = problem.model.to(setup.device)
+    if problem.channels_last:
+        problem.model = problem.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return problem
+
+
+def without_cudnn_attention() -> None:
+    """The backward pass of cuDNN's attention is reported to give NaN on Hopper for some lengths, 64 among them.
+
+    https://github.com/pytorch/pytorch/issues/196678
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+# CIFAR-10
+
+
+def vit(setup: Setup, batch_size: int = 256, width: int = 256, layers: int = 6, heads: int = 4) -> Problem:
+    without_cudnn_attention()
+    model = models.ViT(width, layers, heads)
+    problem = _cifar(setup, model, batch_size, smoothing=0.1, cutout=8)
+    problem.max_grad_norm = 1.0
+    return problem
+
+
+def resnet34(setup: Setup, batch_size: int = 128, width: int = 64, depths: tuple[int, ...] = (3, 4, 6, 3)) -> Problem:
+    problem = _cifar(setup, models.ResNet(tuple(depths), width), batch_size, smoothing=0.0, cutout=0)
+    problem.decay_all = problem.channels_last = True
+    return problem
+
+
+def _cifar(setup: Setup, model: nn.Module, batch_size: int, smoothing: float, cutout: int) -> Problem:
+    """An image classifier on CIFAR-10; each image is shifted by up to 4 pixels, flipped, and loses a square."""
+    device = setup.device
+    images, labels = (array(setup.cache, f"cifar-train-{part}", device) for part in ("images", "labels"))
+    if setup.tuning:
+        cut = max(len(images) - VALIDATION, len(images) // 2)
+        held_out, answers, images, labels = images[cut:], labels[cut:], images[:cut], labels[:cut]
+    else:
+        held_out, answers = (array(setup.cache, f"cifar-test-{part}", device) for part in ("images", "labels"))
+    per_epoch = len(images) // batch_size
+    order = torch.zeros(len(images), dtype=torch.int64, device=device)
+    within = torch.arange(batch_size, device=device)
+    mean, std = (
+        torch.tensor(values, device=device).view(1, 3, 1, 1)
+        for values in ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+    )
+    memory_format = torch.channels_last if isinstance(model, models.ResNet) else torch.contiguous_format
+
+    def normal(pixels: Tensor) -> Tensor:
+        return (pixels.float() / 255 - mean) / std
+
+    def begin_epoch(epoch: int) -> None:
+        key = torch.Generator().manual_seed(10_000 * setup.seed + epoch)
+        order.copy_(torch.randperm(len(order), generator=key))
+
+    def loss(step: Tensor) -> Tensor:
+        chosen = order.index_select(0, step % per_epoch * batch_size + within)
+        x = augmented(normal(images.index_select(0, chosen)), 4, cutout).contiguous(memory_format=memory_format)
+        return F.cross_entropy(model(x).float(), labels.index_select(0, chosen), label_smoothing=smoothing)
+
+    def evaluate() -> Mapping[str, float]:
+        right, total = torch.zeros((), device=device), torch.zeros((), device=device)
+        for pixels, answer in zip(held_out.split(EVAL_BATCH), answers.split(EVAL_BATCH), strict=True):
+            logits = model(normal(pixels).contiguous(memory_format=memory_format)).float()
+            right += (logits.argmax(1) == answer).sum()
+            total += F.cross_entropy(logits, answer, reduction="sum")
+        return {"accuracy": right.item() / len(answers), "loss": total.item() / len(answers)}
+
+    note = (
+        f"CIFAR-10, JPEG copy: {len(images):,} images to train, shifted by up to 4 pixels, flipped"
+        f"{f', a square of {cutout} pixels cut out' if cutout else ''}; {len(held_out):,} held out"
+        f"{' of the training split' if setup.tuning else ', the test split'}"
+        f"{f'; label smoothing {smoothing}' if smoothing else ''}"
+    )
+    return Problem(model, loss, evaluate, "accuracy", True, per_epoch, note, begin_epoch)
+
+
+def augmented(images: Tensor, shift: int, cutout: int) -> Tensor:
+    """Each image shifted by up to `shift` pixels over zeros, flipped by a fair coin, with a square of zeros."""
+    count, channels, height, width = images.shape
+    device = images.device
+    rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
+    dy, dx = torch.randint(0, 2 * shift + 1, (2, count, 1), device=device)
+    flip = torch.randint(0, 2, (count, 1), device=device)
+    y = rows + dy
+    x = torch.where(flip == 1, width - 1 - columns, columns) + dx
+    places = (y.unsqueeze(2) * (width + 2 * shift) + x.unsqueeze(1)).view(count, 1, -1).expand(-1, channels, -1)
+    out = F.pad(images, [shift] * 4).flatten(2).gather(2, places).view_as(images)
+    if cutout:
+        cy, cx = torch.randint(0, height, (2, count, 1), device=device)
+        inside_y, inside_x = (
+            ((at - c) >= -(cutout // 2)) & ((at - c) < cutout // 2) for at, c in ((rows, cy), (columns, cx))
+        )
+        out = out.masked_fill((inside_y.unsqueeze(2) & inside_x.unsqueeze(1)).unsqueeze(1), 0.0)
+    return out
+
+
+# Language
+
+
+def gpt(
+    setup: Setup, batch_size: int = 64, width: int = 384, layers: int = 6, heads: int = 6, context: int = 256
+) -> Problem:
+    """A GPT over the bytes of Python source; windows are drawn at random."""
+    device = setup.device
+    without_cudnn_attention()
+    model = models.GPT(width, layers, heads, context)
+    text = array(setup.cache, "python-train", device)
+    held_out = array(setup.cache, f"python-{'valid' if setup.tuning else 'test'}", device)
+    offsets = torch.arange(context + 1, device=device)
+    count = min(1_024, len(held_out) // (context + 1))
+    starts = torch.arange(count, device=device).unsqueeze(1) * ((len(held_out) - context - 1) // count)
+    windows = held_out[starts + offsets].long()
+
+    def next_byte(rows: Tensor) -> Tensor:
+        return F.cross_entropy(model(rows[:, :-1]).float().flatten(0, 1), rows[:, 1:].flatten())
+
+    def loss(step: Tensor) -> Tensor:
+        first = torch.randint(0, len(text) - context - 1, (batch_size, 1), device=device)
+        return next_byte(text[first + offsets].long())
+
+    def evaluate() -> Mapping[str, float]:
+        parts = windows.split(128)
+        total = torch.stack([next_byte(part) * len(part) for part in parts]).sum()
+        return {"loss": total.item() / len(windows)}
+
+    note = f"bytes of Python source: {len(text):,} to train, {len(windows):,} windows of {context} held out"
+    per_epoch = max(1, len(text) // (batch_size * context))
+    return Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0)
+
+
+def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "paper") -> Problem:
+    """The harness's AWD-LSTM on Penn Treebank; the state that is carried along lies in buffers of its own."""
+    task = _task(setup, f"lstm-{layers}", scale, batch_size)
+    model, stream = task.model.to(setup.device), task.batches
+    columns, length, per_epoch = stream.columns.to(setup.device), stream.length, stream.per_epoch
+    rows = torch.arange(length + 1, device=setup.device)
+    carry = [torch.zeros(2, batch_size, layer.hidden_size, device=setup.device) for layer in model.layers]
+
+    def loss(step: Tensor) -> Tensor:
+        position = step % per_epoch
+        words = columns.index_select(0, position * length + rows).long()
+        going_on = (position > 0).float()
+        logits, following, penalty = model(words[:-1], [state * going_on for state in carry])
+        for kept, state in zip(carry, following, strict=True):
+            kept.copy_(state)
+        total: Tensor = F.cross_entropy(logits.float().flatten(0, 1), words[1:].flatten()) + penalty
+        return total
+
+    def evaluate() -> Mapping[str, float]:
+        found = task.evaluate(model)
+        chosen = found["valid_perplexity" if setup.tuning else "perplexity"]
+        return {**found, "perplexity": chosen}
+
+    return Problem(
+        model,
+        loss,
+        evaluate,
+        "perplexity",
+        False,
+        per_epoch,
+        task.note,
+        max_grad_norm=task.max_grad_norm,
+        decay_all=True,
+    )
+
+
+# The harness
+
+
+def harness(setup: Setup, workload: str, scale: str, batch_size: int, schedule: str, warmup: float) -> Problem:
+    """A workload of `adan_bench` on the CPU, as it is."""
+    from adan_bench.registry import get_workload
+
+    found = get_workload(workload, scale)
+    task = _task(setup, workload, scale, batch_size)
+
+    def loss(step: Tensor) -> Tensor:
+        return task.loss(task.model, task.batches(int(step.item())))
+
+    return Problem(
+        task.model,
+        loss,
+        lambda: task.evaluate(task.model),
+        found.metric,
+        found.higher_is_better,
+        1,
+        task.note,
+        max_grad_norm=task.max_grad_norm,
+        decay_all=True,
+        captures=False,
+        bf16=False,
+        schedule=schedule,
+        warmup=warmup,
+        stream=task.batches if hasattr(task.batches, "state_dict") else None,
+    )
+
+
+def _task(setup: Setup, workload: str, scale: str, batch_size: int) -> Any:
+    from adan_bench.registry import get_workload
+    from adan_bench.spec import Context
+
+    context = Context(setup.seed, batch_size, setup.cache / "data", setup.device, scale)
+    return get_workload(workload, scale).build(context)
+
+
+PROBLEMS: dict[str, Callable[..., Problem]] = {
+    "vit": vit,
+    "resnet34": resnet34,
+    "gpt": gpt,
+    "lstm": lstm,
+    "harness": harness,
+}

@@ -1,0 +1,54 @@
+"""What a file of records says, study by study."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from evidence.jobs import Record, read, score
+
+
+def show(path: Path) -> None:
+    for name, records in by_study(path).items():
+        print(f"\n{name}")
+        for title, wanted in (("tuning seed", True), ("reported seeds", False)):
+            rows = defaultdict(list)
+            for record in (r for r in records if r["job"]["tuning"] == wanted):
+                rows[_setting(record)].append(record)
+            if rows:
+                print(f"  {title}")
+            for setting, found in sorted(rows.items(), key=lambda row: (row[0].split()[0], -max(map(score, row[1])))):
+                print(f"    {setting}: {_summary(found)}")
+
+
+def by_study(path: Path) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = defaultdict(list)
+    for record in read(path).values():
+        if record["status"] != "failed":
+            found[record["job"]["study"]].append(record)
+    return found
+
+
+def _setting(record: Record) -> str:
+    job = record["job"]
+    values = " ".join(f"{key} {json.dumps(value)}" for key, value in job["settings"].items())
+    options = " ".join(f"{key} {value}" for key, value in job["options"].items())
+    return f"{job['optimizer']} {values}; {job['length']} {job['unit']}, {options}"
+
+
+def _summary(records: list[Record]) -> str:
+    finished = [record for record in records if record["status"] == "finished"]
+    if not finished:
+        return f"diverged (n = {len(records)})"
+    metric = finished[0]["metric"]
+    parts = [f"{metric} {_spread(r['final'][metric] for r in finished)}"]
+    parts += [f"train loss {_spread(r['final']['train_loss'] for r in finished)}", f"n = {len(finished)}"]
+    return ", ".join(parts)
+
+
+def _spread(values: Iterable[float]) -> str:
+    found = list(values)
+    return f"{statistics.mean(found):.4f}" + (f" ± {statistics.stdev(found):.4f}" if len(found) > 1 else "")

@@ -1,0 +1,353 @@
+"""The studies: what is compared, how long, and by which rule settings are chosen.
+
+Tuning gives every optimizer of a study the same number of trials, on a seed of its own, judged by the validation split:
+four learning rates (½, 1, 2 and 4 times the centre), one more (beyond the best if that stands at an end, else between
+the best and its better neighbour), then the optimizer's two alternatives at the best rate. What is reported is trained
+from other seeds on all training data and judged by the test split.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+from evidence.jobs import Job, Record, score
+
+TUNING_SEED = 1_000
+FACTORS = (0.5, 1.0, 2.0, 4.0)
+Records = Mapping[str, Record]
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An optimizer, where its search starts, and the two alternatives that are tried at the best learning rate."""
+
+    optimizer: str
+    lr: float
+    settings: Mapping[str, Any]
+    alternatives: tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Optimizers tuned alike, then several seeds at each one's best settings.
+
+    tune_length: where it is not `length`: tuning runs are shorter, and the record says so.
+    rates_only: tuning ends after the four learning rates.
+    """
+
+    name: str
+    problem: str
+    options: Mapping[str, Any]
+    length: int
+    unit: str
+    entries: tuple[Entry, ...]
+    seeds: Sequence[int] = (0, 1, 2)
+    tune_length: int | None = None
+    rates_only: bool = False
+    evaluations: int = 25
+    lane: str = "gpu"
+
+    def job(self, optimizer: str, settings: Settings, seed: int, **changes: Any) -> Job:
+        tuning = seed == TUNING_SEED
+        values: dict[str, Any] = {
+            "study": self.name,
+            "problem": self.problem,
+            "options": dict(self.options),
+            "length": (self.tune_length or self.length) if tuning else self.length,
+            "unit": self.unit,
+            "evaluations": self.evaluations,
+            "lane": self.lane,
+        }
+        options = {**values["options"], **changes.pop("options", {})}
+        values |= {**changes, "options": options}
+        return Job(optimizer=optimizer, settings=settings, seed=seed, tuning=tuning, **values)
+
+    def jobs(self, records: Records) -> Iterator[Job]:
+        """What is still to do and can be said already: trials, and once no optimizer has any left, seeds.
+
+        Optimizers take turns, so that a deadline leaves all of them with as many runs; in trials, the one that has
+        made the fewest comes first.
+        """
+        searches = [self.search(entry, records) for entry in self.entries]
+        if waiting := sorted((missing for missing, _ in searches if missing), key=len, reverse=True):
+            for turn in zip_longest(*waiting):
+                yield from (job for job in turn if job is not None)
+            return
+        for seed in self.seeds:
+            for entry, (_, settings) in zip(self.entries, searches, strict=True):
+                if settings is not None:
+                    job = self.job(entry.optimizer, settings, seed)
+                    if job.key not in records:
+                        yield job
+
+    def tuned(self, records: Records) -> bool:
+        """Whether no optimizer has a trial left."""
+        return not any(self.search(entry, records)[0] for entry in self.entries)
+
+    def search(self, entry: Entry, records: Records) -> tuple[list[Job], Settings | None]:
+        """The trials to make now, and the best settings once all are made."""
+
+        def trial(lr: float, changes: Mapping[str, Any] | None = None) -> Job:
+            return self.job(entry.optimizer, {"lr": lr, **entry.settings, **(changes or {})}, TUNING_SEED)
+
+        trials = [trial(_rounded(entry.lr * factor)) for factor in FACTORS]
+        if missing := [job for job in trials if job.key not in records]:
+            return missing, None
+        if self.rates_only:
+            return [], _best(trials, records)
+        trials.append(trial(next_rate([(job.settings["lr"], score(records[job.key])) for job in trials])))
+        if missing := [job for job in trials if job.key not in records]:
+            return missing, None
+        best = max(trials, key=lambda job: score(records[job.key]))
+        trials += [trial(best.settings["lr"], changes) for changes in entry.alternatives]
+        if missing := [job for job in trials if job.key not in records]:
+            return missing, None
+        return [], _best(trials, records)
+
+    def best(self, optimizer: str, records: Records) -> Settings | None:
+        return next(self.search(entry, records)[1] for entry in self.entries if entry.optimizer == optimizer)
+
+
+def _best(trials: list[Job], records: Records) -> Settings | None:
+    """The settings of the best trial; None where all diverged."""
+    best = max(trials, key=lambda job: score(records[job.key]))
+    return None if score(records[best.key]) == -math.inf else dict(best.settings)
+
+
+def next_rate(trials: list[tuple[float, float]]) -> float:
+    """The learning rate to try next, from (rate, score) of those tried.
+
+    >>> next_rate([(1.0, 0.1), (2.0, 0.2), (4.0, 0.3)])
+    8.0
+    >>> next_rate([(1.0, 0.1), (4.0, 0.3), (16.0, 0.2)])
+    8.0
+    """
+    trials = sorted(trials)
+    i = max(range(len(trials)), key=lambda k: trials[k][1])
+    rates = [rate for rate, _ in trials]
+    if i == 0:
+        return _rounded(rates[0] ** 2 / rates[1])
+    if i == len(trials) - 1:
+        return _rounded(rates[-1] ** 2 / rates[-2])
+    neighbour = i - 1 if trials[i - 1][1] > trials[i + 1][1] else i + 1
+    return _rounded(math.sqrt(rates[i] * rates[neighbour]))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A change to the settings that another study found: new values, another rate, another problem or length."""
+
+    optimizer: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    lr_factor: float = 1.0
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of the Job: options, length, evaluations
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Runs that start from the settings which another study found. They wait until all its optimizers are tuned."""
+
+    name: str
+    of: Study
+    variants: tuple[Variant, ...]
+    seeds: Sequence[int] = (0, 1, 2)
+
+    def jobs(self, records: Records) -> Iterator[Job]:
+        if not self.of.tuned(records):
+            return
+        chosen = {name: self.of.best(name, records) for name in {v.optimizer for v in self.variants}}
+        for seed in self.seeds:
+            for variant in self.variants:
+                found = chosen[variant.optimizer]
+                if found is not None:
+                    settings = {**found, **variant.settings, "lr": _rounded(found["lr"] * variant.lr_factor)}
+                    if "lr" in variant.settings:
+                        settings["lr"] = variant.settings["lr"]
+                    job = self.of.job(variant.optimizer, settings, seed, study=self.name, **variant.changes)
+                    if job.key not in records:
+                        yield job
+
+
+def adan(lr: float, *, b1: float, other: float, decay: float, other_decay: float) -> Entry:
+    settings = {"betas": [b1, 0.92, 0.99], "weight_decay": decay}
+    return Entry("adan", lr, settings, ({"betas": [other, 0.92, 0.99]}, {"weight_decay": other_decay}))
+
+
+def adam_like(name: str, lr: float, *, b2: float, other: float, decay: float, other_decay: float) -> Entry:
+    """Adam's alternatives are b2 and the decay, as Adan's are b1 and the decay: what the papers tune."""
+    settings = {"betas": [0.9, b2], "weight_decay": decay}
+    return Entry(name, lr, settings, ({"betas": [0.9, other]}, {"weight_decay": other_decay}))
+
+
+VIT_25 = Study(
+    "vit-25",
+    "vit",
+    {"batch_size": 256},
+    25,
+    "epochs",
+    (
+        adan(2e-3, b1=0.98, other=0.95, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 5e-4, b2=0.999, other=0.98, decay=0.05, other_decay=0.2),
+        adam_like("lamb", 5e-3, b2=0.999, other=0.98, decay=0.05, other_decay=0.2),
+    ),
+)
+_THREE = ("adan", "adamw", "lamb")
+
+
+def _longer(epochs: int, optimizers: Sequence[str]) -> Follow:
+    changes = {"length": epochs, "evaluations": 50}
+    return Follow(f"vit-{epochs}", VIT_25, tuple(Variant(name, changes=changes) for name in optimizers))
+
+
+VIT_50, VIT_100 = _longer(50, _THREE), _longer(100, _THREE)
+
+GPT = Study(
+    "gpt",
+    "gpt",
+    {"batch_size": 64},
+    2_000,
+    "steps",
+    (
+        adan(2e-3, b1=0.9, other=0.95, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 5e-4, b2=0.99, other=0.95, decay=0.1, other_decay=0.02),
+        adam_like("adam", 5e-4, b2=0.99, other=0.95, decay=0.0, other_decay=1e-6),
+    ),
+    evaluations=20,
+)
+GPT_HALF = Follow("gpt-half", GPT, (Variant("adan", changes={"length": 1_000}),))
+
+FORMATS = tuple(
+    Follow(f"formats-{study.name}", study, (Variant("adan"), Variant("adan", {"state_format": "8bit"})), range(5))
+    for study in (GPT, VIT_25)
+)
+
+#: Two decades around each optimizer's usual rate, on the tuning seed, with the betas and decay that tuning chose.
+_DECADES = {
+    "adan": (3e-4, 5.6e-4, 1e-3, 1.8e-3, 3e-3, 5.6e-3, 1e-2, 1.8e-2, 3e-2),
+    "adamw": (1e-4, 1.8e-4, 3e-4, 5.6e-4, 1e-3, 1.8e-3, 3e-3, 5.6e-3, 1e-2),
+}
+SENSITIVITY = tuple(
+    Follow(
+        f"sensitivity-{study.name}",
+        study,
+        tuple(Variant(name, {"lr": rates[i]}) for i in range(9) for name, rates in _DECADES.items()),
+        (TUNING_SEED,),
+    )
+    for study in (GPT, VIT_25)
+)
+#: Which b1 for which length: three rates each, the best of which counts.
+B1_LENGTH = Follow(
+    "b1-length-gpt",
+    GPT,
+    tuple(
+        Variant("adan", {"betas": [b1, 0.92, 0.99]}, factor, {"length": steps})
+        for steps in (500, 1_000, 4_000)
+        for b1 in (0.9, 0.95, 0.98)
+        for factor in (0.5, 1.0, 2.0)
+    ),
+    (TUNING_SEED,),
+)
+
+RESNET = Study(
+    "resnet34-30",
+    "resnet34",
+    {"batch_size": 128},
+    30,
+    "epochs",
+    (
+        adan(2.5e-3, b1=0.98, other=0.95, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 5e-4, b2=0.999, other=0.99, decay=0.1, other_decay=0.5),
+        Entry("sgd", 0.05, {"weight_decay": 5e-4}, ({"nesterov": True}, {"weight_decay": 1e-3})),
+        adam_like("adam", 5e-4, b2=0.999, other=0.99, decay=0.0, other_decay=5e-4),
+        adam_like("lamb", 5e-3, b2=0.999, other=0.99, decay=0.02, other_decay=0.1),
+    ),
+    tune_length=10,
+    evaluations=30,
+)
+BATCH_SIZE = Follow(
+    "batch-size-vit",
+    VIT_25,
+    tuple(
+        Variant(name, {}, math.sqrt(size / 256), {"options": {"batch_size": size}})
+        for size in (128, 512, 1_024, 2_048, 4_096)
+        for name in _THREE
+    ),
+)
+LSTM = Study(
+    "lstm-1",
+    "lstm",
+    {"layers": 1},
+    200,
+    "epochs",
+    (
+        adan(5e-3, b1=0.98, other=0.95, decay=0.02, other_decay=0.005),
+        adam_like("adamw", 5e-4, b2=0.999, other=0.99, decay=0.02, other_decay=0.1),
+        adam_like("adam", 5e-4, b2=0.999, other=0.99, decay=0.0, other_decay=1.2e-6),
+        Entry("sgd", 5.0, {"momentum": 0.0, "weight_decay": 1.2e-6}, ({"momentum": 0.5}, {"weight_decay": 1e-5})),
+        Entry(
+            "adabelief",
+            5e-4,
+            {"betas": [0.9, 0.999], "eps": 1e-12, "weight_decay": 1.2e-6},
+            ({"eps": 1e-16}, {"weight_decay": 0.02}),
+        ),
+    ),
+    tune_length=20,
+    evaluations=20,
+)
+
+_PPO = {"scale": "paper", "batch_size": 64, "schedule": "linear", "warmup": 0.0}
+_ROLLOUT = 320  # updates; 2,048 steps of the simulator
+HOPPER = Study(
+    "ppo-hopper",
+    "harness",
+    {**_PPO, "workload": "ppo-hopper"},
+    245 * _ROLLOUT,
+    "steps",
+    (
+        Entry("adan", 3e-4, {"betas": [0.98, 0.92, 0.99]}, ({"betas": [0.9, 0.92, 0.99]}, {"eps": 1e-5})),
+        Entry("adam", 1.5e-4, {"betas": [0.9, 0.999]}, ({"betas": [0.9, 0.99]}, {"eps": 1e-5})),
+    ),
+    tune_length=49 * _ROLLOUT,
+    rates_only=True,
+    evaluations=16,
+    lane="cpu",
+)
+ROBOTS = tuple(
+    Follow(
+        f"ppo-{robot}",
+        HOPPER,
+        tuple(Variant(name, changes={"options": {"workload": f"ppo-{robot}"}}) for name in ("adan", "adam")),
+    )
+    for robot in ("walker2d", "halfcheetah", "ant")
+)
+
+#: In the order in which they are worth GPU time.
+STUDIES: dict[str, Study | Follow] = {
+    study.name: study
+    for study in (
+        VIT_25,
+        VIT_50,
+        GPT,
+        GPT_HALF,
+        FORMATS[0],
+        SENSITIVITY[0],
+        VIT_100,
+        FORMATS[1],
+        B1_LENGTH,
+        SENSITIVITY[1],
+        RESNET,
+        BATCH_SIZE,
+        LSTM,
+        HOPPER,
+        *ROBOTS,
+    )
+}

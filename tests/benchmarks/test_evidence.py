@@ -1,0 +1,318 @@
+"""The evidence runner at tiny size on the CPU: the same code as on a GPU but for the capture."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from evidence import data, optimizers, problems, training
+from evidence.__main__ import Runner
+from evidence.jobs import Job, read
+from evidence.pool import Place, Pool
+from evidence.studies import STUDIES, TUNING_SEED, Entry, Follow, Study, Variant, next_rate
+from evidence.training import run
+
+OPTIONS = {
+    "vit": {"batch_size": 8, "width": 16, "layers": 1, "heads": 2},
+    "resnet34": {"batch_size": 8, "width": 4, "depths": [1, 1, 1, 1]},
+    "gpt": {"batch_size": 4, "width": 16, "layers": 1, "heads": 2, "context": 16},
+    "lstm": {"batch_size": 4, "scale": "smoke"},
+}
+SETTINGS = {
+    "adan": {"lr": 1e-2, "betas": [0.9, 0.92, 0.99], "weight_decay": 0.02},
+    "adamw": {"lr": 3e-3, "weight_decay": 0.02},
+    "adam": {"lr": 3e-3},
+    "sgd": {"lr": 0.1, "weight_decay": 5e-4, "nesterov": True},
+    "lamb": {"lr": 1e-2, "weight_decay": 0.02},
+    "adabelief": {"lr": 3e-3, "eps": 1e-12},
+}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """64 images of noise whose brightness tells their class, and this folder's Python files."""
+    folder = tmp_path_factory.mktemp("cache")
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        labels = rng.integers(0, 10, 64)
+        images = np.clip(rng.integers(0, 20, (64, 3, 32, 32)) + 25 * labels[:, None, None, None], 0, 255)
+        np.save(folder / f"cifar-{split}-images.npy", images.astype(np.uint8))
+        np.save(folder / f"cifar-{split}-labels.npy", labels)
+    text = np.frombuffer(Path(__file__).read_bytes(), dtype=np.uint8)
+    for split in data.SPLITS:
+        np.save(folder / f"python-{split}.npy", text)
+    return folder
+
+
+def job(problem="vit", optimizer="adan", steps=12, **changes):
+    values = {"seed": 0, "tuning": False, "evaluations": 2, **changes}
+    return Job("test", problem, OPTIONS[problem], optimizer, SETTINGS[optimizer], steps, "steps", **values)
+
+
+@pytest.mark.parametrize("problem", OPTIONS)
+def test_every_problem_trains(problem, cache):
+    record = run(job(problem, steps=30), "cpu", cache)
+    first, last = (point["train_loss"] for point in record["curve"])
+    assert last < first
+    assert record["status"] == "finished"
+    assert record["mode"] == "eager"
+    assert [point["step"] for point in record["curve"]] == [15, 30]
+
+
+@pytest.mark.parametrize("optimizer", SETTINGS)
+def test_every_optimizer_trains_and_repeats(optimizer, cache):
+    first, again = (run(job(optimizer=optimizer, steps=20), "cpu", cache) for _ in range(2))
+    assert first["final"] == again["final"]
+    assert first["curve"][1]["train_loss"] < first["curve"][0]["train_loss"]
+
+
+def test_the_seed_decides(cache):
+    assert run(job(seed=1), "cpu", cache)["final"] != run(job(), "cpu", cache)["final"]
+
+
+def test_tuning_looks_at_held_out_training_images(cache):
+    setup = problems.Setup(0, True, "cpu", cache)
+    tuning, reported = (
+        problems.build("vit", OPTIONS["vit"], replace(setup, tuning=tuning)) for tuning in (True, False)
+    )
+    assert tuning.per_epoch == 4
+    assert reported.per_epoch == 8
+    assert "of the training split" in tuning.note
+
+
+def test_a_stopped_run_of_ppo_goes_on_where_it_was(cache, monkeypatch):
+    pytest.importorskip("stable_baselines3")
+    pytest.importorskip("mujoco")
+    options = {"workload": "ppo-hopper", "scale": "smoke", "batch_size": 64, "schedule": "linear", "warmup": 0.0}
+    asked = Job("test", "harness", options, "adan", {"lr": 3e-4}, 200, "steps", 0, False, 4, "cpu")
+    whole = run(asked, "cpu", cache)
+    evaluate, calls = training.Trainer.evaluate, []
+
+    def stops(self):
+        calls.append(self)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return evaluate(self)
+
+    monkeypatch.setattr(training.Trainer, "evaluate", stops)
+    with pytest.raises(KeyboardInterrupt):
+        run(asked, "cpu", cache)
+    monkeypatch.setattr(training.Trainer, "evaluate", evaluate)
+    again = run(asked, "cpu", cache)
+    assert again["final"] == whole["final"]
+    assert [point["step"] for point in again["curve"]] == [50, 100, 150, 200]
+    assert not list((cache / "checkpoints").iterdir())
+
+
+def test_a_run_whose_loss_is_not_finite_has_diverged(cache):
+    wild = replace(job(optimizer="sgd", steps=40), settings={"lr": 1e9})
+    assert run(wild, "cpu", cache)["status"] == "diverged"
+
+
+def test_learning_rate_follows_the_schedule(cache):
+    from evidence.training import Trainer
+
+    trainer = Trainer(job(steps=20), "cpu", cache)
+    trainer.problem.begin_epoch(0)
+    seen = []
+    for _ in range(20):
+        trainer.update()
+        seen.append(trainer.lr.item())
+    assert seen[0] == pytest.approx(1e-2)  # the warm-up is one step
+    assert seen == sorted(seen, reverse=True)
+    assert seen[-1] < 1e-4
+
+
+def test_augmentation_moves_pixels_and_makes_none():
+    torch.manual_seed(0)
+    images = torch.arange(1.0, 3 * 8 * 8 + 1).view(1, 3, 8, 8).repeat(50, 1, 1, 1)
+    out = problems.augmented(images, shift=2, cutout=0)
+    for image in out:
+        shown = image[image > 0]
+        assert len(shown.unique()) == len(shown)  # every pixel at most once
+        assert len(shown) >= 3 * 6 * 6
+        steps = (image[0, 4, 2:6].diff()).tolist()
+        assert steps in ([1.0] * 3, [-1.0] * 3)
+    assert {tuple(image[0, 4, 2:6].diff().tolist()) for image in out} == {(1.0,) * 3, (-1.0,) * 3}
+
+
+def test_cutout_is_a_square():
+    torch.manual_seed(0)
+    out = problems.augmented(torch.ones(200, 3, 16, 16), shift=0, cutout=4)
+    removed = (out[:, 0] == 0).sum((1, 2))
+    assert removed.max() == 16
+    assert removed.min() >= 4
+    assert torch.equal(out[:, 0], out[:, 2])
+
+
+@pytest.mark.parametrize("optimizer", SETTINGS)
+def test_the_learning_rate_is_read_where_it_lies(optimizer):
+    model, lr = torch.nn.Linear(2, 2), torch.tensor(1.0)
+    settings = {key: value for key, value in SETTINGS[optimizer].items() if key != "lr"}
+    built = optimizers.build(optimizer, model, settings, lr, decay_all=False)
+    before = model.weight.detach().clone()
+    for rate in (0.0, 1.0):
+        lr.fill_(rate)
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        built.step()
+        assert torch.equal(model.weight, before) == (rate == 0.0)
+
+
+def test_lamb_is_algorithm_2():
+    weight = torch.nn.Linear(3, 2, bias=False)
+    theta = weight.weight.detach().double().clone()
+    lr, decay, eps = torch.tensor(0.1), 0.3, 1e-6
+    optimizer = optimizers.build("lamb", weight, {"betas": [0.8, 0.9], "weight_decay": decay}, lr, True)
+    m = v = torch.zeros_like(theta)
+    for t in range(1, 4):
+        grad = torch.randn(2, 3, generator=torch.Generator().manual_seed(t))
+        weight.weight.grad = grad
+        optimizer.step()
+        g = grad.double()
+        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g * g
+        r = (m / (1 - 0.8**t)) / ((v / (1 - 0.9**t)).sqrt() + eps) + decay * theta
+        theta = theta - 0.1 * theta.norm() / r.norm() * r
+    assert torch.allclose(weight.weight.double(), theta, rtol=1e-5, atol=1e-7)
+
+
+def test_adabelief_is_algorithm_2():
+    weight = torch.nn.Linear(3, 2, bias=False)
+    theta = weight.weight.detach().double().clone()
+    lr, decay, eps = torch.tensor(0.1), 0.3, 1e-3
+    settings = {"betas": [0.8, 0.9], "eps": eps, "weight_decay": decay}
+    optimizer = optimizers.build("adabelief", weight, settings, lr, True)
+    m = s = torch.zeros_like(theta)
+    for t in range(1, 4):
+        grad = torch.randn(2, 3, generator=torch.Generator().manual_seed(t))
+        weight.weight.grad = grad
+        optimizer.step()
+        g = grad.double()
+        m = 0.8 * m + 0.2 * g
+        s = 0.9 * s + 0.1 * (g - m) ** 2 + eps
+        theta = theta - 0.1 * ((m / (1 - 0.8**t)) / ((s / (1 - 0.9**t)).sqrt() + eps) + decay * theta)
+    assert torch.allclose(weight.weight.double(), theta, rtol=1e-5, atol=1e-7)
+
+
+# Studies
+
+ENTRIES = tuple(
+    Entry(name, SETTINGS[name]["lr"], {"weight_decay": 0.0}, ({"weight_decay": 0.1}, {"weight_decay": 0.2}))
+    for name in ("adan", "adamw")
+)
+STUDY = Study("tiny", "vit", OPTIONS["vit"], 4, "steps", ENTRIES, seeds=(0, 1), evaluations=1)
+AFTER = Follow("after", STUDY, (Variant("adan", {"state_format": "8bit"}, lr_factor=2.0),), seeds=(0,))
+
+
+def pretend(jobs, best_lr=2e-2):
+    """Records in which the learning rate nearest to `best_lr` and the larger decay are best."""
+    return {
+        job.key: {
+            "status": "finished",
+            "metric": "accuracy",
+            "higher_is_better": True,
+            "final": {"accuracy": -abs(np.log(job.settings["lr"] / best_lr)) + job.settings["weight_decay"]},
+        }
+        for job in jobs
+    }
+
+
+def test_every_optimizer_gets_the_same_trials_before_the_seeds():
+    records, rounds = {}, []
+    while jobs := list(STUDY.jobs(records)):
+        rounds.append(jobs)
+        records |= pretend(jobs)
+    counts = {name: sum(j.optimizer == name and j.tuning for r in rounds for j in r) for name in ("adan", "adamw")}
+    assert counts == {"adan": 7, "adamw": 7}
+    assert all(job.seed == TUNING_SEED for jobs in rounds[:-1] for job in jobs)
+    reported = rounds[-1]
+    assert [job.seed for job in reported] == [0, 0, 1, 1]
+    assert all(job.settings["weight_decay"] == 0.2 for job in reported)
+    assert reported[0].settings["lr"] == 2e-2
+    assert len({job.key for jobs in rounds for job in jobs}) == 2 * 7 + 4
+
+
+def test_no_seed_begins_while_an_optimizer_has_trials_left():
+    records = {}
+    alone = replace(STUDY, entries=ENTRIES[:1])
+    while jobs := [job for job in alone.jobs(records) if job.tuning]:
+        records |= pretend(jobs)
+    assert STUDY.best("adan", records) is not None
+    assert {(job.optimizer, job.tuning) for job in STUDY.jobs(records)} == {("adamw", True)}
+    assert list(AFTER.jobs(records)) == []
+
+
+def test_optimizers_take_turns_in_trials():
+    assert [job.optimizer for job in STUDY.jobs({})] == ["adan", "adamw"] * 4
+
+
+def test_four_rates_can_be_all_of_tuning():
+    study = replace(STUDY, rates_only=True)
+    trials = list(study.jobs({}))
+    assert len(trials) == 8
+    assert {job.settings["lr"] for job in study.jobs(pretend(trials)) if job.optimizer == "adan"} == {2e-2}
+
+
+def test_a_following_study_waits_for_the_first():
+    records = {}
+    assert list(AFTER.jobs(records)) == []
+    while jobs := list(STUDY.jobs(records)):
+        records |= pretend(jobs)
+    (only,) = AFTER.jobs(records)
+    assert only.settings["state_format"] == "8bit"
+    assert only.settings["lr"] == 4e-2
+
+
+def test_the_next_rate_goes_beyond_an_end_or_between():
+    assert next_rate([(1.0, 3.0), (2.0, 2.0), (4.0, 1.0)]) == 0.5
+    assert next_rate([(1.0, 2.0), (4.0, 3.0), (16.0, 1.0)]) == 2.0
+
+
+def test_the_studies_are_sound():
+    assert len(STUDIES) == len({study.name for study in STUDIES.values()})
+    for study in STUDIES.values():
+        for first in study.jobs({}):
+            assert first.tuning
+            json.dumps(dict(first.settings))
+            model = torch.nn.Linear(2, 2)
+            settings = {key: value for key, value in first.settings.items() if key != "lr"}
+            optimizers.build(first.optimizer, model, settings, torch.tensor(first.settings["lr"]), True)
+
+
+# The pool
+
+
+def test_a_study_runs_resumes_and_keeps_its_deadline(cache, tmp_path):
+    out = tmp_path / "runs.jsonl"
+    early = Runner([STUDY], out, {}, deadline=0)
+    pool = Pool({"gpu": 2}, Place(cache, gpu="cpu"))
+    try:
+        early.run(pool)
+        assert not out.exists()
+        Runner([STUDY, AFTER], out, {"commit": "abc"}, deadline=600).run(pool)
+        records = read(out)
+        assert len(records) == 2 * 7 + 4 + 1
+        assert all(r["status"] == "finished" and r["environment"]["commit"] == "abc" for r in records.values())
+        size = out.stat().st_size
+        Runner([STUDY, AFTER], out, {}, deadline=600).run(pool)
+        assert out.stat().st_size == size
+    finally:
+        pool.close()
+
+
+def test_a_run_that_raises_is_recorded_and_costs_only_itself(cache, tmp_path, capsys):
+    out = tmp_path / "runs.jsonl"
+    wrong = replace(STUDY, entries=(replace(ENTRIES[0], settings={"betas": [2, 2, 2]}),))
+    pool = Pool({"gpu": 1}, Place(cache, gpu="cpu"))
+    try:
+        Runner([wrong], out, {}, deadline=600).run(pool)
+    finally:
+        pool.close()
+    assert {record["status"] for record in read(out).values()} == {"failed"}
+    assert "betas" in capsys.readouterr().out
