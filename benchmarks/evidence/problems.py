@@ -267,6 +267,7 @@ def harness(setup: Setup, workload: str, scale: str, batch_size: int, schedule: 
 
 def _task(setup: Setup, workload: str, scale: str, batch_size: int) -> Any:
     from adan_bench.registry import get_workload
+
     from adan_bench.spec import Context
 
     context = Context(setup.seed, batch_size, setup.cache / "data", setup.device, scale)

@@ -13,7 +13,7 @@ from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 from adan import lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
-from adan.options import OUTSIDE_GROUPS, check, check_group, describe
+from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe
 from adan.plan import Plan, choose, describe_engines
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Options, Signals
@@ -124,28 +124,12 @@ class Adan(Optimizer):
         params = list(params)  # type: ignore[assignment]
         if not params:
             raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
-        options = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "max_grad_norm": max_grad_norm,
-            "no_prox": no_prox,
-            "foreach": foreach,
-            "fused": fused,
-            "bias_correction": bias_correction,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "restart": restart,
-            "consume_grad": consume_grad,
-            "skip_nonfinite": skip_nonfinite,
-            "state_format": state_format,
-            "stochastic_rounding": stochastic_rounding,
-            "kahan_sum": kahan_sum,
-            "rounding_seed": rounding_seed,
-            "norm_group": norm_group,
-        }
+        values = (
+            lr, betas, eps, weight_decay, max_grad_norm, no_prox, foreach, fused, bias_correction, maximize, capturable,
+            differentiable, restart, consume_grad, skip_nonfinite, state_format, stochastic_rounding, kahan_sum,
+            rounding_seed, norm_group,
+        )  # fmt: skip
+        options: dict[str, Any] = dict(zip(OPTIONS, values, strict=True))
         check(options, "Adan")
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
         self._cycle = None if restart is None else Cycle(restart)
@@ -456,10 +440,10 @@ class Adan(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As of any optimizer; 8-bit states of DTensors as fp32, so that they can be resharded."""
         saved = super().state_dict()
-        params = chain.from_iterable(group["params"] for group in self.param_groups)
-        for key, param in zip(_keys(saved), params, strict=True):
-            if key in saved["state"]:
-                saved["state"][key] = states.portable(saved["state"][key], param)
+        for group, mine in zip(saved["param_groups"], self.param_groups, strict=True):
+            for key, param in zip(group["params"], mine["params"], strict=True):
+                if key in saved["state"]:
+                    saved["state"][key] = states.portable(saved["state"][key], param)
         if self._cycle is not None:
             self._cycle.fit(self.param_groups)
             for i, group in enumerate(saved["param_groups"]):
@@ -499,7 +483,3 @@ class Adan(Optimizer):
         finally:
             for hook in hooks:
                 hook.remove()
-
-
-def _keys(state_dict: dict[str, Any]) -> list[Any]:
-    return [key for group in state_dict["param_groups"] for key in group["params"]]

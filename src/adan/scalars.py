@@ -37,19 +37,13 @@ class Options(NamedTuple):
 
     @classmethod
     def of(cls, group: Mapping[str, Any], last_lr: Tensor | None = None, share: float = 1.0) -> Options:
-        return cls(
-            lr=_read(group["lr"]) if isinstance(group["lr"], Tensor) else group["lr"],
-            betas=group["betas"],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            max_grad_norm=group["max_grad_norm"],
-            no_prox=group["no_prox"],
-            bias_correction=group["bias_correction"],
-            maximize=group["maximize"],
-            stochastic_rounding=group["stochastic_rounding"],
-            last_lr=None if last_lr is None else _read(last_lr),
-            share=share,
-        )
+        lr = group["lr"]
+        lr = _read(lr) if isinstance(lr, Tensor) else lr
+        last_lr_ = None if last_lr is None else _read(last_lr)
+        return cls(lr, last_lr=last_lr_, share=share, **{name: group[name] for name in _FROM_GROUP})
+
+
+_FROM_GROUP = [name for name in Options._fields if name not in ("lr", "last_lr", "share")]
 
 
 def _read(lr: Tensor) -> Number:

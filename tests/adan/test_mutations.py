@@ -30,7 +30,7 @@ MUTATIONS = [
     ("engines.loop", "s.has_prev * (g - g_prev)", "g - g_prev", "fast betas"),
     ("engines.loop", "(g + s.lookahead * d) ** 2", "g**2", "fast betas"),
     ("engines.loop", "torch.where(signals.skip > 0, g_prev, g)", "g", "skipping, captured"),
-    ("engines.loop", "step=columns.step[i]", "step=columns.step[0]", "fast betas"),
+    ("engines.loop", "columns.grad[i], columns.step[i]", "columns.grad[i], columns.step[0]", "fast betas"),
     ("engines.loop", "1 if signals.skip is None else 1 - signals.skip", "1", "skipping, captured"),
     ("engines.foreach", "torch._foreach_add_(denom, s.eps)", "torch._foreach_add_(denom, s.eps**2)", "large eps"),
     ("engines.foreach", "torch._foreach_copy_(prev_grads, g)", "torch._foreach_copy_(prev_grads, grads)",

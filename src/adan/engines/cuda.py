@@ -245,20 +245,9 @@ class Cuda:
             norm_chunks = list(accumulate((-(-numels[i] // self.norm_chunk) for i in rows), initial=0))
             first = len(starts)
             types = [kind.param, kind.grad, kind.prev_grad, kind.state, compute_dtype(kind.param)]
-            norm_types = [kind.grad, compute_dtype(kind.grad)]
-            launches.append(
-                Launch(
-                    first,
-                    first + len(rows),
-                    chunks.pop(),
-                    norm_chunks.pop(),
-                    kind,
-                    list(map(_triton_type, types)),
-                    list(map(_triton_type, norm_types)),
-                    aligned,
-                    tile,
-                )
-            )
+            types, norm_types = (list(map(_triton_type, x)) for x in (types, [kind.grad, compute_dtype(kind.grad)]))
+            counts = (first, first + len(rows), chunks.pop(), norm_chunks.pop())
+            launches.append(Launch(*counts, kind, types, norm_types, aligned, tile))
             starts += chunks
             norm_starts += norm_chunks
         in_order = {name: [column[i] for i in order] for name, column in static.items()}

@@ -5,7 +5,8 @@ On the CPU the lists are cut into pieces that fit the cache: an operation then f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -71,12 +72,12 @@ def _pieces(columns: Columns, signals: Signals) -> Iterator[tuple[Piece, Any, An
         lists = ([getattr(columns, name)[i] for i in rows] for name in Piece._fields)
         piece = Piece(*([] if column[0] is None else column for column in lists))
         dtype = compute_dtype(piece.param[0].dtype)
-        # One set of coefficients, or one for each row where counts are on the device.
-        distinct = rows if count is None else rows[:1]
-        scalars = _by_field(Scalars, [step_scalars(options, signals, counts[i]) for i in distinct], dtype)
+        # A set of coefficients for each row where counts are on the device, else one for all.
+        ts = [counts[i] for i in rows] if count is None else count
+        scalars = _coefficients(Scalars, partial(step_scalars, options, signals), ts, dtype)
         displacement = None
         if options.last_lr is not None:
-            displacement = _by_field(Displacement, [displacement_scalars(options, counts[i]) for i in distinct], dtype)
+            displacement = _coefficients(Displacement, partial(displacement_scalars, options), ts, dtype)
         cut = count is not None and piece.param[0].device.type == "cpu" and not piece.prev_scale
         for part in _cache_sized(piece) if cut else [piece]:
             yield part, scalars, displacement
@@ -103,14 +104,15 @@ def _transposed(names: list[str], rows: list[tuple[Tensor, ...]]) -> Piece:
     return Piece(*(columns.get(name, []) for name in Piece._fields))
 
 
-def _by_field(cls: Any, rows: list[Any], dtype: torch.dtype) -> Any:
-    """Coefficients of one or more rows: each a number, a tensor, or a list with a tensor for each row."""
-    fields = []
-    for values in zip(*rows, strict=True):
-        # In the type of the arithmetic: a wider 0-dim tensor would widen 0-dim parameters.
-        tensors = [x.to(dtype) for x in values if isinstance(x, Tensor)]
-        fields.append(values[0] if not tensors else tensors if len(tensors) > 1 else tensors[0])
-    return cls(*fields)
+def _coefficients(cls: Any, compute: Callable[[Any], Any], counts: Any, dtype: torch.dtype) -> Any:
+    """Coefficients of one count or of a list of them: each a number, a tensor, or a list with a tensor for each row.
+
+    Tensors are in the type of the arithmetic: a wider 0-dim tensor would widen 0-dim parameters.
+    """
+    if not isinstance(counts, list):
+        return cls(*(x.to(dtype) if isinstance(x, Tensor) else x for x in compute(counts)))
+    fields = zip(*map(compute, counts), strict=True)
+    return cls(*([x.to(dtype) for x in xs] if isinstance(xs[0], Tensor) else xs[0] for xs in fields))
 
 
 def _update(piece: Piece, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from adan.columns import Columns, compute_dtype
 from adan.engines import Memo
-from adan.scalars import Options, Signals, displacement_scalars, next_count, step_scalars
+from adan.scalars import Signals, displacement_scalars, next_count, step_scalars
 
 
 class Loop:
@@ -26,37 +26,13 @@ class Loop:
 
 
 def update(columns: Columns, signals: Signals) -> Tensor | None:
-    squares = []
-    for i, group in enumerate(columns.group):
-        squares.append(
-            _update(
-                columns.options[group],
-                signals,
-                p=columns.param[i],
-                grad=columns.grad[i],
-                exp_avg=columns.exp_avg[i],
-                exp_avg_diff=columns.exp_avg_diff[i],
-                exp_avg_sq=columns.exp_avg_sq[i],
-                prev_grad=columns.prev_grad[i],
-                step=columns.step[i],
-                prev_scale=columns.prev_scale[i],
-            )
-        )
-    return total(squares)
+    return total([_update(columns, i, signals) for i in range(len(columns.param))])
 
 
-def _update(
-    options: Options,
-    signals: Signals,
-    p: Tensor,
-    grad: Tensor,
-    exp_avg: Tensor,
-    exp_avg_diff: Tensor | None,
-    exp_avg_sq: Tensor,
-    prev_grad: Tensor,
-    step: Tensor,
-    prev_scale: Tensor | None,
-) -> Tensor | None:
+def _update(columns: Columns, i: int, signals: Signals) -> Tensor | None:
+    options, p, grad, step = columns.options[columns.group[i]], columns.param[i], columns.grad[i], columns.step[i]
+    exp_avg, exp_avg_diff, exp_avg_sq = columns.exp_avg[i], columns.exp_avg_diff[i], columns.exp_avg_sq[i]
+    prev_grad, prev_scale = columns.prev_grad[i], columns.prev_scale[i]
     dtype = compute_dtype(p.dtype)
     t = next_count(step, dtype)
     s = step_scalars(options, signals, t)

@@ -8,42 +8,18 @@ from adan.scalars import Displacement, Scalars
 #: has no such state, then numbers. `start` is the first chunk of a tensor, counted from the first tensor of its launch,
 #: and `norm_start` the same in chunks of `sum_of_squares`.
 STATIC = (
-    "param",
-    "exp_avg",
-    "exp_avg_diff",
-    "exp_avg_sq",
-    "step",
-    "prev_scale",
-    "exponents",
-    "compensation",
-    "rng_offset",
-    "numel",
-    "group",
-    "start",
-    "norm_start",
-)
+    "param", "exp_avg", "exp_avg_diff", "exp_avg_sq", "step", "prev_scale", "exponents", "compensation",
+    "rng_offset", "numel", "group", "start", "norm_start",
+)  # fmt: skip
 
 #: The same, of what may change with every step; the options of the groups follow.
 PER_STEP = ("grad", "prev_grad")
 
 #: The options of a parameter group, fp64.
 OPTIONS = (
-    "lr",
-    "eps",
-    "weight_decay",
-    "max_grad_norm",
-    "no_prox",
-    "bias_correction",
-    "maximize",
-    "b1",
-    "b2",
-    "b3",
-    "log_b1",
-    "log_b2",
-    "log_b3",
-    "last_lr",
-    "share",
-)
+    "lr", "eps", "weight_decay", "max_grad_norm", "no_prox", "bias_correction", "maximize",
+    "b1", "b2", "b3", "log_b1", "log_b2", "log_b3", "last_lr", "share",
+)  # fmt: skip
 
 #: The coefficients of a tensor, all tensors' in fp64, then all in fp32: an even number, so that both are aligned.
 COEFS = (*Scalars._fields, "prev_scale", "run", "rng_key", *(f"y_{name}" for name in Displacement._fields), "padding")
