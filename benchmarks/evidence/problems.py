@@ -239,7 +239,7 @@ def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "pape
 
 def harness(setup: Setup, workload: str, scale: str, batch_size: int, schedule: str, warmup: float) -> Problem:
     """A workload of `adan_bench` on the CPU, as it is."""
-    from adan_bench.registry import get_workload
+    from adan_bench.workloads.registry import get_workload
 
     found = get_workload(workload, scale)
     task = _task(setup, workload, scale, batch_size)
@@ -266,12 +266,10 @@ def harness(setup: Setup, workload: str, scale: str, batch_size: int, schedule: 
 
 
 def _task(setup: Setup, workload: str, scale: str, batch_size: int) -> Any:
-    from adan_bench.registry import get_workload
+    from adan_bench.workloads.registry import get_workload
 
-    from adan_bench.spec import Context
-
-    context = Context(setup.seed, batch_size, setup.cache / "data", setup.device, scale)
-    return get_workload(workload, scale).build(context)
+    data = setup.cache / "data"
+    return get_workload(workload, scale).task(setup.seed, batch_size, data, str(setup.device))
 
 
 PROBLEMS: dict[str, Callable[..., Problem]] = {

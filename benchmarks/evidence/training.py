@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from adan_bench.schedule import SCHEDULES
 
+from adan_bench.training.schedules import SCHEDULES
 from evidence import optimizers, problems
 from evidence.jobs import Job, Record
 
