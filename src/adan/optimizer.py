@@ -333,25 +333,25 @@ class Adan(Optimizer):
             if plan is not None or (group_index is None and len(self._plans) >= MOST_PLANS):
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
             self._check_dense()
-            members, columns = self._collect(None if group_index is None else params[0])
+            members, columns = self._collect(group_index, params)
             plan = Plan(self.param_groups, members, params, grads, self.state, columns, self._captured)
             plan.all_sharded = sharding.any_sharded(all_params)
             if plan.is_reusable:
                 self._plans[key] = plan
         return plan, plan.own_grads(grads) if plan.consumed else grads
 
-    def _collect(self, only: Tensor | None = None) -> tuple[list[int], Columns]:
-        """All parameters that have a gradient, or one, with their states; and the index of each one's group."""
+    def _collect(self, group_index: int | None = None, some: list[Tensor] | None = None) -> tuple[list[int], Columns]:
+        """All parameters that have a gradient, or some of a group, with their states; and the index of each one's group."""
         columns, members = Columns.empty(), []
-        for i, group in enumerate(self.param_groups):
-            part = Columns.empty()
+        for i in range(len(self.param_groups)) if group_index is None else [group_index]:
+            part, group = Columns.empty(), self.param_groups[i]
             lists = (part.param, part.grad, *(getattr(part, name) for name in NAMES))
-            if only is None:
+            if group_index is None:
                 self._init_group(group, *lists)
-            elif any(p is only for p in group["params"]):
-                one = {**group, "params": [only]}
-                self._init_group(one, *lists)
-                group.update({name: value for name, value in one.items() if name != "params"})
+            else:
+                fewer = {**group, "params": some}
+                self._init_group(fewer, *lists)
+                group.update({**fewer, "params": group["params"]})
             members += [i] * len(part.param)
             for name in ("param", "grad", *NAMES):
                 getattr(columns, name).extend(getattr(part, name))

@@ -146,8 +146,9 @@ class Plan:
         self, groups: list[dict[str, Any]], grads: list[Tensor], state: Mapping[Tensor, dict[str, Tensor]]
     ) -> None:
         """Note down what `holds` compares."""
-        self.shaping = list(map(_shaping, groups))
-        self.states = list(state.values())
+        self.group_count, self.shaping = len(groups), [_shaping(groups[i]) for i in self.options]
+        #: of all parameters; of one that steps alone, inside backward, it is enough to look up its own
+        self.states = list(state.values()) if len(self.params) > 1 else []
         consumed = set(self.consumed)
         by_names: dict[tuple[str, ...], list[dict[str, Tensor]]] = {}
         for i, entry in enumerate(self.entries):
@@ -183,9 +184,10 @@ class Plan:
         """
         return (
             self.is_reusable
-            and list(map(_shaping, groups)) == self.shaping
             and all(map(is_, params, self.params))
-            and len(state) == len(self.states)
+            and len(groups) == self.group_count
+            and [_shaping(groups[i]) for i in self.options] == self.shaping
+            and (len(state) == len(self.states) if self.states else state.get(params[0]) is self.entries[0])
             and all(map(is_, state.values(), self.states))
             and self._addresses() == self.addresses
             and self.have_same_layouts(self._local_params() + self._prev_grads() + grads)
