@@ -21,6 +21,7 @@ test-hosts: $(READY)  ## the examples, those of DeepSpeed and torchao too
 	@test -x $(HOSTS)/bin/python || $(BIN)/python -m venv $(HOSTS)
 	$(BIN)/python -c '$(SITE); print(f"import site; site.addsitedir({path!r})")' \
 		> "$$($(HOSTS)/bin/python -c '$(SITE); print(path)')/base.pth"
+	$(HOSTS)/bin/python -m pip install --quiet --upgrade --constraint requirements.txt setuptools  # DeepSpeed builds with it
 	DS_BUILD_OPS=0 $(HOSTS)/bin/python -m pip install --quiet --no-build-isolation \
 		--constraint requirements.txt --requirement requirements-hosts.txt
 	$(HOSTS)/bin/python -m pytest -rs tests/examples

@@ -341,7 +341,7 @@ class Adan(Optimizer):
         return plan, plan.own_grads(grads) if plan.consumed else grads
 
     def _collect(self, group_index: int | None = None, some: list[Tensor] | None = None) -> tuple[list[int], Columns]:
-        """All parameters that have a gradient, or some of a group, with their states; and the index of each one's group."""
+        """The parameters with gradients, or some of one group, with their states; and the index of each one's group."""
         columns, members = Columns.empty(), []
         for i in range(len(self.param_groups)) if group_index is None else [group_index]:
             part, group = Columns.empty(), self.param_groups[i]
