@@ -80,7 +80,7 @@ def served_by_triton(name: str) -> Iterator[str]:
         yield "cuda" if name == "cuda" else "cpu"
         return
     sys.path.insert(0, str(ROOT / "tests"))
-    import engines
+    from support import engines
 
     with engines.serving("cuda", engines.LARGE):
         yield "cpu"

@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
 @pytest.fixture(params=["loop", "foreach", "cpu", "cuda"])
 def engine(request):
     """The options that ask for each engine in turn; new tensors are on its device."""
-    import engines  # not before the interpreter was asked for
+    from support import engines  # not before the interpreter was asked for
 
     with engines.selected(request.param) as options:
         yield options

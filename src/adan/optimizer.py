@@ -164,7 +164,7 @@ class Adan(Optimizer):
             self.param_groups[-1].pop(name, None)
 
     def __repr__(self) -> str:
-        engines, forms = describe_engines(self.param_groups), states.describe_forms(self.param_groups)
+        engines, forms = describe_engines(self.param_groups), states.describe_forms(self.param_groups, self.state)
         return f"{super().__repr__()[:-1]}Engines: {engines}\nStates: {forms}\n)"
 
     # ---- a step

@@ -57,10 +57,12 @@ def _is_coupled(group: Mapping[str, Any]) -> bool:
     return b1 == b2 == group.get("coupled_beta", b2) and "max_momentum" not in group
 
 
-def describe_forms(groups: Iterable[Mapping[str, Any]]) -> str:
-    """How the states of how many parameters are stored."""
+def describe_forms(groups: Iterable[Mapping[str, Any]], state: Mapping[Tensor, Mapping[str, Tensor]]) -> str:
+    """How the states of how many parameters are stored, or will be."""
     counts = Counter(
-        "uninitialized" if is_lazy(p) else str(Form.of(group, p)) for group in groups for p in group["params"]
+        "uninitialized" if is_lazy(p) else str(Form.of(group, p, state.get(p)))
+        for group in groups
+        for p in group["params"]
     )
     return ", ".join(f"{name} for {count} parameters" for name, count in counts.items()) or "none"
 

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from parity import BETAS, count_as_on_a_device, same_bits
 from reference import ReferenceAdan
+from support.parity import BETAS, count_as_on_a_device, same_bits
 
 from adan import Adan
 

@@ -5,10 +5,10 @@ import inspect
 import math
 import weakref
 
-import engines
 import pytest
 import torch
-from parity import ROWS, assert_parity
+from support import engines
+from support.parity import ROWS, assert_parity
 
 from adan import Adan, plan, scalars
 from adan.engines import cuda, loop, slots

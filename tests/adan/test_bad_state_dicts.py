@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from parity import same_bits
+from support.parity import same_bits
 
 from adan import Adan, Restart
 

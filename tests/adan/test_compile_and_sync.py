@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch._dynamo
-from parity import ROWS, gradients
+from support.parity import ROWS, gradients
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 

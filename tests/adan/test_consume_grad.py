@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from parity import count_as_on_a_device
+from support.parity import count_as_on_a_device
 
 from adan import Adan
 

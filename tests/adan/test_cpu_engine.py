@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from parity import LAYOUTS, ROWS, assert_parity, count_as_on_a_device, same_bits
+from support.parity import LAYOUTS, ROWS, assert_parity, count_as_on_a_device, same_bits
 
 from adan import Adan, plan
 from adan.engines import cpu

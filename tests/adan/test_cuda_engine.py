@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from engines import GPU, device_of, serving
-from parity import LAYOUTS, ROWS, assert_parity
+from support.engines import GPU, device_of, serving
+from support.parity import LAYOUTS, ROWS, assert_parity
 
 from adan import Adan, Restart
 

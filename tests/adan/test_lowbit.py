@@ -2,10 +2,10 @@
 
 import io
 
-import engines
 import pytest
 import torch
-from parity import count_as_on_a_device
+from support import engines
+from support.parity import count_as_on_a_device
 
 from adan import Adan, lowbit, states
 from adan.lowbit import BLOCK, ROOT, SIGNED, RandomBits, decode, encode, to_bf16

@@ -2,8 +2,8 @@
 
 import functools
 
-import moved_memory
 import pytest
+from support import moved_memory
 
 NAMES = [case.__name__ for case in moved_memory.CHANGES]
 

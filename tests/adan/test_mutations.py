@@ -1,8 +1,8 @@
 """A wrong coefficient must not survive: each is seeded into an engine's own text, and the parity check must fail."""
 
 import pytest
-from mistakes import seed_mistake
-from parity import ROWS, assert_parity, count_as_on_a_device
+from support.mistakes import seed_mistake
+from support.parity import ROWS, assert_parity, count_as_on_a_device
 
 ROW = {row.name: row for row in ROWS}
 

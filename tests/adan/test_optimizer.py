@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from parity import BETAS, ROWS
 from reference import ReferenceAdan
+from support.parity import BETAS, ROWS
 
 from adan import Adan
 from adan.engines import cpu

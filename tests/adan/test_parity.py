@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from parity import LAYOUTS, ROWS, assert_parity, count_as_on_a_device
+from support.parity import LAYOUTS, ROWS, assert_parity, count_as_on_a_device
 
 ENGINES = {"loop": {"foreach": False}, "foreach": {"foreach": True}}
 

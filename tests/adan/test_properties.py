@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parity import Row
+from support.parity import Row
 
 beta = st.sampled_from([0.0, 0.3, 0.7, 0.9, 0.98, 0.999])
 shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), min_size=1, max_size=4)

@@ -7,11 +7,11 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from engines import GPU, device_of, serving
-from engines import OPTIONS as ENGINES
-from mistakes import seed_mistake
-from parity import count_as_on_a_device, gradients, same_bits
 from restart_reference import RestartingAdan
+from support.engines import GPU, device_of, serving
+from support.engines import OPTIONS as ENGINES
+from support.mistakes import seed_mistake
+from support.parity import count_as_on_a_device, gradients, same_bits
 
 from adan import Adan, Restart, release_gradients
 

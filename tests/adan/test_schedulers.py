@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from parity import TOLERANCE, Row, gradients
+from support.parity import TOLERANCE, Row, gradients
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 
 from adan import Adan

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from parity import Row
+from support.parity import Row
 
 from adan import Adan
 

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 import torch
-from authors_release import AuthorsAdan
-from parity import ROWS, same_bits
+from support.authors_release import AuthorsAdan
+from support.parity import ROWS, same_bits
 
 from adan import Adan
 

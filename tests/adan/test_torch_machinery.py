@@ -12,7 +12,7 @@ import unittest
 
 import pytest
 import torch
-from parity import ROWS, same_bits
+from support.parity import ROWS, same_bits
 
 from adan import Adan
 

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import processes
 import pytest
 import torch
+from support import processes
 from support.shared_runs import SCRIPT, configuration, lines, lose_a_rank, shared_run
 
 from adan_bench.records.store import read_lines, read_run

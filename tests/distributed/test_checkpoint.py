@@ -1,9 +1,9 @@
 """`torch.distributed.checkpoint`: a run goes on as if uninterrupted, on any number of processes."""
 
-import processes
 import pytest
 import torch
-from sharded_checkpoints import OPTIONS, STEPS, journey, starts_after_a_look_at_the_states
+from support import processes
+from support.sharded_checkpoints import OPTIONS, STEPS, journey, starts_after_a_look_at_the_states
 
 from adan import Adan
 

@@ -1,7 +1,6 @@
 """States in few bits and in the coupled form, in two processes."""
 
-import processes
-import sharded_formats
+from support import processes, sharded_formats
 
 
 def test_what_holds_in_two_processes(tmp_path):

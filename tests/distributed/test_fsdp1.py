@@ -1,7 +1,6 @@
 """FullyShardedDataParallel in two processes: its parts are plain tensors, and the norm must be that of all."""
 
-import processes
-import sharded_fsdp1
+from support import processes, sharded_fsdp1
 
 
 def test_what_works():

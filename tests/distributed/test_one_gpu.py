@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from sharded import OPTIONS, assert_same, model
+from support.sharded import OPTIONS, assert_same, model
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 

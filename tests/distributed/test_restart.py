@@ -1,7 +1,6 @@
 """Two processes restart at the steps at which one does, whatever of the parameters each of them holds."""
 
-import processes
-import sharded_restarts
+from support import processes, sharded_restarts
 
 
 def test_two_processes_restart_as_one(tmp_path):

@@ -1,8 +1,7 @@
 """Adan over two and four processes takes the steps that it takes in one, on the same global batch."""
 
-import processes
 import pytest
-import sharded
+from support import processes, sharded
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

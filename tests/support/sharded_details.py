@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from sharded import OPTIONS, Sharded, Single, assert_same, everything, own_params, skips_together, zero_redundancy
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -22,6 +21,16 @@ from torch.utils._pytree import tree_leaves
 
 import adan
 from adan import Adan
+from support.sharded import (
+    OPTIONS,
+    Sharded,
+    Single,
+    assert_same,
+    everything,
+    own_params,
+    skips_together,
+    zero_redundancy,
+)
 
 SCALING = Path(__file__).parents[1] / "benchmarks" / "scaling.py"
 

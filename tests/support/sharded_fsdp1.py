@@ -5,10 +5,10 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from sharded import OPTIONS, backward, batch, model
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from adan import Adan
+from support.sharded import OPTIONS, backward, batch, model
 
 CLIP = 0.05  # of gradients whose norm is some ten times that
 

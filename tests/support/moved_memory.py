@@ -7,12 +7,12 @@ import json
 import multiprocessing
 from functools import partial
 
-import engines
 import pytest
 import torch
-from parity import same_bits
 
 from adan import Adan
+from support import engines
+from support.parity import same_bits
 
 OPTIONS = {"lr": 0.1, "betas": (0.9, 0.8, 0.95), "weight_decay": 0.1}
 

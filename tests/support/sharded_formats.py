@@ -4,7 +4,10 @@ from functools import partial
 
 import torch
 import torch.distributed.checkpoint as dcp
-from sharded import (
+from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
+
+import adan
+from support.sharded import (
     ENGINES,
     WIDE,
     Sharded,
@@ -15,10 +18,7 @@ from sharded import (
     own_params,
     trains_as_one_process,
 )
-from sharded_checkpoints import contents
-from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
-
-import adan
+from support.sharded_checkpoints import contents
 
 DTYPES = {"8bit": torch.uint8, "bf16": torch.bfloat16}
 COUPLED = {"betas": (0.8, 0.8, 0.95)}

@@ -3,7 +3,6 @@
 from functools import partial
 
 import torch.distributed.checkpoint as dcp
-from sharded import WIDE, Sharded, Single, assert_near, assert_same
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -11,6 +10,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+
+from support.sharded import WIDE, Sharded, Single, assert_near, assert_same
 
 #: A checkpoint is written after every so many steps.
 STEPS = 4

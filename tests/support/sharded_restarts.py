@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from sharded import ENGINES, Sharded, Single, assert_replicas_are_identical, assert_same
-from sharded_checkpoints import contents
 from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
 
 from adan import Adan, Restart
+from support.sharded import ENGINES, Sharded, Single, assert_replicas_are_identical, assert_same
+from support.sharded_checkpoints import contents
 
 STEPS = 25
 
