@@ -109,7 +109,7 @@ def plot(rows: dict[str, Any]) -> None:
     sizes = [rows[name]["state_bytes_per_parameter"] for name in names]
     bars = axes.barh(names, sizes, color=["#999999" if name == BASE else "#0072B2" for name in names])
     axes.bar_label(bars, [f"{size:.3g}" for size in sizes], padding=3)
-    axes.set_xlabel("bytes of optimizer state for a parameter")
+    axes.set_xlabel("optimizer state, bytes per parameter")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(ROOT / "docs" / "figures" / "memory.png", dpi=110)
 

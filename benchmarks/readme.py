@@ -34,7 +34,7 @@ def record(name: str) -> dict[str, Any]:
 def where(data: dict[str, Any]) -> str:
     e = data["environment"]
     versions = {**e, **e.get("packages", {})}
-    more = f", Triton {versions['triton']}" if e.get("gpu") else f", {e['threads']} threads"
+    more = f", Triton {versions['triton']}" if e.get("gpu") else f", {e['threads']} thread{'s' * (e['threads'] != 1)}"
     place = e.get("gpu") or e["cpu"]
     return f"{place}, torch {versions['torch']}{more}, Python {e['python']}, commit {e['commit'][:7]}"
 
@@ -77,7 +77,7 @@ def wall() -> str:
         for name, row in data["wall"]["rows"].items()
     ]
     return markdown(
-        ["ResNet-50, `zero_grad(); fresh gradients; step()`", "wall time", f"÷ {BASE}", "kernels a step"], rows
+        ["ResNet-50, `zero_grad(); fresh gradients; step()`", "wall time", f"÷ {BASE}", "kernels per step"], rows
     )
 
 
@@ -91,7 +91,8 @@ def cpu() -> str:
             row = result["rows"][name]
             cells.append(f"{row['median_ms']:.2f} ms, ×{row['ratio_of_medians']:.2f}")
         rows.append(cells)
-    return markdown(["fp32 parameters", *names], rows) + f"\n\n{where(data)}; medians, every optimizer once a round."
+    rounds = "medians; each round times every optimizer once"
+    return markdown(["fp32 parameters", *names], rows) + f"\n\n{where(data)}; {rounds}."
 
 
 def short_runs() -> str:
@@ -116,7 +117,7 @@ def memory() -> str:
             for peak in ("peak_bytes", "recompute_peak_bytes")
         ]
         rows.append([name, f"{row['state_bytes_per_parameter']:.3f}", *peaks, time])
-    head = ["", "state bytes a parameter", "peak of a whole step, GPT-2 345M", "the same, activations recomputed"]
+    head = ["", "state bytes per parameter", "peak memory of training GPT-2 345M", "with activation checkpointing"]
     head.append("optimizer step, 1.1 B fp32 parameters")
     return markdown(head, rows) + f"\n\n{where(data)}."
 
@@ -151,7 +152,7 @@ def codes() -> str:
         if name.startswith("all")
     ]
     head = list(next(iter(data["errors"].values())))
-    return markdown(["codes of m, v, g; of n; elements in a block", *head], rows) + f"\n\n{where(data)}."
+    return markdown(["codes of m, v, g; of n; block size", *head], rows) + f"\n\n{where(data)}."
 
 
 def step_time() -> str:
@@ -175,7 +176,7 @@ def step_time() -> str:
 
 
 def tables_run() -> str:
-    """What `adan-bench reproduce` made of training at the scale small."""
+    """Results of `adan-bench reproduce` at the scale small."""
     rows = []
     for name in ("small-cifar10", "small-text"):
         for table in record(f"reproduce/{name}.json")["tables"]:

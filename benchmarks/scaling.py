@@ -1,4 +1,4 @@
-"""What Adan costs under each way of spreading a model over GPUs, on paper: prints the table of `docs/distributed.md`.
+"""What Adan costs, on paper, under each way of sharding a model over GPUs: prints the table of `docs/distributed.md`.
 
 A collective over P processes of S bytes makes each process send, by a ring, (P − 1)/P · S bytes for an all-gather or a
 reduce-scatter, and twice that for an all-reduce.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-#: fp32: parameter, gradient, and four states of Adan, in bytes a parameter.
+#: fp32: parameter, gradient, and four states of Adan, in bytes per parameter.
 PARAM, GRAD, STATES = 4, 4, 16
 
 #: GPUs of one machine: what is exchanged most is kept inside it.
