@@ -32,7 +32,7 @@ from support.sharded import (
     zero_redundancy,
 )
 
-SCALING = Path(__file__).parents[1] / "benchmarks" / "scaling.py"
+SCALING = Path(__file__).parents[2] / "benchmarks" / "scaling.py"
 
 
 def spread(values, placement, mesh=None):
