@@ -12,7 +12,7 @@ from support.learning import chosen, sizes
 from adan_bench.data.augment import StochasticDepth
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
-from adan_bench.training.schedules import SCHEDULES
+from adan_bench.training.schedules import schedule
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.image_classification import BUILDERS, MODELS
 from adan_bench.workloads.registry import get_workload
@@ -90,6 +90,6 @@ def test_budgets_of_the_paper() -> None:
     assert (vit.steps, vit.batch_size) == (300 * 625, 2048)
     assert (eighteen.steps, eighteen.batch_size) == (90 * 5004, 256)
     cifar = get_workload("cifar-resnet34", "paper")
-    factor = SCHEDULES["step"](cifar.steps, 0.0)
+    factor = schedule("step", cifar.steps)
     assert (cifar.steps, cifar.batch_size) == (200 * 390, 128)
     assert [factor(390 * epoch) for epoch in (0, 149, 150, 199)] == [1.0, 1.0, 0.1, 0.1]
