@@ -169,7 +169,7 @@ def collect(cell: Cell) -> Result:
 
 
 def figure_of(record: RunRecord, metric: str, cell: Cell) -> float | None:
-    """A number of a finished run: its training loss, or one of its last evaluation or the one that its column chooses."""
+    """A number of a finished run: its training loss, or one of its last evaluation or the one its column chooses."""
     if metric == TRAINING_LOSS:
         return record.training_loss
     assert record.result is not None
