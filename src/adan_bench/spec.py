@@ -227,6 +227,9 @@ class Budget:
     warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1)
     floor: float = option(0.0, "The lowest learning rate of a descent, as a share of the peak.", min=0, max=1)
     cooldown: float = option(0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1)
+    nonmono: int = option(
+        0, "Evaluations without a better one after which the first rate returns: AWD-LSTM's ASGD.", min=1
+    )
     clip: float = option(-1.0, "Limit of the gradient's norm, 0 for none; the workload's unless given.", min=0)
     ema: float = option(0.0, "Decay of an exponential average of the weights, which is evaluated.", min=0, max=1)
 

@@ -43,6 +43,29 @@ def test_published_schedules() -> None:
             schedule(bad, 10)
 
 
+def test_switch_to_averaged_sgd(config: Any) -> None:
+    """The first rate returns once a value is worse than the best of all but the last two; later steps still count."""
+    settings = config("sgd", steps=100, schedule="steps:0.3,0.6", warmup=0.0, nonmono=2)
+    trainer = Trainer(settings)
+    assert not trainer.workload.higher_is_better
+    for step, value, lowered in ((10, 5.0, 1.0), (20, 9.0, 1.0), (30, 4.0, 1.0), (40, 6.0, 0.1), (50, 7.0, 0.1)):
+        trainer.step = step
+        trainer._return_to_first_rate(value)
+        assert trainer.lowered == pytest.approx(lowered), step
+    for step, share in ((50, 1.0), (70, 0.1)):
+        trainer.step = step
+        trainer.update()
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(share * trainer.base_lr[0])
+    other = Trainer(settings)
+    other.load_state_dict(trainer.state_dict())
+    assert (other.seen, other.lowered) == (trainer.seen, trainer.lowered)
+    state = trainer.state_dict()
+    for name in ("seen", "lowered", "average"):  # what checkpoints of earlier versions do not have
+        del state[name]
+    other.load_state_dict(state)
+    assert (other.seen, other.lowered) == ([], 1.0)
+
+
 def test_clip_and_average_of_weights(config: Any) -> None:
     """--clip replaces the workload's limit, 0 removes it; --ema evaluates the average, and checkpoints hold it."""
     import torch

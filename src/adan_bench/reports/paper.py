@@ -219,6 +219,8 @@ def _described(facts: Mapping[str, Any]) -> str:
         how.append(f"clipping at {facts['clip']:g}" if facts["clip"] else "no clipping")
     if facts.get("ema"):
         how.append(f"average of weights with decay {facts['ema']:g}")
+    if facts.get("nonmono"):
+        how.append(f"the first rate again after {facts['nonmono']} evaluations without a better one")
     how += [f"{name.replace('_', ' ')} {html.plain(value)}" for name, value in (facts.get("training") or {}).items()]
     return f"{values}; {', '.join(how)}; {facts['origin']}"
 

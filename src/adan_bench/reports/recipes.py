@@ -70,6 +70,8 @@ def _parts(entry: PublishedSettings) -> Iterator[str]:
         values["clip"] = f"clip {entry.clip:g}" if entry.clip else "no clipping"
     if entry.ema is not None:
         values["ema"] = f"average of weights {entry.ema:g}"
+    if entry.nonmono is not None:
+        values["nonmono"] = f"switch to averaged SGD after {entry.nonmono} evaluations"
     values |= {key: f"{key.replace('_', ' ')} {_plain(value)}" for key, value in entry.training.items()}
     for key, text in values.items():
         yield f"*{text}*" if key in entry.guess else text

@@ -20,7 +20,7 @@ from adan_bench.training.configure import check_data_folder, check_device
 from adan_bench.training.pool import Job, OnEvent, Pool
 
 #: What the record of a cell says of its runs besides settings and length.
-RECIPE_FACTS = ("schedule", "warmup", "floor", "cooldown", "clip", "ema", "training")
+RECIPE_FACTS = ("schedule", "warmup", "floor", "cooldown", "clip", "ema", "nonmono", "training")
 
 
 class Status(str, Enum):

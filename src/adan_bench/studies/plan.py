@@ -209,6 +209,7 @@ def published_budget(
         floor=min_lr / lr if min_lr and lr else chosen.floor,
         clip=chosen.clip if clip is None else clip,
         ema=recipe.last("ema") or chosen.ema,
+        nonmono=recipe.last("nonmono") or chosen.nonmono,
         training=recipe.merged("training") or chosen.training,
     )
 

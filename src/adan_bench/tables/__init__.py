@@ -32,7 +32,7 @@ MARKS = "*⋄"
 UNPRINTED = ("figure", "unpublished")
 TRAINING_LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
 UNSTATED = "guess"  # begins the origin of settings that no public source states
-RECIPE_FIELDS = ("batch_size", "schedule", "warmup", "cooldown", "min_lr", "clip", "ema")
+RECIPE_FIELDS = ("batch_size", "schedule", "warmup", "cooldown", "min_lr", "clip", "ema", "nonmono")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class PublishedSettings:
     guess: names of settings, or of fields below, that no public source states.
     warmup: (5, 300) is 5 of 300 epochs; cooldown: the same, of epochs that follow at the lowest rate.
     min_lr: the lowest learning rate; clip: the limit of the gradient's norm, 0 for none, None for the workload's.
-    ema: the decay of the average of weights that is evaluated.
+    ema: the decay of the average of weights that is evaluated; nonmono: that of AWD-LSTM's switch to averaged SGD.
     training: options of the workload (`Workload.options`) that differ from its defaults.
     """
 
@@ -104,6 +104,7 @@ class PublishedSettings:
     min_lr: float | None = None
     clip: float | None = None
     ema: float | None = None
+    nonmono: int | None = None
     training: Settings = field(default_factory=dict)
 
     def holds(self, optimizer: str, workload: str | None, column: str) -> bool:

@@ -125,6 +125,8 @@ class Trainer:
         self.in_window = 0
         self.last: dict[str, float] = {}
         self.best: float | None = None
+        self.seen: list[float] = []  # the metric of every evaluation, smaller is better
+        self.lowered = 1.0  # the factor of the schedule when the first rate returned
         if ranks.rank > 0:
             seed_everything(config.seed + 10**5 * ranks.rank)  # another dropout on every share of a batch
 
@@ -132,7 +134,7 @@ class Trainer:
 
     def update(self) -> None:
         """One update: one gradient, or as many as the optimizer needs."""
-        factor = self.factor(self.step)
+        factor = self.factor(self.step) / self.lowered
         for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
             group["lr"] = base * factor
         position = self.step // self.spec.passes * self.config.accumulate
@@ -219,6 +221,7 @@ class Trainer:
                 self.last = self.evaluate()
                 lines.append({"kind": "eval", "step": self.step, "seconds": self.seconds, **self.last})
                 self._keep_best(self.last.get(self.workload.metric, math.nan))
+                self._return_to_first_rate(self.last.get(self.workload.metric, math.nan))
             self._write(store, lines, writer)
             if on_progress is not None and (logs or evaluates):
                 elapsed = time.monotonic() - started
@@ -250,6 +253,17 @@ class Trainer:
         if math.isfinite(value):
             better = max if self.workload.higher_is_better else min
             self.best = value if self.best is None else better(self.best, value)
+
+    def _return_to_first_rate(self, value: float) -> None:
+        """AWD-LSTM's switch from SGD to averaged SGD (arXiv:1708.02182), as AdaBelief's code has it.
+
+        Once the newest value is worse than the best of all but the last `nonmono` before it, averaged SGD begins with
+        the first rate. Its average is never evaluated there, so what remains of it is plain SGD with the rate restored.
+        """
+        value, wait = -value if self.workload.higher_is_better else value, self.config.nonmono
+        if wait and self.lowered == 1.0 and len(self.seen) > wait and value > min(self.seen[:-wait]):
+            self.lowered = self.factor(self.step)
+        self.seen.append(value)
 
     def _write(self, store: RunStore, lines: list[dict[str, Any]], writer: Any) -> None:
         for line in lines:
@@ -293,6 +307,8 @@ class Trainer:
             "in_window": self.in_window,
             "last": self.last,
             "best": self.best,
+            "seen": self.seen,
+            "lowered": self.lowered,
             "batches": batches.state_dict() if hasattr(batches, "state_dict") else None,
             "average": None if self.average is None else self.average.state_dict(),
             "rng": self.ranks.from_all(rng_state(self.device)),
@@ -304,6 +320,7 @@ class Trainer:
         self.ranks.load_optimizer(self.optimizer, state["optimizer"])
         self.window.copy_(state["window"])
         self.in_window, self.last, self.best = state["in_window"], state["last"], state["best"]
+        self.seen, self.lowered = list(state.get("seen", [])), state.get("lowered", 1.0)  # older ones have neither
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         if state["batches"] is not None:
