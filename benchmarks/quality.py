@@ -25,7 +25,7 @@ from common import ROOT, environment
 from adan import Adan
 from adan_bench.training import optimizers
 from adan_bench.training.configure import starting_settings
-from adan_bench.training.schedules import SCHEDULES
+from adan_bench.training.schedules import schedule
 from adan_bench.workloads.registry import get_workload
 
 BASE = "fp32"
@@ -55,7 +55,7 @@ def train(
     params = list(model.parameters())
     stored = [p.detach().bfloat16().requires_grad_() if half and p.ndim > 1 else p for p in params]
     opt = Adan(stored, **{**settings, **options})
-    factor = SCHEDULES["cosine"](steps, 0.05)
+    factor = schedule("cosine", steps, 0.05)
     for step in range(steps):
         for group in opt.param_groups:
             group["lr"] = settings["lr"] * factor(step)

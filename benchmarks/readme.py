@@ -1,6 +1,7 @@
 """Write the tables of README.md and docs/ from the records under results/: `make tables`.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`; `--check` only says whether all are up to date.
+A table stands between `<!-- table NAME -->` and `<!-- end -->`; docs/paper-settings.md is written whole. `--check` only
+says whether all are up to date.
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ from typing import Any
 import scaling
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(
+    0, str(ROOT / "src")
+)  # this script needs no installation: what it imports of adan_bench is plain Python
+
+from adan_bench.reports import recipes  # noqa: E402
+
 PAGES = [
     "README.md",
     "docs/memory.md",
@@ -23,6 +30,7 @@ PAGES = [
     "docs/distributed.md",
     "docs/reproduce.md",
 ]
+WHOLE = {"docs/paper-settings.md": recipes.page}
 BASE = "AdamW fused"
 
 
@@ -212,10 +220,11 @@ def rendered(text: str) -> str:
 
 def main() -> None:
     stale = []
-    for name in PAGES:
+    for name in [*PAGES, *WHOLE]:
         path = ROOT / name
-        new = rendered(path.read_text())
-        if new != path.read_text():
+        old = path.read_text() if path.exists() else ""
+        new = WHOLE[name]() if name in WHOLE else rendered(old)
+        if new != old:
             stale.append(name)
             if "--check" not in sys.argv:
                 path.write_text(new)

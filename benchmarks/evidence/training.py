@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from adan_bench.training.schedules import SCHEDULES
+from adan_bench.training.schedules import schedule
 from evidence import optimizers, problems
 from evidence.jobs import Job, Record
 
@@ -38,7 +38,7 @@ class Trainer:
         self.steps = job.length * (self.problem.per_epoch if job.unit == "epochs" else 1)
         self.device = torch.device(device)
         self.count = torch.zeros(1, dtype=torch.int64, device=device)
-        factor = SCHEDULES[self.problem.schedule](self.steps, self.problem.warmup)
+        factor = schedule(self.problem.schedule, self.steps, self.problem.warmup)
         settings = dict(job.settings)
         peak = settings.pop("lr")
         self.rates = torch.tensor([peak * factor(step) for step in range(self.steps)], device=device)

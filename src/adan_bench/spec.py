@@ -34,6 +34,7 @@ class Context:
 
     init: the folder of a run whose final weights are the start of this one; None starts at random.
     sizes: the scale's own (`Scale.sizes`).
+    training: options of the workload (`Workload.options`) whose values are not its defaults.
     """
 
     seed: int
@@ -43,6 +44,7 @@ class Context:
     scale: str = "smoke"
     init: Path | None = None
     sizes: Any = None
+    training: Settings = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """Whether the data folder holds `name`."""
@@ -128,6 +130,7 @@ class Workload:
     """A training problem at one of its scales: how to build it, what counts as good, and how long a run may take.
 
     after: the workload whose final weights this one starts from, where it is the second half of an experiment.
+    options: names of what a run may set otherwise (`RunConfig.training`), for example the share of stochastic depth.
     """
 
     name: str
@@ -138,6 +141,7 @@ class Workload:
     scales: Mapping[str, Scale] = field(repr=False)
     after: str | None = None
     scale: str = SCALES[0]
+    options: tuple[str, ...] = ()
 
     def at(self, scale: str) -> Workload:
         """The same problem at another scale."""
@@ -158,10 +162,11 @@ class Workload:
         data: Path | None = None,
         device: str = "cpu",
         init: Path | None = None,
+        training: Settings | None = None,
     ) -> Task:
         """The problem, built."""
         sizes, batch_size = self.scales[self.scale].sizes, batch_size or self.batch_size
-        return self.build(Context(seed, batch_size, data, device, self.scale, init, sizes))
+        return self.build(Context(seed, batch_size, data, device, self.scale, init, sizes, training or {}))
 
     def facts(self) -> dict[str, Any]:
         """What a record must say for a report to be written without this code."""
@@ -218,8 +223,15 @@ class Budget:
     eval_every: int = option(0, "Steps between evaluations.", min=1)
     log_every: int = option(0)
     stop_after: int = option(0, "End the run early, on the schedule of all steps.", min=1)
-    schedule: str = option("cosine", "cosine, linear, constant or step, after the warm-up.")
+    schedule: str = option("cosine", "cosine, full-cosine, linear, constant, step or steps:30/90,60/90.")
     warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1)
+    floor: float = option(0.0, "The lowest learning rate of a descent, as a share of the peak.", min=0, max=1)
+    cooldown: float = option(0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1)
+    nonmono: int = option(
+        0, "Evaluations without a better one after which the first rate returns: AWD-LSTM's ASGD.", min=1
+    )
+    clip: float = option(-1.0, "Limit of the gradient's norm, 0 for none; the workload's unless given.", min=0)
+    ema: float = option(0.0, "Decay of an exponential average of the weights, which is evaluated.", min=0, max=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +275,7 @@ class RunConfig(Budget, Execution, Provenance):
     workload: str = ""
     optimizer: str = ""
     settings: Settings = field(default_factory=dict)
+    training: Settings | None = None  # options of the workload, where a published run had others than its default
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)

@@ -106,12 +106,12 @@ def test_parts_are_the_graph_inside() -> None:
 
 
 def test_published_size() -> None:
-    """24 layers: an MLP of 64·128 + 128·64 weights, two norms of 128 and 64 channels, a temperature."""
+    """24 layers: an MLP of 64·128 + 128·64 weights, two norms, a temperature, an encoder of edges; one of species."""
     graph = graphs.planted(40, 6, 112)
     model = DeepGCN(graph, 24, 64)
     assert (
         sum(p.numel() for p in model.parameters())
-        == 24 * (2 * 64 * 128 + 2 * (128 + 64) + 1) + 17 * 64 + 9 * 64 + 65 * 112
+        == 24 * (2 * 64 * 128 + 2 * (128 + 64) + 1 + 65 * 64) + 9 * 8 + 17 * 64 + 9 * 64 + 65 * 112
     )
     steps = get_workload("deepgcn", "paper").steps
     assert steps == 10_000

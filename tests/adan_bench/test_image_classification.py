@@ -10,9 +10,10 @@ import torch
 from support.learning import chosen, sizes
 
 from adan_bench.data.augment import StochasticDepth
+from adan_bench.data.batching import epoch_order
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
-from adan_bench.training.schedules import SCHEDULES
+from adan_bench.training.schedules import schedule
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.image_classification import BUILDERS, MODELS
 from adan_bench.workloads.registry import get_workload
@@ -90,6 +91,37 @@ def test_budgets_of_the_paper() -> None:
     assert (vit.steps, vit.batch_size) == (300 * 625, 2048)
     assert (eighteen.steps, eighteen.batch_size) == (90 * 5004, 256)
     cifar = get_workload("cifar-resnet34", "paper")
-    factor = SCHEDULES["step"](cifar.steps, 0.0)
+    factor = schedule("step", cifar.steps)
     assert (cifar.steps, cifar.batch_size) == (200 * 390, 128)
     assert [factor(390 * epoch) for epoch in (0, 149, 150, 199)] == [1.0, 1.0, 0.1, 0.1]
+
+
+def test_options_of_a_published_run() -> None:
+    """Fields of the model and of its training setting give way to those of a run; the others stay."""
+    options = {"stochastic_depth": 0.3, "decay_all": True, "loss": "bce", "repeats": 3}
+    model = MODELS["vit-s"].trained(options)
+    assert (model.stochastic_depth, model.decay_all, model.repeats, model.setting.loss) == (0.3, True, 3, "bce")
+    assert (model.setting.magnitude, model.centre) == (MODELS["vit-s"].setting.magnitude, MODELS["vit-s"].centre)
+    task = get_workload("vit-s").task(batch_size=8, training=options)
+    assert "binary cross entropy" in task.note
+    assert task.groups is None
+    assert get_workload("vit-s").task(batch_size=8).groups is not None
+
+
+def test_swin_leaves_out_both_branches() -> None:
+    """The share of the last block is the largest, on its attention and on its MLP."""
+    model = get_workload("swin-t").task(batch_size=8).model
+    shares = [module.share for module in model.modules() if isinstance(module, StochasticDepth)]
+    assert shares[0] == 0
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(0.2)
+
+
+def test_repeated_augmentation() -> None:
+    """Each image comes three times in a row, in an epoch of the usual length."""
+    order = epoch_order(12, 6, seed=0, repeats=3)
+    batches = [order(position).tolist() for position in (0, 1)]
+    for batch in batches:
+        assert [batch[0]] * 3 + [batch[3]] * 3 == batch
+    assert len({image for batch in batches for image in batch}) == 4
+    assert sorted(epoch_order(12, 12, seed=0)(0).tolist()) == list(range(12))

@@ -158,18 +158,21 @@ def test_paper_scale_streams_a_folder(workload: str, data: Path, monkeypatch: py
         settings(workload, scale="paper", data=data / "text")
 
 
+MIXTURES = ("moe", "moe-8x0.3b", "moe-8x0.6b")
+
+
 def test_sizes_of_the_paper() -> None:
     import transformers
 
     library: Any = transformers
     with torch.device("meta"):
-        mixtral = library.MixtralForCausalLM(sizes("moe").config(32_000))
+        mixtures = [library.MixtralForCausalLM(sizes(name).config(32_000)) for name in MIXTURES]
         bert = library.BertForMaskedLM(sizes("bert-pretrain").config(50_000))
-        gpt2 = library.GPT2LMHeadModel(sizes("gpt2-code").config(49_152))
-    size = {m: sum(p.numel() for p in m.parameters()) for m in (mixtral, bert, gpt2)}
-    assert size[mixtral] == pytest.approx(521e6, rel=0.01)
-    assert size[bert] == pytest.approx(125e6, rel=0.02)  # BERT-base with Fairseq's vocabulary
-    assert size[gpt2] == pytest.approx(355e6, rel=0.01)
+        gpt2 = library.GPT2LMHeadModel(sizes("gpt2-code").config(50_000))
+    size = {m: sum(p.numel() for p in m.parameters()) for m in (*mixtures, bert, gpt2)}
+    assert [size[m] for m in mixtures] == pytest.approx([0.5e9, 2e9, 4e9], rel=0.01)
+    assert size[bert] == pytest.approx(124.7e6, rel=0.01)  # BERT-base with Fairseq's vocabulary
+    assert size[gpt2] == pytest.approx(355.7e6, rel=0.01)  # the authors' 345M, with their vocabulary of 50,000
 
 
 def test_masking() -> None:

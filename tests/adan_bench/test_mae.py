@@ -58,6 +58,10 @@ def test_places_differ_at_the_start() -> None:
         assert torch.count_nonzero(table[0, 0]) == 0
         assert torch.pdist(table[0]).min().item() > 0.5
     assert model.decoder.mask_token.std().item() == pytest.approx(0.02, rel=0.3)
+    for layer in (module for module in model.modules() if isinstance(module, torch.nn.Linear)):
+        limit = (6 / sum(layer.weight.shape)) ** 0.5  # Xavier's
+        assert 0.8 * limit < layer.weight.abs().max().item() <= limit
+        assert not layer.bias.any()
     assert waves(2, 4).tolist() == [pytest.approx([sin(x), cos(x), sin(y), cos(y)]) for y in (0, 1) for x in (0, 1)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from adan_bench import tables
 from adan_bench.cli import paper as cli_tables
 from adan_bench.records.store import read_run
 from adan_bench.reports import paper as reproduction_report
-from adan_bench.spec import RunConfig, UsageError
+from adan_bench.spec import RunConfig, RunRecord, UsageError
 from adan_bench.studies import paper
-from adan_bench.studies.paper import failures, reproduce
+from adan_bench.studies.paper import failures, figure_of, reproduce
 from adan_bench.studies.plan import plan
 from adan_bench.tables import Table, parse
-from adan_bench.workloads.registry import load_script
+from adan_bench.training.configure import configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.workloads.registry import get_workload, load_script
 
 SCRIPT = '''
 import torch
@@ -296,7 +299,7 @@ def test_paper_scale_takes_what_the_paper_states(configs: Callable[..., list[Run
     earlier = by["earlier", "adan"]
     assert (earlier.settings["lr"], earlier.origin, earlier.batch_size) == (0.125, "before", 64)
     assert (earlier.steps, by["later", "adan"].steps) == (300, 200)
-    assert by["plain", "adamw"].origin == "not stated in the paper: lr; untuned defaults"
+    assert by["plain", "adamw"].origin == "guess: lr; untuned defaults"
     assert (by["plain", "adamw"].batch_size, by["plain", "adamw"].warmup) == (64, 0.05)
 
 
@@ -309,8 +312,55 @@ def test_schedules_at_paper_scale(configs: Callable[..., list[RunConfig]]) -> No
         found = configs(table, scale=scale)
         assert [c.warmup for c in found if c.seed == 0] == pytest.approx(shares)
         assert {c.schedule for c in found} == {"cosine"}
-    found = configs(made_up(columns, [ADAN], settings=stated, schedule="step", warmup=[0, 1]), scale="paper")
-    assert {(c.schedule, c.warmup) for c in found} == {("step", 0.0)}
+    table = made_up(columns, [ADAN, ADAMW], settings=stated, schedule="step", warmup=[0, 1])
+    found = configs(table, scale="paper")
+    assert {c.schedule for c in found} == {"step"}
+    assert {c.warmup for c in found if c.optimizer == "adamw"} == {0.0}
+    assert [c.warmup for c in found if c.optimizer == "adan" and c.seed == 0] == pytest.approx([0.05, 5 / 300])
+
+
+def test_a_recipe_reaches_the_runs(configs: Callable[..., list[RunConfig]]) -> None:
+    """Lowest rate, cooldown, clipping and average of weights; SAM has the epochs of the others, not their gradients."""
+    columns = [{"head": "100", "workload": "plain", "budget": [100, 300]}]
+    stated = [
+        {
+            "optimizer": name,
+            "settings": {"lr": 0.5},
+            "source": "here",
+            "guess": "lr",
+            "schedule": "full-cosine",
+            "warmup": [60, 300],
+            "cooldown": [10, 300],
+            "min_lr": 0.005,
+            "clip": 0,
+            "ema": 0.99,
+        }
+        for name in ("adan", "sam")
+    ]
+    sam = {"head": "SAM", "optimizer": "sam"}
+    found = [c for c in configs(made_up(columns, [ADAN, sam], settings=stated), scale="paper") if c.seed == 0]
+    for config, passes in zip(found, (1, 2), strict=True):
+        assert config.steps == 220 * passes
+        assert (config.schedule, config.clip, config.ema) == ("full-cosine", 0, 0.99)
+        assert (config.warmup, config.cooldown, config.floor) == pytest.approx((60 / 110, 10 / 110, 0.01))
+        assert config.origin == "guess: lr; here"
+    (smoke,) = (c for c in configs(made_up(columns, [ADAN], settings=stated)) if c.seed == 0)
+    assert (smoke.schedule, smoke.clip, smoke.ema, smoke.floor, smoke.cooldown) == ("cosine", -1, 0, 0, 0)
+    with pytest.raises(UsageError, match="plain has no option 'repeats' of its training; it has: none"):
+        configure(get_workload("plain", "paper"), get_optimizer("adan"), replace(found[0], training={"repeats": 3}))
+
+
+def test_the_reported_evaluation(script: Path, tmp_path: Path) -> None:
+    """At paper scale a column may choose an evaluation as the published code does; elsewhere it is the last."""
+    column = {"head": "a", "workload": "plain", "metric": "test", "chosen_by": "valid"}
+    table = made_up([column], [ADAN])
+    (found,) = plan([table], chosen(script=script), tmp_path).cells
+    common = {"kind": "eval", "seconds": 0.0}
+    lines = [{**common, "step": 1, "valid": 9.0, "test": 1.0}, {**common, "step": 2, "valid": 5.0, "test": 2.0}]
+    record = RunRecord(tmp_path, RunConfig(scale="paper"), {}, {}, {}, lines, {"final": lines[-1]})
+    assert table.higher_is_better
+    assert figure_of(record, "test", found) == 1
+    assert figure_of(replace(record, config=RunConfig()), "test", found) == 2
 
 
 def test_accumulate_reaches_every_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -14,17 +15,84 @@ import pytest
 import torch
 
 from adan_bench.records.store import RunStore, read_run
-from adan_bench.training.schedules import SCHEDULES
+from adan_bench.spec import UsageError
+from adan_bench.training.schedules import schedule
 from adan_bench.training.trainer import Trainer, run
 
 
 def test_schedules() -> None:
-    cosine = SCHEDULES["cosine"](100, 0.1)
+    cosine = schedule("cosine", 100, 0.1)
     assert [cosine(0), cosine(9), cosine(10)] == pytest.approx([0.1, 1.0, 1.0])
     assert cosine(55) == pytest.approx(0.5)
     assert 0 < cosine(99) < 0.001
-    assert SCHEDULES["linear"](100, 0.0)(25) == pytest.approx(0.75)
-    assert SCHEDULES["constant"](100, 0.0)(99) == 1.0
+    assert schedule("linear", 100)(25) == pytest.approx(0.75)
+    assert schedule("constant", 100)(99) == 1.0
+
+
+def test_published_schedules() -> None:
+    """Timm's cosine runs below the warm-up and ends at a minimum; He et al.'s has two steps; neither is shifted."""
+    full = schedule("full-cosine", 310, 150 / 310, floor=0.01, cooldown=10 / 310)
+    assert [full(74), full(149)] == pytest.approx([0.5, 1.0])
+    assert full(150) == pytest.approx(0.01 + 0.99 * 0.5)
+    assert full(225) == pytest.approx(0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * 0.75)))
+    assert [full(300), full(309)] == pytest.approx([0.01, 0.01])
+    steps = schedule("steps:30/90,60/90", 900, 0.1)
+    assert [steps(i) for i in (44, 90, 299, 300, 599, 600, 899)] == pytest.approx([0.5, 1, 1, 0.1, 0.1, 0.01, 0.01])
+    for bad in ("steps:half", "steps:1/0", "steps", "cosin"):
+        with pytest.raises(UsageError, match=r"for example steps:30/90,60/90|no schedule 'cosin'; there are: cosine"):
+            schedule(bad, 10)
+
+
+def test_switch_to_averaged_sgd(config: Any) -> None:
+    """The first rate returns once a value is worse than the best of all but the last two; later steps still count."""
+    settings = config("sgd", steps=100, schedule="steps:0.3,0.6", warmup=0.0, nonmono=2)
+    trainer = Trainer(settings)
+    assert not trainer.workload.higher_is_better
+    for step, value, lowered in ((10, 5.0, 1.0), (20, 9.0, 1.0), (30, 4.0, 1.0), (40, 6.0, 0.1), (50, 7.0, 0.1)):
+        trainer.step = step
+        trainer._return_to_first_rate(value)
+        assert trainer.lowered == pytest.approx(lowered), step
+    for step, share in ((50, 1.0), (70, 0.1)):
+        trainer.step = step
+        trainer.update()
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(share * trainer.base_lr[0])
+    other = Trainer(settings)
+    other.load_state_dict(trainer.state_dict())
+    assert (other.seen, other.lowered) == (trainer.seen, trainer.lowered)
+    state = trainer.state_dict()
+    for name in ("seen", "lowered", "average"):  # what checkpoints of earlier versions do not have
+        del state[name]
+    other.load_state_dict(state)
+    assert (other.seen, other.lowered) == ([], 1.0)
+
+
+def test_clip_and_average_of_weights(config: Any) -> None:
+    """--clip replaces the workload's limit, 0 removes it; --ema evaluates the average, and checkpoints hold it."""
+    import torch
+
+    assert Trainer(config("sgd")).clip == Trainer(config("sgd")).task.max_grad_norm
+    assert Trainer(config("sgd", clip=0.0)).clip is None
+    trainer = Trainer(config("sgd", clip=1e-3, warmup=0.0))
+    before = [p.detach().clone() for p in trainer.model.parameters()]
+    trainer.update()
+    moved = torch.cat([(a - b).flatten() for a, b in zip(before, trainer.model.parameters(), strict=True)])
+    assert moved.norm().item() == pytest.approx(1e-3 * trainer.base_lr[0], rel=1e-3)
+
+    averaged = Trainer(config("sgd", ema=0.5))
+    expected = None
+    for _ in range(3):
+        averaged.update()
+        now = [p.detach().clone() for p in averaged.model.parameters()]
+        expected = now if expected is None else [(a + b) / 2 for a, b in zip(expected, now, strict=True)]
+    assert averaged.average is not None
+    assert expected is not None
+    for a, b in zip(averaged.average.module.parameters(), expected, strict=True):
+        assert torch.allclose(a, b)
+    other = Trainer(config("sgd", ema=0.5))
+    other.load_state_dict(averaged.state_dict())
+    assert other.evaluate() == averaged.evaluate()
+    averaged.average = None
+    assert other.evaluate() != averaged.evaluate()
 
 
 def test_nan_is_recorded_as_diverged(config: Any, tmp_path: Path) -> None:

@@ -39,15 +39,19 @@ def shuffled(tensors: Sequence[Tensor], batch_size: int, seed: int) -> Callable[
     return batch
 
 
-def epoch_order(size: int, batch_size: int, seed: int) -> Callable[[int], Tensor]:
-    """Which of `size` examples the batch at a position holds."""
+def epoch_order(size: int, batch_size: int, seed: int, repeats: int = 1) -> Callable[[int], Tensor]:
+    """Which of `size` examples the batch at a position holds.
+
+    repeats: how often each example comes, one after the other, in an epoch as long as otherwise, which therefore sees
+        so many times fewer different ones: repeated augmentation (arXiv:1901.09335).
+    """
     per_epoch = size // batch_size
     if per_epoch == 0:
         raise UsageError(f"batch_size={batch_size} is more than the {size} examples; take at most {size}")
 
     @lru_cache(maxsize=2)
     def order(epoch: int) -> Tensor:
-        return torch.randperm(size, generator=generator(seed, epoch))
+        return torch.randperm(size, generator=generator(seed, epoch)).repeat_interleave(repeats)[:size]
 
     def chosen(position: int) -> Tensor:
         epoch, index = divmod(position, per_epoch)

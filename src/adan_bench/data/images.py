@@ -58,11 +58,13 @@ class Augmentation:
     crop: the smallest share of an ImageNet photograph that a random crop covers; CIFAR's are shifted by 4 pixels.
     magnitude: of RandAugment (two operations, deviation 0.5, as timm has it); None: none.
     centre: the share of the shorter side that evaluation looks at.
+    repeats: how often each image comes in an epoch, in other crops: repeated augmentation.
     """
 
     crop: float = 0.08
     magnitude: int | None = None
     centre: float = 0.875
+    repeats: int = 1
 
 
 def image_data(context: Context, augmentation: Augmentation | None = None) -> ImageData:
@@ -111,7 +113,7 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
         batches = _shifted(images.to(context.device), labels.to(context.device), context)
     else:
         training = Augmented(Arrays(images, labels), _Shift(4), distort)
-        batches = Batches(training, context.batch_size, context.seed)
+        batches = Batches(training, context.batch_size, context.seed, augmentation.repeats)
     done = "shifted and flipped" + (f", RandAugment {augmentation.magnitude}" if distort else "")
     return ImageData(
         32,
@@ -199,7 +201,7 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
         len(train.classes),
         (0.485, 0.456, 0.406),
         (0.229, 0.224, 0.225),
-        Batches(training, context.batch_size, context.seed),
+        Batches(training, context.batch_size, context.seed, augmentation.repeats),
         evaluation,
         f"ImageNet folder of {len(train.classes):,} classes: {len(train):,} to train ({done}), {len(val):,} held out",
     )
@@ -388,10 +390,12 @@ class Augmented:
 class Batches:
     """Batches by position, decoded ahead by worker processes as long as positions follow each other."""
 
-    def __init__(self, images: Augmented, batch_size: int, seed: int, workers: int | None = None) -> None:
+    def __init__(
+        self, images: Augmented, batch_size: int, seed: int, repeats: int = 1, workers: int | None = None
+    ) -> None:
         self.images, self.batch_size, self.seed = images, batch_size, seed
         self.workers = _workers() if workers is None else workers
-        self.order = epoch_order(len(images), batch_size, seed)
+        self.order = epoch_order(len(images), batch_size, seed, repeats)
         self.next = -1
         self.stream: Iterator[Any] = iter(())
 

@@ -180,10 +180,8 @@ def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
     lines += [f"{', '.join(dict.fromkeys(names))}: {text}." for text, names in about.items()]
     origins = {cell["origin"] for cell in done if "origin" in cell}
     if scale == "paper":
-        if any(UNSTATED in origin for origin in origins):
-            lines.append(
-                "Some learning rates are not stated in the paper and are untuned: this is not a fair comparison."
-            )
+        if any(origin.startswith(f"{UNSTATED}:") for origin in origins):
+            lines.append("Some settings are guesses and untuned, see below: this is not a fair comparison.")
     elif origins:
         tuned = {not origin.startswith(UNTUNED) for origin in origins}
         if tuned == {True, False}:
@@ -211,8 +209,20 @@ def _settings(cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 def _described(facts: Mapping[str, Any]) -> str:
     values = ", ".join(f"{key} {html.plain(value)}" for key, value in facts["settings"].items())
-    schedule = f"{facts['schedule']} after {facts['warmup']:.1%} of warm-up"
-    return f"{values}; {facts['steps']} steps of {facts['batch_size']}, {schedule}; {facts['origin']}"
+    how = [f"{facts['steps']} steps of {facts['batch_size']}"]
+    how.append(f"{facts['schedule']} after {facts['warmup']:.1%} of warm-up")
+    if facts.get("floor"):
+        how.append(f"down to {facts['floor']:.2g} of the rate")
+    if facts.get("cooldown"):
+        how.append(f"where the last {facts['cooldown']:.1%} stay")
+    if facts.get("clip", -1) >= 0:
+        how.append(f"clipping at {facts['clip']:g}" if facts["clip"] else "no clipping")
+    if facts.get("ema"):
+        how.append(f"average of weights with decay {facts['ema']:g}")
+    if facts.get("nonmono"):
+        how.append(f"the first rate again after {facts['nonmono']} evaluations without a better one")
+    how += [f"{name.replace('_', ' ')} {html.plain(value)}" for name, value in (facts.get("training") or {}).items()]
+    return f"{values}; {', '.join(how)}; {facts['origin']}"
 
 
 def overview(summary: Mapping[str, Any]) -> str:

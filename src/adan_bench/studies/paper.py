@@ -19,6 +19,9 @@ from adan_bench.tables import TRAINING_LOSS, Table
 from adan_bench.training.configure import check_data_folder, check_device
 from adan_bench.training.pool import Job, OnEvent, Pool
 
+#: What the record of a cell says of its runs besides settings and length.
+RECIPE_FACTS = ("schedule", "warmup", "floor", "cooldown", "clip", "ema", "nonmono", "training")
+
 
 class Status(str, Enum):
     """What became of a cell; ABSENT: what it needs is not here, or its scale does not have it."""
@@ -155,7 +158,7 @@ def collect(cell: Cell) -> Result:
             why = str(result.get("error", record.status))
         elif record.status == "finished" and metric != TRAINING_LOSS and metric not in result["final"]:
             status, why = Status.FAILED, f"{record.config.workload} reports no {metric}"
-        elif record.status == "finished" and (value := figure_of(record, metric)) is not None:
+        elif record.status == "finished" and (value := figure_of(record, metric, cell)) is not None:
             values.append(value)
         else:
             lost.append(str(record.config.seed))
@@ -165,17 +168,22 @@ def collect(cell: Cell) -> Result:
     return Result(cell, status, why, values, len(cell.runs), facts)
 
 
-def figure_of(record: RunRecord, metric: str) -> float | None:
-    """A number of a finished run: one of its last evaluation, or its training loss."""
+def figure_of(record: RunRecord, metric: str, cell: Cell) -> float | None:
+    """A number of a finished run: its training loss, or one of its last evaluation or the one its column chooses."""
     if metric == TRAINING_LOSS:
         return record.training_loss
     assert record.result is not None
-    value = record.result["final"].get(metric)
+    evaluation = record.result["final"]
+    if cell.column.chosen_by is not None and record.config.scale == SCALES[-1]:
+        key, better = cell.column.chosen_by, max if cell.table.higher(cell.column) else min
+        there = [line for line in record.metrics if line["kind"] == "eval" and line.get(key) is not None]
+        evaluation = better(there, key=lambda line: float(line[key]), default=evaluation)
+    value = evaluation.get(metric)
     return None if value is None else float(value)
 
 
 def _facts(config: RunConfig, before: RunConfig | None) -> dict[str, Any]:
-    names = ("settings", "origin", "steps", "batch_size", "schedule", "warmup")
+    names = ("settings", "origin", "steps", "batch_size", *RECIPE_FACTS)
     facts = {name: value for name, value in asdict(config).items() if name in names}
     if before is not None:
         facts["before"] = {name: value for name, value in asdict(before).items() if name in (*names, "workload")}

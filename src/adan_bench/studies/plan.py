@@ -1,7 +1,7 @@
 """Which runs the paper's tables need, as a pure function of tables and choices: nothing is read, written or trained.
 
-At the scale "paper" a run has the settings that the paper states, or refers to; what it leaves open is the harness's
-default. At "smoke" and "small" models and data are others, so the settings are the harness's own (tuned where somebody
+At the scale "paper" a run has the published settings, for which the table's file has a source or says that they are
+guesses. At "smoke" and "small" models and data are others, so the settings are the harness's own (tuned where somebody
 tuned them), except where the table is about settings. A run that several tables need is made once.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from adan_bench.spec import SCALES, TUNING_SEED, RunConfig, Settings, UsageError, Workload
-from adan_bench.tables import UNSTATED, Column, Row, Table
+from adan_bench.tables import UNSTATED, Column, Recipe, Row, Table
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.workloads.registry import get_workload
@@ -162,39 +162,56 @@ def _shares(cell: Cell, scale: str) -> tuple[float, float]:
 
 def _config(cell: Cell, workload: Workload, chosen: RunConfig, share: float, fixed: Settings) -> RunConfig:
     table, row, column = cell.table, cell.row, cell.column
-    paper = chosen.scale == SCALES[-1]
-    published = table.published(row.optimizer, workload.name, column.head) if paper else []
+    paper, spec = chosen.scale == SCALES[-1], get_optimizer(row.optimizer)
+    recipe = table.published(spec.name, workload.name, column.head) if paper else Recipe(())
     if paper:
-        sizes = [column.batch_size, *(p.batch_size for p in reversed(published)), workload.batch_size]
-        batch_size = next(size for size in sizes if size)
+        budget = published_budget(table, recipe, workload, column, chosen, share, spec.passes)
     else:
         batch_size = max(1, round(workload.batch_size * column.batch_factor))
-    growth = batch_size / workload.batch_size
-    warmups = [_ratio(p.warmup) for p in published if p.warmup is not None]
-    if paper and table.warmup is not None:
-        warmups.append(_ratio(table.warmup))
-    budget = replace(
-        chosen,
-        batch_size=batch_size,
-        steps=max(1, round(workload.steps * share / growth)),  # the same number of examples
-        schedule=(paper and table.schedule) or chosen.schedule,
-        # A warm-up is so many epochs, however long the run.
-        warmup=min(1.0, warmups[-1] / share) if warmups else chosen.warmup,
-    )
-    config = configure(workload, get_optimizer(row.optimizer), budget)
-    stated: Settings = {}
-    for p in published:
-        stated.update(p.settings)
+        steps = max(1, round(workload.steps * share / (batch_size / workload.batch_size)))  # the same examples
+        budget = replace(chosen, batch_size=batch_size, steps=steps)
+    growth = budget.batch_size / workload.batch_size
+    config = configure(workload, spec, budget)
+    stated = recipe.merged("settings")
     settings, origin = {**config.settings, **stated, **fixed}, config.origin
     if paper:
-        sources = "; ".join(p.source for p in published)
-        origin = sources if "lr" in stated else f"{UNSTATED}: lr; {sources or origin}"
+        guesses = list(dict.fromkeys([*(() if "lr" in stated else ("lr",)), *recipe.guesses]))
+        origin = recipe.sources or origin
+        if guesses:
+            origin = f"{UNSTATED}: {', '.join(guesses)}; {origin}"
     if column.batch_size is not None and "lr" not in stated and growth != 1:
         settings["lr"] = float(f"{settings['lr'] * math.sqrt(growth):.4g}")
-        origin += f", lr × √({batch_size}/{workload.batch_size})"
+        origin += f", lr × √({budget.batch_size}/{workload.batch_size})"
     if fixed:
         origin += f", {', '.join(fixed)} as the table says"
     return replace(config, settings=settings, origin=origin)
+
+
+def published_budget(
+    table: Table, recipe: Recipe, workload: Workload, column: Column, chosen: RunConfig, share: float, passes: int
+) -> RunConfig:
+    """The choices with the published length, schedule, clipping and options of a run.
+
+    Epochs of warm-up and cooldown are so many, however long the run; the columns are epochs, so that an optimizer with
+    two gradients per update (SAM) has twice as many gradients.
+    """
+    batch_size = column.batch_size or recipe.last("batch_size") or workload.batch_size
+    warmup, cooldown, min_lr = recipe.last("warmup") or table.warmup, recipe.last("cooldown"), recipe.last("min_lr")
+    extra = _ratio(cooldown) / share if cooldown else 0.0
+    clip, lr = recipe.last("clip"), recipe.merged("settings").get("lr")
+    return replace(
+        chosen,
+        batch_size=batch_size,
+        steps=max(1, round(workload.steps * share * (1 + extra) / (batch_size / workload.batch_size))) * passes,
+        schedule=recipe.last("schedule") or table.schedule or chosen.schedule,
+        warmup=min(1.0, _ratio(warmup) / share / (1 + extra)) if warmup else chosen.warmup,
+        cooldown=extra / (1 + extra),
+        floor=min_lr / lr if min_lr and lr else chosen.floor,
+        clip=chosen.clip if clip is None else clip,
+        ema=recipe.last("ema") or chosen.ema,
+        nonmono=recipe.last("nonmono") or chosen.nonmono,
+        training=recipe.merged("training") or chosen.training,
+    )
 
 
 def _ratio(pair: tuple[float, float]) -> float:

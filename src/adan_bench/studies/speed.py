@@ -26,6 +26,7 @@ from adan_bench.records.store import write_json
 from adan_bench.spec import SCALES, RunConfig, UsageError
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
+from adan_bench.workloads.moe import MIXTURES
 
 Shape = dict[str, Any]
 OPTIMIZERS = ("adan", "adamw", "lamb", "adabelief")
@@ -102,9 +103,11 @@ def _convnext(width: int) -> Model:
     return Model("ConvNext", 128, {"hidden_sizes": [width, 2 * width, 4 * width, 8 * width], "depths": [3, 3, 27, 3]})
 
 
-def _mixture(width: int, inner: int, layers: int) -> Model:
-    shape = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers}
-    return Model("Mixtral", 8, {**shape, "num_attention_heads": width // 64, "num_key_value_heads": width // 64})
+def _mixture(size: str) -> Model:
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    config = MIXTURES[size]
+    values = (config.width, config.expert, config.layers, config.heads, config.key_heads)
+    return Model("Mixtral", 8, dict(zip(names, values, strict=True)))
 
 
 MODELS = {
@@ -118,8 +121,8 @@ MODELS = {
     "ViT-L": _vit(1024, 24, 16),
     "GPT-2-670M": Model("GPT2", 8, {"n_embd": 1536, "n_layer": 21, "n_head": 24}),
     "GPT-2-1B": Model("GPT2", 8, {"n_embd": 1792, "n_layer": 24, "n_head": 28}),
-    "MoE-8x0.1B": _mixture(768, 2048, 12),  # 0.5 B parameters in all, as in the paper
-    "MoE-8x0.3B": _mixture(1024, 3072, 24),  # 2 B
+    "MoE-8x0.1B": _mixture("8x0.1B"),
+    "MoE-8x0.3B": _mixture("8x0.3B"),
 }
 
 

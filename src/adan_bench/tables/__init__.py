@@ -8,8 +8,8 @@ workload, how much of its budget, which number), a row is an optimizer, and thei
     metric           in words; higher_is_better; percent: ours are shares and are shown times a hundred
     marks            what a mark behind a figure means; notes: what the paper leaves open, or contradicts itself in
     columns          see `Column`;  rows: see `Row`
-    settings         what the paper states for the runs: `PublishedSettings`; betas are the code's, 1 − the paper's β
-    schedule, warmup of the runs at the scale "paper": one of the harness's schedules, and a share as in `settings`
+    settings         of the runs at the scale "paper": `PublishedSettings`; betas are the code's, 1 − the paper's β
+    schedule, warmup the same for all rows that `settings` gives no other
     variances        by optimizer, the published variance over its rows (the table of betas alone)
     runs             by scale, the heads of the rows and columns that are run there (all unless named) and the seeds
 
@@ -31,7 +31,8 @@ KINDS = ("train", "speed", "parallel")
 MARKS = "*⋄"
 UNPRINTED = ("figure", "unpublished")
 TRAINING_LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
-UNSTATED = "not stated in the paper"  # begins the origin of such settings in a record
+UNSTATED = "guess"  # begins the origin of settings that no public source states
+RECIPE_FIELDS = ("batch_size", "schedule", "warmup", "cooldown", "min_lr", "clip", "ema", "nonmono")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Column:
     budget: (100, 300) is 100 of the 300 epochs that the workload's own budget stands for; before: the same of the
         workload whose weights it starts from.
     metric: a number of the workload's evaluation, or "training loss" over the last tenth; None: its own metric.
+    chosen_by: at the scale "paper", the number of an evaluation whose best value chooses the evaluation that is
+        reported, as the published code does; None: the last one.
     batch_size: the paper's; batch_factor: what stands for it at smaller scales, as a multiple of the workload's.
     model: for the kinds "speed" and "parallel".
     """
@@ -50,6 +53,7 @@ class Column:
     budget: tuple[float, float] = (1, 1)
     before: tuple[float, float] = (1, 1)
     metric: str | None = None
+    chosen_by: str | None = None
     batch_size: int | None = None
     batch_factor: float = 1.0
     model: str | None = None
@@ -77,21 +81,65 @@ class Row:
 
 @dataclass(frozen=True)
 class PublishedSettings:
-    """Settings of an optimizer, on all columns or on those of one workload or one head; later ones win.
+    """How an optimizer was run, on all columns or on those of some workloads or heads; later ones win.
 
-    warmup: (5, 300) is 5 of 300 epochs.
+    source: a section of the paper, or a repository and a path in it; beside it, what another source says instead.
+    guess: names of settings, or of fields below, that no public source states.
+    warmup: (5, 300) is 5 of 300 epochs; cooldown: the same, of epochs that follow at the lowest rate.
+    min_lr: the lowest learning rate; clip: the limit of the gradient's norm, 0 for none, None for the workload's.
+    ema: the decay of the average of weights that is evaluated; nonmono: that of AWD-LSTM's switch to averaged SGD.
+    training: options of the workload (`Workload.options`) that differ from its defaults.
     """
 
     optimizer: str
     settings: Settings
     source: str
-    workload: str | None = None
-    column: str | None = None
-    warmup: tuple[float, float] | None = None
+    guess: tuple[str, ...] = ()
+    workload: tuple[str, ...] = ()
+    column: tuple[str, ...] = ()
     batch_size: int | None = None
+    schedule: str | None = None
+    warmup: tuple[float, float] | None = None
+    cooldown: tuple[float, float] | None = None
+    min_lr: float | None = None
+    clip: float | None = None
+    ema: float | None = None
+    nonmono: int | None = None
+    training: Settings = field(default_factory=dict)
 
     def holds(self, optimizer: str, workload: str | None, column: str) -> bool:
-        return self.optimizer == optimizer and self.workload in (None, workload) and self.column in (None, column)
+        names = ((self.workload, workload), (self.column, column))
+        return self.optimizer == optimizer and all(not these or name in these for these, name in names)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that is published for the runs of a cell, put together: of each field the last entry that has it."""
+
+    entries: tuple[PublishedSettings, ...]
+
+    def last(self, name: str) -> Any:
+        """A field of the last entry that has it, or None."""
+        values = [value for entry in self.entries if (value := getattr(entry, name)) is not None]
+        return values[-1] if values else None
+
+    def merged(self, name: str) -> Settings:
+        """The settings of the optimizer, or the options of the training."""
+        return {key: value for entry in self.entries for key, value in getattr(entry, name).items()}
+
+    @property
+    def guesses(self) -> list[str]:
+        """What of it is a guess: what no later entry states."""
+        found: dict[str, bool] = {}
+        for entry in self.entries:
+            fields = {name for name in RECIPE_FIELDS if getattr(entry, name) is not None}
+            stated = {*entry.settings, *entry.training, *fields}
+            found |= {name: name in entry.guess for name in (*sorted(stated), *entry.guess)}
+        return [name for name, guess in found.items() if guess]
+
+    @property
+    def sources(self) -> str:
+        return "; ".join(entry.source for entry in self.entries)
 
 
 @dataclass(frozen=True)
@@ -145,10 +193,10 @@ class Table:
             and (column.workload or column.model)
         ]
 
-    def published(self, optimizer: str, workload: str | None, column: str) -> list[PublishedSettings]:
-        """What is stated for a run; what is stated for its workload by name replaces the rest."""
-        found = [settings for settings in self.settings if settings.holds(optimizer, workload, column)]
-        return [settings for settings in found if settings.workload] or found
+    def published(self, optimizer: str, workload: str | None, column: str) -> Recipe:
+        """What is published for a run; what is given for its workload by name replaces the rest."""
+        found = tuple(settings for settings in self.settings if settings.holds(optimizer, workload, column))
+        return Recipe(tuple(settings for settings in found if settings.workload) or found)
 
     def higher(self, column: Column) -> bool:
         return self.higher_is_better if column.higher_is_better is None else column.higher_is_better
@@ -168,7 +216,7 @@ def parse(name: str, content: Mapping[str, Any]) -> Table:
     values = dict(content)
     values["columns"] = tuple(Column(**_tuples(column)) for column in content["columns"])
     values["rows"] = tuple(Row(**_tuples(row)) for row in content["rows"])
-    values["settings"] = tuple(PublishedSettings(**_tuples(entry)) for entry in content["settings"])
+    values["settings"] = tuple(PublishedSettings(**_tuples(_names(entry))) for entry in content["settings"])
     values["runs"] = {scale: Selection(**_tuples(entry)) for scale, entry in content["runs"].items()}
     values["notes"] = tuple(content.get("notes", ()))
     return Table(name, **values)
@@ -176,6 +224,12 @@ def parse(name: str, content: Mapping[str, Any]) -> Table:
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+
+
+def _names(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """One name where there may be several stands for a list of one."""
+    several = ("workload", "column", "guess")
+    return {key: [value] if key in several and isinstance(value, str) else value for key, value in entry.items()}
 
 
 def tables() -> dict[str, Table]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from adan_bench.spec import SCALES, UNTUNED, OptimizerSpec, RunConfig, Settings, UsageError, Workload, cores, listing
 from adan_bench.training import optimizers
-from adan_bench.training.schedules import SCHEDULES
+from adan_bench.training.schedules import schedule
 
 
 def tuned_defaults() -> dict[str, Any]:
@@ -25,8 +25,11 @@ def configure(
     workload: Workload, spec: OptimizerSpec, chosen: RunConfig, overrides: Mapping[str, Any] | None = None
 ) -> RunConfig:
     """What was chosen, completed for a workload and an optimizer, and checked."""
-    if chosen.schedule not in SCHEDULES:
-        raise UsageError(f"no schedule {chosen.schedule!r}; there are: {', '.join(SCHEDULES)}")
+    schedule(chosen.schedule, 1)  # which refuses an unknown one
+    for name in chosen.training or ():
+        if name not in workload.options:
+            known = ", ".join(workload.options) or "none"
+            raise UsageError(f"{workload.name} has no option {name!r} of its training; it has: {known}")
     check_data(workload, chosen.data)
     check_device(chosen.device)
     batch_size = chosen.batch_size or workload.batch_size
@@ -37,6 +40,8 @@ def configure(
         raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); take --parallel ddp")
     if chosen.parallel == "fsdp" and chosen.channels_last:
         raise UsageError("--channels-last: fsdp shards contiguous parameters only; take --parallel ddp")
+    if chosen.parallel == "fsdp" and chosen.ema:
+        raise UsageError("--ema: fsdp shards the weights, and their average with them; take --parallel ddp")
     settings, origin = starting_settings(workload, spec)
     if overrides:
         settings = {**settings, **overrides}

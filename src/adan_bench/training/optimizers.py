@@ -24,7 +24,7 @@ DECAYS = ({"weight_decay": 1e-4}, {"weight_decay": 5e-4}, {"weight_decay": 5e-3}
 MOMENTA = ({"weight_decay": 5e-4}, {"momentum": 0.95}, {"weight_decay": 5e-3})
 LARS = ({"momentum": 0.95}, {"weight_decay": 1e-3}, {"nesterov": True})
 DECAY = {"weight_decay": 0.02}
-TORCH, OTHERS = "torch.optim", "pytorch_optimizer"
+TORCH, OTHERS, OURS = "torch.optim", "pytorch_optimizer", "adan_bench.training.rivals"
 
 SPECS = {  # name, class, centre of the learning rates, defaults, what is tried after the learning rate
     spec.name: spec
@@ -39,13 +39,13 @@ SPECS = {  # name, class, centre of the learning rates, defaults, what is tried 
         OptimizerSpec("sgd", f"{TORCH}:SGD", 0.3, {}, DECAYS),
         OptimizerSpec("sgd-momentum", f"{TORCH}:SGD", 0.1, {"momentum": 0.9}, MOMENTA),
         OptimizerSpec("sgd-nesterov", f"{TORCH}:SGD", 0.1, {"momentum": 0.9, "nesterov": True}, MOMENTA),
-        OptimizerSpec("lamb", f"{OTHERS}:Lamb", 1e-2, DECAY, BETAS, shards=False),
+        OptimizerSpec("lamb", f"{OURS}:Lamb", 1e-2, DECAY, BETAS, shards=False),
         OptimizerSpec("lars", f"{OTHERS}:LARS", 3.0, {"weight_decay": 1e-4}, LARS, shards=False),
         OptimizerSpec("adabelief", f"{OTHERS}:AdaBelief", 1e-3, {}, ({"betas": (0.9, 0.95)}, {"eps": 1e-8}, BETAS[1])),
         OptimizerSpec("adabound", f"{OTHERS}:AdaBound", 1e-3, {}, ({"final_lr": 0.01}, {"final_lr": 1.0}, BETAS[0])),
         OptimizerSpec("yogi", f"{OTHERS}:Yogi", 3e-3, {}, BETAS),
-        OptimizerSpec("padam", f"{OTHERS}:PAdam", 0.03, {}, ({"partial": 0.125}, BETAS[0], DECAYS[1])),
-        OptimizerSpec("adai", f"{OTHERS}:Adai", 0.3, {}, ({"betas": (0.1, 0.9)}, {"betas": (0.5, 0.99)}, DECAYS[1])),
+        OptimizerSpec("padam", f"{OURS}:Padam", 0.03, {}, ({"partial": 0.125}, BETAS[0], DECAYS[1])),
+        OptimizerSpec("adai", f"{OURS}:Adai", 0.3, {}, ({"betas": (0.1, 0.9)}, {"betas": (0.5, 0.99)}, DECAYS[1])),
         OptimizerSpec(
             "sam",
             f"{OTHERS}:SAM",

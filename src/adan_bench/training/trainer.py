@@ -16,13 +16,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import get_ema_multi_avg_fn as ema_of
 
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore
 from adan_bench.spec import Progress, RunConfig, UsageError
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
-from adan_bench.training.schedules import SCHEDULES
+from adan_bench.training.schedules import schedule
 from adan_bench.workloads.registry import get_workload, load_script
 
 CHECKPOINT_SECONDS = 15.0
@@ -88,11 +90,13 @@ class Trainer:
         self.ranks = ranks
         self.workload = get_workload(config.workload, config.scale)
         self.spec = optimizers.get_optimizer(config.optimizer)
-        self.factor = SCHEDULES[config.schedule](config.steps, config.warmup)
+        self.factor = schedule(config.schedule, config.steps, config.warmup, config.floor, config.cooldown)
         self.device = torch.device(ranks.device or config.device)
         per_pass = config.batch_size // config.accumulate
         try:
-            self.task = self.workload.task(config.seed, per_pass, config.data, str(self.device), config.init)
+            self.task = self.workload.task(
+                config.seed, per_pass, config.data, str(self.device), config.init, config.training
+            )
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"{config.workload} needs the package {error.name}; run: pip install 'adan[bench]'"
@@ -107,6 +111,10 @@ class Trainer:
         self.forward = ranks.spread(self.model)
         if config.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        self.average = (
+            AveragedModel(self.model, multi_avg_fn=ema_of(config.ema), use_buffers=True) if config.ema else None
+        )
+        self.clip = (config.clip or None) if config.clip >= 0 else self.task.max_grad_norm
         groups = self.model.parameters() if self.task.groups is None else self.task.groups(self.model, config.settings)
         self.optimizer = optimizers.build(self.spec, groups, config.settings)
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -117,6 +125,8 @@ class Trainer:
         self.in_window = 0
         self.last: dict[str, float] = {}
         self.best: float | None = None
+        self.seen: list[float] = []  # the metric of every evaluation, smaller is better
+        self.lowered = 1.0  # the factor of the schedule when the first rate returned
         if ranks.rank > 0:
             seed_everything(config.seed + 10**5 * ranks.rank)  # another dropout on every share of a batch
 
@@ -124,7 +134,7 @@ class Trainer:
 
     def update(self) -> None:
         """One update: one gradient, or as many as the optimizer needs."""
-        factor = self.factor(self.step)
+        factor = self.factor(self.step) / self.lowered
         for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
             group["lr"] = base * factor
         position = self.step // self.spec.passes * self.config.accumulate
@@ -138,6 +148,8 @@ class Trainer:
             self._gradient(batches, counted=False)
             two.second_step(zero_grad=True)
         self.step += self.spec.passes
+        if self.average is not None:
+            self.average.update_parameters(self.model)
 
     def _gradient(self, batches: list[Any], counted: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -149,8 +161,8 @@ class Trainer:
             loss.backward()
             if counted:
                 self.window += loss.detach()
-        if self.task.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.task.max_grad_norm)
+        if self.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.in_window += counted
 
     def _batch(self, position: int) -> Any:
@@ -209,6 +221,7 @@ class Trainer:
                 self.last = self.evaluate()
                 lines.append({"kind": "eval", "step": self.step, "seconds": self.seconds, **self.last})
                 self._keep_best(self.last.get(self.workload.metric, math.nan))
+                self._return_to_first_rate(self.last.get(self.workload.metric, math.nan))
             self._write(store, lines, writer)
             if on_progress is not None and (logs or evaluates):
                 elapsed = time.monotonic() - started
@@ -223,11 +236,12 @@ class Trainer:
         return self._finish(store, "finished", [], writer)
 
     def evaluate(self) -> dict[str, float]:
-        """The workload's numbers on its held-out data."""
-        self.forward.eval()
+        """The workload's numbers on its held-out data, of the averaged weights where there are some."""
+        model = self.forward if self.average is None else self.average.module
+        model.eval()
         with torch.no_grad(), self._autocast():
-            values = {key: float(value) for key, value in self.task.evaluate(self.forward).items()}
-        self.forward.train()
+            values = {key: float(value) for key, value in self.task.evaluate(model).items()}
+        model.train()
         if self.workload.metric not in values:
             raise ValueError(
                 f"{self.workload.name}: evaluate() returned {', '.join(values) or 'nothing'}, not the declared metric "
@@ -239,6 +253,17 @@ class Trainer:
         if math.isfinite(value):
             better = max if self.workload.higher_is_better else min
             self.best = value if self.best is None else better(self.best, value)
+
+    def _return_to_first_rate(self, value: float) -> None:
+        """AWD-LSTM's switch from SGD to averaged SGD (arXiv:1708.02182), as AdaBelief's code has it.
+
+        Once the newest value is worse than the best of all but the last `nonmono` before it, averaged SGD begins with
+        the first rate. Its average is never evaluated there, so what remains of it is plain SGD with the rate restored.
+        """
+        value, wait = -value if self.workload.higher_is_better else value, self.config.nonmono
+        if wait and self.lowered == 1.0 and len(self.seen) > wait and value > min(self.seen[:-wait]):
+            self.lowered = self.factor(self.step)
+        self.seen.append(value)
 
     def _write(self, store: RunStore, lines: list[dict[str, Any]], writer: Any) -> None:
         for line in lines:
@@ -282,7 +307,10 @@ class Trainer:
             "in_window": self.in_window,
             "last": self.last,
             "best": self.best,
+            "seen": self.seen,
+            "lowered": self.lowered,
             "batches": batches.state_dict() if hasattr(batches, "state_dict") else None,
+            "average": None if self.average is None else self.average.state_dict(),
             "rng": self.ranks.from_all(rng_state(self.device)),
         }
 
@@ -292,6 +320,9 @@ class Trainer:
         self.ranks.load_optimizer(self.optimizer, state["optimizer"])
         self.window.copy_(state["window"])
         self.in_window, self.last, self.best = state["in_window"], state["last"], state["best"]
+        self.seen, self.lowered = list(state.get("seen", [])), state.get("lowered", 1.0)  # older ones have neither
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
         if state["batches"] is not None:
             batches: Any = self.task.batches
             batches.load_state_dict(state["batches"])

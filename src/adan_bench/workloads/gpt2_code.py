@@ -56,7 +56,7 @@ class Sizes:
     smoke=Scale(5.2, 120, 16, eval_every=40, sizes=Sizes(2, 64, 4, 64, 512, held_out=64)),
     small=Scale(3.5, 1000, 32, sizes=Sizes(6, 320, 5, 256, 8192)),
     # the paper gives no loss: 1 nat per token is about what such models reach on code
-    paper=Scale(1.0, 150_000, 400, 1000, ("code",), Sizes(24, 1024, 16, 2048, 49_152, 0.1)),
+    paper=Scale(1.0, 150_000, 400, 1000, ("code",), Sizes(24, 1024, 16, 2048, 50_000, 0.1)),
 )
 def gpt2_code(context: Context) -> Task:
     """GPT-2 on Python code: a folder in The Stack's layout, or the standard library's source."""

@@ -7,12 +7,12 @@ with smaller patches and windows. paper: ImageNet, as published.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from adan_bench.data.files import CIFAR, IMAGENET_SIZE
 from adan_bench.data.settings import PLAIN, SETTING_I, SETTING_II, Setting
-from adan_bench.spec import Context, Scale, Task
+from adan_bench.spec import Context, Scale, Settings, Task
 from adan_bench.workloads.image_sizes import ImageSizes, image_scales, image_sizes
 from adan_bench.workloads.registry import workload
 
@@ -28,6 +28,7 @@ class Model:
     stochastic_depth: the largest share of examples for which a residual branch is left out, at the last block.
     decay_all: biases and norms decay too.
     centre: the share of the shorter side that evaluation looks at.
+    repeats: how often each image comes in an epoch: repeated augmentation.
     imagenet: whether ImageNet is the data at paper scale; else CIFAR-10.
     """
 
@@ -37,7 +38,18 @@ class Model:
     max_grad_norm: float | None = None
     decay_all: bool = False
     centre: float = 0.875
+    repeats: int = 1
     imagenet: bool = True
+
+    def trained(self, options: Settings) -> Model:
+        """With options of a run in place of its own: fields of the model or of its training setting."""
+        own = {key: value for key, value in options.items() if key in MODEL_OPTIONS}
+        rest = {key: value for key, value in options.items() if key not in MODEL_OPTIONS}
+        return replace(self, setting=replace(self.setting, **rest), **own)
+
+
+MODEL_OPTIONS = ("stochastic_depth", "decay_all", "centre", "repeats")
+OPTIONS = (*MODEL_OPTIONS, "magnitude", "mixup", "smoothing", "loss")  # the latter of the training setting
 
 
 def resnet(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
@@ -84,10 +96,14 @@ def vit(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
 
 def swin(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
     import transformers
+    from torch import nn
+
+    from adan_bench.data.augment import StochasticDepth
+    from adan_bench.workloads.parts.networks import depth_shares
 
     # transformers wants windows no larger than the last stage: digits would have 1×1 pixels there, so it is left out.
     stages = 4 if data.size >= 32 else 3
-    return transformers.SwinForImageClassification(
+    found = transformers.SwinForImageClassification(
         transformers.SwinConfig(
             num_channels=data.channels,
             num_labels=data.classes,
@@ -100,6 +116,12 @@ def swin(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
             drop_path_rate=model.stochastic_depth,
         )
     )
+    if model.stochastic_depth:  # transformers leaves out the attention of a block alone, Swin's authors its MLP too
+        blocks = [block for stage in found.swin.encoder.layers for block in stage.blocks]
+        for block, share in zip(blocks, depth_shares(len(blocks), model.stochastic_depth), strict=True):
+            name = "mlp" if hasattr(block, "mlp") else "output"  # by transformers' version
+            setattr(block, name, nn.Sequential(getattr(block, name), StochasticDepth(share)))
+    return found
 
 
 MODELS: dict[str, Model] = {}
@@ -111,18 +133,19 @@ def register(name: str, title: str, model: Model, scales: dict[str, Any]) -> Non
         from adan_bench.data.images import Augmentation, cifar10, image_data
         from adan_bench.workloads.parts.classification import classification_task, without_decay
 
-        augmentation = Augmentation(magnitude=model.setting.magnitude, centre=model.centre)
-        on_cifar = context.scale == "paper" and not model.imagenet
+        trained = model.trained(context.training)
+        augmentation = Augmentation(magnitude=trained.setting.magnitude, centre=trained.centre, repeats=trained.repeats)
+        on_cifar = context.scale == "paper" and not trained.imagenet
         data = cifar10(context, augmentation) if on_cifar else image_data(context, augmentation)
-        network = BUILDERS[model.family](model, context.sizes, data)
-        task = classification_task(network, data, context, model.setting)
-        task.max_grad_norm = model.max_grad_norm
-        task.groups = None if model.decay_all else without_decay
+        network = BUILDERS[trained.family](trained, context.sizes, data)
+        task = classification_task(network, data, context, trained.setting)
+        task.max_grad_norm = trained.max_grad_norm
+        task.groups = None if trained.decay_all else without_decay
         return task
 
     MODELS[name] = model
     summary = f"{title} under {model.setting.name}"
-    workload(name, metric="accuracy", higher_is_better=True, summary=summary, **scales)(build)
+    workload(name, metric="accuracy", higher_is_better=True, summary=summary, options=OPTIONS, **scales)(build)
 
 
 # Batch sizes, epochs and clipping: "Training Setting" and "Implementation Details of Adan" in the paper. Stochastic

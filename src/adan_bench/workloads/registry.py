@@ -26,18 +26,20 @@ def workload(
     paper: Scale | None = None,
     after: str | None = None,
     summary: str = "",
+    options: tuple[str, ...] = (),
 ) -> Callable[[Builder], Builder]:
     """Make a workload of a function that builds its `Task`.
 
     smoke, small, paper: minutes on two cores, minutes on one GPU, as published; only the first has to be there.
     after: the workload whose final weights it starts from.
     summary: the function's first line of documentation unless given.
+    options: what of the training a run may set otherwise; the function finds the values in `context.training`.
     """
     scales = {scale: size for scale, size in zip(SCALES, (smoke, small, paper), strict=True) if size is not None}
 
     def register(build: Builder) -> Builder:
         about = (summary or build.__doc__ or name).strip().splitlines()[0].rstrip(".")
-        _workloads[name] = Workload(name, about, metric, higher_is_better, build, scales, after)
+        _workloads[name] = Workload(name, about, metric, higher_is_better, build, scales, after, options=options)
         return build
 
     return register

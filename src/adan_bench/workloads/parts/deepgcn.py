@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -12,7 +13,7 @@ from adan_bench.data.graphs import Graph
 
 
 class DeepGCN(nn.Module):
-    """Encoders of nodes and edges, residual graph convolutions, a linear layer."""
+    """Encoders of species, nodes and edges, residual graph convolutions, a linear layer."""
 
     def __init__(self, graph: Graph, layers: int, channels: int) -> None:
         with warnings.catch_warnings():
@@ -20,7 +21,9 @@ class DeepGCN(nn.Module):
             from torch_geometric.nn import DeepGCNLayer, GENConv
 
         super().__init__()
-        self.nodes = nn.Linear(graph.x.shape[1] + graph.species.shape[1], channels)
+        self.known = graph.x.shape[1]  # columns of x before those of the species
+        self.species = nn.Linear(graph.species.shape[1], graph.species.shape[1])
+        self.nodes = nn.Linear(self.known + graph.species.shape[1], channels)
         self.edges = nn.Linear(graph.features.shape[1], channels)
         self.layers = nn.ModuleList(
             DeepGCNLayer(
@@ -33,11 +36,15 @@ class DeepGCN(nn.Module):
             )
             for _ in range(layers)
         )
+        for layer in self.layers:  # another encoder of edges in every layer; GENConv has one for another width alone
+            conv: Any = layer.conv
+            conv.lin_edge = nn.Linear(channels, channels)
         self.head = nn.Linear(channels, graph.labels.shape[1])
 
     def forward(self, x: Tensor, edges: Tensor, features: Tensor) -> Tensor:
         first: Any = self.layers[0]
         features = self.edges(features)
+        x = torch.cat([x[:, : self.known], self.species(x[:, self.known :])], 1)
         x = first.conv(self.nodes(x), edges, features)
         for layer in list(self.layers)[1:]:
             x = layer(x, edges, features)

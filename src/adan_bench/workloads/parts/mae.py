@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def with_official_start(model: Any, config: Any) -> nn.Module:
-    """The official start: fixed waves as embeddings of position, tokens of deviation 0.02, Xavier's patches.
+    """The official start: fixed waves as embeddings of position, tokens of deviation 0.02, the rest after Xavier.
 
     transformers 5.22 leaves all of these at 0, or at its usual deviation: the model could not tell places apart.
     """
@@ -20,6 +20,10 @@ def with_official_start(model: Any, config: Any) -> nn.Module:
             table[0, 1:] = waves(side, table.shape[-1])
         for token in (embeddings.cls_token, decoder.mask_token):
             nn.init.normal_(token, std=0.02)
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
         nn.init.xavier_uniform_(embeddings.patch_embeddings.projection.weight.flatten(1))
     assert isinstance(model, nn.Module)
     return model
