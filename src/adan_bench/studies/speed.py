@@ -26,7 +26,7 @@ from adan_bench.records.store import write_json
 from adan_bench.spec import SCALES, RunConfig, UsageError
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
-from adan_bench.workloads.moe import MIXTURES
+from adan_bench.workloads.parts.mixtures import MIXTURES
 
 Shape = dict[str, Any]
 OPTIMIZERS = ("adan", "adamw", "lamb", "adabelief")
