@@ -71,6 +71,16 @@ class _Moments(torch.optim.Optimizer):
         raise NotImplementedError
 
 
+def _ratio(averages: Any, squares: Any, corrections: Any, eps: float) -> Any:
+    """m̂ / (√v̂ + ε)."""
+    roots = torch._foreach_sqrt(squares)
+    torch._foreach_div_(roots, corrections[1].sqrt())
+    torch._foreach_add_(roots, eps)
+    updates = torch._foreach_div(averages, corrections[0])
+    torch._foreach_div_(updates, roots)
+    return updates
+
+
 class Lamb(_Moments):
     """LAMB (arXiv:1904.00962, Algorithm 2).
 
@@ -88,11 +98,7 @@ class Lamb(_Moments):
         torch._foreach_lerp_(averages, grads, 1 - beta1)
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
-        roots = torch._foreach_sqrt(squares)
-        torch._foreach_div_(roots, corrections[1].sqrt())
-        torch._foreach_add_(roots, group["eps"])
-        updates = torch._foreach_div(averages, corrections[0])
-        torch._foreach_div_(updates, roots)
+        updates = _ratio(averages, squares, corrections, group["eps"])
         if group["weight_decay"]:
             torch._foreach_add_(updates, params, alpha=group["weight_decay"])
             sizes, norms = (torch.stack(torch._foreach_norm(tensors)) for tensors in (params, updates))
@@ -120,11 +126,7 @@ class AdaBelief(_Moments):
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, surprises, surprises, 1 - beta2)
         torch._foreach_add_(squares, group["eps"])
-        roots = torch._foreach_sqrt(squares)
-        torch._foreach_div_(roots, corrections[1].sqrt())
-        torch._foreach_add_(roots, group["eps"])
-        updates = torch._foreach_div(averages, corrections[0])
-        torch._foreach_div_(updates, roots)
+        updates = _ratio(averages, squares, corrections, group["eps"])
         if group["weight_decay"]:
             torch._foreach_add_(updates, params, alpha=group["weight_decay"])
         torch._foreach_mul_(updates, group["lr"])

@@ -50,3 +50,13 @@ class Engine(Protocol):
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
         """One step; see above."""
+
+
+class PlainEngine:
+    """What engines share that use PyTorch's own operations: they serve every tensor, and `adan.plan` does the rest."""
+
+    device_type: str | None = None
+    measures_norm = reads_quantized = forgets = counts_on_device = False
+
+    def unsupported_reason(self, param: Tensor) -> str | None:
+        return None

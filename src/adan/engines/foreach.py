@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from adan.columns import Columns, compute_dtype
-from adan.engines import Memo
+from adan.engines import Memo, PlainEngine
 from adan.engines.loop import consume, total
 from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, grad_scale, next_count, step_scalars
 
@@ -21,13 +21,8 @@ from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, g
 CPU_PIECE = 131_072
 
 
-class Foreach:
+class Foreach(PlainEngine):
     name = "foreach"
-    device_type: str | None = None
-    measures_norm = reads_quantized = forgets = counts_on_device = False
-
-    def unsupported_reason(self, param: Tensor) -> str | None:
-        return None
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
         return update(columns, signals)

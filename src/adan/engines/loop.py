@@ -9,17 +9,12 @@ import torch
 from torch import Tensor
 
 from adan.columns import Columns, compute_dtype
-from adan.engines import Memo
+from adan.engines import Memo, PlainEngine
 from adan.scalars import Signals, displacement_scalars, next_count, step_scalars
 
 
-class Loop:
+class Loop(PlainEngine):
     name = "loop"
-    device_type: str | None = None
-    measures_norm = reads_quantized = forgets = counts_on_device = False
-
-    def unsupported_reason(self, param: Tensor) -> str | None:
-        return None
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
         return update(columns, signals)

@@ -178,7 +178,7 @@ def _at_batch_size(workload: Workload, chosen: RunConfig, size: int) -> RunConfi
 
 
 def _scaled(config: RunConfig, workload: Workload, size: int) -> RunConfig:
-    """The paper's square-root rule for the learning rate, for every optimizer alike."""
+    """The paper's square-root rule for the learning rate, the same for every optimizer."""
     factor = math.sqrt(size / workload.batch_size)
     settings = {**config.settings, "lr": float(f"{config.settings['lr'] * factor:.4g}")}
     return replace(config, settings=settings, origin=f"{config.origin}, lr × √({size}/{workload.batch_size})")

@@ -128,7 +128,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Measure:
-    """How to measure, for all models and optimizers alike."""
+    """How to measure, the same for all models and optimizers."""
 
     scale: str = SCALES[0]
     device: str = "cpu"

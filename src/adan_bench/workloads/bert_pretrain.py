@@ -23,7 +23,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Sizes:
-    """length: tokens in a row; deviation: of the first weights; held_out: rows of an evaluation."""
+    """length: tokens per sequence; deviation: of the first weights; held_out: rows of an evaluation."""
 
     layers: int
     width: int

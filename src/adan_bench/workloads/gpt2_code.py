@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sizes:
-    """length: tokens in a row; held_out: rows of an evaluation."""
+    """length: tokens per sequence; held_out: rows of an evaluation."""
 
     layers: int
     width: int

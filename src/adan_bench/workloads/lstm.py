@@ -27,7 +27,7 @@ HELD_OUT = 10_000  # words; the whole of Penn Treebank's 73,760 would take longe
 
 @dataclass(frozen=True)
 class Sizes:
-    """Widths, words in a row, dropout of output, hidden layers, input, words and recurrent weights."""
+    """Widths, words per sequence, dropout of output, hidden layers, input, words and recurrent weights."""
 
     embedding: int = 400
     hidden: int = 1150

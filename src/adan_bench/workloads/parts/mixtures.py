@@ -11,7 +11,7 @@ BALANCE = 0.02
 
 @dataclass(frozen=True)
 class Sizes:
-    """key_heads: of keys and values; expert: its width; length: tokens in a row; held_out: rows of an evaluation."""
+    """key_heads: of keys and values; expert: its width; length: tokens per sequence; held_out: rows per evaluation."""
 
     layers: int
     width: int
