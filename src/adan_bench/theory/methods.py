@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,26 @@ def squared_norm(x: Array, root: Array) -> Array:
     return np.asarray((root * x * x).sum(-1, keepdims=True))
 
 
+@dataclass(frozen=True)
+class Signs:
+    """The factors of v in u, of g_k − g_{k−1} in n, and of the decay. All 1 is Adan; the rest is another algorithm."""
+
+    v: float = 1.0
+    n: float = 1.0
+    decay: float = 1.0
+
+
+ADAN = Signs()
+#: What the theorems are also run with, to see which of their statements can tell it from Adan.
+OTHERS = {
+    "v dropped": Signs(v=0.0),
+    "v flipped": Signs(v=-1.0),
+    "n of g_k − (1−β2)(g_k − g_{k−1})": Signs(n=-1.0),
+    "decay dropped": Signs(decay=0.0),
+    "decay flipped": Signs(decay=-1.0),
+}
+
+
 class Adan:
     """Algorithm 1 with the restart of Eqn 8.
 
@@ -83,7 +104,9 @@ class Adan:
         radius: float = math.inf,
         lagged: bool = False,
         footnote: bool = True,
+        signs: Signs = ADAN,
     ) -> None:
+        self.signs = signs
         self.eta, self.beta, self.eps, self.lam, self.mu = eta, beta, eps, lam, mu
         self.radius, self.lagged, self.footnote = radius, lagged, footnote
         self.theta = np.array(theta, dtype=np.float64)
@@ -102,11 +125,11 @@ class Adan:
         w2 = np.where(second, 1.0, beta2) if self.footnote else beta2
         self.m = (1 - w1) * self.m + w1 * g
         self.v = np.where(first, 0.0, (1 - w2) * self.v + w2 * d)
-        self.n = (1 - w3) * self.n + w3 * (g + (1 - beta2) * d) ** 2
+        self.n = (1 - w3) * self.n + w3 * (g + self.signs.n * (1 - beta2) * d) ** 2
         root = np.sqrt(np.where(first, self.n, n_last) if self.lagged else self.n) + self.eps
         eta_k = self.eta / root
-        u = self.m + (1 - beta2) * self.v
-        lam = decayed(self.lam, self.mu, self.k) if self.lam else 0.0
+        u = self.m + self.signs.v * (1 - beta2) * self.v
+        lam = decayed(self.signs.decay * self.lam, self.mu, self.k) if self.lam else 0.0
         theta = proximal_step(self.theta, u, self.eta, eta_k, lam)
         if self.radius < math.inf:
             y = np.where(first, theta, theta + eta_k * (u - beta1 * g))
@@ -120,16 +143,26 @@ class Adan:
 
 
 class Algorithm2:
-    """The supplement's reformulation: β1 = β2 = β, β3 = β², λ = 0, η_k from n_{k−1}.
+    """The supplement's reformulation: β1 = β2 = β, β3 = β² unless given, λ = 0, η_k from n_{k−1}.
 
     The text sets y_1 = x_1, so a cycle begins without momentum. Algorithm 1 has m_0 = g_0 there, and its x_2 goes
     (1 − β)²η_1∘g_0 further. With y_1 = x_0 − βη_0∘g_0, as line 7 has it (`printed=False`), both are one.
+    signs: of v and n; another sign of v leaves a multiple of βη_k∘(g_k − g_{k−1}) in the momentum.
     """
 
     def __init__(
-        self, x: Array, eta: float, beta: float, eps: float, radius: float = math.inf, printed: bool = True
+        self,
+        x: Array,
+        eta: float,
+        beta: float,
+        eps: float,
+        radius: float = math.inf,
+        printed: bool = True,
+        beta3: float | None = None,
+        signs: Signs = ADAN,
     ) -> None:
         self.eta, self.beta, self.eps, self.radius, self.printed = eta, beta, eps, radius, printed
+        self.beta3, self.signs = beta**2 if beta3 is None else beta3, signs
         self.theta = np.array(x, dtype=np.float64)
         self.m, self.n, self.g, self.y, self.y0, self.eta_k = (np.zeros_like(self.theta) for _ in range(6))
         self.k = np.zeros((*self.theta.shape[:-1], 1))
@@ -141,13 +174,14 @@ class Algorithm2:
         n = np.where(first, g * g, self.n)
         eta_k = self.eta / (np.sqrt(n) + self.eps)
         y = x - eta_k * beta * g
-        drift = (self.eta_k - eta_k) * (self.m - beta * self.g)
+        d = np.where(first, 0.0, g - self.g)
+        drift = (self.eta_k - eta_k) * (self.m - beta * self.g) + (1 - self.signs.v) * beta * eta_k * d
         self.theta = np.where(first, x - eta_k * g, y + (1 - beta) * ((y - self.y) + drift))
         if self.printed:
             y = np.where(first, self.theta, y)
-        ahead = g + (1 - beta) * np.where(first, 0.0, g - self.g)
-        self.m = np.where(first, g, (1 - beta) * self.m + beta * ahead)
-        self.n = (1 - beta**2) * n + beta**2 * ahead**2  # the n of the next k, which has g_{k−1} in it
+        self.m = np.where(first, g, (1 - beta) * self.m + beta * (g + self.signs.v * (1 - beta) * d))
+        ahead = g + self.signs.n * (1 - beta) * d
+        self.n = (1 - self.beta3) * n + self.beta3 * ahead**2  # the n of the next k, which has g_{k−1} in it
         self.y0 = np.where(first, x, self.y0)
         self.moved = squared_norm(y - np.where(first, x, self.y), self.eta / eta_k)
         self.sum = np.where(first, 0.0, self.sum) + self.moved

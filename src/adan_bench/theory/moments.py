@@ -18,6 +18,23 @@ def weights(beta: float, k: int) -> Array:
     return c
 
 
+def closed_sums(g: Array, beta: tuple[float, float, float], footnote: bool = True) -> tuple[Array, Array]:
+    """u_k = m_k + (1 − β2)v_k (Eqn mknew) and n_k as sums over the gradients g_0 … g_k, for every k.
+
+    footnote: the weight of g_1 − g_0 is (1 − β2)^{k−1}, from v_1 = g_1 − g_0; without it β2(1 − β2)^{k−1}.
+    """
+    beta1, beta2, beta3 = beta
+    d = np.diff(g, axis=0, prepend=g[:1])  # g_0 − g_{−1} is 0: the footnote's v_0
+    u, n = np.empty_like(g), np.empty_like(g)
+    for k in range(len(g)):
+        c = weights(beta2, k)
+        if footnote and k >= 1:
+            c[1] = (1 - beta2) ** (k - 1)
+        u[k] = np.tensordot(weights(beta1, k), g[: k + 1], 1) + (1 - beta2) * np.tensordot(c, d[: k + 1], 1)
+        n[k] = np.tensordot(weights(beta3, k), (g + (1 - beta2) * d)[: k + 1] ** 2, 1)
+    return u, n
+
+
 def nadam_recursion(gradients: Array, beta: float, mu: Array) -> list[Array]:
     """Nadam's first moment step by step; mu[t] is μ_t for t ≥ 1."""
     m, found, product = np.zeros_like(gradients[0]), [], 1.0
@@ -33,18 +50,20 @@ def nadam_recursion(gradients: Array, beta: float, mu: Array) -> list[Array]:
 def run() -> Study:
     rng = np.random.default_rng(0)
     g = np.cumsum(rng.standard_normal((STEPS, 5)), axis=0) * 0.3
-    d = np.diff(g, axis=0, prepend=g[:1])  # g_0 − g_{−1} is 0: the footnote's v_0
     ks = range(STEPS)
     c = [weights(BETA, k) for k in ks]
 
-    adan = methods.Adan(np.zeros(5), 0.1, (BETA, BETA, 0.01), 1e-3, footnote=False)
-    adam = methods.Adam(np.zeros(5), 0.1, (BETA, BETA, 0.01), 1e-3)
-    us, ms = [], []
+    beta = (BETA, BETA, 0.01)
+    adan = methods.Adan(np.zeros(5), 0.1, beta, 1e-3, footnote=False)
+    adam = methods.Adam(np.zeros(5), 0.1, beta, 1e-3)
+    us, ns, ms = [], [], []
     for given in g:
         adan.step(given)
         adam.step(given)
         us.append(adan.u)
+        ns.append(adan.n)
         ms.append(adam.m)
+    adan_sums, n_sums = closed_sums(g, beta, footnote=False)
 
     mu = (1 - BETA) * (1 - 0.5 * 0.96 ** (np.arange(STEPS + 1) / 250))  # Dozat's schedule
     nadam = nadam_recursion(g, BETA, mu)
@@ -53,7 +72,7 @@ def run() -> Study:
         mu[k + 1] / (1 - product[k + 1]) * (c[k] @ g[: k + 1]) + (1 - mu[k]) / (1 - product[k]) * g[k]
         for k in range(1, STEPS)
     ]
-    states, sums = _package(g, d)
+    states, sums = _package(g)
     return Study(
         "moments",
         "Eqn (comparison): first moments",
@@ -63,9 +82,15 @@ def run() -> Study:
             Check(
                 "moments Adan",
                 "max |m_k + (1−β)v_k − Σ c_{k,t}[g_t + (1−β)(g_t − g_{t−1})]|",
-                distance(us, [c[k] @ (g + (1 - BETA) * d)[: k + 1] for k in ks]),
+                distance(us, adan_sums),
                 ROUNDING,
                 note="with v_1 = β(g_1 − g_0); the footnote's v_1 = g_1 − g_0 is no such sum",
+            ),
+            Check(
+                "moments n",
+                "max |n_k − Σ c'_{k,t}[g_t + (1−β)(g_t − g_{t−1})]²|, the sum in Proposition (mn-bound)'s proof",
+                distance(ns, n_sums),
+                ROUNDING,
             ),
             Check("moments Adam", "max |m_k − Σ c_{k,t} g_t|", distance(ms, [c[k] @ g[: k + 1] for k in ks]), ROUNDING),
             Check(
@@ -85,23 +110,19 @@ def run() -> Study:
     )
 
 
-def _package(g: Array, d: Array) -> tuple[list[Array], list[Array]]:
+def _package(g: Array) -> tuple[list[Array], Array]:
     """The states of adan.Adan (fp64, bias_correction=False) and what Eqn (mknew) says of them."""
     import torch
 
     from adan import Adan
 
-    beta1, beta2 = 0.1, 0.3
+    beta1, beta2, beta3 = 0.1, 0.3, 0.01
     p = torch.zeros(5, dtype=torch.float64, requires_grad=True)
-    optimizer = Adan([p], betas=(1 - beta1, 1 - beta2, 0.99), bias_correction=False)
-    states, sums = [], []
-    for k in range(STEPS):
-        p.grad = torch.tensor(g[k])
+    optimizer = Adan([p], betas=(1 - beta1, 1 - beta2, 1 - beta3), bias_correction=False)
+    states = []
+    for given in g:
+        p.grad = torch.tensor(given)
         optimizer.step()
         state = optimizer.state[p]
         states.append((state["exp_avg"] + (1 - beta2) * state["exp_avg_diff"]).numpy().copy())
-        c = weights(beta2, k)
-        if k >= 1:
-            c[1] = (1 - beta2) ** (k - 1)
-        sums.append(weights(beta1, k) @ g[: k + 1] + (1 - beta2) * (c @ d[: k + 1]))
-    return states, sums
+    return states, closed_sums(g, (beta1, beta2, beta3))[0]

@@ -51,9 +51,10 @@ def digits_network(hidden: int = 8, batch: int = 64, examples: int = 640, seed: 
 
 @dataclass(frozen=True)
 class Problem:
-    """A nonconvex stochastic problem over replicas, with the constants of Assumptions 1 and 2.
+    """A nonconvex stochastic problem over replicas, with the constants of Assumptions 1 to 3.
 
     sample: (points, generator) -> stochastic gradients; full: the exact gradients; value: f − min f.
+    hessian: of one point. rho: its Lipschitz constant.
     largest: a bound on ‖g‖∞ with probability 1, that is c∞ / 3. variance: a bound on E‖ξ‖².
     """
 
@@ -62,31 +63,37 @@ class Problem:
     sample: Callable[[Array, Any], Array]
     full: Callable[[Array], Array]
     value: Callable[[Array], Array]
+    hessian: Callable[[Array], Array]
     smoothness: float
+    rho: float
     variance: float
     largest: float
 
 
-def ripples(dimension: int = 4, noise: float = 0.15, seed: int = 0, start: float = 1.0) -> Problem:
-    """f(x) = Σ h_j·(√(1 + z_j²) − 1 + 0.3·(1 − cos 2z_j)), z = Qx with a rotation Q; noise uniform in ±noise.
+def ripples(
+    dimension: int = 4, noise: float = 0.15, seed: int = 0, start: float = 1.0, steep: float = 1.0, center: float = 0.0
+) -> Problem:
+    """f(x) = Σ h_j·(√(1 + z_j²) − 1 + 0.3·(1 − cos 2z_j)), z = Q(x − center) with a rotation Q; noise uniform in ±noise.
 
-    Its only stationary point is 0, f is concave in z_j around ±π/2, ∇f is bounded, L = 2.2·max h, and the Hessian is
-    Lipschitz.
+    Its only stationary point is the center, f is concave in z_j around ±π/2, ∇f is bounded, L = 2.2·max h, and the
+    Hessian is Lipschitz with 3.2·max h. h = steep·(0.25 … 0.5); start: the z_j of the start, all the same.
     """
     rng = np.random.default_rng(seed)
     basis = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
-    heights = np.linspace(0.25, 0.5, dimension)
+    heights = steep * np.linspace(0.25, 0.5, dimension)
 
     def full(x: Array) -> Array:
-        return np.asarray((heights * _slope(x @ basis.T)) @ basis)
+        return np.asarray((heights * _slope((x - center) @ basis.T)) @ basis)
 
     return Problem(
-        "ripples",
-        start * np.ones(dimension) @ basis,
+        "ripples" if steep == 1 else "steep ripples",
+        center + start * np.ones(dimension) @ basis,
         lambda x, generator: full(x) + generator.uniform(-noise, noise, x.shape),
         full,
-        lambda x: np.asarray((heights * _height(x @ basis.T)).sum(-1)),
+        lambda x: np.asarray((heights * _height((x - center) @ basis.T)).sum(-1)),
+        lambda x: np.asarray((basis.T * (heights * _curvature(basis @ (x - center)))) @ basis),
         smoothness=2.2 * float(heights.max()),
+        rho=3.2 * float(heights.max()),
         variance=dimension * noise**2 / 3,
         largest=1.6 * float(np.linalg.norm(heights)) + noise,  # ‖Qᵀw‖∞ ≤ ‖w‖₂
     )
@@ -96,6 +103,7 @@ def regression(dimension: int = 8, examples: int = 64, batch: int = 16, seed: in
     """f(x) = mean of 2φ(a_i·x − b_i), φ as in `ripples`, with outliers among the b_i; a gradient has 16 examples.
 
     |φ'| ≤ 1.6 and |φ''| ≤ 2.2, so ‖g‖∞ ≤ 3.2·max|a_ij|, L ≤ 4.4·‖AᵀA‖ / examples, and E‖ξ‖² ≤ max‖∇f_i‖² / batch.
+    φ's third derivative is at most 3.2, so ρ ≤ the mean of 6.4·‖a_i‖³.
     min f is not known; `value` is f itself, which is at least 0.
     """
     rng = np.random.default_rng(seed)
@@ -114,7 +122,9 @@ def regression(dimension: int = 8, examples: int = 64, batch: int = 16, seed: in
         sample,
         lambda x: np.asarray(_slope(x @ a.T - b) @ a * 2 / examples),
         lambda x: np.asarray(2 * _height(x @ a.T - b).mean(-1)),
+        lambda x: np.asarray((a.T * _curvature(a @ x - b)) @ a * 2 / examples),
         smoothness=4.4 * float(np.linalg.eigvalsh(a.T @ a).max()) / examples,
+        rho=6.4 * float((np.linalg.norm(a, axis=1) ** 3).mean()),
         variance=float((3.2 * np.linalg.norm(a, axis=1)).max() ** 2) / batch,
         largest=3.2 * float(np.abs(a).max()),
     )
@@ -126,3 +136,7 @@ def _height(z: Array) -> Array:
 
 def _slope(z: Array) -> Array:
     return np.asarray(z / np.sqrt(1 + z * z) + 0.6 * np.sin(2 * z))
+
+
+def _curvature(z: Array) -> Array:
+    return np.asarray((1 + z * z) ** -1.5 + 1.2 * np.cos(2 * z))
