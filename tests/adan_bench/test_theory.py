@@ -19,10 +19,13 @@ from adan_bench.theory.check import Study
 #: Smaller runs than those of the command, for the studies that take longer than a second.
 SMALL: dict[str, dict[str, Any]] = {
     "lemma1": {"samples": 500},
-    "theorem1": {"accuracies": (0.45,), "budgets": (512, 1024, 2048), "replicas": 4},
-    "theorem2": {"accuracies": (0.3, 0.25, 0.2), "compared": (0.2,), "replicas": 4},
+    "descent": {"replicas": 1000},
+    "theorem1": {"accuracies": (0.9,), "budgets": (512, 1024, 2048), "replicas": 16, "others": False},
+    "cycle": {"replicas": 8},
+    "theorem2": {"accuracies": (0.2, 0.12, 0.08, 0.05), "compared": (), "replicas": 128, "others": False},
 }
-STUDIES = ["lemma1", "moments", "reformulation", "proximal", "propositions", "theorem1", "theorem2", "complexity"]
+STUDIES = ["lemma1", "moments", "reformulation", "proximal", "propositions", "descent", "theorem1", "cycle", "theorem2",
+           "complexity"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")

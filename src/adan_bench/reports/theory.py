@@ -12,7 +12,18 @@ from adan_bench.records.environment import describe
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
 from adan_bench.spec import UsageError
-from adan_bench.theory import complexity, lemma1, moments, propositions, proximal, reformulation, theorem1, theorem2
+from adan_bench.theory import (
+    complexity,
+    cycle,
+    descent,
+    lemma1,
+    moments,
+    propositions,
+    proximal,
+    reformulation,
+    theorem1,
+    theorem2,
+)
 from adan_bench.theory.check import Check, Study
 
 STUDIES: dict[str, Callable[[], Study]] = {
@@ -21,7 +32,9 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "reformulation": reformulation.run,
     "proximal": proximal.run,
     "propositions": propositions.run,
+    "descent": descent.run,
     "theorem-1": theorem1.run,
+    "cycle": cycle.run,
     "theorem-2": theorem2.run,
     "complexity": complexity.run,
 }

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adan_bench.records.stats import interval
+
 Array = NDArray[np.float64]
 
 ROUNDING = 1e-10  # what "the same" means in fp64, for values of order one over hundreds of steps
@@ -72,3 +74,17 @@ class Study:
 def distance(a: Any, b: Any) -> float:
     """The largest difference of two arrays, or of two lists of arrays."""
     return float(np.max(np.abs(np.asarray(a) - np.asarray(b))))
+
+
+def mean_ends(values: Array) -> tuple[float, float]:
+    """Both ends of the 95% interval of the mean; NaN where a value is none.
+
+    >>> mean_ends(np.array([1.0, np.nan]))
+    (nan, nan)
+    """
+    if not np.isfinite(values).all():
+        return math.nan, math.nan
+    found = interval(values.tolist())
+    assert found.low is not None
+    assert found.high is not None
+    return found.low, found.high

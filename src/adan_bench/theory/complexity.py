@@ -6,7 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from adan_bench.theory.check import Check, Study, Table
+from adan_bench.theory.theorem1 import proof_constants
 
 
 @dataclass(frozen=True)
@@ -91,16 +94,95 @@ def run() -> Study:
         )
         for name, value in stated.items()
     ]
+    checks += [*_theorem1_exponents(), *_theorem2_exponents()]
     return Study(
         "complexity",
         "Table 1: proven complexities",
         "Upper bounds on the number of stochastic gradients to an ϵ-stationary point, without the constants that "
         "O(·) hides. They compare what has been proven, not how fast the methods are; for A-NIGT and Adam⁺ the paper "
         "prints no power of c₂, so with a Lipschitz Hessian the table favours them. `adan-bench theory constants "
-        "WORKLOAD` measures c∞ and c₂ on a model.",
+        "WORKLOAD` measures c∞ and c₂ on a model. The exponents of c∞ are those of the proofs' own constants: Theorem 1's 2.5 "
+        "is for fixed ε and σ, and T grows as ε^−2.5 too; Assumption 2 alone allows σ² = d·c∞²/9, which makes it d²·c∞⁶. "
+        "Theorem 2's c∞^1.25 does not follow from its proof: over all R, β, η and K the printed bounds give ϵ^−3.5 with "
+        "c∞^4.5 for fixed ε, and no power of c∞ for ε ∝ c∞.",
         checks,
         tables=[table(c, 0.1, name) for name, c in PAPER.items()],
     )
+
+
+def _theorem1_exponents() -> list[Check]:
+    c = np.geomspace(10, 1000, 5)
+
+    def exponent(spread: float) -> float:
+        """Of T in c∞ at fixed ε, L, Δ_0, ϵ, with σ² ∝ c∞^spread."""
+        steps = [proof_constants(0.1, value, 1.0, 1.0, value**spread, 1.0)[2] for value in c]
+        return float(np.polyfit(np.log(c), np.log(steps), 1)[0])
+
+    return [
+        Check(
+            "complexity c∞, Theorem 1",
+            "|exponent of c∞ in the proof's T − 2.5| at fixed ε and σ",
+            abs(exponent(0.0) - 2.5),
+            1e-9,
+            note="T ≥ 24Δ_0·c∞/(ηϵ²) with η ∝ β·c∞^−½ and β ∝ ϵ²/c∞",
+        ),
+        Check(
+            "complexity c∞, Theorem 1, σ ∝ c∞",
+            "|exponent of c∞ in the proof's T − 6| with the σ² = d·c∞²/9 that Assumption 2 allows",
+            abs(exponent(2.0) - 6),
+            1e-9,
+            note="T ≥ 24c∞σ²/(εβϵ²) then, so c∞^2.5 without d is for problems whose σ does not grow",
+        ),
+    ]
+
+
+#: Powers of (K, η, R, β, c∞, ε) in Theorem 2's proof. Lemma (last-cycle): what ‖∇f(x̄)‖ is at most, each to be O(ϵ).
+GRADIENT = [
+    (-1, -1, 1, 0, 0.5, 0),
+    (-2, -1, 1, -1, 0.5, 0),
+    (0, -1, 1, 1, 1.5, -1),
+    (-0.5, 0, 0, 0, 0, 0),
+    (0, 0, 2, 0, 0, -1),
+]
+#: Lemma (one-cycle): what a cycle gains, and what it loses, each to be O(gain).
+GAIN = (-1, -1, 2, 0, 0, 0)
+LOSSES = [(1, -1, 2, 2, 2, -2), (1, 1, 0, 1, 0, -1), (0, 1, 0, 0, 0, -1)]
+#: Conditions, each to be O(1): Lη/ε and βc∞/ε.
+CONDITIONS = [(0, 1, 0, 0, 0, -1), (0, 0, 0, 1, 1, -1)]
+
+
+def theorem2_exponent(c: float, eps: float, accuracy: float) -> float:
+    """The smallest exponent of the iterations K/gain that the printed bounds allow, by linear programming.
+
+    Everything is a power of one large number: c∞ of power c, ε of power eps, 1/ϵ of power accuracy.
+    """
+    from scipy.optimize import linprog
+
+    rows = [(row, -accuracy) for row in GRADIENT]
+    rows += [(tuple(a - b for a, b in zip(row, GAIN, strict=True)), 0.0) for row in LOSSES]
+    rows += [(row, 0.0) for row in CONDITIONS]
+    limits = [limit - row[4] * c - row[5] * eps for row, limit in rows]
+    cost = [1 - GAIN[0], -GAIN[1], -GAIN[2], -GAIN[3]]
+    found = linprog(cost, A_ub=[row[:4] for row, _ in rows], b_ub=limits, bounds=(None, None))
+    return float(found.fun) if found.success else math.nan
+
+
+def _theorem2_exponents() -> list[Check]:
+    note = "smallest over the powers of R, β, η, K; with β3 = β⁴, as the printed bounds need"
+    return [
+        Check(
+            f"complexity {name}",
+            f"|exponent of {of} that Theorem 2's printed bounds give − {value:g}|{aside}",
+            abs(theorem2_exponent(*powers) - value),
+            1e-6,
+            note=note,
+        )
+        for name, of, powers, value, aside in (
+            ("1/ϵ, Theorem 2", "1/ϵ in the number of iterations", (0, 0, 1), 3.5, ""),
+            ("c∞, Theorem 2", "c∞, ε fixed,", (1, 0, 0), 4.5, "; the paper states 1.25"),
+            ("c∞, Theorem 2, ε ∝ c∞", "c∞, ε ∝ c∞,", (1, 1, 0), 0.0, "; the paper states 1.25"),
+        )
+    ]
 
 
 def measure(config: Any) -> tuple[Constants, list[tuple[int, float, float]]]:

@@ -99,6 +99,26 @@ def ripples(
     )
 
 
+def slope(start: float = 30.0, noise: float = 0.05) -> Problem:
+    """f(x) = √(1 + x²) − 1 in one dimension: far out a gradient of 1, so that cycle after cycle is the same."""
+
+    def full(x: Array) -> Array:
+        return np.asarray(x / np.sqrt(1 + x * x))
+
+    return Problem(
+        "slope",
+        np.array([start]),
+        lambda x, generator: full(x) + generator.uniform(-noise, noise, x.shape),
+        full,
+        lambda x: np.asarray((np.sqrt(1 + x * x) - 1).sum(-1)),
+        lambda x: np.asarray(np.diag((1 + x * x) ** -1.5)),
+        smoothness=1.0,
+        rho=0.9,
+        variance=noise**2 / 3,
+        largest=1 + noise,
+    )
+
+
 def regression(dimension: int = 8, examples: int = 64, batch: int = 16, seed: int = 0) -> Problem:
     """f(x) = mean of 2φ(a_i·x − b_i), φ as in `ripples`, with outliers among the b_i; a gradient has 16 examples.
 

@@ -85,7 +85,9 @@ def run(steps: int = 300) -> Study:
                 1.0,
                 note="β3 = 1e-4",
             ),
+            _lagging_ratio(),
             *cycle_checks,
+            _last_iteration(),
         ],
         {"theory-propositions.png": plot},
     )  # fmt: skip
@@ -106,8 +108,40 @@ def _largest(gradients: Array, beta: tuple[float, float, float], eps: float) -> 
     return {"m": m / c, "n": n / c**2, "eta": ratio * eps / (math.sqrt(2 * beta[2]) * c)}
 
 
+def _lagging_ratio(beta: float = 0.02) -> Check:
+    """The bound that the proofs of Proposition (x-y) and of Theorem 2's lemmas use has β² where β3 = β² gives β."""
+    jump = np.concatenate([np.full((20, 1), 1e-9), np.ones((20, 1))])
+    share = _largest(jump, (beta, beta, beta**2), 30.0)["eta"]
+    return Check(
+        "propositions η ratio, β²",
+        "counterexample to the |η_k/η_{k−1} − 1| ≤ √2β²c∞/ε of Proposition (x-y)'s proof: with β3 = β² a jump exceeds it "
+        "(ratio)",
+        share / beta,
+        1.0,
+        at_least=True,
+        note=f"β = {beta}, ε = 10 c∞; √2βc∞/ε does hold, and β3 = β⁴ would make β² of it",
+    )
+
+
+def _last_iteration() -> Check:
+    """g_0 = 0, then a gradient of c∞/3: the second step ends the cycle and is longer than R."""
+    radius, eps, beta, eta = 1e-4, 3.0, 0.1, 0.1
+    run_ = methods.Algorithm2(np.zeros(1), eta, beta, eps, radius)
+    for g in (0.0, 1.0):
+        run_.step(np.array([g]))
+    found = float(np.sqrt(methods.squared_norm(run_.theta - run_.y, np.sqrt(run_.n) + eps)[0])) / radius
+    return Check(
+        "propositions x − y, k = 𝒦",
+        "counterexample to Proposition (x-y) at k = 𝒦, which it includes: ‖(√n_k+ε)^½∘(x_k − y_k)‖ / R",
+        found if run_.restarted[0] else math.nan,
+        1.0,
+        at_least=True,
+        note=f"g_0 = 0, g_1 = c∞/3, R = {radius:g}, β = {beta} ≤ ε/(√2·c∞ + ε); the proof needs the condition of k < 𝒦",
+    )
+
+
 def _cycle(steps: int = 400) -> tuple[list[Check], Any]:
-    """Within a cycle ‖x − y‖_{√n} ≤ R and √ε·‖y_k − y_0‖ ≤ R: Algorithm 2 on its way down from a hilltop.
+    """Within a cycle ‖x − y‖_{√n} ≤ R, √ε·‖y_k − y_0‖ ≤ R and ‖δ_k‖ ≤ 2ρR²/ε: Algorithm 2 down from a hilltop.
 
     The problem is −f of `ripples`: from its maximum at 0 the gradients grow, so that the radius comes to matter.
     """
@@ -116,7 +150,7 @@ def _cycle(steps: int = 400) -> tuple[list[Check], Any]:
     radius, eps, beta, eta = 0.03, 3 * problem.largest, 0.05, 0.1
     largest_beta = eps / (math.sqrt(2) * 3 * problem.largest + eps)
     run_ = methods.Algorithm2(0.01 * problem.start, eta, beta, eps, radius)
-    shares, path, restarts = [], [], []
+    shares, path, restarts, remainders, deltas = [], [], [], [0.0], [0.0]
     for k in range(steps):
         run_.step(-problem.sample(run_.theta, rng))
         if run_.restarted[0]:
@@ -126,6 +160,11 @@ def _cycle(steps: int = 400) -> tuple[list[Check], Any]:
         root = np.sqrt(run_.n) + eps
         shares.append(float(np.sqrt(methods.squared_norm(run_.theta - run_.y, root)[0])) / radius)
         path.append(math.sqrt(eps) * float(np.linalg.norm(run_.y - run_.y0)) / radius)
+        away = run_.theta - run_.y0
+        delta = problem.full(run_.theta) - problem.full(run_.y0) - problem.hessian(run_.y0) @ away
+        size = float(np.linalg.norm(delta))
+        remainders.append(size / (problem.rho / 2 * float(away @ away)))
+        deltas.append(size / (2 * problem.rho * radius**2 / eps))
 
     def plot(axes: Any) -> None:
         axes.plot(path, color="#0072B2", label="√ε‖y_k − y_0‖ / R")
@@ -138,6 +177,16 @@ def _cycle(steps: int = 400) -> tuple[list[Check], Any]:
     return [
         Check("propositions x − y", "‖(√n_k+ε)^½∘(x_k − y_k)‖ ≤ R within a cycle", max(shares), 1.0, note=where),
         Check("propositions y − y_0", "√ε·‖y_k − y_0‖ ≤ R within a cycle", max(path), 1.0, note=where),
+        Check(
+            "propositions δ_k, Taylor",
+            "Eqn (delta-bound): ‖∇f(x_k) − ∇f(x_0) − H(x_k − x_0)‖ ≤ (ρ/2)‖x_k − x_0‖² within a cycle",
+            max(remainders),
+            1.0,
+            note=f"{where}; Assumption 3; the integrand is ∇²f, printed as ∇²h",
+        ),
+        Check(
+            "propositions δ_k", "Eqn (delta-bound): ‖δ_k‖ ≤ 2ρR²/ε within a cycle", max(deltas), 1.0, note=where
+        ),
         Check(
             "propositions restarts", "the run restarts, so there are cycles", float(len(restarts)), 3.0, at_least=True
         ),
