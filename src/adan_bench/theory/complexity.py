@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from adan_bench.theory import theorem1
 from adan_bench.theory.check import Check, Study, Table
-from adan_bench.theory.theorem1 import proof_constants
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ def run() -> Study:
         "Upper bounds on the number of stochastic gradients to an ϵ-stationary point, without the constants that "
         "O(·) hides. They compare what has been proven, not how fast the methods are; for A-NIGT and Adam⁺ the paper "
         "prints no power of c₂, so with a Lipschitz Hessian the table favours them. `adan-bench theory constants "
-        "WORKLOAD` measures c∞ and c₂ on a model. The exponents of c∞ are those of the proofs' own constants: Theorem 1's 2.5 "
-        "is for fixed ε and σ, and T grows as ε^−2.5 too; Assumption 2 alone allows σ² = d·c∞²/9, which makes it d²·c∞⁶. "
-        "Theorem 2's c∞^1.25 does not follow from its proof: over all R, β, η and K the printed bounds give ϵ^−3.5 with "
-        "c∞^4.5 for fixed ε, and no power of c∞ for ε ∝ c∞.",
+        "WORKLOAD` measures c∞ and c₂ on a model. The exponents of c∞ are those of the proofs' own constants: "
+        "Theorem 1's 2.5 is for fixed ε and σ, and T grows as ε^−2.5 too; Assumption 2 alone allows σ² = d·c∞²/9, "
+        "which makes it d²·c∞⁶. Theorem 2's c∞^1.25 does not follow from its proof: over all R, β, η and K the "
+        "printed bounds give ϵ^−3.5 with c∞^4.5 for fixed ε, and no power of c∞ for ε ∝ c∞.",
         checks,
         tables=[table(c, 0.1, name) for name, c in PAPER.items()],
     )
@@ -115,7 +115,7 @@ def _theorem1_exponents() -> list[Check]:
 
     def exponent(spread: float) -> float:
         """Of T in c∞ at fixed ε, L, Δ_0, ϵ, with σ² ∝ c∞^spread."""
-        steps = [proof_constants(0.1, value, 1.0, 1.0, value**spread, 1.0)[2] for value in c]
+        steps = [theorem1.proof_constants(0.1, value, 1.0, 1.0, value**spread, 1.0)[2] for value in c]
         return float(np.polyfit(np.log(c), np.log(steps), 1)[0])
 
     return [
@@ -137,7 +137,8 @@ def _theorem1_exponents() -> list[Check]:
 
 
 #: Powers of (K, η, R, β, c∞, ε) in Theorem 2's proof. Lemma (last-cycle): what ‖∇f(x̄)‖ is at most, each to be O(ϵ).
-GRADIENT = [
+Powers = tuple[float, ...]
+GRADIENT: list[Powers] = [
     (-1, -1, 1, 0, 0.5, 0),
     (-2, -1, 1, -1, 0.5, 0),
     (0, -1, 1, 1, 1.5, -1),
@@ -146,9 +147,9 @@ GRADIENT = [
 ]
 #: Lemma (one-cycle): what a cycle gains, and what it loses, each to be O(gain).
 GAIN = (-1, -1, 2, 0, 0, 0)
-LOSSES = [(1, -1, 2, 2, 2, -2), (1, 1, 0, 1, 0, -1), (0, 1, 0, 0, 0, -1)]
+LOSSES: list[Powers] = [(1, -1, 2, 2, 2, -2), (1, 1, 0, 1, 0, -1), (0, 1, 0, 0, 0, -1)]
 #: Conditions, each to be O(1): Lη/ε and βc∞/ε.
-CONDITIONS = [(0, 1, 0, 0, 0, -1), (0, 0, 0, 1, 1, -1)]
+CONDITIONS: list[Powers] = [(0, 1, 0, 0, 0, -1), (0, 0, 0, 1, 1, -1)]
 
 
 def theorem2_exponent(c: float, eps: float, accuracy: float) -> float:
@@ -158,7 +159,7 @@ def theorem2_exponent(c: float, eps: float, accuracy: float) -> float:
     """
     from scipy.optimize import linprog
 
-    rows = [(row, -accuracy) for row in GRADIENT]
+    rows: list[tuple[Powers, float]] = [(row, -accuracy) for row in GRADIENT]
     rows += [(tuple(a - b for a, b in zip(row, GAIN, strict=True)), 0.0) for row in LOSSES]
     rows += [(row, 0.0) for row in CONDITIONS]
     limits = [limit - row[4] * c - row[5] * eps for row, limit in rows]

@@ -1,4 +1,4 @@
-"""The lemmas under Theorem 2 about whole cycles: what one lowers f by, how many there are, which iterate ends the average."""
+"""The lemmas under Theorem 2 about whole cycles: what one lowers f by, how many there are, where the average ends."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ def run(replicas: int = 64) -> Study:
         "cycle",
         "The lemmas under Theorem 2",
         "Lemma (one-cycle): a cycle that ends by the restart condition lowers f by R²/(4𝒦η) − 4𝒦β²R²c∞²/(ηε²) − "
-        "(𝒦β+1)ησ²/ε; so there are at most Δ_f divided by that many. The printed proof leaves four gaps. (1) All three "
-        "terms are of the order ϵ^1.5, so the orders of R, β, η and K do not make the sum positive: constants do. (2) "
-        "The second term uses |η_k/η_{k−1} − 1| ≤ √2β²c∞/ε, which Proposition (eta_diff) gives for β3 = β⁴, not for the "
-        "β3 = β² of the theorem. (3) The proof sums f(y_𝒦) − f(x_0) over cycles, but the next one starts at x_𝒦; "
-        "f(x_𝒦) ≤ f(y_{𝒦+1}) + O(βη) repairs it. (4) n_0 = g_0² makes η_0 depend on the noise of g_0; the bound "
-        "ησ²/ε holds still, because g ↦ g/(|g| + ε) is 1/ε-Lipschitz. None of it depends on v's sign as long as ηL/ε is small.",
+        "(𝒦β+1)ησ²/ε; so there are at most Δ_f divided by that many. The printed proof leaves four gaps. (1) All "
+        "three terms are of the order ϵ^1.5, so the orders of R, β, η and K do not make the sum positive: constants "
+        "do. (2) The second term uses |η_k/η_{k−1} − 1| ≤ √2β²c∞/ε, which Proposition (eta_diff) gives for β3 = β⁴, "
+        "not for the β3 = β² of the theorem. (3) The proof sums f(y_𝒦) − f(x_0) over cycles, but the next one starts "
+        "at x_𝒦; f(x_𝒦) ≤ f(y_{𝒦+1}) + O(βη) repairs it. (4) n_0 = g_0² makes η_0 depend on the noise of g_0; the "
+        "bound ησ²/ε holds still, because g ↦ g/(|g| + ε) is 1/ε-Lipschitz. None of it depends on v's sign as long "
+        "as ηL/ε is small.",
         [_one_cycle(replicas), _at_the_minimum(replicas), _restarts(replicas), _output()],
     )
 
@@ -77,7 +78,7 @@ def _one_cycle(replicas: int) -> Check:
         "interval)",
         mean_ends(changes)[1],
         min(-promised, 0.0),
-        note=f"𝒦 from {np.min(lengths):.0f} to {np.max(lengths):.0f}; 6Lη ≤ ε, β ≤ ε/(2√2c∞ + ε), 16𝒦²β²c∞² < ε², β3 = β⁴",
+        note=f"𝒦 ≤ {np.max(lengths):.0f}; 6Lη ≤ ε, β ≤ ε/(2√2c∞ + ε), 16𝒦²β²c∞² < ε², β3 = β⁴",
     )
 
 
@@ -90,9 +91,9 @@ def _at_the_minimum(replicas: int) -> Check:
     method = methods.Algorithm2(start, accuracy**1.5, setting.beta, 1.0, setting.radius)
     lengths, changes = first_cycle(setting, method, replicas)
     return Check(
-        "cycle descent, any constants",
-        "counterexample to Lemma (one-cycle) as printed: with R = 0.05ϵ^0.5, β = ϵ², η = ϵ^1.5 and 𝒦 ≤ K = ϵ^−2 a cycle from "
-        "the minimum raises f (lower end of the 95% interval)",
+        "cycle at the minimum",
+        "counterexample to Lemma (one-cycle) as printed: with R = 0.05ϵ^0.5, β = ϵ², η = ϵ^1.5 and 𝒦 ≤ K = ϵ^−2 a "
+        "cycle from the minimum raises f (lower end of the 95% interval)",
         mean_ends(changes)[0],
         0.0,
         at_least=True,
@@ -113,7 +114,8 @@ def _restarts(replicas: int, steps: int = 3000) -> Check:
     bound = float(setting.problem.value(setting.problem.start) / setting.descent(setting.length))
     return Check(
         "cycle restarts",
-        "at most Δ_f/(R²/(4Kη) − 4Kβ²R²c∞²/(ηε²) − (Kβ+1)ησ²/ε) cycles end before one lasts K (upper end of the 95% interval)",
+        "at most Δ_f/(R²/(4Kη) − 4Kβ²R²c∞²/(ηε²) − (Kβ+1)ησ²/ε) cycles end before one lasts K (upper end of the 95% "
+        "interval)",
         mean_ends(np.where(running, np.nan, restarts))[1],
         bound,
         note=f"f(x) = √(1 + x²) from x = 30, R = {setting.radius}, K = {setting.length}; conditions as for the descent",
@@ -121,7 +123,7 @@ def _restarts(replicas: int, steps: int = 3000) -> Check:
 
 
 def _output(length: int = 400) -> Check:
-    """A constant gradient: the movement grows to the end of the cycle, so the argmin of the second half is its first."""
+    """Constant gradient: the movement grows to the end of the cycle, so the argmin of the second half is its first."""
     beta = 0.5 / length
     method = methods.Algorithm2(np.zeros(1), 0.01, beta, 1.0)
     moved, xs = [], [method.theta]
@@ -136,5 +138,5 @@ def _output(length: int = 400) -> Check:
         "Lemma (last-cycle), step (d): ‖y_{K0+1} − y_{K0}‖²_√n ≤ 2R²/K² at the K0 of the output rule (share)",
         moved[k0] / (2 * square / length**2),
         1.0,
-        note="a constant gradient and the smallest R that lets the cycle last K; the proof writes it for y_{K0} − y_{K0−1}",
+        note="constant gradient, the smallest R that lets the cycle last K; the proof has y_{K0} − y_{K0−1} there",
     )

@@ -15,11 +15,11 @@ def run(replicas: int = 2000) -> Study:
     return Study(
         "descent",
         "The lemmas under Theorem 1",
-        "Lemma (prox): a step lowers F_k by a share of ‖u_k + λ_k(√n_k+ε)∘θ_k‖², up to the error of u_k. Its proof ends "
-        "with √n_k + ε ≤ (4/3)c∞/(1 + ηλ)², which Assumption 2 gives only for ε ≤ (4/(3(1 + ηλ)²) − 1)c∞. The paper "
-        "omits that condition, and without it the lemma is false. It holds for any u_k, so it cannot tell Adan from "
-        "another rule for u. Lemmas (mk) and (vk) bound E‖m_k − ∇f(θ_k)‖² and E‖v_k‖² by what they were one step "
-        "before.",
+        "Lemma (prox): a step lowers F_k by a share of ‖u_k + λ_k(√n_k+ε)∘θ_k‖², up to the error of u_k. Its proof "
+        "ends with √n_k + ε ≤ (4/3)c∞/(1 + ηλ)², which Assumption 2 gives only for ε ≤ (4/(3(1 + ηλ)²) − 1)c∞. The "
+        "paper omits that condition, and without it the lemma is false. It holds for any u_k, so it cannot tell Adan "
+        "from another rule for u. Lemmas (mk) and (vk) bound E‖m_k − ∇f(θ_k)‖² and E‖v_k‖² by what they were one "
+        "step before.",
         [_prox(), _large_eps(), *_averages(replicas)],
     )
 
@@ -48,7 +48,7 @@ def _prox(steps: int = 300) -> Check:
         "right as a share of the two terms, at most 0 at every k",
         worst,
         0.0,
-        note="η = ε/(3L) = 1/(10λ), λ_k = λ(1−μ)^k, and, which the paper omits, ε = c∞/10 ≤ (4/(3(1+ηλ)²) − 1)c∞",
+        note="η = ε/(3L) = 1/(10λ), λ_k = λ(1−μ)^k; omitted in the paper: ε = c∞/10 ≤ (4/(3(1+ηλ)²) − 1)c∞",
     )
 
 
@@ -59,9 +59,9 @@ def _large_eps() -> Check:
     adan = methods.Adan(np.zeros(1), eta, (0.1, 0.1, 0.1), eps=10 * c)
     adan.step(np.array([g]))
     return Check(
-        "descent prox, ε = 10c∞",
-        "counterexample to Lemma (prox) as printed: on f(θ) = gθ, λ = 0, u = g, the promised descent is larger than the "
-        "real one (ratio)",
+        "descent large ε",
+        "counterexample to Lemma (prox) as printed: on f(θ) = gθ with ε = 10c∞, λ = 0 and u = g the promised descent "
+        "is larger than the real one (ratio)",
         eta * g**2 / (4 * c) / float(-g * adan.theta[0]),
         1.0,
         at_least=True,

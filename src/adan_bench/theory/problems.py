@@ -73,7 +73,7 @@ class Problem:
 def ripples(
     dimension: int = 4, noise: float = 0.15, seed: int = 0, start: float = 1.0, steep: float = 1.0, center: float = 0.0
 ) -> Problem:
-    """f(x) = Σ h_j·(√(1 + z_j²) − 1 + 0.3·(1 − cos 2z_j)), z = Q(x − center) with a rotation Q; noise uniform in ±noise.
+    """f(x) = Σ h_j·(√(1 + z_j²) − 1 + 0.3·(1 − cos 2z_j)), z = Q(x − center), Q a rotation; noise uniform in ±noise.
 
     Its only stationary point is the center, f is concave in z_j around ±π/2, ∇f is bounded, L = 2.2·max h, and the
     Hessian is Lipschitz with 3.2·max h. h = steep·(0.25 … 0.5); start: the z_j of the start, all the same.

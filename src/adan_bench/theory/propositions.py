@@ -114,8 +114,8 @@ def _lagging_ratio(beta: float = 0.02) -> Check:
     share = _largest(jump, (beta, beta, beta**2), 30.0)["eta"]
     return Check(
         "propositions η ratio, β²",
-        "counterexample to the |η_k/η_{k−1} − 1| ≤ √2β²c∞/ε of Proposition (x-y)'s proof: with β3 = β² a jump exceeds it "
-        "(ratio)",
+        "counterexample to the |η_k/η_{k−1} − 1| ≤ √2β²c∞/ε of Proposition (x-y)'s proof: with β3 = β² a jump "
+        "exceeds it (ratio)",
         share / beta,
         1.0,
         at_least=True,
@@ -178,15 +178,13 @@ def _cycle(steps: int = 400) -> tuple[list[Check], Any]:
         Check("propositions x − y", "‖(√n_k+ε)^½∘(x_k − y_k)‖ ≤ R within a cycle", max(shares), 1.0, note=where),
         Check("propositions y − y_0", "√ε·‖y_k − y_0‖ ≤ R within a cycle", max(path), 1.0, note=where),
         Check(
-            "propositions δ_k, Taylor",
+            "propositions Taylor remainder",
             "Eqn (delta-bound): ‖∇f(x_k) − ∇f(x_0) − H(x_k − x_0)‖ ≤ (ρ/2)‖x_k − x_0‖² within a cycle",
             max(remainders),
             1.0,
             note=f"{where}; Assumption 3; the integrand is ∇²f, printed as ∇²h",
         ),
-        Check(
-            "propositions δ_k", "Eqn (delta-bound): ‖δ_k‖ ≤ 2ρR²/ε within a cycle", max(deltas), 1.0, note=where
-        ),
+        Check("propositions δ_k", "Eqn (delta-bound): ‖δ_k‖ ≤ 2ρR²/ε within a cycle", max(deltas), 1.0, note=where),
         Check(
             "propositions restarts", "the run restarts, so there are cycles", float(len(restarts)), 3.0, at_least=True
         ),

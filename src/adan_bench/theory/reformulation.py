@@ -32,9 +32,9 @@ def run() -> Study:
     )
 
 
-def _algorithm1(start: Array, **options: bool) -> Adan:
+def _algorithm1(start: Array, footnote: bool) -> Adan:
     # A finite radius that nothing reaches makes Algorithm 1 keep y.
-    return methods.Adan(start, ETA, (BETA, BETA, BETA**2), EPS, radius=1e9, lagged=True, **options)
+    return methods.Adan(start, ETA, (BETA, BETA, BETA**2), EPS, radius=1e9, lagged=True, footnote=footnote)
 
 
 def _same(name: str, gradient: Gradient, start: Array, steps: int) -> list[Check]:

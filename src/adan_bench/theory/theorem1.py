@@ -1,7 +1,7 @@
 """Theorem 1 on nonconvex stochastic problems: its bounds with the constants of the proof, and fitted exponents.
 
-A fitted exponent on a few problems is evidence about these problems. The theorem is an upper bound over all problems, so
-what is checked is that the decay is not slower than the bound's, at the unfavourable end of the exponent's interval.
+A fitted exponent on a few problems is evidence about these problems. The theorem is an upper bound over all problems,
+so what is checked is that the decay is not slower than the bound's, at the unfavourable end of the exponent's interval.
 """
 
 from __future__ import annotations
@@ -177,11 +177,12 @@ def run(
     return Study(
         "theorem-1",
         "Theorem 1: ϵ^−4",
-        "First the proof's constants, with a decay λ_k = λ(1−μ)^k strong enough to matter: the mean of ‖∇F_k(θ_k)‖² is at "
-        "most 4ϵ², and so are the three bounds that it is the sum of. Then T = 16ϵ^−4, β1 = β2 = ϵ² and η = 2ϵ² on "
-        "nonconvex problems with decay: the root mean square of ‖∇F_k(θ_k)‖ against T. Adam and LAMB run without decay "
-        "with the same β and η, untuned, for comparison. The constants 16 and 2 were chosen after trials. Where "
-        "Adan's exponent without decay is above −1/4, the range of T is too short to tell; it is not counted.",
+        "First the proof's constants, with a decay λ_k = λ(1−μ)^k strong enough to matter: the mean of ‖∇F_k(θ_k)‖² "
+        "is at most 4ϵ², and so are the three bounds that it is the sum of. Then T = 16ϵ^−4, β1 = β2 = ϵ² and η = "
+        "2ϵ² on nonconvex problems with decay: the root mean square of ‖∇F_k(θ_k)‖ against T. Adam and LAMB run "
+        "without decay with the same β and η, untuned, for comparison. The constants 16 and 2 were chosen after "
+        "trials. Where Adan's exponent without decay is above −1/4, the range of T is too short to tell; it is not "
+        "counted.",
         checks,
         {"theory-theorem-1.png": plot},
         tables,
@@ -194,7 +195,7 @@ def decayed_problem() -> Problem:
 
 
 def _step(steps: int = 60) -> Check:
-    """Eqn (eta-diff), which the proof uses twice. The sums do not come from `methods.Adan`, so it must be Adan."""
+    """Eqn (eta-diff), which the proof uses twice; u, n and λ_k do not come from `methods`: so it must be Adan."""
     problem, beta, eta, eps, lam, mu = problems.ripples(), (0.1, 0.2, 0.05), 0.1, 0.5, 0.3, 0.01
     rng = np.random.default_rng(3)
     adan = methods.Adan(problem.start, eta, beta, eps, lam, mu)
@@ -204,7 +205,7 @@ def _step(steps: int = 60) -> Check:
         adan.step(g[-1])
         thetas.append(adan.theta)
     theta, (u, n) = np.array(thetas), moments.closed_sums(np.array(g), beta)
-    lam_k = methods.decayed(lam, mu, np.arange(steps))[:, None]
+    lam_k = lam * (1 - mu) ** np.arange(steps)[:, None]
     left = lam_k * theta[:-1] + u / (np.sqrt(n) + eps)
     return Check(
         "theorem-1 step",
@@ -223,7 +224,9 @@ def _bounds(accuracies: Sequence[float], replicas: int) -> list[Check]:
         note = f"T = {setting.steps:,}, β = {setting.beta[0]:.2g}, η = {setting.eta:.2g}, λ = {setting.lam:g}, ε = c∞/5"
         for (name, bound), shares in zip(BOUNDED.items(), theorem1(problem, setting, replicas), strict=True):
             claim = f"mean of ‖{name}‖², every 20th k, as a share of {bound:g}ϵ² (upper end of the 95% interval)"
-            checks.append(Check(f"theorem-1 bound {name}, ϵ = {accuracy:g}", claim, mean_ends(shares)[1], 1.0, note=note))
+            checks.append(
+                Check(f"theorem-1 bound {name}, ϵ = {accuracy:g}", claim, mean_ends(shares)[1], 1.0, note=note)
+            )
     return checks
 
 
