@@ -24,7 +24,7 @@ def theory(
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="One study; may be given again.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check the paper's lemmas, propositions and rates in fp64, in about a minute; exit code 1 where one fails."""
+    """Check the paper's lemmas, propositions and rates in fp64, in one to two minutes; exit code 1 where one fails."""
     if context.invoked_subcommand is not None:
         return
     import torch

@@ -19,7 +19,7 @@ from adan_bench.theory.check import ROUNDING, Array, Check, Study, Table, distan
 from adan_bench.theory.methods import Signs
 from adan_bench.theory.problems import Problem
 
-COLORS = {"Adan": "#D55E00", "Adam": "#56B4E9", "LAMB": "#009E73"}
+COLORS = {"Adan, λ = 0.1": "#D55E00", "Adan": "#E69F00", "Adam": "#56B4E9", "LAMB": "#009E73"}
 
 
 def proof_constants(
@@ -153,12 +153,12 @@ def run(
                 note=f"{text(rate)}, {replicas} replicas, λ = {lam}",
             )
         )
-        curves = {"Adan": curve}
+        curves = {f"Adan, λ = {lam}": curve}
         for other, method in compared.items():
             curve = np.array([root_mean_square(problem, method, steps, replicas) for steps in budgets])
             bound = "−1/4" if other != "LAMB" else "−1/4, for batches of ϵ^−4, which these are not"
             rows.append([name, f"{other}, λ = 0", text(slopes(budgets, curve)), bound])
-            curves.setdefault(other, curve)
+            curves[other] = curve
         drawings.append((name, curves))
     tables = [Table("Fitted exponents in T", ["problem", "method", "exponent, 95% interval", "theory"], rows)]
     if others:
@@ -169,9 +169,10 @@ def run(
         for axes, (name, curves) in zip(figure.subplots(1, 3), drawings, strict=True):
             for method, found in curves.items():
                 axes.loglog(budgets, geometric_mean(found), "o-", color=COLORS[method], markersize=3, label=method)
-            level = geometric_mean(curves["Adan"])[0]
+            level = geometric_mean(next(iter(curves.values())))[0]
             axes.loglog(scale, level * (scale / scale[0]) ** -0.25, color="black", linestyle=":", label="T^(−1/4)")
             axes.set(title=name, xlabel="iterations T")
+            axes.xaxis.set_minor_formatter("")
             axes.legend(frameon=False, fontsize=8)
 
     return Study(
