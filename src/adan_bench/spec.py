@@ -81,6 +81,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
 @dataclass
 class Task:
     """One workload, built: what the loop trains.
@@ -93,6 +97,10 @@ class Task:
     max_grad_norm: the limit of the gradient's norm, by the same function for every optimizer; None: no limit.
     groups: (model, settings) -> the optimizer's parameter groups, where parts of the model want their own learning
         rate or decay; None: one group.
+    prepare: the batch, once it is on the device, as `loss` takes it: what gathers and augments there. `batches` then
+        only draws indices and the like.
+    eager: why a CUDA graph must not hold its step, where that cannot be seen from outside: its loss depends on Python
+        values that change from step to step. Empty: it may.
     """
 
     model: nn.Module
@@ -102,6 +110,8 @@ class Task:
     note: str = ""
     max_grad_norm: float | None = None
     groups: Callable[[nn.Module, Settings], list[dict[str, Any]]] | None = None
+    prepare: Callable[[Any], Any] = _as_it_is
+    eager: str = ""
 
 
 @dataclass(frozen=True)
@@ -191,6 +201,7 @@ class OptimizerSpec:
     passes: int = 1
     base: str | None = None  # the optimizer that a wrapper such as SAM drives
     shards: bool = True  # its step takes DTensors, so that fsdp can share it out
+    eager: str = ""  # why a CUDA graph cannot hold its step; empty: it can
 
     def facts(self) -> dict[str, Any]:
         return {"name": self.name, "target": self.target, "lr_centre": self.lr, "passes": self.passes}
@@ -242,6 +253,7 @@ class Execution:
     bf16: bool = option(False, "bfloat16 autocast.")
     channels_last: bool = option(False, "Images in channels_last layout.")
     compile: bool = option(False, "torch.compile the model.")
+    graph: str = option("auto", "The step as one CUDA graph: auto (where it can be), on or off.", decides=False)
     accumulate: int = option(1, "Micro-batches per update: the batch is split into so many parts.", min=1)
     threads: int = option(0, "Threads per run; cores / jobs unless given.", min=1)  # sums are ordered by their number
     parallel: str | None = option(None, "ddp or fsdp, on the processes that torchrun starts.", decides=False)
@@ -314,6 +326,9 @@ class Progress:
     metric: float | None
     steps_per_second: float
     seconds_left: float
+    gpu_share: float | None = None  # of the time in which the GPU was busy
+    gpu_source: str = ""  # who says so: NVML, or the duration of the replays of a captured step
+    gpu_bytes: int | None = None  # the most that the run has had so far
 
 
 @dataclass(frozen=True)

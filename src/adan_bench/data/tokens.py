@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.data.batching import fingerprint, generator, library_sources, prefetch, windows
+from adan_bench.data.batching import fingerprint, generator, library_sources, prefetch, Windows
 from adan_bench.data.words import documentation
 from adan_bench.spec import Context, Task, UsageError, listing
 
@@ -37,10 +37,14 @@ class LanguageTask(Task):
 
 @dataclass(frozen=True)
 class Language:
-    """Rows of tokens to train on, rows held out, and what they mean."""
+    """Rows of tokens to train on, rows held out, and what they mean.
+
+    batches, gather: what the host has of a batch, and the rows of that on the device.
+    """
 
     tokenizer: Any
     batches: Callable[[int], Tensor]
+    gather: Callable[[Tensor], Tensor]
     held_out: Tensor
     note: str
 
@@ -56,13 +60,14 @@ def language(
     if context.scale != "paper":
         tokenizer, tokens, note = _library(kind, vocabulary, context.scale)
         split = len(tokens) * 19 // 20
-        held_out = windows(tokens[split:], length, rows, seed=0)(0)
-        return Language(tokenizer, windows(tokens[:split], length, context.batch_size, context.seed), held_out, note)
+        held_out = Windows(tokens[split:], length, rows, seed=0)
+        train = Windows(tokens[:split].to(context.device), length, context.batch_size, context.seed)
+        return Language(tokenizer, train, train.gather, held_out.gather(held_out(0)), note)
     corpus = Corpus(context.path(folder))
     tokenizer = corpus.tokenizer(vocabulary)
     reader = Reader(corpus, tokenizer, length, context.batch_size, context.seed, once, rows)
     note = f"{folder}: {corpus.size:,} bytes, {reader.per_epoch:,} batches per epoch, {name(tokenizer)}"
-    return Language(tokenizer, prefetch(reader), reader.held_out(), note)
+    return Language(tokenizer, prefetch(reader), lambda rows: rows, reader.held_out(), note)
 
 
 def library_tokenizer(kind: str, vocabulary: int, scale: str) -> Any:

@@ -39,6 +39,19 @@ def resnet(
     return model
 
 
+def without_mask() -> str:
+    """The attention for causal models on rows without padding, by the name that transformers is to know it by.
+
+    It is torch's, without the mask that transformers makes: that looks for several texts in a row, which waits for the
+    device at every step, and in a CUDA graph becomes a tensor with which the fastest kernels cannot be used.
+    """
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register("sdpa_without_mask", sdpa_attention_forward)
+    return "sdpa_without_mask"
+
+
 def vit_sizes(sizes: ImageSizes, data: ImageData) -> dict[str, Any]:
     """What ViT and ViT-MAE have in common."""
     (depth,) = sizes.depths
