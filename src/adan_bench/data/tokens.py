@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.data.batching import fingerprint, generator, library_sources, prefetch, Windows
+from adan_bench.data.batching import Windows, fingerprint, generator, library_sources, prefetch
 from adan_bench.data.words import documentation
 from adan_bench.spec import Context, Task, UsageError, listing
 

@@ -156,9 +156,7 @@ class StaticInputs:
         self.batch = tree_unflatten(leaves, tree)
 
     def _views(self, memory: Tensor) -> list[Tensor]:
-        return [
-            memory[start : start + like.nbytes].view(like.dtype).view(like.shape) for start, like in self.places
-        ]
+        return [memory[start : start + like.nbytes].view(like.dtype).view(like.shape) for start, like in self.places]
 
     def fill(self, inputs: Any) -> None:
         """Copy inputs of the same signature."""

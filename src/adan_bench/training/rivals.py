@@ -62,7 +62,7 @@ class _Part:
         torch._foreach_sub_(self.params, updates)
 
     def coupled(self) -> Sequence[Tensor]:
-        """g + λθ."""
+        """G + λθ."""
         decay = self.group["weight_decay"]
         return torch._foreach_add(self.grads, self.params, alpha=decay) if decay else self.grads
 

@@ -127,7 +127,9 @@ class Trainer:
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.eager = eager
         self.graph = None if eager else StepGraph(self._compute, self.device)
-        self.rates = None if eager else torch.tensor(self.base_lr, device=self.device)  # the learning rate of each group
+        self.rates = (
+            None if eager else torch.tensor(self.base_lr, device=self.device)
+        )  # the learning rate of each group
         self.first_rates = None if self.rates is None else self.rates.clone()
         self._bind_rates()
         self.size = sum(p.numel() for p in self.model.parameters())

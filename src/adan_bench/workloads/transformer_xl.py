@@ -76,9 +76,7 @@ def transformer_xl(context: Context) -> Task:
         }
 
     note += f": {len(train):,} to train, {len(valid):,} and {len(test):,} held out, {known:,} different"
-    return Task(
-        TransformerXL(known, sizes), stream, loss, evaluate, note, max_grad_norm=0.25, prepare=stream.gather
-    )
+    return Task(TransformerXL(known, sizes), stream, loss, evaluate, note, max_grad_norm=0.25, prepare=stream.gather)
 
 
 def _characters(context: Context) -> tuple[list[Tensor], int, str]:
