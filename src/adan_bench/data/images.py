@@ -163,7 +163,7 @@ def read_cifar(path: Path) -> Batch:
 def _shifted(
     images: Tensor, labels: Tensor, context: Context
 ) -> tuple[Callable[[int], tuple[Tensor, ...]], Callable[..., Batch]]:
-    """Batches whose images are shifted by up to 4 pixels and flipped half of the time; the images stay on the device."""
+    """Batches of images shifted by up to 4 pixels and flipped half of the time; all images stay on the device."""
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
     pixels = torch.arange(images.shape[-1], device=images.device)
     order = epoch_order(len(images), context.batch_size, context.seed)

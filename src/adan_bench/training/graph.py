@@ -113,9 +113,10 @@ class StepGraph:
         if not self.clock:
             return None
         self.clock[-1][1].synchronize()
-        mean = sum(begin.elapsed_time(end) for begin, end in self.clock) / len(self.clock) / 1000
-        found, self.since = mean * self.since, 0
+        milliseconds = [float(begin.elapsed_time(end)) for begin, end in self.clock]
+        found = sum(milliseconds) / len(milliseconds) / 1000 * self.since
         self.clock.clear()
+        self.since = 0
         return found
 
     def words(self) -> str:
@@ -210,7 +211,8 @@ def watched(step: Step, inputs: Any) -> str:
 def _host_random() -> Any:
     import numpy as np
 
-    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    numbers: Any = np.random.get_state()
+    return random.getstate(), numbers[1].tolist(), numbers[2:], torch.get_rng_state().tolist()
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,7 +8,7 @@ AdaBelief reads the count of steps on the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 Parameters = Iterable[nn.Parameter] | list[dict[str, Any]]
+Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 @dataclass
@@ -36,17 +37,17 @@ class _Part:
         """1 − βᵗ, in fp64 until it is known."""
         return (1 - torch.pow(beta, self.count)).to(self.params[0].dtype)
 
-    def average(self, grads: Sequence[Tensor]) -> None:
+    def average(self, grads: Tensors) -> None:
         """Adam's m and v, of which no bias is corrected yet."""
         b1, b2 = self.group["betas"]
         torch._foreach_lerp_(self.state("exp_avg"), grads, 1 - b1)
         self.average_squares(grads, b2)
 
-    def average_squares(self, values: Sequence[Tensor], beta: float) -> None:
+    def average_squares(self, values: Tensors, beta: float) -> None:
         torch._foreach_mul_(self.state("exp_avg_sq"), beta)
         torch._foreach_addcmul_(self.state("exp_avg_sq"), values, values, 1 - beta)
 
-    def ratio(self) -> Sequence[Tensor]:
+    def ratio(self) -> Tensors:
         """m̂ / (√v̂ + ε)."""
         b1, b2 = self.group["betas"]
         roots = torch._foreach_sqrt(self.state("exp_avg_sq"))
@@ -56,12 +57,12 @@ class _Part:
         torch._foreach_div_(updates, roots)
         return updates
 
-    def descend(self, updates: Sequence[Tensor]) -> None:
+    def descend(self, updates: Tensors) -> None:
         """θ ← θ − lr · update."""
         torch._foreach_mul_(updates, self.group["lr"])
         torch._foreach_sub_(self.params, updates)
 
-    def coupled(self) -> Sequence[Tensor]:
+    def coupled(self) -> Tensors:
         """G + λθ."""
         decay = self.group["weight_decay"]
         return torch._foreach_add(self.grads, self.params, alpha=decay) if decay else self.grads

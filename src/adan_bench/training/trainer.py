@@ -127,10 +127,8 @@ class Trainer:
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.eager = eager
         self.graph = None if eager else StepGraph(self._compute, self.device)
-        self.rates = (
-            None if eager else torch.tensor(self.base_lr, device=self.device)
-        )  # the learning rate of each group
-        self.first_rates = None if self.rates is None else self.rates.clone()
+        self.peaks = torch.tensor(self.base_lr, device=self.device)
+        self.rates = self.peaks.clone()  # the learning rate of each group, where a CUDA graph reads it
         self._bind_rates()
         self.size = sum(p.numel() for p in self.model.parameters())
         self.step = 0
@@ -178,8 +176,8 @@ class Trainer:
     def _compute(self, inputs: tuple[Tensor | None, list[Any]]) -> None:
         """What an update does on the device. A CUDA graph may hold it: nothing here waits for the device."""
         factor, drawn = inputs
-        if factor is not None and self.rates is not None:
-            torch.mul(self.first_rates, factor, out=self.rates)
+        if factor is not None:
+            torch.mul(self.peaks, factor, out=self.rates)
         batches = [self._prepared(batch) for batch in drawn]
         self._gradient(batches)
         if self.spec.passes == 1:
@@ -229,8 +227,8 @@ class Trainer:
         average.n_averaged += 1
 
     def _bind_rates(self) -> None:
-        """Let the optimizer read its learning rates on the device."""
-        if self.rates is not None:
+        """Let the optimizer of a captured step read its learning rates on the device."""
+        if self.graph is not None:
             for group, rate in zip(self.optimizer.param_groups, self.rates.unbind(), strict=True):
                 group["lr"] = rate
 
