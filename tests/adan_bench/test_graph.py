@@ -26,7 +26,7 @@ READS = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.masked_select,
 
 
 class OnDevice(TorchDispatchMode):
-    """Refuses what a captured step must not do: read a value, let it decide a shape, or make a tensor of host values."""
+    """Refuses what a captured step must not do: read a value, let it decide a shape, or copy host values."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         packet = func.overloadpacket
@@ -167,7 +167,7 @@ def test_warm_up_capture_and_eager_steps_between() -> None:
         steps(torch.full((3,) if i == 7 else (2,), float(i)))
     assert [row[0] for row in seen] == list(range(10))
     assert (steps.captures, steps.replays, steps.obstacle) == (1, 6, "")
-    assert steps.words() == "captured: 60% of the steps"
+    assert steps.words() == "captured: 86% of the steps, the others differ in shape"
     assert Pretended(lambda x: None).words() == "eager: too few steps for a capture"
 
 

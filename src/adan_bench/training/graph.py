@@ -34,12 +34,12 @@ Step = Callable[[Any], None]
 
 
 class StepGraph:
-    """Steps of a training, captured as soon as that is possible."""
+    """Steps of a training, captured as soon as that is possible, unless `captures` is False."""
 
-    def __init__(self, step: Step, device: torch.device) -> None:
+    def __init__(self, step: Step, device: torch.device, captures: bool = True) -> None:
         self.step, self.device = step, device
-        self.obstacle = ""  # why no graph holds the step
-        self.steps = self.replays = 0
+        self.obstacle = "" if captures else "--graph off"  # why no graph holds the step
+        self.between = self.replays = 0  # steps since the capture: eager ones, and replays of it
         self.signature: Any = None
         self.inputs: StaticInputs | None = None
         self.graph: Any = None
@@ -50,9 +50,9 @@ class StepGraph:
 
     def __call__(self, inputs: Any) -> None:
         """Make a step."""
-        self.steps += 1
         static = None if self.obstacle else self._static(inputs)
         if static is None:
+            self.between += self.graph is not None
             self.step(moved(inputs, self.device))
         elif self.graph is not None or (self.left == 0 and self._capture(static)):
             self._replay()
@@ -125,8 +125,8 @@ class StepGraph:
             return f"eager: {self.obstacle}"
         if not self.replays:
             return "eager: too few steps for a capture"
-        rest = self.steps - self.replays - WARMUP
-        return "captured" if rest <= 0.01 * self.steps else f"captured: {self.replays / self.steps:.0%} of the steps"
+        share = self.replays / (self.replays + self.between)
+        return "captured" if share >= 0.99 else f"captured: {share:.0%} of the steps, the others differ in shape"
 
 
 class StaticInputs:
@@ -190,19 +190,20 @@ def _kind(leaf: Any) -> Any:
 def watched(step: Step, inputs: Any) -> str:
     """Make a step, and say what about it a graph cannot hold; empty: nothing was seen."""
     random_before, mode = _host_random(), torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
             step(inputs)
-    finally:
-        torch.cuda.set_sync_debug_mode(mode)
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
     found = ""
     for warning in caught:
-        if "synchronizing CUDA operation" not in str(warning.message):
+        text = str(warning.message)
+        if "synchronizing CUDA operation" in text:
+            found = found or f"{'/'.join(Path(warning.filename).parts[-2:])}:{warning.lineno} waits for the GPU"
+        elif "Synchronization debug mode" not in text:  # what torch says about the mode itself
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        elif not found:
-            found = f"{'/'.join(Path(warning.filename).parts[-2:])}:{warning.lineno} waits for the GPU"
     if not found and _host_random() != random_before:
         found = "it draws random numbers on the host"
     return found

@@ -120,13 +120,13 @@ class Trainer:
         self.average = AveragedModel(self.model, use_buffers=True) if config.ema else None
         self.clip = (config.clip or None) if config.clip >= 0 else self.task.max_grad_norm
         groups = self.model.parameters() if self.task.groups is None else self.task.groups(self.model, config.settings)
-        eager = self._why_eager()
-        if eager and config.graph == "on":
-            raise UsageError(f"--graph on: {eager}; take --graph auto")
-        self.optimizer = optimizers.build(self.spec, groups, config.settings, capturable=not eager)
+        self.obstacle = self._obstacle()
+        if self.obstacle and config.graph == "on":
+            raise UsageError(f"--graph on: {self.obstacle}; take --graph auto")
+        self.optimizer = optimizers.build(self.spec, groups, config.settings, capturable=not self.obstacle)
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self.eager = eager
-        self.graph = None if eager else StepGraph(self._compute, self.device)
+        # --graph off leaves out the capture alone, so that it makes the same numbers.
+        self.graph = None if self.obstacle else StepGraph(self._compute, self.device, config.graph != "off")
         self.peaks = torch.tensor(self.base_lr, device=self.device)
         self.rates = self.peaks.clone()  # the learning rate of each group, where a CUDA graph reads it
         self._bind_rates()
@@ -143,12 +143,10 @@ class Trainer:
         if ranks.rank > 0:
             seed_everything(config.seed + 10**5 * ranks.rank)  # another dropout on every share of a batch
 
-    def _why_eager(self) -> str:
-        """Why no CUDA graph is to hold the step; empty: one is."""
+    def _obstacle(self) -> str:
+        """Why no CUDA graph can hold the step; empty: one may."""
         if self.device.type != "cuda":
             return f"the {self.device.type.upper()} has no CUDA graphs"
-        if self.config.graph == "off":
-            return "--graph off"
         if self.ranks.strategy is not None:
             return f"--parallel {self.ranks.strategy} sends messages between the ranks"
         if self.config.settings.get("consume_grad"):
@@ -352,7 +350,7 @@ class Trainer:
             "final": self.last,
             "best": self.best,
             "peak_bytes": torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None,
-            "graph": f"eager: {self.eager}" if self.graph is None else self.graph.words(),
+            "graph": f"eager: {self.obstacle}" if self.graph is None else self.graph.words(),
             "implementation": optimizers.implementation(self.optimizer),
         }
         optimizer: Any = self.optimizer
@@ -401,7 +399,7 @@ class Trainer:
         self.ranks.load_optimizer(self.optimizer, {**state["optimizer"], "param_groups": groups})
         self._bind_rates()
         if self.graph is not None:
-            self.graph = StepGraph(self._compute, self.device)  # the states are other tensors now
+            self.graph = StepGraph(self._compute, self.device, self.config.graph != "off")  # states are other tensors
         self.window.copy_(state["window"])
         self.in_window, self.last, self.best = state["in_window"], state["last"], state["best"]
         self.seen, self.lowered = list(state.get("seen", [])), state.get("lowered", 1.0)  # older ones have neither
