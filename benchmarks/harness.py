@@ -4,8 +4,8 @@
     python benchmarks/harness.py --cache CACHE                       # writes results/bench-harness.json
 
 Every row has processes of its own. They all start at once, load, compile and make their first steps; then they are
-timed one after the other, or together where that is the question. Losses of the first steps tell whether a captured run
-makes the numbers of an eager one; a second eager run tells how much the kernels themselves vary.
+timed one after the other, or together where that is the question. Losses of 200 steps tell whether a captured run makes
+the numbers of an eager one, with kernels that have one order of summation; a second eager run tells what varies still.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SEED = 0
 CURVE = 200  # first steps, whose losses are compared
 LOOK = 10  # steps whose mean loss is one point of the curve
+FIRST = 20  # steps before the clock starts
 PROFILED = 10
-LIMIT = 150  # seconds that a process may take until it is ready
+LIMIT = 120  # seconds that a process may take until it is ready
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,16 @@ CASES = {
     "ResNet-34": Case("cifar-resnet34", "small", 128, 500, {"bf16": True, "channels_last": True}),
     "ViT, 4.8 M": Case("cifar-vit", "small", 256, 500, {"bf16": True}),
     "GPT-2, 10 M": Case("gpt2-code", "small", 64, 300, {"bf16": True}),
-    "LSTM, 1 layer": Case("lstm-1", "paper", 20, 1000, {"bf16": True}),
+    "LSTM, 1 layer": Case("lstm-1", "paper", 20, 800, {"bf16": True}),
 }
-MODES = ("captured", "captured, --compile", "eager", "eager again", "reduce-overhead")
-TIMED = tuple(mode for mode in MODES if mode != "eager again")
-TOGETHER = [
-    ("ResNet-34", "captured", 3),
-    ("ResNet-34", "captured", 4),
-    ("ResNet-34", "captured, --compile", 3),
-    ("ResNet-34", "captured, --compile", 4),
-    ("LSTM, 1 layer", "captured", 3),
-]
+MODES = ("captured", "eager", "reduce-overhead")
+AGAIN, COMPILED = "eager again", "captured, --compile"
+ALONE = [(name, mode) for name in CASES for mode in (*MODES, AGAIN)] + [("ResNet-34", COMPILED)]
+TOGETHER = {  # runs at a time
+    ("ResNet-34", "captured"): (3, 4),
+    ("ResNet-34", COMPILED): (3, 4),
+    ("LSTM, 1 layer", "captured"): (3,),
+}
 
 
 # A process
@@ -71,9 +71,10 @@ def serve(name: str, mode: str, cache: Path) -> None:
 
     with side_stream(torch.device("cuda")):
         steps = Steps(CASES[name], mode, cache)
-        answer(curve=steps.curve(), graph=steps.words(), implementation=steps.implementation, size=steps.size)
+        steps.make(FIRST)
+        answer(graph=steps.words(), implementation=steps.implementation, parameters=steps.trainer.size)
         for line in sys.stdin:
-            answer(**steps.timed() if line.strip() == "time" else steps.profiled())
+            answer(**getattr(steps, line.strip())())
 
 
 def answer(**content: Any) -> None:
@@ -92,7 +93,7 @@ class Steps:
         from adan_bench.training.trainer import Trainer
         from adan_bench.workloads.registry import get_workload
 
-        self.case, self.torch = case, torch
+        self.case, self.mode, self.cache, self.torch = case, mode, cache, torch
         graph = "on" if mode.startswith("captured") else "off"
         chosen = RunConfig(
             device="cuda", scale=case.scale, batch_size=case.batch_size, data=cache / "data", graph=graph, seed=SEED,
@@ -100,21 +101,17 @@ class Steps:
         )  # fmt: skip
         config = configure(get_workload(case.workload, case.scale), get_optimizer(case.optimizer), chosen)
         self.trainer = Trainer(config)
-        self.size, self.implementation = self.trainer.size, implementation(self.trainer.optimizer)
+        self.trainer.forward.train()
+        self.implementation = implementation(self.trainer.optimizer)
         self.update = self._plain_loop() if mode == "reduce-overhead" else self.trainer.update
 
     def _plain_loop(self) -> Any:
-        """What a user would write: the loss compiled with CUDA graphs of PyTorch's own, the rest as usual."""
+        """What a user would write: the model compiled with CUDA graphs of PyTorch's own, the rest as usual."""
         from adan_bench.data.batching import moved
 
         torch, trainer = self.torch, self.trainer
         params, optimizer, task = list(trainer.model.parameters()), trainer.optimizer, trainer.task
-
-        def loss(batch: Any) -> Any:
-            with trainer._autocast():
-                return task.loss(trainer.model, trainer._prepared(batch))
-
-        compiled = torch.compile(loss, mode="reduce-overhead")
+        compiled = torch.compile(trainer.model, mode="reduce-overhead")
 
         def update() -> None:
             torch.compiler.cudagraph_mark_step_begin()
@@ -122,7 +119,9 @@ class Steps:
             for group, base in zip(optimizer.param_groups, trainer.base_lr, strict=True):
                 group["lr"] = base * factor
             optimizer.zero_grad(set_to_none=True)
-            found = compiled(moved(task.batches(trainer.step), trainer.device))
+            batch = trainer._prepared(moved(task.batches(trainer.step), trainer.device))
+            with trainer._autocast():
+                found = task.loss(compiled, batch)
             found.backward()
             if trainer.clip is not None:
                 torch.nn.utils.clip_grad_norm_(params, trainer.clip)
@@ -132,26 +131,32 @@ class Steps:
 
         return update
 
-    def curve(self) -> list[float]:
-        """The mean losses of the first steps."""
-        found = []
-        self.trainer.forward.train()
+    def make(self, count: int) -> None:
+        for _ in range(count):
+            self.update()
+        self.torch.cuda.synchronize()
+
+    def curve(self) -> dict[str, Any]:
+        """The mean losses of the first steps of a new run whose kernels sum in one order."""
+        torch = self.torch
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.backends.cudnn.deterministic = True
+        torch.use_deterministic_algorithms(True)
+        del self.trainer, self.update
+        steps, found = Steps(self.case, self.mode, self.cache), []
+        torch.backends.cudnn.benchmark = False  # what is fastest is another kernel in another process
         for _ in range(CURVE // LOOK):
-            self.trainer.window.zero_()
-            for _ in range(LOOK):
-                self.update()
-            found.append(self.trainer.window.item() / LOOK)
-        return found
+            steps.trainer.window.zero_()
+            steps.make(LOOK)
+            found.append(steps.trainer.window.item() / LOOK)
+        return {"curve": found, "graph": steps.words()}
 
     def words(self) -> str:
         return "eager" if self.trainer.graph is None else self.trainer.graph.words()
 
     def timed(self) -> dict[str, Any]:
-        self.torch.cuda.synchronize()
         begin = time.time()
-        for _ in range(self.case.steps):
-            self.update()
-        self.torch.cuda.synchronize()
+        self.make(self.case.steps)
         end = time.time()
         peak = self.torch.cuda.max_memory_allocated()
         return {"begin": begin, "end": end, "steps_per_second": self.case.steps / (end - begin), "peak_bytes": peak}
@@ -160,9 +165,7 @@ class Steps:
         """Milliseconds in which kernels of one step ran, by the profiler; gaps between them are not in it."""
         profile = self.torch.profiler
         with profile.profile(activities=[profile.ProfilerActivity.CUDA]) as found:
-            for _ in range(PROFILED):
-                self.update()
-            self.torch.cuda.synchronize()
+            self.make(PROFILED)
         events = [e for e in found.events() if str(e.device_type).endswith("CUDA")]
         spans = sorted((e.time_range.start, e.time_range.end) for e in events)
         busy, until = 0.0, float("-inf")
@@ -204,18 +207,20 @@ class Worker:
         self.watchdog = threading.Timer(LIMIT, self.process.kill)
         self.watchdog.start()
 
-    def ready(self) -> dict[str, Any] | None:
-        """What it says once it is ready; None where it died, or was stopped because that took too long."""
-        found = self._hear()
+    def get_ready(self) -> None:
+        """Wait until it is; a process that takes too long is stopped."""
+        ready = self.hear()
         self.watchdog.cancel()
-        return found
+        self.alive = ready is not None
+        self.facts = ready or {"error": self.error()}
 
     def ask(self, what: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(what + "\n")
         self.process.stdin.flush()
 
-    def _hear(self) -> dict[str, Any] | None:
+    def hear(self) -> dict[str, Any] | None:
+        """Its next answer; None where it died."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             with contextlib.suppress(json.JSONDecodeError):
@@ -225,7 +230,7 @@ class Worker:
 
     def told(self, what: str) -> dict[str, Any] | None:
         self.ask(what)
-        return self._hear()
+        return self.hear()
 
     def error(self) -> str:
         lines = [line for line in self.log.read_text().splitlines() if line.strip()]
@@ -237,32 +242,30 @@ class Worker:
         self.process.wait()
 
 
-def alone(cache: Path, names: list[str], modes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Each case in each mode, timed one after the other."""
-    workers = [Worker(name, mode, cache) for name in names for mode in modes]
-    found: dict[str, dict[str, Any]] = {name: {} for name in names}
-    began = time.monotonic()
+def alone(cache: Path, rows: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """Cases in modes, timed one after the other; then the curves of all that are compared."""
+    workers = started(cache, rows)
+    found: dict[str, dict[str, Any]] = {name: {} for name, _ in rows}
     for worker in workers:
-        first = worker.ready()
-        found[worker.name][worker.mode] = first or {"error": worker.error()}
-        print(
-            f"[{time.monotonic() - began:4.0f} s] {worker.name} {worker.mode}: {'ready' if first else worker.error()}"
-        )
+        row = found[worker.name][worker.mode] = worker.facts
+        if worker.mode != AGAIN and worker.alive and (timed := worker.told("timed")):
+            row |= {**timed, **(worker.told("profiled") or {})}
+            row["gpu_busy"] = row.get("kernel_ms", 0) * row["steps_per_second"] / 1000
+            print(
+                f"{worker.name}, {worker.mode}: {row['steps_per_second']:.1f} steps/s, GPU {row['gpu_busy']:.0%} busy"
+            )
+    compared = [worker for worker in workers if worker.mode in ("captured", "eager", AGAIN) and worker.alive]
+    for worker in compared:
+        worker.ask("curve")
+    for worker in compared:
+        found[worker.name][worker.mode] |= worker.hear() or {"error": worker.error()}
     for worker in workers:
-        row = found[worker.name][worker.mode]
-        if "error" not in row and worker.mode in TIMED:
-            row |= worker.told("time") or {"error": worker.error()}
-        if "error" not in row and worker.mode in TIMED:
-            row |= worker.told("profile") or {}
-            row["gpu_busy"] = row["kernel_ms"] * row["steps_per_second"] / 1000 if "kernel_ms" in row else None
-            print(f"{worker.name} {worker.mode}: {row['steps_per_second']:.1f} steps/s, GPU {row['gpu_busy'] or 0:.0%}")
         worker.stop()
-    for rows in found.values():
-        rows["relative_gap"] = {
-            mode: gap(rows[mode].get("curve"), rows["eager"].get("curve"))
-            for mode in ("captured", "eager again")
-            if mode in rows and "eager" in rows
-        }
+    for name, modes in found.items():
+        base = modes.get("eager", {}).get("curve")
+        gaps = {mode: gap(modes[mode].get("curve"), base) for mode in ("captured", AGAIN) if mode in modes}
+        modes["relative_gap"] = gaps
+        print(f"{name}: largest relative gap to the eager curve {gaps}")
     return found
 
 
@@ -270,23 +273,37 @@ def gap(a: list[float] | None, b: list[float] | None) -> float | None:
     return None if not a or not b else max(abs(x / y - 1) for x, y in zip(a, b, strict=True))
 
 
-def together(cache: Path, name: str, mode: str, count: int) -> dict[str, Any]:
-    """So many runs of a case at a time."""
-    workers = [Worker(name, mode, cache) for _ in range(count)]
-    facts: dict[str, Any] = {"case": name, "mode": mode, "runs": count}
-    try:
-        if any(worker.ready() is None for worker in workers):
-            return {**facts, "error": next(w.error() for w in workers)}
-        for worker in workers:
-            worker.ask("time")
-        rows = [row for worker in workers if (row := worker._hear()) is not None]
-    finally:
-        for worker in workers:
+def together(cache: Path, rows: dict[tuple[str, str], tuple[int, ...]]) -> list[dict[str, Any]]:
+    """Several runs of a case at a time, case after case."""
+    workers = started(cache, [key for key, counts in rows.items() for _ in range(max(counts))])
+    found = []
+    for (name, mode), counts in rows.items():
+        mine = [worker for worker in workers if (worker.name, worker.mode) == (name, mode) and worker.alive]
+        for count in counts:
+            if len(mine) < count:
+                continue
+            for worker in mine[:count]:
+                worker.ask("timed")
+            each = [row for worker in mine[:count] if (row := worker.hear())]
+            seconds = max(row["end"] for row in each) - min(row["begin"] for row in each)
+            total = len(each) * CASES[name].steps / seconds
+            rates = [row["steps_per_second"] for row in each]
+            found.append({"case": name, "mode": mode, "runs": count, "steps_per_second": total, "each": rates})
+            print(f"{count} × {name}, {mode}: {total:.1f} steps/s in total")
+        for worker in mine:
             worker.stop()
-    seconds = max(row["end"] for row in rows) - min(row["begin"] for row in rows)
-    total = count * CASES[name].steps / seconds
-    print(f"{count} × {name}, {mode}: {total:.1f} steps/s in total")
-    return {**facts, "steps_per_second": total, "each": [row["steps_per_second"] for row in rows]}
+    return found
+
+
+def started(cache: Path, rows: list[tuple[str, str]]) -> list[Worker]:
+    """A process for each row, when all are ready or have failed."""
+    began = time.monotonic()
+    workers = [Worker(name, mode, cache) for name, mode in rows]
+    for worker in workers:
+        worker.get_ready()
+        state = "ready" if worker.alive else f"failed: {worker.error()}"
+        print(f"[{time.monotonic() - began:4.0f} s] {worker.name}, {worker.mode}: {state}", flush=True)
+    return workers
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -296,15 +313,15 @@ def measure(args: argparse.Namespace) -> None:
     from adan_bench.training.mps import multi_process_service
 
     names = args.cases or list(CASES)
-    found = {"alone": alone(args.cache, names, tuple(args.modes or MODES))}
+    single = alone(args.cache, [row for row in ALONE if row[0] in names])
     with multi_process_service() as shared:
-        several = [together(args.cache, *row) for row in TOGETHER if row[0] in names]
+        several = together(args.cache, {row: counts for row, counts in TOGETHER.items() if row[0] in names})
     record = {
         "environment": environment(),
         "seed": SEED,
         "curve_steps": CURVE,
         "cases": {name: asdict(CASES[name]) for name in names},
-        **found,
+        "alone": single,
         "mps": shared,
         "together": several,
     }
@@ -345,7 +362,6 @@ def main() -> None:
     parser.add_argument("case", nargs="?")
     parser.add_argument("mode", nargs="?")
     parser.add_argument("--cases", nargs="*", choices=CASES)
-    parser.add_argument("--modes", nargs="*", choices=MODES)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "bench-harness.json")

@@ -109,13 +109,13 @@ def build(
     options = inspect.signature(_import(target, spec.name).__init__).parameters
     if "capturable" in options:
         values.setdefault("capturable", capturable)
-    parameters = list(parameters)
+    given: list[Any] = list(parameters)
     if target.startswith(TORCH) and "fused" in options and not values.keys() & {"fused", "foreach", "differentiable"}:
-        first = parameters[0]["params"][0] if isinstance(parameters[0], dict) else parameters[0]
+        first = given[0]["params"][0] if isinstance(given[0], dict) else given[0]
         values["fused"] = not (
             target.endswith(":SGD") and hasattr(first, "full_tensor")
         )  # torch 2.13 shards no such SGD
-    optimizer = _import(spec.target, spec.name)(parameters, **values)
+    optimizer = _import(spec.target, spec.name)(given, **values)
     assert isinstance(optimizer, Optimizer)
     return optimizer
 
