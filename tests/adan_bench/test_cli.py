@@ -179,6 +179,7 @@ VALUES: dict[str, Any] = {
     "channels_last": True,
     "accumulate": 2,
     "threads": 3,
+    "graph": "off",
     "checkpoint_every": 2,
     "tensorboard": True,
     "keep_weights": True,

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.reports.conclusions import conclude, number, spread, steps, tuning
+from adan_bench.spec import Progress as Report
 from adan_bench.training.pool import Event, OnEvent
 
 
@@ -52,6 +53,16 @@ def _outcome(event: Event) -> str:
     return f"{numbers}, {result['step'] / max(result['seconds'], 1e-9):.1f} steps/s"
 
 
+def _speed(p: Report) -> list[str]:
+    """Steps per second, on a GPU its load and memory, and the time left."""
+    words = [f"{p.steps_per_second:.1f} steps/s"]
+    if p.gpu_share is not None:
+        words.append(f"GPU {p.gpu_share:.0%} ({p.gpu_source})")
+    if p.gpu_bytes is not None:
+        words.append(f"{p.gpu_bytes / 1e9:.1f} GB")
+    return [*words, f"{p.seconds_left:.0f} s left"]
+
+
 class _Live:
     """A bar for the study and one for each run under way."""
 
@@ -73,9 +84,8 @@ class _Live:
         task = self.tasks[label]
         if event.progress is not None:
             p = event.progress
-            status = f"loss {number(p.loss)}  metric {number(p.metric)}  {p.steps_per_second:.1f} steps/s"
-            status += f"  {p.seconds_left:.0f} s left"
-            self.bars.update(task, completed=p.step, status=status)
+            status = [f"loss {number(p.loss)}", f"metric {number(p.metric)}", *_speed(p)]
+            self.bars.update(task, completed=p.step, status="  ".join(status))
         if event.result is not None:
             self.bars.remove_task(self.tasks.pop(label))
             self.bars.console.print(
@@ -100,10 +110,8 @@ class _Plain:
             text = f"[{event.done}/{event.total}] {_label(event)}: {_outcome(event)}"
         elif event.progress is not None and time.monotonic() - self.shown > 10:
             p = event.progress
-            text = (
-                f"{_label(event)}: step {p.step}/{p.steps}, loss {number(p.loss)}, metric {number(p.metric)}, "
-                f"{p.steps_per_second:.1f} steps/s, {p.seconds_left:.0f} s left"
-            )
+            text = f"{_label(event)}: step {p.step}/{p.steps}, loss {number(p.loss)}, metric {number(p.metric)}, "
+            text += ", ".join(_speed(p))
         if text is not None:
             self.shown = time.monotonic()
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
