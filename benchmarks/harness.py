@@ -51,7 +51,7 @@ CASES = {
 }
 MODES = ("captured", "eager", "reduce-overhead")
 AGAIN, COMPILED = "eager again", "captured, --compile"
-ALONE = [(name, mode) for name in CASES for mode in (*MODES, AGAIN)] + [("ResNet-34", COMPILED)]
+ALONE = [(name, mode) for name in CASES for mode in (*MODES, AGAIN, COMPILED)]
 TOGETHER = {  # runs at a time
     ("ResNet-34", "captured"): (3, 4),
     ("ResNet-34", COMPILED): (3, 4),
