@@ -31,7 +31,8 @@ def configure(
             known = ", ".join(workload.options) or "none"
             raise UsageError(f"{workload.name} has no option {name!r} of its training; it has: {known}")
     check_data(workload, chosen.data)
-    check_device(chosen.device)
+    if chosen.cluster is None:
+        check_device(chosen.device)
     batch_size = chosen.batch_size or workload.batch_size
     if batch_size % (chosen.accumulate * chosen.ranks):
         among = f" on {chosen.ranks} ranks" if chosen.ranks > 1 else ""
