@@ -8,7 +8,6 @@ included, goes along with a run that begins again, so that a lost node costs the
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from typing import Any
 
 from adan_bench.records.store import RunStore, write_bytes
 from adan_bench.spec import Progress, RunConfig, UsageError
-from adan_bench.training.pool import Job, Pool, Tally, Worker, record_failure
+from adan_bench.training.pool import Job, Pool, Tally, Worker, command, record_failure
 
 LOSSES = 3  # a run that loses its node so often without a new checkpoint has failed
 NEEDED = ("weights.pt", "environment.json")  # of the run that --init names
@@ -33,18 +32,21 @@ class RayPool(Pool):
     def __init__(self, folder: Path, chosen: RunConfig, deadline: float | None = None) -> None:
         super().__init__(folder, chosen, deadline)
         kind, _, address = str(chosen.cluster).partition(":")
-        if kind != "ray" or "://" in address:
+        host, _, port = address.rpartition(":")
+        if kind != "ray" or (address and not (host.strip("/") == host != "" and port.isdecimal())):
             raise UsageError(f"--cluster {chosen.cluster}: write ray or ray:ADDRESS, for example ray:10.0.0.1:6379")
         if chosen.device not in ("cpu", "cuda"):
             raise UsageError(f"--device {chosen.device} with --cluster: give cpu or cuda; Ray chooses the GPU")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; it warns otherwise
         try:
             import ray
         except ModuleNotFoundError as error:
             raise UsageError("--cluster ray needs the package ray; run: pip install 'adan[cluster]'") from error
         try:
+            if address:  # Ray itself would try for minutes
+                socket.create_connection((host, int(port)), timeout=10).close()
+            _keep_standard_output()
             ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise UsageError(
                 f"--cluster {chosen.cluster}: no Ray cluster there ({reason}); start one with: ray start --head"
@@ -81,6 +83,7 @@ class RayPool(Pool):
                         tally.end(job, record_failure(job, f"lost {LOSSES + 1} times with its node: {error}"))
                         continue
                     tally.retries += 1
+                    begun.discard(job.path)
                     again = replace(job, resume=True)
                     running[self._submit(again)] = again
                 else:
@@ -104,13 +107,13 @@ class RayPool(Pool):
         # Ray's own retries would begin with the files of the first attempt.
         options = {"num_cpus": job.config.threads, "num_gpus": self.share, "max_retries": 0}
         task = self.ray.remote(num_returns="streaming", **options)(make)
-        return task.remote(job, files)
+        return task.remote(job, files, command())
 
     def close(self) -> None:
         self.ray.shutdown()
 
 
-def make(job: Job, files: Files) -> Iterator[dict[str, Any]]:
+def make(job: Job, files: Files, command: str) -> Iterator[dict[str, Any]]:
     """Make a run on a node: messages with its progress, at last its result, and with all files that have changed."""
     with tempfile.TemporaryDirectory(prefix="adan-run-") as folder:
         path, init = Path(folder) / "run", Path(folder) / "init"
@@ -124,7 +127,7 @@ def make(job: Job, files: Files) -> Iterator[dict[str, Any]]:
             _say_init(path / "config.json", config)
         seen = _stamps(path)
         yield {"node": socket.gethostname(), "names": list(seen)}
-        worker = Worker(path / "worker.log")
+        worker = Worker(path / "worker.log", command)
         try:
             answered = False
             for answer in worker.answers(replace(job, config=config, path=path)):
@@ -134,10 +137,21 @@ def make(job: Job, files: Files) -> Iterator[dict[str, Any]]:
                 seen = now
                 yield {**answer, "files": changed, "names": list(now)}
             if not answered:
-                yield {"died": worker.obituary(), "files": {"worker.log": worker.log.read_bytes()}, "names": list(seen)}
+                yield {"died": worker.obituary(), "files": _read(path), "names": list(_stamps(path))}
         finally:
             worker.process.kill()
             worker.close()
+
+
+def _keep_standard_output() -> None:
+    """Ray prints what the cluster reports to standard output, where --json has its lines: to the other one with it."""
+    from ray._private import worker
+
+    def show(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+        for line in data["lines"]:
+            print(f"ray: {line.splitlines()[0]}", file=sys.stderr)
+
+    worker.print_to_stdstream = show
 
 
 def _stamps(path: Path) -> dict[str, tuple[int, int]]:
@@ -161,9 +175,8 @@ def _receive(job: Job, message: Mapping[str, Any]) -> None:
         write_bytes(job.path / name, files[name])
         if name == "config.json":
             _say_init(job.path / name, job.config)
-    for checkpoint in RunStore(job.path).checkpoints():
-        if checkpoint.name not in message["names"]:
-            checkpoint.unlink()
+    for name in _stamps(job.path).keys() - message["names"]:  # older checkpoints, the failure of an earlier attempt
+        (job.path / name).unlink()
 
 
 def _say_init(file: Path, config: RunConfig) -> None:

@@ -215,7 +215,7 @@ class LocalPool(Pool):
             worker.close()
             worker = None
         if worker is None:
-            worker = self._workers[number] = Worker(self.folder / f"worker-{number}.log")
+            worker = self._workers[number] = Worker(self.folder / f"worker-{number}.log", command())
         return worker
 
     def close(self) -> None:
@@ -225,10 +225,15 @@ class LocalPool(Pool):
         self._services.close()
 
 
+def command() -> str:
+    """What the user typed, for the records."""
+    return " ".join(["adan-bench", *sys.argv[1:]])
+
+
 class Worker:
     """A process that takes jobs as JSON lines and answers with progress and results as JSON lines."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, asked: str) -> None:
         self.log, self.leaves = log, False
         threads = {"OMP_NUM_THREADS": "1"} if "OMP_NUM_THREADS" not in os.environ else {}
         with log.open("ab") as errors:
@@ -238,7 +243,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, **threads, COMMAND: " ".join(["adan-bench", *sys.argv[1:]])},
+                env={**os.environ, **threads, COMMAND: asked},
             )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
