@@ -13,7 +13,7 @@ from support.learning import chosen
 
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.studies.comparison import Study
-from adan_bench.training.pool import Event, Job
+from adan_bench.training.pool import Event
 from adan_bench.training.trainer import run
 
 

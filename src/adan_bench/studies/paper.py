@@ -83,7 +83,8 @@ def reproduce(
     if chosen.cluster is None:  # speed after the runs: nothing else may share the machine
         timed = speed.cases(cases, chosen, on_case)
     else:
-        timed = dict.fromkeys(cases, {"absent": "speed is measured on one machine: run this table without --cluster"})
+        reason = "speed is measured on one machine: run this table without --cluster"
+        timed = {case: {"absent": reason} for case in cases}
     results = [collect(cell) if cell.table.kind == "train" else _timed(cell, timed) for cell in found.cells]
     summary = {
         "scale": chosen.scale,

@@ -25,9 +25,9 @@ def multi_process_service() -> Iterator[bool]:
         temporary = tempfile.TemporaryDirectory(prefix="adan-mps-", ignore_cleanup_errors=True)
         folder = stack.enter_context(temporary)
         stack.enter_context(_environment({"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}))
-        # Not to a pipe: the daemon would hold it open, and the call would wait for it.
-        silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        started = subprocess.run([control, "-d"], **silent).returncode == 0
+        # Its output not to a pipe: the daemon would hold that open, and the call would wait for it.
+        silent = subprocess.DEVNULL
+        started = subprocess.run([control, "-d"], stdin=silent, stdout=silent, stderr=silent).returncode == 0
         if started:
             stack.callback(_tell, control, "quit")
         else:

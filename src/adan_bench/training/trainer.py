@@ -192,9 +192,7 @@ class Trainer:
 
     # The loop
 
-    def train(
-        self, store: RunStore, on_progress: OnProgress | None = None, pause: Pause = NEVER
-    ) -> Mapping[str, Any]:
+    def train(self, store: RunStore, on_progress: OnProgress | None = None, pause: Pause = NEVER) -> Mapping[str, Any]:
         config, passes = self.config, self.spec.passes
         writer = _tensorboard(store, self.step) if config.tensorboard and self.ranks.rank == 0 else None
         started, first, saved = time.monotonic(), self.step, time.monotonic()

@@ -37,8 +37,8 @@ def _reason(error: Exception, config: RunConfig) -> str:
         return text
     fewer = "continue with fewer --jobs and --resume, or " if config.jobs > 1 else ""
     return (
-        f"out of memory with batches of {config.batch_size // config.accumulate}: {fewer}begin anew with "
-        f"--accumulate {2 * config.accumulate} or --bf16 ({text.splitlines()[0]})"
+        f"out of memory with {config.batch_size // config.accumulate} examples at a time: {fewer}begin anew with "
+        f"--accumulate {2 * config.accumulate} ({text.splitlines()[0]})"
     )
 
 
