@@ -125,5 +125,8 @@ def library_sources() -> list[str]:
 
     Top-level modules only: they are on every installation, and are about 5 MB of real code and prose.
     """
-    folder = Path(hashlib.__file__).parent
-    return [path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("*.py"))]
+    return [path.read_text(encoding="utf-8", errors="replace") for path in library_files()]
+
+
+def library_files() -> list[Path]:
+    return sorted(Path(hashlib.__file__).parent.glob("*.py"))

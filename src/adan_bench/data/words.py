@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from adan_bench.data.batching import library_sources
+from adan_bench.data.cache import decoded
 from adan_bench.data.files import PENN_TREEBANK, WIKITEXT
 from adan_bench.spec import Context, UsageError
 
@@ -127,8 +128,13 @@ def wikitext(context: Context) -> tuple[list[Tensor], int]:
 
 @lru_cache(maxsize=2)  # a worker process makes many runs
 def _word_files(paths: tuple[Path, ...]) -> tuple[list[Tensor], int]:
-    known = vocabulary(file_words(paths[0]), size=None)
-    return [encode(file_words(path), known) for path in paths], len(known)
+    def encoded() -> dict[str, Tensor]:
+        known = vocabulary(file_words(paths[0]), size=None)
+        splits = {str(i): encode(file_words(path), known) for i, path in enumerate(paths)}
+        return {**splits, "vocabulary": torch.tensor(len(known))}
+
+    found = decoded("words", paths, encoded)
+    return [found[str(i)] for i in range(len(paths))], int(found["vocabulary"])
 
 
 @lru_cache(maxsize=1)

@@ -33,7 +33,8 @@ def configure(
             known = ", ".join(workload.options) or "none"
             raise UsageError(f"{workload.name} has no option {name!r} of its training; it has: {known}")
     check_data(workload, chosen.data)
-    check_device(chosen.device)
+    if chosen.cluster is None:
+        check_device(chosen.device)
     if chosen.graph not in GRAPH:
         raise UsageError(f"--graph {chosen.graph}: write {', '.join(GRAPH[:-1])} or {GRAPH[-1]}")
     if chosen.graph == "on" and chosen.device == "cpu":

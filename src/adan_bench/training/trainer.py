@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map_only
 from adan_bench.data.batching import moved
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore
-from adan_bench.spec import Progress, RunConfig, UsageError
+from adan_bench.spec import NEVER, Pause, Progress, RunConfig, UsageError
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.graph import StepGraph, side_stream
@@ -36,9 +36,15 @@ OnProgress = Callable[[Progress], None]
 
 
 def run(
-    config: RunConfig, store: RunStore, on_progress: OnProgress | None = None, resume: bool = False
+    config: RunConfig,
+    store: RunStore,
+    on_progress: OnProgress | None = None,
+    resume: bool = False,
+    pause: Pause = NEVER,
 ) -> Mapping[str, Any]:
     """Train as the configuration says, from the last checkpoint where `resume` finds one; the result that was recorded.
+
+    A run that pauses leaves a checkpoint and no result on disk; what is returned has the status "unfinished".
 
     A loss that is not finite ends the run with the status "diverged"; it is a finding, not an error. A run that has
     ended stays as it is, unless it failed. Where ranks share the run, the first alone reads and writes the record.
@@ -79,7 +85,7 @@ def run(
         if begun is not None and sharing != {"parallel": begun.parallel, "ranks": begun.ranks}:
             store.append({"kind": "resume", "step": trainer.step, **sharing})
         with side_stream(trainer.device):
-            return trainer.train(store, on_progress)
+            return trainer.train(store, on_progress, pause)
 
 
 class Trainer:
@@ -139,7 +145,7 @@ class Trainer:
         self.best: float | None = None
         self.seen: list[float] = []  # the metric of every evaluation, smaller is better
         self.lowered = 1.0  # the factor of the schedule when the first rate returned
-        self.looked = 0.0  # seconds at the last look at the GPU's load
+        self.looked = (0, 0.0)  # step and seconds at the last look at the speed
         if ranks.rank > 0:
             seed_everything(config.seed + 10**5 * ranks.rank)  # another dropout on every share of a batch
 
@@ -209,19 +215,15 @@ class Trainer:
 
     def _average(self, average: AveragedModel) -> None:
         """The exponential average of weights and buffers; AveragedModel's own update waits for the device."""
-        pairs = [
-            pair
-            for part in ("parameters", "buffers")
-            for pair in zip(getattr(average.module, part)(), getattr(self.model, part)(), strict=True)
-        ]
-        whole = [pair for pair in pairs if self.step == 0 or not pair[0].is_floating_point()]
-        mixed = [pair for pair in pairs if self.step > 0 and pair[0].is_floating_point()]
+        means, values = ([*model.parameters(), *model.buffers()] for model in (average.module, self.model))
         with torch.no_grad():
-            for mean, value in whole:
-                mean.copy_(value)
-            if mixed:
-                means, values = zip(*mixed, strict=True)
-                torch._foreach_lerp_(means, values, 1 - self.config.ema)
+            if self.step == 0:
+                torch._foreach_copy_(means, values)
+            for mean, value in zip(means, values, strict=True):
+                if mean.is_floating_point():
+                    mean.lerp_(value, 1 - self.config.ema)
+                else:
+                    mean.copy_(value)
         average.n_averaged += 1
 
     def _bind_rates(self) -> None:
@@ -235,10 +237,11 @@ class Trainer:
 
     # The loop
 
-    def train(self, store: RunStore, on_progress: OnProgress | None = None) -> Mapping[str, Any]:
+    def train(self, store: RunStore, on_progress: OnProgress | None = None, pause: Pause = NEVER) -> Mapping[str, Any]:
         config, passes = self.config, self.spec.passes
         writer = _tensorboard(store, self.step) if config.tensorboard and self.ranks.rank == 0 else None
         started, first, saved = time.monotonic(), self.step, time.monotonic()
+        self.looked = self.step, self.seconds
         self.forward.train()
         last = min(config.stop_after or config.steps, config.steps)
         while self.step + passes <= last:
@@ -250,7 +253,8 @@ class Trainer:
                 end or (every > 0 and self.step // every > before // every)
                 for every in (config.log_every, config.eval_every, config.checkpoint_every)
             )
-            if not (logs or evaluates or saves):
+            pauses = self.ranks.count == 1 and pause.due(self.step)  # ranks agree where they write lines
+            if not (logs or evaluates or saves or pauses):
                 self.seconds += time.perf_counter() - tick
                 continue
             self.ranks.average(self.window)
@@ -272,18 +276,21 @@ class Trainer:
                 self._keep_best(self.last.get(self.workload.metric, math.nan))
                 self._return_to_first_rate(self.last.get(self.workload.metric, math.nan))
             self._write(store, lines, writer)
-            if on_progress is not None and (logs or evaluates):
-                elapsed = time.monotonic() - started
-                rate = (self.step - first) / max(elapsed, 1e-9)
-                metric = self.last.get(self.workload.metric)
-                on_progress(
-                    Progress(self.step, last, loss, metric, rate, (last - self.step) / rate, **self._gpu_load())
-                )
             if not config.checkpoint_every and evaluates:
                 saves = self.ranks.from_all(time.monotonic() - saved >= CHECKPOINT_SECONDS)[0]
-            if saves and not end:
+            pauses = not end and self.ranks.from_all(pause.due(self.step))[0]
+            if (saves or pauses) and not end:
                 store.checkpoint(self.step, self.state_dict())
                 saved = time.monotonic()
+            if on_progress is not None:
+                left = (time.monotonic() - started) / (self.step - first) * (last - self.step)
+                metric = self.last.get(self.workload.metric)
+                on_progress(Progress(self.step, last, loss, metric, seconds_left=left, **self._speed()))
+            if pauses:
+                self.ranks.from_all(None)  # no rank leaves before the first has written the checkpoint
+                if writer is not None:
+                    writer.close()
+                return {"status": "unfinished", "step": self.step, "seconds": self.seconds, "final": self.last}
         return self._finish(store, "finished", [], writer)
 
     def evaluate(self) -> dict[str, float]:
@@ -324,20 +331,20 @@ class Trainer:
                     if isinstance(value, float) and key != "seconds":
                         writer.add_scalar(f"{line['kind']}/{key}", value, line["step"])
 
-    def _gpu_load(self) -> dict[str, Any]:
-        """The share of time that the GPU was busy, how that is known, and its memory, for whoever watches."""
+    def _speed(self) -> dict[str, Any]:
+        """Steps per second of training since the last look; on a GPU, how busy it was and its memory."""
+        steps, seconds = self.step - self.looked[0], max(1e-9, self.seconds - self.looked[1])
+        self.looked = self.step, self.seconds
+        found: dict[str, Any] = {"steps_per_second": steps / seconds}
         if self.device.type != "cuda":
-            return {}
-        seconds, self.looked = self.seconds - self.looked, self.seconds
+            return found
+        found["gpu_bytes"] = torch.cuda.max_memory_allocated(self.device)
         busy = None if self.graph is None else self.graph.busy_seconds()
-        share, source = None if busy is None or seconds <= 0 else min(1.0, busy / seconds), "replays"
-        with contextlib.suppress(ImportError, RuntimeError):  # of pynvml, which torch imports
-            share, source = torch.cuda.utilization(self.device) / 100, "NVML"
-        return {
-            "gpu_share": share,
-            "gpu_source": source if share is not None else "",
-            "gpu_bytes": torch.cuda.max_memory_allocated(self.device),
-        }
+        if busy is not None:
+            found |= {"gpu_share": min(1.0, busy / seconds), "gpu_source": "replays"}
+        with contextlib.suppress(ImportError, RuntimeError):  # torch asks pynvml
+            found |= {"gpu_share": torch.cuda.utilization(self.device) / 100, "gpu_source": "NVML"}
+        return found
 
     def _finish(self, store: RunStore, status: str, lines: list[dict[str, Any]], writer: Any) -> Mapping[str, Any]:
         self._write(store, lines, writer)
