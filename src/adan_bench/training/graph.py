@@ -69,7 +69,7 @@ class StepGraph:
         if signature != self.signature:
             self.changes += self.graph is None
             if self.changes > CHANGES:
-                self.obstacle = "its batches change in shape from step to step"
+                self.obstacle = "its batches differ from step to step, in shape or in values that are not tensors"
             if self.graph is not None or self.obstacle:
                 return None
             self.signature, self.left, self.inputs = signature, WARMUP, StaticInputs(inputs, self.device)
@@ -141,7 +141,7 @@ class StaticInputs:
         self.on_device = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.device.type != "cpu"]
         self.places, size = [], 0
         for i in self.from_host:
-            self.places.append((size, leaves[i]))
+            self.places.append((size, torch.empty_like(leaves[i], device="meta")))
             size += -(-leaves[i].nbytes // ALIGNED) * ALIGNED
         cuda = device.type == "cuda"
         self.target = torch.empty(size, dtype=torch.uint8, device=device)
