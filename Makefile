@@ -7,7 +7,7 @@ HOSTS := .venv-hosts
 VISION := .venv-vision
 SITE := import sysconfig; path = sysconfig.get_path("purelib")
 
-.PHONY: demo test test-hosts test-vision lint format bench-cpu bench-gpu bench-memory tables clean
+.PHONY: demo test test-hosts test-vision lint format bench-cpu bench-gpu bench-memory bench-harness tables clean
 
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
@@ -51,6 +51,10 @@ bench-gpu: $(READY)  ## the same on a GPU, into results/bench-gpu.json
 
 bench-memory: $(READY)  ## the memory of a whole training step on a GPU, into results/memory-gpu.json
 	$(BIN)/python benchmarks/memory.py
+
+bench-harness: $(READY)  ## steps per second of adan-bench on a GPU, into results/bench-harness.json; needs DATA
+	$(BIN)/python benchmarks/harness.py prepare --data $(DATA) --cache build/harness
+	$(BIN)/python benchmarks/harness.py --cache build/harness
 
 tables:  ## write the tables of README.md and docs/ from the records under results/
 	$(PYTHON) benchmarks/readme.py

@@ -19,6 +19,7 @@ import torch
 from common import ROOT, environment
 from torch import Tensor
 
+from adan_bench.data.batching import prepared
 from adan_bench.workloads.registry import get_workload
 
 Code = Callable[
@@ -139,7 +140,7 @@ def gradients(
     task = workload.task(data=data)
     opt = Adan(task.model.parameters(), lr=lr, betas=betas, weight_decay=0.02)
     for k in range(steps):
-        task.loss(task.model, task.batches(k)).backward()
+        task.loss(task.model, prepared(task, k, "cpu")).backward()
         yield torch.cat(
             [
                 p.grad[: p.numel() // 128 * 128 // p[0].numel()].flatten()

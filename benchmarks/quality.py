@@ -23,6 +23,7 @@ import torch
 from common import ROOT, environment
 
 from adan import Adan
+from adan_bench.data.batching import prepared
 from adan_bench.training import optimizers
 from adan_bench.training.configure import starting_settings
 from adan_bench.training.schedules import schedule
@@ -64,7 +65,7 @@ def train(
                 p.copy_(kept)
         model.train()
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            loss = task.loss(model, task.batches(step))
+            loss = task.loss(model, prepared(task, step, device))
         loss.backward()
         for p, kept in zip(params, stored, strict=True):
             if kept is not p:

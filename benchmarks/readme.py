@@ -29,6 +29,7 @@ PAGES = [
     "docs/choosing-hyperparameters.md",
     "docs/distributed.md",
     "docs/reproduce.md",
+    "docs/bench.md",
 ]
 WHOLE = {"docs/paper-settings.md": recipes.page}
 BASE = "AdamW fused"
@@ -196,7 +197,40 @@ def tables_run() -> str:
     return markdown(["", "optimizer", "paper", "here"], rows)
 
 
+def harness() -> str:
+    """Steps per second of the harness on a GPU, one run: each way of making them, and what the GPU was busy."""
+    data = record("bench-harness.json")
+    modes = ["eager", "captured", "captured, --compile", "reduce-overhead"]
+    rows = []
+    for name, found in data["alone"].items():
+        cells = []
+        for mode in modes:
+            row = found.get(mode, {})
+            speed = row.get("steps_per_second")
+            cells.append("" if speed is None else f"{speed:.0f} ({min(1, row['gpu_busy']):.0%})")
+        case, gap = data["cases"][name], found["relative_gap"]["captured"]
+        rows.append([f"{name}, batch {case['batch_size']}", *cells, "0" if gap == 0 else f"{gap:.1e}"])
+    head = ["steps per second (GPU busy)", *modes[:3], 'a plain loop, `torch.compile(mode="reduce-overhead")`']
+    head.append(f"largest relative gap of the loss, captured to eager, {data['curve_steps']} steps")
+    return markdown(head, rows) + f"\n\n{where(data)}; Adan, bf16 autocast."
+
+
+def harness_together() -> str:
+    """Steps per second of several runs on one GPU, all together."""
+    data = record("bench-harness.json")
+    rows = []
+    for row in data["together"]:
+        one = data["alone"][row["case"]][row["mode"]]["steps_per_second"]
+        total = row["steps_per_second"]
+        rows.append(
+            [f"{row['case']}, {row['mode']}", str(row["runs"]), f"{one:.0f}", f"{total:.0f}, ×{total / one:.2f}"]
+        )
+    return markdown(["", "runs at a time", "one run", "steps per second in total"], rows) + f"\n\n{where(data)}, MPS."
+
+
 TABLES = {
+    "harness": harness,
+    "harness-together": harness_together,
     "step-time": step_time,
     "tables-run": tables_run,
     "memory": memory,

@@ -239,13 +239,14 @@ def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "pape
 
 def harness(setup: Setup, workload: str, scale: str, batch_size: int, schedule: str, warmup: float) -> Problem:
     """A workload of `adan_bench` on the CPU, as it is."""
+    from adan_bench.data.batching import prepared
     from adan_bench.workloads.registry import get_workload
 
     found = get_workload(workload, scale)
     task = _task(setup, workload, scale, batch_size)
 
     def loss(step: Tensor) -> Tensor:
-        return task.loss(task.model, task.batches(int(step.item())))
+        return task.loss(task.model, prepared(task, int(step.item()), "cpu"))
 
     return Problem(
         task.model,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,10 @@ UNTUNED = "untuned defaults"  # begins the origin of such settings in a record
 
 class UsageError(ValueError):
     """What the user asked for does not exist; the message is the one line to print, the exit code is 2."""
+
+
+class TimeLimitReached(Exception):
+    """--time-limit ended the work before it was done; the message says how to continue, the exit code is 4."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
 @dataclass
 class Task:
     """One workload, built: what the loop trains.
@@ -93,6 +102,10 @@ class Task:
     max_grad_norm: the limit of the gradient's norm, by the same function for every optimizer; None: no limit.
     groups: (model, settings) -> the optimizer's parameter groups, where parts of the model want their own learning
         rate or decay; None: one group.
+    prepare: the batch, once it is on the device, as `loss` takes it: what gathers and augments there. `batches` then
+        only draws indices and the like.
+    eager: why a CUDA graph must not hold its step, where that cannot be seen from outside: its loss depends on Python
+        values that change from step to step. Empty: it may.
     """
 
     model: nn.Module
@@ -102,6 +115,8 @@ class Task:
     note: str = ""
     max_grad_norm: float | None = None
     groups: Callable[[nn.Module, Settings], list[dict[str, Any]]] | None = None
+    prepare: Callable[[Any], Any] = _as_it_is
+    eager: str = ""
 
 
 @dataclass(frozen=True)
@@ -191,6 +206,7 @@ class OptimizerSpec:
     passes: int = 1
     base: str | None = None  # the optimizer that a wrapper such as SAM drives
     shards: bool = True  # its step takes DTensors, so that fsdp can share it out
+    eager: str = ""  # why a CUDA graph cannot hold its step; empty: it can
 
     def facts(self) -> dict[str, Any]:
         return {"name": self.name, "target": self.target, "lr_centre": self.lr, "passes": self.passes}
@@ -242,12 +258,14 @@ class Execution:
     bf16: bool = option(False, "bfloat16 autocast.")
     channels_last: bool = option(False, "Images in channels_last layout.")
     compile: bool = option(False, "torch.compile the model.")
+    graph: str = option("auto", "The step as one CUDA graph: auto (where it can be), on or off.", decides=False)
     accumulate: int = option(1, "Micro-batches per update: the batch is split into so many parts.", min=1)
     threads: int = option(0, "Threads per run; cores / jobs unless given.", min=1)  # sums are ordered by their number
     parallel: str | None = option(None, "ddp or fsdp, on the processes that torchrun starts.", decides=False)
     ranks: int = option(1, decides=False)
     jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only
     checkpoint_every: int = option(0, "Steps between checkpoints; about every 15 s unless given.", min=1, decides=False)
+    cluster: str | None = option(None, "ray or ray:ADDRESS: hand the runs to a Ray cluster.", decides=False)
     tensorboard: bool = option(False, "Also write TensorBoard events.", decides=False)
     keep_weights: bool = option(False, "Write the final weights.")
 
@@ -305,6 +323,20 @@ class RunConfig(Budget, Execution, Provenance):
 
 
 @dataclass(frozen=True)
+class Pause:
+    """When a run stops for now, with a checkpoint to continue from: at a step, or at a Unix time."""
+
+    step: int | None = None
+    time: float | None = None
+
+    def due(self, step: int) -> bool:
+        return (self.step is not None and step >= self.step) or (self.time is not None and time.time() >= self.time)
+
+
+NEVER = Pause()
+
+
+@dataclass(frozen=True)
 class Progress:
     """One report of a run under way, for whoever watches."""
 
@@ -314,6 +346,9 @@ class Progress:
     metric: float | None
     steps_per_second: float
     seconds_left: float
+    gpu_share: float | None = None  # of the time in which the GPU was busy
+    gpu_source: str = ""  # who says so: NVML, or the duration of the replays of a captured step
+    gpu_bytes: int | None = None  # the most that the run has had so far
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,15 @@ def tiny(context):
         return {"error": (model(x) - y).square().mean().item()}
     return Task(model, shuffled([x, y], context.batch_size, context.seed), loss, evaluate, note="made up")
 '''
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of decoded data for this session, shared by the processes of pytest-xdist."""
+    own = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ADAN_CACHE", str((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +74,7 @@ def config(tiny: Path) -> Callable[..., Any]:
 class InlinePool:
     """A pool whose runs are made in this process: no worker has to import torch first."""
 
-    def __init__(self, workers: int, folder: Path) -> None:
+    def __init__(self, folder: Path, *_: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
     def run(self, jobs: Any, on_event: Any = None) -> None:
@@ -72,6 +82,8 @@ class InlinePool:
         from adan_bench.training.worker import perform
 
         for done, job in enumerate(jobs, 1):
+            if job.done_before:
+                continue
             result = perform(job)
             if on_event is not None:
                 on_event(Event(job, done, len(jobs), result=result))
@@ -82,10 +94,10 @@ class InlinePool:
 @pytest.fixture
 def inline_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what a study does, rather than of its workers."""
-    from adan_bench.studies import comparison, paper
+    from adan_bench.studies import ablation, comparison, paper
 
-    for module in (comparison, paper):
-        monkeypatch.setattr(module, "Pool", InlinePool)
+    for module in (ablation, comparison, paper):
+        monkeypatch.setattr(module, "open_pool", InlinePool)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adan_bench.data.augment import StochasticDepth, applied, erased, loss_of, mixed
+from adan_bench.data.augment import StochasticDepth, applied, drawn, erased, erasing, loss_of, mixed, mixing
 from adan_bench.data.settings import PLAIN, SETTING_I, SETTING_II, Setting
 from adan_bench.workloads.parts.networks import depth_shares
 
@@ -18,6 +18,12 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     """Ten images, each of one value that tells it from the others."""
     values = torch.arange(10.0)
     return values.view(-1, 1, 1, 1).expand(10, 3, 16, 16).clone(), values.long()
+
+
+def augmented(
+    batch: tuple[torch.Tensor, torch.Tensor], setting: Setting, *key: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return applied(*batch, 10, setting, drawn(setting, 10, 16, key))
 
 
 def test_the_settings_are_those_of_the_paper() -> None:
@@ -31,7 +37,7 @@ def test_labels_say_what_the_images_are(setting: Setting, batch: tuple[torch.Ten
     setting = replace(setting, erasing=0.0, smoothing=0.0)
     cut = blended = 0
     for position in range(40):
-        images, targets = applied(*batch, 10, setting, (0, position))
+        images, targets = augmented(batch, setting, 0, position)
         assert images.mean((1, 2, 3)) == pytest.approx((targets @ torch.arange(10.0)).tolist(), abs=1e-4)
         assert targets.sum(1) == pytest.approx([1.0] * 10)
         blended += int((images.flatten(1).std(1) < 1e-6).all() and targets.max() < 1)
@@ -42,25 +48,25 @@ def test_labels_say_what_the_images_are(setting: Setting, batch: tuple[torch.Ten
 
 def test_a_batch_depends_on_seed_and_position_alone(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     torch.manual_seed(1)
-    one = applied(*batch, 10, SETTING_II, (3, 4))
+    one = augmented(batch, SETTING_II, 3, 4)
     random.seed(5)
     before = torch.get_rng_state()
-    two = applied(*batch, 10, SETTING_II, (3, 4))
+    two = augmented(batch, SETTING_II, 3, 4)
     assert torch.equal(one[0], two[0])
     assert torch.equal(one[1], two[1])
     assert torch.equal(before, torch.get_rng_state())
-    assert not torch.equal(one[0], applied(*batch, 10, SETTING_II, (3, 5))[0])
-    assert not torch.equal(one[0], applied(*batch, 10, SETTING_II, (4, 4))[0])
+    assert not torch.equal(one[0], augmented(batch, SETTING_II, 3, 5)[0])
+    assert not torch.equal(one[0], augmented(batch, SETTING_II, 4, 4)[0])
 
 
 def test_plain_changes_nothing(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    images, targets = applied(*batch, 10, PLAIN, (0, 0))
+    images, targets = augmented(batch, PLAIN, 0, 0)
     assert torch.equal(images, batch[0])
     assert torch.equal(targets, torch.eye(10))
 
 
 def test_smoothing_and_losses(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    _, targets = applied(*batch, 10, replace(PLAIN, smoothing=0.1), (0, 0))
+    _, targets = augmented(batch, replace(PLAIN, smoothing=0.1), 0, 0)
     logits = torch.randn(10, 10, generator=torch.Generator().manual_seed(0))
     smoothed = torch.nn.functional.cross_entropy(logits, batch[1], label_smoothing=0.1)
     assert loss_of(SETTING_II)(logits, targets).item() == pytest.approx(smoothed.item(), rel=1e-5)
@@ -71,7 +77,7 @@ def test_smoothing_and_losses(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
 
 def test_erasing_makes_rectangles_of_noise_in_a_quarter_of_the_images() -> None:
     images = torch.zeros(2000, 3, 16, 16)
-    found = erased(images, 0.25, random.Random(0))
+    found = erased(images, erasing(2000, 16, 0.25, random.Random(0)))
     hit = (found != 0).flatten(1).any(1)
     assert hit.float().mean().item() == pytest.approx(0.25, abs=0.03)
     areas = (found[hit] != 0).all(1).flatten(1).float().mean(1)
@@ -89,7 +95,7 @@ def test_mixup_is_close_to_one_image_at_a_small_alpha(batch: tuple[torch.Tensor,
     def middle(setting: Setting) -> float:
         shares = []
         for i in range(200):
-            images, targets = mixed(batch[0], torch.eye(10), setting, random.Random(i))
+            images, targets = mixed(batch[0], torch.eye(10), mixing(16, setting, random.Random(i)))
             if images.flatten(1).std(1).max() < 1e-6:  # not cut
                 shares.append(targets[0, 0].item())
         return sum(0.1 < share < 0.9 for share in shares) / len(shares)

@@ -46,6 +46,11 @@ from adan_bench.workloads.registry import get_workload
         (["report", "nope"], ["nope"]),
         (["list", "nope"], ["workloads", "optimizers", "tables"]),
         (["nope"], ["list", "run", "compare", "tune", "report"]),
+        (["run", "digits-vit", "--time-limit", "5x"], ["--time-limit 5x", "90s, 25m, 2h"]),
+        (["compare", "digits-vit", "--time-limit", "0s"], ["--time-limit 0s", "90s, 25m, 2h"]),
+        (["reproduce", "lstm", "--time-limit", "25"], ["--time-limit 25", "90s, 25m, 2h"]),
+        (["compare", "digits-vit", "--jobs", "0"], ["--jobs", "0"]),
+        (["tune", "digits-vit", "--halving", "9"], ["--halving", "9"]),
     ],
     ids=" ".join,
 )
@@ -112,7 +117,7 @@ def test_a_worker_that_dies_costs_one_run(bench: Any, tmp_path: Path) -> None:
         "def bad(context):\n"
         "    def loss(model, batch):\n"
         "        if context.seed == 0: os._exit(9)\n"
-        "        if context.seed == 1: raise RuntimeError('boom')\n"
+        "        if context.seed == 1: raise torch.OutOfMemoryError('boom')\n"
         "        return model(torch.ones(1, 1)).sum()\n"
         "    return Task(torch.nn.Linear(1, 1), lambda i: i, loss, lambda model: {'m': 1.0})\n"
     )
@@ -124,7 +129,8 @@ def test_a_worker_that_dies_costs_one_run(bench: Any, tmp_path: Path) -> None:
     assert records[0].result is not None
     assert records[1].result is not None
     assert "code 9" in records[0].result["error"]
-    assert records[1].result["error"] == "RuntimeError: boom"
+    error = "out of memory with 1 examples at a time: begin anew with --accumulate 2 (OutOfMemoryError: boom)"
+    assert records[1].result["error"] == error
     assert "2 of 3 did not finish" in out
 
 
@@ -179,6 +185,7 @@ VALUES: dict[str, Any] = {
     "channels_last": True,
     "accumulate": 2,
     "threads": 3,
+    "graph": "off",
     "checkpoint_every": 2,
     "tensorboard": True,
     "keep_weights": True,
@@ -190,7 +197,7 @@ VALUES: dict[str, Any] = {
 def test_a_run_option_is_declared_once(bench: Any, tiny: Path, tmp_path: Path) -> None:
     """Every field with a help text is a flag, reaches the record, and is looked at when a run is resumed."""
     fields = {f.name: f for f in dataclasses.fields(RunConfig) if f.metadata.get("help")}
-    assert fields.keys() - VALUES.keys() == {"device", "compile", "parallel", "scale", "script", "init"}
+    assert fields.keys() - VALUES.keys() == {"device", "compile", "parallel", "cluster", "scale", "script", "init"}
     flags: dict[str, list[str]] = {}
     for name, value in VALUES.items():
         given = tmp_path if value == "FOLDER" else value

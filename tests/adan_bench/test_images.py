@@ -18,6 +18,7 @@ import torch
 from PIL import Image, ImageOps
 from support.learning import chosen
 
+from adan_bench.data.batching import prepared
 from adan_bench.data.images import (
     Arrays,
     Augmentation,
@@ -74,11 +75,11 @@ def alone(found: Any) -> Any:
 
 def test_cifar_is_shifted_flipped_and_the_same_again(data: Path) -> None:
     found = cifar10(context(data, "small", 8), Augmentation())
-    images, labels = found.batches(0)
+    images, labels = found.gather(*found.batches(0))
     assert images.shape == (8, 3, 32, 32)
     assert images.dtype == torch.uint8
-    assert torch.equal(images, found.batches(0)[0])
-    assert not torch.equal(images, found.batches(5)[0])
+    assert torch.equal(images, found.gather(*found.batches(0))[0])
+    assert not torch.equal(images, found.gather(*found.batches(5))[0])
     held_out, answers = next(iter(found.held_out()))
     assert (len(held_out), answers.tolist()) == (20, [i % 10 for i in range(20)])
     source = torch.stack([torch.from_numpy(np.array(photograph(i, 32, 32))).permute(2, 0, 1) for i in range(40)])
@@ -124,7 +125,7 @@ def test_imagenet_by_worker_processes_is_the_same(data: Path, monkeypatch: pytes
     trainer = Trainer(configure(get_workload("resnet18", "paper"), get_optimizer("adan"), options))
     found = imagenet(context(data), Augmentation())
     assert trainer.size == pytest.approx(11.18e6, rel=1e-3)  # ResNet-18 without 998 of its classes
-    images, targets = trainer.task.batches(1)
+    images, targets = prepared(trainer.task, 1, "cpu")
     pixels, labels = alone(found)(1)
     assert torch.equal(images, found.normal(pixels))
     assert torch.equal(targets.argmax(1), labels)

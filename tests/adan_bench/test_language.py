@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from support.learning import resize, settings, sizes
 
-from adan_bench.data.batching import prefetch
+from adan_bench.data.batching import prefetch, prepared
 from adan_bench.data.tokens import PAD, SPECIAL, Corpus, Reader, name, train_tokenizer
 from adan_bench.spec import UsageError
 from adan_bench.training.trainer import Trainer
@@ -178,7 +178,8 @@ def test_sizes_of_the_paper() -> None:
 def test_masking() -> None:
     words = torch.randint(4, 1000, (200, 100), generator=torch.Generator().manual_seed(1))
     words[:, :2] = torch.tensor([0, 1])
-    shown, answers = bert_pretrain.masked(words, 1000, torch.Generator().manual_seed(0))
+    drawn = bert_pretrain.drawn((200, 100), 1000, torch.Generator().manual_seed(0))
+    shown, answers = bert_pretrain.masked(words, *drawn)
     chosen = answers != bert_pretrain.IGNORED
     assert not chosen[:, :2].any()
     assert torch.equal(shown[~chosen], words[~chosen])
@@ -190,7 +191,7 @@ def test_masking() -> None:
 
 def test_experts_are_balanced_while_training_only() -> None:
     task = get_workload("moe").task(batch_size=4)
-    rows = task.batches(0)
+    rows = prepared(task, 0, "cpu")
     out = task.model(rows[:, :-1])
     plain = F.cross_entropy(out.logits.flatten(0, 1), rows[:, 1:].flatten())
     assert out.aux_loss > 1

@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.learning import chosen
 
+from adan_bench.data.batching import prepared
 from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
 from adan_bench.training.configure import configure
@@ -40,9 +41,9 @@ def test_the_published_size(name: str, pretrained: float, finetuned: float) -> N
 
 def test_masks_depend_on_the_position_and_evaluation_on_nothing() -> None:
     trainer = Trainer(config("mae-pretrain-vit-b"))
-    one, two = trainer.task.batches(3), trainer.task.batches(3)
+    one, two = (prepared(trainer.task, 3, "cpu") for _ in range(2))
     assert torch.equal(one[1], two[1])
-    assert not torch.equal(one[1], trainer.task.batches(4)[1])
+    assert not torch.equal(one[1], prepared(trainer.task, 4, "cpu")[1])
     before = torch.get_rng_state()
     assert trainer.evaluate() == trainer.evaluate()
     assert torch.equal(before, torch.get_rng_state())

@@ -177,7 +177,7 @@ def step_costs(settings: Any, folder: Path, slices: int) -> tuple[float, float]:
     trainer = Trainer(settings)
     store = RunStore(folder / settings.workload)
     store.create(settings, trainer.workload.facts(), trainer.spec.facts(), {})
-    model, optimizer, loss_of, batches_of = trainer.model, trainer.optimizer, trainer.task.loss, trainer.task.batches
+    model, optimizer, task, batches_of = trainer.model, trainer.optimizer, trainer.task, trainer.task.batches
     clocks: dict[str, list[float]] = {"loop": [], "hand": []}
 
     def timed(name: str) -> Callable[[int], Any]:
@@ -194,7 +194,7 @@ def step_costs(settings: Any, folder: Path, slices: int) -> tuple[float, float]:
         for position in range(start, start + length):
             optimizer.param_groups[0]["lr"] = 1e-3
             optimizer.zero_grad(set_to_none=True)
-            loss_of(model, batches(position)).backward()
+            task.loss(model, task.prepare(batches(position))).backward()
             optimizer.step()
 
     def by_loop(start: int) -> None:

@@ -10,6 +10,7 @@ import torch
 from support.learning import settings, sizes
 from torch import Tensor
 
+from adan_bench.data.batching import prepared
 from adan_bench.data.words import Stream, encode, file_words, perplexity, vocabulary
 from adan_bench.spec import UsageError
 from adan_bench.training.trainer import Trainer
@@ -55,13 +56,21 @@ def test_perplexity_counts_every_word(batch_size: int, length: int) -> None:
 
 def test_stream_reads_downward_and_starts_anew() -> None:
     stream = Stream(torch.arange(23), batch_size=2, length=3)
-    words, following, carry = stream(0)
+    words, following, carry = stream.gather(stream(0))
     assert words.t().tolist() == [[0, 1, 2], [11, 12, 13]]
     assert following.t().tolist() == [[1, 2, 3], [12, 13, 14]]
     assert carry is None
-    stream.carry = "state"
-    assert stream(1)[2] == "state"
-    assert stream(stream.per_epoch)[2] is None
+    assert stream.gather(stream(1))[0].t().tolist() == [[3, 4, 5], [14, 15, 16]]
+    stream.keep([torch.ones(2)])
+    assert stream.carry is not None
+    memory = stream.carry[0].data_ptr()
+    (before,) = stream(1)[1]
+    stream.keep([torch.full((2,), 5.0)])  # in the same memory, but not in that of the batch
+    assert stream.carry[0].data_ptr() == memory
+    assert (before.tolist(), stream(2)[1][0].tolist()) == ([1.0, 1.0], [5.0, 5.0])
+    stream.keep([torch.zeros(3)])
+    assert stream(1)[1][0].shape == (3,)
+    assert stream(stream.per_epoch)[1] is None
     with pytest.raises(UsageError, match="batch_size=12: 23 words are too few"):
         Stream(torch.arange(23), batch_size=12, length=3)
 
@@ -133,13 +142,13 @@ def test_transformer_xl_base_has_its_size() -> None:
 def test_paper_scale_reads_the_real_layouts(data: Path) -> None:
     lstm = get_workload("lstm-1", "paper").task(batch_size=20, data=data)
     assert "6,400 words to train" in lstm.note
-    assert lstm.batches(0)[0].shape == (70, 20)
+    assert prepared(lstm, 0, "cpu")[0].shape == (70, 20)
     assert lstm.max_grad_norm == 0.25
     trainer = Trainer(settings("transformer-xl", scale="paper", data=data, batch_size=2, steps=2))
-    assert trainer.task.batches(0)[0].shape == (150, 2)
+    assert prepared(trainer.task, 0, "cpu")[0].shape == (150, 2)
     assert "14 different" in trainer.task.note
     trainer.update()
-    assert [tuple(memory.shape) for memory in trainer.task.batches(1)[2]] == [(2, 150, 410)] * 16
+    assert [tuple(memory.shape) for memory in prepared(trainer.task, 1, "cpu")[2]] == [(2, 150, 410)] * 16
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

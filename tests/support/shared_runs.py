@@ -64,7 +64,7 @@ def shared_run(path, workload, stop=None, **options):
 
     def interrupted(self):
         if self.step == 0:
-            assert len(self._batch(0)[0]) * ranks * config.accumulate == config.batch_size
+            assert len(self._prepared(self.task.batches(0))[0]) * ranks * config.accumulate == config.batch_size
         if self.step == stop:
             raise Interrupted
         update(self)

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.reports.conclusions import conclude, number, spread, steps, tuning
+from adan_bench.spec import Progress as Report
 from adan_bench.training.pool import Event, OnEvent
 
 
@@ -46,10 +47,20 @@ def _outcome(event: Event) -> str:
     result = event.result
     if result["status"] == "failed":
         return f"failed: {result['error']}"
-    if result["status"] == "diverged":
-        return f"diverged at step {result['step']}"
+    if result["status"] in ("diverged", "unfinished"):
+        return f"{result['status'].replace('unfinished', 'paused')} at step {result['step']}"
     numbers = ", ".join(f"{key} {number(value)}" for key, value in result["final"].items())
     return f"{numbers}, {result['step'] / max(result['seconds'], 1e-9):.1f} steps/s"
+
+
+def _speed(p: Report) -> list[str]:
+    """Steps per second, on a GPU its load and memory, and the time left."""
+    words = [f"{p.steps_per_second:.1f} steps/s"]
+    if p.gpu_share is not None:
+        words.append(f"GPU {p.gpu_share:.0%} ({p.gpu_source})")
+    if p.gpu_bytes is not None:
+        words.append(f"{p.gpu_bytes / 1e9:.1f} GB")
+    return [*words, f"{p.seconds_left:.0f} s left"]
 
 
 class _Live:
@@ -61,6 +72,7 @@ class _Live:
         self.tasks: dict[str, TaskID] = {}
         self.started = time.monotonic()
         self.first: int | None = None
+        self.left = ""
 
     def __call__(self, event: Event) -> None:
         if self.whole is None:
@@ -73,9 +85,8 @@ class _Live:
         task = self.tasks[label]
         if event.progress is not None:
             p = event.progress
-            status = f"loss {number(p.loss)}  metric {number(p.metric)}  {p.steps_per_second:.1f} steps/s"
-            status += f"  {p.seconds_left:.0f} s left"
-            self.bars.update(task, completed=p.step, status=status)
+            words = [f"loss {number(p.loss)}", f"metric {number(p.metric)}", *_speed(p)]
+            self.bars.update(task, completed=p.step, status="  ".join(words))
         if event.result is not None:
             self.bars.remove_task(self.tasks.pop(label))
             self.bars.console.print(
@@ -83,8 +94,10 @@ class _Live:
             )
             made = event.done - self.first
             left = (time.monotonic() - self.started) / made * (event.total - event.done) if made else 0.0
-            status = f"{event.done}/{event.total}  {left:.0f} s left"
-            self.bars.update(self.whole, total=event.total, completed=event.done, status=status)
+            self.left = f"  {left:.0f} s left"
+        rate = f"  {event.steps_per_second:.1f} steps/s in total" if event.steps_per_second else ""
+        status = f"{event.done}/{event.total}{self.left}{rate}"
+        self.bars.update(self.whole, total=event.total, completed=event.done, status=status)
 
 
 class _Plain:
@@ -100,10 +113,10 @@ class _Plain:
             text = f"[{event.done}/{event.total}] {_label(event)}: {_outcome(event)}"
         elif event.progress is not None and time.monotonic() - self.shown > 10:
             p = event.progress
-            text = (
-                f"{_label(event)}: step {p.step}/{p.steps}, loss {number(p.loss)}, metric {number(p.metric)}, "
-                f"{p.steps_per_second:.1f} steps/s, {p.seconds_left:.0f} s left"
-            )
+            text = f"{_label(event)}: step {p.step}/{p.steps}, loss {number(p.loss)}, metric {number(p.metric)}, "
+            text += ", ".join(_speed(p))
+            if event.steps_per_second > p.steps_per_second:
+                text += f"; all runs {event.steps_per_second:.1f} steps/s"
         if text is not None:
             self.shown = time.monotonic()
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -120,6 +133,7 @@ def _as_json(event: Event) -> dict[str, Any]:
         "path": str(event.job.path),
         "done": event.done,
         "total": event.total,
+        "total_steps_per_second": event.steps_per_second,
     }
     if event.progress is not None:
         line.update(dataclasses.asdict(event.progress))

@@ -1,13 +1,15 @@
 """The paper's Training Settings I and II: what is done to a batch of images and labels, and the loss that fits to it.
 
-RandAugment sees single images and stands in `images.py`; here is what works on whole batches, on the device.
+RandAugment sees single images and stands in `images.py`; here is what works on whole batches. What is random is drawn
+on the host as a few small tensors; the rest has no branch and reads nothing back, so that a CUDA graph can hold it.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -15,35 +17,53 @@ from torch import Tensor, nn
 
 from adan_bench.data.settings import Setting
 
+NOISE = 1 << 20  # different places at which an erased rectangle's noise may begin
 
-def applied(
-    images: Tensor, labels: Tensor, classes: int, setting: Setting, key: tuple[int, int]
-) -> tuple[Tensor, Tensor]:
-    """Images erased and mixed, labels as probabilities, as the key (seed, position) says."""
-    targets = torch.full((len(labels), classes), setting.smoothing / classes, device=labels.device)
-    targets[torch.arange(len(labels), device=labels.device), labels] += 1 - setting.smoothing
+
+def drawn(setting: Setting, count: int, size: int, key: tuple[int, int]) -> dict[str, Tensor]:
+    """What is random about a batch of `count` images of size × size pixels, as the key (seed, position) says."""
+    found: dict[str, Tensor] = {}
     draw = random.Random(repr(key))
     if setting.erasing:
-        images = erased(images, setting.erasing, draw)
+        found |= erasing(count, size, setting.erasing, draw)
     if setting.mixup:
-        images, targets = mixed(images, targets, setting, draw)
+        found |= mixing(size, setting, draw)
+    return found
+
+
+def applied(
+    images: Tensor, labels: Tensor, classes: int, setting: Setting, draws: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Images erased and mixed, labels as probabilities, as was drawn."""
+    is_label = labels.unsqueeze(1) == torch.arange(classes, device=labels.device)
+    targets = setting.smoothing / classes + is_label * (1 - setting.smoothing)
+    if setting.erasing:
+        images = erased(images, draws)
+    if setting.mixup:
+        images, targets = mixed(images, targets, draws)
     return images, targets
 
 
-def mixed(images: Tensor, targets: Tensor, setting: Setting, draw: random.Random) -> tuple[Tensor, Tensor]:
-    """Every image with its partner, the same place counted from the end: a weighted sum, or a rectangle of it."""
-    others = images.flip(0)
+def mixing(size: int, setting: Setting, draw: random.Random) -> dict[str, Tensor]:
+    """By a fair coin: the share of each image in a weighted sum, or the box that its partner fills.
+
+    weights: an image's share of the sum, and of the labels.
+    """
     if draw.random() < 0.5:
-        share = draw.betavariate(setting.mixup, setting.mixup)
-        images = others.lerp(images, share)
+        share = blend = draw.betavariate(setting.mixup, setting.mixup)
+        box = [0, 0, 0, 0]
     else:
-        height, width = images.shape[-2:]
         side = math.sqrt(1 - draw.betavariate(setting.cutmix, setting.cutmix))
-        top, bottom = _interval(height, side, draw)
-        left, right = _interval(width, side, draw)
-        images = images.clone()
-        images[..., top:bottom, left:right] = others[..., top:bottom, left:right]
-        share = 1 - (bottom - top) * (right - left) / (height * width)
+        box = [*_interval(size, side, draw), *_interval(size, side, draw)]
+        top, bottom, left, right = box
+        blend, share = 1.0, 1 - (bottom - top) * (right - left) / size**2
+    return {"weights": torch.tensor([blend, share]), "partner_box": torch.tensor(box)}
+
+
+def mixed(images: Tensor, targets: Tensor, draws: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Every image with its partner, the same place counted from the end: a weighted sum, or a rectangle of it."""
+    others, (blend, share) = images.flip(0), draws["weights"].to(images.dtype)
+    images = torch.where(inside(draws["partner_box"], *images.shape[-2:]), others, others.lerp(images, blend))
     return images, targets.flip(0).lerp(targets, share)
 
 
@@ -53,21 +73,37 @@ def _interval(length: int, share: float, draw: random.Random) -> tuple[int, int]
     return max(0, centre - half), min(length, centre + half)
 
 
-def erased(images: Tensor, share: float, draw: random.Random) -> Tensor:
-    """In a share of the images one rectangle is noise: 2% to a third of the area, sides of 3:10 to 10:3."""
-    count, (height, width) = len(images), images.shape[-2:]
+def erasing(count: int, size: int, share: float, draw: random.Random) -> dict[str, Tensor]:
+    """Boxes in a share of the images: 2% to a third of the area, sides of 3:10 to 10:3; an empty one in the others."""
     key = torch.Generator().manual_seed(draw.getrandbits(62))
-    chance, area, ratio, y, x = torch.rand(5, count, 1, 1, 1, generator=key)
-    area = (0.02 + area * (1 / 3 - 0.02)) * height * width
+    chance, area, ratio, y, x = torch.rand(5, count, generator=key)
+    area = (0.02 + area * (1 / 3 - 0.02)) * size**2
     ratio = torch.exp((2 * ratio - 1) * math.log(10 / 3))
-    h = (area * ratio).sqrt().round().clamp(max=height - 1)  # 1.05 × the side at the extreme of both draws
-    w = (area / ratio).sqrt().round().clamp(max=width - 1)
-    top, left = (y * (height - h + 1)).floor(), (x * (width - w + 1)).floor()
-    rows, columns = torch.arange(height).view(-1, 1), torch.arange(width)
-    inside = (chance < share) & (rows >= top) & (rows < top + h) & (columns >= left) & (columns < left + w)
-    there = torch.Generator(images.device).manual_seed(draw.getrandbits(62))
-    noise = torch.randn(images.shape, generator=there, device=images.device)
-    return torch.where(inside.to(images.device), noise, images)
+    h = (area * ratio).sqrt().round().clamp(max=size - 1)  # 1.05 × the side at the extreme of both draws
+    w = (area / ratio).sqrt().round().clamp(max=size - 1)
+    top, left = (y * (size - h + 1)).floor(), (x * (size - w + 1)).floor()
+    boxes = torch.stack([top, top + h * (chance < share), left, left + w], 1).long()
+    return {"erased_boxes": boxes, "noise_starts": torch.randint(NOISE, (count,), generator=key)}
+
+
+def erased(images: Tensor, draws: Mapping[str, Tensor]) -> Tensor:
+    """Noise in the boxes."""
+    pixels = images[0].numel()
+    noise = _noise(NOISE + pixels, images.device).unfold(0, pixels, 1)[draws["noise_starts"]].view_as(images)
+    return torch.where(inside(draws["erased_boxes"], *images.shape[-2:]).unsqueeze(1), noise, images)
+
+
+@cache
+def _noise(size: int, device: torch.device) -> Tensor:
+    """Normal noise from which every erased box takes a random part, the same on every device."""
+    return torch.randn(size, generator=torch.Generator().manual_seed(0)).to(device)
+
+
+def inside(boxes: Tensor, height: int, width: int) -> Tensor:
+    """Which of height × width pixels lie in boxes, whose last dimension is (top, bottom, left, right)."""
+    top, bottom, left, right = boxes[..., None, None].unbind(-3)
+    rows, columns = torch.arange(height, device=boxes.device).view(-1, 1), torch.arange(width, device=boxes.device)
+    return (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
 
 
 def loss_of(setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from adan_bench.spec import UsageError
+from adan_bench.spec import Task, UsageError
 
 T = TypeVar("T")
 
@@ -60,14 +60,41 @@ def epoch_order(size: int, batch_size: int, seed: int, repeats: int = 1) -> Call
     return chosen
 
 
-def windows(tokens: Tensor, length: int, batch_size: int, seed: int) -> Callable[[int], Tensor]:
-    """Random windows of `length` tokens, `batch_size` of them a batch, drawn anew at each position."""
-    offsets = torch.arange(length)
+class Windows:
+    """Random windows of `length` tokens, `batch_size` of them a batch, drawn anew at each position.
 
-    def batch(position: int) -> Tensor:
-        starts = torch.randint(0, len(tokens) - length, (batch_size, 1), generator=generator(seed, position))
-        return tokens[(starts + offsets).to(tokens.device)]
+    >>> windows = Windows(torch.arange(100), length=3, batch_size=2, seed=0)
+    >>> rows = windows.gather(windows(0))
+    >>> (rows[:, 2] - rows[:, 0]).tolist()
+    [2, 2]
+    """
 
+    def __init__(self, tokens: Tensor, length: int, batch_size: int, seed: int) -> None:
+        self.tokens, self.last, self.batch_size, self.seed = tokens, len(tokens) - length, batch_size, seed
+        self.offsets = torch.arange(length, device=tokens.device)
+
+    def __call__(self, position: int) -> Tensor:
+        """Where the windows of a batch begin."""
+        return torch.randint(0, self.last, (self.batch_size, 1), generator=generator(self.seed, position))
+
+    def gather(self, starts: Tensor) -> Tensor:
+        """The windows, wherever the tokens lie."""
+        return self.tokens[starts + self.offsets]
+
+
+def prepared(task: Task, position: int, device: torch.device | str) -> Any:
+    """The batch at a position as the task's loss takes it, on a device."""
+    return task.prepare(moved(task.batches(position), device))
+
+
+def moved(batch: Any, device: torch.device | str) -> Any:
+    """The same batch with its tensors on a device."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: moved(item, device) for key, item in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(moved(item, device) for item in batch)
     return batch
 
 
@@ -98,5 +125,8 @@ def library_sources() -> list[str]:
 
     Top-level modules only: they are on every installation, and are about 5 MB of real code and prose.
     """
-    folder = Path(hashlib.__file__).parent
-    return [path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("*.py"))]
+    return [path.read_text(encoding="utf-8", errors="replace") for path in library_files()]
+
+
+def library_files() -> list[Path]:
+    return sorted(Path(hashlib.__file__).parent.glob("*.py"))

@@ -1,7 +1,8 @@
 """Images to learn from, by scale: scikit-learn's digits, CIFAR-10 as parquet, an ImageNet folder.
 
 Images travel as bytes; `ImageData.normal` makes numbers of them. Which images a batch holds and how each is cropped,
-flipped and distorted depends on the seed and on the batch's position alone.
+flipped and distorted depends on the seed and on the batch's position alone. Digits and CIFAR-10 lie on the device: a
+batch is drawn on the host as indices and shifts, and gathered there.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from adan_bench.data.batching import epoch_order, generator, shuffled
+from adan_bench.data.batching import epoch_order, generator
+from adan_bench.data.cache import decoded
 from adan_bench.data.files import CIFAR, IMAGENET
 from adan_bench.spec import Context, UsageError, cores, listing
 
@@ -33,22 +35,33 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class ImageData:
-    """Labelled images: how to draw batches, and what is held out."""
+    """Labelled images: how to draw batches, and what is held out.
+
+    batches: what is drawn or decoded on the host for the batch at a position.
+    gather: the images and labels of that, once it is on the device.
+    """
 
     size: int
     channels: int
     classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    batches: Callable[[int], Batch]
+    batches: Callable[[int], tuple[Tensor, ...]]
+    gather: Callable[..., Batch]
     held_out: Callable[[], Iterable[Batch]]
     note: str
     white: int = 255  # the value of a white pixel
 
     def normal(self, images: Tensor) -> Tensor:
         """Bytes to numbers of about zero mean and unit variance."""
-        mean, std = (torch.tensor(v, device=images.device).view(1, -1, 1, 1) for v in (self.mean, self.std))
+        mean, std = (_channels(values, images.device) for values in (self.mean, self.std))
         return (images.float() / self.white - mean) / std
+
+
+@cache
+def _channels(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """One number for each channel, copied to the device once: a captured step cannot copy from the host."""
+    return torch.tensor(values, device=device).view(1, -1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -85,15 +98,16 @@ def digits(context: Context) -> ImageData:
     found = load_digits()
     images = torch.tensor(found.images).to(torch.uint8).unsqueeze(1).to(context.device)
     labels = torch.tensor(found.target).to(context.device)
-    train, test = slice(-HELD_OUT_DIGITS), slice(-HELD_OUT_DIGITS, None)
-    batches: Any = shuffled([images[train], labels[train]], context.batch_size, context.seed)
+    test = slice(-HELD_OUT_DIGITS, None)
+    order = epoch_order(len(images) - HELD_OUT_DIGITS, context.batch_size, context.seed)
     return ImageData(
         8,
         1,
         10,
         (0.5,),
         (0.5,),
-        batches,
+        lambda position: (order(position),),
+        lambda chosen: (images[chosen], labels[chosen]),
         lambda: [(images[test], labels[test])],
         "scikit-learn digits: 1,437 to train, 360 held out, neither cropped nor flipped",
         white=16,
@@ -108,12 +122,13 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
     images, labels = read_cifar(context.path(CIFAR[0]))
     held_out, answers = (tensor.to(context.device) for tensor in read_cifar(context.path(CIFAR[1])))
     distort = None if augmentation.magnitude is None else _rand_augment(augmentation.magnitude, 32)
-    batches: Callable[[int], Batch]
+    batches: Callable[[int], tuple[Tensor, ...]]
+    gather: Callable[..., Batch]
     if distort is None:
-        batches = _shifted(images.to(context.device), labels.to(context.device), context)
+        batches, gather = _shifted(images.to(context.device), labels.to(context.device), context)
     else:
         training = Augmented(Arrays(images, labels), _Shift(4), distort)
-        batches = Batches(training, context.batch_size, context.seed, augmentation.repeats)
+        batches, gather = Batches(training, context.batch_size, context.seed, augmentation.repeats), _decoded
     done = "shifted and flipped" + (f", RandAugment {augmentation.magnitude}" if distort else "")
     return ImageData(
         32,
@@ -122,14 +137,20 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
         (0.4914, 0.4822, 0.4465),
         (0.2470, 0.2435, 0.2616),
         batches,
+        gather,
         lambda: zip(held_out.split(EVAL_BATCH), answers.split(EVAL_BATCH), strict=True),
         f"CIFAR-10: {len(images):,} to train ({done}), {len(held_out):,} held out",
     )
 
 
-@lru_cache(maxsize=2)  # decoding takes about 10 s, and a worker process makes many runs
+@lru_cache(maxsize=2)  # a worker process makes many runs
 def read_cifar(path: Path) -> Batch:
-    """All images as N×3×32×32 bytes, and their labels."""
+    """All images as N×3×32×32 bytes, and their labels; decoding them takes about 10 s, the cache no time."""
+    found = decoded("cifar10", [path], lambda: dict(zip(("images", "labels"), _decode_cifar(path), strict=True)))
+    return found["images"], found["labels"]
+
+
+def _decode_cifar(path: Path) -> Batch:
     import numpy as np
     import pyarrow.parquet as parquet
     from PIL import Image
@@ -145,24 +166,30 @@ def read_cifar(path: Path) -> Batch:
         raise UsageError(f"{path}: not CIFAR-10 as parquet with columns img and label ({error})") from error
 
 
-def _shifted(images: Tensor, labels: Tensor, context: Context) -> Callable[[int], Batch]:
-    """Batches whose images are shifted by up to 4 pixels and flipped half of the time, all on the device."""
+def _shifted(
+    images: Tensor, labels: Tensor, context: Context
+) -> tuple[Callable[[int], tuple[Tensor, ...]], Callable[..., Batch]]:
+    """Batches of images shifted by up to 4 pixels and flipped half of the time; all images stay on the device."""
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
-    size = images.shape[-1]
-    order = shuffled([torch.arange(len(images), device=images.device)], context.batch_size, context.seed)
+    pixels = torch.arange(images.shape[-1], device=images.device)
+    order = epoch_order(len(images), context.batch_size, context.seed)
 
-    def batch(position: int) -> Batch:
-        (chosen,) = order(position)
+    def batches(position: int) -> tuple[Tensor, ...]:
         key = generator(context.seed, position, 1)
-        shifts = torch.randint(0, 9, (2, len(chosen), 1), generator=key).to(images.device)
-        flipped = (torch.rand(len(chosen), 1, generator=key) < 0.5).to(images.device)
-        pixels = torch.arange(size, device=images.device)
-        rows = shifts[0] + pixels
-        columns = shifts[1] + torch.where(flipped, size - 1 - pixels, pixels)
+        down, right = torch.randint(0, 9, (2, context.batch_size, 1), generator=key)
+        return order(position), down, right, torch.rand(context.batch_size, 1, generator=key) < 0.5
+
+    def gather(chosen: Tensor, down: Tensor, right: Tensor, flipped: Tensor) -> Batch:
+        rows, columns = down + pixels, right + torch.where(flipped, pixels.flip(0), pixels)
         part = padded[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]]
         return part.permute(0, 3, 1, 2).contiguous(), labels[chosen]
 
-    return batch
+    return batches, gather
+
+
+def _decoded(images: Tensor, labels: Tensor) -> Batch:
+    """A batch that worker processes have decoded is whole."""
+    return images, labels
 
 
 # ImageNet
@@ -202,6 +229,7 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
         (0.485, 0.456, 0.406),
         (0.229, 0.224, 0.225),
         Batches(training, context.batch_size, context.seed, augmentation.repeats),
+        _decoded,
         evaluation,
         f"ImageNet folder of {len(train.classes):,} classes: {len(train):,} to train ({done}), {len(val):,} held out",
     )

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.data.batching import fingerprint, generator, library_sources, prefetch, windows
+from adan_bench.data.batching import Windows, fingerprint, generator, library_files, library_sources, prefetch
+from adan_bench.data.cache import decoded
 from adan_bench.data.words import documentation
 from adan_bench.spec import Context, Task, UsageError, listing
 
@@ -37,10 +38,14 @@ class LanguageTask(Task):
 
 @dataclass(frozen=True)
 class Language:
-    """Rows of tokens to train on, rows held out, and what they mean."""
+    """Rows of tokens to train on, rows held out, and what they mean.
+
+    batches, gather: what the host has of a batch, and the rows of that on the device.
+    """
 
     tokenizer: Any
     batches: Callable[[int], Tensor]
+    gather: Callable[[Tensor], Tensor]
     held_out: Tensor
     note: str
 
@@ -56,13 +61,14 @@ def language(
     if context.scale != "paper":
         tokenizer, tokens, note = _library(kind, vocabulary, context.scale)
         split = len(tokens) * 19 // 20
-        held_out = windows(tokens[split:], length, rows, seed=0)(0)
-        return Language(tokenizer, windows(tokens[:split], length, context.batch_size, context.seed), held_out, note)
+        held_out = Windows(tokens[split:], length, rows, seed=0)
+        train = Windows(tokens[:split].to(context.device), length, context.batch_size, context.seed)
+        return Language(tokenizer, train, train.gather, held_out.gather(held_out(0)), note)
     corpus = Corpus(context.path(folder))
     tokenizer = corpus.tokenizer(vocabulary)
     reader = Reader(corpus, tokenizer, length, context.batch_size, context.seed, once, rows)
     note = f"{folder}: {corpus.size:,} bytes, {reader.per_epoch:,} batches per epoch, {name(tokenizer)}"
-    return Language(tokenizer, prefetch(reader), reader.held_out(), note)
+    return Language(tokenizer, prefetch(reader), lambda rows: rows, reader.held_out(), note)
 
 
 def library_tokenizer(kind: str, vocabulary: int, scale: str) -> Any:
@@ -74,16 +80,25 @@ def name(tokenizer: Any) -> str:
     return f"tokenizer of {tokenizer.get_vocab_size():,}, sha256 {fingerprint(tokenizer.to_str().encode())}"
 
 
-@lru_cache(maxsize=4)  # training a tokenizer takes seconds, and a worker process makes many runs
+@lru_cache(maxsize=4)  # a worker process makes many runs
 def _library(kind: str, vocabulary: int, scale: str) -> tuple[Any, Tensor, str]:
     import platform
 
-    texts = library_sources() if kind == "source" else [text for text in documentation() if text]
-    texts = list(_first(texts, 600_000)) if scale == "smoke" else texts
-    tokenizer = train_tokenizer(texts, vocabulary)
-    ids = [i for encoding in tokenizer.encode_batch(texts) for i in [*encoding.ids, END]]
-    note = f"{kind} of Python {platform.python_version()}'s standard library, {len(ids):,} tokens, {name(tokenizer)}"
-    return tokenizer, torch.tensor(ids), note
+    import tokenizers
+
+    def encoded() -> dict[str, Tensor]:
+        texts = library_sources() if kind == "source" else [text for text in documentation() if text]
+        texts = list(_first(texts, 600_000)) if scale == "smoke" else texts
+        trained = train_tokenizer(texts, vocabulary)
+        ids = [i for encoding in trained.encode_batch(texts) for i in [*encoding.ids, END]]
+        return {"ids": torch.tensor(ids), "tokenizer": torch.tensor([*trained.to_str().encode()], dtype=torch.uint8)}
+
+    # Training a tokenizer takes seconds; another version of the package may train another one.
+    found = decoded(f"{kind}-{vocabulary}-{scale}-{tokenizers.__version__}", library_files(), encoded)
+    tokenizer = tokenizers.Tokenizer.from_str(bytes(found["tokenizer"].numpy()).decode())
+    ids, python = found["ids"], platform.python_version()
+    note = f"{kind} of Python {python}'s standard library, {len(ids):,} tokens, {name(tokenizer)}"
+    return tokenizer, ids, note
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:

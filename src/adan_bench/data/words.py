@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from adan_bench.data.batching import library_sources
+from adan_bench.data.cache import decoded
 from adan_bench.data.files import PENN_TREEBANK, WIKITEXT
 from adan_bench.spec import Context, UsageError
 
@@ -25,28 +26,47 @@ from adan_bench.spec import Context, UsageError
 class Stream:
     """The text in `batch_size` parallel columns, `length` words at a time; the model's state is carried along.
 
-    The batch holds the state that precedes it, so that SAM's second pass starts where its first one did.
+    The batch holds the state that precedes it, so that SAM's second pass starts where its first one did. The state that
+    follows is kept in the same memory as the last one, where a CUDA graph writes it.
     """
 
-    def __init__(self, words: Tensor, batch_size: int, length: int) -> None:
-        self.columns = columns(words, batch_size)
+    def __init__(self, words: Tensor, batch_size: int, length: int, device: str = "cpu") -> None:
+        self.columns = columns(words, batch_size).to(device)
+        self.rows = torch.arange(length + 1, device=device)
         self.length = length
         self.per_epoch = (len(self.columns) - 1) // length
         if self.per_epoch < 1:
             raise UsageError(f"batch_size={batch_size}: {len(words):,} words are too few for rows of {length} words")
-        self.carry: Any = None
+        self.carry: list[Tensor] | None = None
 
-    def __call__(self, position: int) -> tuple[Tensor, Tensor, Any]:
+    def __call__(self, position: int) -> tuple[Tensor, list[Tensor] | None]:
+        """The first row of the batch, and the state before it: none where the text begins."""
         start = position % self.per_epoch * self.length
-        stop = start + self.length
-        carry = self.carry if start > 0 else None
-        return self.columns[start:stop].long(), self.columns[start + 1 : stop + 1].long(), carry
+        carry = None if start == 0 or self.carry is None else [state.clone() for state in self.carry]
+        return torch.tensor(start), carry
+
+    def gather(self, batch: tuple[Tensor, list[Tensor] | None]) -> tuple[Tensor, Tensor, list[Tensor] | None]:
+        """The words, those that follow each, and the state."""
+        words = self.columns[batch[0] + self.rows].long()
+        return words[:-1], words[1:], batch[1]
+
+    def keep(self, carry: list[Tensor]) -> None:
+        """The state after a batch."""
+        if self.carry is None or _places(self.carry) != _places(carry):
+            self.carry = [state.detach().clone() for state in carry]
+        else:
+            for kept, state in zip(self.carry, carry, strict=True):
+                kept.copy_(state.detach())
 
     def state_dict(self) -> dict[str, Any]:
         return {"carry": self.carry}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.carry = state["carry"]
+
+
+def _places(tensors: list[Tensor]) -> list[Any]:
+    return [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
 
 
 def columns(words: Tensor, count: int) -> Tensor:
@@ -108,8 +128,13 @@ def wikitext(context: Context) -> tuple[list[Tensor], int]:
 
 @lru_cache(maxsize=2)  # a worker process makes many runs
 def _word_files(paths: tuple[Path, ...]) -> tuple[list[Tensor], int]:
-    known = vocabulary(file_words(paths[0]), size=None)
-    return [encode(file_words(path), known) for path in paths], len(known)
+    def encoded() -> dict[str, Tensor]:
+        known = vocabulary(file_words(paths[0]), size=None)
+        splits = {str(i): encode(file_words(path), known) for i, path in enumerate(paths)}
+        return {**splits, "vocabulary": torch.tensor(len(known))}
+
+    found = decoded("words", paths, encoded)
+    return [found[str(i)] for i in range(len(paths))], int(found["vocabulary"])
 
 
 @lru_cache(maxsize=1)

@@ -115,8 +115,20 @@ def settings_lines(summary: WorkloadSummary) -> list[tuple[str, str]]:
     lines = []
     for o in summary.optimizers:
         values = ", ".join(f"{key} {html.plain(value)}" for key, value in o.settings.items())
-        lines.append((o.name, f"{values}; {o.records[0].config.origin}"))
+        lines.append((o.name, "; ".join([values, o.records[0].config.origin, *ways(o)])))
     return lines
+
+
+def ways(o: OptimizerSummary) -> list[str]:
+    """How an optimizer stepped, as its records have it: its implementation, and the steps captured or eager."""
+    found = [r.result for r in o.records if r.result]
+    lines = (f"{r['implementation']}, {_mode(r.get('graph', ''))}" for r in found if r.get("implementation"))
+    return list(dict.fromkeys(line.rstrip(", ") for line in lines))
+
+
+def _mode(graph: str) -> str:
+    """On the CPU nothing can be captured, which need not be said."""
+    return "" if graph.startswith("eager: the CPU") else f"steps {graph}"
 
 
 def _table(summary: WorkloadSummary, names: Sequence[str]) -> str:

@@ -30,7 +30,6 @@ from adan_bench.workloads.parts.mixtures import MIXTURES
 
 Shape = dict[str, Any]
 OPTIMIZERS = ("adan", "adamw", "lamb", "adabelief")
-FUSED = ("adam", "adamw")  # torch's own have to be asked, Adan's is the default
 HEADS = {"GPT2": "LMHeadModel", "Mixtral": "ForCausalLM"}  # the families that read text
 LENGTH, CLASSES = 1024, 1000  # tokens of a sequence, classes of an image
 GB = 1e9
@@ -215,8 +214,7 @@ def _train(
     size = sum(p.numel() for p in net.parameters())
     forward = ranks.spread(net)
     spec = optimizers.get_optimizer(name)
-    settings = {**optimizers.defaults(spec), **({"fused": True} if name in FUSED else {}), "lr": 1e-6}
-    optimizer = optimizers.build(spec, net.parameters(), settings)
+    optimizer = optimizers.build(spec, net.parameters(), {**optimizers.defaults(spec), "lr": 1e-6})
     inputs, labels = _batch(model, how, device, batch_size)
 
     def step() -> None:

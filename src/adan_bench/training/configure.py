@@ -14,6 +14,8 @@ from adan_bench.spec import SCALES, UNTUNED, OptimizerSpec, RunConfig, Settings,
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
 
+GRAPH = ("auto", "on", "off")
+
 
 def tuned_defaults() -> dict[str, Any]:
     """The settings found by `adan-bench tune` for the workloads of this package, and how they were found."""
@@ -31,7 +33,12 @@ def configure(
             known = ", ".join(workload.options) or "none"
             raise UsageError(f"{workload.name} has no option {name!r} of its training; it has: {known}")
     check_data(workload, chosen.data)
-    check_device(chosen.device)
+    if chosen.cluster is None:
+        check_device(chosen.device)
+    if chosen.graph not in GRAPH:
+        raise UsageError(f"--graph {chosen.graph}: write {', '.join(GRAPH[:-1])} or {GRAPH[-1]}")
+    if chosen.graph == "on" and chosen.device == "cpu":
+        raise UsageError("--graph on: CUDA graphs need a GPU; give --device cuda, or take --graph auto")
     batch_size = chosen.batch_size or workload.batch_size
     if batch_size % (chosen.accumulate * chosen.ranks):
         among = f" on {chosen.ranks} ranks" if chosen.ranks > 1 else ""

@@ -25,6 +25,8 @@ MOMENTA = ({"weight_decay": 5e-4}, {"momentum": 0.95}, {"weight_decay": 5e-3})
 LARS = ({"momentum": 0.95}, {"weight_decay": 1e-3}, {"nesterov": True})
 DECAY = {"weight_decay": 0.02}
 TORCH, OTHERS, OURS = "torch.optim", "pytorch_optimizer", "adan_bench.training.rivals"
+ADAN_ENGINES = {"cuda": "fused", "cpu": "fused", "loop": "single-tensor"}
+ON_HOST = "pytorch_optimizer's {} reads its learning rate and step count on the host"
 
 SPECS = {  # name, class, centre of the learning rates, defaults, what is tried after the learning rate
     spec.name: spec
@@ -40,10 +42,19 @@ SPECS = {  # name, class, centre of the learning rates, defaults, what is tried 
         OptimizerSpec("sgd-momentum", f"{TORCH}:SGD", 0.1, {"momentum": 0.9}, MOMENTA),
         OptimizerSpec("sgd-nesterov", f"{TORCH}:SGD", 0.1, {"momentum": 0.9, "nesterov": True}, MOMENTA),
         OptimizerSpec("lamb", f"{OURS}:Lamb", 1e-2, DECAY, BETAS, shards=False),
-        OptimizerSpec("lars", f"{OTHERS}:LARS", 3.0, {"weight_decay": 1e-4}, LARS, shards=False),
-        OptimizerSpec("adabelief", f"{OTHERS}:AdaBelief", 1e-3, {}, ({"betas": (0.9, 0.95)}, {"eps": 1e-8}, BETAS[1])),
-        OptimizerSpec("adabound", f"{OTHERS}:AdaBound", 1e-3, {}, ({"final_lr": 0.01}, {"final_lr": 1.0}, BETAS[0])),
-        OptimizerSpec("yogi", f"{OTHERS}:Yogi", 3e-3, {}, BETAS),
+        OptimizerSpec(
+            "lars", f"{OTHERS}:LARS", 3.0, {"weight_decay": 1e-4}, LARS, shards=False, eager=ON_HOST.format("LARS")
+        ),
+        OptimizerSpec("adabelief", f"{OURS}:AdaBelief", 1e-3, {}, ({"betas": (0.9, 0.95)}, {"eps": 1e-8}, BETAS[1])),
+        OptimizerSpec(
+            "adabound",
+            f"{OTHERS}:AdaBound",
+            1e-3,
+            {},
+            ({"final_lr": 0.01}, {"final_lr": 1.0}, BETAS[0]),
+            eager=ON_HOST.format("AdaBound"),
+        ),
+        OptimizerSpec("yogi", f"{OTHERS}:Yogi", 3e-3, {}, BETAS, eager=ON_HOST.format("Yogi")),
         OptimizerSpec("padam", f"{OURS}:Padam", 0.03, {}, ({"partial": 0.125}, BETAS[0], DECAYS[1])),
         OptimizerSpec("adai", f"{OURS}:Adai", 0.3, {}, ({"betas": (0.1, 0.9)}, {"betas": (0.5, 0.99)}, DECAYS[1])),
         OptimizerSpec(
@@ -72,11 +83,16 @@ def defaults(spec: OptimizerSpec) -> Settings:
 
 
 def build(
-    spec: OptimizerSpec, parameters: Iterable[nn.Parameter] | list[dict[str, Any]], settings: Mapping[str, Any]
+    spec: OptimizerSpec,
+    parameters: Iterable[nn.Parameter] | list[dict[str, Any]],
+    settings: Mapping[str, Any],
+    capturable: bool = False,
 ) -> Optimizer:
-    """The optimizer itself. Settings may come from JSON: lists become tuples, {"radius": R} an `adan.Restart`.
+    """The optimizer itself, in its fastest exact form: torch's fused where there is one, else foreach on a GPU.
 
-    {"restart": {"probe": True}} measures the restart condition and never restarts.
+    Settings may come from JSON: lists become tuples, {"radius": R} an `adan.Restart`. {"restart": {"probe": True}}
+    measures the restart condition and never restarts.
+    capturable: a CUDA graph is to hold its step.
     """
     from torch.optim import Optimizer
 
@@ -89,9 +105,39 @@ def build(
         values["restart"] = Restart.probe() if rule.get("probe") else Restart(**rule)
     if spec.base is not None:
         values["base_optimizer"] = _import(spec.base, spec.name)
-    optimizer = _import(spec.target, spec.name)(parameters, **values)
+    target = spec.base or spec.target
+    options = inspect.signature(_import(target, spec.name).__init__).parameters
+    if "capturable" in options:
+        values.setdefault("capturable", capturable)
+    given: list[Any] = list(parameters)
+    if target.startswith(TORCH) and "fused" in options and not values.keys() & {"fused", "foreach", "differentiable"}:
+        first = given[0]["params"][0] if isinstance(given[0], dict) else given[0]
+        values["fused"] = not (
+            target.endswith(":SGD") and hasattr(first, "full_tensor")
+        )  # torch 2.13 shards no such SGD
+    optimizer = _import(spec.target, spec.name)(given, **values)
     assert isinstance(optimizer, Optimizer)
     return optimizer
+
+
+def implementation(optimizer: Optimizer) -> str:
+    """How an optimizer steps, in words: which of its variants runs, and whether a CUDA graph could hold it."""
+    from adan import Adan
+    from adan.plan import choose
+    from adan_bench.training.rivals import Rival
+
+    group = optimizer.param_groups[0]
+    on_gpu = group["params"][0].is_cuda
+    if isinstance(optimizer, Adan):
+        engines = (choose(g, p).name for g in optimizer.param_groups for p in g["params"])
+        words = [ADAN_ENGINES.get(name, name) for name in dict.fromkeys(engines)]
+    elif group.get("fused"):
+        words = ["fused"]
+    elif isinstance(optimizer, Rival) or group.get("foreach") or (on_gpu and group.get("foreach", False) is None):
+        words = ["foreach"]
+    else:
+        words = ["single-tensor"]
+    return ", ".join([*words, "capturable"] if group.get("capturable") else words)
 
 
 def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ The clock runs while the loop trains; it stands while it evaluates, writes check
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import math
 import random
@@ -17,13 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
-from torch.optim.swa_utils import get_ema_multi_avg_fn as ema_of
+from torch.utils._pytree import tree_map_only
 
+from adan_bench.data.batching import moved
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore
-from adan_bench.spec import Progress, RunConfig, UsageError
+from adan_bench.spec import NEVER, Pause, Progress, RunConfig, UsageError
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
+from adan_bench.training.graph import StepGraph, side_stream
 from adan_bench.training.schedules import schedule
 from adan_bench.workloads.registry import get_workload, load_script
 
@@ -33,9 +36,15 @@ OnProgress = Callable[[Progress], None]
 
 
 def run(
-    config: RunConfig, store: RunStore, on_progress: OnProgress | None = None, resume: bool = False
+    config: RunConfig,
+    store: RunStore,
+    on_progress: OnProgress | None = None,
+    resume: bool = False,
+    pause: Pause = NEVER,
 ) -> Mapping[str, Any]:
     """Train as the configuration says, from the last checkpoint where `resume` finds one; the result that was recorded.
+
+    A run that pauses leaves a checkpoint and no result on disk; what is returned has the status "unfinished".
 
     A loss that is not finite ends the run with the status "diverged"; it is a finding, not an error. A run that has
     ended stays as it is, unless it failed. Where ranks share the run, the first alone reads and writes the record.
@@ -75,7 +84,8 @@ def run(
         sharing = {"parallel": config.parallel, "ranks": config.ranks}
         if begun is not None and sharing != {"parallel": begun.parallel, "ranks": begun.ranks}:
             store.append({"kind": "resume", "step": trainer.step, **sharing})
-        return trainer.train(store, on_progress)
+        with side_stream(trainer.device):
+            return trainer.train(store, on_progress, pause)
 
 
 class Trainer:
@@ -92,6 +102,8 @@ class Trainer:
         self.spec = optimizers.get_optimizer(config.optimizer)
         self.factor = schedule(config.schedule, config.steps, config.warmup, config.floor, config.cooldown)
         self.device = torch.device(ranks.device or config.device)
+        if self.device.type == "cuda":
+            prepare_gpu()
         per_pass = config.batch_size // config.accumulate
         try:
             self.task = self.workload.task(
@@ -111,13 +123,19 @@ class Trainer:
         self.forward = ranks.spread(self.model)
         if config.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
-        self.average = (
-            AveragedModel(self.model, multi_avg_fn=ema_of(config.ema), use_buffers=True) if config.ema else None
-        )
+        self.average = AveragedModel(self.model, use_buffers=True) if config.ema else None
         self.clip = (config.clip or None) if config.clip >= 0 else self.task.max_grad_norm
         groups = self.model.parameters() if self.task.groups is None else self.task.groups(self.model, config.settings)
-        self.optimizer = optimizers.build(self.spec, groups, config.settings)
+        self.obstacle = self._obstacle()
+        if self.obstacle and config.graph == "on":
+            raise UsageError(f"--graph on: {self.obstacle}; take --graph auto")
+        self.optimizer = optimizers.build(self.spec, groups, config.settings, capturable=not self.obstacle)
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
+        # --graph off leaves out the capture alone, so that it makes the same numbers.
+        self.graph = None if self.obstacle else StepGraph(self._compute, self.device, config.graph != "off")
+        self.peaks = torch.tensor(self.base_lr, device=self.device)
+        self.rates = self.peaks.clone()  # the learning rate of each group, where a CUDA graph reads it
+        self._bind_rates()
         self.size = sum(p.numel() for p in self.model.parameters())
         self.step = 0
         self.seconds = 0.0
@@ -127,18 +145,44 @@ class Trainer:
         self.best: float | None = None
         self.seen: list[float] = []  # the metric of every evaluation, smaller is better
         self.lowered = 1.0  # the factor of the schedule when the first rate returned
+        self.looked = (0, 0.0)  # step and seconds at the last look at the speed
         if ranks.rank > 0:
             seed_everything(config.seed + 10**5 * ranks.rank)  # another dropout on every share of a batch
+
+    def _obstacle(self) -> str:
+        """Why no CUDA graph can hold the step; empty: one may."""
+        if self.device.type != "cuda":
+            return f"the {self.device.type.upper()} has no CUDA graphs"
+        if self.ranks.strategy is not None:
+            return f"--parallel {self.ranks.strategy} sends messages between the ranks"
+        if self.config.settings.get("consume_grad"):
+            return "consume_grad=True takes a new buffer at every step"
+        return self.task.eager or self.spec.eager
 
     # What a step is
 
     def update(self) -> None:
         """One update: one gradient, or as many as the optimizer needs."""
         factor = self.factor(self.step) / self.lowered
-        for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
-            group["lr"] = base * factor
         position = self.step // self.spec.passes * self.config.accumulate
-        batches = [self._batch(position + i) for i in range(self.config.accumulate)]
+        batches = [self.task.batches(position + i) for i in range(self.config.accumulate)]
+        if self.graph is not None:
+            self.graph((torch.tensor(factor), batches))
+            if self.graph.obstacle and self.config.graph == "on":
+                raise UsageError(f"--graph on: {self.graph.obstacle}; take --graph auto")
+        else:
+            for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
+                group["lr"] = base * factor
+            self._compute((None, moved(batches, self.device)))
+        self.in_window += 1
+        self.step += self.spec.passes
+
+    def _compute(self, inputs: tuple[Tensor | None, list[Any]]) -> None:
+        """What an update does on the device. A CUDA graph may hold it: nothing here waits for the device."""
+        factor, drawn = inputs
+        if factor is not None:
+            torch.mul(self.peaks, factor, out=self.rates)
+        batches = [self._prepared(batch) for batch in drawn]
         self._gradient(batches)
         if self.spec.passes == 1:
             self.optimizer.step()
@@ -147,9 +191,8 @@ class Trainer:
             two.first_step(zero_grad=True)
             self._gradient(batches, counted=False)
             two.second_step(zero_grad=True)
-        self.step += self.spec.passes
         if self.average is not None:
-            self.average.update_parameters(self.model)
+            self._average(self.average)
 
     def _gradient(self, batches: list[Any], counted: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -163,33 +206,42 @@ class Trainer:
                 self.window += loss.detach()
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-        self.in_window += counted
 
-    def _batch(self, position: int) -> Any:
-        batch = self.task.batches(position)
-        return self._move(self.ranks.share(batch, self.config.batch_size // self.config.accumulate))
+    def _prepared(self, batch: Any) -> Any:
+        """What the loss gets: this rank's share of the batch, in the layout of the model."""
+        size = self.config.batch_size // self.config.accumulate
+        found = self.ranks.share(self.task.prepare(batch), size)
+        return tree_map_only(Tensor, _channels_last, found) if self.config.channels_last else found
 
-    def _move(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            value = value.to(self.device, non_blocking=True)
-            if self.config.channels_last and value.dim() == 4:
-                value = value.contiguous(memory_format=torch.channels_last)
-            return value
-        if isinstance(value, Mapping):
-            return {key: self._move(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._move(item) for item in value)
-        return value
+    def _average(self, average: AveragedModel) -> None:
+        """The exponential average of weights and buffers; AveragedModel's own update waits for the device."""
+        means, values = ([*model.parameters(), *model.buffers()] for model in (average.module, self.model))
+        with torch.no_grad():
+            if self.step == 0:
+                torch._foreach_copy_(means, values)
+            for mean, value in zip(means, values, strict=True):
+                if mean.is_floating_point():
+                    mean.lerp_(value, 1 - self.config.ema)
+                else:
+                    mean.copy_(value)
+        average.n_averaged += 1
+
+    def _bind_rates(self) -> None:
+        """Let the optimizer of a captured step read its learning rates on the device."""
+        if self.graph is not None:
+            for group, rate in zip(self.optimizer.param_groups, self.rates.unbind(), strict=True):
+                group["lr"] = rate
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.config.bf16 else contextlib.nullcontext()
 
     # The loop
 
-    def train(self, store: RunStore, on_progress: OnProgress | None = None) -> Mapping[str, Any]:
+    def train(self, store: RunStore, on_progress: OnProgress | None = None, pause: Pause = NEVER) -> Mapping[str, Any]:
         config, passes = self.config, self.spec.passes
         writer = _tensorboard(store, self.step) if config.tensorboard and self.ranks.rank == 0 else None
         started, first, saved = time.monotonic(), self.step, time.monotonic()
+        self.looked = self.step, self.seconds
         self.forward.train()
         last = min(config.stop_after or config.steps, config.steps)
         while self.step + passes <= last:
@@ -201,7 +253,8 @@ class Trainer:
                 end or (every > 0 and self.step // every > before // every)
                 for every in (config.log_every, config.eval_every, config.checkpoint_every)
             )
-            if not (logs or evaluates or saves):
+            pauses = self.ranks.count == 1 and pause.due(self.step)  # ranks agree where they write lines
+            if not (logs or evaluates or saves or pauses):
                 self.seconds += time.perf_counter() - tick
                 continue
             self.ranks.average(self.window)
@@ -223,16 +276,21 @@ class Trainer:
                 self._keep_best(self.last.get(self.workload.metric, math.nan))
                 self._return_to_first_rate(self.last.get(self.workload.metric, math.nan))
             self._write(store, lines, writer)
-            if on_progress is not None and (logs or evaluates):
-                elapsed = time.monotonic() - started
-                rate = (self.step - first) / max(elapsed, 1e-9)
-                metric = self.last.get(self.workload.metric)
-                on_progress(Progress(self.step, last, loss, metric, rate, (last - self.step) / rate))
             if not config.checkpoint_every and evaluates:
                 saves = self.ranks.from_all(time.monotonic() - saved >= CHECKPOINT_SECONDS)[0]
-            if saves and not end:
+            pauses = not end and self.ranks.from_all(pause.due(self.step))[0]
+            if (saves or pauses) and not end:
                 store.checkpoint(self.step, self.state_dict())
                 saved = time.monotonic()
+            if on_progress is not None:
+                left = (time.monotonic() - started) / (self.step - first) * (last - self.step)
+                metric = self.last.get(self.workload.metric)
+                on_progress(Progress(self.step, last, loss, metric, seconds_left=left, **self._speed()))
+            if pauses:
+                self.ranks.from_all(None)  # no rank leaves before the first has written the checkpoint
+                if writer is not None:
+                    writer.close()
+                return {"status": "unfinished", "step": self.step, "seconds": self.seconds, "final": self.last}
         return self._finish(store, "finished", [], writer)
 
     def evaluate(self) -> dict[str, float]:
@@ -273,6 +331,21 @@ class Trainer:
                     if isinstance(value, float) and key != "seconds":
                         writer.add_scalar(f"{line['kind']}/{key}", value, line["step"])
 
+    def _speed(self) -> dict[str, Any]:
+        """Steps per second of training since the last look; on a GPU, how busy it was and its memory."""
+        steps, seconds = self.step - self.looked[0], max(1e-9, self.seconds - self.looked[1])
+        self.looked = self.step, self.seconds
+        found: dict[str, Any] = {"steps_per_second": steps / seconds}
+        if self.device.type != "cuda":
+            return found
+        found["gpu_bytes"] = torch.cuda.max_memory_allocated(self.device)
+        busy = None if self.graph is None else self.graph.busy_seconds()
+        if busy is not None:
+            found |= {"gpu_share": min(1.0, busy / seconds), "gpu_source": "replays"}
+        with contextlib.suppress(ImportError, RuntimeError):  # torch asks pynvml
+            found |= {"gpu_share": torch.cuda.utilization(self.device) / 100, "gpu_source": "NVML"}
+        return found
+
     def _finish(self, store: RunStore, status: str, lines: list[dict[str, Any]], writer: Any) -> Mapping[str, Any]:
         self._write(store, lines, writer)
         if writer is not None:
@@ -283,7 +356,9 @@ class Trainer:
             "seconds": self.seconds,
             "final": self.last,
             "best": self.best,
-            "peak_bytes": torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None,
+            "peak_bytes": torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None,
+            "graph": f"eager: {self.obstacle}" if self.graph is None else self.graph.words(),
+            "implementation": optimizers.implementation(self.optimizer),
         }
         optimizer: Any = self.optimizer
         if getattr(optimizer, "restart_rule", None) is not None:  # Adan's
@@ -302,7 +377,7 @@ class Trainer:
             "step": self.step,
             "seconds": self.seconds,
             "model": self.ranks.whole(self.model.state_dict()),
-            "optimizer": self.ranks.whole(self.optimizer.state_dict()),
+            "optimizer": self.ranks.whole(self._optimizer_state()),
             "window": self.window,
             "in_window": self.in_window,
             "last": self.last,
@@ -314,10 +389,24 @@ class Trainer:
             "rng": self.ranks.from_all(rng_state(self.device)),
         }
 
+    def _optimizer_state(self) -> dict[str, Any]:
+        """The optimizer's state, with learning rates as numbers."""
+        state = self.optimizer.state_dict()
+        groups = [{**group, "lr": float(group["lr"])} for group in state["param_groups"]]
+        return {**state, "param_groups": groups}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.step, self.seconds = state["step"], state["seconds"]
         self.ranks.load_model(self.model, state["model"])
-        self.ranks.load_optimizer(self.optimizer, state["optimizer"])
+        # How the optimizer steps is this run's choice: a checkpoint of a captured run goes on eagerly and back.
+        groups = [
+            {**saved, **{name: own[name] for name in ("fused", "foreach", "capturable") if name in own}}
+            for saved, own in zip(state["optimizer"]["param_groups"], self.optimizer.param_groups, strict=True)
+        ]
+        self.ranks.load_optimizer(self.optimizer, {**state["optimizer"], "param_groups": groups})
+        self._bind_rates()
+        if self.graph is not None:
+            self.graph = StepGraph(self._compute, self.device, self.config.graph != "off")  # states are other tensors
         self.window.copy_(state["window"])
         self.in_window, self.last, self.best = state["in_window"], state["last"], state["best"]
         self.seen, self.lowered = list(state.get("seen", [])), state.get("lowered", 1.0)  # older ones have neither
@@ -328,6 +417,23 @@ class Trainer:
             batches.load_state_dict(state["batches"])
         if self.ranks.rank < len(state["rng"]):
             set_rng_state(state["rng"][self.ranks.rank], self.device)
+
+
+def _channels_last(value: Tensor) -> Tensor:
+    return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value
+
+
+def prepare_gpu() -> None:
+    """Fast kernels that are right: cuDNN tries its algorithms once for each shape, and its attention is left out.
+
+    The backward pass of cuDNN's attention is reported to give NaN on Hopper for some lengths, 64 among them:
+    https://github.com/pytorch/pytorch/issues/196678
+    """
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    gc.collect()
+    torch.cuda.empty_cache()  # of the run before
+    torch.cuda.reset_peak_memory_stats()
 
 
 def seed_everything(seed: int) -> None:

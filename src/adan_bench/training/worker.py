@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from adan_bench.records.store import RunStore
@@ -21,12 +20,26 @@ def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> 
     from adan_bench.training.trainer import run
 
     try:
-        return run(job.config, RunStore(job.path), on_progress, job.resume)
+        return run(job.config, RunStore(job.path), on_progress, job.resume, job.pause)
     except UsageError as error:
         return record_failure(job, str(error), absent=not RunStore(job.path).described)
     except Exception as error:
         traceback.print_exc()
-        return record_failure(job, f"{type(error).__name__}: {error}")
+        return record_failure(job, _reason(error, job.config))
+
+
+def _reason(error: Exception, config: RunConfig) -> str:
+    import torch
+
+    text = f"{type(error).__name__}: {error}"
+    full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in text
+    if not full:
+        return text
+    fewer = "continue with fewer --jobs and --resume, or " if config.jobs > 1 else ""
+    return (
+        f"out of memory with {config.batch_size // config.accumulate} examples at a time: {fewer}begin anew with "
+        f"--accumulate {2 * config.accumulate} ({text.splitlines()[0]})"
+    )
 
 
 def main() -> None:
@@ -41,9 +54,14 @@ def main() -> None:
             os._exit(1)  # whoever asked is gone; the record is on disk and resumes
 
     for line in sys.stdin:
-        message = json.loads(line)
-        job = Job(RunConfig.from_json(message["config"]), Path(message["path"]), message["resume"])
-        answer(result=perform(job, lambda progress: answer(progress=dataclasses.asdict(progress))))
+        result = perform(
+            Job.from_json(json.loads(line)), lambda progress: answer(progress=dataclasses.asdict(progress))
+        )
+        # An error may leave its CUDA context or the memory of its tensors behind: the next run gets a new process.
+        leaves = result["status"] == "failed" and not result["absent"]
+        answer(result=result, leaves=leaves)
+        if leaves:
+            return
 
 
 if __name__ == "__main__":

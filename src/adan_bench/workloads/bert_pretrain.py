@@ -83,19 +83,25 @@ def bert_pretrain(context: Context) -> Task:
         context, folder="text", kind="prose", length=sizes.length - 1, vocabulary=sizes.vocabulary, rows=sizes.held_out
     )
 
-    def prepared(rows: Tensor, *key: int) -> tuple[Tensor, Tensor]:
-        whole = torch.cat([torch.full_like(rows[:, :1], START), rows], 1)
-        return masked(whole, data.tokenizer.get_vocab_size(), generator(*key))
+    def draws(rows: int, *key: int) -> tuple[Tensor, Tensor, Tensor]:
+        return drawn((rows, sizes.length), data.tokenizer.get_vocab_size(), generator(*key))
 
-    def batches(position: int) -> tuple[Tensor, Tensor]:
-        return prepared(data.batches(position), context.seed, position, 1)
+    def begun(rows: Tensor) -> Tensor:
+        return torch.cat([torch.full_like(rows[:, :1], START), rows], 1)
+
+    def batches(position: int) -> tuple[Tensor, Any]:
+        return data.batches(position), draws(context.batch_size, context.seed, position, 1)
+
+    def prepare(batch: Any) -> tuple[Tensor, Tensor]:
+        return masked(begun(data.gather(batch[0])), *batch[1])
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         words, answers = batch
-        logits = model(words, attention_mask=present(words)).logits.float()
+        # With a dimension for heads and one for queries the mask is taken as it is; else its values would be read back.
+        logits = model(words, attention_mask=present(words).bool()[:, None, None]).logits.float()
         return F.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=IGNORED)
 
-    held_out = prepared(data.held_out, 0)
+    held_out = masked(begun(data.held_out), *draws(len(data.held_out), 0))
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         parts = zip(*(t.to(context.device).split(context.batch_size) for t in held_out), strict=True)
@@ -103,7 +109,7 @@ def bert_pretrain(context: Context) -> Task:
         return {"loss": sum(value * count for value, count in losses) / sum(count for _, count in losses)}
 
     model = transformers.BertForMaskedLM(sizes.config(data.tokenizer.get_vocab_size()))
-    return Task(model, batches, loss, evaluate, data.note, max_grad_norm=5.0)
+    return Task(model, batches, loss, evaluate, data.note, max_grad_norm=5.0, prepare=prepare)
 
 
 def tokenizer(context: Context) -> Any:
@@ -123,15 +129,23 @@ def present(words: Tensor) -> Tensor:
     return (words != PAD).long()
 
 
-def masked(words: Tensor, vocabulary: int, source: Any) -> tuple[Tensor, Tensor]:
+def drawn(shape: tuple[int, int], vocabulary: int, source: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """For every word: whether it is hidden, what becomes of it, and any word."""
+    import torch
+
+    from adan_bench.data.tokens import SPECIAL
+
+    chance, fate = torch.rand((2, *shape), generator=source)
+    return chance < MASKED, fate, torch.randint(len(SPECIAL), vocabulary, shape, generator=source)
+
+
+def masked(words: Tensor, hidden: Tensor, fate: Tensor, anything: Tensor) -> tuple[Tensor, Tensor]:
     """The words with some hidden, and the hidden ones as answers."""
     import torch
 
     from adan_bench.data.tokens import MASK, SPECIAL
 
-    chance, fate = torch.rand((2, *words.shape), generator=source)
-    chosen = (chance < MASKED) & (words >= len(SPECIAL))
-    anything = torch.randint(len(SPECIAL), vocabulary, words.shape, generator=source)
+    chosen = hidden & (words >= len(SPECIAL))
     shown = torch.where(chosen & (fate < 0.8), MASK, words)
     shown = torch.where(chosen & (fate >= 0.9), anything, shown)
     return shown, torch.where(chosen, words, IGNORED)

@@ -14,6 +14,7 @@ def digits_vit(context: Context) -> Task:
     from adan_bench.data.images import digits
     from adan_bench.data.settings import PLAIN
     from adan_bench.workloads.parts.classification import classification_task
+    from adan_bench.workloads.parts.networks import without_mask
 
     config = transformers.ViTConfig(
         image_size=8,
@@ -26,5 +27,6 @@ def digits_vit(context: Context) -> Task:
         num_labels=10,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
+        attn_implementation=without_mask(),
     )
     return classification_task(transformers.ViTForImageClassification(config), digits(context), context, PLAIN)

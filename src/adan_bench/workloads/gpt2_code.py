@@ -34,6 +34,8 @@ class Sizes:
         """Transformers' configuration; the tokenizer may have found fewer tokens than it was asked for."""
         import transformers
 
+        from adan_bench.workloads.parts.networks import without_mask
+
         return transformers.GPT2Config(
             vocab_size=vocabulary,
             n_positions=self.length,
@@ -46,6 +48,7 @@ class Sizes:
             bos_token_id=start,
             eos_token_id=end,
             use_cache=False,
+            attn_implementation=without_mask(),
         )
 
 
@@ -76,4 +79,13 @@ def gpt2_code(context: Context) -> Task:
         return {"loss": held_out_loss(model, data.held_out, context.batch_size, context.device)}
 
     model = transformers.GPT2LMHeadModel(sizes.config(data.tokenizer.get_vocab_size(), START, END))
-    return LanguageTask(model, data.batches, loss, evaluate, data.note, max_grad_norm=1.0, tokenizer=data.tokenizer)
+    return LanguageTask(
+        model,
+        data.batches,
+        loss,
+        evaluate,
+        data.note,
+        max_grad_norm=1.0,
+        prepare=data.gather,
+        tokenizer=data.tokenizer,
+    )

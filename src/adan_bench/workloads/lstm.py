@@ -53,11 +53,12 @@ def task(
     from adan_bench.workloads.parts.lstm import LSTM
 
     length = context.sizes.length
-    stream = Stream(train, context.batch_size, length)
+    stream = Stream(train, context.batch_size, length, context.device)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         words, following, carry = batch
-        logits, stream.carry, penalty = model(words, carry)
+        logits, carry, penalty = model(words, carry)
+        stream.keep(carry)
         total: Tensor = F.cross_entropy(logits.float().flatten(0, 1), following.flatten())
         return total if plain else total + penalty
 
@@ -71,7 +72,8 @@ def task(
     held_out = " and ".join(f"{len(words):,}" for words in tests.values())
     note += f": {len(train):,} words to train, {held_out} held out, vocabulary of {known:,}"
     model = LSTM(known, layers, context.sizes)
-    return Task(model, stream, loss, evaluate, note, max_grad_norm=None if plain else 0.25)
+    clip = None if plain else 0.25
+    return Task(model, stream, loss, evaluate, note, max_grad_norm=clip, prepare=stream.gather)
 
 
 @workload(

@@ -88,11 +88,13 @@ def pretraining_task(context: Context) -> Task:
 
     def noise(count: int, *key: int) -> Tensor:
         """What decides which patches are hidden: the three quarters of largest noise."""
-        return torch.rand(count, patches, generator=generator(*key)).to(context.device)
+        return torch.rand(count, patches, generator=generator(*key))
 
-    def batches(position: int) -> tuple[Tensor, Tensor]:
-        images, _ = data.batches(position)
-        return data.normal(images.to(context.device)), noise(len(images), context.seed, position, 2)
+    def batches(position: int) -> Any:
+        return data.batches(position), noise(context.batch_size, context.seed, position, 2)
+
+    def prepare(batch: Any) -> tuple[Tensor, Tensor]:
+        return data.normal(data.gather(*batch[0])[0]), batch[1]
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         found: Tensor = model(batch[0], noise=batch[1]).loss
@@ -101,14 +103,14 @@ def pretraining_task(context: Context) -> Task:
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         total, count = torch.zeros((), device=context.device), 0
         for number, (images, _) in enumerate(data.held_out()):
-            hidden = noise(len(images), number)
+            hidden = noise(len(images), number).to(context.device)
             total = total + loss(model, (data.normal(images.to(context.device)), hidden)) * len(images)
             count += len(images)
         return {"loss": total.item() / count}
 
     model = with_official_start(transformers.ViTMAEForPreTraining(config), config)
     note = f"{data.note}; a quarter of the patches is seen"
-    return Task(model, batches, loss, evaluate, note=note, groups=without_decay)
+    return Task(model, batches, loss, evaluate, note=note, groups=without_decay, prepare=prepare)
 
 
 def finetuning_task(encoder: Encoder, context: Context) -> Task:

@@ -47,7 +47,16 @@ def moe(context: Context) -> Task:
         return {"loss": held_out_loss(model, data.held_out, context.batch_size, context.device)}
 
     model = transformers.MixtralForCausalLM(sizes.config(data.tokenizer.get_vocab_size()))
-    return LanguageTask(model, data.batches, loss, evaluate, data.note, max_grad_norm=1.0, tokenizer=data.tokenizer)
+    return LanguageTask(
+        model,
+        data.batches,
+        loss,
+        evaluate,
+        data.note,
+        max_grad_norm=1.0,
+        prepare=data.gather,
+        tokenizer=data.tokenizer,
+    )
 
 
 def _register(name: str, size: str, steps: int, adamw: float) -> None:

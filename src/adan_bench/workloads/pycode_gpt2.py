@@ -29,13 +29,14 @@ def pycode_gpt2(context: Context) -> Task:
     import torch.nn.functional as F
     import transformers
 
-    from adan_bench.data.batching import fingerprint, library_sources, windows
+    from adan_bench.data.batching import Windows, fingerprint, library_sources
 
     sizes: Sizes = context.sizes
     text = "".join(library_sources()).encode()[:SIZE]
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().to(context.device)
     split = len(tokens) * 9 // 10
-    held_out = windows(tokens[split:], sizes.length + 1, sizes.held_out, seed=0)(0)  # the same for every run
+    tests = Windows(tokens[split:], sizes.length + 1, sizes.held_out, seed=0)
+    held_out = tests.gather(tests(0).to(context.device))  # the same for every run
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         logits = model(batch[:, :-1]).logits.float()
@@ -46,5 +47,5 @@ def pycode_gpt2(context: Context) -> Task:
 
     note = f"standard library of Python {platform.python_version()}, {len(text):,} bytes, sha256 {fingerprint(text)}"
     model = transformers.GPT2LMHeadModel(sizes.config(sizes.vocabulary))
-    batches = windows(tokens[:split], sizes.length + 1, context.batch_size, context.seed)
-    return Task(model, batches, loss, evaluate, note)
+    windows = Windows(tokens[:split], sizes.length + 1, context.batch_size, context.seed)
+    return Task(model, windows, loss, evaluate, note, prepare=windows.gather)

@@ -61,11 +61,12 @@ def transformer_xl(context: Context) -> Task:
     else:
         (train, valid, test), known = wikitext(context)
         note = "WikiText-103, words"
-    stream = Stream(train, context.batch_size, sizes.length)
+    stream = Stream(train, context.batch_size, sizes.length, context.device)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         words, following, memories = batch
-        logits, stream.carry = model(words, memories)
+        logits, memories = model(words, memories)
+        stream.keep(memories)
         return F.cross_entropy(logits.float().flatten(0, 1), following.flatten())
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
@@ -75,7 +76,7 @@ def transformer_xl(context: Context) -> Task:
         }
 
     note += f": {len(train):,} to train, {len(valid):,} and {len(test):,} held out, {known:,} different"
-    return Task(TransformerXL(known, sizes), stream, loss, evaluate, note, max_grad_norm=0.25)
+    return Task(TransformerXL(known, sizes), stream, loss, evaluate, note, max_grad_norm=0.25, prepare=stream.gather)
 
 
 def _characters(context: Context) -> tuple[list[Tensor], int, str]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import adan
-from adan_bench.data.augment import applied, loss_of
+from adan_bench.data.augment import applied, drawn, loss_of
 from adan_bench.data.images import ImageData
 from adan_bench.data.settings import Setting
 from adan_bench.spec import Context, Settings, Task
@@ -20,9 +20,12 @@ def classification_task(model: nn.Module, data: ImageData, context: Context, set
     """A model of transformers, or any other whose result has `logits`, on labelled images."""
     measure = loss_of(setting)
 
-    def batches(position: int) -> tuple[Tensor, Tensor]:
-        images, labels = (tensor.to(context.device) for tensor in data.batches(position))
-        return applied(data.normal(images), labels, data.classes, setting, (context.seed, position))
+    def batches(position: int) -> Any:
+        return data.batches(position), drawn(setting, context.batch_size, data.size, (context.seed, position))
+
+    def prepare(batch: Any) -> tuple[Tensor, Tensor]:
+        images, labels = data.gather(*batch[0])
+        return applied(data.normal(images), labels, data.classes, setting, batch[1])
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         return measure(model(batch[0]).logits.float(), batch[1])
@@ -38,7 +41,7 @@ def classification_task(model: nn.Module, data: ImageData, context: Context, set
             count += len(labels)
         return {"accuracy": right.item() / count, "loss": wrong.item() / count}
 
-    return Task(model, batches, loss, evaluate, note=f"{data.note}; {setting.words()}")
+    return Task(model, batches, loss, evaluate, note=f"{data.note}; {setting.words()}", prepare=prepare)
 
 
 def without_decay(model: nn.Module, settings: Settings) -> list[dict[str, Any]]:

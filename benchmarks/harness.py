@@ -1,0 +1,379 @@
+"""How fast `adan-bench` makes steps on a GPU: captured, eager and under torch.compile; one run and several at a time.
+
+    python benchmarks/harness.py prepare --data DIR --cache CACHE    # once: CIFAR-10 as arrays
+    python benchmarks/harness.py --cache CACHE                       # writes results/bench-harness.json
+
+Every row has processes of its own. They all start at once, load, compile and make their first steps; then they are
+timed one after the other, or together where that is the question. Losses of 200 steps tell whether a captured run makes
+the numbers of an eager one, with kernels that have one order of summation; a second eager run tells what varies still.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SEED = 0
+CURVE = 200  # first steps, whose losses are compared
+LOOK = 10  # steps whose mean loss is one point of the curve
+FIRST = 20  # steps before the clock starts
+PROFILED = 10
+LIMIT = 120  # seconds that a process may take until it is ready
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run of the harness, and how many steps are timed."""
+
+    workload: str
+    scale: str
+    batch_size: int
+    steps: int
+    options: dict[str, Any] = field(default_factory=dict)
+    optimizer: str = "adan"
+
+
+CASES = {
+    "ResNet-34": Case("cifar-resnet34", "small", 128, 500, {"bf16": True, "channels_last": True}),
+    "ViT, 4.8 M": Case("cifar-vit", "small", 256, 500, {"bf16": True}),
+    "GPT-2, 10 M": Case("gpt2-code", "small", 64, 300, {"bf16": True}),
+    "LSTM, 1 layer": Case("lstm-1", "paper", 20, 800, {"bf16": True}),
+}
+MODES = ("captured", "eager", "reduce-overhead")
+AGAIN, COMPILED = "eager again", "captured, --compile"
+ALONE = [(name, mode) for name in CASES for mode in (*MODES, AGAIN, COMPILED)]
+TOGETHER = {  # runs at a time
+    ("ResNet-34", "captured"): (3, 4),
+    ("ResNet-34", COMPILED): (3, 4),
+    ("LSTM, 1 layer", "captured"): (3,),
+}
+
+
+# A process
+
+
+def serve(name: str, mode: str, cache: Path) -> None:
+    """Load a case and make the first steps, say so, and time more of them when asked."""
+    import torch
+
+    use_arrays(cache)
+    from adan_bench.training.graph import side_stream
+
+    with side_stream(torch.device("cuda")):
+        steps = Steps(CASES[name], mode, cache)
+        steps.make(FIRST)
+        answer(graph=steps.words(), implementation=steps.implementation, parameters=steps.trainer.size)
+        for line in sys.stdin:
+            answer(**getattr(steps, line.strip())())
+
+
+def answer(**content: Any) -> None:
+    print(json.dumps(content), flush=True)
+
+
+class Steps:
+    """The steps of a case in one of the modes."""
+
+    def __init__(self, case: Case, mode: str, cache: Path) -> None:
+        import torch
+
+        from adan_bench.spec import RunConfig
+        from adan_bench.training.configure import configure
+        from adan_bench.training.optimizers import get_optimizer, implementation
+        from adan_bench.training.trainer import Trainer
+        from adan_bench.workloads.registry import get_workload
+
+        self.case, self.mode, self.cache, self.torch = case, mode, cache, torch
+        graph = "on" if mode.startswith("captured") else "off"
+        chosen = RunConfig(
+            device="cuda", scale=case.scale, batch_size=case.batch_size, data=cache / "data", graph=graph, seed=SEED,
+            threads=2, compile=mode.endswith("--compile"), **case.options,
+        )  # fmt: skip
+        config = configure(get_workload(case.workload, case.scale), get_optimizer(case.optimizer), chosen)
+        self.trainer = Trainer(config)
+        self.trainer.forward.train()
+        self.implementation = implementation(self.trainer.optimizer)
+        self.update = self._plain_loop() if mode == "reduce-overhead" else self.trainer.update
+
+    def _plain_loop(self) -> Any:
+        """What a user would write: the model compiled with CUDA graphs of PyTorch's own, the rest as usual."""
+        from adan_bench.data.batching import moved
+
+        torch, trainer = self.torch, self.trainer
+        params, optimizer, task = list(trainer.model.parameters()), trainer.optimizer, trainer.task
+        compiled = torch.compile(trainer.model, mode="reduce-overhead")
+
+        def update() -> None:
+            torch.compiler.cudagraph_mark_step_begin()
+            factor = trainer.factor(trainer.step)
+            for group, base in zip(optimizer.param_groups, trainer.base_lr, strict=True):
+                group["lr"] = base * factor
+            optimizer.zero_grad(set_to_none=True)
+            batch = trainer._prepared(moved(task.batches(trainer.step), trainer.device))
+            with trainer._autocast():
+                found = task.loss(compiled, batch)
+            found.backward()
+            if trainer.clip is not None:
+                torch.nn.utils.clip_grad_norm_(params, trainer.clip)
+            optimizer.step()
+            trainer.window += found.detach()
+            trainer.step += 1
+
+        return update
+
+    def make(self, count: int) -> None:
+        for _ in range(count):
+            self.update()
+        self.torch.cuda.synchronize()
+
+    def curve(self) -> dict[str, Any]:
+        """The mean losses of the first steps of a new run whose kernels sum in one order."""
+        torch = self.torch
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.backends.cudnn.deterministic = True
+        torch.use_deterministic_algorithms(True)
+        del self.trainer, self.update
+        steps, found = Steps(self.case, self.mode, self.cache), []
+        torch.backends.cudnn.benchmark = False  # what is fastest is another kernel in another process
+        for _ in range(CURVE // LOOK):
+            steps.trainer.window.zero_()
+            steps.make(LOOK)
+            found.append(steps.trainer.window.item() / LOOK)
+        return {"curve": found, "graph": steps.words()}
+
+    def words(self) -> str:
+        return "eager" if self.trainer.graph is None else self.trainer.graph.words()
+
+    def timed(self) -> dict[str, Any]:
+        begin, count = time.time(), self.case.steps if self.mode.startswith("captured") else self.case.steps // 3
+        self.make(count)
+        end = time.time()
+        peak = self.torch.cuda.max_memory_allocated()
+        return {"begin": begin, "end": end, "steps_per_second": count / (end - begin), "peak_bytes": peak}
+
+    def profiled(self) -> dict[str, Any]:
+        """Milliseconds in which kernels of one step ran, by the profiler; gaps between them are not in it."""
+        profile = self.torch.profiler
+        with profile.profile(activities=[profile.ProfilerActivity.CUDA]) as found:
+            self.make(PROFILED)
+        events = [e for e in found.events() if str(e.device_type).endswith("CUDA")]
+        spans = sorted((e.time_range.start, e.time_range.end) for e in events)
+        busy, until = 0.0, float("-inf")
+        for start, stop in spans:  # of kernels that overlap, the time once
+            busy += max(0.0, stop - max(start, until))
+            until = max(until, stop)
+        return {"kernel_ms": busy / 1000 / PROFILED, "kernels": len(spans) / PROFILED}
+
+
+def use_arrays(cache: Path) -> None:
+    """CIFAR-10 from the arrays of `prepare`, so that a machine without pyarrow will do."""
+    import numpy as np
+    import torch
+
+    from adan_bench.data import images
+
+    def read(path: Path) -> Any:
+        parts = (np.load(cache / f"cifar-{path.stem}-{part}.npy") for part in ("images", "labels"))
+        return tuple(torch.from_numpy(part) for part in parts)
+
+    images.read_cifar = read  # type: ignore[assignment]
+
+
+# The processes together
+
+
+class Worker:
+    """A process that serves a case."""
+
+    def __init__(self, name: str, mode: str, cache: Path) -> None:
+        self.name, self.mode = name, mode
+        command = [sys.executable, __file__, "serve", name, mode, "--cache", str(cache)]
+        self.log = cache / f"{name} {mode} {time.monotonic_ns()}.log".replace(", ", "-").replace(" ", "-")
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+
+        self.watchdog = threading.Timer(LIMIT, self.process.kill)
+        self.watchdog.start()
+
+    def get_ready(self) -> None:
+        """Wait until it is; a process that takes too long is stopped."""
+        ready = self.hear()
+        self.watchdog.cancel()
+        self.alive = ready is not None
+        self.facts = ready or {"error": self.error()}
+
+    def ask(self, what: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> dict[str, Any] | None:
+        """Its next answer; None where it died."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with contextlib.suppress(json.JSONDecodeError):
+                found: dict[str, Any] = json.loads(line)
+                return found
+        return None
+
+    def told(self, what: str) -> dict[str, Any] | None:
+        self.ask(what)
+        return self.hear()
+
+    def error(self) -> str:
+        lines = [line for line in self.log.read_text().splitlines() if line.strip()]
+        return lines[-1][:200] if lines else f"exit code {self.process.poll()}"
+
+    def stop(self) -> None:
+        self.watchdog.cancel()
+        self.process.kill()
+        self.process.wait()
+
+
+def alone(cache: Path, rows: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """Cases in modes, timed one after the other; then the curves of all that are compared."""
+    workers = started(cache, rows)
+    found: dict[str, dict[str, Any]] = {name: {} for name, _ in rows}
+    for worker in workers:
+        row = found[worker.name][worker.mode] = worker.facts
+        if worker.mode != AGAIN and worker.alive and (timed := worker.told("timed")):
+            row |= {**timed, **(worker.told("profiled") or {})}
+            row["gpu_busy"] = row.get("kernel_ms", 0) * row["steps_per_second"] / 1000
+            print(
+                f"{worker.name}, {worker.mode}: {row['steps_per_second']:.1f} steps/s, GPU {row['gpu_busy']:.0%} busy"
+            )
+    compared = [worker for worker in workers if worker.mode in ("captured", "eager", AGAIN) and worker.alive]
+    for worker in compared:
+        worker.ask("curve")
+    for worker in compared:
+        found[worker.name][worker.mode] |= worker.hear() or {"error": worker.error()}
+    for worker in workers:
+        worker.stop()
+    for name, modes in found.items():
+        base = modes.get("eager", {}).get("curve")
+        gaps = {mode: gap(modes[mode].get("curve"), base) for mode in ("captured", AGAIN) if mode in modes}
+        modes["relative_gap"] = gaps
+        print(f"{name}: largest relative gap to the eager curve {gaps}")
+    return found
+
+
+def gap(a: list[float] | None, b: list[float] | None) -> float | None:
+    return None if not a or not b else max(abs(x / y - 1) for x, y in zip(a, b, strict=True))
+
+
+def together(cache: Path, rows: dict[tuple[str, str], tuple[int, ...]]) -> list[dict[str, Any]]:
+    """Several runs of a case at a time, case after case."""
+    workers = started(cache, [key for key, counts in rows.items() for _ in range(max(counts))])
+    found = []
+    for (name, mode), counts in rows.items():
+        mine = [worker for worker in workers if (worker.name, worker.mode) == (name, mode) and worker.alive]
+        for count in counts:
+            if len(mine) < count:
+                continue
+            for worker in mine[:count]:
+                worker.ask("timed")
+            each = [row for worker in mine[:count] if (row := worker.hear())]
+            seconds = max(row["end"] for row in each) - min(row["begin"] for row in each)
+            total = len(each) * CASES[name].steps / seconds
+            rates = [row["steps_per_second"] for row in each]
+            found.append({"case": name, "mode": mode, "runs": count, "steps_per_second": total, "each": rates})
+            print(f"{count} × {name}, {mode}: {total:.1f} steps/s in total")
+        for worker in mine:
+            worker.stop()
+    return found
+
+
+def started(cache: Path, rows: list[tuple[str, str]]) -> list[Worker]:
+    """A process for each row, when all are ready or have failed."""
+    began = time.monotonic()
+    workers = [Worker(name, mode, cache) for name, mode in rows]
+    for worker in workers:
+        worker.get_ready()
+        state = "ready" if worker.alive else f"failed: {worker.error()}"
+        print(f"[{time.monotonic() - began:4.0f} s] {worker.name}, {worker.mode}: {state}", flush=True)
+    return workers
+
+
+def measure(args: argparse.Namespace) -> None:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from common import environment
+
+    from adan_bench.training.mps import multi_process_service
+
+    names = args.cases or list(CASES)
+    record: dict[str, Any] = {
+        "environment": environment(),
+        "seed": SEED,
+        "curve_steps": CURVE,
+        "cases": {name: asdict(CASES[name]) for name in names},
+        "alone": alone(args.cache, [row for row in ALONE if row[0] in names]),
+    }
+    write_record(record, args.out)
+    with multi_process_service() as shared:
+        rows = {row: counts for row, counts in TOGETHER.items() if row[0] in names}
+        record |= {"mps": shared, "together": together(args.cache, rows)}
+        write_record(record, args.out)
+
+
+def write_record(record: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"written: {path}", flush=True)
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """CIFAR-10 as arrays, from the parquet files of a data folder or from `evidence pack`'s file."""
+    import shutil
+
+    import numpy as np
+
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    args.cache.mkdir(parents=True, exist_ok=True)
+    from evidence import data as evidence
+
+    if (args.data / evidence.PACKED).exists():
+        evidence._decode_cifar(args.data / evidence.PACKED, args.cache, os.cpu_count() or 1)
+    else:
+        from adan_bench.data.files import CIFAR
+        from adan_bench.data.images import read_cifar
+
+        for name in CIFAR:
+            for part, tensor in zip(("images", "labels"), read_cifar(args.data / name), strict=True):
+                np.save(args.cache / f"cifar-{Path(name).stem}-{part}.npy", tensor.numpy())
+    shutil.copytree(args.data / "ptb", args.cache / "data" / "ptb", dirs_exist_ok=True)
+    for split in ("train", "test"):  # what stands in for the files that the harness looks for
+        target = args.cache / "data" / "cifar10" / f"{split}.parquet"
+        target.parent.mkdir(exist_ok=True)
+        target.touch()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", nargs="?", default="measure", choices=("measure", "prepare", "serve"))
+    parser.add_argument("case", nargs="?")
+    parser.add_argument("mode", nargs="?")
+    parser.add_argument("--cases", nargs="*", choices=CASES)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "bench-harness.json")
+    args = parser.parse_args()
+    if args.command == "serve":
+        serve(args.case, args.mode, args.cache)
+    else:
+        {"measure": measure, "prepare": prepare}[args.command](args)
+
+
+if __name__ == "__main__":
+    main()

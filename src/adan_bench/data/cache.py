@@ -1,0 +1,79 @@
+"""Decoded data on disk, decoded once: every process that needs it maps the same files into its memory.
+
+A cache entry is a folder of .npy files under a key of what was decoded: the content of the source files and how. It is
+written aside by the first process, while the others wait, and appears at once under its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes may then both decode, and one of the two results stays
+    fcntl = None  # type: ignore[assignment]
+
+
+def folder() -> Path:
+    """ADAN_CACHE, or adan-bench in the user's cache folder."""
+    own = os.environ.get("ADAN_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adan-bench"
+
+
+def decoded(how: str, sources: Sequence[Path], decode: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What `decode` returns, from the cache where it is there. Change `how` when what it does changes.
+
+    Tensors share memory among processes; writing to one makes a private copy of the page. Where the cache cannot be
+    written, every process decodes for itself.
+    """
+    entry, found = folder() / f"{how}-{_key(sources)}", None
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(entry.with_name(f"{entry.name}.lock")):
+            if not entry.is_dir():
+                found = decode()
+                _write(entry, found)
+        return _load(entry)
+    except OSError:  # a read-only or full disk
+        return found or decode()
+
+
+def _key(sources: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(b"%d:" % path.stat().st_size)
+        with path.open("rb") as file:
+            while part := file.read(1 << 20):
+                digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write(entry: Path, tensors: dict[str, Tensor]) -> None:
+    import numpy as np
+
+    with tempfile.TemporaryDirectory(dir=entry.parent, prefix=f"{entry.name}-", ignore_cleanup_errors=True) as aside:
+        for name, tensor in tensors.items():
+            np.save(Path(aside) / f"{name}.npy", tensor.numpy())
+        Path(aside).rename(entry)
+
+
+def _load(entry: Path) -> dict[str, Tensor]:
+    import numpy as np
+
+    return {path.stem: torch.from_numpy(np.load(path, mmap_mode="c")) for path in sorted(entry.glob("*.npy"))}

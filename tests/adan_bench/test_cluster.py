@@ -1,0 +1,107 @@
+"""Runs on a Ray cluster: two nodes on this machine, one of which is lost in the middle."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.learning import chosen
+
+from adan_bench.records.store import RunStore, read_run
+from adan_bench.studies.comparison import Study
+from adan_bench.training.pool import Event
+from adan_bench.training.trainer import run
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """A head without cores, and two nodes with one each."""
+    from ray.cluster_utils import Cluster
+
+    small = {"object_store_memory": 80_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
+    for _ in range(2):
+        cluster.add_node(num_cpus=1, **small)
+    yield cluster
+    cluster.shutdown()
+
+
+def curve(path: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in read_run(path).metrics]
+
+
+def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """A node is killed while each of the two has a run: both end with the numbers of an undisturbed process.
+
+    Then a third seed meets a time limit, and --resume ends it; the first two stay as they are.
+    """
+    out, lengths = tmp_path / "a", {"steps": 3000, "eval_every": 300, "checkpoint_every": 300}
+    paths = [out / "tiny" / "adan" / f"seed-{seed}" for seed in range(3)]
+    began: dict[Path, list[list[int]]] = {path: [] for path in paths}  # the steps seen, by attempt
+    checkpoints: dict[Path, int] = {}
+
+    def watch(event: Event) -> None:
+        if event.progress is not None:
+            began[event.job.path][-1].append(event.progress.step)
+        elif event.result is None:
+            began[event.job.path].append([])
+        there = {path: RunStore(path).resume_step for path in paths[:2]}
+        if not checkpoints and all(there.values()):
+            checkpoints.update(there)
+            nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+
+    options = chosen(cluster=f"ray:{nodes.address}", script=tiny, **lengths)
+    with Study(["tiny"], ["adan"], options, out=out) as study:
+        study.on_event = watch
+        study.compare(2)
+    (line,) = (out / "study.jsonl").read_text().splitlines()
+    facts = json.loads(line)
+    assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 6000, 1, options.cluster)
+    assert facts["steps_per_second"] > 0
+    (lost,) = [path for path in paths[:2] if len(began[path]) == 2]
+    assert began[lost][1][0] > checkpoints[lost]
+    for path in paths[:2]:
+        config = read_run(path).config
+        run(config, RunStore(tmp_path / path.name))
+        assert curve(path) == curve(tmp_path / path.name)
+        assert read_run(path).status == "finished"
+        assert not RunStore(path).checkpoints()
+
+    flags = [part for name, value in lengths.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    command = ["compare", "tiny", "--script", tiny, "--optimizers", "adan", "--seeds", "3", "--out", out, *flags]
+    command += ["--cluster", options.cluster, "--resume"]
+    written = [(path / "result.json").stat().st_mtime_ns for path in paths[:2]]
+    code, _, err = bench(*command, "--time-limit", "1s")
+    assert (code, read_run(paths[2]).status) == (4, "unfinished"), err
+    assert RunStore(paths[2]).resume_step > 0
+    assert bench(*command)[0] == 0
+    assert [read_run(path).status for path in paths] == ["finished"] * 3
+    assert [(path / "result.json").stat().st_mtime_ns for path in paths[:2]] == written
+
+
+@pytest.mark.parametrize(
+    ("cluster", "more", "names"),
+    [
+        ("slurm", [], ["--cluster slurm", "ray:10.0.0.1:6379"]),
+        ("ray://host:10001", [], ["ray://host:10001", "ray:10.0.0.1:6379"]),
+        ("ray", ["--device", "cuda:1"], ["cuda:1", "cpu or cuda"]),
+        ("ray:127.0.0.1:1", [], ["ray:127.0.0.1:1", "ray start --head"]),
+    ],
+)
+def test_no_such_cluster(bench: Any, tmp_path: Path, cluster: str, more: list[str], names: list[str]) -> None:
+    out = tmp_path / "a"
+    code, output, err = bench("compare", "digits-vit", "--cluster", cluster, "--out", out, *more)
+    assert (code, output, len(err.splitlines())) == (2, "", 1), err
+    assert all(name in err for name in names), err
+    assert not out.exists()
+
+
+def test_without_ray(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code, output, err = bench("compare", "digits-vit", "--cluster", "ray", "--out", tmp_path / "a")
+    assert (code, output, len(err.splitlines())) == (2, "", 1)
+    assert "pip install 'adan[cluster]'" in err

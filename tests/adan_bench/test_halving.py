@@ -1,0 +1,88 @@
+"""Tuning that stops trials which cannot win: the same rule for every optimizer, survivors as if nobody had looked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.learning import chosen
+
+from adan_bench.records.store import read_runs
+from adan_bench.spec import RunRecord
+from adan_bench.studies.comparison import Study
+from adan_bench.studies.halving import rungs
+from adan_bench.training.pool import Event
+
+NAMES = ("adan", "adam")
+
+
+class Interrupted(Exception):
+    pass
+
+
+def tune(tiny: Path, out: Path, eta: int, after: int = 10**9, resume: bool = False) -> Study:
+    """Eight trials each; interrupted after so many results."""
+    seen = 0
+
+    def on_event(event: Event) -> None:
+        nonlocal seen
+        seen += event.result is not None
+        if seen > after:
+            raise Interrupted
+
+    options = chosen(script=tiny, steps=48, eval_every=4)
+    with Study(["tiny"], NAMES, options, out=out, resume=resume) as study:
+        study.on_event = on_event
+        study.tune(8, eta)
+    study.save(out / "best.json")
+    return study
+
+
+def outcome(out: Path) -> dict[str, tuple[Any, ...]]:
+    return {
+        f"{r.path.parent.name} {r.path.name}": (r.status, r.result and r.result["step"], r.final)
+        for r in read_runs(out)
+    }
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_halving(tiny: Path, tmp_path: Path) -> None:
+    tune(tiny, tmp_path / "grid", 1)
+    halved = tune(tiny, tmp_path / "halved", 2)
+    whole, parts = outcome(tmp_path / "grid"), outcome(tmp_path / "halved")
+    best = json.loads((tmp_path / "halved" / "best.json").read_text())["workloads"]["tiny"]
+    rule = rungs(2, 6, 48, 4)
+    assert rule == [12, 24]
+    for name in NAMES:
+        first = [parts[f"{name} tune-{i:02d}"] for i in range(6)]
+        ends = sorted((status, step) for status, step, _ in first)
+        assert ends == [("finished", 48)] * 2 + [("stopped", 12)] * 3 + [("stopped", 24)]
+        gradients = sum(step for key, (_, step, _) in parts.items() if key.startswith(name))
+        assert gradients < 0.7 * sum(step for key, (_, step, _) in whole.items() if key.startswith(name))
+        assert {key: best[name][key] for key in ("trials", "eta", "rungs", "gradients")} == {
+            "trials": 8,
+            "eta": 2,
+            "rungs": rule,
+            "gradients": gradients,
+        }
+        assert "8 trials, halved by 2 at steps 12, 24, with seed 1000" in halved.bases["tiny", name].origin
+    same = [key for key, found in parts.items() if found[0] == "finished" and int(key[-2:]) < 6]
+    assert all(parts[key] == whole[key] for key in same)
+    assert "trials" in json.loads((tmp_path / "grid" / "best.json").read_text())["workloads"]["tiny"]["adan"]
+    assert all(found[0] != "stopped" for found in whole.values())
+    with pytest.raises(Interrupted):
+        tune(tiny, tmp_path / "broken", 2, after=14)  # in the second rung
+    tune(tiny, tmp_path / "broken", 2, resume=True)
+    assert outcome(tmp_path / "broken") == parts
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_tune_by_halving(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    command = ["tune", "tiny", "--script", tiny, "--optimizers", "adan", "--trials", "4", "--steps", "24"]
+    code, out, err = bench(*command, "--halving", "2", "--out", tmp_path / "a")
+    assert code == 0, err
+    assert out.splitlines()[-1].startswith("tiny adan: lr=")
+    records: list[RunRecord] = read_runs(tmp_path / "a")
+    assert {record.status for record in records} >= {"finished", "stopped"}

@@ -1,0 +1,147 @@
+"""What several runs on one machine share: a GPU through NVIDIA's service, and decoded data."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.learning import chosen
+
+from adan_bench.data.cache import decoded
+from adan_bench.training import pool as pools
+from adan_bench.training.mps import multi_process_service
+from adan_bench.training.pool import Job, LocalPool
+from adan_bench.training.worker import perform
+
+CONTROL = """#!/bin/sh
+if [ "$1" = -d ]; then echo "start $CUDA_MPS_PIPE_DIRECTORY" >> {log}; exit {start}; fi
+read command; echo "$command" >> {log}
+if [ "$command" = get_server_list ]; then exit {running}; fi
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stand-in for nvidia-cuda-mps-control, and what it was told."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    log = tmp_path / "log"
+
+    def install(start: int = 0, running: int = 1) -> Any:
+        control = tmp_path / "nvidia-cuda-mps-control"
+        control.write_text(CONTROL.format(log=log, start=start, running=running))
+        control.chmod(0o755)
+        return lambda: log.read_text().splitlines()
+
+    return install
+
+
+def pipes() -> str | None:
+    return os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
+
+
+def test_a_service_of_our_own_ends_also_on_ctrl_c(service: Any) -> None:
+    told = service()
+    folders = []
+
+    def interrupted() -> None:
+        with multi_process_service() as shared:
+            folders.append(Path(pipes() or ""))
+            assert shared
+            assert folders[0].is_dir()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert told() == ["get_server_list", f"start {folders[0]}", "quit"]
+    assert pipes() is None
+    assert not folders[0].exists()
+
+
+def test_a_running_service_is_used_and_left(service: Any) -> None:
+    told = service(running=0)
+    with multi_process_service() as shared:
+        assert shared
+        assert pipes() is None
+    assert told() == ["get_server_list"]
+
+
+def test_without_the_service(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    service(start=1)
+    with multi_process_service() as shared:
+        assert (shared, pipes()) == (False, None)
+    monkeypatch.setenv("PATH", "")
+    with multi_process_service() as shared:
+        assert (shared, pipes()) == (False, None)
+
+
+class InlineWorker:
+    """A worker in this process."""
+
+    usable = True
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def answers(self, job: Job) -> Any:
+        yield {"result": perform(job)}
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("device", "jobs", "expected"), [("cuda", 2, True), ("cuda", 1, False), ("cpu", 2, False)])
+def test_several_runs_on_one_gpu_get_the_service(
+    config: Any, tmp_path: Path, service: Any, monkeypatch: pytest.MonkeyPatch, device: str, jobs: int, expected: bool
+) -> None:
+    told = service()
+    monkeypatch.setattr(pools, "Worker", InlineWorker)
+    pool = LocalPool(tmp_path / "out", chosen(device=device, jobs=jobs))
+    for seed in (0, 1):
+        pool.run([Job(config(steps=4, seed=seed), tmp_path / "out" / str(seed))])
+    assert (pipes() is not None) == expected
+    pool.close()
+    assert pipes() is None
+    said = [line.split()[0] for line in told()] if expected else []
+    assert said == (["get_server_list", "start", "quit"] if expected else [])
+    assert f'"mps": {str(expected).lower()}' in (tmp_path / "out" / "study.jsonl").read_text()
+
+
+DECODE = """
+import os, sys, time, torch
+from pathlib import Path
+from adan_bench.data.cache import decoded
+def decode():
+    print("decoded", flush=True); time.sleep(0.5)
+    return {"x": torch.arange(1000)}
+found = decoded("numbers", [Path(sys.argv[1])], decode)["x"]
+assert torch.equal(found, torch.arange(1000))
+found[0] = 7  # private
+"""
+
+
+def test_processes_decode_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at the same time: one decodes, the other waits and reads; other content is another entry."""
+    monkeypatch.setenv("ADAN_CACHE", str(tmp_path / "cache"))
+    source = tmp_path / "source"
+    source.write_text("a")
+    command = [sys.executable, "-c", DECODE, str(source)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 2
+    assert sorted(said) == ["", "decoded\n"]
+    (entry,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
+    assert [path.name for path in entry.iterdir()] == ["x.npy"]
+    assert decoded("numbers", [source], lambda: {})["x"][0] == 0
+    source.write_text("b")
+    assert decoded("numbers", [source], lambda: {"x": torch.tensor([1.5])})["x"].tolist() == [1.5]
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ADAN_CACHE", str(tmp_path / "file" / "cache"))
+    source = tmp_path / "source"
+    source.touch()
+    assert decoded("numbers", [source], lambda: {"x": torch.ones(2)})["x"].tolist() == [1, 1]
