@@ -120,11 +120,10 @@ def run(
 ) -> None:
     """Train one workload with one optimizer."""
     from adan_bench.cli.progress import showing
-    from adan_bench.records.store import RunStore
     from adan_bench.training.configure import configure
     from adan_bench.training.optimizers import get_optimizer
     from adan_bench.training.pool import Event, Job
-    from adan_bench.training.trainer import run as train
+    from adan_bench.training.worker import attempt
     from adan_bench.workloads.registry import get_workload
 
     config = configure(get_workload(workload, chosen.scale), get_optimizer(optimizer), chosen, _settings(set_))
@@ -133,11 +132,11 @@ def run(
     first = config.parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)
     with showing(console, as_json and first) as show:
-        result = train(config, RunStore(path), lambda progress: show(Event(job, 0, 1, progress=progress)), resume)
+        result = attempt(job, lambda progress: show(Event(job, 0, 1, progress=progress)))
         show(Event(job, 1, 1, result=result))
     if not as_json:
         console.print(f"{result['status']}; record: {path}", soft_wrap=True, highlight=False)
-    raise typer.Exit(EXIT_DIVERGED if result["status"] == "diverged" else 0)
+    raise typer.Exit({"diverged": EXIT_DIVERGED, "failed": EXIT_FAILED}.get(result["status"], 0))
 
 
 @app.command()
@@ -277,19 +276,22 @@ def _report(folder: Path, as_json: bool) -> None:
     from adan_bench.records.store import read_runs
     from adan_bench.reports.comparison import write_report
 
-    records = read_runs(folder)
-    page = write_report(records, folder)
+    records, damaged = read_runs(folder)
+    page = write_report(records, folder, damaged)
     failed = [record for record in records if record.status == "failed"]
     if as_json:
-        print(json.dumps({"event": "report", "path": str(page), "failed": [str(record.path) for record in failed]}))
+        lost = {"failed": [str(record.path) for record in failed], "damaged": [str(error) for error in damaged]}
+        print(json.dumps({"event": "report", "path": str(page), **lost}))
     else:
         console = Console()
         show_summaries(console, summarize(records))
         for record in failed[:5]:
             assert record.result is not None
             console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
+        for error in damaged:
+            console.print(f"left out: {error}", markup=False, soft_wrap=True, style="bold red")
         console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
-    raise typer.Exit(EXIT_FAILED if failed else 0)
+    raise typer.Exit(EXIT_FAILED if failed or damaged else 0)
 
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:

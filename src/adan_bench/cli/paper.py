@@ -82,9 +82,7 @@ def reproduce(
 
 
 def _show(console: Console, section: Any) -> None:
-    from adan_bench.reports.paper import HEAD
-
-    grid = Grid(*HEAD, title=section.title, title_justify="left")
+    grid = Grid(*section.head, title=section.title, title_justify="left")
     for line in section.run:
         grid.add_row(*(escape(cell) for cell in line))
     console.print(grid)

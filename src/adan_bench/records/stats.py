@@ -18,6 +18,8 @@ from adan_bench.spec import RunRecord
 MIN_SEEDS = 3
 LEVEL = 0.95
 WIDTH_TOLERANCE = 0.02  # the learning rates whose result is within 2% of the best
+RANGES = {"accuracy": (0.0, 1.0), "auc": (0.0, 1.0), "loss": (0.0, math.inf), "perplexity": (1.0, math.inf)}
+ANYTHING = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,11 @@ class Interval:
 
     @property
     def half(self) -> float | None:
-        return None if self.high is None else self.high - self.mean
+        """Half the width; None where there is no interval, or where the metric's range cuts it off."""
+        if self.low is None or self.high is None:
+            return None
+        above, below = self.high - self.mean, self.mean - self.low
+        return above if math.isclose(above, below, rel_tol=1e-6, abs_tol=1e-12 * abs(self.mean)) else None
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,11 @@ class OptimizerSummary:
     def settings(self) -> Mapping[str, Any]:
         return self.records[0].config.settings
 
+    @property
+    def origin(self) -> str:
+        """Where the settings come from, in words."""
+        return self.records[0].config.origin
+
     def by_seed(self) -> dict[int, float]:
         return {r.config.seed: r.final for r in self.records if r.final is not None}
 
@@ -98,8 +109,12 @@ class WorkloadSummary:
         return min((o.n for o in self.optimizers), default=0)
 
 
-def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
+def interval(
+    values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING
+) -> Interval:
     """Mean and t interval; with several comparisons the level is Bonferroni's, so that all hold together with 95%.
+
+    within: the range of the metric, which the interval does not leave.
 
     >>> interval([1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
     Interval(n=3, mean=2.0, low=-0.48..., high=4.48...)
@@ -114,7 +129,7 @@ def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
 
     quantile = float(stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * comparisons)))
     half = quantile * statistics.stdev(values) / math.sqrt(n)
-    return Interval(n, mean, mean - half, mean + half)
+    return Interval(n, mean, max(within[0], mean - half), min(within[1], mean + half))
 
 
 def difference(a: OptimizerSummary, b: OptimizerSummary, comparisons: int = 1) -> Interval | None:
@@ -203,7 +218,7 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
     return OptimizerSummary(
         name=name,
         records=tuple(sorted(runs, key=lambda r: r.config.seed)),
-        final=interval(finals) if finals else None,
+        final=interval(finals, within=RANGES.get(runs[0].workload["metric"], ANYTHING)) if finals else None,
         steps_to_target=statistics.median_low([*(hit[0] for hit in reached), *missing]) if majority else None,
         seconds_to_target=statistics.median_low([*(hit[1] for hit in reached), *missing]) if majority else None,
         reached=len(reached),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from adan_bench.records.environment import COMMAND
-from adan_bench.records.store import RunStore, write_json
+from adan_bench.records.store import RunStore, read_run, write_bytes, write_json
 from adan_bench.spec import Progress, RunConfig
 
 
@@ -109,11 +109,11 @@ class Pool:
 
 def _ended(job: Job) -> bool:
     """Whether a job of an earlier, interrupted study needs no more work; a failed run is tried again."""
-    path = job.path / "result.json"
-    if not (job.resume and path.exists()):
+    store = RunStore(job.path)
+    if not (job.resume and store.ended):
         return False
-    RunStore(job.path).check_same(job.config)
-    return bool(json.loads(path.read_text())["status"] != "failed")
+    store.check_same(job.config)
+    return read_run(job.path).status != "failed"
 
 
 class _Worker:
@@ -164,10 +164,10 @@ class _Worker:
         self.output.close()
 
 
-def record_failure(job: Job, error: str, absent: bool = False) -> Mapping[str, Any]:
+def record_failure(job: Job, error: str, absent: bool = False, trace: str = "") -> Mapping[str, Any]:
     """Write down that a run could not be made, even where it died before its record began.
 
-    absent: what it needs is not there (a package, a file), which is no fault of the run.
+    absent: what it needs is not there (a package, a file), which is no fault of the run. trace: of the exception.
     """
     result = {
         "status": "failed",
@@ -189,5 +189,7 @@ def record_failure(job: Job, error: str, absent: bool = False) -> Mapping[str, A
         write_json(
             job.path / "config.json", {"config": job.config.to_json(), "workload": facts, "optimizer": optimizer}
         )
+    if trace:
+        write_bytes(job.path / "traceback.txt", trace.encode())
     write_json(job.path / "result.json", result)
     return result

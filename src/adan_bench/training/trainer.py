@@ -7,7 +7,6 @@ The clock runs while the loop trains; it stands while it evaluates, writes check
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import random
 import time
@@ -44,7 +43,7 @@ def run(
     def begin() -> tuple[RunConfig | None, Mapping[str, Any] | None]:
         if not (resume and store.exists):
             return None, None
-        result = json.loads((store.path / "result.json").read_text()) if store.ended else None
+        result = store.result()
         return store.check_same(config), result if result and result["status"] != "failed" else None
 
     def environment() -> dict[str, Any]:

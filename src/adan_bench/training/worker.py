@@ -18,15 +18,31 @@ from adan_bench.training.pool import Job, record_failure
 
 def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
     """Make a run; one that cannot be made is recorded with the reason, so that it does not stop the others."""
+    try:
+        return attempt(job, on_progress)
+    except UsageError as error:
+        return record_failure(job, str(error), absent=not RunStore(job.path).described)
+
+
+def attempt(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
+    """Make a run; an exception is recorded with its traceback, a `UsageError` goes to the caller."""
     from adan_bench.training.trainer import run
 
     try:
         return run(job.config, RunStore(job.path), on_progress, job.resume)
-    except UsageError as error:
-        return record_failure(job, str(error), absent=not RunStore(job.path).described)
+    except UsageError:
+        raise
     except Exception as error:
-        traceback.print_exc()
-        return record_failure(job, f"{type(error).__name__}: {error}")
+        text = f"{type(error).__name__}: {error} ({where(error, job.config.script)}; traceback.txt has the rest)"
+        return record_failure(job, text, trace=traceback.format_exc())
+
+
+def where(error: BaseException, script: Path | None = None) -> str:
+    """The last frame of the user's own script on the way to an error, else the last of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if script is not None and Path(frame.filename).resolve() == script.resolve()]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
 
 
 def main() -> None:
