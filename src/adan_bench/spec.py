@@ -7,9 +7,10 @@ A workload owns data, model, loss, metric, target and budget; an optimizer spec 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,18 @@ UNTUNED = "untuned defaults"  # begins the origin of such settings in a record
 
 class UsageError(ValueError):
     """What the user asked for does not exist; the message is the one line to print, the exit code is 2."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for a name that is none of the known ones, with the nearest of them first.
+
+    >>> unknown("optimizer", "adanw", ["adan", "adamw", "sgd"])
+    UsageError("no optimizer 'adanw'; did you mean adamw or adan? There are: adan, adamw, sgd")
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=2)
+    hint = f"did you mean {' or '.join(near)}? There are" if near else "there are"
+    return UsageError(f"no {what} {name!r}; {hint}: {', '.join(names) or 'none'}")
 
 
 @dataclass(frozen=True)
@@ -146,7 +159,7 @@ class Workload:
     def at(self, scale: str) -> Workload:
         """The same problem at another scale."""
         if scale not in self.scales:
-            raise UsageError(f"{self.name} has no scale {scale!r}; it has: {', '.join(self.scales)}")
+            raise unknown(f"scale of {self.name}", scale, self.scales)
         return dataclasses.replace(self, scale=scale)
 
     target = property(lambda self: self.scales[self.scale].target)

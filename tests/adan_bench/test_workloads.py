@@ -136,7 +136,7 @@ def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
     overrides = {"weight_decay": 0.125}  # chosen for all: every trial has it
     with Study(["tiny"], ["adan", "sgd"], chosen(script=tiny, steps=10), out=tmp_path, overrides=overrides) as study:
         study.tune(4)
-    records = read_runs(tmp_path)
+    records = read_runs(tmp_path)[0]
     for name in ("adan", "sgd"):
         mine = [r for r in records if r.config.optimizer == name]
         assert len(mine) == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import sys
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from adan_bench.cli import paper, theory
@@ -49,6 +49,12 @@ class Kind(str, Enum):
     tables = "tables"
 
 
+DETAILS = {  # the second line of an entry of `list`
+    Kind.workloads: "{metric} · {steps} steps of {batch} · data: {data} · scales: {scales}",
+    Kind.optimizers: "tuned over lr {lr}, then {then} · gradients per update: {passes}",
+    Kind.tables: "{place} · {cells} cells · run: {run here}",
+}
+
 Workloads = Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD...", help="See: adan-bench list workloads.")]
 Optimizers = Annotated[str, typer.Option(help="Names with commas between, or 'all'.")]
 Set = Annotated[
@@ -57,16 +63,28 @@ Set = Annotated[
 
 
 @app.command("list")
-def list_(kind: Annotated[Kind, typer.Argument()] = Kind.workloads, as_json: Json = False) -> None:
+def list_(
+    kind: Annotated[Kind, typer.Argument()] = Kind.workloads,
+    script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
+    as_json: Json = False,
+) -> None:
     """Show the workloads, the optimizers, or the paper's tables."""
+    if script is not None:
+        from adan_bench.workloads.registry import load_script
+
+        load_script(script)
     rows = {Kind.workloads: _workload_rows, Kind.optimizers: _optimizer_rows, Kind.tables: paper.rows}[kind]()
     if as_json:
         print(json.dumps(rows))
         return
-    table = Table(*(rows[0] if rows else [kind.value]))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")  # a name is never cut, at no width
+    table.add_column(overflow="fold")
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    Console().print(table if rows else f"no {kind.value} yet", highlight=False)
+        name, what = list(row.values())[:2]
+        table.add_row(escape(name), escape(what))
+        table.add_row("", f"[dim]{escape(DETAILS[kind].format(**row))}[/dim]")
+    Console().print(table, highlight=False)
 
 
 def _workload_rows() -> list[dict[str, Any]]:
@@ -134,9 +152,13 @@ def run(
     with showing(console, as_json and first) as show:
         result = attempt(job, lambda progress: show(Event(job, 0, 1, progress=progress)))
         show(Event(job, 1, 1, result=result))
+    if result["status"] == "failed":
+        raise typer.Exit(
+            _complain(f"{result['error']}; what was recorded is kept: continue with --resume", EXIT_FAILED)
+        )
     if not as_json:
         console.print(f"{result['status']}; record: {path}", soft_wrap=True, highlight=False)
-    raise typer.Exit({"diverged": EXIT_DIVERGED, "failed": EXIT_FAILED}.get(result["status"], 0))
+    raise typer.Exit(EXIT_DIVERGED if result["status"] == "diverged" else 0)
 
 
 @app.command()
@@ -295,15 +317,14 @@ def _report(folder: Path, as_json: bool) -> None:
 
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:
+    from adan_bench.studies.competitors import value_of
+
     settings = {}
     for pair in pairs or []:
         key, equals, text = pair.partition("=")
         if not equals:
             raise UsageError(f"--set {pair}: write KEY=VALUE, for example --set lr=0.003")
-        try:
-            settings[key] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            raise UsageError(f"--set {pair}: {text!r} is no number, tuple, True, False or None") from None
+        settings[key] = value_of(text)
     return settings
 
 

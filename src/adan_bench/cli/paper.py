@@ -32,10 +32,10 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
     return [
         {
             "name": table.name,
-            "place": f"{table.place}, {table.label}",
             "what": table.title,
+            "place": f"{table.place}, {table.label}",
             "cells": len(table.cells()),
-            "run here": "\n".join(text for name, text in found if name == table.name) or "not yet",
+            "run here": "; ".join(text for name, text in found if name == table.name) or "not yet",
         }
         for table in tables().values()
     ]

@@ -109,9 +109,7 @@ class WorkloadSummary:
         return min((o.n for o in self.optimizers), default=0)
 
 
-def interval(
-    values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING
-) -> Interval:
+def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING) -> Interval:
     """Mean and t interval; with several comparisons the level is Bonferroni's, so that all hold together with 95%.
 
     within: the range of the metric, which the interval does not leave.

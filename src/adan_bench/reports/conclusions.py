@@ -33,7 +33,10 @@ def count(n: int, noun: str) -> str:
 
 
 def spread(final: Interval | None, values: Sequence[float]) -> str:
-    """Mean ± interval, or [interval] where it is not symmetric, with n; with fewer than three seeds the range that was seen, which is no interval."""
+    """Mean ± interval, or [low, high] where the metric's range cuts it off, with n.
+
+    With fewer than three seeds it is the range that was seen, which is no interval.
+    """
     if final is None:
         return "–"
     if final.half is not None:
@@ -53,7 +56,7 @@ def steps(o: OptimizerSummary) -> str:
 
 
 def caution(summaries: Sequence[WorkloadSummary]) -> str:
-    """Why this is not a fair comparison, in the words with which a report begins; empty where nothing is known of it."""
+    """Why this is not a fair comparison: the words with which a report begins. Empty where it is one."""
     return " ".join(dict.fromkeys(text for summary in summaries if (text := unfair(summary))))
 
 

@@ -283,7 +283,9 @@ def _page(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
             s.title,
             html.paragraph(s.caption, "soft"),
             html.paragraph(s.conclusion, "conclusion"),
-            html.table(s.head, [x.cells for x in s.lines], kinds=["" if x.run else "soft" for x in s.lines], kind="text"),
+            html.table(
+                s.head, [x.cells for x in s.lines], kinds=["" if x.run else "soft" for x in s.lines], kind="text"
+            ),
             html.items(s.how),
             html.items(s.notes),
             html.folded("Settings", html.facts(s.settings)) if s.settings else "",
