@@ -29,16 +29,17 @@ class UsageError(ValueError):
     """What the user asked for does not exist; the message is the one line to print, the exit code is 2."""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name that is none of the known ones, with the nearest of them first.
+def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> UsageError:
+    """The error for a name that is none of the known ones, which all belong to `of`, with the nearest of them first.
 
     >>> unknown("optimizer", "adanw", ["adan", "adamw", "sgd"])
     UsageError("no optimizer 'adanw'; did you mean adamw or adan? There are: adan, adamw, sgd")
     """
     names = list(known)
     near = difflib.get_close_matches(name, names, n=2)
-    hint = f"did you mean {' or '.join(near)}? There are" if near else "there are"
-    return UsageError(f"no {what} {name!r}; {hint}: {', '.join(names) or 'none'}")
+    has, have = (f"{of} has no", "it has") if of else ("no", "there are")
+    hint = f"did you mean {' or '.join(near)}? {have.capitalize()}" if near else have
+    return UsageError(f"{has} {what} {name!r}; {hint}: {', '.join(names) or 'none'}")
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class Workload:
     def at(self, scale: str) -> Workload:
         """The same problem at another scale."""
         if scale not in self.scales:
-            raise unknown(f"scale of {self.name}", scale, self.scales)
+            raise unknown("scale", scale, self.scales, of=self.name)
         return dataclasses.replace(self, scale=scale)
 
     target = property(lambda self: self.scales[self.scale].target)

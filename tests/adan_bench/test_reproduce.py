@@ -346,7 +346,7 @@ def test_a_recipe_reaches_the_runs(configs: Callable[..., list[RunConfig]]) -> N
         assert config.origin == "guess: lr; here"
     (smoke,) = (c for c in configs(made_up(columns, [ADAN], settings=stated)) if c.seed == 0)
     assert (smoke.schedule, smoke.clip, smoke.ema, smoke.floor, smoke.cooldown) == ("cosine", -1, 0, 0, 0)
-    with pytest.raises(UsageError, match="plain has no option 'repeats' of its training; it has: none"):
+    with pytest.raises(UsageError, match="plain has no option 'repeats'; it has: none"):
         configure(get_workload("plain", "paper"), get_optimizer("adan"), replace(found[0], training={"repeats": 3}))
 
 

@@ -39,7 +39,7 @@ def configure(
     schedule(chosen.schedule, 1)  # which refuses an unknown one
     for name in chosen.training or ():
         if name not in workload.options:
-            raise unknown(f"option of {workload.name}'s training", name, workload.options)
+            raise unknown("option", name, workload.options, of=workload.name)
     check_data(workload, chosen.data)
     check_device(chosen.device)
     batch_size = chosen.batch_size or workload.batch_size

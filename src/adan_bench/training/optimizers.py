@@ -117,7 +117,7 @@ def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
     known = [name for name in dict.fromkeys(known) if name not in ("self", "params", "base_optimizer")]
     for key in settings:
         if key not in known:
-            raise unknown(f"setting of {spec.name}", key, known)
+            raise unknown("setting", key, known, of=spec.name)
 
 
 def _import(target: str, name: str) -> Any:
