@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from adan_bench.training.mps import multi_process_service
 from evidence import data, report
 from evidence.jobs import Job, Record, read
-from evidence.pool import Outcome, Place, Pool, multi_process_service
+from evidence.pool import Outcome, Place, Pool
 from evidence.studies import HOPPER, STUDIES, Follow, Study
 
 GRACE = 20  # seconds that runs under way have after the deadline
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> None:
     if unknown:
         raise SystemExit(f"no study {', '.join(unknown)}; there are: {', '.join(STUDIES)}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    with multi_process_service(args.cache / "mps") as shared:
+    with multi_process_service() as shared:
         facts = environment(args, shared)
         runner = Runner([STUDIES[name] for name in args.studies or STUDIES], args.out, facts, args.deadline)
         pool = Pool({"gpu": args.gpu_workers, "cpu": args.cpu_workers}, Place(args.cache, args.device, args.site))
@@ -152,7 +153,7 @@ def smoke(args: argparse.Namespace) -> None:
     work = [(job, graph) for job in jobs for graph in (True, False)]
     found: dict[tuple[str, bool], Record | str] = {}
     began = time.monotonic()
-    with multi_process_service(args.cache / "mps") as shared:
+    with multi_process_service() as shared:
         pool = Pool({"gpu": args.gpu_workers, "cpu": 1}, Place(args.cache, args.device, args.site))
         try:
             while work or pool.busy():

@@ -6,14 +6,10 @@ an illegal access can leave its CUDA context unusable.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from pathlib import Path
@@ -133,24 +129,3 @@ def serve(conn: Any, device: str, lane: str, place: Place) -> None:
             conn.send((None, f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-4)}", fatal))
             if fatal:
                 return
-
-
-@contextlib.contextmanager
-def multi_process_service(folder: Path) -> Iterator[bool]:
-    """NVIDIA's Multi-Process Service while the context lasts; False where it is not installed or does not start."""
-    control = shutil.which("nvidia-cuda-mps-control")
-    if control is None:
-        yield False
-        return
-    for variable, name in (("CUDA_MPS_PIPE_DIRECTORY", "pipe"), ("CUDA_MPS_LOG_DIRECTORY", "log")):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        os.environ[variable] = str(folder / name)
-    started = subprocess.run([control, "-d"], check=False).returncode == 0
-    if not started:
-        del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
-    try:
-        yield started
-    finally:
-        if started:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run([control], input="quit\n", text=True, timeout=20, check=False)

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,10 @@ def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> UsageEr
     has, have = (f"{of} has no", "it has") if of else ("no", "there are")
     hint = f"did you mean {' or '.join(near)}? {have.capitalize()}" if near else have
     return UsageError(f"{has} {what} {name!r}; {hint}: {', '.join(names) or 'none'}")
+
+
+class TimeLimitReached(Exception):
+    """--time-limit ended the work before it was done; the message says how to continue, the exit code is 4."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +267,7 @@ class Execution:
     ranks: int = option(1, decides=False)
     jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only
     checkpoint_every: int = option(0, "Steps between checkpoints; about every 15 s unless given.", min=1, decides=False)
+    cluster: str | None = option(None, "ray or ray:ADDRESS: hand the runs to a Ray cluster.", decides=False)
     tensorboard: bool = option(False, "Also write TensorBoard events.", decides=False)
     keep_weights: bool = option(False, "Write the final weights.")
 
@@ -316,6 +322,20 @@ class RunConfig(Budget, Execution, Provenance):
         a, b = (json.loads(json.dumps(config.identity())) for config in (self, other))  # tuples are lists on disk
         free = {"threads"} if self.ranks != other.ranks else set()
         return [name for name in {**a, **b} if name not in free and a.get(name) != b.get(name)]
+
+
+@dataclass(frozen=True)
+class Pause:
+    """When a run stops for now, with a checkpoint to continue from: at a step, or at a Unix time."""
+
+    step: int | None = None
+    time: float | None = None
+
+    def due(self, step: int) -> bool:
+        return (self.step is not None and step >= self.step) or (self.time is not None and time.time() >= self.time)
+
+
+NEVER = Pause()
 
 
 @dataclass(frozen=True)

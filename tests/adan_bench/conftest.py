@@ -64,7 +64,7 @@ def config(tiny: Path) -> Callable[..., Any]:
 class InlinePool:
     """A pool whose runs are made in this process: no worker has to import torch first."""
 
-    def __init__(self, workers: int, folder: Path) -> None:
+    def __init__(self, folder: Path, *_: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
     def run(self, jobs: Any, on_event: Any = None) -> None:
@@ -82,10 +82,10 @@ class InlinePool:
 @pytest.fixture
 def inline_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what a study does, rather than of its workers."""
-    from adan_bench.studies import comparison, paper
+    from adan_bench.studies import ablation, comparison, paper
 
-    for module in (comparison, paper):
-        monkeypatch.setattr(module, "Pool", InlinePool)
+    for module in (ablation, comparison, paper):
+        monkeypatch.setattr(module, "open_pool", InlinePool)
 
 
 @pytest.fixture

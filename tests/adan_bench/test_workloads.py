@@ -144,5 +144,5 @@ def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
         assert {r.config.settings["weight_decay"] for r in mine} == {0.125}
         best = min((r for r in mine if r.final is not None), key=lambda r: r.final or 0.0)
         assert json.dumps(study.bases["tiny", name].settings) == json.dumps(best.config.settings)
-    study.save(tmp_path / "best.json", 4)
+    study.save(tmp_path / "best.json")
     assert json.loads((tmp_path / "best.json").read_text())["workloads"]["tiny"]["sgd"]["trials"] == 4

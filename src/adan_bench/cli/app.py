@@ -20,21 +20,25 @@ from adan_bench.cli import paper, theory
 from adan_bench.cli.common import (
     EXIT_DIVERGED,
     EXIT_FAILED,
+    EXIT_TIME_LIMIT,
     EXIT_USAGE,
     Jobs,
     Json,
     Out,
     Resume,
     Seeds,
+    TimeLimit,
+    deadline,
     new_folder,
     numbers,
     run_flags,
 )
-from adan_bench.spec import RunConfig, UsageError
+from adan_bench.spec import Pause, RunConfig, TimeLimitReached, UsageError
 
 app = typer.Typer(
     name="adan-bench",
-    help="Compare optimizers on real workloads. Exit codes: 0 done, 1 a run failed, 2 no such thing, 3 diverged.",
+    help="Compare optimizers on real workloads. "
+    "Exit codes: 0 done, 1 a run failed, 2 no such thing, 3 diverged, 4 the time limit was reached.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -57,6 +61,9 @@ DETAILS = {  # the second line of an entry of `list`
 
 Workloads = Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD...", help="See: adan-bench list workloads.")]
 Optimizers = Annotated[str, typer.Option(help="Names with commas between, or 'all'.")]
+Halving = Annotated[
+    int, typer.Option(min=1, max=4, help="Of so many trials one goes on past each rung of the schedule; 1: all do.")
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An optimizer setting, e.g. lr=0.003.")
 ]
@@ -125,18 +132,20 @@ def _optimizer_rows() -> list[dict[str, Any]]:
 
 
 @app.command()
-@run_flags()
+@run_flags(without=("cluster",))
 def run(
     workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
     optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
     set_: Set = None,
     out: Out = None,
     resume: Resume = False,
+    time_limit: TimeLimit = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
 ) -> None:
     """Train one workload with one optimizer."""
+    pause = Pause(time=deadline(time_limit))
     from adan_bench.cli.progress import showing
     from adan_bench.training.configure import configure
     from adan_bench.training.optimizers import get_optimizer
@@ -146,12 +155,14 @@ def run(
 
     config = configure(get_workload(workload, chosen.scale), get_optimizer(optimizer), chosen, _settings(set_))
     path = out or new_folder() / workload / optimizer / f"seed-{config.seed}"
-    job = Job(config, path, resume)
+    job = Job(config, path, resume, pause)
     first = config.parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)
     with showing(console, as_json and first) as show:
         result = attempt(job, lambda progress: show(Event(job, 0, 1, progress=progress)))
         show(Event(job, 1, 1, result=result))
+    if result["status"] == "unfinished":
+        raise TimeLimitReached(f"time limit reached at step {result['step']}; continue with: --out {path} --resume")
     if result["status"] == "failed":
         raise typer.Exit(
             _complain(f"{result['error']}; what was recorded is kept: continue with --resume", EXIT_FAILED)
@@ -168,6 +179,7 @@ def compare(
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
     seeds: Seeds = 3,
     tune: Annotated[int, typer.Option(min=0, help="Trials per optimizer first; 0 takes the tuned defaults.")] = 0,
+    halving: Halving = 1,
     batch_sizes: Annotated[
         str | None, typer.Option(help="A sweep, e.g. 32,64,128: lr by the square-root rule.")
     ] = None,
@@ -175,15 +187,16 @@ def compare(
     jobs: Jobs = 1,
     out: Out = None,
     resume: Resume = False,
+    time_limit: TimeLimit = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
 ) -> None:
     """Run optimizers side by side and write the report."""
-    sizes, settings = numbers(batch_sizes, "--batch-sizes"), _settings(set_)
-    with _study(chosen, workloads, optimizers, out, resume, as_json, overrides=settings, batch_sizes=sizes) as study:
+    more = {"overrides": _settings(set_), "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
+    with _study(chosen, workloads, optimizers, out, resume, time_limit, as_json, **more) as study:
         if tune:
-            study.tune(tune)
+            study.tune(tune, halving)
         study.compare(seeds)
     _report(study.out, as_json)
 
@@ -194,18 +207,20 @@ def tune(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
     trials: Annotated[int, typer.Option(min=1, help="The same number for every optimizer.")] = 8,
+    halving: Halving = 1,
     save: Annotated[Path | None, typer.Option(help="A JSON file to merge the chosen settings into.")] = None,
     jobs: Jobs = 1,
     out: Out = None,
     resume: Resume = False,
+    time_limit: TimeLimit = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
 ) -> None:
     """Find every optimizer's settings by the same number of trials."""
-    with _study(chosen, workloads, optimizers, out, resume, as_json) as study:
-        study.tune(trials)
-    study.save(save or study.out / "best.json", trials)
+    with _study(chosen, workloads, optimizers, out, resume, time_limit, as_json) as study:
+        study.tune(trials, halving)
+    study.save(save or study.out / "best.json")
     for (folder, name), config in study.bases.items():
         line = {"workload": folder, "optimizer": name, "settings": config.settings}
         settings = " ".join(f"{key}={value}" for key, value in config.settings.items())
@@ -276,6 +291,7 @@ def _study(
     optimizers: str,
     out: Path | None,
     resume: bool,
+    time_limit: str | None,
     as_json: bool,
     **more: Any,
 ) -> Iterator[Any]:
@@ -287,6 +303,7 @@ def _study(
     if not workloads:
         raise UsageError(f"no workload was named; there are: {', '.join(known())}")
     names = list(SPECS) if optimizers == "all" else [name for name in optimizers.split(",") if name]
+    more["deadline"] = deadline(time_limit)
     study = Study(workloads, names, chosen, out=out or new_folder(), resume=resume, **more)
     with study, showing(Console(), as_json) as study.on_event:
         yield study
@@ -334,6 +351,8 @@ def main() -> None:
         code = app(standalone_mode=False)
     except UsageError as error:
         code = _complain(str(error), EXIT_USAGE)
+    except TimeLimitReached as limit:
+        code = _complain(str(limit), EXIT_TIME_LIMIT)
     except OSError as error:
         code = _complain(f"{error}; what was recorded before is kept: continue with --resume", EXIT_FAILED)
     except (KeyboardInterrupt, EOFError):

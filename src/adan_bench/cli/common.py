@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import wraps
@@ -14,12 +16,15 @@ import typer
 
 from adan_bench.spec import Budget, Execution, Provenance, RunConfig, UsageError
 
-EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED = 1, 2, 3
+EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED, EXIT_TIME_LIMIT = 1, 2, 3, 4
 
 Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what was interrupted.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; on a cluster with --device cuda, per GPU.")]
+TimeLimit = Annotated[
+    str | None, typer.Option(metavar="TIME", help="90s, 25m, 2h: then stop with checkpoints, for --resume.")
+]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; from three on there are intervals.")]
 
 
@@ -43,6 +48,8 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
             given = {flag.name: values.pop(flag.name) for flag in flags}
             chosen = RunConfig(**{name: value for name, value in given.items() if value is not None})
             chosen = dataclasses.replace(chosen, ranks=launched(chosen.parallel), jobs=values.get("jobs", 1))
+            if chosen.cluster is not None:  # the cores of this machine say nothing about those of the nodes
+                chosen = dataclasses.replace(chosen, threads=chosen.threads or 1)
             if chosen.script is not None:
                 registered = load_script(chosen.script)
                 if "workloads" in values:
@@ -79,6 +86,17 @@ def numbers(text: str | None, flag: str) -> list[int]:
         return [int(part) for part in text.split(",")] if text else []
     except ValueError:
         raise UsageError(f"{flag} {text}: write whole numbers with commas between, for example 1,10,100") from None
+
+
+def deadline(time_limit: str | None) -> float | None:
+    """The Unix time at which a time limit that begins now ends."""
+    if time_limit is None:
+        return None
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smh])", time_limit)
+    seconds = sum(float(number) * {"s": 1, "m": 60, "h": 3600}[unit] for number, unit in parts)
+    if "".join(number + unit for number, unit in parts) != time_limit or seconds <= 0:
+        raise UsageError(f"--time-limit {time_limit}: write a time such as 90s, 25m, 2h or 1h30m")
+    return time.time() + seconds
 
 
 def new_folder() -> Path:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, new_folder, run_flags
+from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, TimeLimit, deadline, new_folder, run_flags
 from adan_bench.spec import RunConfig
 
 RECORDS = Path(__file__).parents[3] / "results" / "reproduce"  # of a checkout
@@ -41,13 +41,14 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
     ]
 
 
-@run_flags("scale", "data", "device", "bf16", "accumulate", "threads")
+@run_flags("scale", "data", "device", "bf16", "accumulate", "threads", "cluster")
 def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="TABLE...", help="See: adan-bench list tables; or 'all'.")],
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1; as the table says unless given.")] = None,
     jobs: Jobs = 1,
     out: Out = None,
     resume: Resume = False,
+    time_limit: TimeLimit = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
@@ -58,7 +59,7 @@ def reproduce(
     from adan_bench.studies import paper as study
     from adan_bench.tables import choose
 
-    console, folder = Console(), out or new_folder()
+    console, folder, until = Console(), out or new_folder(), deadline(time_limit)
 
     def show_case(case: Any) -> None:
         if not as_json:
@@ -66,7 +67,7 @@ def reproduce(
             console.print(f"{case['model']} {case['optimizer']}: {text}", markup=False, highlight=False)
 
     with showing(console, as_json) as on_event:
-        summary = study.reproduce(choose(names), chosen, folder, seeds, resume, on_event, show_case)
+        summary = study.reproduce(choose(names), chosen, folder, seeds, resume, on_event, show_case, until)
     page = report.write(summary, folder)
     failed = study.failures(summary)
     if as_json:

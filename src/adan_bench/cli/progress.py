@@ -46,8 +46,8 @@ def _outcome(event: Event) -> str:
     result = event.result
     if result["status"] == "failed":
         return f"failed: {result['error']}"
-    if result["status"] == "diverged":
-        return f"diverged at step {result['step']}"
+    if result["status"] in ("diverged", "unfinished"):
+        return f"{result['status'].replace('unfinished', 'paused')} at step {result['step']}"
     numbers = ", ".join(f"{key} {number(value)}" for key, value in result["final"].items())
     return f"{numbers}, {result['step'] / max(result['seconds'], 1e-9):.1f} steps/s"
 
@@ -61,6 +61,7 @@ class _Live:
         self.tasks: dict[str, TaskID] = {}
         self.started = time.monotonic()
         self.first: int | None = None
+        self.left = ""
 
     def __call__(self, event: Event) -> None:
         if self.whole is None:
@@ -83,8 +84,10 @@ class _Live:
             )
             made = event.done - self.first
             left = (time.monotonic() - self.started) / made * (event.total - event.done) if made else 0.0
-            status = f"{event.done}/{event.total}  {left:.0f} s left"
-            self.bars.update(self.whole, total=event.total, completed=event.done, status=status)
+            self.left = f"  {left:.0f} s left"
+        rate = f"  {event.steps_per_second:.1f} steps/s in total" if event.steps_per_second else ""
+        status = f"{event.done}/{event.total}{self.left}{rate}"
+        self.bars.update(self.whole, total=event.total, completed=event.done, status=status)
 
 
 class _Plain:
@@ -104,6 +107,8 @@ class _Plain:
                 f"{_label(event)}: step {p.step}/{p.steps}, loss {number(p.loss)}, metric {number(p.metric)}, "
                 f"{p.steps_per_second:.1f} steps/s, {p.seconds_left:.0f} s left"
             )
+            if event.steps_per_second > p.steps_per_second:
+                text += f"; all runs {event.steps_per_second:.1f} steps/s"
         if text is not None:
             self.shown = time.monotonic()
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -120,6 +125,7 @@ def _as_json(event: Event) -> dict[str, Any]:
         "path": str(event.job.path),
         "done": event.done,
         "total": event.total,
+        "total_steps_per_second": event.steps_per_second,
     }
     if event.progress is not None:
         line.update(dataclasses.asdict(event.progress))

@@ -85,12 +85,8 @@ class RunStore:
         return begun
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add one line to the metrics, by one write to the operating system: kill -9 leaves it whole or absent."""
-        data = (json.dumps(finite(line), allow_nan=False) + "\n").encode()
-        with io.FileIO(self.path / "metrics.jsonl", "a") as file:
-            written = file.write(data)
-        if written != len(data):
-            raise OSError(f"{self.path / 'metrics.jsonl'}: the disk took {written} of {len(data)} bytes")
+        """Add one line to the metrics."""
+        append_line(self.path / "metrics.jsonl", line)
         self._lines += 1
 
     def checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
@@ -110,6 +106,12 @@ class RunStore:
     def checkpoints(self) -> list[Path]:
         """Newest first."""
         return sorted(self.path.glob("checkpoint-*.pt"), reverse=True)
+
+    @property
+    def resume_step(self) -> int:
+        """The step of the newest checkpoint; 0 where there is none."""
+        found = self.checkpoints()
+        return int(found[0].name.split("-")[1]) if found else 0
 
     def restore(self) -> dict[str, Any] | None:
         """The newest checkpoint that is whole and whose lines are there; the metrics are cut back to it.
@@ -190,7 +192,7 @@ def read_run(path: Path) -> RunRecord:
     except (TypeError, ValueError, AttributeError) as error:
         raise DamagedRecord(path / "config.json", str(error)) from error
     metrics, result = read_lines(path / "metrics.jsonl"), store.result()
-    if result is not None and result["status"] != "failed" and (path / "metrics.jsonl").exists():
+    if result is not None and result["status"] in ("finished", "diverged") and (path / "metrics.jsonl").exists():
         last = metrics[-1]["step"] if metrics else 0
         if last != result["step"]:
             raise DamagedRecord(path / "metrics.jsonl", f"it ends at step {last}, the run at step {result['step']}")
@@ -245,6 +247,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             break
         lines.append(line)
     return lines
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Add a line of JSON to a file, by one write to the operating system: kill -9 leaves it whole or absent."""
+    data = (json.dumps(finite(line), allow_nan=False) + "\n").encode()
+    with io.FileIO(path, "a") as file:
+        written = file.write(data)
+    if written != len(data):
+        raise OSError(f"{path}: the disk took {written} of {len(data)} bytes")
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from adan_bench.spec import RunConfig, RunRecord, UsageError
 from adan_bench.studies.paper import execute
 from adan_bench.studies.plan import plan
 from adan_bench.tables import TRAINING_LOSS, Column, figure, tables
-from adan_bench.training.pool import OnEvent
+from adan_bench.training.pool import OnEvent, open_pool
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def ablate(
     for cell in found.cells:
         if cell.absent:
             raise UsageError(cell.absent)
-    execute(found, out, chosen.jobs, on_event=on_event)
+    execute(found, open_pool(out, chosen), on_event=on_event)
     results, records = [], []
     for cell in found.cells:
         runs = [read_run(run.path) for run in cell.runs if (run.path / "config.json").exists()]

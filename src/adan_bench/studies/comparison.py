@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from adan_bench.records.store import check_empty, read_run, write_json
-from adan_bench.spec import TUNING_SEED, OptimizerSpec, RunConfig, RunRecord, Settings, UsageError, Workload
+from adan_bench.spec import TUNING_SEED, OptimizerSpec, Pause, RunConfig, RunRecord, Settings, UsageError, Workload
+from adan_bench.studies.halving import rungs, stop_trial, survivors
 from adan_bench.training import optimizers
 from adan_bench.training.configure import configure
-from adan_bench.training.pool import Job, OnEvent, Pool
+from adan_bench.training.pool import Job, OnEvent, open_pool
 from adan_bench.workloads.registry import get_workload
+
+Key = tuple[str, str]  # (folder of the workload, optimizer)
 
 DECADES = 2.5  # width of every optimizer's range of learning rates
 
@@ -58,14 +61,15 @@ class Study:
         resume: bool = False,
         overrides: Mapping[str, Any] | None = None,
         batch_sizes: Sequence[int] = (),
+        deadline: float | None = None,
     ) -> None:
         self.out, self.resume = out, resume
         self.on_event: OnEvent | None = None
-        self.pool = Pool(chosen.jobs, out)
         self.overrides = dict(overrides or {})
         check_empty(out, resume)
         specs = [optimizers.get_optimizer(name) for name in names]
-        self.bases: dict[tuple[str, str], RunConfig] = {}  # (folder of the workload, optimizer) -> its configuration
+        self.bases: dict[Key, RunConfig] = {}
+        self.tuning: dict[Key, dict[str, Any]] = {}  # how the settings were found, for the record
         for name in workloads:
             workload = get_workload(name, chosen.scale)
             for size in batch_sizes or [chosen.batch_size or workload.batch_size]:
@@ -76,6 +80,7 @@ class Study:
                     if batch_sizes:
                         base = _scaled(base, workload, size)
                     self.bases[folder, spec.name] = base
+        self.pool = open_pool(out, chosen, deadline)
 
     def __enter__(self) -> Study:
         return self
@@ -83,11 +88,14 @@ class Study:
     def __exit__(self, *_: object) -> None:
         self.pool.close()
 
-    def tune(self, trials: int) -> None:
-        """Choose every optimizer's settings by the same number of trials."""
+    def tune(self, trials: int, eta: int = 1) -> None:
+        """Choose every optimizer's settings by the same number of trials; with eta > 1 only the best are whole."""
         if "lr" in self.overrides:
             raise UsageError("--set lr leaves nothing to tune: leave out one of the two")
         rates, others = split_trials(trials)
+        judged = {
+            key: rungs(eta, rates, base.stop_after or base.steps, base.eval_every) for key, base in self.bases.items()
+        }
         first = {
             key: [
                 {**_default_settings(key[1]), **self.overrides, "lr": lr}
@@ -95,31 +103,51 @@ class Study:
             ]
             for key in self.bases
         }
-        records = self._trials(first, start=0)
+        records: dict[Key, list[RunRecord]] = {key: [] for key in self.bases}
+        self._trials(first, records, eta, judged)
         second = {
             key: [{**variant, **self.overrides} for variant in _second_stage(key[1], records[key])[:others]]
             for key in self.bases
         }
-        for key, more in self._trials(second, start=rates).items():
-            records[key] += more
+        self._trials(second, records, eta, judged)
         for key, found in records.items():
-            origin = f"tuned here in {trials} trials with seed {TUNING_SEED}"
+            halved = f", halved by {eta} at steps {', '.join(map(str, judged[key]))}," if judged[key] else ""
+            origin = f"tuned here in {trials} trials{halved} with seed {TUNING_SEED}"
             self.bases[key] = replace(self.bases[key], settings=_best(found), origin=origin)
+            self.tuning[key] = {"trials": trials}
+            if eta > 1:
+                gradients = sum(record.result["step"] for record in found if record.result)
+                self.tuning[key] |= {"eta": eta, "rungs": judged[key], "gradients": gradients}
 
     def _trials(
-        self, settings: Mapping[tuple[str, str], list[Settings]], start: int
-    ) -> dict[tuple[str, str], list[RunRecord]]:
-        work, owners = [], []
+        self,
+        settings: Mapping[Key, list[Settings]],
+        records: dict[Key, list[RunRecord]],
+        eta: int,
+        judged: Mapping[Key, list[int]],
+    ) -> None:
+        """Make the trials of a stage and add their records; those that pass a rung go on from their checkpoints."""
+        work: dict[Key, list[Job]] = {}
         for key, variants in settings.items():
-            for number, variant in enumerate(variants, start):
+            for number, variant in enumerate(variants, len(records[key])):
                 config = replace(self.bases[key], settings=variant, seed=TUNING_SEED, role="tune", origin="trial")
-                work.append(Job(config, self.out / key[0] / key[1] / f"tune-{number:02d}", self.resume))
-                owners.append(key)
-        self.pool.run(work, self.on_event)
-        found: dict[tuple[str, str], list[RunRecord]] = {key: [] for key in settings}
-        for key, job in zip(owners, work, strict=True):
-            found[key].append(read_run(job.path))
-        return found
+                job = Job(config, self.out / key[0] / key[1] / f"tune-{number:02d}", self.resume)
+                work.setdefault(key, []).append(job)
+        left = {key: list(jobs) for key, jobs in work.items()}
+        for i in range(max(map(len, judged.values()))):
+            at = {key: judged[key][i] for key in work if i < len(judged[key])}
+            paused = [replace(job, pause=Pause(step=at[key])) for key in at for job in left[key]]
+            self.pool.run(paused, self.on_event)
+            for key, rung in at.items():
+                there = [*records[key], *(read_run(job.path) for job in work[key])]
+                passed = [record.path for record in survivors(eta, there, rung)]
+                for record in there:
+                    if record.result is None and record.path not in passed:
+                        stop_trial(record, rung)
+                left[key] = [replace(job, resume=True) for job in left[key] if job.path in passed]
+        self.pool.run([job for jobs in left.values() for job in jobs], self.on_event)
+        for key, jobs in work.items():
+            records[key] += [read_run(job.path) for job in jobs]
 
     def compare(self, seeds: int) -> None:
         """Run every optimizer with every seed. Seed by seed, so that a study cut short has something of everything."""
@@ -130,13 +158,13 @@ class Study:
         ]
         self.pool.run(work, self.on_event)
 
-    def save(self, path: Path, trials: int) -> None:
+    def save(self, path: Path) -> None:
         """Merge the chosen settings into a file of tuned defaults."""
         content = json.loads(path.read_text()) if path.exists() else {"workloads": {}}
         for (folder, name), config in sorted(self.bases.items()):
             entry = {
                 "settings": config.settings,
-                "trials": trials,
+                **self.tuning[folder, name],
                 "steps": config.steps,
                 "batch_size": config.batch_size,
             }

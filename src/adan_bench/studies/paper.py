@@ -17,7 +17,7 @@ from adan_bench.studies import speed
 from adan_bench.studies.plan import Cell, Plan, PlannedRun, plan
 from adan_bench.tables import TRAINING_LOSS, Table
 from adan_bench.training.configure import check_data_folder, check_device
-from adan_bench.training.pool import Job, OnEvent, Pool
+from adan_bench.training.pool import Job, OnEvent, Pool, open_pool
 
 #: What the record of a cell says of its runs besides settings and length.
 RECIPE_FACTS = ("schedule", "warmup", "floor", "cooldown", "clip", "ema", "nonmono", "training")
@@ -67,18 +67,23 @@ def reproduce(
     resume: bool = False,
     on_event: OnEvent | None = None,
     on_case: Callable[[Mapping[str, Any]], None] = lambda case: None,
+    deadline: float | None = None,
 ) -> dict[str, Any]:
     """Make all runs of the tables; the summary that is also written to tables.json."""
     if chosen.scale not in SCALES:
         raise UsageError(f"--scale {chosen.scale}: no such scale; there are: {', '.join(SCALES)}")
     check_data_folder(chosen.data)
-    check_device(chosen.device)
+    if chosen.cluster is None:
+        check_device(chosen.device)
     check_empty(out, resume)
     started = time.monotonic()
     found = plan(tables, chosen, out, seeds)
-    execute(found, out, chosen.jobs, resume, on_event)
-    # Speed after the runs: nothing else may share the machine.
-    timed = speed.cases([(c.table.kind, c.column.model, c.row.optimizer) for c in found.cells], chosen, on_case)
+    execute(found, open_pool(out, chosen, deadline), resume, on_event)
+    cases = [(c.table.kind, c.column.model, c.row.optimizer) for c in found.cells]
+    if chosen.cluster is None:  # speed after the runs: nothing else may share the machine
+        timed = speed.cases(cases, chosen, on_case)
+    else:
+        timed = dict.fromkeys(cases, {"absent": "speed is measured on one machine: run this table without --cluster"})
     results = [collect(cell) if cell.table.kind == "train" else _timed(cell, timed) for cell in found.cells]
     summary = {
         "scale": chosen.scale,
@@ -87,7 +92,7 @@ def reproduce(
         "seconds": time.monotonic() - started,
         "jobs": chosen.jobs,
         "runs": len(found.runs),
-        "environment": describe(chosen.device),
+        "environment": describe(chosen.device if chosen.cluster is None else "cpu"),
         "tables": [
             {
                 "name": table.name,
@@ -97,15 +102,14 @@ def reproduce(
             for table in tables
         ],
     }
+    out.mkdir(parents=True, exist_ok=True)
     write_json(out / "tables.json", finite(summary))
     read: dict[str, Any] = json.loads((out / "tables.json").read_text())
     return read
 
 
-def execute(found: Plan, out: Path, jobs: int = 1, resume: bool = False, on_event: OnEvent | None = None) -> None:
+def execute(found: Plan, pool: Pool, resume: bool = False, on_event: OnEvent | None = None) -> None:
     """Make the runs of a plan, stage by stage; one that waits for a run that did not finish is left out."""
-    out.mkdir(parents=True, exist_ok=True)
-    pool = Pool(jobs, out)
     try:
         for stage in found.stages():
             ready = [run for run in stage if _blocked(run) is None]

@@ -41,7 +41,8 @@ def configure(
         if name not in workload.options:
             raise unknown("option", name, workload.options, of=workload.name)
     check_data(workload, chosen.data)
-    check_device(chosen.device)
+    if chosen.cluster is None:
+        check_device(chosen.device)
     batch_size = chosen.batch_size or workload.batch_size
     if batch_size % (chosen.accumulate * chosen.ranks):
         among = f" on {chosen.ranks} ranks" if chosen.ranks > 1 else ""

@@ -1,4 +1,8 @@
-"""Many runs on a few worker processes. A worker that dies costs its run, not the comparison."""
+"""Many runs, several at a time. Whatever ends one run (a crash, no memory, a lost node) costs that run, not the study.
+
+`LocalPool` has worker processes on this machine; `cluster.RayPool` hands the runs to a Ray cluster. A study sees a
+`Pool` and does not know which.
+"""
 
 from __future__ import annotations
 
@@ -6,80 +10,191 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from adan_bench.records.environment import COMMAND
-from adan_bench.records.store import RunStore, read_run, write_bytes, write_json
-from adan_bench.spec import Progress, RunConfig
+from adan_bench.records.store import RunStore, append_line, read_run, write_bytes, write_json
+from adan_bench.spec import NEVER, Pause, Progress, RunConfig, TimeLimitReached
+from adan_bench.training.mps import multi_process_service
 
 
 @dataclass(frozen=True)
 class Job:
+    """A run to make. pause: where it is to stop for now."""
+
     config: RunConfig
     path: Path
     resume: bool = False
+    pause: Pause = NEVER
+
+    def to_json(self) -> dict[str, Any]:
+        values = {"config": self.config.to_json(), "path": str(self.path), "resume": self.resume}
+        return {**values, "pause": asdict(self.pause)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Job:
+        config, path = RunConfig.from_json(values["config"]), Path(values["path"])
+        return cls(config, path, values["resume"], Pause(**values["pause"]))
+
+    @property
+    def settled(self) -> bool:
+        """Whether the run has a result, or has come to where it pauses."""
+        store = RunStore(self.path)
+        return store.ended or (self.pause.step is not None and store.resume_step >= self.pause.step)
+
+    @property
+    def done_before(self) -> bool:
+        """Whether a job of an earlier, interrupted study needs no more work; a failed run is tried again."""
+        if not (self.resume and self.settled):
+            return False
+        RunStore(self.path).check_same(self.config)
+        return read_run(self.path).status != "failed"
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to one job: it began, moved on (progress) or ended (result)."""
+    """What happened to one job: it began, moved on (progress) or ended (result).
+
+    steps_per_second: of all runs under way together.
+    """
 
     job: Job
     done: int
     total: int
     progress: Progress | None = None
     result: Mapping[str, Any] | None = None
+    steps_per_second: float = 0.0
 
 
 OnEvent = Callable[[Event], None]
 
 
-class Pool:
-    """Worker processes that stay for all runs of a study: starting one takes 5 to 10 s, most of it imports."""
+class Tally:
+    """What the jobs of one call have done so far; threads share it, and `on_event` is called by one at a time."""
 
-    def __init__(self, workers: int, folder: Path) -> None:
-        self.folder = folder
-        self._workers: list[_Worker | None] = [None] * workers
-        self._stop = threading.Event()
+    def __init__(self, jobs: Sequence[Job], on_event: OnEvent | None) -> None:
+        self.todo = [job for job in jobs if not job.done_before]
+        self.total, self.done, self.on_event = len(jobs), len(jobs) - len(self.todo), on_event
+        self.steps, self.peak, self.retries = 0, 0.0, 0
+        self.began: dict[Path, int] = {}  # the first step that each run under way makes here
+        self.rates: dict[Path, float] = {}
+        self.started, self.lock = time.monotonic(), threading.Lock()
+
+    def begin(self, job: Job) -> None:
+        with self.lock:
+            self.began.setdefault(job.path, RunStore(job.path).resume_step if job.resume else 0)
+            self._emit(job)
+
+    def progress(self, job: Job, progress: Progress) -> None:
+        with self.lock:
+            self.rates[job.path] = progress.steps_per_second
+            self.peak = max(self.peak, sum(self.rates.values()))
+            self._emit(job, progress)
+
+    def end(self, job: Job, result: Mapping[str, Any]) -> None:
+        with self.lock:
+            self.rates.pop(job.path, None)
+            self.steps += max(0, result["step"] - self.began.pop(job.path, 0))
+            self.done += 1
+            self._emit(job, result=result)
+
+    def _emit(self, job: Job, progress: Progress | None = None, result: Mapping[str, Any] | None = None) -> None:
+        if self.on_event is not None:
+            self.on_event(Event(job, self.done, self.total, progress, result, sum(self.rates.values())))
+
+    def facts(self) -> dict[str, Any]:
+        """For the record of the study. steps_per_second counts all time, peak: the best sum of runs under way."""
+        seconds = time.monotonic() - self.started
+        rates = {"steps_per_second": self.steps / seconds, "peak_steps_per_second": self.peak}
+        return {"runs": len(self.todo), "steps": self.steps, "seconds": seconds, **rates, "retries": self.retries}
+
+
+class Pool(ABC):
+    """Makes the runs of a study. deadline: the Unix time at which runs pause and no other begins."""
+
+    def __init__(self, folder: Path, chosen: RunConfig, deadline: float | None = None) -> None:
+        self.folder, self.chosen, self.deadline = folder, chosen, deadline
 
     def run(self, jobs: Sequence[Job], on_event: OnEvent | None = None) -> None:
-        """Make every run that has not ended yet, as many at a time as there are workers."""
-        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        todo = [job for job in jobs if not _ended(job)]
-        for job in todo:
-            waiting.put(job)
-        done = len(jobs) - len(todo)
-        lock = threading.Lock()
+        """Make every run that has not ended yet; a line of study.jsonl says how many steps that were, and how fast."""
+        timed = [replace(job, pause=replace(job.pause, time=self.deadline)) for job in jobs]
+        tally = Tally(timed, on_event)
+        if not tally.todo:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        machine = self._make(tally)
+        append_line(self.folder / "study.jsonl", {**tally.facts(), **machine})
+        if left := sum(not job.settled for job in tally.todo):
+            raise TimeLimitReached(
+                f"time limit reached with {len(jobs) - left} of {len(jobs)} runs of this stage made; continue with: "
+                f"--out {self.folder} --resume"
+            )
 
-        def emit(job: Job, progress: Progress | None = None, result: Mapping[str, Any] | None = None) -> None:
-            nonlocal done
-            with lock:
-                done += result is not None
-                if on_event is not None:
-                    on_event(Event(job, done, len(jobs), progress, result))
+    @abstractmethod
+    def _make(self, tally: Tally) -> Mapping[str, Any]:
+        """Make the runs of `tally.todo`; what the record of the study says of the machine."""
+
+    @property
+    def late(self) -> bool:
+        return self.deadline is not None and time.time() >= self.deadline
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+def open_pool(folder: Path, chosen: RunConfig, deadline: float | None = None) -> Pool:
+    """The pool that the choices ask for."""
+    if chosen.cluster is None:
+        return LocalPool(folder, chosen, deadline)
+    from adan_bench.training.cluster import RayPool
+
+    return RayPool(folder, chosen, deadline)
+
+
+class LocalPool(Pool):
+    """Worker processes that stay for all runs of a study: starting one takes 5 to 10 s, most of it imports."""
+
+    def __init__(self, folder: Path, chosen: RunConfig, deadline: float | None = None) -> None:
+        super().__init__(folder, chosen, deadline)
+        self._workers: list[Worker | None] = [None] * chosen.jobs
+        self._stop = threading.Event()
+        self._services = contextlib.ExitStack()
+        self._mps: bool | None = None  # None: not asked for yet
+
+    def _make(self, tally: Tally) -> Mapping[str, Any]:
+        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        for job in tally.todo:
+            waiting.put(job)
 
         def serve(number: int) -> None:
-            while not self._stop.is_set():
+            while not (self._stop.is_set() or self.late):
                 try:
                     job = waiting.get_nowait()
                 except queue.Empty:
                     break
-                emit(job)
-                worker = self._worker(number)
-                result = worker.run(job, partial(emit, job))
+                tally.begin(job)
+                worker, result = self._worker(number), None
+                for answer in worker.answers(job):
+                    if "progress" in answer:
+                        tally.progress(job, Progress(**answer["progress"]))
+                    result = answer.get("result")
                 if self._stop.is_set():
                     break
-                emit(job, result=result or record_failure(job, worker.obituary()))
+                tally.end(job, result or record_failure(job, worker.obituary()))
 
-        self.folder.mkdir(parents=True, exist_ok=True)
-        threads = [threading.Thread(target=serve, args=(i,)) for i in range(min(len(self._workers), len(todo)))]
+        if self._mps is None:
+            several = self.chosen.jobs > 1 and self.chosen.device.startswith("cuda")
+            self._mps = several and self._services.enter_context(multi_process_service())
+        threads = [threading.Thread(target=serve, args=(i,)) for i in range(min(len(self._workers), len(tally.todo)))]
         for thread in threads:
             thread.start()
         try:
@@ -90,37 +205,30 @@ class Pool:
             for worker in filter(None, self._workers):
                 worker.process.kill()
             raise
+        return {"jobs": self.chosen.jobs, "device": self.chosen.device, "mps": self._mps}
 
-    def _worker(self, number: int) -> _Worker:
-        """The worker of a place, a new one where the last has died."""
+    def _worker(self, number: int) -> Worker:
+        """The worker of a place, a new one where the last has died or leaves."""
         worker = self._workers[number]
-        if worker is not None and not worker.alive:
+        if worker is not None and not worker.usable:
             worker.close()
             worker = None
         if worker is None:
-            worker = self._workers[number] = _Worker(self.folder / f"worker-{number}.log")
+            worker = self._workers[number] = Worker(self.folder / f"worker-{number}.log")
         return worker
 
     def close(self) -> None:
         for worker in filter(None, self._workers):
             worker.close()
         self._workers = [None] * len(self._workers)
+        self._services.close()
 
 
-def _ended(job: Job) -> bool:
-    """Whether a job of an earlier, interrupted study needs no more work; a failed run is tried again."""
-    store = RunStore(job.path)
-    if not (job.resume and store.ended):
-        return False
-    store.check_same(job.config)
-    return read_run(job.path).status != "failed"
-
-
-class _Worker:
+class Worker:
     """A process that takes jobs as JSON lines and answers with progress and results as JSON lines."""
 
     def __init__(self, log: Path) -> None:
-        self.log = log
+        self.log, self.leaves = log, False
         threads = {"OMP_NUM_THREADS": "1"} if "OMP_NUM_THREADS" not in os.environ else {}
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
@@ -137,25 +245,26 @@ class _Worker:
         self.output: IO[str] = self.process.stdout
 
     @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
+    def usable(self) -> bool:
+        return not self.leaves and self.process.poll() is None
 
-    def run(self, job: Job, on_progress: Callable[[Progress], None]) -> Mapping[str, Any] | None:
-        """The result of the job; None where the process died over it."""
-        message = {"config": job.config.to_json(), "path": str(job.path), "resume": job.resume}
+    def answers(self, job: Job) -> Iterator[dict[str, Any]]:
+        """What the process says of the job; the last holds its result, unless the process dies over it."""
         with contextlib.suppress(BrokenPipeError):
-            self.input.write(json.dumps(message) + "\n")
+            self.input.write(json.dumps(job.to_json()) + "\n")
             self.input.flush()
         for line in self.output:
-            answer = json.loads(line)
+            answer: dict[str, Any] = json.loads(line)
+            self.leaves = answer.get("leaves", False)
+            yield answer
             if "result" in answer:
-                result: Mapping[str, Any] = answer["result"]
-                return result
-            on_progress(Progress(**answer["progress"]))
-        return None
+                return
 
     def obituary(self) -> str:
-        return f"the worker process ended with code {self.process.wait()}; see {self.log}"
+        code = self.process.wait()
+        if code == -signal.SIGKILL:
+            return f"the worker process was killed, as Linux does where memory ends: take fewer --jobs; see {self.log}"
+        return f"the worker process ended with code {code}; see {self.log}"
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):

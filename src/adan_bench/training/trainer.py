@@ -20,7 +20,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn as ema_of
 
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore
-from adan_bench.spec import Progress, RunConfig, UsageError
+from adan_bench.spec import NEVER, Pause, Progress, RunConfig, UsageError
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.schedules import schedule
@@ -32,9 +32,15 @@ OnProgress = Callable[[Progress], None]
 
 
 def run(
-    config: RunConfig, store: RunStore, on_progress: OnProgress | None = None, resume: bool = False
+    config: RunConfig,
+    store: RunStore,
+    on_progress: OnProgress | None = None,
+    resume: bool = False,
+    pause: Pause = NEVER,
 ) -> Mapping[str, Any]:
     """Train as the configuration says, from the last checkpoint where `resume` finds one; the result that was recorded.
+
+    A run that pauses leaves a checkpoint and no result on disk; what is returned has the status "unfinished".
 
     A loss that is not finite ends the run with the status "diverged"; it is a finding, not an error. A run that has
     ended stays as it is, unless it failed. Where ranks share the run, the first alone reads and writes the record.
@@ -74,7 +80,7 @@ def run(
         sharing = {"parallel": config.parallel, "ranks": config.ranks}
         if begun is not None and sharing != {"parallel": begun.parallel, "ranks": begun.ranks}:
             store.append({"kind": "resume", "step": trainer.step, **sharing})
-        return trainer.train(store, on_progress)
+        return trainer.train(store, on_progress, pause)
 
 
 class Trainer:
@@ -185,7 +191,7 @@ class Trainer:
 
     # The loop
 
-    def train(self, store: RunStore, on_progress: OnProgress | None = None) -> Mapping[str, Any]:
+    def train(self, store: RunStore, on_progress: OnProgress | None = None, pause: Pause = NEVER) -> Mapping[str, Any]:
         config, passes = self.config, self.spec.passes
         writer = _tensorboard(store, self.step) if config.tensorboard and self.ranks.rank == 0 else None
         started, first, saved = time.monotonic(), self.step, time.monotonic()
@@ -200,7 +206,8 @@ class Trainer:
                 end or (every > 0 and self.step // every > before // every)
                 for every in (config.log_every, config.eval_every, config.checkpoint_every)
             )
-            if not (logs or evaluates or saves):
+            pauses = self.ranks.count == 1 and pause.due(self.step)  # ranks agree where they write lines
+            if not (logs or evaluates or saves or pauses):
                 self.seconds += time.perf_counter() - tick
                 continue
             self.ranks.average(self.window)
@@ -222,16 +229,22 @@ class Trainer:
                 self._keep_best(self.last.get(self.workload.metric, math.nan))
                 self._return_to_first_rate(self.last.get(self.workload.metric, math.nan))
             self._write(store, lines, writer)
-            if on_progress is not None and (logs or evaluates):
+            if not config.checkpoint_every and evaluates:
+                saves = self.ranks.from_all(time.monotonic() - saved >= CHECKPOINT_SECONDS)[0]
+            pauses = not end and self.ranks.from_all(pause.due(self.step))[0]
+            if (saves or pauses) and not end:
+                store.checkpoint(self.step, self.state_dict())
+                saved = time.monotonic()
+            if on_progress is not None:
                 elapsed = time.monotonic() - started
                 rate = (self.step - first) / max(elapsed, 1e-9)
                 metric = self.last.get(self.workload.metric)
                 on_progress(Progress(self.step, last, loss, metric, rate, (last - self.step) / rate))
-            if not config.checkpoint_every and evaluates:
-                saves = self.ranks.from_all(time.monotonic() - saved >= CHECKPOINT_SECONDS)[0]
-            if saves and not end:
-                store.checkpoint(self.step, self.state_dict())
-                saved = time.monotonic()
+            if pauses:
+                self.ranks.from_all(None)  # no rank leaves before the first has written the checkpoint
+                if writer is not None:
+                    writer.close()
+                return {"status": "unfinished", "step": self.step, "seconds": self.seconds, "final": self.last}
         return self._finish(store, "finished", [], writer)
 
     def evaluate(self) -> dict[str, float]:

@@ -29,12 +29,25 @@ def attempt(job: Job, on_progress: Callable[[Progress], None] | None = None) -> 
     from adan_bench.training.trainer import run
 
     try:
-        return run(job.config, RunStore(job.path), on_progress, job.resume)
+        return run(job.config, RunStore(job.path), on_progress, job.resume, job.pause)
     except UsageError:
         raise
     except Exception as error:
-        text = f"{type(error).__name__}: {error} ({where(error, job.config.script)}; traceback.txt has the rest)"
-        return record_failure(job, text, trace=traceback.format_exc())
+        return record_failure(job, _reason(error, job.config), trace=traceback.format_exc())
+
+
+def _reason(error: Exception, config: RunConfig) -> str:
+    import torch
+
+    text = f"{type(error).__name__}: {error}"
+    full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in text
+    if not full:
+        return f"{text} ({where(error, config.script)}; traceback.txt has the rest)"
+    fewer = "continue with fewer --jobs and --resume, or " if config.jobs > 1 else ""
+    return (
+        f"out of memory with batches of {config.batch_size // config.accumulate}: {fewer}begin anew with "
+        f"--accumulate {2 * config.accumulate} or --bf16 ({text.splitlines()[0]})"
+    )
 
 
 def where(error: BaseException, script: Path | None = None) -> str:
@@ -57,9 +70,14 @@ def main() -> None:
             os._exit(1)  # whoever asked is gone; the record is on disk and resumes
 
     for line in sys.stdin:
-        message = json.loads(line)
-        job = Job(RunConfig.from_json(message["config"]), Path(message["path"]), message["resume"])
-        answer(result=perform(job, lambda progress: answer(progress=dataclasses.asdict(progress))))
+        result = perform(
+            Job.from_json(json.loads(line)), lambda progress: answer(progress=dataclasses.asdict(progress))
+        )
+        # An error may leave its CUDA context or the memory of its tensors behind: the next run gets a new process.
+        leaves = result["status"] == "failed" and not result["absent"]
+        answer(result=result, leaves=leaves)
+        if leaves:
+            return
 
 
 if __name__ == "__main__":

@@ -1,0 +1,173 @@
+"""Runs on a Ray cluster. Ray places them, notices lost nodes, and carries files; what a run is stays with `worker.py`.
+
+A node needs this package and the data folder, but none of the records: a run works in a temporary folder of its node,
+and every file that it writes is sent to the driver, which alone keeps the study. What the driver has, checkpoints
+included, goes along with a run that begins again, so that a lost node costs the steps since the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from adan_bench.records.store import RunStore, write_bytes
+from adan_bench.spec import Progress, RunConfig, UsageError
+from adan_bench.training.pool import Job, Pool, Tally, Worker, record_failure
+
+LOSSES = 3  # a run that loses its node so often without a new checkpoint has failed
+NEEDED = ("weights.pt", "environment.json")  # of the run that --init names
+
+Files = dict[str, bytes]
+
+
+class RayPool(Pool):
+    """Every run is a task of Ray with `--threads` cores and, on GPUs, a share of 1/jobs of one."""
+
+    def __init__(self, folder: Path, chosen: RunConfig, deadline: float | None = None) -> None:
+        super().__init__(folder, chosen, deadline)
+        kind, _, address = str(chosen.cluster).partition(":")
+        if kind != "ray" or "://" in address:
+            raise UsageError(f"--cluster {chosen.cluster}: write ray or ray:ADDRESS, for example ray:10.0.0.1:6379")
+        if chosen.device not in ("cpu", "cuda"):
+            raise UsageError(f"--device {chosen.device} with --cluster: give cpu or cuda; Ray chooses the GPU")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; it warns otherwise
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise UsageError("--cluster ray needs the package ray; run: pip install 'adan[cluster]'") from error
+        try:
+            ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise UsageError(
+                f"--cluster {chosen.cluster}: no Ray cluster there ({reason}); start one with: ray start --head"
+            ) from error
+        self.ray = ray
+        self.share = 1 / chosen.jobs if chosen.device == "cuda" else 0
+        if self.share and not ray.cluster_resources().get("GPU"):
+            print("adan-bench: the Ray cluster has no GPU yet; the runs wait until one joins", file=sys.stderr)
+
+    def _make(self, tally: Tally) -> Mapping[str, Any]:
+        running = {self._submit(job): job for job in tally.todo}
+        begun: set[Path] = set()
+        losses: dict[Path, tuple[int, int]] = {}  # (step of the checkpoint then, times lost there)
+        while running:
+            if self.late:
+                for stream in [stream for stream, job in running.items() if job.path not in begun]:
+                    self.ray.cancel(stream)
+                    del running[stream]
+            for stream in self.ray.wait(list(running), num_returns=1, timeout=5)[0]:
+                job = running[stream]
+                try:
+                    message = self.ray.get(next(stream))
+                except StopIteration:
+                    del running[stream]
+                except self.ray.exceptions.RayTaskError as error:  # raised on the node, by its disk for example
+                    del running[stream]
+                    tally.end(job, record_failure(job, str(error.cause)))
+                except self.ray.exceptions.RayError as error:
+                    del running[stream]
+                    step = RunStore(job.path).resume_step
+                    before, count = losses.get(job.path, (step, 0))
+                    losses[job.path] = step, count + 1 if step == before else 1
+                    if losses[job.path][1] > LOSSES:
+                        tally.end(job, record_failure(job, f"lost {LOSSES + 1} times with its node: {error}"))
+                        continue
+                    tally.retries += 1
+                    again = replace(job, resume=True)
+                    running[self._submit(again)] = again
+                else:
+                    if job.path not in begun:
+                        begun.add(job.path)
+                        tally.begin(job)
+                    _receive(job, message)
+                    if "progress" in message:
+                        tally.progress(job, Progress(**message["progress"]))
+                    elif "died" in message:
+                        tally.end(job, record_failure(job, message["died"]))
+                    elif "result" in message:
+                        tally.end(job, message["result"])
+        nodes = sum(node["Alive"] for node in self.ray.nodes())
+        return {"jobs": self.chosen.jobs, "device": self.chosen.device, "cluster": self.chosen.cluster, "nodes": nodes}
+
+    def _submit(self, job: Job) -> Any:
+        files = _read(job.path) if job.resume else {}
+        if job.config.init is not None:
+            files |= {f"init/{name}": (job.config.init / name).read_bytes() for name in NEEDED}
+        # Ray's own retries would begin with the files of the first attempt.
+        options = {"num_cpus": job.config.threads, "num_gpus": self.share, "max_retries": 0}
+        task = self.ray.remote(num_returns="streaming", **options)(make)
+        return task.remote(job, files)
+
+    def close(self) -> None:
+        self.ray.shutdown()
+
+
+def make(job: Job, files: Files) -> Iterator[dict[str, Any]]:
+    """Make a run on a node: messages with its progress, at last its result, and with all files that have changed."""
+    with tempfile.TemporaryDirectory(prefix="adan-run-") as folder:
+        path, init = Path(folder) / "run", Path(folder) / "init"
+        for name, content in files.items():
+            file = Path(folder) / name if name.startswith("init/") else path / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        path.mkdir(exist_ok=True)
+        config = job.config if job.config.init is None else replace(job.config, init=init)
+        if (path / "config.json").exists():
+            _say_init(path / "config.json", config)
+        seen = _stamps(path)
+        yield {"node": socket.gethostname(), "names": list(seen)}
+        worker = Worker(path / "worker.log")
+        try:
+            answered = False
+            for answer in worker.answers(replace(job, config=config, path=path)):
+                answered = "result" in answer
+                now = _stamps(path)
+                changed = {name: (path / name).read_bytes() for name in now if now[name] != seen.get(name)}
+                seen = now
+                yield {**answer, "files": changed, "names": list(now)}
+            if not answered:
+                yield {"died": worker.obituary(), "files": {"worker.log": worker.log.read_bytes()}, "names": list(seen)}
+        finally:
+            worker.process.kill()
+            worker.close()
+
+
+def _stamps(path: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file of a run."""
+    files = [file for file in path.rglob("*") if file.is_file() and file.suffix != ".part"]
+    return {str(file.relative_to(path)): (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
+
+
+def _read(path: Path) -> Files:
+    """What a run needs to continue: of its checkpoints the newest."""
+    old = {checkpoint.name for checkpoint in RunStore(path).checkpoints()[1:]}
+    return {name: (path / name).read_bytes() for name in _stamps(path) if name not in old}
+
+
+def _receive(job: Job, message: Mapping[str, Any]) -> None:
+    """Keep what a node has sent. Lines come before the checkpoint that counts them, and the result comes last."""
+    files: Files = message.get("files", {})
+    order = sorted(files, key=lambda name: (name == "result.json", name.startswith("checkpoint-"), name))
+    for name in order:
+        (job.path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(job.path / name, files[name])
+        if name == "config.json":
+            _say_init(job.path / name, job.config)
+    for checkpoint in RunStore(job.path).checkpoints():
+        if checkpoint.name not in message["names"]:
+            checkpoint.unlink()
+
+
+def _say_init(file: Path, config: RunConfig) -> None:
+    """Name the folder of the first weights as it is called here."""
+    facts = json.loads(file.read_text())
+    facts["config"]["init"] = None if config.init is None else str(config.init)
+    write_bytes(file, (json.dumps(facts, indent=1) + "\n").encode())
