@@ -34,7 +34,7 @@ def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> UsageEr
     """The error for a name that is none of the known ones, which all belong to `of`, with the nearest of them first.
 
     >>> unknown("optimizer", "adanw", ["adan", "adamw", "sgd"])
-    UsageError("no optimizer 'adanw'; did you mean adamw or adan? There are: adan, adamw, sgd")
+    UsageError("no optimizer 'adanw'; did you mean adan or adamw? There are: adan, adamw, sgd")
     """
     names = list(known)
     near = difflib.get_close_matches(name, names, n=2)
@@ -283,6 +283,7 @@ class Provenance:
     init: Path | None = option(None, "A run whose final weights are the start.")
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
     origin: str = option("", decides=False)  # where the settings come from, in words
+    label: str = option("", decides=False)  # of a variant of an optimizer, such as adan:state_format=8bit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,6 +297,11 @@ class RunConfig(Budget, Execution, Provenance):
     optimizer: str = ""
     settings: Settings = field(default_factory=dict)
     training: Settings | None = None  # options of the workload, where a published run had others than its default
+
+    @property
+    def name(self) -> str:
+        """Of who competes: the optimizer, or a variant of it."""
+        return self.label or self.optimizer
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)

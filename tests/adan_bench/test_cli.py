@@ -191,6 +191,28 @@ def test_compare_resumes(tiny: Path, tmp_path: Path, bench: Any) -> None:
         assert path.stat().st_mtime_ns == written
 
 
+def test_ctrl_c_says_how_to_continue(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Any) -> None:
+    """The very command, with the folder that the study made up; it ends with the exit code of an interruption."""
+    monkeypatch.chdir(tmp_path)
+    arguments = ["compare", "tiny", "--script", str(tiny), "--optimizers", "adan", "--seeds", "1", "--steps", "20000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "adan_bench.cli", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not list(tmp_path.rglob("metrics.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    (folder,) = (tmp_path / "runs").iterdir()
+    wanted = f"continue with: adan-bench {' '.join(arguments)} --out runs/{folder.name} --resume"
+    assert err.splitlines()[-1] == f"adan-bench: interrupted; {wanted}"
+
+
 #: Another value than the default for every flag of a run; those that need another machine are left out.
 VALUES: dict[str, Any] = {
     "steps": 8,

@@ -17,6 +17,7 @@ from adan_bench.records.store import read_runs
 from adan_bench.reports.comparison import write_report
 from adan_bench.reports.palette import style_of
 from adan_bench.studies.comparison import Study
+from adan_bench.studies.competitors import competitors
 from adan_bench.training.optimizers import SPECS
 
 OPTIMIZERS = ["adan", "adamw", "sgd"]
@@ -26,7 +27,13 @@ OPTIMIZERS = ["adan", "adamw", "sgd"]
 def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a comparison with tuning and three seeds at two batch sizes; sgd diverges at one of them."""
     out = tmp_path_factory.mktemp("report")
-    with Study(["tiny"], OPTIMIZERS, chosen(script=tiny, steps=40, jobs=2), out=out, batch_sizes=[16, 32]) as study:
+    with Study(
+        ["tiny"],
+        competitors(",".join(OPTIMIZERS)),
+        chosen(script=tiny, steps=40, jobs=2),
+        out=out,
+        batch_sizes=[16, 32],
+    ) as study:
         study.tune(4)
         key = ("tiny-b16", "sgd")
         study.bases[key] = replace(study.bases[key], settings={"lr": 1e30})

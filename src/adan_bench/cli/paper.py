@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, TimeLimit, deadline, new_folder, run_flags
+from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, TimeLimit, deadline, records_in, run_flags
 from adan_bench.spec import RunConfig
 
 RECORDS = Path(__file__).parents[3] / "results" / "reproduce"  # of a checkout
@@ -59,7 +59,7 @@ def reproduce(
     from adan_bench.studies import paper as study
     from adan_bench.tables import choose
 
-    console, folder, until = Console(), out or new_folder(), deadline(time_limit)
+    console, folder, until = Console(), records_in(out), deadline(time_limit)
 
     def show_case(case: Any) -> None:
         if not as_json:

@@ -10,7 +10,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adan_bench.spec import RunRecord
@@ -173,37 +173,70 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
 
 def summarize(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
     """One summary for each set of runs that may be compared: same workload, budget, batch, schedule, device."""
+    groups = _comparable(records).items()
+    return [_summarize(label, group) for label, group in groups if any(r.config.role == "run" for r in group)]
+
+
+def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
+    """The same of tuning trials alone: every optimizer with its best trial in place of runs."""
+    found = []
+    for label, group in _comparable([r for r in records if r.config.role == "tune"]).items():
+        trials: dict[str, list[RunRecord]] = {}
+        for record in group:
+            trials.setdefault(record.config.name, []).append(record)
+        found.append(_workload(label, [_best_trial(name, own) for name, own in trials.items()]))
+    return found
+
+
+def _best_trial(name: str, trials: Sequence[RunRecord]) -> OptimizerSummary:
+    best = _optimizer(name, [min(trials, key=rank)], trials)
+    return replace(best, diverged=sum(r.status == "diverged" for r in trials))
+
+
+def rank(record: RunRecord) -> float:
+    """The lower the better; a run that diverged or failed comes last."""
+    if record.final is None:
+        return math.inf
+    return -record.final if record.workload["higher_is_better"] else record.final
+
+
+def _comparable(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Runs of the same workload, budget, batch, schedule and device, by a name for them."""
     groups: dict[tuple[Any, ...], list[RunRecord]] = {}
     for record in records:
         c = record.config
         key = (c.workload, c.batch_size, c.steps, c.schedule, c.device, c.bf16, c.compile, c.data)
         groups.setdefault(key, []).append(record)
     names = [key[0] for key in groups]
-    summaries = []
+    found: dict[str, list[RunRecord]] = {}
     for (name, batch_size, steps, *_), group in groups.items():
         label = name if names.count(name) == 1 else f"{name}, batch {batch_size}, {steps} steps"
-        if any(r.config.role == "run" for r in group):
-            summaries.append(_summarize(label, group))
-    return summaries
+        label += "" if label not in found else f" ({len(found)})"
+        found[label] = group
+    return found
 
 
 def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
-    first = records[0]
     # An optimizer with two sets of settings is two competitors.
     runs: dict[tuple[str, str], list[RunRecord]] = {}
     for record in records:
         if record.config.role == "run":
             settings = json.dumps(record.config.settings, sort_keys=True, default=str)
-            runs.setdefault((record.config.optimizer, settings), []).append(record)
+            runs.setdefault((record.config.name, settings), []).append(record)
     names = [name for name, _ in runs]
     found = []
     for (name, settings), group in runs.items():
-        trials = [r for r in records if r.config.role == "tune" and r.config.optimizer == name]
+        trials = [r for r in records if r.config.role == "tune" and r.config.name == name]
         found.append(_optimizer(name if names.count(name) == 1 else f"{name} {settings}", group, trials))
+    return _workload(label, found)
+
+
+def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSummary:
+    first = optimizers[0].records[0]
     sign = -1 if first.workload["higher_is_better"] else 1
-    found.sort(key=lambda o: math.inf if o.final is None else sign * o.final.mean)
+    order = sorted(optimizers, key=lambda o: math.inf if o.final is None else sign * o.final.mean)
     c = first.config
-    return WorkloadSummary(label, first.workload, tuple(found), c.steps, c.batch_size, c.schedule, c.device)
+    return WorkloadSummary(label, first.workload, tuple(order), c.steps, c.batch_size, c.schedule, c.device)
 
 
 def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]) -> OptimizerSummary:

@@ -55,7 +55,7 @@ def render_page(
     profile = performance_profile(summaries)
     data = {
         "styles": {name: style_of(name, names) for name in names},
-        "workloads": [_chart_data(summary) for summary in summaries],
+        "workloads": [chart_data(summary) for summary in summaries],
         "profile": profile,
     }
     parts = [
@@ -73,7 +73,7 @@ def render_page(
 def _overview(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]) -> str:
     runs = [r for r in records if r.config.role == "run"]
     trials = len(records) - len(runs)
-    optimizers = len({r.config.optimizer for r in runs})
+    optimizers = len({r.config.name for r in runs})
     text = f"{count(len(summaries), 'workload')}, {count(optimizers, 'optimizer')}, {count(len(runs), 'run')}"
     if trials:
         text += f", {count(trials, 'tuning trial')}"
@@ -148,7 +148,8 @@ def _table(summary: WorkloadSummary, names: Sequence[str]) -> str:
     return html.table(head, rows, kinds=firsts, before=[html.swatch(**look) for look in looks])
 
 
-def _chart_data(summary: WorkloadSummary) -> dict[str, Any]:
+def chart_data(summary: WorkloadSummary) -> dict[str, Any]:
+    """What chart.js draws of a workload."""
     metric = summary.facts["metric"]
     optimizers = []
     for o in summary.optimizers:

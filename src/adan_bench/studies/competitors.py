@@ -11,6 +11,8 @@ from typing import Any
 from adan_bench.spec import OptimizerSpec, Settings, UsageError, unknown
 from adan_bench.training.optimizers import SPECS, get_optimizer
 
+EXAMPLE = "adan:state_format=8bit"
+
 
 @dataclass(frozen=True)
 class Competitor:
@@ -25,7 +27,9 @@ class Competitor:
         return re.sub(r"[^\w.=+-]+", "-", self.name)
 
 
-def competitors(text: str, pairs: Sequence[str] = ()) -> list[Competitor]:
+def competitors(
+    text: str, pairs: Sequence[str] = (), *, flag: str = "--optimizers", most: int | None = None
+) -> list[Competitor]:
     """Those of a list such as "adan,adan:state_format=8bit:lr=0.01,adamw", or "all", with the settings of `pairs`.
 
     pairs: KEY=VALUE for every optimizer, OPTIMIZER.KEY=VALUE for one of them.
@@ -34,12 +38,14 @@ def competitors(text: str, pairs: Sequence[str] = ()) -> list[Competitor]:
     [('adan:betas=0.9,0.92,0.99', {'betas': (0.9, 0.92, 0.99)}), ('adamw', {'lr': 0.001})]
     """
     names = list(SPECS) if text == "all" else _split(text)
+    if not names or (most is not None and len(names) > most):
+        raise UsageError(f"{flag} {text}: it names {len(names)} optimizers; name {most or 'at least one'}")
     if len(set(names)) < len(names):
-        raise UsageError(f"--optimizers {text}: it names one twice; a variant is written adan:state_format=8bit")
+        raise UsageError(f"{flag} {text}: it names one twice; a variant is written {EXAMPLE}")
     found = []
     for name in names:
         optimizer, *variant = name.split(":")
-        own = _settings(variant, f"--optimizers {name}", "adan:state_format=8bit")
+        own = _settings(variant, f"{flag} {name}", EXAMPLE)
         found.append(Competitor(name, get_optimizer(optimizer), own))
     return _with_pairs(found, pairs)
 

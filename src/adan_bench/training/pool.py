@@ -134,10 +134,7 @@ class Pool(ABC):
         machine = self._make(tally)
         append_line(self.folder / "study.jsonl", {**tally.facts(), **machine})
         if left := sum(not job.settled for job in tally.todo):
-            raise TimeLimitReached(
-                f"time limit reached with {len(jobs) - left} of {len(jobs)} runs of this stage made; continue with: "
-                f"--out {self.folder} --resume"
-            )
+            raise TimeLimitReached(f"time limit reached with {len(jobs) - left} of {len(jobs)} runs of this stage made")
 
     @abstractmethod
     def _make(self, tally: Tally) -> Mapping[str, Any]:
