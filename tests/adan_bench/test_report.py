@@ -14,10 +14,13 @@ from support import chromium
 from support.learning import chosen
 
 from adan_bench.records.store import read_runs
+from adan_bench.reports import paper, theory
 from adan_bench.reports.comparison import write_report
 from adan_bench.reports.palette import style_of
+from adan_bench.reports.tuning import write_tuning
 from adan_bench.studies.comparison import Study
 from adan_bench.studies.competitors import competitors
+from adan_bench.theory import check
 from adan_bench.training.optimizers import SPECS
 
 OPTIMIZERS = ["adan", "adamw", "sgd"]
@@ -138,6 +141,23 @@ def test_labels_stand_inside_their_charts(browser: chromium.Browser, page: Path,
         ".map(t => t.textContent)"
     )
     assert outside == []
+
+
+@pytest.mark.parametrize("kind", ["compare", "tune", "reproduce", "theory"])
+def test_no_page_is_wider_than_a_phone(browser: chromium.Browser, page: Path, tmp_path: Path, kind: str) -> None:
+    """A word of any length, such as a path or a claim, does not push the page beyond 400 px."""
+    if kind == "compare":
+        found = page
+    elif kind == "tune":
+        found, _ = write_tuning(read_runs(page.parent)[0], tmp_path)
+    elif kind == "reproduce":
+        record = Path(__file__).parents[2] / "results" / "reproduce" / "smoke.json"
+        found = paper.write(json.loads(record.read_text()), tmp_path)
+    else:
+        checks = [check.Check("a check", "a claim of many words " * 9 + "x" * 80, 1.0, 2.0)]
+        found = theory.write([check.Study("complexity", "A title", "About it", checks)], tmp_path)
+    browser.open(found.as_uri(), 400, 800)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 400
 
 
 def test_eighteen_optimizers_look_different() -> None:
