@@ -197,7 +197,8 @@ def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
             "Python": e.get("python"),
             "packages": ", ".join(f"{name} {version}" for name, version in e.get("packages", {}).items()),
             "machine": ", ".join(str(v) for v in (e.get("platform"), e.get("cpu"), e.get("gpu")) if v),
-            "cores": f"{e.get('cores')}; {record.config.threads} threads per run, {record.config.jobs} runs at a time",
+            "cores": f"{e.get('cores')}; {count(record.config.threads, 'thread')} per run, "
+            f"{count(record.config.jobs, 'run')} at a time",
             "ranks": record.config.parallel and f"{record.config.ranks} by {record.config.parallel}",
             "command": e.get("command"),
         }

@@ -72,6 +72,7 @@ class Chart {
     this.hidden = new Set();
     this.state = {view: 0, x: 0, log: 0};
     const controls = html("div", "controls", host);
+    if (views.length === 1) html("span", "soft", host, views[0].label);
     this.group(controls, "view", views.map(v => v.label), "quantity");
     if (views[0].axes.length > 1) this.group(controls, "x", views[0].axes.map(a => a.label), "horizontal axis");
     if (views[0].logChoice) this.group(controls, "log", ["linear", "log"], "vertical scale");
