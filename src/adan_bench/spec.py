@@ -7,10 +7,11 @@ A workload owns data, model, loss, metric, target and budget; an optimizer spec 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,19 @@ UNTUNED = "untuned defaults"  # begins the origin of such settings in a record
 
 class UsageError(ValueError):
     """What the user asked for does not exist; the message is the one line to print, the exit code is 2."""
+
+
+def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> UsageError:
+    """The error for a name that is none of the known ones, which all belong to `of`, with the nearest of them first.
+
+    >>> unknown("optimizer", "adanw", ["adan", "adamw", "sgd"])
+    UsageError("no optimizer 'adanw'; did you mean adan or adamw? There are: adan, adamw, sgd")
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=2)
+    has, have = (f"{of} has no", "it has") if of else ("no", "there are")
+    hint = f"did you mean {' or '.join(near)}? {have.capitalize()}" if near else have
+    return UsageError(f"{has} {what} {name!r}; {hint}: {', '.join(names) or 'none'}")
 
 
 class TimeLimitReached(Exception):
@@ -161,7 +175,7 @@ class Workload:
     def at(self, scale: str) -> Workload:
         """The same problem at another scale."""
         if scale not in self.scales:
-            raise UsageError(f"{self.name} has no scale {scale!r}; it has: {', '.join(self.scales)}")
+            raise unknown("scale", scale, self.scales, of=self.name)
         return dataclasses.replace(self, scale=scale)
 
     target = property(lambda self: self.scales[self.scale].target)
@@ -281,6 +295,7 @@ class Provenance:
     init: Path | None = option(None, "A run whose final weights are the start.")
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
     origin: str = option("", decides=False)  # where the settings come from, in words
+    label: str = option("", decides=False)  # of a variant of an optimizer, such as adan:state_format=8bit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,6 +309,11 @@ class RunConfig(Budget, Execution, Provenance):
     optimizer: str = ""
     settings: Settings = field(default_factory=dict)
     training: Settings | None = None  # options of the workload, where a published run had others than its default
+
+    @property
+    def name(self) -> str:
+        """Of who competes: the optimizer, or a variant of it."""
+        return self.label or self.optimizer
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)

@@ -25,6 +25,7 @@ from adan_bench.workloads.registry import get_workload
     ("arguments", "names"),
     [
         (["run", "nope"], ["'nope'", "digits-vit", "ptb-lstm"]),
+        (["run", "digit-vit"], ["did you mean digits-vit"]),
         (["compare", "digits-vit", "nope"], ["'nope'", "digits-vit"]),
         (["compare"], ["digits-vit", "ptb-lstm"]),
         (["run", "digits-vit", "--optimizer", "nope"], ["'nope'", *SPECS]),
@@ -32,7 +33,9 @@ from adan_bench.workloads.registry import get_workload
         (["run", "digits-vit", "--nope"], ["--nope", "--steps", "--resume"]),
         (["run", "digits-vit", "--set", "nope=1"], ["'nope'", "lr", "betas"]),
         (["run", "digits-vit", "--set", "lr"], ["KEY=VALUE"]),
-        (["run", "digits-vit", "--set", "lr=fast"], ["'fast'"]),
+        (["run", "digits-vit", "--set", "lr=fast"], ["lr must be a number, got 'fast'"]),
+        (["run", "digits-vit", "--set", "lr=-1"], ["lr must be finite and at least 0, got -1"]),
+        (["compare", "digits-vit", "--set", "betas=0.9"], ["betas must be three numbers"]),
         (["run", "digits-vit", "--steps", "many"], ["--steps"]),
         (["run", "digits-vit", "--device", "tpu"], ["tpu", "cpu"]),
         (["run", "digits-vit", "--batch-size", "5000", "--out", "x"], ["5000", "1437"]),
@@ -76,6 +79,32 @@ def test_list_as_json(bench: Any) -> None:
     assert bench("list", "tables")[0] == 0
 
 
+@pytest.mark.parametrize("kind", ["workloads", "optimizers", "tables"])
+@pytest.mark.parametrize("width", [80, 40])
+def test_list_cuts_no_name(bench: Any, monkeypatch: pytest.MonkeyPatch, kind: str, width: int) -> None:
+    names = [row["name"] for row in json.loads(bench("list", kind, "--json")[1])]
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = bench("list", kind)[1].splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == names
+    assert max(map(len, lines)) <= width
+    assert not any("…" in line.replace(" … ", "") for line in lines)  # rich's mark where it cuts
+
+
+def test_list_shows_the_workloads_of_a_script(bench: Any, tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "from adan_bench import Scale, workload\n"
+        "@workload('mine-alone', metric='m', higher_is_better=True, smoke=Scale(1, 3, 1))\n"
+        "def mine(context): ...\n"
+    )
+    assert "mine-alone" in bench("list", "--script", script)[1]
+    script.write_text(script.read_text().replace("mine-alone", "digits-vit"))
+    code, _, err = bench("list", "--script", script)
+    assert code == 2
+    assert "'digits-vit' is a bundled workload; give yours another name" in err
+    assert get_workload("digits-vit").build.__module__.startswith("adan_bench.")
+
+
 def test_run_as_json_and_diverged_exit_code(bench: Any, tiny: Path, tmp_path: Path) -> None:
     code, out, _ = bench("run", "tiny", "--script", tiny, "--out", tmp_path / "a", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
@@ -101,7 +130,7 @@ def test_an_exploding_optimizer_does_not_stop_the_comparison(bench: Any, tiny: P
     )
     code, out, _ = bench("compare", "tiny", "--script", tiny, *arguments)
     assert code == 0
-    records = read_runs(tmp_path / "a")
+    records = read_runs(tmp_path / "a")[0]
     assert [r.status for r in records if r.config.optimizer == "sgd"] == ["diverged", "diverged"]
     assert len(records) == 4
     assert "sgd: 2 of 2 diverged" in out
@@ -124,7 +153,7 @@ def test_a_worker_that_dies_costs_one_run(bench: Any, tmp_path: Path) -> None:
     arguments = ("--optimizers", "adam", "--seeds", "3", "--out", tmp_path / "a")
     code, out, _ = bench("compare", "--script", script, *arguments)
     assert code == 1
-    records = read_runs(tmp_path / "a")
+    records = read_runs(tmp_path / "a")[0]
     assert [r.status for r in records] == ["failed", "failed", "finished"]
     assert records[0].result is not None
     assert records[1].result is not None
@@ -163,9 +192,31 @@ def test_compare_resumes(tiny: Path, tmp_path: Path, bench: Any) -> None:
     assert bench(*arguments)[0] == 2  # not without --resume
     code, _, err = bench(*arguments, "--resume")
     assert code == 0, err
-    assert [r.status for r in read_runs(out)] == ["finished"] * 4
+    assert [r.status for r in read_runs(out)[0]] == ["finished"] * 4
     for path, written in before.items():
         assert path.stat().st_mtime_ns == written
+
+
+def test_ctrl_c_says_how_to_continue(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Any) -> None:
+    """The very command, with the folder that the study made up; it ends with the exit code of an interruption."""
+    monkeypatch.chdir(tmp_path)
+    arguments = ["compare", "tiny", "--script", str(tiny), "--optimizers", "adan", "--seeds", "1", "--steps", "20000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "adan_bench.cli", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not list(tmp_path.rglob("metrics.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    (folder,) = (tmp_path / "runs").iterdir()
+    wanted = f"continue with: adan-bench {' '.join(arguments)} --out runs/{folder.name} --resume"
+    assert err.splitlines()[-1] == f"adan-bench: interrupted; {wanted}"
 
 
 #: Another value than the default for every flag of a run; those that need another machine are left out.

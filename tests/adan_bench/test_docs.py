@@ -34,7 +34,7 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (command,) = commands("own-workload.md")
     code, out, err = bench(*command)
     assert code == 0, err
-    records = read_runs(Path("runs/wine"))
+    records = read_runs(Path("runs/wine"))[0]
     runs = [r for r in records if r.config.role == "run"]
     assert len(runs) == 9
     assert len(records) == 9 + 3 * 4

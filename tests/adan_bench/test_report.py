@@ -14,8 +14,14 @@ from support import chromium
 from support.learning import chosen
 
 from adan_bench.records.store import read_runs
+from adan_bench.reports import paper, theory
 from adan_bench.reports.comparison import write_report
+from adan_bench.reports.palette import style_of
+from adan_bench.reports.tuning import write_tuning
 from adan_bench.studies.comparison import Study
+from adan_bench.studies.competitors import competitors
+from adan_bench.theory import check
+from adan_bench.training.optimizers import SPECS
 
 OPTIMIZERS = ["adan", "adamw", "sgd"]
 
@@ -24,12 +30,18 @@ OPTIMIZERS = ["adan", "adamw", "sgd"]
 def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a comparison with tuning and three seeds at two batch sizes; sgd diverges at one of them."""
     out = tmp_path_factory.mktemp("report")
-    with Study(["tiny"], OPTIMIZERS, chosen(script=tiny, steps=40, jobs=2), out=out, batch_sizes=[16, 32]) as study:
+    with Study(
+        ["tiny"],
+        competitors(",".join(OPTIMIZERS)),
+        chosen(script=tiny, steps=40, jobs=2),
+        out=out,
+        batch_sizes=[16, 32],
+    ) as study:
         study.tune(4)
         key = ("tiny-b16", "sgd")
         study.bases[key] = replace(study.bases[key], settings={"lr": 1e30})
         study.compare(3)
-    return write_report(read_runs(out), out)
+    return write_report(read_runs(out)[0], out)
 
 
 def test_markdown_and_figures(page: Path) -> None:
@@ -104,6 +116,55 @@ def test_in_chromium(browser: chromium.Browser, page: Path, width: int, dark: bo
     assert requested - {page.as_uri(), "data:,"} == set()
     if folder := os.environ.get("ADAN_SCREENSHOTS"):
         browser.screenshot(Path(folder) / f"report-{width}-{'dark' if dark else 'light'}.png")
+
+
+def test_on_paper(browser: chromium.Browser, page: Path) -> None:
+    """Printed: no buttons to press, the settings unfolded, swatches in colour, nothing cut off."""
+    browser.open(page.as_uri(), 1280, 900)
+    shown = "document.querySelector('details .facts').checkVisibility()"
+    assert not browser.evaluate(shown)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.evaluate(shown)
+    assert browser.evaluate("document.querySelector('.controls').offsetHeight") == 0
+    assert browser.evaluate("document.querySelector('summary').offsetHeight") == 0
+    assert browser.evaluate("getComputedStyle(document.querySelector('.swatch')).printColorAdjust") == "exact"
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 1280
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_labels_stand_inside_their_charts(browser: chromium.Browser, page: Path, width: int) -> None:
+    browser.open(page.as_uri(), width, 900)
+    outside = browser.evaluate(
+        "[...document.querySelectorAll('.plot > svg text')].filter(t => { const a = t.getBoundingClientRect(),"
+        "b = t.ownerSVGElement.getBoundingClientRect(); return a.left < b.left - 1 || a.right > b.right + 1; })"
+        ".map(t => t.textContent)"
+    )
+    assert outside == []
+
+
+@pytest.mark.parametrize("kind", ["compare", "tune", "reproduce", "theory"])
+def test_no_page_is_wider_than_a_phone(browser: chromium.Browser, page: Path, tmp_path: Path, kind: str) -> None:
+    """A word of any length, such as a path or a claim, does not push the page beyond 400 px."""
+    if kind == "compare":
+        found = page
+    elif kind == "tune":
+        found, _ = write_tuning(read_runs(page.parent)[0], tmp_path)
+    elif kind == "reproduce":
+        record = Path(__file__).parents[2] / "results" / "reproduce" / "smoke.json"
+        found = paper.write(json.loads(record.read_text()), tmp_path)
+    else:
+        checks = [check.Check("a check", "a claim of many words " * 9 + "x" * 80, 1.0, 2.0)]
+        found = theory.write([check.Study("complexity", "A title", "About it", checks)], tmp_path)
+    browser.open(found.as_uri(), 400, 800)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_eighteen_optimizers_look_different() -> None:
+    names = list(SPECS)
+    assert len(names) >= 18
+    looks = [tuple(style_of(name, names).values()) for name in names]
+    assert len(set(looks)) == len(names)
 
 
 def press(browser: chromium.Browser, label: str) -> int:

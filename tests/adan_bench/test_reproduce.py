@@ -346,7 +346,7 @@ def test_a_recipe_reaches_the_runs(configs: Callable[..., list[RunConfig]]) -> N
         assert config.origin == "guess: lr; here"
     (smoke,) = (c for c in configs(made_up(columns, [ADAN], settings=stated)) if c.seed == 0)
     assert (smoke.schedule, smoke.clip, smoke.ema, smoke.floor, smoke.cooldown) == ("cosine", -1, 0, 0, 0)
-    with pytest.raises(UsageError, match="plain has no option 'repeats' of its training; it has: none"):
+    with pytest.raises(UsageError, match="plain has no option 'repeats'; it has: none"):
         configure(get_workload("plain", "paper"), get_optimizer("adan"), replace(found[0], training={"repeats": 3}))
 
 
@@ -432,7 +432,14 @@ def test_command(bench: Callable[..., Any], script: Path, tmp_path: Path, monkey
     assert code == 0, err
     assert "absent (1)" in out
     assert "79.8*" in out
-    assert (tmp_path / "a" / "tables.html").exists()
+    assert "toy" not in out
+    assert "toy" not in (tmp_path / "a" / "tables.html").read_text()
+    for scale, kind in (("smoke", "toy models and toy data"), ("small", "smaller models and data")):
+        _, out, _ = bench("reproduce", "lost", "--scale", scale, "--out", tmp_path / scale)
+        page, markdown = ((tmp_path / scale / f"tables.{suffix}").read_text() for suffix in ("html", "md"))
+        assert f"<h1>The paper&#x27;s tables, run again ({kind})</h1>" in page
+        assert markdown.startswith(f"# The paper's tables, run again ({kind})")
+        assert kind in " ".join(out.split())
     code, _, err = bench("reproduce", "gone", "--scale", "huge", "--out", tmp_path / "b")
     assert (code, err) == (2, "adan-bench: --scale huge: no such scale; there are: smoke, small, paper\n")
     code, _, err = bench("reproduce", "gone", "--data", tmp_path / "nowhere", "--out", tmp_path / "b")

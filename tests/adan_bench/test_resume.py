@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,15 +151,69 @@ def test_resume_of_another_run_is_refused(config: Any, tmp_path: Path) -> None:
         run(config(steps=20), RunStore(tmp_path / "a"))
 
 
-def test_a_bad_record_does_not_hide_the_others(config: Any, tmp_path: Path) -> None:
-    for seed in (0, 1):
+def test_a_damaged_record_is_named_and_left_out(bench: Any, config: Any, tmp_path: Path) -> None:
+    """Every way to damage a file: the report names it first, counts it and ends with 1; --resume says what to do."""
+    for seed in range(6):
         run(config(steps=20, seed=seed), RunStore(tmp_path / str(seed)))
     (tmp_path / "0" / "config.json").write_text("{")
-    with (tmp_path / "1" / "metrics.jsonl").open("a") as file:
-        file.write('{"kind": "train", "st')
-    (record,) = read_runs(tmp_path)
-    assert record.config.seed == 1
-    assert record.metrics[-1]["step"] == 20
+    (tmp_path / "1" / "config.json").unlink()
+    (tmp_path / "2" / "result.json").write_bytes(b"\xff\xfe")
+    (tmp_path / "3" / "result.json").write_text("[]")
+    metrics = tmp_path / "4" / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:300])
+    with (tmp_path / "5" / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')  # of a process that was killed after the end: nothing is lost
+    records, damaged = read_runs(tmp_path)
+    assert [(record.config.seed, record.metrics[-1]["step"]) for record in records] == [(5, 20)]
+    names = ["0/config.json", "1/config.json", "2/result.json", "3/result.json", "4/metrics.jsonl"]
+    assert [str(error).split(" is damaged")[0] for error in damaged] == [str(tmp_path / name) for name in names]
+    code, out, _ = bench("report", tmp_path)
+    assert code == 1
+    page, text = (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
+    assert text.index("5 records left out") < text.index("Every optimizer")
+    for name in names:
+        assert f"{name} is damaged" in out
+        assert f"{name} is damaged" in page
+        assert f"{name} is damaged" in text
+
+
+def test_resume_names_a_damaged_record(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    options = ("compare", "tiny", "--script", tiny, "--optimizers", "adan", "--seeds", 1, "--steps", 20)
+    assert bench(*options, "--out", tmp_path / "a")[0] == 0
+    result = tmp_path / "a" / "tiny" / "adan" / "seed-0" / "result.json"
+    result.write_text("{")
+    code, _, err = bench(*options, "--out", tmp_path / "a", "--resume")
+    assert code == 2
+    assert f"{result} is damaged" in err
+    assert f"remove {result.parent}, and --resume makes this run again" in err
+    shutil.rmtree(result.parent)
+    assert bench(*options, "--out", tmp_path / "a", "--resume")[0] == 0
+
+
+FAILING = """
+from adan_bench import Scale, workload
+
+@workload("failing", metric="error", higher_is_better=False, smoke=Scale(0.5, 60))
+def failing(context):
+    return broken({})
+
+def broken(sizes):
+    return sizes["width"]
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_a_failed_run_keeps_its_traceback(bench: Any, tmp_path: Path, command: str) -> None:
+    """The user's own line is in the message, the whole traceback in the folder of the run."""
+    script, out = tmp_path / "failing.py", tmp_path / "out"
+    script.write_text(FAILING)
+    options = () if command == "run" else ("--optimizers", "adan", "--seeds", 1)
+    code, shown, err = bench(command, "failing", "--script", script, "--out", out, *options)
+    assert code == 1
+    assert f"KeyError: 'width' ({script}, line 9, in broken: return sizes[\"width\"]" in shown + err
+    (trace,) = out.rglob("traceback.txt")
+    assert "in failing" in trace.read_text()
+    assert trace.with_name("result.json").exists()
 
 
 def test_tensorboard(config: Any, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from adan_bench.records.stats import interval, performance_profile, sensitivity, summarize, to_target
-from adan_bench.reports.conclusions import conclude, number, tuning
-from adan_bench.spec import RunConfig, RunRecord
+from adan_bench.reports.conclusions import caution, conclude, number, spread, tuning, winner
+from adan_bench.spec import UNTUNED, RunConfig, RunRecord
 
 
 def record(
@@ -123,11 +123,53 @@ def test_performance_profile() -> None:
 
 def test_uneven_tuning_is_said() -> None:
     even = summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", 0.8, 0.8, 0.8))
-    assert "Settings of every optimizer: by hand." in tuning(even)
+    assert "Settings: by hand." in tuning(even)
+    assert caution(even) == ""
     uneven = summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", 0.8, 0.8, 0.8, origin="guessed"))
-    assert "not a fair comparison" in tuning(uneven)
+    assert caution(uneven) == "Tuned differently (by hand; guessed): not a fair comparison."
     trials = summarize([*three("adan", 0.9, 0.9), *three("sgd", 0.8, 0.8), record("adan", role="tune")])
-    assert "different numbers of tuning trials (0, 1)" in tuning(trials)
+    assert caution(trials) == "Tuned by different numbers of trials (0, 1): not a fair comparison."
+
+
+@pytest.mark.parametrize("origin", [UNTUNED, f"{UNTUNED}, then --set lr=1"])
+def test_an_untuned_comparison_has_no_winner(origin: str) -> None:
+    """However clear the numbers are, they say nothing about tuned optimizers."""
+    fair = summarize(three("adan", 0.9, 0.91, 0.9) + three("sgd", 0.5, 0.51, 0.5))
+    assert "by more than the seeds explain" in conclude(fair[0])
+    assert winner(fair[0]) == "adan"
+    unfair = summarize(three("adan", 0.9, 0.91, 0.9, origin=origin) + three("sgd", 0.5, 0.51, 0.5, origin=origin))
+    assert conclude(unfair[0]).startswith("Untuned: not a fair comparison; add --tune 8. With these settings adan has")
+    assert "better" not in conclude(unfair[0])
+    assert winner(unfair[0]) is None
+    assert caution(unfair) == "Untuned: not a fair comparison; add --tune 8."
+    one = summarize(three("adan", 0.9, 0.91, 0.9) + three("sgd", 0.5, 0.51, 0.5, origin=origin))
+    assert caution(one).startswith("Untuned (sgd): not a fair comparison")
+
+
+def test_a_row_is_marked_only_where_the_seeds_support_it() -> None:
+    assert winner(summarize(three("adan", 0.9, 0.7, 0.8) + three("sgd", 0.8, 0.8, 0.79))[0]) is None
+    assert winner(summarize(three("adan", 0.9, 0.91) + three("sgd", 0.5, 0.51))[0]) is None  # two seeds
+
+
+def test_a_best_rate_at_the_edge_is_flagged() -> None:
+    def study(best: int) -> str:
+        trials = [
+            record(name, 0.9 if i == best else 0.5, lr=lr, role="tune")
+            for name in ("adan", "sgd")
+            for i, lr in enumerate((0.01, 0.1, 1.0))
+        ]
+        return conclude(summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", 0.8, 0.8, 0.8) + trials)[0])
+
+    assert "a better one may lie beyond: adan (1) and sgd (1)." in study(2)
+    assert "may lie beyond" not in study(1)
+
+
+def test_an_interval_stays_in_the_range_of_its_metric() -> None:
+    found = interval([0.97, 0.99, 1.0], within=(0.0, 1.0))
+    assert found.high == 1.0
+    assert found.half is None
+    assert spread(found, []) == "0.9867 [0.9487, 1.000] (n=3)"
+    assert spread(interval([0.5, 0.6, 0.7], within=(0.0, 1.0)), []) == "0.6000 ± 0.2484 (n=3)"
 
 
 def test_numbers() -> None:

@@ -217,7 +217,7 @@ def test_smoke_is_at_most_130_runs() -> None:
 def test_choose() -> None:
     assert choose(["all"]) == ALL
     assert [t.name for t in choose(["ppo", "cnn"])] == ["cnn", "ppo"]
-    with pytest.raises(UsageError, match=r"no table 'cnns'; there are: all, cnn, resnet18"):
+    with pytest.raises(UsageError, match=r"no table 'cnns'; did you mean cnn\? There are: all, cnn, resnet18"):
         choose(["cnns"])
 
 
@@ -231,4 +231,4 @@ def test_adding_a_table_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = plan([mine], RunConfig(threads=1), tmp_path / "out")
     assert len(found.runs) == len(mine.rows)
     summary = {"scale": "smoke", "tables": [{"name": "mine", "cells": []}]}
-    assert sections(summary)[0].title == "Table 4: Mine"
+    assert sections(summary)[0].title == "Table 4: Mine (toy models and toy data)"

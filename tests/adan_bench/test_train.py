@@ -39,7 +39,7 @@ def test_published_schedules() -> None:
     steps = schedule("steps:30/90,60/90", 900, 0.1)
     assert [steps(i) for i in (44, 90, 299, 300, 599, 600, 899)] == pytest.approx([0.5, 1, 1, 0.1, 0.1, 0.01, 0.01])
     for bad in ("steps:half", "steps:1/0", "steps", "cosin"):
-        with pytest.raises(UsageError, match=r"for example steps:30/90,60/90|no schedule 'cosin'; there are: cosine"):
+        with pytest.raises(UsageError, match=r"for example steps:30/90,60/90|no schedule 'cosin'; did you mean cosine"):
             schedule(bad, 10)
 
 

@@ -13,6 +13,7 @@ from support.learning import chosen, resumes
 from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
 from adan_bench.studies.comparison import Study
+from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import configure, tuned_defaults
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer, run
@@ -122,7 +123,7 @@ def test_tuned_defaults_are_even_and_valid() -> None:
 def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
     """Four times the batch: a quarter of the steps, twice the learning rate, for everyone."""
     options = chosen(script=tiny)
-    study = Study(["tiny"], ["adan", "sgd"], options, out=tmp_path, batch_sizes=[16, 64])
+    study = Study(["tiny"], competitors("adan,sgd"), options, out=tmp_path, batch_sizes=[16, 64])
     for name in ("adan", "sgd"):
         small, large = study.bases["tiny-b16", name], study.bases["tiny-b64", name]
         assert (small.steps, large.steps) == (60, 15)
@@ -133,10 +134,10 @@ def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
 def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
     from adan_bench.records.store import read_runs
 
-    overrides = {"weight_decay": 0.125}  # chosen for all: every trial has it
-    with Study(["tiny"], ["adan", "sgd"], chosen(script=tiny, steps=10), out=tmp_path, overrides=overrides) as study:
+    who = competitors("adan,sgd", ["weight_decay=0.125"])  # chosen for all: every trial has it
+    with Study(["tiny"], who, chosen(script=tiny, steps=10), out=tmp_path) as study:
         study.tune(4)
-    records = read_runs(tmp_path)
+    records = read_runs(tmp_path)[0]
     for name in ("adan", "sgd"):
         mine = [r for r in records if r.config.optimizer == name]
         assert len(mine) == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import sys
@@ -14,12 +13,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from adan_bench.cli import paper, theory
 from adan_bench.cli.common import (
     EXIT_DIVERGED,
     EXIT_FAILED,
+    EXIT_INTERRUPTED,
     EXIT_TIME_LIMIT,
     EXIT_USAGE,
     Jobs,
@@ -29,8 +30,9 @@ from adan_bench.cli.common import (
     Seeds,
     TimeLimit,
     deadline,
-    new_folder,
+    how_to_continue,
     numbers,
+    records_in,
     run_flags,
 )
 from adan_bench.spec import Pause, RunConfig, TimeLimitReached, UsageError
@@ -53,27 +55,48 @@ class Kind(str, Enum):
     tables = "tables"
 
 
+DETAILS = {  # the second line of an entry of `list`
+    Kind.workloads: "{metric} · {steps} steps of {batch} · data: {data} · scales: {scales}",
+    Kind.optimizers: "tuned over lr {lr}, then {then} · gradients per update: {passes}",
+    Kind.tables: "{place} · {cells} cells · run: {run here}",
+}
+
 Workloads = Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD...", help="See: adan-bench list workloads.")]
-Optimizers = Annotated[str, typer.Option(help="Names with commas between, or 'all'.")]
+Optimizers = Annotated[
+    str, typer.Option(help="Names separated by commas, variants such as adan:state_format=8bit, or 'all'.")
+]
 Halving = Annotated[
     int, typer.Option(min=1, max=4, help="Of so many trials one goes on past each rung of the schedule; 1: all do.")
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An optimizer setting, e.g. lr=0.003.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting, e.g. lr=0.003; adan.lr=0.003 is for adan alone."),
 ]
 
 
 @app.command("list")
-def list_(kind: Annotated[Kind, typer.Argument()] = Kind.workloads, as_json: Json = False) -> None:
+def list_(
+    kind: Annotated[Kind, typer.Argument()] = Kind.workloads,
+    script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
+    as_json: Json = False,
+) -> None:
     """Show the workloads, the optimizers, or the paper's tables."""
+    if script is not None:
+        from adan_bench.workloads.registry import load_script
+
+        load_script(script)
     rows = {Kind.workloads: _workload_rows, Kind.optimizers: _optimizer_rows, Kind.tables: paper.rows}[kind]()
     if as_json:
         print(json.dumps(rows))
         return
-    table = Table(*(rows[0] if rows else [kind.value]))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")  # a name is never cut, at no width
+    table.add_column(overflow="fold")
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    Console().print(table if rows else f"no {kind.value} yet", highlight=False)
+        name, what = list(row.values())[:2]
+        table.add_row(escape(name), escape(what))
+        table.add_row("", f"[dim]{escape(DETAILS[kind].format(**row))}[/dim]")
+    Console().print(table, highlight=False)
 
 
 def _workload_rows() -> list[dict[str, Any]]:
@@ -129,25 +152,25 @@ def run(
     """Train one workload with one optimizer."""
     pause = Pause(time=deadline(time_limit))
     from adan_bench.cli.progress import showing
-    from adan_bench.records.store import RunStore
+    from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import configure
-    from adan_bench.training.optimizers import get_optimizer
     from adan_bench.training.pool import Event, Job
-    from adan_bench.training.trainer import run as train
+    from adan_bench.training.worker import attempt
     from adan_bench.workloads.registry import get_workload
 
-    config = configure(get_workload(workload, chosen.scale), get_optimizer(optimizer), chosen, _settings(set_))
-    path = out or new_folder() / workload / optimizer / f"seed-{config.seed}"
-    job = Job(config, path, resume)
+    (competitor,) = competitors(optimizer, set_ or [], flag="--optimizer", most=1)
+    config = configure(get_workload(workload, chosen.scale), competitor.spec, chosen, competitor.settings)
+    path = records_in(out, workload, competitor.folder, f"seed-{config.seed}")
+    job = Job(config, path, resume, pause)
     first = config.parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)
     with showing(console, as_json and first) as show:
-        result = train(
-            config, RunStore(path), lambda progress: show(Event(job, 0, 1, progress=progress)), resume, pause
-        )
+        result = attempt(job, lambda progress: show(Event(job, 0, 1, progress=progress)))
         show(Event(job, 1, 1, result=result))
     if result["status"] == "unfinished":
-        raise TimeLimitReached(f"time limit reached at step {result['step']}; continue with: --out {path} --resume")
+        raise TimeLimitReached(f"time limit reached at step {result['step']}")
+    if result["status"] == "failed":
+        raise typer.Exit(_complain(f"{result['error']}; what was recorded is kept; {how_to_continue()}", EXIT_FAILED))
     if not as_json:
         console.print(f"{result['status']}; record: {path}", soft_wrap=True, highlight=False)
     raise typer.Exit(EXIT_DIVERGED if result["status"] == "diverged" else 0)
@@ -160,6 +183,7 @@ def compare(
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
     seeds: Seeds = 3,
     tune: Annotated[int, typer.Option(min=0, help="Trials per optimizer first; 0 takes the tuned defaults.")] = 0,
+    tuned: Annotated[Path | None, typer.Option(help="The settings that adan-bench tune saved to this file.")] = None,
     halving: Halving = 1,
     batch_sizes: Annotated[
         str | None, typer.Option(help="A sweep, e.g. 32,64,128: lr by the square-root rule.")
@@ -174,8 +198,12 @@ def compare(
     chosen: RunConfig,
 ) -> None:
     """Run optimizers side by side and write the report."""
-    more = {"overrides": _settings(set_), "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
-    with _study(chosen, workloads, optimizers, out, resume, time_limit, as_json, **more) as study:
+    if tune and tuned is not None:
+        raise UsageError(
+            f"--tune {tune} and --tuned {tuned}: the settings are searched or read; leave out one of the two"
+        )
+    more = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
+    with _study(chosen, workloads, optimizers, out, resume, time_limit, as_json, set_, **more) as study:
         if tune:
             study.tune(tune, halving)
         study.compare(seeds)
@@ -201,11 +229,9 @@ def tune(
     """Find every optimizer's settings by the same number of trials."""
     with _study(chosen, workloads, optimizers, out, resume, time_limit, as_json) as study:
         study.tune(trials, halving)
-    study.save(save or study.out / "best.json")
-    for (folder, name), config in study.bases.items():
-        line = {"workload": folder, "optimizer": name, "settings": config.settings}
-        settings = " ".join(f"{key}={value}" for key, value in config.settings.items())
-        print(json.dumps({"event": "best", **line}) if as_json else f"{folder} {name}: {settings}")
+    file = save or study.out / "best.json"
+    study.save(file)
+    _report_tuning(study, file, as_json)
 
 
 @app.command()
@@ -274,18 +300,18 @@ def _study(
     resume: bool,
     time_limit: str | None,
     as_json: bool,
+    pairs: list[str] | None = None,
     **more: Any,
 ) -> Iterator[Any]:
     from adan_bench.cli.progress import showing
     from adan_bench.studies.comparison import Study
-    from adan_bench.training.optimizers import SPECS
+    from adan_bench.studies.competitors import competitors
     from adan_bench.workloads.registry import workloads as known
 
     if not workloads:
         raise UsageError(f"no workload was named; there are: {', '.join(known())}")
-    names = list(SPECS) if optimizers == "all" else [name for name in optimizers.split(",") if name]
-    more["deadline"] = deadline(time_limit)
-    study = Study(workloads, names, chosen, out=out or new_folder(), resume=resume, **more)
+    who, more["deadline"] = competitors(optimizers, pairs or []), deadline(time_limit)
+    study = Study(workloads, who, chosen, out=records_in(out), resume=resume, **more)
     with study, showing(Console(), as_json) as study.on_event:
         yield study
 
@@ -296,51 +322,62 @@ def _report(folder: Path, as_json: bool) -> None:
     from adan_bench.records.store import read_runs
     from adan_bench.reports.comparison import write_report
 
-    records = read_runs(folder)
-    page = write_report(records, folder)
+    records, damaged = read_runs(folder)
+    page = write_report(records, folder, damaged)
     failed = [record for record in records if record.status == "failed"]
     if as_json:
-        print(json.dumps({"event": "report", "path": str(page), "failed": [str(record.path) for record in failed]}))
+        lost = {"failed": [str(record.path) for record in failed], "damaged": [str(error) for error in damaged]}
+        print(json.dumps({"event": "report", "path": str(page), **lost}))
     else:
         console = Console()
         show_summaries(console, summarize(records))
         for record in failed[:5]:
             assert record.result is not None
             console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
+        for error in damaged:
+            console.print(f"left out: {error}", markup=False, soft_wrap=True, style="bold red")
         console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
-    raise typer.Exit(EXIT_FAILED if failed else 0)
+    raise typer.Exit(EXIT_FAILED if failed or damaged else 0)
 
 
-def _settings(pairs: list[str] | None) -> dict[str, Any]:
-    settings = {}
-    for pair in pairs or []:
-        key, equals, text = pair.partition("=")
-        if not equals:
-            raise UsageError(f"--set {pair}: write KEY=VALUE, for example --set lr=0.003")
-        try:
-            settings[key] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            raise UsageError(f"--set {pair}: {text!r} is no number, tuple, True, False or None") from None
-    return settings
+def _report_tuning(study: Any, file: Path, as_json: bool) -> None:
+    """The best settings of every optimizer, and where the report of the trials lies."""
+    from adan_bench.cli.progress import show_tuning
+    from adan_bench.records.store import read_runs
+    from adan_bench.reports.tuning import write_tuning
+
+    records, damaged = read_runs(study.out)
+    page, tunings = write_tuning(records, study.out, damaged)
+    if as_json:
+        for (folder, name), config in study.bases.items():
+            print(json.dumps({"event": "best", "workload": folder, "optimizer": name, "settings": config.settings}))
+        print(json.dumps({"event": "report", "path": str(page), "saved": str(file)}))
+        return
+    console = Console()
+    show_tuning(console, tunings)
+    console.print(f"settings: {file}; compare with them: --tuned {file}", soft_wrap=True, highlight=False)
+    console.print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
 
 
 def main() -> None:
     """Run the command line; whatever the user got wrong is one line on standard error and exit code 2."""
     try:
         code = app(standalone_mode=False)
+        if code == EXIT_INTERRUPTED:  # typer's own answer to Ctrl-C
+            _complain(f"interrupted; {how_to_continue()}", code)
     except UsageError as error:
         code = _complain(str(error), EXIT_USAGE)
     except TimeLimitReached as limit:
-        code = _complain(str(limit), EXIT_TIME_LIMIT)
+        code = _complain(f"{limit}; {how_to_continue()}", EXIT_TIME_LIMIT)
     except OSError as error:
-        code = _complain(f"{error}; what was recorded before is kept: continue with --resume", EXIT_FAILED)
+        code = _complain(f"{error}; what was recorded before is kept; {how_to_continue()}", EXIT_FAILED)
     except (KeyboardInterrupt, EOFError):
-        code = _complain("interrupted; continue with --resume", 130)
+        code = _complain(f"interrupted; {how_to_continue()}", EXIT_INTERRUPTED)
     except Exception as error:
         # typer brings its own copy of click in some releases, so its usage errors are known by what they can do.
         if not hasattr(error, "format_message"):
             if type(error).__name__ == "Abort":
-                sys.exit(_complain("interrupted; continue with --resume", 130))
+                sys.exit(_complain(f"interrupted; {how_to_continue()}", EXIT_INTERRUPTED))
             raise
         code = _complain(_usage_line(error), EXIT_USAGE)
     sys.exit(code if isinstance(code, int) else 0)

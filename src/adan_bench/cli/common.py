@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import shlex
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -16,7 +18,7 @@ import typer
 
 from adan_bench.spec import Budget, Execution, Provenance, RunConfig, UsageError
 
-EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED, EXIT_TIME_LIMIT = 1, 2, 3, 4
+EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED, EXIT_TIME_LIMIT, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 
 Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")]
@@ -101,3 +103,23 @@ def deadline(time_limit: str | None) -> float | None:
 
 def new_folder() -> Path:
     return Path("runs") / datetime.now().strftime("%Y-%m-%d-%H%M%S")
+
+
+_records: Path | None = None  # of the command under way
+
+
+def records_in(out: Path | None, *parts: str) -> Path:
+    """The folder of the records of a command that can be resumed: the one that was given, else a new one."""
+    global _records
+    _records = out or new_folder().joinpath(*parts)
+    return _records
+
+
+def how_to_continue() -> str:
+    """The command that goes on from what is recorded, for the end of a message."""
+    if _records is None or not _records.exists():
+        return "nothing was recorded"
+    words = [word for word in sys.argv[1:] if word != "--resume"]
+    if not any(word == "--out" or word.startswith("--out=") for word in words):
+        words += ["--out", str(_records)]
+    return f"continue with: {shlex.join(['adan-bench', *words, '--resume'])}"

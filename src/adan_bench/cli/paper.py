@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, TimeLimit, deadline, new_folder, run_flags
+from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, TimeLimit, deadline, records_in, run_flags
 from adan_bench.spec import RunConfig
 
 RECORDS = Path(__file__).parents[3] / "results" / "reproduce"  # of a checkout
@@ -32,10 +32,10 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
     return [
         {
             "name": table.name,
-            "place": f"{table.place}, {table.label}",
             "what": table.title,
+            "place": f"{table.place}, {table.label}",
             "cells": len(table.cells()),
-            "run here": "\n".join(text for name, text in found if name == table.name) or "not yet",
+            "run here": "; ".join(text for name, text in found if name == table.name) or "not yet",
         }
         for table in tables().values()
     ]
@@ -59,7 +59,7 @@ def reproduce(
     from adan_bench.studies import paper as study
     from adan_bench.tables import choose
 
-    console, folder, until = Console(), out or new_folder(), deadline(time_limit)
+    console, folder, until = Console(), records_in(out), deadline(time_limit)
 
     def show_case(case: Any) -> None:
         if not as_json:
@@ -83,9 +83,7 @@ def reproduce(
 
 
 def _show(console: Console, section: Any) -> None:
-    from adan_bench.reports.paper import HEAD
-
-    grid = Grid(*HEAD, title=section.title, title_justify="left")
+    grid = Grid(*section.head, title=section.title, title_justify="left")
     for line in section.run:
         grid.add_row(*(escape(cell) for cell in line))
     console.print(grid)

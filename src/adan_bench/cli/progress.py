@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from adan_bench.records.stats import WorkloadSummary
-from adan_bench.reports.conclusions import conclude, number, spread, steps, tuning
+from adan_bench.reports.conclusions import caution, conclude, number, spread, steps, tuning
+from adan_bench.reports.tuning import TERMS, budget_of, tuning_rows
 from adan_bench.spec import Progress as Report
 from adan_bench.training.pool import Event, OnEvent
 
@@ -39,7 +41,7 @@ def showing(console: Console, as_json: bool) -> Iterator[OnEvent]:
 def _label(event: Event) -> str:
     config = event.job.config
     which = {"tune": f"{event.job.path.name} lr={config.settings['lr']:g}", "pilot": "pilot run"}
-    return f"{config.workload} {config.optimizer} {which.get(config.role, f'seed {config.seed}')}"
+    return f"{config.workload} {config.name} {which.get(config.role, f'seed {config.seed}')}"
 
 
 def _outcome(event: Event) -> str:
@@ -142,8 +144,23 @@ def _as_json(event: Event) -> dict[str, Any]:
     return line
 
 
+def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
+    """The best settings of every optimizer; what a row means stands below."""
+    for summary in tunings:
+        head, rows = tuning_rows(summary)
+        table = Table(title=f"{summary.name}: {budget_of(summary)}", title_justify="left")
+        for name in head:
+            table.add_column(name, overflow="fold", no_wrap=name == head[0])
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
+        console.print(TERMS.format(**summary.facts) + "\n", style="dim", highlight=False, soft_wrap=True)
+
+
 def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> None:
-    """The table of results and the conclusion of every workload."""
+    """The table of results and the conclusion of every workload, after a word of caution where one is due."""
+    if text := caution(summaries):
+        console.print(text, style="bold red", highlight=False, soft_wrap=True)
     for summary in summaries:
         arrow = "↑" if summary.higher_is_better else "↓"
         table = Table(title=f"{summary.name}: {summary.steps} steps of {summary.batch_size}", title_justify="left")

@@ -10,7 +10,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adan_bench.spec import RunRecord
@@ -18,6 +18,8 @@ from adan_bench.spec import RunRecord
 MIN_SEEDS = 3
 LEVEL = 0.95
 WIDTH_TOLERANCE = 0.02  # the learning rates whose result is within 2% of the best
+RANGES = {"accuracy": (0.0, 1.0), "auc": (0.0, 1.0), "loss": (0.0, math.inf), "perplexity": (1.0, math.inf)}
+ANYTHING = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,11 @@ class Interval:
 
     @property
     def half(self) -> float | None:
-        return None if self.high is None else self.high - self.mean
+        """Half the width; None where there is no interval, or where the metric's range cuts it off."""
+        if self.low is None or self.high is None:
+            return None
+        above, below = self.high - self.mean, self.mean - self.low
+        return above if math.isclose(above, below, rel_tol=1e-6, abs_tol=1e-12 * abs(self.mean)) else None
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,11 @@ class OptimizerSummary:
     def settings(self) -> Mapping[str, Any]:
         return self.records[0].config.settings
 
+    @property
+    def origin(self) -> str:
+        """Where the settings come from, in words."""
+        return self.records[0].config.origin
+
     def by_seed(self) -> dict[int, float]:
         return {r.config.seed: r.final for r in self.records if r.final is not None}
 
@@ -98,8 +109,10 @@ class WorkloadSummary:
         return min((o.n for o in self.optimizers), default=0)
 
 
-def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
+def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING) -> Interval:
     """Mean and t interval; with several comparisons the level is Bonferroni's, so that all hold together with 95%.
+
+    within: the range of the metric, which the interval does not leave.
 
     >>> interval([1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
     Interval(n=3, mean=2.0, low=-0.48..., high=4.48...)
@@ -114,7 +127,7 @@ def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
 
     quantile = float(stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * comparisons)))
     half = quantile * statistics.stdev(values) / math.sqrt(n)
-    return Interval(n, mean, mean - half, mean + half)
+    return Interval(n, mean, max(within[0], mean - half), min(within[1], mean + half))
 
 
 def difference(a: OptimizerSummary, b: OptimizerSummary, comparisons: int = 1) -> Interval | None:
@@ -160,37 +173,70 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
 
 def summarize(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
     """One summary for each set of runs that may be compared: same workload, budget, batch, schedule, device."""
+    groups = _comparable(records).items()
+    return [_summarize(label, group) for label, group in groups if any(r.config.role == "run" for r in group)]
+
+
+def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
+    """The same of tuning trials alone: every optimizer with its best trial in place of runs."""
+    found = []
+    for label, group in _comparable([r for r in records if r.config.role == "tune"]).items():
+        trials: dict[str, list[RunRecord]] = {}
+        for record in group:
+            trials.setdefault(record.config.name, []).append(record)
+        found.append(_workload(label, [_best_trial(name, own) for name, own in trials.items()]))
+    return found
+
+
+def _best_trial(name: str, trials: Sequence[RunRecord]) -> OptimizerSummary:
+    best = _optimizer(name, [min(trials, key=rank)], trials)
+    return replace(best, diverged=sum(r.status == "diverged" for r in trials))
+
+
+def rank(record: RunRecord) -> float:
+    """The lower the better; a run that diverged or failed comes last."""
+    if record.final is None:
+        return math.inf
+    return -record.final if record.workload["higher_is_better"] else record.final
+
+
+def _comparable(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Runs of the same workload, budget, batch, schedule and device, by a name for them."""
     groups: dict[tuple[Any, ...], list[RunRecord]] = {}
     for record in records:
         c = record.config
         key = (c.workload, c.batch_size, c.steps, c.schedule, c.device, c.bf16, c.compile, c.data)
         groups.setdefault(key, []).append(record)
     names = [key[0] for key in groups]
-    summaries = []
+    found: dict[str, list[RunRecord]] = {}
     for (name, batch_size, steps, *_), group in groups.items():
         label = name if names.count(name) == 1 else f"{name}, batch {batch_size}, {steps} steps"
-        if any(r.config.role == "run" for r in group):
-            summaries.append(_summarize(label, group))
-    return summaries
+        label += "" if label not in found else f" ({len(found)})"
+        found[label] = group
+    return found
 
 
 def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
-    first = records[0]
     # An optimizer with two sets of settings is two competitors.
     runs: dict[tuple[str, str], list[RunRecord]] = {}
     for record in records:
         if record.config.role == "run":
             settings = json.dumps(record.config.settings, sort_keys=True, default=str)
-            runs.setdefault((record.config.optimizer, settings), []).append(record)
+            runs.setdefault((record.config.name, settings), []).append(record)
     names = [name for name, _ in runs]
     found = []
     for (name, settings), group in runs.items():
-        trials = [r for r in records if r.config.role == "tune" and r.config.optimizer == name]
+        trials = [r for r in records if r.config.role == "tune" and r.config.name == name]
         found.append(_optimizer(name if names.count(name) == 1 else f"{name} {settings}", group, trials))
+    return _workload(label, found)
+
+
+def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSummary:
+    first = optimizers[0].records[0]
     sign = -1 if first.workload["higher_is_better"] else 1
-    found.sort(key=lambda o: math.inf if o.final is None else sign * o.final.mean)
+    order = sorted(optimizers, key=lambda o: math.inf if o.final is None else sign * o.final.mean)
     c = first.config
-    return WorkloadSummary(label, first.workload, tuple(found), c.steps, c.batch_size, c.schedule, c.device)
+    return WorkloadSummary(label, first.workload, tuple(order), c.steps, c.batch_size, c.schedule, c.device)
 
 
 def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]) -> OptimizerSummary:
@@ -203,7 +249,7 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
     return OptimizerSummary(
         name=name,
         records=tuple(sorted(runs, key=lambda r: r.config.seed)),
-        final=interval(finals) if finals else None,
+        final=interval(finals, within=RANGES.get(runs[0].workload["metric"], ANYTHING)) if finals else None,
         steps_to_target=statistics.median_low([*(hit[0] for hit in reached), *missing]) if majority else None,
         seconds_to_target=statistics.median_low([*(hit[1] for hit in reached), *missing]) if majority else None,
         reached=len(reached),

@@ -6,6 +6,7 @@
     checkpoint-STEP-SHA256.pt   the last two; the name holds the checksum            written aside, then renamed
     weights.pt        the final weights, where they were asked for
     result.json       status and final numbers; its presence means that the run ended
+    traceback.txt     of an error, where there was one
 
 A checkpoint knows how many lines of metrics.jsonl belong to it. Resuming cuts the file back to them, so that the
 repeated steps write each line once.
@@ -13,7 +14,6 @@ repeated steps write each line once.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -26,6 +26,13 @@ from typing import Any
 from adan_bench.spec import RunConfig, RunRecord, UsageError
 
 KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
+
+
+class DamagedRecord(UsageError):
+    """A file of a record that cannot be read; the message names it and the remedy."""
+
+    def __init__(self, file: Path, why: str) -> None:
+        super().__init__(f"{file} is damaged ({why}); remove {file.parent}, and --resume makes this run again")
 
 
 class RunStore:
@@ -69,7 +76,7 @@ class RunStore:
 
     def check_same(self, config: RunConfig) -> RunConfig:
         """The configuration that the run began with. It continues with the same, but for what the machine offers."""
-        begun = RunConfig.from_json(json.loads((self.path / "config.json").read_text())["config"])
+        begun = RunConfig.from_json(read_json(self.path / "config.json", "config")["config"])
         if differing := config.differences(begun):
             parts = ", ".join(
                 f"{name}: {getattr(begun, name)} there, {getattr(config, name)} now" for name in differing
@@ -142,6 +149,10 @@ class RunStore:
         torch.save(dict(weights), buffer)
         write_bytes(self.path / "weights.pt", buffer.getvalue())
 
+    def result(self) -> dict[str, Any] | None:
+        """How the run ended; None where it did not."""
+        return read_json(self.path / "result.json", "status") if self.ended else None
+
     def finish(self, result: Mapping[str, Any]) -> None:
         """End the run; its checkpoints have done their work unless it failed."""
         write_json(self.path / "result.json", finite(result))
@@ -173,30 +184,53 @@ def check_empty(out: Path, resume: bool = False) -> None:
 
 
 def read_run(path: Path) -> RunRecord:
-    """The record of one run; unreadable metrics lines are skipped, the rest is used."""
-    facts = json.loads((path / "config.json").read_text())
-    environment = path / "environment.json"
-    result = path / "result.json"
+    """The record of one run. The curves of a run that was killed end at the first torn line."""
+    store = RunStore(path)
+    facts = read_json(path / "config.json", "config", "workload", "optimizer")
+    try:
+        config = RunConfig.from_json(facts["config"])
+    except (TypeError, ValueError, AttributeError) as error:
+        raise DamagedRecord(path / "config.json", str(error)) from error
+    metrics, result = read_lines(path / "metrics.jsonl"), store.result()
+    if result is not None and result["status"] in ("finished", "diverged") and (path / "metrics.jsonl").exists():
+        last = metrics[-1]["step"] if metrics else 0
+        if last != result["step"]:
+            raise DamagedRecord(path / "metrics.jsonl", f"it ends at step {last}, the run at step {result['step']}")
     return RunRecord(
         path=path,
-        config=RunConfig.from_json(facts["config"]),
+        config=config,
         workload=facts["workload"],
         optimizer=facts["optimizer"],
-        environment=json.loads(environment.read_text()) if environment.exists() else {},
-        metrics=read_lines(path / "metrics.jsonl"),
-        result=json.loads(result.read_text()) if result.exists() else None,
+        environment=read_json(path / "environment.json") if store.described else {},
+        metrics=metrics,
+        result=result,
     )
 
 
-def read_runs(folder: Path) -> list[RunRecord]:
-    """Every run under a folder, in the order of their paths; a record that cannot be read is left out."""
-    records = []
-    for config in sorted(folder.rglob("config.json")):
-        with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
-            records.append(read_run(config.parent))
-    if not records:
+def read_runs(folder: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
+    """Every run under a folder in the order of their paths, and what is wrong with those that cannot be read."""
+    records, damaged = [], []
+    for path in sorted({file.parent for name in ("config.json", "result.json") for file in folder.rglob(name)}):
+        try:
+            records.append(read_run(path))
+        except DamagedRecord as error:
+            damaged.append(error)
+    if not (records or damaged):
         raise UsageError(f"{folder}: no runs there; it holds: {', '.join(_names(folder)) or 'nothing'}")
-    return records
+    return records, damaged
+
+
+def read_json(path: Path, *keys: str) -> dict[str, Any]:
+    """A JSON object of a record that has the keys."""
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise DamagedRecord(path, "it is missing") from error
+    except ValueError as error:  # also of bytes that are no text
+        raise DamagedRecord(path, str(error)) from error
+    if not isinstance(found, dict) or not found.keys() >= set(keys):
+        raise DamagedRecord(path, f"it is no JSON object with {', '.join(keys)}")
+    return found
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

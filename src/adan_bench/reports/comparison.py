@@ -9,36 +9,57 @@ from pathlib import Path
 from typing import Any
 
 from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, performance_profile, summarize
-from adan_bench.records.store import finite, write_bytes
+from adan_bench.records.store import DamagedRecord, finite, write_bytes
 from adan_bench.reports import html
-from adan_bench.reports.conclusions import conclude, number, spread, steps, tuning
+from adan_bench.reports.conclusions import caution, conclude, count, number, spread, steps, tuning, winner
 from adan_bench.reports.figures import write_figures
 from adan_bench.reports.palette import style_of
 from adan_bench.spec import RunRecord
 
+TERMS = (
+    "± and [ ]: 95% t interval over seeds. best: the best evaluation of a run, mean over seeds. Steps and seconds to "
+    "target: median over seeds until {metric} first reached {target}, and how many of the seeds did. lr range ±2%: the "
+    "learning rates around the best whose result is within 2% of it; edge: the best was the last one tried. A shaded "
+    "row is better than every other by more than the seeds explain."
+)
 COLUMNS = ("optimizer", "{metric}", "best", "steps to target", "s to target", "ms/step", "lr range ±2%")
 
 
-def write_report(records: Sequence[RunRecord], folder: Path) -> Path:
-    """Write report.html, report.md, the PNG figures and runs.jsonl into the folder; the path of the page."""
+def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[DamagedRecord] = ()) -> Path:
+    """Write report.html, report.md, the PNG figures and runs.jsonl into the folder; the path of the page.
+
+    damaged: records that could not be read, which the report names before all else.
+    """
     summaries = summarize(records)
+    warnings = warn(summaries, damaged)
     page = folder / "report.html"
-    write_bytes(page, render_page(records, summaries).encode())
+    write_bytes(page, render_page(records, summaries, warnings).encode())
     figures = write_figures(summaries, folder)
-    write_bytes(folder / "report.md", render_markdown(records, summaries, figures).encode())
+    write_bytes(folder / "report.md", render_markdown(records, summaries, figures, warnings).encode())
     write_bytes(folder / "runs.jsonl", render_archive(records).encode())
     return page
 
 
-def render_page(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]) -> str:
+def warn(summaries: Sequence[WorkloadSummary], damaged: Sequence[DamagedRecord] = ()) -> list[str]:
+    """What a reader has to know before any number."""
+    found = [text] if (text := caution(summaries)) else []
+    if damaged:
+        found.append(f"{count(len(damaged), 'record')} left out: {'; '.join(map(str, damaged))}.")
+    return found
+
+
+def render_page(
+    records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary], warnings: Sequence[str] = ()
+) -> str:
     names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))
     profile = performance_profile(summaries)
     data = {
         "styles": {name: style_of(name, names) for name in names},
-        "workloads": [_chart_data(summary) for summary in summaries],
+        "workloads": [chart_data(summary) for summary in summaries],
         "profile": profile,
     }
     parts = [
+        *(html.paragraph(text, "warning") for text in warnings),
         html.paragraph(tuning(summaries) if summaries else "There are no runs to report on."),
         *(_section(i, summary, names) for i, summary in enumerate(summaries)),
         _profile_section(profile, summaries),
@@ -52,10 +73,10 @@ def render_page(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummar
 def _overview(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]) -> str:
     runs = [r for r in records if r.config.role == "run"]
     trials = len(records) - len(runs)
-    optimizers = len({r.config.optimizer for r in runs})
-    text = f"{len(summaries)} workloads, {optimizers} optimizers, {len(runs)} runs"
+    optimizers = len({r.config.name for r in runs})
+    text = f"{count(len(summaries), 'workload')}, {count(optimizers, 'optimizer')}, {count(len(runs), 'run')}"
     if trials:
-        text += f", {trials} tuning trials"
+        text += f", {count(trials, 'tuning trial')}"
     return f"{text}. Written {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC by adan-bench."
 
 
@@ -71,11 +92,12 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
         html.paragraph(". ".join(str(part) for part in about) + ".", "soft"),
         html.paragraph(conclude(summary), "conclusion"),
         _table(summary, names),
+        html.paragraph(TERMS.format(**{**facts, "target": number(facts["target"], 3)}), "soft"),
         html.folded("Settings", html.facts(settings_lines(summary))),
         html.chart("curves", index),
     ]
     if any(o.sensitivity for o in summary.optimizers):
-        text = f"{facts['metric']} at the end of each tuning trial, other settings default. "
+        text = f"{facts['metric']} at the end of each tuning trial, other settings default (lr: the learning rate). "
         text += "Large marks: within 2% of the best of that optimizer."
         parts += [html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index)]
     return html.section(summary.name, *parts)
@@ -133,13 +155,13 @@ def _mode(graph: str) -> str:
 
 def _table(summary: WorkloadSummary, names: Sequence[str]) -> str:
     head, rows = table_rows(summary)
-    best = next((o.final.mean for o in summary.optimizers if o.final is not None), None)
-    looks = [style_of(o.name, names) for o in summary.optimizers]
-    firsts = ["first" if o.final is not None and o.final.mean == best else "" for o in summary.optimizers]
-    return html.table(head, rows, kinds=firsts, before=[html.swatch(x["light"], x["dark"]) for x in looks])
+    looks, best = [style_of(o.name, names) for o in summary.optimizers], winner(summary)
+    firsts = ["first" if o.name == best else "" for o in summary.optimizers]
+    return html.table(head, rows, kinds=firsts, before=[html.swatch(**look) for look in looks])
 
 
-def _chart_data(summary: WorkloadSummary) -> dict[str, Any]:
+def chart_data(summary: WorkloadSummary) -> dict[str, Any]:
+    """What chart.js draws of a workload."""
     metric = summary.facts["metric"]
     optimizers = []
     for o in summary.optimizers:
@@ -187,7 +209,8 @@ def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
             "Python": e.get("python"),
             "packages": ", ".join(f"{name} {version}" for name, version in e.get("packages", {}).items()),
             "machine": ", ".join(str(v) for v in (e.get("platform"), e.get("cpu"), e.get("gpu")) if v),
-            "cores": f"{e.get('cores')}; {record.config.threads} threads per run, {record.config.jobs} runs at a time",
+            "cores": f"{e.get('cores')}; {count(record.config.threads, 'thread')} per run, "
+            f"{count(record.config.jobs, 'run')} at a time",
             "ranks": record.config.parallel and f"{record.config.ranks} by {record.config.parallel}",
             "command": e.get("command"),
         }
@@ -202,10 +225,14 @@ def _seeds(records: Sequence[RunRecord]) -> str:
 
 
 def render_markdown(
-    records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary], figures: Mapping[str, str]
+    records: Sequence[RunRecord],
+    summaries: Sequence[WorkloadSummary],
+    figures: Mapping[str, str],
+    warnings: Sequence[str] = (),
 ) -> str:
     """The same in Markdown, for a README."""
-    parts = ["# Optimizers compared", "", _overview(records, summaries), "", tuning(summaries) if summaries else "", ""]
+    parts = ["# Optimizers compared", "", *(line for text in warnings for line in (f"**{text}**", ""))]
+    parts += [_overview(records, summaries), "", tuning(summaries) if summaries else "", ""]
     for summary in summaries:
         head, rows = table_rows(summary)
         parts += [f"## {summary.name}", "", conclude(summary), ""]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference
+from adan_bench.spec import UNTUNED
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -22,14 +23,28 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{max(0, digits - whole)}f}"
 
 
+def count(n: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> count(1, "run"), count(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def spread(final: Interval | None, values: Sequence[float]) -> str:
-    """Mean ± interval with n; with fewer than three seeds the range that was seen, which is no interval."""
+    """Mean ± interval, or [low, high] where the metric's range cuts it off, with n.
+
+    With fewer than three seeds it is the range that was seen, which is no interval.
+    """
     if final is None:
         return "–"
     if final.half is not None:
         mean = number(final.mean)
         decimals = len(mean.partition(".")[2]) if "e" not in mean else 2
         return f"{mean} ± {final.half:.{decimals}f} (n={final.n})"
+    if final.low is not None:  # the metric's range cuts it off on one side
+        return f"{number(final.mean)} [{number(final.low)}, {number(final.high)}] (n={final.n})"
     if final.n > 1:
         return f"{number(final.mean)} ({number(min(values))} to {number(max(values))}, n={final.n})"
     return f"{number(final.mean)} (n=1)"
@@ -40,8 +55,28 @@ def steps(o: OptimizerSummary) -> str:
     return f"{'–' if o.steps_to_target is None else f'{o.steps_to_target:.0f}'} ({o.reached}/{o.n})"
 
 
+def caution(summaries: Sequence[WorkloadSummary]) -> str:
+    """Why this is not a fair comparison: the words with which a report begins. Empty where it is one."""
+    return " ".join(dict.fromkeys(text for summary in summaries if (text := unfair(summary))))
+
+
+def unfair(summary: WorkloadSummary) -> str:
+    """Why the optimizers of a workload did not have the same chance; empty where they had."""
+    untuned = [o.name for o in summary.optimizers if o.origin.startswith(UNTUNED)]
+    if untuned:
+        who = "" if len(untuned) == len(summary.optimizers) else f" ({_join(untuned)})"
+        return f"Untuned{who}: not a fair comparison; add --tune 8."
+    counts = sorted({o.trials for o in summary.optimizers})
+    if len(counts) > 1:
+        return f"Tuned by different numbers of trials ({', '.join(map(str, counts))}): not a fair comparison."
+    origins = sorted({o.origin for o in summary.optimizers})
+    if len(origins) > 1:
+        return f"Tuned differently ({'; '.join(origins)}): not a fair comparison."
+    return ""
+
+
 def conclude(summary: WorkloadSummary) -> str:
-    """One plain paragraph for a workload."""
+    """One plain paragraph for a workload. Where the optimizers had no equal chance, it names no winner."""
     done = [o for o in summary.optimizers if o.final is not None]
     metric = summary.facts["metric"]
     if not done:
@@ -56,23 +91,38 @@ def conclude(summary: WorkloadSummary) -> str:
     if len(ties) > 1:
         text = f"{_join(ties)} share the {superlative} mean {metric}, {_mean(best)} (n={n})."
         others = [o for o in others if o.name not in ties]
-    if n < MIN_SEEDS:
+    if reason := unfair(summary):
+        text = f"{reason} With these settings {text}"
+    elif n < MIN_SEEDS:
         if others:
             text += f" {others[0].name} follows with {_mean(others[0])}."
         text += f" With {n} {'seed' if n == 1 else 'seeds'} this is no evidence of a difference."
     else:
         text += _comparisons(best, others, shared=len(ties) > 1)
-    return text + _target(summary, done) + _lost(summary)
+    return text + _target(summary, done) + _edges(done) + _lost(summary)
+
+
+def winner(summary: WorkloadSummary) -> str | None:
+    """The optimizer that is better than every other by more than the seeds explain, in a fair comparison."""
+    done = [o for o in summary.optimizers if o.final is not None]
+    if len(done) < 2 or unfair(summary):
+        return None
+    best, *others = done
+    return best.name if all(_decided(best, other, len(others)) for other in others) else None
+
+
+def _decided(best: OptimizerSummary, other: OptimizerSummary, comparisons: int) -> bool:
+    """Whether the two differ by more than the seeds explain; all so many comparisons hold together at 95%."""
+    gap = difference(best, other, comparisons)
+    return gap is not None and gap.low is not None and gap.high is not None and (gap.low > 0 or gap.high < 0)
 
 
 def _comparisons(best: OptimizerSummary, others: Sequence[OptimizerSummary], shared: bool) -> str:
-    """From whom the best differs by more than the seeds explain; each claim holds with all others at 95%."""
+    """From whom the best differs by more than the seeds explain."""
     clear: list[str] = []
     unclear: list[str] = []
     for other in others:
-        gap = difference(best, other, comparisons=len(others))
-        decided = gap is not None and gap.low is not None and gap.high is not None and (gap.low > 0 or gap.high < 0)
-        (clear if decided else unclear).append(other.name)
+        (clear if _decided(best, other, len(others)) else unclear).append(other.name)
     text = ""
     if clear:
         who = best.name if shared else "It"
@@ -85,27 +135,15 @@ def _comparisons(best: OptimizerSummary, others: Sequence[OptimizerSummary], sha
 
 def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     """How the settings came about, and whether every optimizer had the same chance."""
-    trials = sorted({o.trials for s in summaries for o in s.optimizers})
     schedules = sorted({s.schedule for s in summaries})
     text = f"Every optimizer ran under the same schedule ({', '.join(schedules)}, same warm-up), budget and seeds."
-    if len(trials) > 1:
-        counts = ", ".join(map(str, trials))
-        return f"{text} They had different numbers of tuning trials ({counts}): this is not a fair comparison."
-    if trials[0]:
-        return f"{text} Every optimizer had {trials[0]} tuning trials, with a seed that no reported run uses."
-    everywhere = {o.records[0].config.origin for s in summaries for o in s.optimizers}
-    if len(everywhere) == 1:
-        return f"{text} Settings of every optimizer: {everywhere.pop()}."
-    parts = []
-    for summary in summaries:
-        origins = sorted({o.records[0].config.origin for o in summary.optimizers})
-        if len(origins) > 1:
-            parts.append(
-                f"{summary.name}: not the same for all ({'; '.join(origins)}), so this is not a fair comparison"
-            )
-        else:
-            parts.append(f"{summary.name}: {origins[0]}")
-    return f"{text} Settings of every optimizer: {'. '.join(parts)}."
+    counts = {o.trials for s in summaries for o in s.optimizers}
+    if len(counts) == 1 and counts != {0}:
+        return f"{text} Every optimizer had {counts.pop()} tuning trials, with a seed that no reported run uses."
+    origins = {s.name: "; ".join(sorted({o.origin for o in s.optimizers})) for s in summaries}
+    if len(set(origins.values())) == 1:
+        return f"{text} Settings: {next(iter(origins.values()))}."
+    return f"{text} Settings: {'. '.join(f'{name}: {origin}' for name, origin in origins.items())}."
 
 
 def _n(o: OptimizerSummary) -> int:
@@ -123,6 +161,14 @@ def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
         return f" The target, {target}, was not reached by most seeds of any optimizer."
     least = [name for steps, name in there if steps == there[0][0]]
     return f" The target, {target}, was reached in the fewest steps ({there[0][0]:.0f}, median) by {_join(least)}."
+
+
+def _edges(done: Sequence[OptimizerSummary]) -> str:
+    """Whose best learning rate is the lowest or highest that was tried, so that a better one may lie beyond."""
+    edges = [f"{o.name} ({o.sensitivity.best_lr:g})" for o in done if o.sensitivity and o.sensitivity.at_edge]
+    if not edges:
+        return ""
+    return f" At the edge of the learning rates that were tried, so a better one may lie beyond: {_join(edges)}."
 
 
 def _lost(summary: WorkloadSummary) -> str:

@@ -84,8 +84,10 @@ def link(anchor: str, text: str) -> str:
     return f'<a href="#{escape(anchor)}">{escape(text)}</a>'
 
 
-def swatch(light: str, dark: str) -> str:
-    return f'<span class="swatch" style="--light:{light};--dark:{dark}"></span>'
+def swatch(light: str, dark: str, dash: str) -> str:
+    """A piece of an optimizer's line, as the charts draw it."""
+    line = f'<line x1="0" x2="24" y1="4" y2="4" stroke-width="3" stroke-dasharray="{dash}"/>'
+    return f'<svg class="swatch" viewBox="0 0 24 8" style="--light:{light};--dark:{dark}">{line}</svg>'
 
 
 def chart(kind: str, value: object) -> str:

@@ -19,8 +19,12 @@ from adan_bench.reports.conclusions import spread
 from adan_bench.spec import UNTUNED
 from adan_bench.tables import UNSTATED, Column, Table, figure, tables
 
-HEAD = ("problem", "optimizer", "paper", "ours", "paper's order", "our order")
 WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "published sizes, data and budgets"}
+#: What stands in every title and over our figures, so that nobody takes them for the paper's experiment.
+KINDS = {"smoke": "toy models and toy data", "small": "smaller models and data", "paper": ""}
+
+
+TITLE = "The paper's tables, run again"
 
 
 class Count(NamedTuple):
@@ -39,7 +43,7 @@ class Count(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A cell of the paper's under HEAD; run: whether it is run at this scale."""
+    """A cell of the paper's under `head`; run: whether it is run at this scale."""
 
     cells: list[str]
     run: bool
@@ -47,9 +51,11 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """One table as text: what it is, its lines under HEAD, what can be said, and how ours came about."""
+    """One table as text: what it is, its lines under `head`, what can be said, and how ours came about."""
 
+    place: str
     title: str
+    head: tuple[str, ...]
     caption: str
     lines: list[Line]
     count: Count
@@ -64,7 +70,7 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        return self.title.split(":")[0].replace(" ", "-").lower()
+        return self.place.replace(" ", "-").lower()
 
 
 def sections(summary: Mapping[str, Any], known: Mapping[str, Table] | None = None) -> list[Section]:
@@ -94,7 +100,9 @@ def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Se
     notes = [f"{mark} {meaning}." for mark, meaning in table.marks.items()] + list(table.notes)
     notes += [f"({index}) {why}" for why, index in whys.items()]
     return Section(
-        f"{table.place}: {table.title}",
+        table.place,
+        titled(f"{table.place}: {table.title}", scale),
+        ("problem", "optimizer", "paper", titled("ours", scale), "paper's order", "our order"),
         f"{table.caption} Figures: {table.metric} ({'higher' if table.higher_is_better else 'lower'} is better).",
         lines,
         count,
@@ -103,6 +111,11 @@ def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Se
         notes,
         _settings(cells),
     )
+
+
+def titled(text: str, scale: str) -> str:
+    """A title that says what ours is, where it is not what the paper ran."""
+    return f"{text} ({KINDS[scale]})" if KINDS[scale] else text
 
 
 def _figures(table: Table, column: Column) -> dict[str, float]:
@@ -247,11 +260,11 @@ def write(summary: Mapping[str, Any], folder: Path, known: Mapping[str, Table] |
 
 
 def _markdown(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
-    parts = ["# The paper's tables, run again", "", overview(summary), ""]
+    parts = [f"# {titled(TITLE, summary['scale'])}", "", overview(summary), ""]
     for section in found:
         parts += [f"## {section.title}", "", section.caption, "", section.conclusion, ""]
         if section.run:
-            parts += [*html.markdown_table(HEAD, section.run, left=2), ""]
+            parts += [*html.markdown_table(section.head, section.run, left=2), ""]
         parts += [f"- {line}" for line in (*section.how, *section.notes)] + [""]
     return "\n".join(parts)
 
@@ -270,7 +283,9 @@ def _page(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
             s.title,
             html.paragraph(s.caption, "soft"),
             html.paragraph(s.conclusion, "conclusion"),
-            html.table(HEAD, [x.cells for x in s.lines], kinds=["" if x.run else "soft" for x in s.lines], kind="text"),
+            html.table(
+                s.head, [x.cells for x in s.lines], kinds=["" if x.run else "soft" for x in s.lines], kind="text"
+            ),
             html.items(s.how),
             html.items(s.notes),
             html.folded("Settings", html.facts(s.settings)) if s.settings else "",
@@ -278,4 +293,5 @@ def _page(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
         )
         for s in found
     ]
-    return html.page("the paper's tables", "The paper's tables, run again", overview(summary), parts)
+    title = titled(TITLE, summary["scale"])
+    return html.page(title, title, overview(summary), parts)

@@ -13,8 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from adan_bench.records.stats import rank
 from adan_bench.records.store import check_empty, read_run, write_json
 from adan_bench.spec import TUNING_SEED, OptimizerSpec, Pause, RunConfig, RunRecord, Settings, UsageError, Workload
+from adan_bench.studies.competitors import Competitor
 from adan_bench.studies.halving import rungs, stop_trial, survivors
 from adan_bench.training import optimizers
 from adan_bench.training.configure import configure
@@ -54,20 +56,21 @@ class Study:
     def __init__(
         self,
         workloads: Sequence[str],
-        names: Sequence[str],
+        who: Sequence[Competitor],
         chosen: RunConfig,
         *,
         out: Path,
         resume: bool = False,
-        overrides: Mapping[str, Any] | None = None,
+        tuned: Path | None = None,
         batch_sizes: Sequence[int] = (),
         deadline: float | None = None,
     ) -> None:
+        """tuned: a file that `save` wrote, whose settings take the place of the defaults."""
         self.out, self.resume = out, resume
         self.on_event: OnEvent | None = None
-        self.overrides = dict(overrides or {})
+        self.who = {c.name: c for c in who}
         check_empty(out, resume)
-        specs = [optimizers.get_optimizer(name) for name in names]
+        saved = None if tuned is None else read_tuned(tuned)
         self.bases: dict[Key, RunConfig] = {}
         self.tuning: dict[Key, dict[str, Any]] = {}  # how the settings were found, for the record
         for name in workloads:
@@ -75,11 +78,13 @@ class Study:
             for size in batch_sizes or [chosen.batch_size or workload.batch_size]:
                 at_size = _at_batch_size(workload, chosen, size) if batch_sizes else chosen
                 folder = f"{name}-b{size}" if batch_sizes else name
-                for spec in specs:
-                    base = configure(workload, spec, at_size, overrides)
-                    if batch_sizes:
+                for c in who:
+                    base = configure(workload, c.spec, at_size, c.settings)
+                    if tuned is not None and saved is not None:
+                        base = _with_saved(base, c, saved, folder, tuned)
+                    elif batch_sizes:
                         base = _scaled(base, workload, size)
-                    self.bases[folder, spec.name] = base
+                    self.bases[folder, c.name] = replace(base, label="" if c.name == c.spec.name else c.name)
         self.pool = open_pool(out, chosen, deadline)
 
     def __enter__(self) -> Study:
@@ -90,24 +95,25 @@ class Study:
 
     def tune(self, trials: int, eta: int = 1) -> None:
         """Choose every optimizer's settings by the same number of trials; with eta > 1 only the best are whole."""
-        if "lr" in self.overrides:
-            raise UsageError("--set lr leaves nothing to tune: leave out one of the two")
+        if fixed := [c.name for c in self.who.values() if "lr" in c.settings]:
+            raise UsageError(f"{fixed[0]}: --set lr leaves nothing to tune; leave out one of the two")
         rates, others = split_trials(trials)
         judged = {
             key: rungs(eta, rates, base.stop_after or base.steps, base.eval_every) for key, base in self.bases.items()
         }
         first = {
             key: [
-                {**_default_settings(key[1]), **self.overrides, "lr": lr}
-                for lr in learning_rates(optimizers.get_optimizer(key[1]), rates)
+                {**optimizers.defaults(self.who[key[1]].spec), **self.who[key[1]].settings, "lr": lr}
+                for lr in learning_rates(self.who[key[1]].spec, rates)
             ]
             for key in self.bases
         }
         records: dict[Key, list[RunRecord]] = {key: [] for key in self.bases}
         self._trials(first, records, eta, judged)
         second = {
-            key: [{**variant, **self.overrides} for variant in _second_stage(key[1], records[key])[:others]]
+            key: [{**variant, **c.settings} for variant in _second_stage(c.spec, records[key])[:others]]
             for key in self.bases
+            if (c := self.who[key[1]])
         }
         self._trials(second, records, eta, judged)
         for key, found in records.items():
@@ -131,7 +137,7 @@ class Study:
         for key, variants in settings.items():
             for number, variant in enumerate(variants, len(records[key])):
                 config = replace(self.bases[key], settings=variant, seed=TUNING_SEED, role="tune", origin="trial")
-                job = Job(config, self.out / key[0] / key[1] / f"tune-{number:02d}", self.resume)
+                job = Job(config, self.out / key[0] / self.who[key[1]].folder / f"tune-{number:02d}", self.resume)
                 work.setdefault(key, []).append(job)
         left = {key: list(jobs) for key, jobs in work.items()}
         for i in range(max(map(len, judged.values()))):
@@ -152,7 +158,7 @@ class Study:
     def compare(self, seeds: int) -> None:
         """Run every optimizer with every seed. Seed by seed, so that a study cut short has something of everything."""
         work = [
-            Job(replace(config, seed=seed), self.out / folder / name / f"seed-{seed}", self.resume)
+            Job(replace(config, seed=seed), self.out / folder / self.who[name].folder / f"seed-{seed}", self.resume)
             for seed in range(seeds)
             for (folder, name), config in self.bases.items()
         ]
@@ -172,18 +178,11 @@ class Study:
         write_json(path, content)
 
 
-def rank(record: RunRecord) -> float:
-    """The lower the better; a run that diverged or failed comes last."""
-    if record.final is None:
-        return math.inf
-    return -record.final if record.workload["higher_is_better"] else record.final
-
-
 def _best(records: Sequence[RunRecord]) -> Settings:
     return dict(min(records, key=rank).config.settings)
 
 
-def _second_stage(name: str, records: Sequence[RunRecord]) -> list[Settings]:
+def _second_stage(spec: OptimizerSpec, records: Sequence[RunRecord]) -> list[Settings]:
     """What to try after the learning rates: one more rate where the best was the last of its side, then the choices."""
     best = _best(records)
     rates = [float(r.config.settings["lr"]) for r in records]
@@ -192,11 +191,31 @@ def _second_stage(name: str, records: Sequence[RunRecord]) -> list[Settings]:
         step = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
         beyond = best["lr"] * step if best["lr"] == rates[-1] else best["lr"] / step
         variants.append({**best, "lr": float(f"{beyond:.3g}")})
-    return variants + [{**best, **choice} for choice in optimizers.get_optimizer(name).choices]
+    return variants + [{**best, **choice} for choice in spec.choices]
 
 
-def _default_settings(name: str) -> Settings:
-    return optimizers.defaults(optimizers.get_optimizer(name))
+def read_tuned(path: Path) -> dict[str, Any]:
+    """What `Study.save` wrote: workload -> optimizer -> settings and how they were found."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())["workloads"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"--tuned {path}: not a file that adan-bench tune saved ({error})") from error
+    return found
+
+
+def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], folder: str, path: Path) -> RunConfig:
+    """With the settings that a tuning saved for this workload and optimizer."""
+    own = saved.get(folder, {})
+    entry = own.get(c.name, own.get(c.spec.name))  # a variant that nobody tuned has the settings of its optimizer
+    if entry is None:
+        there = ", ".join(f"{workload} {name}" for workload, names in saved.items() for name in names)
+        raise UsageError(f"--tuned {path}: nothing for {folder} {c.name}; it has: {there or 'nothing'}")
+    origin = f"tuned in {entry['trials']} trials ({path.name})"
+    if (entry["steps"], entry["batch_size"]) != (base.steps, base.batch_size):
+        origin += f" for {entry['steps']} steps of {entry['batch_size']}"
+    settings = {**entry["settings"], **c.settings}
+    optimizers.check_values(c.spec, settings)
+    return replace(base, settings=settings, origin=origin)
 
 
 def _at_batch_size(workload: Workload, chosen: RunConfig, size: int) -> RunConfig:

@@ -23,7 +23,7 @@ from torch import nn
 
 from adan_bench.records.environment import describe
 from adan_bench.records.store import write_json
-from adan_bench.spec import SCALES, RunConfig, UsageError
+from adan_bench.spec import SCALES, RunConfig, UsageError, unknown
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.workloads.parts.mixtures import MIXTURES
@@ -147,7 +147,7 @@ def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str
         raise UsageError(f"--scale {scale}: no such scale; there are: {', '.join(SCALES)}")
     for model in models:
         if model not in MODELS:
-            raise UsageError(f"no model {model!r}; there are: {', '.join(MODELS)}")
+            raise unknown("model", model, MODELS)
         if parallel is not None and not MODELS[model].text:
             raise UsageError(f"--parallel {parallel}: {model} reads no tokens; take a GPT-2 or an MoE")
     for spec in map(optimizers.get_optimizer, names):

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from adan_bench.spec import Settings, UsageError
+from adan_bench.spec import Settings, UsageError, unknown
 
 KINDS = ("train", "speed", "parallel")
 MARKS = "*⋄"
@@ -251,5 +251,5 @@ def choose(names: list[str]) -> list[Table]:
         raise UsageError(f"no table was named; there are: all, {', '.join(there)}")
     for name in names:
         if name not in there and name != "all":
-            raise UsageError(f"no table {name!r}; there are: all, {', '.join(there)}")
+            raise unknown("table", name, ["all", *there])
     return [table for name, table in there.items() if name in names or "all" in names]

@@ -10,7 +10,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from adan_bench.spec import SCALES, UNTUNED, OptimizerSpec, RunConfig, Settings, UsageError, Workload, cores, listing
+from adan_bench.spec import (
+    SCALES,
+    UNTUNED,
+    OptimizerSpec,
+    RunConfig,
+    Settings,
+    UsageError,
+    Workload,
+    cores,
+    listing,
+    unknown,
+)
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
 
@@ -30,8 +41,7 @@ def configure(
     schedule(chosen.schedule, 1)  # which refuses an unknown one
     for name in chosen.training or ():
         if name not in workload.options:
-            known = ", ".join(workload.options) or "none"
-            raise UsageError(f"{workload.name} has no option {name!r} of its training; it has: {known}")
+            raise unknown("option", name, workload.options, of=workload.name)
     check_data(workload, chosen.data)
     if chosen.cluster is None:
         check_device(chosen.device)
@@ -53,7 +63,7 @@ def configure(
     if overrides:
         settings = {**settings, **overrides}
         origin += ", then --set " + " ".join(f"{key}={value}" for key, value in overrides.items())
-    optimizers.check_settings(spec, settings)
+    optimizers.check_values(spec, settings)
     steps = chosen.steps or workload.steps
     if origin != UNTUNED and (steps != workload.steps or batch_size != workload.batch_size):
         origin += f" for {workload.steps} steps of {workload.batch_size}"

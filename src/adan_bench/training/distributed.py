@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from adan import states
-from adan_bench.spec import UsageError
+from adan_bench.spec import UsageError, unknown
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def launched(strategy: str | None) -> int:
         if ranks > 1:
             raise UsageError(f"torchrun started {ranks} ranks: share one run among them by run --parallel ddp or fsdp")
     elif strategy not in STRATEGIES:
-        raise UsageError(f"no strategy {strategy!r}; there are: {', '.join(STRATEGIES)}")
+        raise unknown("strategy", strategy, STRATEGIES)
     elif not started:
         command = shlex.join(sys.argv[1:])
         raise UsageError(

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from adan_bench.spec import OptimizerSpec, Settings, UsageError
+from adan_bench.spec import OptimizerSpec, Settings, UsageError, unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +73,7 @@ SPECS = {  # name, class, centre of the learning rates, defaults, what is tried 
 
 def get_optimizer(name: str) -> OptimizerSpec:
     if name not in SPECS:
-        raise UsageError(f"no optimizer {name!r}; there are: {', '.join(SPECS)}")
+        raise unknown("optimizer", name, SPECS)
     return SPECS[name]
 
 
@@ -140,6 +140,19 @@ def implementation(optimizer: Optimizer) -> str:
     return ", ".join([*words, "capturable"] if group.get("capturable") else words)
 
 
+def check_values(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
+    """Refuse a value that the optimizer refuses, by making it, before any run begins."""
+    import torch
+
+    try:
+        build(spec, [torch.nn.Parameter(torch.zeros(1))], settings)
+    except UsageError:
+        raise
+    except Exception as error:  # each library has its own
+        values = " ".join(f"{key}={value}" for key, value in settings.items())
+        raise UsageError(f"{spec.name} refuses {values}: {' '.join(str(error).split())}") from error
+
+
 def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
     """Refuse a setting that the optimizer does not take: dropping it in silence would make a false comparison."""
     known: list[str] = []
@@ -150,7 +163,7 @@ def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
     known = [name for name in dict.fromkeys(known) if name not in ("self", "params", "base_optimizer")]
     for key in settings:
         if key not in known:
-            raise UsageError(f"{spec.name} has no setting {key!r}; it has: {', '.join(known)}")
+            raise unknown("setting", key, known, of=spec.name)
 
 
 def _import(target: str, name: str) -> Any:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from adan_bench.records.environment import COMMAND
-from adan_bench.records.store import RunStore, append_line, write_json
+from adan_bench.records.store import RunStore, append_line, read_run, write_bytes, write_json
 from adan_bench.spec import NEVER, Pause, Progress, RunConfig, TimeLimitReached
 from adan_bench.training.mps import multi_process_service
 
@@ -57,8 +57,7 @@ class Job:
         if not (self.resume and self.settled):
             return False
         RunStore(self.path).check_same(self.config)
-        result = self.path / "result.json"
-        return not result.exists() or json.loads(result.read_text())["status"] != "failed"
+        return read_run(self.path).status != "failed"
 
 
 @dataclass(frozen=True)
@@ -135,10 +134,7 @@ class Pool(ABC):
         machine = self._make(tally)
         append_line(self.folder / "study.jsonl", {**tally.facts(), **machine})
         if left := sum(not job.settled for job in tally.todo):
-            raise TimeLimitReached(
-                f"time limit reached with {len(jobs) - left} of {len(jobs)} runs of this stage made; continue with: "
-                f"--out {self.folder} --resume"
-            )
+            raise TimeLimitReached(f"time limit reached with {len(jobs) - left} of {len(jobs)} runs of this stage made")
 
     @abstractmethod
     def _make(self, tally: Tally) -> Mapping[str, Any]:
@@ -279,10 +275,10 @@ class Worker:
         self.output.close()
 
 
-def record_failure(job: Job, error: str, absent: bool = False) -> Mapping[str, Any]:
+def record_failure(job: Job, error: str, absent: bool = False, trace: str = "") -> Mapping[str, Any]:
     """Write down that a run could not be made, even where it died before its record began.
 
-    absent: what it needs is not there (a package, a file), which is no fault of the run.
+    absent: what it needs is not there (a package, a file), which is no fault of the run. trace: of the exception.
     """
     result = {
         "status": "failed",
@@ -304,5 +300,7 @@ def record_failure(job: Job, error: str, absent: bool = False) -> Mapping[str, A
         write_json(
             job.path / "config.json", {"config": job.config.to_json(), "workload": facts, "optimizer": optimizer}
         )
+    if trace:
+        write_bytes(job.path / "traceback.txt", trace.encode())
     write_json(job.path / "result.json", result)
     return result

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from adan_bench.spec import UsageError
+from adan_bench.spec import UsageError, unknown
 
 Factor = Callable[[int], float]
 Descent = Callable[[float], float]
@@ -55,7 +55,7 @@ def _descent(name: str) -> tuple[str, Descent]:
     if name in simple:
         return kind, simple[name]
     if kind != STEPS:
-        raise UsageError(f"no schedule {name!r}; there are: {', '.join(NAMES)}")
+        raise unknown("schedule", name, NAMES)
     try:
         shares = [float(Fraction(point)) for point in points.split(",")]
     except (ValueError, ZeroDivisionError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import math
 import random
 import time
@@ -53,7 +52,7 @@ def run(
     def begin() -> tuple[RunConfig | None, Mapping[str, Any] | None]:
         if not (resume and store.exists):
             return None, None
-        result = json.loads((store.path / "result.json").read_text()) if store.ended else None
+        result = store.result()
         return store.check_same(config), result if result and result["status"] != "failed" else None
 
     def environment() -> dict[str, Any]:

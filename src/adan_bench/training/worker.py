@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from adan_bench.records.store import RunStore
@@ -17,15 +18,22 @@ from adan_bench.training.pool import Job, record_failure
 
 def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
     """Make a run; one that cannot be made is recorded with the reason, so that it does not stop the others."""
+    try:
+        return attempt(job, on_progress)
+    except UsageError as error:
+        return record_failure(job, str(error), absent=not RunStore(job.path).described)
+
+
+def attempt(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
+    """Make a run; an exception is recorded with its traceback, a `UsageError` goes to the caller."""
     from adan_bench.training.trainer import run
 
     try:
         return run(job.config, RunStore(job.path), on_progress, job.resume, job.pause)
-    except UsageError as error:
-        return record_failure(job, str(error), absent=not RunStore(job.path).described)
+    except UsageError:
+        raise
     except Exception as error:
-        traceback.print_exc()
-        return record_failure(job, _reason(error, job.config))
+        return record_failure(job, _reason(error, job.config), trace=traceback.format_exc())
 
 
 def _reason(error: Exception, config: RunConfig) -> str:
@@ -34,12 +42,20 @@ def _reason(error: Exception, config: RunConfig) -> str:
     text = f"{type(error).__name__}: {error}"
     full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in text
     if not full:
-        return text
+        return f"{text} ({where(error, config.script)}; traceback.txt has the rest)"
     fewer = "continue with fewer --jobs and --resume, or " if config.jobs > 1 else ""
     return (
         f"out of memory with {config.batch_size // config.accumulate} examples at a time: {fewer}begin anew with "
         f"--accumulate {2 * config.accumulate} ({text.splitlines()[0]})"
     )
+
+
+def where(error: BaseException, script: Path | None = None) -> str:
+    """The last frame of the user's own script on the way to an error, else the last of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if script is not None and Path(frame.filename).resolve() == script.resolve()]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
 
 
 def main() -> None:

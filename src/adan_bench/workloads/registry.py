@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from adan_bench.spec import SCALES, Context, Scale, Task, UsageError, Workload
+from adan_bench.spec import SCALES, Context, Scale, Task, UsageError, Workload, unknown
 
 _workloads: dict[str, Workload] = {}
 
@@ -50,7 +50,7 @@ def load_script(path: Path | str) -> list[str]:
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"--script {path}: no such file")
-    before = dict(_workloads)
+    before = workloads()
     spec = importlib.util.spec_from_file_location(f"adan_bench_script_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise UsageError(f"--script {path}: not a Python file")
@@ -58,6 +58,10 @@ def load_script(path: Path | str) -> list[str]:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     names = [name for name, found in _workloads.items() if before.get(name) is not found]
+    for name in names:
+        if name in before and before[name].build.__module__.startswith("adan_bench."):
+            _workloads[name] = before[name]
+            raise UsageError(f"--script {path}: {name!r} is a bundled workload; give yours another name")
     if not names:
         raise UsageError(
             f"--script {path}: it registers no workload; decorate a function with @adan_bench.workload(...)"
@@ -78,5 +82,5 @@ def workloads() -> dict[str, Workload]:
 def get_workload(name: str, scale: str = SCALES[0]) -> Workload:
     found = workloads()
     if name not in found:
-        raise UsageError(f"no workload {name!r}; there are: {', '.join(found)}")
+        raise unknown("workload", name, found)
     return found[name].at(scale)

@@ -58,12 +58,21 @@ function mean(lines) {
     [0, 1].map(axis => lines.reduce((sum, line) => sum + line[i][axis], 0) / lines.length));
 }
 
+// A piece of a series' line, for legends.
+function sample(series) {
+  const key = element("svg", {viewBox: "0 0 24 8", class: "swatch"});
+  key.style.stroke = series.color;
+  element("line", {x1: 0, x2: 24, y1: 4, y2: 4, "stroke-width": 3, "stroke-dasharray": series.dash}, key);
+  return key;
+}
+
 class Chart {
   constructor(host, views) {
     this.views = views;
     this.hidden = new Set();
     this.state = {view: 0, x: 0, log: 0};
     const controls = html("div", "controls", host);
+    if (views.length === 1) html("span", "soft", host, views[0].label);
     this.group(controls, "view", views.map(v => v.label), "quantity");
     if (views[0].axes.length > 1) this.group(controls, "x", views[0].axes.map(a => a.label), "horizontal axis");
     if (views[0].logChoice) this.group(controls, "log", ["linear", "log"], "vertical scale");
@@ -93,9 +102,7 @@ class Chart {
 
   entry(series) {
     const button = html("button", "", this.legend);
-    const key = element("svg", {viewBox: "0 0 24 8"}, button);
-    element("line", {x1: 0, x2: 24, y1: 4, y2: 4, stroke: series.color, "stroke-width": 3, "stroke-dasharray": series.dash}, key);
-    button.append(series.name);
+    button.append(sample(series), series.name);
     button.setAttribute("aria-pressed", "true");
     button.addEventListener("click", () => {
       const hide = !this.hidden.delete(series.name);
@@ -151,8 +158,11 @@ class Chart {
       element("line", {x1: box.left, x2: box.right, y1: y(value), y2: y(value), class: "axis"}, this.svg);
       element("text", {x: box.left - 6, y: y(value) + 4, "text-anchor": "end", class: "tick"}, this.svg, format(value));
     }
-    for (const value of ticks(xs[0], xs[1], axis.log, box.right < 500 ? 4 : 8))
-      element("text", {x: x(value), y: box.bottom + 18, "text-anchor": "middle", class: "tick"}, this.svg, format(value));
+    for (const value of ticks(xs[0], xs[1], axis.log, box.right < 500 ? 4 : 8)) {
+      const label = element("text", {y: box.bottom + 18, "text-anchor": "middle", class: "tick"}, this.svg, format(value));
+      const half = label.getComputedTextLength() / 2;  // the last label would stand half outside
+      label.setAttribute("x", Math.min(x(value), this.svg.viewBox.baseVal.width - half - 1));
+    }
     element("text", {x: box.right, y: box.bottom + 35, "text-anchor": "end", class: "tick"}, this.svg, axis.title);
     if (view.target !== null && view.target >= ys[0] && view.target <= ys[1]) {
       element("line", {x1: box.left, x2: box.right, y1: y(view.target), y2: y(view.target), class: "target"}, this.svg);
@@ -174,7 +184,7 @@ class Chart {
         if (!near) continue;
         where = where ?? near[0];
         const row = html("div", "", this.tip);
-        html("span", "swatch", row).style.background = s.color;
+        row.append(sample(s));
         row.append(`${s.name} ${format(near[1])}`);
       }
       if (where === null) return hide();
