@@ -93,6 +93,7 @@ class Task:
     max_grad_norm: the limit of the gradient's norm, by the same function for every optimizer; None: no limit.
     groups: (model, settings) -> the optimizer's parameter groups, where parts of the model want their own learning
         rate or decay; None: one group.
+    rate: the factor of the learning rate at a position, where batches differ in size; None: 1.
     """
 
     model: nn.Module
@@ -102,6 +103,7 @@ class Task:
     note: str = ""
     max_grad_norm: float | None = None
     groups: Callable[[nn.Module, Settings], list[dict[str, Any]]] | None = None
+    rate: Callable[[int], float] | None = None
 
 
 @dataclass(frozen=True)

@@ -134,10 +134,10 @@ class Trainer:
 
     def update(self) -> None:
         """One update: one gradient, or as many as the optimizer needs."""
-        factor = self.factor(self.step) / self.lowered
+        position = self.step // self.spec.passes * self.config.accumulate
+        factor = self.factor(self.step) / self.lowered * (self.task.rate(position) if self.task.rate else 1.0)
         for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
             group["lr"] = base * factor
-        position = self.step // self.spec.passes * self.config.accumulate
         batches = [self._batch(position + i) for i in range(self.config.accumulate)]
         self._gradient(batches)
         if self.spec.passes == 1:
