@@ -31,7 +31,10 @@ def test_reads_the_folder_of_coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert len(labels["class_labels"]) == len(labels["boxes"])
     found.update()
     assert found.evaluate().keys() == {"box AP", "box AP50", "box AP75"}
-    assert found.task.note == "COCO: 4 images to train, 4 held out; the backbone starts at random"
+    assert found.task.note == (
+        "COCO: 4 images to train, 4 held out; the backbone starts at random "
+        "(published: ResNet-50 of ImageNet, see --init)"
+    )
     with pytest.raises(UsageError, match=r"needs coco/annotations/instances_train2017.json"):
         trainer("deformable-detr", scale="paper")
 
@@ -59,3 +62,4 @@ def test_pretrained_backbone(tmp_path: Path) -> None:
     assert not any("backbone" in name for name in fast)
     assert found.base_lr[1] == pytest.approx(0.1 * found.base_lr[0])
     assert "at random" not in found.task.note
+    assert found.task.note.endswith(f"the backbone starts from {tmp_path}")

@@ -200,6 +200,22 @@ def test_weights_are_handed_on(ran: Ran) -> None:
     assert (tuned["before"]["workload"], tuned["before"]["steps"]) == ("earlier", 60)
 
 
+def test_init_replaces_what_comes_before(ran: Ran, script: Path, tmp_path: Path) -> None:
+    """Weights from elsewhere reach every run of a table; no run is made in their place, and the record names them."""
+    _, out, _ = ran
+    (first,) = (out / "runs" / "earlier").glob("*/seed-0")
+    table = made_up([{"head": "tuned", "workload": "later"}], [ADAN])
+    summary = reproduce([table], chosen(script=script, init=first), tmp_path)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["later"]
+    (found,) = summary["tables"][0]["cells"]
+    assert (found["status"], found["init"]) == ("done", str(first))
+    assert found["data"] == "regression from weights"
+    (section,) = reproduction_report.sections(summary, {table.name: table})
+    assert f"from the weights of {first}" in section.settings[0][1]
+    paths = [set(plan([table], chosen(script=script, init=init), tmp_path).runs) for init in (first, tmp_path)]
+    assert not paths[0] & paths[1]
+
+
 def test_report(ran: Ran) -> None:
     summary, out, found = ran
     page = reproduction_report.write(summary, out, {table.name: table for table in found})

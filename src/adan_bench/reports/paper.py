@@ -210,6 +210,8 @@ def _settings(cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 def _described(facts: Mapping[str, Any]) -> str:
     values = ", ".join(f"{key} {html.plain(value)}" for key, value in facts["settings"].items())
     how = [f"{facts['steps']} steps of {facts['batch_size']}"]
+    if facts.get("init"):
+        how.append(f"from the weights of {facts['init']}")
     how.append(f"{facts['schedule']} after {facts['warmup']:.1%} of warm-up")
     if facts.get("floor"):
         how.append(f"down to {facts['floor']:.2g} of the rate")

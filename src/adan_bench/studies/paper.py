@@ -185,6 +185,8 @@ def figure_of(record: RunRecord, metric: str, cell: Cell) -> float | None:
 def _facts(config: RunConfig, before: RunConfig | None) -> dict[str, Any]:
     names = ("settings", "origin", "steps", "batch_size", *RECIPE_FACTS)
     facts = {name: value for name, value in asdict(config).items() if name in names}
+    if before is None and config.init is not None:
+        facts["init"] = str(config.init)
     if before is not None:
         facts["before"] = {name: value for name, value in asdict(before).items() if name in (*names, "workload")}
     return facts
