@@ -251,7 +251,7 @@ class Budget:
     eval_every: int = option(0, "Steps between evaluations.", min=1)
     log_every: int = option(0)
     stop_after: int = option(0, "End the run early, on the schedule of all steps.", min=1)
-    schedule: str = option("cosine", "cosine, full-cosine, linear, constant, step or steps:30/90,60/90.")
+    schedule: str = option("cosine", "cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.")
     warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1)
     floor: float = option(0.0, "The lowest learning rate of a descent, as a share of the peak.", min=0, max=1)
     cooldown: float = option(0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1)
