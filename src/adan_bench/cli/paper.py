@@ -48,6 +48,9 @@ def reproduce(
     jobs: Jobs = 1,
     out: Out = None,
     resume: Resume = False,
+    yes: Annotated[
+        bool, typer.Option("--yes-run-generated-code", help="Run what GPT-2 writes, for HumanEval's pass@k.")
+    ] = False,
     as_json: Json = False,
     *,
     chosen: RunConfig,
@@ -66,7 +69,7 @@ def reproduce(
             console.print(f"{case['model']} {case['optimizer']}: {text}", markup=False, highlight=False)
 
     with showing(console, as_json) as on_event:
-        summary = study.reproduce(choose(names), chosen, folder, seeds, resume, on_event, show_case)
+        summary = study.reproduce(choose(names), chosen, folder, seeds, resume, on_event, show_case, yes)
     page = report.write(summary, folder)
     failed = study.failures(summary)
     if as_json:
@@ -82,9 +85,7 @@ def reproduce(
 
 
 def _show(console: Console, section: Any) -> None:
-    from adan_bench.reports.paper import HEAD
-
-    grid = Grid(*HEAD, title=section.title, title_justify="left")
+    grid = Grid(*section.head, title=section.title, title_justify="left")
     for line in section.run:
         grid.add_row(*(escape(cell) for cell in line))
     console.print(grid)

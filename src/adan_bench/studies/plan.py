@@ -87,7 +87,7 @@ def plan(
     for table in tables:
         for row, column, printed in table.planned(chosen.scale):
             cell = Cell(table, row, column, printed)
-            if table.kind == "train":
+            if column.workload is not None:
                 try:
                     cell = _planned(cell, chosen, out, seeds or table.runs[chosen.scale].seeds, radius, result.runs)
                 except UsageError as error:
@@ -108,7 +108,7 @@ def _planned(
         before = _config(cell, earlier, chosen, share_before, cell.row.before)
     runs = []
     for seed in range(seeds):
-        run = PlannedRun(replace(config, seed=seed), Path())
+        run = PlannedRun(replace(config, seed=seed, keep_weights=cell.column.evaluation is not None), Path())
         if before is not None:
             first = _placed(PlannedRun(replace(before, seed=seed, keep_weights=True), Path()), out / "runs")
             known[first.path] = first
@@ -166,7 +166,7 @@ def _shares(cell: Cell, scale: str) -> tuple[float, float]:
 def _config(cell: Cell, workload: Workload, chosen: RunConfig, share: float, fixed: Settings) -> RunConfig:
     table, row, column = cell.table, cell.row, cell.column
     paper, spec = chosen.scale == SCALES[-1], get_optimizer(row.optimizer)
-    recipe = table.published(spec.name, workload.name, column.head) if paper else Recipe(())
+    recipe = table.published(spec.name, workload.name, column) if paper else Recipe(())
     if paper:
         budget = published_budget(table, recipe, workload, column, chosen, share, spec.passes)
     else:
