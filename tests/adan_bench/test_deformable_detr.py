@@ -15,8 +15,9 @@ from adan_bench.workloads import deformable_detr as detr
 
 def test_published_size() -> None:
     """ResNet-50 without its classifier has 23.5 million parameters, the rest 16.3 (the release: 40 million in all)."""
-    model = detr.build(detr.PAPER, 91)
-    assert sum(p.numel() for p in model.parameters()) == pytest.approx(40e6, rel=0.02)
+    with torch.device("meta"):
+        model = detr.build(detr.PAPER, 80)
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(40e6, rel=0.01)
     assert sum(p.numel() for p in model.model.backbone.parameters()) == pytest.approx(23.5e6, rel=0.01)
 
 

@@ -124,10 +124,11 @@ def test_words_of_files(tmp_path: Path) -> None:
         list(file_words(file))
 
 
-def test_lstm_is_that_of_adabelief() -> None:
-    """24,221,600 parameters is what AWD-LSTM prints for Penn Treebank; its LSTMs are ours."""
+@pytest.mark.parametrize(("layers", "size"), [(1, 5_293_200), (2, 13_632_400), (3, 24_221_600)])
+def test_lstm_is_that_of_adabelief(layers: int, size: int) -> None:
+    """24,221,600 parameters is what AWD-LSTM prints for Penn Treebank; the others are of the same model.py."""
     with torch.device("meta"):
-        assert sum(p.numel() for p in LSTM(10_000, 3, LSTMSizes()).parameters()) == 24_221_600
+        assert sum(p.numel() for p in LSTM(10_000, layers, LSTMSizes()).parameters()) == size
 
 
 def test_lstm_drops_recurrent_weights_and_carries_state() -> None:
