@@ -24,7 +24,7 @@ class LSTM(nn.Module):
         self.layers = nn.ModuleList(nn.LSTM(*pair) for pair in pairwise(widths))
         self.bias = nn.Parameter(torch.zeros(words))
 
-    def initial(self, columns: int, device: torch.device | None = None) -> list[Tensor]:
+    def initial(self, columns: int, device: torch.device | str | None = None) -> list[Tensor]:
         """The state before the first word: hidden layers and cells of zeros."""
         widths: Any = [layer.hidden_size for layer in self.layers]
         return [torch.zeros(2, columns, width, device=device) for width in widths]

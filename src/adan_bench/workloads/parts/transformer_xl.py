@@ -49,7 +49,7 @@ class TransformerXL(nn.Module):
             else:
                 nn.init.normal_(parameter, 0.0, 0.02)
 
-    def initial(self, columns: int, device: torch.device | None = None) -> Memories:
+    def initial(self, columns: int, device: torch.device | str | None = None) -> Memories:
         """Memories of nothing."""
         sizes = self.sizes
         empty = torch.zeros(sizes.layers, sizes.memory, columns, sizes.width, device=device)
@@ -151,7 +151,7 @@ def sinusoids(distances: Tensor, width: int) -> Tensor:
 class ClusteredStream(Stream):
     """A stream whose batches also hold the model's `tails_of`, all of one shape: no step asks the device for sizes."""
 
-    def __init__(self, words: Tensor, batch_size: int, length: int, model: TransformerXL, device: Any = None) -> None:
+    def __init__(self, words: Tensor, batch_size: int, length: int, model: TransformerXL, device: str = "cpu") -> None:
         super().__init__(words, batch_size, length, model.initial(batch_size, device))
         self.model = model
         rows = self.columns[1 : 1 + self.per_epoch * length].view(self.per_epoch, -1)
