@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ class Runner:
         self.eager: set[str] = set()  # keys of jobs that no graph could hold
         self.tried: dict[str, int] = {}
         self.costs: dict[tuple[str, ...], float] = {}  # wall seconds for each epoch or step
+        for record in self.records.values():
+            self.note_cost(record)
 
     def elapsed(self) -> float:
         return time.monotonic() - self.began
@@ -50,18 +53,25 @@ class Runner:
                 return
 
     def next_job(self, lane: str, running: set[str]) -> Job | None:
-        """The first job of the lane that is not under way and that can end before the deadline."""
+        """The first job of the lane that is not under way and that can end before the deadline, or keeps checkpoints."""
         left = self.deadline - self.elapsed()
         for study in self.studies:
             for job in study.jobs(self.records):
-                if job.lane == lane and job.key not in running and self.expected(job) < left:
+                if job.lane == lane and job.key not in running and (lane == "cpu" or self.expected(job) < left):
                     return job
         return None
 
     def expected(self, job: Job) -> float:
         """Seconds that a job may take: as the last of its kind, else the slowest of its problem, else half a minute."""
         similar = [cost for kind, cost in self.costs.items() if (kind[0], kind[-1]) == (job.problem, job.unit)]
-        return self.costs.get(_kind(job), max(similar, default=30.0 / job.length)) * job.length
+        kind = _kind(job.problem, job.options, job.unit)
+        return self.costs.get(kind, max(similar, default=30.0 / job.length)) * job.length
+
+    def note_cost(self, record: Record) -> None:
+        job = record["job"]
+        if record["status"] == "finished":
+            kind = _kind(job["problem"], job["options"], job["unit"])
+            self.costs[kind] = record["wall_seconds"] / job["length"]
 
     def finish(self, outcome: Outcome) -> None:
         job, record = outcome.job, outcome.record
@@ -77,7 +87,7 @@ class Runner:
         if reason := self.facts.get("not captured", {}).get(job.key):
             record["mode"] = f"eager: {reason}"
         if record["status"] == "finished":
-            self.costs[_kind(job)] = record["wall_seconds"] / job.length
+            self.note_cost(record)
             metric, train = record["final"][record["metric"]], record["final"]["train_loss"]
             print(
                 f"[{self.elapsed():4.0f} s] {job}: {record['metric']} {metric:.4f}, train loss {train:.4f}, "
@@ -92,8 +102,8 @@ class Runner:
             file.write(json.dumps({**record, "environment": environment}) + "\n")
 
 
-def _kind(job: Job) -> tuple[str, ...]:
-    return job.problem, json.dumps(dict(job.options), sort_keys=True), job.unit
+def _kind(problem: str, options: Mapping[str, Any], unit: str) -> tuple[str, ...]:
+    return problem, json.dumps(dict(options), sort_keys=True), unit
 
 
 def run(args: argparse.Namespace) -> None:

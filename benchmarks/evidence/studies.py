@@ -326,8 +326,9 @@ ROBOTS = tuple(
         f"ppo-{robot}",
         HOPPER,
         tuple(Variant(name, changes={"options": {"workload": f"ppo-{robot}"}}) for name in ("adan", "adam")),
+        range(seeds),
     )
-    for robot in ("walker2d", "halfcheetah", "ant")
+    for robot, seeds in (("walker2d", 3), ("halfcheetah", 5), ("ant", 3))
 )
 
 #: In the order in which they are worth GPU time.
