@@ -52,8 +52,8 @@ bench-gpu: $(READY)  ## the same on a GPU, into results/bench-gpu.json
 bench-memory: $(READY)  ## the memory of a whole training step on a GPU, into results/memory-gpu.json
 	$(BIN)/python benchmarks/memory.py
 
-tables:  ## write the tables of README.md and docs/ from the records under results/
-	$(PYTHON) benchmarks/readme.py
+tables: $(READY)  ## write the tables and figures of README.md and docs/ from the records under results/
+	$(BIN)/python benchmarks/readme.py
 
 $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

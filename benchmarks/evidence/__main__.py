@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evidence import data, report
-from evidence.jobs import Job, Record, read
+from evidence import data, page, report
+from evidence.jobs import Job, Record, read, store
 from evidence.pool import Outcome, Place, Pool, multi_process_service
 from evidence.studies import HOPPER, STUDIES, Follow, Study
 
@@ -53,7 +53,7 @@ class Runner:
                 return
 
     def next_job(self, lane: str, running: set[str]) -> Job | None:
-        """The first job of the lane that is not under way and that can end before the deadline, or keeps checkpoints."""
+        """The first job of the lane that nobody makes and that ends before the deadline, or that keeps checkpoints."""
         left = self.deadline - self.elapsed()
         for study in self.studies:
             for job in study.jobs(self.records):
@@ -62,7 +62,7 @@ class Runner:
         return None
 
     def expected(self, job: Job) -> float:
-        """Seconds that a job may take: as the last of its kind, else the slowest of its problem, else half a minute."""
+        """Seconds that a job may take: as the slowest of its kind, else of its problem, else half a minute."""
         similar = [cost for kind, cost in self.costs.items() if (kind[0], kind[-1]) == (job.problem, job.unit)]
         kind = _kind(job.problem, job.options, job.unit)
         return self.costs.get(kind, max(similar, default=30.0 / job.length)) * job.length
@@ -71,7 +71,7 @@ class Runner:
         job = record["job"]
         if record["status"] == "finished":
             kind = _kind(job["problem"], job["options"], job["unit"])
-            self.costs[kind] = record["wall_seconds"] / job["length"]
+            self.costs[kind] = max(self.costs.get(kind, 0.0), record["wall_seconds"] / job["length"])
 
     def finish(self, outcome: Outcome) -> None:
         job, record = outcome.job, outcome.record
@@ -233,6 +233,9 @@ def main() -> None:
         sub.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which no run goes on")
     reporting = command("report", lambda args: report.show(args.path))
     reporting.add_argument("path", type=Path)
+    storing = command("store", lambda args: print(f"{store(page.RUNS, args.paths)} runs in {page.RUNS}"))
+    storing.add_argument("paths", type=Path, nargs="+", help="files of `run`, to be added to the repository's records")
+    command("page", lambda args: print("written:", ", ".join(page.write()) or "nothing"))
     args = parser.parse_args()
     args.function(args)
 

@@ -1,0 +1,702 @@
+"""docs/results.md and its figures, written from the records: `python -m evidence page`, part of `make tables`.
+
+Which runs belong to a study is asked of the study itself, so that the page and the runner cannot disagree. A difference
+counts where its interval by Welch's t test, with Bonferroni's correction over the comparisons of its table, excludes 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from adan_bench.records.stats import LEVEL, MIN_SEEDS, WIDTH_TOLERANCE, Interval, interval
+from adan_bench.reports.palette import COLORS, style_of
+from evidence.jobs import Job, Record, read, score
+from evidence.studies import (
+    B1_LENGTH,
+    FORMATS,
+    GPT,
+    GPT_HALF,
+    HOPPER,
+    RESNET,
+    ROBOTS,
+    SENSITIVITY,
+    STUDIES,
+    VIT_25,
+    VIT_50,
+    VIT_100,
+    Follow,
+    Study,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = ROOT / "results" / "evidence" / "runs.jsonl"
+PAGE = ROOT / "docs" / "results.md"
+FIGURES = ROOT / "docs" / "figures"
+Records = dict[str, Record]
+NAMES = {"adan": "Adan", "adamw": "AdamW", "adam": "Adam", "lamb": "LAMB", "sgd": "SGD", "adabelief": "AdaBelief"}
+
+
+# What the records say
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seed."""
+
+    optimizer: str
+    records: tuple[Record, ...]
+
+    @property
+    def n(self) -> int:
+        return len(self.records)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.records[0]["job"]["settings"]
+        return found
+
+    @property
+    def length(self) -> int:
+        return int(self.records[0]["job"]["length"])
+
+    @property
+    def higher(self) -> bool:
+        return bool(self.records[0]["higher_is_better"])
+
+    def by_seed(self, what: str | None = None) -> dict[int, float]:
+        return {r["seed"]: r["final"][what or r["metric"]] for r in self.records}
+
+    def final(self, what: str | None = None) -> Interval:
+        return interval(list(self.by_seed(what).values()))
+
+    def curve(self) -> list[tuple[float, list[float]]]:
+        """(epoch or step, the metric of every seed)."""
+        job, metric = self.records[0]["job"], self.records[0]["metric"]
+        scale = self.records[0]["steps"] / job["length"]
+        columns = [r["curve"][metric] for r in self.records]
+        steps = self.records[0]["curve"]["step"]
+        return [(step / scale, list(values)) for step, *values in zip(steps, *columns, strict=True)]
+
+
+def groups(study: Study | Follow, records: Records, tuning: bool = False) -> list[Group]:
+    """What a study reports, by settings; only groups of which a run has finished."""
+    jobs: dict[str, list[Job]] = {}
+    for job in study.reported(records):
+        if job.tuning == tuning:
+            same = json.dumps([job.optimizer, dict(job.settings), dict(job.options), job.length], sort_keys=True)
+            jobs.setdefault(same, []).append(job)
+    found = []
+    for seeds in jobs.values():
+        made = [records[job.key] for job in seeds if records.get(job.key, {}).get("status") == "finished"]
+        if made:
+            found.append(Group(seeds[0].optimizer, tuple(made)))
+    return found
+
+
+def compared(study: Study | Follow, records: Records) -> list[Group]:
+    """The groups of a study where every optimizer has enough seeds to be compared, Adan's first; else none."""
+    found = groups(study, records)
+    optimizers = {job.optimizer for job in study.reported(records)}
+    complete = {group.optimizer for group in found if group.n >= MIN_SEEDS} == optimizers
+    return sorted(found, key=lambda group: group.optimizer != "adan") if complete else []
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Adan, or a variant of it, minus another: the interval of the difference, and what it says."""
+
+    difference: Interval
+    higher: bool
+
+    @property
+    def word(self) -> str:
+        low, high = self.difference.low, self.difference.high
+        if low is None or high is None or low <= 0 <= high:
+            return "not separated"
+        return "better" if (low > 0) == self.higher else "worse"
+
+
+def verdict(a: Group, b: Group, comparisons: int) -> Verdict:
+    return Verdict(welch(list(a.by_seed().values()), list(b.by_seed().values()), comparisons), a.higher)
+
+
+def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Interval:
+    """The mean of a − b with its interval by Welch's t test."""
+    mean = statistics.fmean(a) - statistics.fmean(b)
+    if min(len(a), len(b)) < MIN_SEEDS:
+        return Interval(min(len(a), len(b)), mean, None, None)
+    from scipy.special import stdtrit
+
+    errors = [statistics.variance(values) / len(values) for values in (a, b)]
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(values) - 1) for e, values in zip(errors, (a, b), strict=True))
+    half = float(stdtrit(freedom, 1 - (1 - LEVEL) / (2 * comparisons))) * math.sqrt(sum(errors))
+    return Interval(min(len(a), len(b)), mean, mean - half, mean + half)
+
+
+# Words
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a metric is shown."""
+
+    name: str
+    factor: float
+    digits: int
+    of_difference: str
+
+    def __call__(self, value: float) -> str:
+        return f"{value * self.factor:,.{self.digits}f}"
+
+    def spread(self, found: Interval) -> str:
+        return self(found.mean) + (f" ± {self(found.half)}" if found.half is not None else "")
+
+    def change(self, found: Interval) -> str:
+        ends = (
+            "" if found.low is None or found.high is None else f" [{self.signed(found.low)}, {self.signed(found.high)}]"
+        )
+        return f"{self.signed(found.mean)}{ends}"
+
+    def signed(self, value: float) -> str:
+        return f"{value * self.factor:+,.{self.digits}f}".replace("-", "−")
+
+
+ACCURACY = Unit("test accuracy, %", 100, 2, " points")
+LOSS = Unit("test loss, nats per byte", 1, 4, "")
+REWARD = Unit("episode reward", 1, 0, "")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(head), ["---"] * len(head), *map(list, rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def joined(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def settings(found: dict[str, Any]) -> str:
+    parts = [f"lr {found['lr']:g}", "betas " + ", ".join(map(str, found["betas"]))]
+    if "weight_decay" in found:
+        parts.append(f"decay {found['weight_decay']:g}")
+    return ", ".join(parts)
+
+
+def comparison(found: list[Group], unit: Unit, train: bool = True) -> str:
+    """One row per optimizer, with Adan's lead over it."""
+    first, others = found[0], found[1:]
+    rows = []
+    for group in found:
+        row = [NAMES[group.optimizer], settings(group.settings), str(group.n), unit.spread(group.final())]
+        if train:
+            row.append(f"{group.final('train_loss').mean:.3f}")
+        lead = verdict(first, group, len(others)) if group is not first else None
+        row.append(f"{unit.change(lead.difference)}: {lead.word}" if lead else "")
+        rows.append(row)
+    head = ["optimizer", "settings", "n", unit.name, *(["training loss"] if train else []), "Adan minus it"]
+    return table(head, rows)
+
+
+def reaches(a: Group, target: float) -> float | None:
+    """Where the mean curve first is at least as good as the target."""
+    for at, values in a.curve():
+        mean = statistics.fmean(values)
+        if (mean >= target) if a.higher else (mean <= target):
+            return at
+    return None
+
+
+# Figures
+
+
+@dataclass
+class Line:
+    """low, high: the band, the lowest and the highest seed."""
+
+    color: str
+    label: str
+    x: list[float]
+    y: list[float]
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    dashed: bool = False
+    points: bool = False
+
+
+@dataclass
+class Panel:
+    """bottom, top: of the vertical axis; what lies outside is not shown."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: list[Line]
+    bottom: float
+    top: float
+    log_x: bool = False
+
+
+def color(optimizer: str) -> str:
+    return style_of(optimizer, list(NAMES))["light"]
+
+
+def curve(group: Group, unit: Unit, label: str = "", dashed: bool = False) -> Line:
+    points = group.curve()
+    means, low, high = ([round(unit.factor * f(ys), 4) for _, ys in points] for f in (statistics.fmean, min, max))
+    return Line(
+        color(group.optimizer), label or NAMES[group.optimizer], [x for x, _ in points], means, low, high, dashed
+    )
+
+
+def curves(title: str, x_label: str, unit: Unit, lines: list[Line], share: float = 0.2) -> Panel:
+    """A panel of curves; its vertical axis holds what comes after this share of a run."""
+    late = [
+        value
+        for line in lines
+        for i in range(int(share * len(line.x)), len(line.x))
+        for value in (line.low[i], line.high[i])
+    ]
+    room = 0.04 * (max(late) - min(late))
+    return Panel(title, x_label, unit.name, lines, round(min(late) - room, 4), round(max(late) + room, 4))
+
+
+def digest(panels: list[Panel]) -> str:
+    return hashlib.sha256(json.dumps([asdict(panel) for panel in panels]).encode()).hexdigest()[:16]
+
+
+def drawn(path: Path) -> str | None:
+    """The digest of the panels that a figure shows."""
+    marker = "drawn from "
+    text = path.read_text() if path.exists() else ""
+    return text.partition(marker)[2][:16] or None
+
+
+def draw(panels: list[Panel], path: Path) -> None:
+    import matplotlib
+    from matplotlib.figure import Figure  # without pyplot: no window system, no global state
+
+    columns = min(len(panels), 2)
+    rows = math.ceil(len(panels) / columns)
+    with matplotlib.rc_context({"svg.hashsalt": "adan", "font.size": 9, "svg.fonttype": "none"}):
+        figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")
+        all_axes = figure.subplots(rows, columns, squeeze=False).flat
+        for axes in list(all_axes)[len(panels) :]:
+            axes.set_axis_off()
+        for axes, panel in zip(figure.axes, panels, strict=False):
+            for line in panel.lines:
+                style: Any = {"color": line.color, "linestyle": "--" if line.dashed else "-", "linewidth": 1.6}
+                axes.plot(line.x, line.y, label=line.label, marker="o" if line.points else None, markersize=3, **style)
+                if line.low:
+                    axes.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.15, linewidth=0)
+            axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label, ylim=(panel.bottom, panel.top))
+            if panel.log_x:
+                axes.set_xscale("log")
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.legend(frameon=False, fontsize=8)
+        metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}
+        figure.savefig(path, format="svg", metadata=metadata)
+    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
+
+
+# Studies
+
+
+@dataclass
+class Section:
+    """A part of the page. findings: sentences for its beginning, by where the paper's claim was found or not."""
+
+    heading: str
+    body: list[str]
+    figure: str = ""
+    panels: list[Panel] = field(default_factory=list)
+    found: list[str] = field(default_factory=list)
+    not_found: list[str] = field(default_factory=list)
+
+
+def paper(name: str, row: str, column: str) -> str:
+    """A figure of the paper, as printed."""
+    data = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{name}.json").read_text())
+    at = [c["head"] for c in data["columns"]].index(column)
+    return str(next(r["values"][at] for r in data["rows"] if r["head"] == row))
+
+
+def minutes(records: Records, *names: str) -> str:
+    """A GPU's time for studies: each run's seconds over the number of runs that shared the GPU."""
+    runs = [r for r in records.values() if r["job"]["study"] in names]
+    return f"{sum(r['wall_seconds'] / r['environment']['workers'] for r in runs) / 60:.0f} minutes of one H200"
+
+
+def equal_length(section: Section, found: list[Group], unit: Unit, where: str) -> None:
+    """Sort what a study says about the claim that Adan is better at equal length."""
+    first, others = found[0], found[1:]
+    for word in ("better", "worse", "not separated"):
+        named = []
+        for group in others:
+            lead = verdict(first, group, len(others))
+            if lead.word == word:
+                named.append(f"{NAMES[group.optimizer]} ({unit.change(lead.difference)}{unit.of_difference})")
+        if named:
+            text = {"better": "better than", "worse": "worse than", "not separated": "not separated from"}[word]
+            target = section.found if word == "better" else section.not_found
+            target.append(f"{where}: Adan is {text} {joined(named)}.")
+
+
+def half_length(section: Section, half: Group, full: Group, unit: Unit, where: str) -> str:
+    """Adan with half the budget against another with all of it."""
+    lead = verdict(half, full, 1)
+    text = (
+        f"{where}: Adan {unit(half.final().mean)}, {NAMES[full.optimizer]} with twice the length "
+        f"{unit(full.final().mean)}; the difference is {unit.change(lead.difference)}{unit.of_difference}"
+    )
+    text += {"better": ": Adan is better.", "worse": ": Adan is worse.", "not separated": ": not separated."}[lead.word]
+    (section.found if lead.word == "better" else section.not_found).append("Half the length, " + text)
+    return text
+
+
+def vision(records: Records) -> Section | None:
+    found = compared(VIT_25, records)
+    if not found:
+        return None
+    size = found[0].records[0]["parameters"] / 1e6
+    section = Section("A vision transformer on CIFAR-10", [], "results-vit.svg")
+    section.body.append(
+        f"ViT of {size:.1f} M parameters, batches of 256, cosine schedule after 5% of warm-up, clipping at 1, shifts, "
+        "flips and cutout, label smoothing 0.1. This copy of CIFAR-10 is JPEG-compressed, which lowers every "
+        f"accuracy. {minutes(records, 'vit-25', 'vit-50', 'vit-100')}."
+    )
+    section.body += ["**25 epochs**", comparison(found, ACCURACY)]
+    equal_length(section, found, ACCURACY, "ViT on CIFAR-10, 25 epochs")
+    adamw = next(group for group in found if group.optimizer == "adamw")
+    if at := reaches(found[0], adamw.final().mean):
+        section.body.append(f"Adan's mean reaches AdamW's final accuracy after {at:.0f} of 25 epochs.")
+    section.panels.append(curves("25 epochs", "epoch", ACCURACY, [curve(group, ACCURACY) for group in found]))
+    shorter = found
+    for study, epochs in ((VIT_50, 50), (VIT_100, 100)):
+        longer = compared(study, records)
+        if longer:
+            section.body += [f"**{epochs} epochs**, with the settings tuned at 25", comparison(longer, ACCURACY)]
+            equal_length(section, longer, ACCURACY, f"ViT on CIFAR-10, {epochs} epochs")
+            adamw = next(group for group in longer if group.optimizer == "adamw")
+            section.body.append(
+                half_length(section, shorter[0], adamw, ACCURACY, f"ViT on CIFAR-10 after {epochs // 2} epochs")
+            )
+            lines = [curve(group, ACCURACY) for group in longer]
+            lines.append(curve(shorter[0], ACCURACY, f"Adan, {epochs // 2} epochs", dashed=True))
+            section.panels.append(curves(f"{epochs} epochs", "epoch", ACCURACY, lines))
+        shorter = longer or shorter
+    figures = [paper("vit-s", row, f"{n} epochs") for n, row in ((150, "Adan"), (150, "AdamW (default)"))]
+    section.body.append(
+        f"The paper's Table 16 has ViT-S on ImageNet: after 150 epochs Adan {figures[0]}, AdamW {figures[1]}; AdamW "
+        f"after 300 epochs {paper('vit-s', 'AdamW (default)', '300 epochs').rstrip('*')}."
+    )
+    return section
+
+
+def language(records: Records) -> Section | None:
+    found = compared(GPT, records)
+    if not found:
+        return None
+    size = found[0].records[0]["parameters"] / 1e6
+    section = Section("A language model on Python source", [], "results-gpt.svg")
+    section.body.append(
+        f"GPT of {size:.1f} M parameters over bytes, 2,000 steps of 64 × 256 bytes drawn from 391 MB of installed "
+        f"packages, cosine schedule after 5% of warm-up, clipping at 1. {minutes(records, 'gpt', 'gpt-half')}."
+    )
+    section.body.append(comparison(found, LOSS))
+    equal_length(section, found, LOSS, "GPT on Python source, 2,000 steps")
+    lines = [curve(group, LOSS) for group in found]
+    best = max(found[1:], key=lambda group: (1 if group.higher else -1) * group.final().mean)
+    if at := reaches(found[0], best.final().mean):
+        section.body.append(f"Adan's mean reaches {NAMES[best.optimizer]}'s final loss after {at:,.0f} of 2,000 steps.")
+    for half in groups(GPT_HALF, records):
+        if half.n >= MIN_SEEDS:
+            section.body.append(half_length(section, half, best, LOSS, "GPT after 1,000 steps"))
+            lines.append(curve(half, LOSS, "Adan, 1,000 steps", dashed=True))
+    section.panels.append(curves("test loss", "step", LOSS, lines, share=0.4))
+    section.body.append(
+        f"The paper's Table 12 has GPT-2 of 345 M: pass@1 of {paper('gpt2', 'Adan, 150k steps', 'pass@1')} with Adan "
+        f"after 150,000 steps, {paper('gpt2', 'Adam, 300k steps', 'pass@1')} with Adam after 300,000. A run of 2,000 "
+        "steps does not test what happens at that length."
+    )
+    return section
+
+
+def reinforcement(records: Records) -> Section | None:
+    section = Section("PPO on MuJoCo", [], "results-ppo.svg")
+    rows, lower = [], []
+    by_word: dict[str, list[str]] = {}
+    studies: list[Study | Follow] = [HOPPER, *ROBOTS]
+    for study in studies:
+        found = compared(study, records)
+        if not found:
+            continue
+        adan, adam = found
+        robot = adan.records[0]["note"].split(":")[0].removeprefix("MuJoCo, ").removesuffix("-v5")
+        lead = verdict(adan, adam, 1)
+        by_word.setdefault(lead.word, []).append(f"{robot} ({REWARD.change(lead.difference)})")
+        if lead.difference.mean < 0:
+            lower.append(robot)
+        cells = [f"{REWARD.spread(group.final())} (n = {group.n})" for group in (adan, adam)]
+        rows.append([robot, *cells, f"{REWARD.change(lead.difference)}: {lead.word}"])
+        section.panels.append(curves(robot, "update", REWARD, [curve(group, REWARD) for group in found], share=0))
+    if not rows:
+        return None
+    section.body.append(
+        "245 rollouts of 2,048 steps (501,760 in all), 10 passes in batches of 64, lr 0.0003 falling linearly for "
+        "both: the best of four rates each, tried on one seed of Hopper at a fifth of the length and used for all "
+        "robots. So neither optimizer is tuned well. On CPU cores. Each robot is a comparison of its own, without "
+        "correction."
+    )
+    section.body.append(table(["robot", "Adan", "Adam", "Adan minus Adam"], rows))
+    section.body.append(
+        "The paper's Figure 2 shows ten seeds; its text says that PPO with Adan reaches much higher rewards on all "
+        "four games."
+    )
+    for word, text in (("better", "higher"), ("worse", "**lower**"), ("not separated", "not separated from Adam's")):
+        if robots := by_word.get(word):
+            target = section.found if word == "better" else section.not_found
+            target.append(f"PPO: Adan's reward is {text} on {joined(robots)}.")
+    if lower:
+        section.not_found.append(f"PPO: Adan's mean reward is the lower one on {len(lower)} of {len(rows)} robots.")
+    return section
+
+
+def formats(records: Records) -> Section | None:
+    section = Section("8-bit states", [], "")
+    rows = []
+    for study, unit in zip(FORMATS, (LOSS, ACCURACY), strict=True):
+        found = groups(study, records)
+        full = next((group for group in found if "state_format" not in group.settings), None)
+        short = next((group for group in found if group.settings.get("state_format") == "8bit"), None)
+        if full is None or short is None or min(full.n, short.n) < MIN_SEEDS:
+            continue
+        lead = verdict(short, full, 1)
+        name = {"gpt": "GPT, 2,000 steps", "vit-25": "ViT, 25 epochs"}[study.of.name]
+        cells = [f"{unit.spread(group.final())} (n = {group.n})" for group in (full, short)]
+        rows.append([f"{name}: {unit.name}", *cells, f"{unit.change(lead.difference)}: {lead.word}"])
+    if not rows:
+        return None
+    section.body.append('Adan with `state_format="8bit"`, settings as tuned with fp32 states.')
+    section.body.append(table(["", "fp32", "8 bit", "8 bit minus fp32"], rows))
+    return section
+
+
+def sensitivity(records: Records) -> Section | None:
+    section = Section("How much the learning rate matters", [], "results-lr.svg")
+    rows: list[list[str]] = []
+    notes: list[str] = []
+    for study, unit, room in zip(SENSITIVITY, (LOSS, ACCURACY), (0.3, 12.0), strict=True):
+        jobs = list(study.reported(records))
+        if not jobs or any(job.key not in records for job in jobs):
+            continue
+        name = {"gpt": "GPT, 2,000 steps", "vit-25": "ViT, 25 epochs"}[study.of.name]
+        lines, bests, found = [], [], {}
+        for optimizer in ("adan", "adamw"):
+            mine = sorted((job for job in jobs if job.optimizer == optimizer), key=lambda job: job.settings["lr"])
+            made = [(job.settings["lr"], records[job.key]) for job in mine]
+            finite = [(lr, r["final"][r["metric"]]) for lr, r in made if r["status"] == "finished"]
+            best_lr, best = max(finite, key=lambda pair: score(dict(made)[pair[0]]))
+            near = [lr for lr, value in finite if abs(value - best) <= WIDTH_TOLERANCE * abs(best)]
+            lost = [f"{lr:g}" for lr, r in made if r["status"] != "finished"]
+            rows.append(
+                [
+                    name,
+                    NAMES[optimizer],
+                    f"{best_lr:g}",
+                    unit(best),
+                    f"{min(near):g} – {max(near):g} (×{max(near) / min(near):.1f})",
+                    ", ".join(lost) or "none",
+                ]
+            )
+            bests.append(unit.factor * best)
+            found[optimizer] = [(lr, score(r)) for lr, r in made]
+            xs, ys = [lr for lr, _ in finite], [round(unit.factor * value, 4) for _, value in finite]
+            lines.append(Line(color(optimizer), NAMES[optimizer], xs, ys, points=True))
+        goal = max(value for _, value in found["adamw"])
+        wins = [f"{lr:g}" for lr, value in found["adan"] if value > goal]
+        chosen = [study.of.best(optimizer, records) for optimizer in ("adan", "adamw")]
+        ratio = chosen[0]["lr"] / chosen[1]["lr"] if chosen[0] and chosen[1] else math.nan
+        notes.append(
+            f"{name}: Adan beats AdamW's best at {f'lr {joined(wins)}' if wins else 'no rate'}; the rates that tuning "
+            f"chose are {ratio:.1f} to 1."
+        )
+        margin = room / 20
+        low, high = (
+            (max(bests) - room, max(bests) + margin) if unit is ACCURACY else (min(bests) - margin, min(bests) + room)
+        )
+        y_label = unit.name.replace("test", "validation")
+        section.panels.append(Panel(name, "learning rate", y_label, lines, round(low, 4), round(high, 4), log_x=True))
+    if not rows:
+        return None
+    section.body.append(
+        "Nine rates over two decades, all else as tuned; **one seed, the tuning seed**, on the validation split. "
+        "Points far worse than the best lie outside the figure."
+    )
+    head = [
+        "",
+        "optimizer",
+        "best rate",
+        "validation result",
+        "rates within 2% of it",
+        "rates with a loss that was not finite",
+    ]
+    section.body.append(table(head, rows))
+    section.body += notes
+    return section
+
+
+def momentum(records: Records) -> Section | None:
+    section = Section("b1 and the length of the run", [], "results-b1.svg")
+    by_length: dict[int, list[Job]] = {}
+    for job in B1_LENGTH.reported(records):
+        by_length.setdefault(job.length, []).append(job)
+    rows = []
+    for length, jobs in by_length.items():
+        if any(records.get(job.key, {}).get("status") != "finished" for job in jobs):
+            continue
+        cells, lines, tops = [], [], []
+        for i, b1 in enumerate((0.9, 0.95, 0.98)):
+            mine = [job for job in jobs if job.settings["betas"][0] == b1]
+            points = sorted((job.settings["lr"], records[job.key]["final"]["loss"]) for job in mine)
+            loss, lr = min((loss, lr) for lr, loss in points)
+            cells.append(f"{loss:.3f} (lr {lr:g})")
+            tops.append(loss)
+            xs, ys = [lr for lr, _ in points], [loss for _, loss in points]
+            lines.append(Line(COLORS[i][0], f"b1 = {b1}", xs, ys, points=True))
+        rows.append([f"{length:,} steps", *cells])
+        everything = [y for line in lines for y in line.y]
+        bottom, top = min(tops) - 0.03, max(everything) + 0.03
+        title = f"{length:,} steps"
+        section.panels.append(
+            Panel(title, "learning rate", "validation loss", lines, round(bottom, 4), round(top, 4), log_x=True)
+        )
+    if not rows:
+        return None
+    section.body.append(
+        "The GPT above, three rates for each b1, the best of which counts; **one seed, the tuning seed**, validation "
+        "loss."
+    )
+    section.body.append(table(["", "b1 = 0.9", "b1 = 0.95", "b1 = 0.98"], rows))
+    return section
+
+
+SECTIONS = (vision, language, reinforcement, formats, sensitivity, momentum)
+
+#: The paper's experiments that no finished study here is about: what, where in the paper, the study that would do it.
+ABSENT = (
+    ("twice the epochs on ViT", "Tables 5 and 16", VIT_50),
+    ("CNNs", "Tables 2 to 4", RESNET),
+    ("MAE", "Table 6", None),
+    ("batch sizes", "Table 7", STUDIES["batch-size-vit"]),
+    ("detection", "Tables 8 and 9", None),
+    ("LSTM and Transformer-XL", "Tables 10 and 13", STUDIES["lstm-1"]),
+    ("BERT on GLUE", "Table 11", None),
+    ("graphs", "Table 14", None),
+    ("mixtures of experts", "Table 15", None),
+    ("the betas, components and restarts of Adan", "Tables 19, 20 and 22", None),
+)
+
+
+def absent(records: Records) -> str:
+    parts = [f"{what} ({where})" for what, where, study in ABSENT if study is None or not compared(study, records)]
+    return (
+        f"the paper's sizes; and, tuned and with several seeds, {joined(parts)}: the GPU time did not suffice. At the "
+        "paper's sizes they run with [`adan-bench reproduce`](reproduce.md)."
+    )
+
+
+def tuning(records: Records) -> str:
+    """The rule, and where what it chose stands at an end of what was tried."""
+    ends, lost = [], 0
+    for study in (VIT_25, GPT, HOPPER):
+        for entry in study.entries:
+            tried = [
+                r
+                for r in records.values()
+                if r["job"]["tuning"] and r["job"]["study"] == study.name and r["job"]["optimizer"] == entry.optimizer
+            ]
+            lost += sum(r["status"] == "diverged" for r in tried)
+            rates = [r["job"]["settings"]["lr"] for r in tried]
+            chosen = study.best(entry.optimizer, records)
+            if chosen and chosen["lr"] in (min(rates), max(rates)):
+                ends.append(f"{NAMES[entry.optimizer]} in {study.name}")
+    where = f"at an end for {joined(ends)}" if ends else "never the smallest or the largest that was tried"
+    return (
+        f"The chosen rate is {where}; {lost} trials ended with a loss that was not finite. The fifth rate lies "
+        "between two others where the best of the first four is inside, and beyond them where it is at an end."
+    )
+
+
+def page(records: Records) -> tuple[str, dict[str, list[Panel]]]:
+    """The text, and the panels of every figure by file name."""
+    sections = [section for build in SECTIONS if (section := build(records)) is not None]
+    found = [text for section in sections for text in section.found]
+    not_found = [text for section in sections for text in section.not_found]
+    how = [
+        "- **Tuning**, on a seed of its own, by the validation split: learning rates at ½, 1, 2 and 4 times a "
+        "centre, a fifth chosen by those, then two alternatives at the best rate, b1 (Adan) or b2 and the decay: "
+        f"seven trials for each optimizer. PPO has only the four rates. {tuning(records)}",
+        "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
+        "the run. ± is the half width of a 95% t interval over seeds.",
+        "- **Adan minus it** is the difference of the means, in brackets its 95% interval by Welch's t test, with "
+        "Bonferroni's correction over the comparisons of a table. If it excludes zero, Adan is called better or "
+        "worse, otherwise the two are not separated. Most studies had three seeds first and got two more after those "
+        "were seen.",
+        "- **Curves** are means over seeds, bands reach from the lowest to the highest seed.",
+        f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast, five runs at a time. The records "
+        "hold settings, curves and versions of every run: [what to know about them](../results/evidence/README.md).",
+    ]
+    parts = [
+        "# Does it train better?",
+        "<!-- written by `make tables` from results/evidence/runs.jsonl -->",
+        "The paper claims that Adan trains better than other optimizers at equal length, as well as they do in half "
+        "of it, and PPO to much higher rewards. Here every optimizer is tuned with the same number of trials, and "
+        "every comparison has at least three seeds and an interval. The models are small, because one GPU trained "
+        "all of them.",
+        "**Where the claim was found**",
+        "\n".join(f"- {text}" for text in found or ["Nowhere."]),
+        "**Where it was not**",
+        "\n".join(f"- {text}" for text in not_found or ["Nowhere."]),
+        f"**What could not be tested here**: {absent(records)}",
+        "## How",
+        "\n".join(how),
+    ]
+    figures = {}
+    for section in sections:
+        parts.append(f"## {section.heading}")
+        if section.figure:
+            figures[section.figure] = section.panels
+            parts.append(f"![{section.heading}](figures/{section.figure})")
+        parts += section.body
+    return "\n\n".join(map(wrapped, parts)) + "\n", figures
+
+
+def wrapped(part: str) -> str:
+    """Prose in lines of at most 120 characters; tables, headings and pictures as they are."""
+    if part[0] in "|!#<":
+        return part
+    fill = partial(textwrap.fill, width=120, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(fill(line, subsequent_indent="  " if line.startswith("- ") else "") for line in part.splitlines())
+
+
+def write(check: bool = False) -> list[str]:
+    """Write the page and the figures whose panels have changed; their names. check: write nothing."""
+    text, figures = page(read(RUNS))
+    stale = [] if PAGE.exists() and PAGE.read_text() == text else [PAGE.name]
+    if stale and not check:
+        PAGE.write_text(text)
+    for name, panels in figures.items():
+        if drawn(FIGURES / name) != digest(panels):
+            stale.append(name)
+            if not check:
+                draw(panels, FIGURES / name)
+    return stale
