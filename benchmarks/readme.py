@@ -199,6 +199,7 @@ def tables_run() -> str:
 
 
 TABLES = {
+    "results": page.summary,
     "step-time": step_time,
     "tables-run": tables_run,
     "memory": memory,

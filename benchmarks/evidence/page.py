@@ -1,25 +1,22 @@
-"""docs/results.md and its figures, written from the records: `python -m evidence page`, part of `make tables`.
-
-Which runs belong to a study is asked of the study itself, so that the page and the runner cannot disagree. A difference
-counts where its interval by Welch's t test, with Bonferroni's correction over the comparisons of its table, excludes 0.
-"""
+"""docs/results.md and its figures, written from the records: `python -m evidence page`, part of `make tables`."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import statistics
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adan_bench.records.stats import LEVEL, MIN_SEEDS, WIDTH_TOLERANCE, Interval, interval
+from adan_bench.records.stats import MIN_SEEDS, WIDTH_TOLERANCE, Interval
 from adan_bench.reports.palette import COLORS, style_of
-from evidence.jobs import Job, Record, read, score
+from evidence.compare import Group, Records, best_other, compared, groups, reaches, verdict
+from evidence.figures import Line, Panel, digest, draw, drawn
+from evidence.jobs import Job, read, score
 from evidence.studies import (
     B1_LENGTH,
     FORMATS,
@@ -41,105 +38,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "results" / "evidence" / "runs.jsonl"
 PAGE = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "figures"
-Records = dict[str, Record]
 NAMES = {"adan": "Adan", "adamw": "AdamW", "adam": "Adam", "lamb": "LAMB", "sgd": "SGD", "adabelief": "AdaBelief"}
-
-
-# What the records say
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ only in their seed."""
-
-    optimizer: str
-    records: tuple[Record, ...]
-
-    @property
-    def n(self) -> int:
-        return len(self.records)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.records[0]["job"]["settings"]
-        return found
-
-    @property
-    def length(self) -> int:
-        return int(self.records[0]["job"]["length"])
-
-    @property
-    def higher(self) -> bool:
-        return bool(self.records[0]["higher_is_better"])
-
-    def by_seed(self, what: str | None = None) -> dict[int, float]:
-        return {r["seed"]: r["final"][what or r["metric"]] for r in self.records}
-
-    def final(self, what: str | None = None) -> Interval:
-        return interval(list(self.by_seed(what).values()))
-
-    def curve(self) -> list[tuple[float, list[float]]]:
-        """(epoch or step, the metric of every seed)."""
-        job, metric = self.records[0]["job"], self.records[0]["metric"]
-        scale = self.records[0]["steps"] / job["length"]
-        columns = [r["curve"][metric] for r in self.records]
-        steps = self.records[0]["curve"]["step"]
-        return [(step / scale, list(values)) for step, *values in zip(steps, *columns, strict=True)]
-
-
-def groups(study: Study | Follow, records: Records, tuning: bool = False) -> list[Group]:
-    """What a study reports, by settings; only groups of which a run has finished."""
-    jobs: dict[str, list[Job]] = {}
-    for job in study.reported(records):
-        if job.tuning == tuning:
-            same = json.dumps([job.optimizer, dict(job.settings), dict(job.options), job.length], sort_keys=True)
-            jobs.setdefault(same, []).append(job)
-    found = []
-    for seeds in jobs.values():
-        made = [records[job.key] for job in seeds if records.get(job.key, {}).get("status") == "finished"]
-        if made:
-            found.append(Group(seeds[0].optimizer, tuple(made)))
-    return found
-
-
-def compared(study: Study | Follow, records: Records) -> list[Group]:
-    """The groups of a study where every optimizer has enough seeds to be compared, Adan's first; else none."""
-    found = groups(study, records)
-    optimizers = {job.optimizer for job in study.reported(records)}
-    complete = {group.optimizer for group in found if group.n >= MIN_SEEDS} == optimizers
-    return sorted(found, key=lambda group: group.optimizer != "adan") if complete else []
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Adan, or a variant of it, minus another: the interval of the difference, and what it says."""
-
-    difference: Interval
-    higher: bool
-
-    @property
-    def word(self) -> str:
-        low, high = self.difference.low, self.difference.high
-        if low is None or high is None or low <= 0 <= high:
-            return "not separated"
-        return "better" if (low > 0) == self.higher else "worse"
-
-
-def verdict(a: Group, b: Group, comparisons: int) -> Verdict:
-    return Verdict(welch(list(a.by_seed().values()), list(b.by_seed().values()), comparisons), a.higher)
-
-
-def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Interval:
-    """The mean of a − b with its interval by Welch's t test."""
-    mean = statistics.fmean(a) - statistics.fmean(b)
-    if min(len(a), len(b)) < MIN_SEEDS:
-        return Interval(min(len(a), len(b)), mean, None, None)
-    from scipy.special import stdtrit
-
-    errors = [statistics.variance(values) / len(values) for values in (a, b)]
-    freedom = sum(errors) ** 2 / sum(e**2 / (len(values) - 1) for e, values in zip(errors, (a, b), strict=True))
-    half = float(stdtrit(freedom, 1 - (1 - LEVEL) / (2 * comparisons))) * math.sqrt(sum(errors))
-    return Interval(min(len(a), len(b)), mean, mean - half, mean + half)
+PPO: tuple[Study | Follow, ...] = (HOPPER, *ROBOTS)
 
 
 # Words
@@ -206,43 +106,7 @@ def comparison(found: list[Group], unit: Unit, train: bool = True) -> str:
     return table(head, rows)
 
 
-def reaches(a: Group, target: float) -> float | None:
-    """Where the mean curve first is at least as good as the target."""
-    for at, values in a.curve():
-        mean = statistics.fmean(values)
-        if (mean >= target) if a.higher else (mean <= target):
-            return at
-    return None
-
-
-# Figures
-
-
-@dataclass
-class Line:
-    """low, high: the band, the lowest and the highest seed."""
-
-    color: str
-    label: str
-    x: list[float]
-    y: list[float]
-    low: list[float] = field(default_factory=list)
-    high: list[float] = field(default_factory=list)
-    dashed: bool = False
-    points: bool = False
-
-
-@dataclass
-class Panel:
-    """bottom, top: of the vertical axis; what lies outside is not shown."""
-
-    title: str
-    x_label: str
-    y_label: str
-    lines: list[Line]
-    bottom: float
-    top: float
-    log_x: bool = False
+# Curves
 
 
 def color(optimizer: str) -> str:
@@ -267,44 +131,6 @@ def curves(title: str, x_label: str, unit: Unit, lines: list[Line], share: float
     ]
     room = 0.04 * (max(late) - min(late))
     return Panel(title, x_label, unit.name, lines, round(min(late) - room, 4), round(max(late) + room, 4))
-
-
-def digest(panels: list[Panel]) -> str:
-    return hashlib.sha256(json.dumps([asdict(panel) for panel in panels]).encode()).hexdigest()[:16]
-
-
-def drawn(path: Path) -> str | None:
-    """The digest of the panels that a figure shows."""
-    marker = "drawn from "
-    text = path.read_text() if path.exists() else ""
-    return text.partition(marker)[2][:16] or None
-
-
-def draw(panels: list[Panel], path: Path) -> None:
-    import matplotlib
-    from matplotlib.figure import Figure  # without pyplot: no window system, no global state
-
-    columns = min(len(panels), 2)
-    rows = math.ceil(len(panels) / columns)
-    with matplotlib.rc_context({"svg.hashsalt": "adan", "font.size": 9, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")
-        all_axes = figure.subplots(rows, columns, squeeze=False).flat
-        for axes in list(all_axes)[len(panels) :]:
-            axes.set_axis_off()
-        for axes, panel in zip(figure.axes, panels, strict=False):
-            for line in panel.lines:
-                style: Any = {"color": line.color, "linestyle": "--" if line.dashed else "-", "linewidth": 1.6}
-                axes.plot(line.x, line.y, label=line.label, marker="o" if line.points else None, markersize=3, **style)
-                if line.low:
-                    axes.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.15, linewidth=0)
-            axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label, ylim=(panel.bottom, panel.top))
-            if panel.log_x:
-                axes.set_xscale("log")
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.legend(frameon=False, fontsize=8)
-        metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}
-        figure.savefig(path, format="svg", metadata=metadata)
-    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
 
 
 # Studies
@@ -414,7 +240,7 @@ def language(records: Records) -> Section | None:
     section.body.append(comparison(found, LOSS))
     equal_length(section, found, LOSS, "GPT on Python source, 2,000 steps")
     lines = [curve(group, LOSS) for group in found]
-    best = max(found[1:], key=lambda group: (1 if group.higher else -1) * group.final().mean)
+    best = best_other(found)
     if at := reaches(found[0], best.final().mean):
         section.body.append(f"Adan's mean reaches {NAMES[best.optimizer]}'s final loss after {at:,.0f} of 2,000 steps.")
     for half in groups(GPT_HALF, records):
@@ -430,17 +256,20 @@ def language(records: Records) -> Section | None:
     return section
 
 
+def robot_of(study: Study | Follow) -> str:
+    return {"halfcheetah": "HalfCheetah"}.get(name := study.name.removeprefix("ppo-"), name.capitalize())
+
+
 def reinforcement(records: Records) -> Section | None:
     section = Section("PPO on MuJoCo", [], "results-ppo.svg")
     rows, lower = [], []
     by_word: dict[str, list[str]] = {}
-    studies: list[Study | Follow] = [HOPPER, *ROBOTS]
-    for study in studies:
+    for study in PPO:
         found = compared(study, records)
         if not found:
             continue
         adan, adam = found
-        robot = adan.records[0]["note"].split(":")[0].removeprefix("MuJoCo, ").removesuffix("-v5")
+        robot = robot_of(study)
         lead = verdict(adan, adam, 1)
         by_word.setdefault(lead.word, []).append(f"{robot} ({REWARD.change(lead.difference)})")
         if lead.difference.mean < 0:
@@ -634,6 +463,27 @@ def tuning(records: Records) -> str:
         f"The chosen rate is {where}; {lost} trials ended with a loss that was not finite. The fifth rate lies "
         "between two others where the best of the first four is inside, and beyond them where it is at an end."
     )
+
+
+def summary() -> str:
+    """The table of the README: Adan beside the best of the others, study by study."""
+    records = read(RUNS)
+    studies: list[tuple[str, Study | Follow, Unit]] = [
+        ("ViT, CIFAR-10, 25 epochs", VIT_25, ACCURACY),
+        ("ViT, CIFAR-10, 50 epochs", VIT_50, ACCURACY),
+        ("GPT, Python source, 2,000 steps", GPT, LOSS),
+        *((f"PPO, {robot_of(study)}", study, REWARD) for study in PPO),
+    ]
+    rows = []
+    for name, study, unit in studies:
+        if found := compared(study, records):
+            best = best_other(found)
+            lead = verdict(found[0], best, len(found) - 1)
+            shown = [unit.spread(group.final()) for group in (found[0], best)]
+            n = "/".join(dict.fromkeys(str(group.n) for group in (found[0], best)))
+            change = f"{unit.change(lead.difference)}: {lead.word}"
+            rows.append([f"{name}: {unit.name}", shown[0], f"{NAMES[best.optimizer]} {shown[1]}", n, change])
+    return table(["", "Adan", "best other", "seeds", "difference"], rows)
 
 
 def page(records: Records) -> tuple[str, dict[str, list[Panel]]]:

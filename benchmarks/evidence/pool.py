@@ -153,4 +153,4 @@ def multi_process_service(folder: Path) -> Iterator[bool]:
     finally:
         if started:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run([control], input="quit\n", text=True, timeout=2, check=False)
+                subprocess.run([control], input="quit\n", text=True, timeout=20, check=False)

@@ -12,7 +12,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from evidence import data, optimizers, page, problems, training
+from evidence import compare, data, figures, optimizers, page, problems, training
 from evidence.__main__ import Runner
 from evidence.jobs import Job, compact, read, store
 from evidence.pool import Place, Pool
@@ -367,11 +367,11 @@ def test_welch_is_scipy_s():
     from scipy.stats import ttest_ind
 
     a, b = [1.0, 2.0, 4.0, 3.5], [5.0, 5.1, 5.3]
-    found, expected = page.welch(a, b), ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    found, expected = compare.welch(a, b), ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     wider = ttest_ind(a, b, equal_var=False).confidence_interval(1 - 0.05 / 3)
-    assert page.welch(a, b, 3).high == pytest.approx(wider.high)
-    assert page.welch(a, b[:2]).low is None
+    assert compare.welch(a, b, 3).high == pytest.approx(wider.high)
+    assert compare.welch(a, b[:2]).low is None
 
 
 @pytest.mark.parametrize(("problem", "length", "digits"), [("vit", 25, 2), ("gpt", 2_000, 4)])
@@ -408,14 +408,16 @@ def test_the_page_says_where_adan_is_worse(records):
 
 def test_no_comparison_of_fewer_than_three_seeds(records):
     kept = {key: r for key, r in records.items() if r["job"]["tuning"] or r["job"]["seed"] < 2}
-    text, figures = page.page(kept)
+    text, shown = page.page(kept)
     assert "Adan minus" not in text.partition("## A")[2]
-    assert not {"results-vit.svg", "results-gpt.svg", "results-ppo.svg"} & figures.keys()
+    assert not {"results-vit.svg", "results-gpt.svg", "results-ppo.svg"} & shown.keys()
 
 
 def test_a_figure_knows_the_records_that_it_shows(records, tmp_path):
     panels = page.page(records)[1]["results-gpt.svg"]
-    page.draw(panels, tmp_path / "a.svg")
-    assert page.drawn(tmp_path / "a.svg") == page.digest(panels) == page.drawn(page.FIGURES / "results-gpt.svg")
+    figures.draw(panels, tmp_path / "a.svg")
+    assert (
+        figures.drawn(tmp_path / "a.svg") == figures.digest(panels) == figures.drawn(page.FIGURES / "results-gpt.svg")
+    )
     panels[0].lines[0].y[-1] += 0.01
-    assert page.digest(panels) != page.drawn(tmp_path / "a.svg")
+    assert figures.digest(panels) != figures.drawn(tmp_path / "a.svg")
