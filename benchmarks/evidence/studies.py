@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -337,6 +337,8 @@ ROBOTS = tuple(
     )
     for robot in ("walker2d", "halfcheetah", "ant")
 )
+#: The same with rates chosen on this robot, not on Hopper.
+HALFCHEETAH = replace(HOPPER, name="ppo-halfcheetah-tuned", options={**_PPO, "workload": "ppo-halfcheetah"})
 
 #: In the order in which they are worth GPU time.
 _ORDER: tuple[Study | Follow, ...] = (
@@ -355,5 +357,6 @@ _ORDER: tuple[Study | Follow, ...] = (
     LSTM,
     HOPPER,
     *ROBOTS,
+    HALFCHEETAH,
 )
 STUDIES = {study.name: study for study in _ORDER}
