@@ -338,8 +338,10 @@ ROBOTS = tuple(
     )
     for robot in ("walker2d", "halfcheetah", "ant")
 )
-#: The same with rates chosen on this robot, not on Hopper.
-HALFCHEETAH = replace(HOPPER, name="ppo-halfcheetah-tuned", options={**_PPO, "workload": "ppo-halfcheetah"})
+#: The same tuned on this robot, with all seven trials.
+HALFCHEETAH = replace(
+    HOPPER, name="ppo-halfcheetah-tuned", options={**_PPO, "workload": "ppo-halfcheetah"}, rates_only=False
+)
 
 #: In the order in which they are worth GPU time.
 _ORDER: tuple[Study | Follow, ...] = (
