@@ -56,8 +56,8 @@ bench-harness: $(READY)  ## steps per second of adan-bench on a GPU, into result
 	$(BIN)/python benchmarks/harness.py prepare --data $(DATA) --cache build/harness
 	$(BIN)/python benchmarks/harness.py --cache build/harness
 
-tables:  ## write the tables of README.md and docs/ from the records under results/
-	$(PYTHON) benchmarks/readme.py
+tables: $(READY)  ## write the tables and figures of README.md and docs/ from the records under results/
+	$(BIN)/python benchmarks/readme.py
 
 $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -1,7 +1,7 @@
 """Write the tables of README.md and docs/ from the records under results/: `make tables`.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`; docs/paper-settings.md is written whole. `--check` only
-says whether all are up to date.
+A table stands between `<!-- table NAME -->` and `<!-- end -->`; docs/paper-settings.md and docs/results.md are written
+whole. `--check` only says whether all are up to date.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(
     0, str(ROOT / "src")
 )  # this script needs no installation: what it imports of adan_bench is plain Python
+
+from evidence import page  # noqa: E402
 
 from adan_bench.reports import recipes  # noqa: E402
 
@@ -231,6 +233,7 @@ def harness_together() -> str:
 TABLES = {
     "harness": harness,
     "harness-together": harness_together,
+    "results": page.summary,
     "step-time": step_time,
     "tables-run": tables_run,
     "memory": memory,
@@ -253,7 +256,7 @@ def rendered(text: str) -> str:
 
 
 def main() -> None:
-    stale = []
+    stale = page.write(check="--check" in sys.argv)
     for name in [*PAGES, *WHOLE]:
         path = ROOT / name
         old = path.read_text() if path.exists() else ""

@@ -7,12 +7,13 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from adan_bench.training.mps import multi_process_service
-from evidence import data, report
-from evidence.jobs import Job, Record, read
+from evidence import data, page, report
+from evidence.jobs import Job, Record, read, store
 from evidence.pool import Outcome, Place, Pool
 from evidence.studies import HOPPER, STUDIES, Follow, Study
 
@@ -30,6 +31,8 @@ class Runner:
         self.eager: set[str] = set()  # keys of jobs that no graph could hold
         self.tried: dict[str, int] = {}
         self.costs: dict[tuple[str, ...], float] = {}  # wall seconds for each epoch or step
+        for record in self.records.values():
+            self.note_cost(record)
 
     def elapsed(self) -> float:
         return time.monotonic() - self.began
@@ -51,18 +54,25 @@ class Runner:
                 return
 
     def next_job(self, lane: str, running: set[str]) -> Job | None:
-        """The first job of the lane that is not under way and that can end before the deadline."""
+        """The first job of the lane that nobody makes and that ends before the deadline, or that keeps checkpoints."""
         left = self.deadline - self.elapsed()
         for study in self.studies:
             for job in study.jobs(self.records):
-                if job.lane == lane and job.key not in running and self.expected(job) < left:
+                if job.lane == lane and job.key not in running and (lane == "cpu" or self.expected(job) < left):
                     return job
         return None
 
     def expected(self, job: Job) -> float:
-        """Seconds that a job may take: as the last of its kind, else the slowest of its problem, else half a minute."""
+        """Seconds that a job may take: as the slowest of its kind, else of its problem, else half a minute."""
         similar = [cost for kind, cost in self.costs.items() if (kind[0], kind[-1]) == (job.problem, job.unit)]
-        return self.costs.get(_kind(job), max(similar, default=30.0 / job.length)) * job.length
+        kind = _kind(job.problem, job.options, job.unit)
+        return self.costs.get(kind, max(similar, default=30.0 / job.length)) * job.length
+
+    def note_cost(self, record: Record) -> None:
+        job = record["job"]
+        if record["status"] == "finished":
+            kind = _kind(job["problem"], job["options"], job["unit"])
+            self.costs[kind] = max(self.costs.get(kind, 0.0), record["wall_seconds"] / job["length"])
 
     def finish(self, outcome: Outcome) -> None:
         job, record = outcome.job, outcome.record
@@ -78,7 +88,7 @@ class Runner:
         if reason := self.facts.get("not captured", {}).get(job.key):
             record["mode"] = f"eager: {reason}"
         if record["status"] == "finished":
-            self.costs[_kind(job)] = record["wall_seconds"] / job.length
+            self.note_cost(record)
             metric, train = record["final"][record["metric"]], record["final"]["train_loss"]
             print(
                 f"[{self.elapsed():4.0f} s] {job}: {record['metric']} {metric:.4f}, train loss {train:.4f}, "
@@ -93,8 +103,8 @@ class Runner:
             file.write(json.dumps({**record, "environment": environment}) + "\n")
 
 
-def _kind(job: Job) -> tuple[str, ...]:
-    return job.problem, json.dumps(dict(job.options), sort_keys=True), job.unit
+def _kind(problem: str, options: Mapping[str, Any], unit: str) -> tuple[str, ...]:
+    return problem, json.dumps(dict(options), sort_keys=True), unit
 
 
 def run(args: argparse.Namespace) -> None:
@@ -224,6 +234,9 @@ def main() -> None:
         sub.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which no run goes on")
     reporting = command("report", lambda args: report.show(args.path))
     reporting.add_argument("path", type=Path)
+    storing = command("store", lambda args: print(f"{store(page.RUNS, args.paths)} runs in {page.RUNS}"))
+    storing.add_argument("paths", type=Path, nargs="+", help="files of `run`, to be added to the repository's records")
+    command("page", lambda args: print("written:", ", ".join(page.write()) or "nothing"))
     args = parser.parse_args()
     args.function(args)
 

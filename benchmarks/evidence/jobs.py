@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,57 @@ def read(path: Path) -> dict[str, Record]:
             continue
         records[record["key"]] = record
     return records
+
+
+MOST_POINTS = 60  # of a stored curve
+PLACES = (
+    "--cache",
+    "--site",
+    "--out",
+    "--commit",
+)  # options that tell of the machine's folders, or twice of the commit
+
+
+def compact(record: Record) -> Record:
+    """A record as the repository stores it: curves by column with five digits, and no folders of the machine."""
+    curve = record["curve"]
+    last = len(curve) - 1
+    kept = (
+        [curve[i] for i in sorted({round(last * i / (MOST_POINTS - 1)) for i in range(MOST_POINTS)})] if curve else []
+    )
+    columns = {name: [_short(point[name]) for point in kept] for name in (curve[0] if curve else ())}
+    environment = {key: value for key, value in record["environment"].items() if key not in ("commit", "load_average")}
+    words = environment["command"].split()
+    words = words[words.index("run") :]
+    placed = {at + i for at, word in enumerate(words) if word in PLACES for i in (0, 1)}
+    rest = [word for at, word in enumerate(words) if at not in placed]
+    environment["command"] = " ".join(["python", "-m", "evidence", *rest])
+    facts = {key: value for key, value in record.items() if key not in ("key", "final", "best", "curve", "environment")}
+    return {
+        "key": record["key"],
+        "commit": record["environment"]["commit"],
+        "seed": record["job"]["seed"],
+        **facts,
+        "final": {key: _short(value) for key, value in record["final"].items()},
+        "best": _short(record["best"]),
+        "curve": columns,
+        "environment": environment,
+    }
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def store(target: Path, sources: Iterable[Path]) -> int:
+    """Append what the repository's file does not hold yet; the number of its runs."""
+    stored = read(target)
+    new = {key: record for source in sources for key, record in read(source).items() if key not in stored}
+    with target.open("a") as file:
+        for record in new.values():
+            if record["status"] != "failed":
+                file.write(json.dumps(compact(record), separators=(",", ":")) + "\n")
+    return len(read(target))
 
 
 def score(record: Record) -> float:

@@ -185,6 +185,7 @@ def _train(trainer: Trainer, job: Job, stream: Any, captures: bool, kept: Path |
         "mode": "graph" if captures else "eager",
         "parameters": sum(p.numel() for p in trainer.params),
         "note": problem.note,
+        **({"resumed_at": first} if first else {}),
     }
 
 

@@ -1,6 +1,7 @@
 """The evidence runner at tiny size on the CPU: the same code as on a GPU but for the capture."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from evidence import data, optimizers, problems, training
+from evidence import compare, data, figures, optimizers, page, problems, training
 from evidence.__main__ import Runner
-from evidence.jobs import Job, read
+from evidence.jobs import Job, compact, read, store
 from evidence.pool import Place, Pool
 from evidence.studies import STUDIES, TUNING_SEED, Entry, Follow, Study, Variant, next_rate
 from evidence.training import run
@@ -316,3 +317,107 @@ def test_a_run_that_raises_is_recorded_and_costs_only_itself(cache, tmp_path, ca
         pool.close()
     assert {record["status"] for record in read(out).values()} == {"failed"}
     assert "betas" in capsys.readouterr().out
+
+
+# The records and the page
+
+
+def test_a_stored_record_tells_of_no_folder_and_still_resumes(cache, tmp_path):
+    full = tmp_path / "runs.jsonl"
+    record = run(job(steps=30, evaluations=2), "cpu", cache)
+    command = "python3 /a/b.py run vit-25 --cache /c --out /c/r.jsonl --site /s --commit abc --gpu-workers 5"
+    environment = {"commit": "abc", "command": command, "load_average": [1, 2, 3], "workers": 5}
+    full.write_text(json.dumps({**record, "environment": environment}) + "\n")
+    target = tmp_path / "stored.jsonl"
+    assert store(target, [full]) == 1
+    assert store(target, [full, target]) == 1
+    (stored,) = read(target).values()
+    assert stored["environment"] == {"command": "python -m evidence run vit-25 --gpu-workers 5", "workers": 5}
+    assert (stored["key"], stored["commit"], stored["seed"]) == (record["key"], "abc", 0)
+    assert stored["curve"]["step"] == [15, 30]
+    assert stored["final"]["accuracy"] == pytest.approx(record["final"]["accuracy"], rel=1e-4)
+
+
+def test_a_long_curve_is_thinned_from_its_first_point_to_its_last():
+    record = {
+        "key": "k",
+        "job": {"seed": 0},
+        "final": {},
+        "best": None,
+        "curve": [{"step": i} for i in range(1_000)],
+        "environment": {"commit": "c", "command": "python x run"},
+    }
+    steps = compact(record)["curve"]["step"]
+    assert len(steps) == 60
+    assert (steps[0], steps[-1]) == (0, 999)
+
+
+@pytest.fixture
+def records():
+    return read(page.RUNS)
+
+
+def test_the_repository_s_records_name_no_folder(records):
+    for record in records.values():
+        assert "/" not in record["environment"]["command"]
+        assert not re.search(r"(^|\s)/", record["note"])
+
+
+def test_welch_is_scipy_s():
+    from scipy.stats import ttest_ind
+
+    a, b = [1.0, 2.0, 4.0, 3.5], [5.0, 5.1, 5.3]
+    found, expected = compare.welch(a, b), ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    wider = ttest_ind(a, b, equal_var=False).confidence_interval(1 - 0.05 / 3)
+    assert compare.welch(a, b, 3).high == pytest.approx(wider.high)
+    assert compare.welch(a, b[:2]).low is None
+
+
+@pytest.mark.parametrize(("problem", "length", "digits"), [("vit", 25, 2), ("gpt", 2_000, 4)])
+def test_the_page_s_means_are_those_of_the_lines(problem, length, digits, records):
+    """Taken from the lines without asking the studies which of them count."""
+    text = page.PAGE.read_text()
+    options = {"batch_size": 256 if problem == "vit" else 64}
+    rows = {}
+    for record in records.values():
+        task = record["job"]
+        same = (task["problem"], task["length"], task["options"], task["tuning"]) == (problem, length, options, False)
+        if same and record["status"] == "finished" and "state_format" not in task["settings"]:
+            rows.setdefault(task["optimizer"], []).append(record["final"][record["metric"]])
+    assert len(rows) == 3
+    for optimizer, values in rows.items():
+        mean = np.mean(values) * (100 if problem == "vit" else 1)
+        assert re.search(rf"\| {page.NAMES[optimizer]} \| .* \| {len(values)} \| {mean:.{digits}f} ± ", text)
+
+
+def test_the_page_says_where_adan_is_worse(records):
+    def found_and_not(text):
+        return text.partition("found**")[2].partition("What could not")[0].split("**Where it was not**")
+
+    better, _ = found_and_not(page.page(records)[0])
+    assert "25 epochs: Adan is better than AdamW" in " ".join(better.split())
+    for record in records.values():
+        task = record["job"]
+        if (task["problem"], task["optimizer"], task["tuning"]) == ("vit", "adan", False):
+            record["final"]["accuracy"] -= 0.1
+    better, worse = found_and_not(page.page(records)[0])
+    assert "25 epochs" not in better
+    assert "25 epochs: Adan is worse than AdamW" in " ".join(worse.split())
+
+
+def test_no_comparison_of_fewer_than_three_seeds(records):
+    kept = {key: r for key, r in records.items() if r["job"]["tuning"] or r["job"]["seed"] < 2}
+    text, shown = page.page(kept)
+    assert "Adan minus" not in text.partition("## A")[2]
+    assert not {"results-vit.svg", "results-gpt.svg", "results-ppo.svg"} & shown.keys()
+
+
+def test_a_figure_knows_the_records_that_it_shows(records, tmp_path):
+    panels = page.page(records)[1]["results-gpt.svg"]
+    figures.draw(panels, tmp_path / "a.svg")
+    assert (
+        figures.drawn(tmp_path / "a.svg") == figures.digest(panels) == figures.drawn(page.FIGURES / "results-gpt.svg")
+    )
+    panels[0].lines[0].y[-1] += 0.01
+    assert figures.digest(panels) != figures.drawn(tmp_path / "a.svg")

@@ -1,0 +1,128 @@
+"""What the records of a study say: runs grouped by settings, and differences between groups with their intervals.
+
+Which runs belong to a study is asked of the study itself, so that the page and the runner cannot disagree. A difference
+counts where its interval by Welch's t test, with Bonferroni's correction over the comparisons of its table, excludes 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adan_bench.records.stats import LEVEL, MIN_SEEDS, Interval, interval
+from evidence.jobs import Job, Record
+from evidence.studies import Follow, Study
+
+Records = dict[str, Record]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seed."""
+
+    optimizer: str
+    records: tuple[Record, ...]
+
+    @property
+    def n(self) -> int:
+        return len(self.records)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.records[0]["job"]["settings"]
+        return found
+
+    @property
+    def length(self) -> int:
+        return int(self.records[0]["job"]["length"])
+
+    @property
+    def higher(self) -> bool:
+        return bool(self.records[0]["higher_is_better"])
+
+    def by_seed(self, what: str | None = None) -> dict[int, float]:
+        return {r["seed"]: r["final"][what or r["metric"]] for r in self.records}
+
+    def final(self, what: str | None = None) -> Interval:
+        return interval(list(self.by_seed(what).values()))
+
+    def curve(self) -> list[tuple[float, list[float]]]:
+        """(epoch or step, the metric of every seed)."""
+        job, metric = self.records[0]["job"], self.records[0]["metric"]
+        scale = self.records[0]["steps"] / job["length"]
+        columns = [r["curve"][metric] for r in self.records]
+        steps = self.records[0]["curve"]["step"]
+        return [(step / scale, list(values)) for step, *values in zip(steps, *columns, strict=True)]
+
+
+def groups(study: Study | Follow, records: Records, tuning: bool = False) -> list[Group]:
+    """What a study reports, by settings; only groups of which a run has finished."""
+    jobs: dict[str, list[Job]] = {}
+    for job in study.reported(records):
+        if job.tuning == tuning:
+            same = json.dumps([job.optimizer, dict(job.settings), dict(job.options), job.length], sort_keys=True)
+            jobs.setdefault(same, []).append(job)
+    found = []
+    for seeds in jobs.values():
+        made = [records[job.key] for job in seeds if records.get(job.key, {}).get("status") == "finished"]
+        if made:
+            found.append(Group(seeds[0].optimizer, tuple(made)))
+    return found
+
+
+def compared(study: Study | Follow, records: Records) -> list[Group]:
+    """The groups of a study where every optimizer has enough seeds to be compared, Adan's first; else none."""
+    found = groups(study, records)
+    optimizers = {job.optimizer for job in study.reported(records)}
+    complete = {group.optimizer for group in found if group.n >= MIN_SEEDS} == optimizers
+    return sorted(found, key=lambda group: group.optimizer != "adan") if complete else []
+
+
+def best_other(found: Sequence[Group]) -> Group:
+    """The best of all but the first."""
+    return max(found[1:], key=lambda group: group.final().mean * (1 if group.higher else -1))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Adan, or a variant of it, minus another: the interval of the difference, and what it says."""
+
+    difference: Interval
+    higher: bool
+
+    @property
+    def word(self) -> str:
+        low, high = self.difference.low, self.difference.high
+        if low is None or high is None or low <= 0 <= high:
+            return "not separated"
+        return "better" if (low > 0) == self.higher else "worse"
+
+
+def verdict(a: Group, b: Group, comparisons: int) -> Verdict:
+    return Verdict(welch(list(a.by_seed().values()), list(b.by_seed().values()), comparisons), a.higher)
+
+
+def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Interval:
+    """The mean of a − b with its interval by Welch's t test."""
+    mean = statistics.fmean(a) - statistics.fmean(b)
+    if min(len(a), len(b)) < MIN_SEEDS:
+        return Interval(min(len(a), len(b)), mean, None, None)
+    from scipy.special import stdtrit
+
+    errors = [statistics.variance(values) / len(values) for values in (a, b)]
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(values) - 1) for e, values in zip(errors, (a, b), strict=True))
+    half = float(stdtrit(freedom, 1 - (1 - LEVEL) / (2 * comparisons))) * math.sqrt(sum(errors))
+    return Interval(min(len(a), len(b)), mean, mean - half, mean + half)
+
+
+def reaches(a: Group, target: float) -> float | None:
+    """Where the mean curve first is at least as good as the target."""
+    for at, values in a.curve():
+        mean = statistics.fmean(values)
+        if (mean >= target) if a.higher else (mean <= target):
+            return at
+    return None

@@ -1,0 +1,78 @@
+"""Figures as data: panels of lines, their digest, and the SVG drawn from them.
+
+A figure holds the digest of what it shows, so that a test can tell whether it is up to date without drawing it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Line:
+    """low, high: the band, the lowest and the highest seed."""
+
+    color: str
+    label: str
+    x: list[float]
+    y: list[float]
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    dashed: bool = False
+    points: bool = False
+
+
+@dataclass
+class Panel:
+    """bottom, top: of the vertical axis; what lies outside is not shown."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: list[Line]
+    bottom: float
+    top: float
+    log_x: bool = False
+
+
+def digest(panels: list[Panel]) -> str:
+    return hashlib.sha256(json.dumps([asdict(panel) for panel in panels]).encode()).hexdigest()[:16]
+
+
+def drawn(path: Path) -> str | None:
+    """The digest of the panels that a figure shows."""
+    marker = "drawn from "
+    text = path.read_text() if path.exists() else ""
+    return text.partition(marker)[2][:16] or None
+
+
+def draw(panels: list[Panel], path: Path) -> None:
+    import matplotlib
+    from matplotlib.figure import Figure  # without pyplot: no window system, no global state
+
+    columns = min(len(panels), 2)
+    rows = math.ceil(len(panels) / columns)
+    with matplotlib.rc_context({"svg.hashsalt": "adan", "font.size": 9, "svg.fonttype": "none"}):
+        figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")
+        all_axes = figure.subplots(rows, columns, squeeze=False).flat
+        for axes in list(all_axes)[len(panels) :]:
+            axes.set_axis_off()
+        for axes, panel in zip(figure.axes, panels, strict=False):
+            for line in panel.lines:
+                style: Any = {"color": line.color, "linestyle": "--" if line.dashed else "-", "linewidth": 1.6}
+                axes.plot(line.x, line.y, label=line.label, marker="o" if line.points else None, markersize=3, **style)
+                if line.low:
+                    axes.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.15, linewidth=0)
+            axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label, ylim=(panel.bottom, panel.top))
+            if panel.log_x:
+                axes.set_xscale("log")
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.legend(frameon=False, fontsize=8)
+        metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}
+        figure.savefig(path, format="svg", metadata=metadata)
+    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")

@@ -1,0 +1,569 @@
+"""docs/results.md and its figures, written from the records: `python -m evidence page`, part of `make tables`."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from adan_bench.records.stats import MIN_SEEDS, WIDTH_TOLERANCE, Interval
+from adan_bench.reports.palette import COLORS, style_of
+from evidence.compare import Group, Records, best_other, compared, groups, reaches, verdict
+from evidence.figures import Line, Panel, digest, draw, drawn
+from evidence.jobs import Job, read, score
+from evidence.studies import (
+    B1_LENGTH,
+    FORMATS,
+    GPT,
+    GPT_HALF,
+    HALFCHEETAH,
+    HOPPER,
+    RESNET,
+    ROBOTS,
+    SENSITIVITY,
+    STUDIES,
+    VIT_25,
+    VIT_50,
+    VIT_100,
+    Follow,
+    Study,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = ROOT / "results" / "evidence" / "runs.jsonl"
+PAGE = ROOT / "docs" / "results.md"
+FIGURES = ROOT / "docs" / "figures"
+NAMES = {"adan": "Adan", "adamw": "AdamW", "adam": "Adam", "lamb": "LAMB", "sgd": "SGD", "adabelief": "AdaBelief"}
+PPO: tuple[Study | Follow, ...] = (HOPPER, *ROBOTS, HALFCHEETAH)
+
+
+# Words
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a metric is shown."""
+
+    name: str
+    factor: float
+    digits: int
+    of_difference: str
+
+    def __call__(self, value: float) -> str:
+        return f"{value * self.factor:,.{self.digits}f}"
+
+    def spread(self, found: Interval) -> str:
+        return self(found.mean) + (f" ± {self(found.half)}" if found.half is not None else "")
+
+    def change(self, found: Interval) -> str:
+        ends = (
+            "" if found.low is None or found.high is None else f" [{self.signed(found.low)}, {self.signed(found.high)}]"
+        )
+        return f"{self.signed(found.mean)}{ends}"
+
+    def signed(self, value: float) -> str:
+        return f"{value * self.factor:+,.{self.digits}f}".replace("-", "−")
+
+
+ACCURACY = Unit("test accuracy, %", 100, 2, " points")
+LOSS = Unit("test loss, nats per byte", 1, 4, "")
+REWARD = Unit("episode reward", 1, 0, "")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(head), ["---"] * len(head), *map(list, rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def joined(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def settings(found: dict[str, Any]) -> str:
+    parts = [f"lr {found['lr']:g}", "betas " + ", ".join(map(str, found["betas"]))]
+    if "weight_decay" in found:
+        parts.append(f"decay {found['weight_decay']:g}")
+    return ", ".join(parts)
+
+
+def comparison(found: list[Group], unit: Unit, train: bool = True) -> str:
+    """One row per optimizer, with Adan's lead over it."""
+    first, others = found[0], found[1:]
+    rows = []
+    for group in found:
+        row = [NAMES[group.optimizer], settings(group.settings), str(group.n), unit.spread(group.final())]
+        if train:
+            row.append(f"{group.final('train_loss').mean:.3f}")
+        lead = verdict(first, group, len(others)) if group is not first else None
+        row.append(f"{unit.change(lead.difference)}: {lead.word}" if lead else "")
+        rows.append(row)
+    head = ["optimizer", "settings", "n", unit.name, *(["training loss"] if train else []), "Adan minus it"]
+    return table(head, rows)
+
+
+# Curves
+
+
+def color(optimizer: str) -> str:
+    return style_of(optimizer, list(NAMES))["light"]
+
+
+def curve(group: Group, unit: Unit, label: str = "", dashed: bool = False) -> Line:
+    points = group.curve()
+    means, low, high = ([round(unit.factor * f(ys), 4) for _, ys in points] for f in (statistics.fmean, min, max))
+    return Line(
+        color(group.optimizer), label or NAMES[group.optimizer], [x for x, _ in points], means, low, high, dashed
+    )
+
+
+def curves(title: str, x_label: str, unit: Unit, lines: list[Line], share: float = 0.2) -> Panel:
+    """A panel of curves; its vertical axis holds what comes after this share of a run."""
+    late = [
+        value
+        for line in lines
+        for i in range(int(share * len(line.x)), len(line.x))
+        for value in (line.low[i], line.high[i])
+    ]
+    room = 0.04 * (max(late) - min(late))
+    return Panel(title, x_label, unit.name, lines, round(min(late) - room, 4), round(max(late) + room, 4))
+
+
+# Studies
+
+
+@dataclass
+class Section:
+    """A part of the page. findings: sentences for its beginning, by where the paper's claim was found or not."""
+
+    heading: str
+    body: list[str]
+    figure: str = ""
+    panels: list[Panel] = field(default_factory=list)
+    found: list[str] = field(default_factory=list)
+    not_found: list[str] = field(default_factory=list)
+
+
+def paper(name: str, row: str, column: str) -> str:
+    """A figure of the paper, as printed."""
+    data = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{name}.json").read_text())
+    at = [c["head"] for c in data["columns"]].index(column)
+    return str(next(r["values"][at] for r in data["rows"] if r["head"] == row))
+
+
+def minutes(records: Records, *names: str) -> str:
+    """A GPU's time for studies: each run's seconds over the number of runs that shared the GPU."""
+    runs = [r for r in records.values() if r["job"]["study"] in names]
+    return f"{sum(r['wall_seconds'] / r['environment']['workers'] for r in runs) / 60:.0f} minutes of one H200"
+
+
+def equal_length(section: Section, found: list[Group], unit: Unit, where: str) -> None:
+    """Sort what a study says about the claim that Adan is better at equal length."""
+    first, others = found[0], found[1:]
+    for word in ("better", "worse", "not separated"):
+        named = []
+        for group in others:
+            lead = verdict(first, group, len(others))
+            if lead.word == word:
+                named.append(f"{NAMES[group.optimizer]} ({unit.change(lead.difference)}{unit.of_difference})")
+        if named:
+            text = {"better": "better than", "worse": "worse than", "not separated": "not separated from"}[word]
+            target = section.found if word == "better" else section.not_found
+            target.append(f"{where}: Adan is {text} {joined(named)}.")
+
+
+def half_length(section: Section, half: Group, full: Group, unit: Unit, where: str) -> str:
+    """Adan with half the budget against another with all of it."""
+    lead = verdict(half, full, 1)
+    text = (
+        f"{where}: Adan {unit(half.final().mean)}, {NAMES[full.optimizer]} with twice the length "
+        f"{unit(full.final().mean)} (n = {half.n} and {full.n}); the difference is {unit.change(lead.difference)}{unit.of_difference}"
+    )
+    text += {"better": ": Adan is better.", "worse": ": Adan is worse.", "not separated": ": not separated."}[lead.word]
+    (section.found if lead.word == "better" else section.not_found).append("Half the length, " + text)
+    return text
+
+
+def vision(records: Records) -> Section | None:
+    found = compared(VIT_25, records)
+    if not found:
+        return None
+    size = found[0].records[0]["parameters"] / 1e6
+    section = Section("A vision transformer on CIFAR-10", [], "results-vit.svg")
+    section.body.append(
+        f"ViT of {size:.1f} M parameters, batches of 256, cosine schedule after 5% of warm-up, clipping at 1, shifts, "
+        "flips and cutout, label smoothing 0.1. This copy of CIFAR-10 is JPEG-compressed, which lowers every "
+        f"accuracy. {minutes(records, 'vit-25', 'vit-50', 'vit-100')}."
+    )
+    section.body += ["**25 epochs**", comparison(found, ACCURACY)]
+    equal_length(section, found, ACCURACY, "ViT on CIFAR-10, 25 epochs")
+    adamw = next(group for group in found if group.optimizer == "adamw")
+    if at := reaches(found[0], adamw.final().mean):
+        section.body.append(f"Adan's mean reaches AdamW's final accuracy after {at:.0f} of 25 epochs.")
+    section.panels.append(curves("25 epochs", "epoch", ACCURACY, [curve(group, ACCURACY) for group in found]))
+    if longer := compared(VIT_100, records):
+        section.body += ["**100 epochs**, with the settings tuned at 25", comparison(longer, ACCURACY)]
+        equal_length(section, longer, ACCURACY, "ViT on CIFAR-10, 100 epochs")
+        section.panels.append(curves("100 epochs", "epoch", ACCURACY, [curve(group, ACCURACY) for group in longer]))
+    for twice in groups(VIT_50, records):
+        if twice.n >= MIN_SEEDS:
+            where = "ViT on CIFAR-10 after 25 epochs, the length at which both were tuned"
+            section.body.append(half_length(section, found[0], twice, ACCURACY, where))
+            lines = [curve(twice, ACCURACY), curve(found[0], ACCURACY, "Adan, 25 epochs", dashed=True)]
+            section.panels.append(curves("half the length", "epoch", ACCURACY, lines))
+    figures = [paper("vit-s", row, f"{n} epochs") for n, row in ((150, "Adan"), (150, "AdamW (default)"))]
+    section.body.append(
+        f"The paper's Table 16 has ViT-S on ImageNet: after 150 epochs Adan {figures[0]}, AdamW {figures[1]}; AdamW "
+        f"after 300 epochs {paper('vit-s', 'AdamW (default)', '300 epochs').rstrip('*')}."
+    )
+    return section
+
+
+def language(records: Records) -> Section | None:
+    found = compared(GPT, records)
+    if not found:
+        return None
+    size = found[0].records[0]["parameters"] / 1e6
+    section = Section("A language model on Python source", [], "results-gpt.svg")
+    section.body.append(
+        f"GPT of {size:.1f} M parameters over bytes, 2,000 steps of 64 × 256 bytes drawn from 391 MB of installed "
+        f"packages, cosine schedule after 5% of warm-up, clipping at 1. {minutes(records, 'gpt', 'gpt-half')}."
+    )
+    section.body.append(comparison(found, LOSS))
+    equal_length(section, found, LOSS, "GPT on Python source, 2,000 steps")
+    lines = [curve(group, LOSS) for group in found]
+    best = best_other(found)
+    if at := reaches(found[0], best.final().mean):
+        section.body.append(f"Adan's mean reaches {NAMES[best.optimizer]}'s final loss after {at:,.0f} of 2,000 steps.")
+    for half in groups(GPT_HALF, records):
+        if half.n >= MIN_SEEDS:
+            section.body.append(half_length(section, half, best, LOSS, "GPT after 1,000 steps"))
+            lines.append(curve(half, LOSS, "Adan, 1,000 steps", dashed=True))
+    section.panels.append(curves("test loss", "step", LOSS, lines, share=0.4))
+    section.body.append(
+        f"The paper's Table 12 has GPT-2 of 345 M: pass@1 of {paper('gpt2', 'Adan, 150k steps', 'pass@1')} with Adan "
+        f"after 150,000 steps, {paper('gpt2', 'Adam, 300k steps', 'pass@1')} with Adam after 300,000. A run of 2,000 "
+        "steps does not test what happens at that length."
+    )
+    return section
+
+
+def robot_of(study: Study | Follow) -> str:
+    name = study.name.removeprefix("ppo-")
+    return {"halfcheetah": "HalfCheetah", "halfcheetah-tuned": "HalfCheetah, own rates"}.get(name, name.capitalize())
+
+
+def own_rates(records: Records) -> str:
+    """What HalfCheetah's own trials say of Hopper's rate."""
+    parts = []
+    for entry in HALFCHEETAH.entries:
+        tried = sorted(
+            (r["job"]["settings"]["lr"], r["final"][r["metric"]])
+            for r in records.values()
+            if (r["job"]["study"], r["job"]["optimizer"]) == (HALFCHEETAH.name, entry.optimizer) and r["job"]["tuning"]
+        )
+        if tried:
+            shown = ", ".join(f"{REWARD(reward)} at {lr:g}" for lr, reward in tried)
+            parts.append(f"{NAMES[entry.optimizer]} {shown}")
+    return f"HalfCheetah by rate, one seed at a fifth of the length: {'; '.join(parts)}." if parts else ""
+
+
+def reinforcement(records: Records) -> Section | None:
+    section = Section("PPO on MuJoCo", [], "results-ppo.svg")
+    rows, lower = [], []
+    by_word: dict[str, list[str]] = {}
+    for study in PPO:
+        found = compared(study, records)
+        if not found:
+            continue
+        adan, adam = found
+        robot = robot_of(study)
+        lead = verdict(adan, adam, 1)
+        by_word.setdefault(lead.word, []).append(f"{robot} ({REWARD.change(lead.difference)})")
+        if study is not HALFCHEETAH:
+            lower.append(lead.difference.mean < 0)
+        cells = [f"{REWARD.spread(group.final())} (n = {group.n})" for group in (adan, adam)]
+        rates = " and ".join(f"{group.settings['lr']:g}" for group in (adan, adam))
+        rows.append([robot, rates, *cells, f"{REWARD.change(lead.difference)}: {lead.word}"])
+        section.panels.append(curves(robot, "update", REWARD, [curve(group, REWARD) for group in found], share=0))
+    if not rows:
+        return None
+    section.body.append(
+        "245 rollouts of 2,048 steps (501,760 in all), 10 passes in batches of 64, on CPU cores; the rate falls "
+        "linearly. It is the best of four for each optimizer, tried on one seed of Hopper at a fifth of the length and "
+        "used for all robots, so neither is tuned well; “own rates” were tried on the robot itself. Each row is a "
+        "comparison of its own, without correction."
+    )
+    section.body.append(table(["robot", "lr", "Adan", "Adam", "Adan minus Adam"], rows))
+    if tried := own_rates(records):
+        section.body.append(tried)
+    section.body.append(
+        "The paper's Figure 2 shows ten seeds; its text says that PPO with Adan reaches much higher rewards on all "
+        "four games."
+    )
+    for word, text in (("better", "higher"), ("worse", "**lower**"), ("not separated", "not separated from Adam's")):
+        if robots := by_word.get(word):
+            target = section.found if word == "better" else section.not_found
+            target.append(f"PPO: Adan's reward is {text} on {joined(robots)}.")
+    if any(lower):
+        section.not_found.append(f"PPO: Adan's mean reward is the lower one on {sum(lower)} of {len(lower)} robots.")
+    return section
+
+
+def formats(records: Records) -> Section | None:
+    section = Section("8-bit states", [], "")
+    rows = []
+    for study, unit in zip(FORMATS, (LOSS, ACCURACY), strict=True):
+        found = groups(study, records)
+        full = next((group for group in found if "state_format" not in group.settings), None)
+        short = next((group for group in found if group.settings.get("state_format") == "8bit"), None)
+        if full is None or short is None or min(full.n, short.n) < MIN_SEEDS:
+            continue
+        lead = verdict(short, full, 1)
+        name = {"gpt": "GPT, 2,000 steps", "vit-25": "ViT, 25 epochs"}[study.of.name]
+        cells = [f"{unit.spread(group.final())} (n = {group.n})" for group in (full, short)]
+        rows.append([f"{name}: {unit.name}", *cells, f"{unit.change(lead.difference)}: {lead.word}"])
+    if not rows:
+        return None
+    section.body.append('Adan with `state_format="8bit"`, settings as tuned with fp32 states.')
+    section.body.append(table(["", "fp32", "8 bit", "8 bit minus fp32"], rows))
+    return section
+
+
+def sensitivity(records: Records) -> Section | None:
+    section = Section("How much the learning rate matters", [], "results-lr.svg")
+    rows: list[list[str]] = []
+    notes: list[str] = []
+    for study, unit, room in zip(SENSITIVITY, (LOSS, ACCURACY), (0.3, 12.0), strict=True):
+        jobs = list(study.reported(records))
+        if not jobs or any(job.key not in records for job in jobs):
+            continue
+        name = {"gpt": "GPT, 2,000 steps", "vit-25": "ViT, 25 epochs"}[study.of.name]
+        lines, bests, found = [], [], {}
+        for optimizer in ("adan", "adamw"):
+            mine = sorted((job for job in jobs if job.optimizer == optimizer), key=lambda job: job.settings["lr"])
+            made = [(job.settings["lr"], records[job.key]) for job in mine]
+            finite = [(lr, r["final"][r["metric"]]) for lr, r in made if r["status"] == "finished"]
+            best_lr, best = max(finite, key=lambda pair: score(dict(made)[pair[0]]))
+            near = [lr for lr, value in finite if abs(value - best) <= WIDTH_TOLERANCE * abs(best)]
+            lost = [f"{lr:g}" for lr, r in made if r["status"] != "finished"]
+            rows.append(
+                [
+                    name,
+                    NAMES[optimizer],
+                    f"{best_lr:g}",
+                    unit(best),
+                    f"{min(near):g} – {max(near):g} (×{max(near) / min(near):.1f})",
+                    ", ".join(lost) or "none",
+                ]
+            )
+            bests.append(unit.factor * best)
+            found[optimizer] = [(lr, score(r)) for lr, r in made]
+            xs, ys = [lr for lr, _ in finite], [round(unit.factor * value, 4) for _, value in finite]
+            lines.append(Line(color(optimizer), NAMES[optimizer], xs, ys, points=True))
+        goal = max(value for _, value in found["adamw"])
+        wins = [f"{lr:g}" for lr, value in found["adan"] if value > goal]
+        chosen = [study.of.best(optimizer, records) for optimizer in ("adan", "adamw")]
+        ratio = chosen[0]["lr"] / chosen[1]["lr"] if chosen[0] and chosen[1] else math.nan
+        notes.append(
+            f"{name}: Adan beats AdamW's best at {f'lr {joined(wins)}' if wins else 'no rate'}; the rates that tuning "
+            f"chose are {ratio:.1f} to 1."
+        )
+        margin = room / 20
+        low, high = (
+            (max(bests) - room, max(bests) + margin) if unit is ACCURACY else (min(bests) - margin, min(bests) + room)
+        )
+        y_label = unit.name.replace("test", "validation")
+        section.panels.append(Panel(name, "learning rate", y_label, lines, round(low, 4), round(high, 4), log_x=True))
+    if not rows:
+        return None
+    section.body.append(
+        "Nine rates over two decades, all else as tuned; **one seed, the tuning seed**, on the validation split. "
+        "Points far worse than the best lie outside the figure."
+    )
+    head = [
+        "",
+        "optimizer",
+        "best rate",
+        "validation result",
+        "rates within 2% of it",
+        "rates with a loss that was not finite",
+    ]
+    section.body.append(table(head, rows))
+    section.body += notes
+    return section
+
+
+def momentum(records: Records) -> Section | None:
+    section = Section("b1 and the length of the run", [], "results-b1.svg")
+    by_length: dict[int, list[Job]] = {}
+    for job in B1_LENGTH.reported(records):
+        by_length.setdefault(job.length, []).append(job)
+    rows = []
+    for length, jobs in by_length.items():
+        if any(records.get(job.key, {}).get("status") != "finished" for job in jobs):
+            continue
+        cells, lines, tops = [], [], []
+        for i, b1 in enumerate((0.9, 0.95, 0.98)):
+            mine = [job for job in jobs if job.settings["betas"][0] == b1]
+            points = sorted((job.settings["lr"], records[job.key]["final"]["loss"]) for job in mine)
+            loss, lr = min((loss, lr) for lr, loss in points)
+            end = {points[0][0]: ", the smallest", points[-1][0]: ", the largest"}.get(lr, "")
+            cells.append(f"{loss:.3f} (lr {lr:g}{end})")
+            tops.append(loss)
+            xs, ys = [lr for lr, _ in points], [loss for _, loss in points]
+            lines.append(Line(COLORS[i][0], f"b1 = {b1}", xs, ys, points=True))
+        rows.append([f"{length:,} steps", *cells])
+        everything = [y for line in lines for y in line.y]
+        bottom, top = min(tops) - 0.03, max(everything) + 0.03
+        title = f"{length:,} steps"
+        section.panels.append(
+            Panel(title, "learning rate", "validation loss", lines, round(bottom, 4), round(top, 4), log_x=True)
+        )
+    if not rows:
+        return None
+    section.body.append(
+        "The GPT above, three rates for each b1, the best of which counts, with a word where it is at an end of the "
+        "three; **one seed, the tuning seed**, validation loss."
+    )
+    section.body.append(table(["", "b1 = 0.9", "b1 = 0.95", "b1 = 0.98"], rows))
+    return section
+
+
+SECTIONS = (vision, language, reinforcement, formats, sensitivity, momentum)
+
+#: The paper's experiments that no finished study here is about: what, where in the paper, the study that would do it.
+ABSENT = (
+    ("ViT at equal length beyond 25 epochs", "Tables 5 and 16", VIT_100),
+    ("CNNs", "Tables 2 to 4", RESNET),
+    ("MAE", "Table 6", None),
+    ("batch sizes", "Table 7", STUDIES["batch-size-vit"]),
+    ("detection", "Tables 8 and 9", None),
+    ("LSTM and Transformer-XL", "Tables 10 and 13", STUDIES["lstm-1"]),
+    ("BERT on GLUE", "Table 11", None),
+    ("graphs", "Table 14", None),
+    ("mixtures of experts", "Table 15", None),
+    ("the betas, components and restarts of Adan", "Tables 19, 20 and 22", None),
+)
+
+
+def absent(records: Records) -> str:
+    parts = [f"{what} ({where})" for what, where, study in ABSENT if study is None or not compared(study, records)]
+    return (
+        f"the paper's sizes; and, tuned and with several seeds, {joined(parts)}: the GPU time did not suffice. At the "
+        "paper's sizes they run with [`adan-bench reproduce`](reproduce.md)."
+    )
+
+
+def tuning(records: Records) -> str:
+    """The rule, and where what it chose stands at an end of what was tried."""
+    ends, lost = [], 0
+    for study in (VIT_25, GPT, HOPPER):
+        for entry in study.entries:
+            tried = [
+                r
+                for r in records.values()
+                if r["job"]["tuning"] and r["job"]["study"] == study.name and r["job"]["optimizer"] == entry.optimizer
+            ]
+            lost += sum(r["status"] == "diverged" for r in tried)
+            rates = [r["job"]["settings"]["lr"] for r in tried]
+            chosen = study.best(entry.optimizer, records)
+            if chosen and chosen["lr"] in (min(rates), max(rates)):
+                ends.append(f"{NAMES[entry.optimizer]} in {study.name}")
+    where = f"at an end for {joined(ends)}" if ends else "never the smallest or the largest that was tried"
+    return (
+        f"The chosen rate is {where}; {lost} trials ended with a loss that was not finite. The fifth rate lies "
+        "between two others where the best of the first four is inside, and beyond them where it is at an end."
+    )
+
+
+def summary() -> str:
+    """The table of the README: Adan beside the best of the others, study by study."""
+    records = read(RUNS)
+    studies: list[tuple[str, Study | Follow, Unit]] = [
+        ("ViT, CIFAR-10, 25 epochs", VIT_25, ACCURACY),
+        ("ViT, CIFAR-10, 100 epochs", VIT_100, ACCURACY),
+        ("GPT, Python source, 2,000 steps", GPT, LOSS),
+        *((f"PPO, {robot_of(study)}", study, REWARD) for study in PPO),
+    ]
+    rows = []
+    for name, study, unit in studies:
+        if found := compared(study, records):
+            best = best_other(found)
+            lead = verdict(found[0], best, len(found) - 1)
+            shown = [unit.spread(group.final()) for group in (found[0], best)]
+            n = "/".join(dict.fromkeys(str(group.n) for group in (found[0], best)))
+            change = f"{unit.change(lead.difference)}: {lead.word}"
+            rows.append([f"{name}: {unit.name}", shown[0], f"{NAMES[best.optimizer]} {shown[1]}", n, change])
+    return table(["", "Adan", "best other", "seeds", "difference"], rows)
+
+
+def page(records: Records) -> tuple[str, dict[str, list[Panel]]]:
+    """The text, and the panels of every figure by file name."""
+    sections = [section for build in SECTIONS if (section := build(records)) is not None]
+    found = [text for section in sections for text in section.found]
+    not_found = [text for section in sections for text in section.not_found]
+    how = [
+        "- **Tuning**, on a seed of its own, by the validation split: learning rates at ½, 1, 2 and 4 times a "
+        "centre, a fifth chosen by those, then two alternatives at the best rate, b1 (Adan) or b2 and the decay: "
+        f"seven trials for each optimizer. PPO has only the four rates. {tuning(records)}",
+        "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
+        "the run. ± is the half width of a 95% t interval over seeds.",
+        "- **Adan minus it** is the difference of the means, in brackets its 95% interval by Welch's t test, with "
+        "Bonferroni's correction over the comparisons of a table. If it excludes zero, Adan is called better or "
+        "worse, otherwise the two are not separated. Most studies had three seeds first and got two more after those "
+        "were seen.",
+        "- **Curves** are means over seeds, bands reach from the lowest to the highest seed.",
+        f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast, three or five runs at a time; PPO on 16 CPU cores. The records "
+        "hold settings, curves and versions of every run: [what to know about them](../results/evidence/README.md).",
+    ]
+    parts = [
+        "# Does it train better?",
+        "<!-- written by `make tables` from results/evidence/runs.jsonl -->",
+        "The paper claims that Adan trains better than other optimizers at equal length, as well as they do in half "
+        "of it, and PPO to much higher rewards. Here every optimizer is tuned with the same number of trials, and "
+        "every comparison has at least three seeds and an interval. The models are small, because one GPU trained "
+        "all of them.",
+        "**Where the claim was found**",
+        "\n".join(f"- {text}" for text in found or ["Nowhere."]),
+        "**Where it was not**",
+        "\n".join(f"- {text}" for text in not_found or ["Nowhere."]),
+        f"**What could not be tested here**: {absent(records)}",
+        "## How",
+        "\n".join(how),
+    ]
+    figures = {}
+    for section in sections:
+        parts.append(f"## {section.heading}")
+        if section.figure:
+            figures[section.figure] = section.panels
+            parts.append(f"![{section.heading}](figures/{section.figure})")
+        parts += section.body
+    return "\n\n".join(map(wrapped, parts)) + "\n", figures
+
+
+def wrapped(part: str) -> str:
+    """Prose in lines of at most 120 characters; tables, headings and pictures as they are."""
+    if part[0] in "|!#<":
+        return part
+    fill = partial(textwrap.fill, width=120, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(fill(line, subsequent_indent="  " if line.startswith("- ") else "") for line in part.splitlines())
+
+
+def write(check: bool = False) -> list[str]:
+    """Write the page and the figures whose panels have changed; their names. check: write nothing."""
+    text, figures = page(read(RUNS))
+    stale = [] if PAGE.exists() and PAGE.read_text() == text else [PAGE.name]
+    if stale and not check:
+        PAGE.write_text(text)
+    for name, panels in figures.items():
+        if drawn(FIGURES / name) != digest(panels):
+            stale.append(name)
+            if not check:
+                draw(panels, FIGURES / name)
+    return stale
