@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 HOSTS := .venv-hosts
 VISION := .venv-vision
+RELEASE := .venv-release
 SITE := import sysconfig; path = sysconfig.get_path("purelib")
 
-.PHONY: demo test test-hosts test-vision lint format bench-cpu bench-gpu bench-memory tables clean
+.PHONY: demo test test-hosts test-vision lint format bench-cpu bench-gpu bench-memory tables wheels clean
 
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
@@ -55,6 +56,11 @@ bench-memory: $(READY)  ## the memory of a whole training step on a GPU, into re
 tables:  ## write the tables of README.md and docs/ from the records under results/
 	$(PYTHON) benchmarks/readme.py
 
+wheels:  ## the sdist and wheels for Linux on x86-64 and arm64 and for any platform, into dist/
+	@test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --requirement requirements-release.txt
+	$(RELEASE)/bin/python tools/wheels.py
+
 $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "adan needs Python 3.10 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
@@ -64,4 +70,4 @@ $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@touch $(READY)
 
 clean:
-	rm -rf $(VENV) $(HOSTS) $(VISION) build demo src/*.egg-info
+	rm -rf $(VENV) $(HOSTS) $(VISION) $(RELEASE) build demo dist src/*.egg-info
