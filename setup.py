@@ -28,14 +28,13 @@ class BuildWheel(bdist_wheel):
         self.run_command("build")
         library = self.get_finalized_command("build_ext")
         if not any(Path(path).exists() for path in library.get_outputs()):
-            print("adan: built without the C library (no C compiler, or ADAN_PURE is set), so this wheel has no CPU engine", file=sys.stderr)
+            print("adan: built without its C library, so this wheel has no CPU engine", file=sys.stderr)
             self.distribution.ext_modules = []
             self.root_is_pure = True
         super().run()
 
     def get_tag(self) -> tuple[str, str, str]:
-        python, abi, platform = super().get_tag()
-        return (python, abi, platform) if self.root_is_pure else ("py3", "none", platform)
+        return "py3", "none", "any" if self.root_is_pure else super().get_tag()[2]
 
 
 LIBRARY = Extension(

@@ -32,9 +32,10 @@ class UsageError(ValueError):
 class Context:
     """What a workload's builder may depend on: the seed, the size of a batch, where data and device are, the scale.
 
-    init: the folder of a run whose final weights are the start of this one; None starts at random.
-    sizes: the scale's own (`Scale.sizes`).
-    training: options of the workload (`Workload.options`) whose values are not its defaults.
+    Args:
+        init: the folder of a run whose final weights are the start of this one; None starts at random.
+        sizes: the scale's own (`Scale.sizes`).
+        training: options of the workload (`Workload.options`) whose values are not its defaults.
     """
 
     seed: int
@@ -85,14 +86,16 @@ def cores() -> int:
 class Task:
     """One workload, built: what the loop trains.
 
-    batches: the batch at a position 0, 1, 2, …; a pure function of the position resumes exactly. An object whose
-        batches depend on more than that also has state_dict() and load_state_dict(), which go into the checkpoints.
-    loss: (model, batch) -> the mean loss to differentiate.
-    evaluate: model -> numbers on held-out data, the workload's metric among them; called in eval mode, no gradients.
-    note: which data this is, in words, for the record.
-    max_grad_norm: the limit of the gradient's norm, by the same function for every optimizer; None: no limit.
-    groups: (model, settings) -> the optimizer's parameter groups, where parts of the model want their own learning
-        rate or decay; None: one group.
+    Args:
+        model: what is trained.
+        batches: the batch at a position 0, 1, 2, …; a pure function of the position resumes exactly. An object whose
+            batches depend on more than that also has state_dict() and load_state_dict(), which go into the checkpoints.
+        loss: (model, batch) -> the mean loss to differentiate.
+        evaluate: model -> numbers on held-out data, the workload's metric among them; in eval mode, no gradients.
+        note: which data this is, in words, for the record.
+        max_grad_norm: the limit of the gradient's norm, by the same function for every optimizer; None: no limit.
+        groups: (model, settings) -> the optimizer's parameter groups, where parts of the model want their own learning
+            rate or decay; None: one group.
     """
 
     model: nn.Module
@@ -108,10 +111,11 @@ class Task:
 class Scale:
     """One size of a workload: its budget, what it needs, how large the model is.
 
-    target: the value of the metric whose first reaching is timed.
-    eval_every: steps between evaluations; a tenth of `steps` unless given.
-    needs: files of the data folder without which it cannot run.
-    sizes: what the builder finds as `context.sizes`, usually the sizes of the model.
+    Args:
+        target: the value of the metric whose first reaching is timed.
+        eval_every: steps between evaluations; a tenth of `steps` unless given.
+        needs: files of the data folder without which it cannot run.
+        sizes: what the builder finds as `context.sizes`, usually the sizes of the model.
     """
 
     target: float
