@@ -1,9 +1,9 @@
 """What other implementations of Adan do where they differ, by running them; into results/others.json.
 
-    torchrun --standalone --nproc-per-node 2 benchmarks/others.py authors=adan.py timm=timm/optim/adan.py
+    torchrun --standalone --nproc-per-node 2 benchmarks/others.py authors@2c65bea=adan.py timm@1.0.30=timm-adan.py
 
-takes the files named (the authors' is a file; timm may not import for want of torchvision), and besides, where they are
-installed, optimi's and pytorch_optimizer's.
+takes these files, whose versions are as given (the authors' is one file; timm may not import for want of torchvision),
+and besides, where they are installed, optimi's and pytorch_optimizer's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import importlib.util
 import json
 import sys
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,11 +31,12 @@ def implementations(files: list[str]) -> dict[str, tuple[str, Any]]:
     for module, package in INSTALLED.items():
         if importlib.util.find_spec(module) is not None:
             found[module] = (metadata.version(package), importlib.import_module(module).Adan)
-    for name, path in (word.split("=") for word in files):
+    for title, path in (word.split("=") for word in files):
+        name, version = title.split("@")
         spec = importlib.util.spec_from_file_location(f"other_{name}", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        found[name] = (Path(path).name, module.Adan)
+        found[name] = (version, module.Adan)
     return found
 
 
