@@ -8,7 +8,7 @@ VISION := .venv-vision
 RELEASE := .venv-release
 SITE := import sysconfig; path = sysconfig.get_path("purelib")
 
-.PHONY: demo test test-hosts test-vision lint format bench-cpu bench-gpu bench-memory tables wheels clean
+.PHONY: demo test test-hosts test-vision docs lint format bench-cpu bench-gpu bench-memory tables wheels clean
 
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
@@ -34,6 +34,10 @@ test-vision: $(READY)  ## what needs torchvision
 	$(VISION)/bin/python -m pip install --quiet --no-deps --requirement requirements-vision.txt
 	$(VISION)/bin/python tests/vision/cuda_stubs.py $(VISION)/stubs
 	LD_LIBRARY_PATH="$(CURDIR)/$(VISION)/stubs$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" $(VISION)/bin/python -m pytest tests/vision
+
+docs: $(READY)  ## the documentation site, into docs/_build; any warning or dead link is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
+	@echo "docs/_build/index.html: $$(ls docs/_build/*.html | wc -l) pages, no warnings"
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -70,4 +74,4 @@ $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@touch $(READY)
 
 clean:
-	rm -rf $(VENV) $(HOSTS) $(VISION) $(RELEASE) build demo dist src/*.egg-info
+	rm -rf $(VENV) $(HOSTS) $(VISION) $(RELEASE) build demo dist docs/_build src/*.egg-info

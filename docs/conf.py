@@ -1,5 +1,6 @@
 """The documentation site: `make docs`."""
 
+import os
 import re
 from pathlib import Path
 
@@ -33,11 +34,11 @@ def links(text: str, folder: Path) -> str:
         target = (folder / path).resolve()
         if not target.exists():
             logging.getLogger(__name__).warning("%s links to %s, which does not exist", folder, path)
-        if target.is_relative_to(ROOT / "docs"):
-            return f"{match[1]}{target.relative_to(ROOT / 'docs')}{anchor})"
+        if target.is_relative_to(ROOT / "docs") or match[1].startswith("!"):
+            return f"{match[1]}{os.path.relpath(target, ROOT / 'docs')}{anchor})"
         return f"{match[1]}{SOURCE}/blob/main/{target.relative_to(ROOT)}{anchor})"
 
-    return re.sub(r"(\]\()(?!https?:)([^)#\s]+)(#[^)]*)?\)", link, text)
+    return re.sub(r"(!?\[[^]]*\]\()(?!https?:)([^)#\s]+)(#[^)]*)?\)", link, text)
 
 
 def read(app: Sphinx, name: str, content: list[str]) -> None:

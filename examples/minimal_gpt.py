@@ -54,7 +54,7 @@ for step in range(done, STEPS):
     optimizer.step()
     schedule.step()
     optimizer.zero_grad()
-    if (step + 1) % 50 == 0:
+    if (step + 1) % 20 == 0:
         torch.save({"done": step + 1} | {name: part.state_dict() for name, part in parts.items()}, "minimal_gpt.new")
         Path("minimal_gpt.new").replace(CHECKPOINT)  # at once: a crash while writing loses nothing
         print(f"step {step + 1}: held-out loss {loss_on(held_out, seed=0).item():.9f}", flush=True)
