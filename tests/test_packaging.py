@@ -121,11 +121,13 @@ def without(packages, folder, *words):
     """`adan-bench` where these packages cannot be imported, in its worker processes neither."""
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
-        "class Absent:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name.partition('.')[0] in {sorted(packages)!r}:\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-        "sys.meta_path.insert(0, Absent())\n"
+        "from importlib.machinery import PathFinder\n"
+        "class Finder(PathFinder):\n"
+        "    @classmethod\n"
+        "    def find_spec(cls, name, path=None, target=None):\n"
+        f"        absent = name.partition('.')[0] in {sorted(packages)!r}\n"
+        "        return None if absent else PathFinder.find_spec(name, path, target)\n"
+        "sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]\n"
     )
     env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "adan_bench.cli", *words]
