@@ -8,14 +8,17 @@ VISION := .venv-vision
 RELEASE := .venv-release
 SITE := import sysconfig; path = sysconfig.get_path("purelib")
 
-.PHONY: demo test test-hosts test-vision docs lint format bench-cpu bench-gpu bench-memory tables wheels clean
+.PHONY: demo test pytest test-hosts test-vision docs lint format bench-cpu bench-gpu bench-memory tables wheels clean
 
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
 	$(BIN)/adan-bench compare digits-vit digits-resnet pycode-gpt2 \
 		--optimizers adan,adamw,adam,sgd-momentum,lamb --seeds 3 --jobs 2 --out demo
 
-test: lint  ## lint, types, every test but those that need torchvision
+test: $(READY)  ## lint, types, every test but those that need torchvision
+	@$(MAKE) --no-print-directory --jobs=2 lint pytest  # mypy has use for one core only
+
+pytest: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/vision
 
 test-hosts: $(READY)  ## the examples that need DeepSpeed or torchao
