@@ -5,16 +5,20 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 HOSTS := .venv-hosts
 VISION := .venv-vision
+RELEASE := .venv-release
 SITE := import sysconfig; path = sysconfig.get_path("purelib")
 
-.PHONY: demo test test-hosts test-vision lint format bench-cpu bench-gpu bench-memory bench-harness tables clean
+.PHONY: demo test pytest test-hosts test-vision docs lint format bench-cpu bench-gpu bench-memory bench-harness tables wheels clean
 
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
 	$(BIN)/adan-bench compare digits-vit digits-resnet pycode-gpt2 \
 		--optimizers adan,adamw,adam,sgd-momentum,lamb --seeds 3 --jobs 2 --out demo
 
-test: lint  ## lint, types, every test but those that need torchvision
+test: $(READY)  ## lint, types, every test but those that need torchvision
+	@$(MAKE) --no-print-directory --jobs=2 lint pytest  # mypy has use for one core only
+
+pytest: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/vision
 
 test-hosts: $(READY)  ## the examples that need DeepSpeed or torchao
@@ -33,6 +37,10 @@ test-vision: $(READY)  ## what needs torchvision
 	$(VISION)/bin/python -m pip install --quiet --no-deps --requirement requirements-vision.txt
 	$(VISION)/bin/python tests/vision/cuda_stubs.py $(VISION)/stubs
 	LD_LIBRARY_PATH="$(CURDIR)/$(VISION)/stubs$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" $(VISION)/bin/python -m pytest tests/vision
+
+docs: $(READY)  ## the documentation site, into docs/_build; any warning or dead link is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
+	@echo "docs/_build/index.html: $$(ls docs/_build/*.html | wc -l) pages, no warnings"
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -59,6 +67,11 @@ bench-harness: $(READY)  ## steps per second of adan-bench on a GPU, into result
 tables: $(READY)  ## write the tables and figures of README.md and docs/ from the records under results/
 	$(BIN)/python benchmarks/readme.py
 
+wheels:  ## the sdist and wheels for Linux on x86-64 and arm64 and for any platform, into dist/
+	@test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --requirement requirements-release.txt
+	$(RELEASE)/bin/python tools/wheels.py
+
 $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "adan needs Python 3.10 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
@@ -68,4 +81,4 @@ $(READY): requirements.txt pyproject.toml setup.py src/adan/engines/cpu.c
 	@touch $(READY)
 
 clean:
-	rm -rf $(VENV) $(HOSTS) $(VISION) build demo src/*.egg-info
+	rm -rf $(VENV) $(HOSTS) $(VISION) $(RELEASE) build demo dist docs/_build src/*.egg-info

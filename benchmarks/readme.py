@@ -133,6 +133,26 @@ def memory() -> str:
     return markdown(head, rows) + f"\n\n{where(data)}."
 
 
+def summary() -> str:
+    """What Adan costs beside AdamW: on a large and a small model, on a GPU and on a CPU."""
+    speed, cores, peak = record("bench-gpu.json"), record("bench-cpu.json"), record("memory-gpu.json")["rows"]
+    rows = []
+    for name in (BASE, "Adan", "Adan, coupled", "Adan, 8 bit"):
+        cells = [name, f"{peak[name]['state_bytes_per_parameter']:.1f}"]
+        cells.append(
+            f"{peak[name]['peak_bytes'] / 1e9:.1f} GB, ×{peak[name]['peak_bytes'] / peak[BASE]['peak_bytes']:.2f}"
+        )
+        for model in ("GPT-2 1.1B", "ResNet-50"):
+            row = speed["models"][model]["rows"][name]
+            cells.append(f"{row['ms']:.2f} ms, ×{row['ratio']:.2f}")
+        row = cores["models"]["ResNet-50, 25.6 M in 161 tensors"]["rows"][name.replace("Adan", "Adan fused")]
+        rows.append([*cells, f"{row['median_ms']:.1f} ms, ×{row['ratio_of_medians']:.2f}"])
+    gpu, cpu = speed["environment"]["gpu"].removeprefix("NVIDIA "), cores["environment"]
+    head = ["", "state bytes per parameter", f"training GPT-2 345M, {gpu}, peak memory", f"step, GPT-2 1.1B, {gpu}"]
+    head += [f"step, ResNet-50, {gpu}", f"step, ResNet-50, {cpu['threads']} CPU threads"]
+    return markdown(head, rows)
+
+
 QUALITY = ("pycode-gpt2", "ptb-lstm", "cifar-resnet34")
 
 
@@ -234,6 +254,7 @@ TABLES = {
     "harness": harness,
     "harness-together": harness_together,
     "results": page.summary,
+    "summary": summary,
     "step-time": step_time,
     "tables-run": tables_run,
     "memory": memory,

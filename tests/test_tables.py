@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
+from statistics import mean, stdev
 
 from adan import suggest_from_adamw
 
@@ -28,3 +30,59 @@ def test_what_is_said_to_be_measured_is_in_the_record():
     for value in (tuned, loss["Adan", 3e-3, (0.9, 0.92, 0.99)], loss["Adan", 3e-3, (0.98, 0.92, 0.99)]):
         assert f"{value:.3f}" in why
     assert loss["Adan", 3e-3, (0.9, 0.92, 0.99)] < loss["Adan", 3e-3, (0.94, 0.92, 0.95)]
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def finals(study, metric):
+    """Each optimizer's final values over the seeds of a study of results/evidence.
+
+    Where these have changed: `python benchmarks/figure.py` draws the figure, the sentences are written by hand.
+    """
+    found = defaultdict(list)
+    for line in (ROOT / "results" / "evidence" / "runs.jsonl").read_text().splitlines():
+        run = json.loads(line)
+        if run["job"]["study"] == study and not run["job"]["tuning"]:
+            found[run["job"]["optimizer"]].append(run["final"][metric])
+    return found
+
+
+def test_results_in_the_readme_are_those_of_the_records():
+    vit = finals("vit-25", "accuracy")
+    text = ", ".join(f"{name} {100 * mean(vit[key]):.2f}" for key, name in
+                     (("adan", "Adan"), ("lamb", "LAMB"), ("adamw", "AdamW")))  # fmt: skip
+    assert text in README
+    ppo = {
+        key: f"{mean(values):.0f} ± {stdev(values):.0f}"
+        for key, values in finals("ppo-halfcheetah", "episode reward").items()
+    }
+    assert f"{ppo['adan']} with Adan" in README
+    assert f"{ppo['adam']} with Adam" in " ".join(README.split())
+    (table,) = json.loads((ROOT / "results" / "reproduce" / "small-step-time.json").read_text())["tables"]
+    step = {cell["row"]: cell["values"][0] for cell in table["cells"] if cell["column"] == "GPT-2-1B, ms"}
+    assert f"×{step['Adan'] / step['AdamW']:.2f} for GPT-2 1B" in README
+
+
+def test_what_the_readme_says_of_other_implementations():
+    rows = json.loads((ROOT / "results" / "others.json").read_text())["rows"]
+    columns = ["adan", "authors", "timm", "optimi", "pytorch_optimizer"]
+    table = {}
+    for line in README[README.index("## Why this one") :].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| ") and len(cells) == 6:
+            table.setdefault(cells[0], dict(zip(columns, cells[1:], strict=True)))
+    late, clip = table["first step of a parameter whose gradients start late"], table["clipping by the global norm"]
+    for name in columns:
+        row = rows[name]
+        assert row["difference_from_adan"] < 3e-6
+        assert late[name] == ("lr" if row["late_first_step"] == 1 else f"{row['late_first_step']:.1f} lr")
+        states = {"float32": "fp32", "bfloat16": "bf16"}[row["bf16_parameters_have_states_in"]]
+        assert table["states of bf16 parameters"][name] == states
+        assert (clip[name] == "no") == (not row["clips"])
+        assert ("overwritten" in clip[name]) == row["writes_gradients"]
+        fails = [key for key in ("fsdp2", "fsdp2_clipped") if row[key] and not row[key].startswith("differs")]
+        said = {"yes": [], "yes; error if clipped": ["fsdp2_clipped"], "error": ["fsdp2", "fsdp2_clipped"]}
+        assert said[table["FSDP2, two processes"][name]] == fails
+        if name != "adan":
+            assert row["version"] in README

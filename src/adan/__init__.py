@@ -7,6 +7,8 @@ from adan.parameter_groups import parameter_groups
 from adan.restart import Progress, Restart
 from adan.suggestion import Suggestion, suggest_from_adamw
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Adan",
     "GradientRelease",
@@ -14,6 +16,7 @@ __all__ = [
     "Recipe",
     "Restart",
     "Suggestion",
+    "__version__",
     "parameter_groups",
     "recipes",
     "release_gradients",

@@ -40,7 +40,7 @@ class Adan(Optimizer):
 
     Args:
         params: parameters, named parameters, or parameter groups, as for any ``torch.optim`` optimizer.
-        lr: η. Adan likes 3 to 10 times AdamW's; see :func:`adan.suggest_from_adamw`. A tensor is read on its device.
+        lr: η. About 3 times AdamW's; see :func:`adan.suggest_from_adamw`. A tensor is read on its device.
         betas: :math:`(b_1, b_2, b_3)`. The default suits long runs; for a few thousand steps take b1 = 0.9.
         eps: ε, outside the root.
         weight_decay: λ, decoupled from the gradient.
@@ -430,7 +430,7 @@ class Adan(Optimizer):
 
     @property
     def restart_progress(self) -> Progress:
-        """How far the present cycle has come: (k, Σ), and the radius that would end it now. Waits for the device."""
+        """How far the present cycle has come, k and Σ, and the radius that would end it now. Waits for the device."""
         if self._cycle is None:
             raise RuntimeError("restart_progress: nothing is measured; construct Adan with restart=adan.Restart(...)")
         return self._cycle.progress

@@ -73,8 +73,8 @@ def parameter_groups(
             them. False gives bare parameters, for hosts that look into the groups before the optimizer does.
 
     Returns:
-        The groups `{"params": [...], "weight_decay": λ}` and `{"params": [...], "weight_decay": 0.0}`; one that would
-        be empty is left out.
+        The groups, with the keys `params` and `weight_decay`: λ in the first, 0 in the second. One that would be empty
+        is left out.
 
     Example:
         >>> import torch

@@ -73,15 +73,19 @@ def fused_engine(param: Tensor) -> tuple[Engine | None, str]:
 
 
 def describe_engines(groups: Iterable[Mapping[str, Any]]) -> str:
-    """Which engine serves how many parameters."""
+    """Which engine serves how many parameters, and why it is not a fused one where none was ruled out."""
     counts: Counter[str] = Counter()
+    reasons: dict[str, str] = {}
     for group in groups:
         for param in group["params"]:
             try:
-                counts["uninitialized" if is_lazy(param) else choose(group, param).name] += 1
+                name = "uninitialized" if is_lazy(param) else choose(group, param).name
             except RuntimeError:
-                counts["none (see fused=True)"] += 1
-    return ", ".join(f"{name} for {count} parameters" for name, count in counts.items()) or "none"
+                name = "none (see fused=True)"
+            if name == FOREACH.name and group["foreach"] is None and group["fused"] is None:
+                reasons.setdefault(name, f" (not fused: {fused_engine(param)[1]})")
+            counts[name] += 1
+    return ", ".join(f"{name} for {n} parameters{reasons.get(name, '')}" for name, n in counts.items()) or "none"
 
 
 # ---- plans ----------------------------------------------------------------------------------------------------------

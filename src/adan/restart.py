@@ -101,7 +101,7 @@ class Progress(NamedTuple):
 
     @property
     def radius(self) -> float:
-        """√((k + 1)·Σ): the R at which the cycle would end now."""
+        """√((k + 1)·Σ), the R at which the cycle would end now."""
         return math.sqrt((self.k + 1) * self.sum)
 
 

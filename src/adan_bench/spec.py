@@ -51,10 +51,11 @@ class TimeLimitReached(Exception):
 class Context:
     """What a workload's builder may depend on: the seed, the size of a batch, where data and device are, the scale.
 
-    init: the folder of a run whose final weights are the start of this one, or a file of weights; None starts at
-        random. What a builder does not read by `weights()` is loaded into its model whole.
-    sizes: the scale's own (`Scale.sizes`).
-    training: options of the workload (`Workload.options`) whose values are not its defaults.
+    Args:
+        init: the folder of a run whose final weights are the start of this one, or a file of weights; None starts at
+            random. What a builder does not read by `weights()` is loaded into its model whole.
+        sizes: the scale's own (`Scale.sizes`).
+        training: options of the workload (`Workload.options`) whose values are not its defaults.
     """
 
     seed: int
@@ -123,19 +124,21 @@ def _as_it_is(batch: Any) -> Any:
 class Task:
     """One workload, built: what the loop trains.
 
-    batches: the batch at a position 0, 1, 2, …; a pure function of the position resumes exactly. An object whose
-        batches depend on more than that also has state_dict() and load_state_dict(), which go into the checkpoints.
-    loss: (model, batch) -> the mean loss to differentiate.
-    evaluate: model -> numbers on held-out data, the workload's metric among them; called in eval mode, no gradients.
-    note: which data this is, in words, for the record.
-    max_grad_norm: the limit of the gradient's norm, by the same function for every optimizer; None: no limit.
-    groups: (model, settings) -> the optimizer's parameter groups, where parts of the model want their own learning
-        rate or decay; None: one group.
-    prepare: the batch, once it is on the device, as `loss` takes it: what gathers and augments there. `batches` then
-        only draws indices and the like.
-    eager: why a CUDA graph must not hold its step, where that cannot be seen from outside: its loss depends on Python
-        values that change from step to step. Empty: it may.
-    rate: the factor of the learning rate at a position, where batches differ in size; None: 1.
+    Args:
+        model: what is trained.
+        batches: the batch at a position 0, 1, 2, …; a pure function of the position resumes exactly. An object whose
+            batches depend on more than that also has state_dict() and load_state_dict(), which go into the checkpoints.
+        loss: (model, batch) -> the mean loss to differentiate.
+        evaluate: model -> numbers on held-out data, the workload's metric among them; in eval mode, no gradients.
+        note: which data this is, in words, for the record.
+        max_grad_norm: the limit of the gradient's norm, by the same function for every optimizer; None: no limit.
+        groups: (model, settings) -> the optimizer's parameter groups, where parts of the model want their own learning
+            rate or decay; None: one group.
+        prepare: the batch, once it is on the device, as `loss` takes it: what gathers and augments there. `batches`
+            then only draws indices and the like.
+        eager: why a CUDA graph must not hold its step, where that cannot be seen from outside: its loss depends on
+            Python values that change from step to step. Empty: it may.
+        rate: the factor of the learning rate at a position, where batches differ in size; None: 1.
     """
 
     model: nn.Module
@@ -154,10 +157,11 @@ class Task:
 class Scale:
     """One size of a workload: its budget, what it needs, how large the model is.
 
-    target: the value of the metric whose first reaching is timed.
-    eval_every: steps between evaluations; a tenth of `steps` unless given.
-    needs: files of the data folder without which it cannot run.
-    sizes: what the builder finds as `context.sizes`, usually the sizes of the model.
+    Args:
+        target: the value of the metric whose first reaching is timed.
+        eval_every: steps between evaluations; a tenth of `steps` unless given.
+        needs: files of the data folder without which it cannot run.
+        sizes: what the builder finds as `context.sizes`, usually the sizes of the model.
     """
 
     target: float

@@ -59,7 +59,23 @@ def numbers(command, folder, pattern):
 def test_an_example_is_short_and_on_the_page(path):
     assert len(path.read_text().splitlines()) <= 60
     assert commands(path.name)
-    assert f"(../examples/{path.name})" in (ROOT / "docs/frameworks.md").read_text()
+    assert any(f"(../examples/{path.name})" in page.read_text() for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_minimal_gpt(tmp_path):
+    """It learns, and one that was killed between two checkpoints ends with the bits of one that was not."""
+    (command,) = commands("minimal_gpt.py")
+    command, killed = command.replace(" 300", " 40"), tmp_path / "killed"
+    killed.mkdir()
+    whole = numbers(command, tmp_path, r"step (\d+): held-out loss (\S+)")
+    assert [step for step, _ in whole] == [20, 40]
+    assert whole[1][1] < whole[0][1] < 4  # bytes at random: ln 256 = 5.5
+    words = [sys.executable, str(ROOT / "examples/minimal_gpt.py"), "40"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(words, cwd=killed, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("step 20")
+        process.kill()
+    assert numbers(command, killed, r"step (\d+): held-out loss (\S+)") == whole[1:]
 
 
 @needs("accelerate")

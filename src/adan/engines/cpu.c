@@ -16,6 +16,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
@@ -554,8 +557,13 @@ struct kernels {
 
 KERNELS(baseline, ) /* SSE2 on x86-64, NEON on aarch64 */
 #if defined(__x86_64__)
+#if defined(__clang__)
+#define WIDTH "" /* it takes vectors of 512 bits by itself, and ignores a whole target in which it is told to */
+#else
+#define WIDTH ",prefer-vector-width=512"
+#endif
 KERNELS(avx2, __attribute__((target("avx2"))))
-KERNELS(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))))
+KERNELS(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl" WIDTH))))
 #endif
 
 /* Whether the types alone say how a tensor is read and written. In double precision they always do. */
@@ -567,12 +575,23 @@ static update_fn *update_of(const struct kernels *kernels, const struct tensor *
     return is_plain(x) ? kernels->update[x->type][!x->exp_avg_diff][x->prev_scale != NULL] : kernels->quantized;
 }
 
+#if defined(__x86_64__)
+/* Whether the processor has all of these features (EBX of CPUID's leaf 7) and the system saves these registers (XCR0).
+ * Not __builtin_cpu_supports: with clang it refers to a runtime library that a wheel cannot count on. */
+static int has(uint32_t features, uint32_t registers) {
+    uint32_t a, b, c, d, saved;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+        return 0;
+    __asm__("xgetbv" : "=a"(saved), "=d"(d) : "c"(0));
+    return (saved & registers) == registers && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & features) == features;
+}
+#endif
+
 static const struct kernels *chosen(void) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
+    if (has(bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL, 0xe6))
         return &avx512;
-    if (__builtin_cpu_supports("avx2"))
+    if (has(bit_AVX2, 0x06))
         return &avx2;
 #endif
     return &baseline;

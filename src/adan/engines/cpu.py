@@ -50,13 +50,15 @@ class _Loaded(NamedTuple):
 
 @cache
 def _load(path: str) -> _Loaded:
-    remedy = "install a C compiler and reinstall adan to have it built"
+    remedy = "install a C compiler and reinstall adan from its source to have it built"
+    if not Path(path).exists():
+        return _Loaded(None, f"adan was built without a C compiler, so there is no {path}; {remedy}")
     try:
         library = ctypes.CDLL(path)
         library.adan_cpu_interface.restype = ctypes.c_char_p
         interface = library.adan_cpu_interface().decode()
-    except (OSError, AttributeError):
-        return _Loaded(None, f"its C library {path} is not there or cannot be loaded; {remedy}")
+    except (OSError, AttributeError) as error:
+        return _Loaded(None, f"its C library cannot be loaded ({error}); {remedy}")
     if interface != INTERFACE:
         return _Loaded(None, f"its C library {path} was built from another version of adan; {remedy}")
     pointer, count = ctypes.c_void_p, ctypes.c_int64

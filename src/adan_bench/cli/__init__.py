@@ -1,5 +1,17 @@
 """`adan-bench`: wiring only. app: the command and its entry point; paper, theory: their sub-commands."""
 
-from adan_bench.cli.app import main
+import sys
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line, or say in one line what it lacks."""
+    try:
+        from adan_bench.cli.app import main as run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("adan"):
+            raise
+        print(f"adan-bench: the package {error.name} is missing; run: pip install 'adan[bench]'", file=sys.stderr)
+        sys.exit(2)
+    run()

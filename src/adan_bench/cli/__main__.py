@@ -1,5 +1,5 @@
 """`python -m adan_bench.cli`, which is what torchrun starts."""
 
-from adan_bench.cli.app import main
+from adan_bench.cli import main
 
 main()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +48,20 @@ app = typer.Typer(
 )
 paper.register(app)
 app.add_typer(theory.app, name="theory")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"adan-bench {metadata.version('adan')}")  # not adan.__version__: that would import torch
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None: ...
 
 
 class Kind(str, Enum):

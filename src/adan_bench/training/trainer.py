@@ -110,7 +110,7 @@ class Trainer:
             )
         except ModuleNotFoundError as error:
             raise UsageError(
-                f"{config.workload} needs the package {error.name}; run: pip install 'adan[bench]'"
+                f"{config.workload} needs the package {error.name}; run: pip install 'adan[paper]'"
             ) from error
         if hasattr(self.task.batches, "state_dict") and ranks.count * config.accumulate > 1:
             raise UsageError(
@@ -472,5 +472,5 @@ def _tensorboard(store: RunStore, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise UsageError("--tensorboard needs the package tensorboard; pip install 'adan[bench]'") from error
+        raise UsageError("--tensorboard needs the package tensorboard; run: pip install tensorboard") from error
     return SummaryWriter(str(store.path / "tensorboard"), purge_step=step)

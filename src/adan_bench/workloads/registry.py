@@ -30,10 +30,11 @@ def workload(
 ) -> Callable[[Builder], Builder]:
     """Make a workload of a function that builds its `Task`.
 
-    smoke, small, paper: minutes on two cores, minutes on one GPU, as published; only the first has to be there.
-    after: the workload whose final weights it starts from.
-    summary: the function's first line of documentation unless given.
-    options: what of the training a run may set otherwise; the function finds the values in `context.training`.
+    Args:
+        smoke, small, paper: minutes on two cores, minutes on one GPU, as published; only the first has to be there.
+        after: the workload whose final weights it starts from.
+        summary: the function's first line of documentation unless given.
+        options: what of the training a run may set otherwise; the function finds the values in `context.training`.
     """
     scales = {scale: size for scale, size in zip(SCALES, (smoke, small, paper), strict=True) if size is not None}
 

@@ -1,0 +1,171 @@
+"""What is installed and released: versions, names of wheels, the sdist, extras, links that work elsewhere."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import adan
+
+ROOT = Path(__file__).parents[1]
+IMPORTED_AS = {"scikit-learn": "sklearn", "gymnasium[mujoco]>=1": "gymnasium", "pillow": "PIL"}
+
+#: Stands for a C compiler: writes an empty library.
+COMPILER = "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ $1 = -o ] && : > $2; shift; done\n"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A copy of what a build reads, without what an editable installation has left there."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in ("src", "docs", "tests", "examples"):
+        left_out = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__", "_build")
+        shutil.copytree(ROOT / name, folder / name, ignore=left_out)
+    for path in ROOT.glob("*"):
+        if path.is_file():
+            shutil.copy(path, folder)
+    return folder
+
+
+def build(source, kind, **environment):
+    shutil.rmtree(source / "build", ignore_errors=True)
+    program = f"from setuptools import build_meta as b; b.build_{kind}('dist')"
+    env = {**os.environ, **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=source, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    newest = max((source / "dist").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    return newest, done.stdout + done.stderr
+
+
+def test_a_wheel_with_the_library_names_its_platform_alone(source, tmp_path):
+    compiler = tmp_path / "cc"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    wheel, _ = build(source, "wheel", CC=str(compiler))
+    assert re.fullmatch(rf"adan-{adan.__version__}-py3-none-linux_\w+\.whl", wheel.name)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "adan/engines/_cpu.so" in names
+    assert not [name for name in names if name.endswith(".c")]
+
+
+@pytest.mark.parametrize("environment", [{"CC": "false"}, {"ADAN_PURE": "1"}], ids=["no compiler", "asked for"])
+def test_a_wheel_without_the_library_says_so(source, environment):
+    wheel, output = build(source, "wheel", **environment)
+    assert wheel.name == f"adan-{adan.__version__}-py3-none-any.whl"
+    assert "no CPU engine" in output
+    archive = zipfile.ZipFile(wheel)
+    assert not [name for name in archive.namelist() if name.endswith(".so")]
+    (wheel_file,) = (name for name in archive.namelist() if name.endswith("/WHEEL"))
+    assert "Root-Is-Purelib: true" in archive.read(wheel_file).decode()
+
+
+def test_without_the_library_the_optimizer_says_why(monkeypatch):
+    import torch
+
+    from adan.engines import cpu
+
+    monkeypatch.setattr(cpu, "LIBRARY", "/nowhere/_cpu.so")
+    param = torch.nn.Parameter(torch.zeros(1))
+    assert "foreach for 1 parameters (not fused: adan was built without a C compiler" in repr(adan.Adan([param]))
+
+
+def test_the_sdist_is_whole_and_the_readme_works_elsewhere(source):
+    sdist, _ = build(source, "sdist")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+        about = archive.extractfile(f"adan-{adan.__version__}/PKG-INFO").read().decode()
+    for name in (
+        "tests/reference.py",
+        "docs/index.md",
+        "examples/minimal_gpt.py",
+        "CHANGELOG.md",
+        "Makefile",
+        "LICENSE",
+    ):
+        assert name in names
+    assert "src/adan/engines/cpu.c" in names
+    assert f"\nVersion: {adan.__version__}\n" in about
+    assert "Project-URL: Source, https://" in about
+    links = re.findall(r"\]\(([^)]+)\)", about)
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    for path in re.findall(r"/(?:blob|raw)/main/([^)#\s]+)", about):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_version_of_the_command():
+    words = [sys.executable, "-X", "importtime", "-m", "adan_bench.cli", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == f"adan-bench {metadata.version('adan')}\n"
+    assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)  # at once: without torch
+
+
+# ---- extras ---------------------------------------------------------------------------------------------------------
+
+
+def extra(name):
+    text = (ROOT / "pyproject.toml").read_text()
+    return re.findall(r'"(.+?)"', re.search(rf"^{name} = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)[1])
+
+
+def without(packages, folder, *words):
+    """`adan-bench` where these packages cannot be imported, in its worker processes neither."""
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "from importlib.machinery import PathFinder\n"
+        "class Finder(PathFinder):\n"
+        "    @classmethod\n"
+        "    def find_spec(cls, name, path=None, target=None):\n"
+        f"        absent = name.partition('.')[0] in {sorted(packages)!r}\n"
+        "        return None if absent else PathFinder.find_spec(name, path, target)\n"
+        "sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]\n"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "adan_bench.cli", *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def test_without_its_extra_the_command_says_what_to_install(tmp_path):
+    done = without(extra("bench"), tmp_path, "list")
+    assert done.returncode == 2
+    assert done.stderr == "adan-bench: the package typer is missing; run: pip install 'adan[bench]'\n"
+
+
+SCRIPT = '''
+import torch
+from adan_bench import Scale, Task, shuffled, workload
+
+@workload("line", metric="error", higher_is_better=False, smoke=Scale(target=0.1, steps=4, batch_size=8))
+def line(context):
+    """A line."""
+    x = torch.randn(32, 2)
+    loss = lambda model, batch: model(batch[0]).square().mean()
+    evaluate = lambda model: {"error": model(x).square().mean().item()}
+    return Task(torch.nn.Linear(2, 1), shuffled([x], 8, context.seed), loss, evaluate)
+'''
+
+
+def test_the_small_extra_is_enough_for_a_script(tmp_path):
+    packages = {IMPORTED_AS.get(name, re.split(r"[><=\[]", name)[0].replace("-", "_")) for name in extra("paper")}
+    assert {"transformers", "sklearn", "pytorch_optimizer"} <= packages
+    (tmp_path / "line.py").write_text(SCRIPT)
+    words = ["--optimizers", "adan,adamw,lamb", "--seeds", "1", "--out", str(tmp_path / "runs")]
+    # matplotlib brings PIL
+    done = without(packages - {"adan", "PIL"}, tmp_path, "compare", "--script", str(tmp_path / "line.py"), *words)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "report.html").exists()
+
+
+def test_a_workload_names_the_extra_that_it_needs(tmp_path):
+    done = without({"transformers"}, tmp_path, "run", "digits-vit", "--steps", "1", "--out", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert done.stderr == "adan-bench: digits-vit needs the package transformers; run: pip install 'adan[paper]'\n"
