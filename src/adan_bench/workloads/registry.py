@@ -31,7 +31,12 @@ def workload(
     """Make a workload of a function that builds its `Task`.
 
     Args:
-        smoke, small, paper: minutes on two cores, minutes on one GPU, as published; only the first has to be there.
+        name: of the workload, on the command line.
+        metric: the number of `Task.evaluate` that counts.
+        higher_is_better: whether a larger one is better.
+        smoke: its size for minutes on two cores, the only one that has to be there.
+        small: its size for minutes on one GPU.
+        paper: its size as published.
         after: the workload whose final weights it starts from.
         summary: the function's first line of documentation unless given.
         options: what of the training a run may set otherwise; the function finds the values in `context.training`.
