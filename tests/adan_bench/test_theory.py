@@ -116,7 +116,6 @@ MUTATIONS = [
 #: Other algorithms in Adan's place: what stands in `methods`, the change, and every check that fails, by study and by
 #: beginning. The other checks of these studies pass: they cannot tell the two apart, and docs/theory.md says why.
 EXPONENTS = ["theorem-1 exponent"]
-OUTPUT = ["theorem-2 last cycle", "theorem-2 gradient"]
 ANOTHER_ALGORITHM: dict[str, tuple[str, str, dict[str, list[str]]]] = {
     "v flipped": ("u = self.m + self.signs.v", "u = self.m - self.signs.v",
                   {"theorem1": ["theorem-1 step"], "theorem2": ["theorem-2 recursion"]}),
@@ -131,8 +130,10 @@ ANOTHER_ALGORITHM: dict[str, tuple[str, str, dict[str, list[str]]]] = {
                       {"descent": ["descent prox"], "theorem1": ["theorem-1 step", *EXPONENTS]}),
     "decay growing": ("lam * (1 - mu) **", "lam * (1 + mu) **",
                       {"descent": ["descent prox"], "theorem1": ["theorem-1 step"]}),
-    "argmax for argmin": ("np.argmin(moved", "np.argmax(moved", {"cycle": ["cycle output"], "theorem2": OUTPUT}),
-    "x̄ = x_0": ("np.mean(xs[1 : k0 + 1], axis=0)", "xs[0]", {"theorem2": OUTPUT}),
+    "argmax for argmin": ("np.argmin(moved", "np.argmax(moved",
+                          {"cycle": ["cycle output"], "theorem2": ["theorem-2 gradient"]}),
+    "x̄ = x_0": ("np.mean(xs[1 : k0 + 1], axis=0)", "xs[0]",
+                {"theorem2": ["theorem-2 last cycle", "theorem-2 gradient"]}),
 }  # fmt: skip
 
 
