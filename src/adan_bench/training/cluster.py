@@ -83,7 +83,7 @@ class RayPool(Pool):
                     if losses[job.path][1] > LOSSES:
                         tally.end(job, record_failure(job, f"lost {LOSSES + 1} times with its node: {error}"))
                         continue
-                    tally.retries += 1
+                    tally.lose(job)
                     begun.discard(job.path)
                     again = replace(job, resume=True)
                     running[self._submit(again)] = again
