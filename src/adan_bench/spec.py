@@ -101,7 +101,11 @@ class Context:
             raise UsageError(f"--init {self.init}: {file.name} is not a file of weights ({reason})") from error
         self.read.append(file)
         for name in ("model", "state_dict"):  # where published checkpoints have them
-            found = found[name] if isinstance(found.get(name), dict) else found
+            found = found[name] if isinstance(found, dict) and isinstance(found.get(name), dict) else found
+        if not isinstance(found, dict):
+            raise UsageError(
+                f"--init {self.init}: {file.name} holds a {type(found).__name__}, not weights by their names"
+            )
         return found
 
 

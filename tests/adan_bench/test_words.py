@@ -13,6 +13,7 @@ from support import transformer_xl
 from support.learning import settings, sizes
 from torch import Tensor
 
+from adan_bench.data import words as words_module
 from adan_bench.data.batching import prepared
 from adan_bench.data.words import Stream, encode, file_words, perplexity, vocabulary
 from adan_bench.spec import UsageError
@@ -244,6 +245,17 @@ def test_paper_scale_reads_the_real_layouts(data: Path) -> None:
     trainer.update()
     memories, filled = trainer.task.batches(1)[3]
     assert (tuple(memories.shape), int(filled)) == ((16, 150, 2, 410), 150)
+
+
+@pytest.mark.parametrize(("scale", "columns"), [("small", [10, 10]), ("paper", [1, 10])])
+def test_the_test_split_is_one_column_at_paper_scale(
+    scale: str, columns: list[int], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(words_module, "perplexity", lambda step, text, count, *_: float(seen.append(count) or 1))
+    task = get_workload("lstm-1", scale).task(batch_size=20, data=data)
+    assert list(task.evaluate(task.model)) == ["perplexity", "valid_perplexity"]
+    assert seen == columns
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

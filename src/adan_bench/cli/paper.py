@@ -35,7 +35,8 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
             "what": table.title,
             "place": f"{table.place}, {table.label}",
             "cells": len(table.cells()),
-            "run here": "; ".join(text for name, text in found if name == table.name) or "not yet",
+            "run here": "; ".join(text for name, text in found if name == table.name)
+            or ("theory: nothing to run" if table.kind == "statement" else "not yet"),
         }
         for table in tables().values()
     ]

@@ -38,7 +38,7 @@ class Graph:
         return [((part == i).nonzero()[:, 0], (of_edges == i).nonzero()[:, 0]) for i in range(parts)]
 
     def inside(self, nodes: Tensor, edges: Tensor) -> dict[str, Tensor]:
-        """The graph of these nodes and edges, and which of the nodes train."""
+        """The graph of these nodes and edges, and the places of those nodes that train."""
         place = torch.empty(self.nodes, dtype=torch.long)
         place[nodes] = torch.arange(len(nodes))
         return {
@@ -46,7 +46,7 @@ class Graph:
             "edges": place[self.edges[:, edges]],
             "features": self.features[edges],
             "labels": self.labels[nodes],
-            "train": self.trains[nodes],
+            "train": self.trains[nodes].nonzero()[:, 0],
         }
 
 

@@ -166,7 +166,7 @@ def humanevals(found: Plan, chosen: RunConfig, run_code: bool) -> dict[Path, Map
             continue
         file = path / "humaneval.json"
         known = json.loads(file.read_text()) if file.exists() else {}
-        if known.get("samples") == how["samples"] and "pass@100" in known:
+        if "pass@100" in known and (known["samples"], known.get("first")) == (how["samples"], how.get("problems")):
             scores[path] = known
         elif not run_code:
             scores[path] = {"absent": "HumanEval runs code that the model wrote: add --yes-run-generated-code"}

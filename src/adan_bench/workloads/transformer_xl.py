@@ -38,7 +38,7 @@ class Sizes:
     "transformer-xl",
     metric="perplexity",
     higher_is_better=False,
-    smoke=Scale(30, 120, 16, eval_every=40, sizes=Sizes(2, 48, 4, 96, 0.0, 32, 32, (32, 48))),
+    smoke=Scale(30, 120, 16, eval_every=40, sizes=Sizes(2, 48, 2, 96, 0.0, 32, 32, (32, 48))),
     small=Scale(250, 4000, 20, needs=PENN_TREEBANK, sizes=Sizes(6, 256, 8, 1024, 0.2, 70, 70, (2000, 5000))),
     paper=Scale(24.2, 200_000, 60, 4000, WIKITEXT, Sizes(16, 410, 10, 2100, 0.1, 150, 150, (20_000, 40_000, 200_000))),
 )

@@ -125,7 +125,7 @@ class Layer(nn.Module):
             for part in (self.query(hidden), *self.key_value(context).chunk(2, -1), self.position(positions))
         )
         by_content = (query + u[:, None]) @ key.mT
-        by_distance = shifted((query + v[:, None]) @ distance.mT)
+        by_distance = shifted(torch.einsum("bnid,njd->bnij", query + v[:, None], distance))
         scores = ((by_content + by_distance) / math.sqrt(query.shape[-1])).masked_fill(~visible, -math.inf)
         attended = (scores.softmax(-1) @ value).movedim(-2, 0).flatten(2)
         hidden = self.norm(hidden + self.drop(self.out(attended)))
