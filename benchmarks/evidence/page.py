@@ -72,7 +72,7 @@ class Unit:
 
 
 ACCURACY = Unit("test accuracy, %", 100, 2, " points")
-LOSS = Unit("test loss, nats per byte", 1, 4, "")
+LOSS = Unit("test loss, nats per byte", 1, 4, " nats")
 REWARD = Unit("episode reward", 1, 0, "")
 
 
@@ -92,18 +92,17 @@ def settings(found: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def comparison(found: list[Group], unit: Unit, train: bool = True) -> str:
+def comparison(found: list[Group], unit: Unit) -> str:
     """One row per optimizer, with Adan's lead over it."""
     first, others = found[0], found[1:]
     rows = []
     for group in found:
         row = [NAMES[group.optimizer], settings(group.settings), str(group.n), unit.spread(group.final())]
-        if train:
-            row.append(f"{group.final('train_loss').mean:.3f}")
+        row.append(f"{group.final('train_loss').mean:.3f}")
         lead = verdict(first, group, len(others)) if group is not first else None
         row.append(f"{unit.change(lead.difference)}: {lead.word}" if lead else "")
         rows.append(row)
-    head = ["optimizer", "settings", "n", unit.name, *(["training loss"] if train else []), "Adan minus it"]
+    head = ["optimizer", "settings", "n", unit.name, "training loss", "Adan minus it"]
     return table(head, rows)
 
 
@@ -139,7 +138,7 @@ def curves(title: str, x_label: str, unit: Unit, lines: list[Line], share: float
 
 @dataclass
 class Section:
-    """A part of the page. findings: sentences for its beginning, by where the paper's claim was found or not."""
+    """A part of the page. found, not_found: sentences for its beginning, by whether the paper's claim was found."""
 
     heading: str
     body: list[str]
@@ -182,9 +181,9 @@ def half_length(section: Section, half: Group, full: Group, unit: Unit, where: s
     lead = verdict(half, full, 1)
     text = (
         f"{where}: Adan {unit(half.final().mean)}, {NAMES[full.optimizer]} with twice the length "
-        f"{unit(full.final().mean)} (n = {half.n} and {full.n}); the difference is {unit.change(lead.difference)}{unit.of_difference}"
+        f"{unit(full.final().mean)} (n = {half.n} and {full.n}); the difference is {unit.change(lead.difference)}"
+        f"{unit.of_difference}: {'not separated' if lead.word == 'not separated' else f'Adan is {lead.word}'}."
     )
-    text += {"better": ": Adan is better.", "worse": ": Adan is worse.", "not separated": ": not separated."}[lead.word]
     (section.found if lead.word == "better" else section.not_found).append("Half the length, " + text)
     return text
 
@@ -214,7 +213,8 @@ def vision(records: Records) -> Section | None:
         if twice.n >= MIN_SEEDS:
             where = "ViT on CIFAR-10 after 25 epochs, the length at which both were tuned"
             section.body.append(half_length(section, found[0], twice, ACCURACY, where))
-            lines = [curve(twice, ACCURACY), curve(found[0], ACCURACY, "Adan, 25 epochs", dashed=True)]
+            lines = [curve(twice, ACCURACY, "AdamW, 50 epochs")]
+            lines.append(curve(found[0], ACCURACY, "Adan, 25 epochs", dashed=True))
             section.panels.append(curves("half the length", "epoch", ACCURACY, lines))
     figures = [paper("vit-s", row, f"{n} epochs") for n, row in ((150, "Adan"), (150, "AdamW (default)"))]
     section.body.append(
@@ -516,11 +516,12 @@ def page(records: Records) -> tuple[str, dict[str, list[Panel]]]:
         "the run. ± is the half width of a 95% t interval over seeds.",
         "- **Adan minus it** is the difference of the means, in brackets its 95% interval by Welch's t test, with "
         "Bonferroni's correction over the comparisons of a table. If it excludes zero, Adan is called better or "
-        "worse, otherwise the two are not separated. Most studies had three seeds first and got two more after those "
-        "were seen.",
+        "worse, otherwise the two are not separated. Where n is above three, three seeds were seen before the others "
+        "were added.",
         "- **Curves** are means over seeds, bands reach from the lowest to the highest seed.",
-        f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast, three or five runs at a time; PPO on 16 CPU cores. The records "
-        "hold settings, curves and versions of every run: [what to know about them](../results/evidence/README.md).",
+        f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast, three or five runs at a time; PPO "
+        "on 16 CPU cores. The records hold settings, curves and versions of every run: [what to know about them]"
+        "(../results/evidence/README.md).",
     ]
     parts = [
         "# Does it train better?",
