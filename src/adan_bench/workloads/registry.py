@@ -31,7 +31,12 @@ def workload(
     """Make a workload of a function that builds its `Task`.
 
     Args:
-        smoke, small, paper: minutes on two cores, minutes on one GPU, as published; only the first has to be there.
+        name: what `adan-bench` calls it.
+        metric: the number that counts, one of those that `Task.evaluate` returns.
+        higher_is_better: whether that is so of the metric.
+        smoke: minutes on two cores; the one scale that has to be there.
+        small: minutes on one GPU.
+        paper: as published.
         after: the workload whose final weights it starts from.
         summary: the function's first line of documentation unless given.
         options: what of the training a run may set otherwise; the function finds the values in `context.training`.
