@@ -217,9 +217,9 @@ def tables_run() -> str:
 
 
 TABLES = {
-    "summary": summary,
     "step-time": step_time,
     "tables-run": tables_run,
+    "summary": summary,
     "memory": memory,
     "quality": quality,
     "codes": codes,
