@@ -31,12 +31,12 @@ def workload(
     """Make a workload of a function that builds its `Task`.
 
     Args:
-        name: of the workload, on the command line.
-        metric: the number of `Task.evaluate` that counts.
-        higher_is_better: whether a larger one is better.
-        smoke: its size for minutes on two cores, the only one that has to be there.
-        small: its size for minutes on one GPU.
-        paper: its size as published.
+        name: what `adan-bench` calls it.
+        metric: the number that counts, one of those that `Task.evaluate` returns.
+        higher_is_better: whether that is so of the metric.
+        smoke: minutes on two cores; the one scale that has to be there.
+        small: minutes on one GPU.
+        paper: as published.
         after: the workload whose final weights it starts from.
         summary: the function's first line of documentation unless given.
         options: what of the training a run may set otherwise; the function finds the values in `context.training`.
