@@ -49,8 +49,8 @@ from adan_bench.workloads.registry import get_workload
         (["run", "digits-vit", "--time-limit", "5x"], ["--time-limit 5x", "90s, 25m, 2h"]),
         (["compare", "digits-vit", "--time-limit", "0s"], ["--time-limit 0s", "90s, 25m, 2h"]),
         (["reproduce", "lstm", "--time-limit", "25"], ["--time-limit 25", "90s, 25m, 2h"]),
-        (["compare", "digits-vit", "--jobs", "0"], ["--jobs", "0"]),
-        (["tune", "digits-vit", "--halving", "9"], ["--halving", "9"]),
+        (["compare", "digits-vit", "--jobs", "0"], ["--jobs 0", "1"]),
+        (["tune", "digits-vit", "--halving", "9"], ["--halving 9", "4"]),
     ],
     ids=" ".join,
 )

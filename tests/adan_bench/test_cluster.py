@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.learning import chosen
+import torch
+from support.learning import chosen, settings
 
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.studies.comparison import Study
-from adan_bench.training.pool import Event
+from adan_bench.training.cluster import files_for, make, receive
+from adan_bench.training.pool import Event, Job
 from adan_bench.training.trainer import run
+from adan_bench.workloads.registry import load_script
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +85,42 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
     assert bench(*command)[0] == 0
     assert [read_run(path).status for path in paths] == ["finished"] * 3
     assert [(path / "result.json").stat().st_mtime_ns for path in paths[:2]] == written
+
+
+AGAIN = """
+import os, signal, torch
+from adan_bench import Scale, Task, workload
+@workload("again", metric="m", higher_is_better=True, smoke=Scale(1, 4, 1))
+def again(context):
+    model = torch.nn.Linear(1, 1)
+    model.load_state_dict(context.weights())
+    def loss(model, batch):
+        if context.seed == 1: os.kill(os.getpid(), signal.SIGKILL)
+        return model(torch.ones(1, 1)).sum()
+    return Task(model, lambda i: i, loss, lambda model: {"m": 1.0})
+"""
+
+
+def test_what_a_node_gets_and_sends(tmp_path: Path) -> None:
+    """The weights of another run go along; the record names their folder here, and says how a killed run ended."""
+    script, init = tmp_path / "again.py", tmp_path / "before"
+    script.write_text(AGAIN)
+    load_script(script)
+    init.mkdir()
+    torch.save(torch.nn.Linear(1, 1).state_dict(), init / "weights.pt")
+    last: dict[int, Any] = {}
+    for seed in (0, 1):
+        config = replace(settings("again", script=script, init=init), seed=seed)
+        job = Job(config, tmp_path / "out" / str(seed))
+        for message in make(job, files_for(job), "adan-bench compare again"):
+            receive(job, message)
+            last[seed] = message
+        assert not read_run(job.path).config.differences(config)
+    record = read_run(tmp_path / "out" / "0")
+    assert (record.status, record.environment["command"]) == ("finished", "adan-bench compare again")
+    assert "fewer --jobs" in last[1]["died"]
+    assert str(tmp_path / "out" / "1" / "worker.log") in last[1]["died"]
+    assert (tmp_path / "out" / "1" / "worker.log").exists()
 
 
 @pytest.mark.parametrize(

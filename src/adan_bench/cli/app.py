@@ -356,6 +356,9 @@ def _usage_line(error: Any) -> str:
         return (
             f"{text.split('(Possible')[0].split('. Did')[0].strip(' .')}; {context.info_name} has: {', '.join(names)}"
         )
+    for option in getattr(getattr(error, "param", None), "opts", ()):
+        if option in sys.argv[:-1]:
+            return f"{option} {sys.argv[sys.argv.index(option) + 1]}: {text.partition(': ')[2] or text}"
     commands = getattr(context.command, "commands", None)
     return f"{text.rstrip('.')}; there are: {', '.join(commands)}" if commands else text
 

@@ -134,7 +134,7 @@ class Study:
                 job = Job(config, self.out / key[0] / key[1] / f"tune-{number:02d}", self.resume)
                 work.setdefault(key, []).append(job)
         left = {key: list(jobs) for key, jobs in work.items()}
-        for i in range(max(map(len, judged.values()))):
+        for i in range(max(map(len, judged.values()), default=0)):
             at = {key: judged[key][i] for key in work if i < len(judged[key])}
             paused = [replace(job, pause=Pause(step=at[key])) for key in at for job in left[key]]
             self.pool.run(paused, self.on_event)

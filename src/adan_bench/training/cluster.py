@@ -7,16 +7,17 @@ included, goes along with a run that begins again, so that a lost node costs the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.records.store import RunStore, write_bytes
+from adan_bench.records.store import RunStore, write_bytes, write_json
 from adan_bench.spec import Progress, RunConfig, UsageError
 from adan_bench.training.pool import Job, Pool, Tally, Worker, command, record_failure
 
@@ -82,7 +83,7 @@ class RayPool(Pool):
                     if losses[job.path][1] > LOSSES:
                         tally.end(job, record_failure(job, f"lost {LOSSES + 1} times with its node: {error}"))
                         continue
-                    tally.retries += 1
+                    tally.lose(job)
                     begun.discard(job.path)
                     again = replace(job, resume=True)
                     running[self._submit(again)] = again
@@ -90,7 +91,7 @@ class RayPool(Pool):
                     if job.path not in begun:
                         begun.add(job.path)
                         tally.begin(job)
-                    _receive(job, message)
+                    receive(job, message)
                     if "progress" in message:
                         tally.progress(job, Progress(**message["progress"]))
                     elif "died" in message:
@@ -101,30 +102,35 @@ class RayPool(Pool):
         return {"jobs": self.chosen.jobs, "device": self.chosen.device, "cluster": self.chosen.cluster, "nodes": nodes}
 
     def _submit(self, job: Job) -> Any:
-        files = _read(job.path) if job.resume else {}
-        if job.config.init is not None:
-            files |= {f"init/{name}": (job.config.init / name).read_bytes() for name in NEEDED}
         # Ray's own retries would begin with the files of the first attempt.
         options = {"num_cpus": job.config.threads, "num_gpus": self.share, "max_retries": 0}
         task = self.ray.remote(num_returns="streaming", **options)(make)
-        return task.remote(job, files, command())
+        return task.remote(job, files_for(job), command())
 
     def close(self) -> None:
         self.ray.shutdown()
 
 
+def files_for(job: Job) -> Files:
+    """What a node needs of the driver's files."""
+    files = _read(job.path) if job.resume else {}
+    if job.config.init is not None:
+        files |= {f"init/{name}": content for name, content in _contents(job.config.init, NEEDED).items()}
+    return files
+
+
 def make(job: Job, files: Files, command: str) -> Iterator[dict[str, Any]]:
     """Make a run on a node: messages with its progress, at last its result, and with all files that have changed."""
     with tempfile.TemporaryDirectory(prefix="adan-run-") as folder:
-        path, init = Path(folder) / "run", Path(folder) / "init"
+        path, config = Path(folder) / "run", job.config
         for name, content in files.items():
             file = Path(folder) / name if name.startswith("init/") else path / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         path.mkdir(exist_ok=True)
-        config = job.config if job.config.init is None else replace(job.config, init=init)
-        if (path / "config.json").exists():
-            _say_init(path / "config.json", config)
+        if config.init is not None:
+            config = replace(config, init=Path(folder) / "init")
+            _say_init(path, config)
         seen = _stamps(path)
         yield {"node": socket.gethostname(), "names": list(seen)}
         worker = Worker(path / "worker.log", command)
@@ -133,11 +139,12 @@ def make(job: Job, files: Files, command: str) -> Iterator[dict[str, Any]]:
             for answer in worker.answers(replace(job, config=config, path=path)):
                 answered = "result" in answer
                 now = _stamps(path)
-                changed = {name: (path / name).read_bytes() for name in now if now[name] != seen.get(name)}
+                changed = [name for name in now if now[name] != seen.get(name)]
                 seen = now
-                yield {**answer, "files": changed, "names": list(now)}
+                yield {**answer, "files": _contents(path, changed), "names": list(now)}
             if not answered:
-                yield {"died": worker.obituary(), "files": _read(path), "names": list(_stamps(path))}
+                error = worker.obituary().replace(str(path), str(job.path))
+                yield {"died": error, "files": _read(path), "names": list(_stamps(path))}
         finally:
             worker.process.kill()
             worker.close()
@@ -149,38 +156,57 @@ def _keep_standard_output() -> None:
 
     def show(data: Mapping[str, Any], ignore_prefix: bool) -> None:
         for line in data["lines"]:
-            print(f"ray: {line.splitlines()[0]}", file=sys.stderr)
+            print("ray:", line.partition("\n")[0], file=sys.stderr)
 
     worker.print_to_stdstream = show
 
 
 def _stamps(path: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of every file of a run."""
-    files = [file for file in path.rglob("*") if file.is_file() and file.suffix != ".part"]
-    return {str(file.relative_to(path)): (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
+    """Size and time of every file of a run, which may go on meanwhile.
+
+    Checkpoints first: the lines that they count are then in what is seen of the metrics.
+    """
+    found = {}
+    for file in sorted(path.rglob("*"), key=lambda file: not file.name.startswith("checkpoint-")):
+        with contextlib.suppress(FileNotFoundError):
+            stat = file.stat()
+            if file.is_file() and file.suffix != ".part":
+                found[str(file.relative_to(path))] = stat.st_size, stat.st_mtime_ns
+    return found
+
+
+def _contents(path: Path, names: Iterable[str]) -> Files:
+    """The files with these names, but for those that are gone."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = (path / name).read_bytes()
+    return found
 
 
 def _read(path: Path) -> Files:
     """What a run needs to continue: of its checkpoints the newest."""
     old = {checkpoint.name for checkpoint in RunStore(path).checkpoints()[1:]}
-    return {name: (path / name).read_bytes() for name in _stamps(path) if name not in old}
+    return _contents(path, [name for name in _stamps(path) if name not in old])
 
 
-def _receive(job: Job, message: Mapping[str, Any]) -> None:
+def receive(job: Job, message: Mapping[str, Any]) -> None:
     """Keep what a node has sent. Lines come before the checkpoint that counts them, and the result comes last."""
     files: Files = message.get("files", {})
     order = sorted(files, key=lambda name: (name == "result.json", name.startswith("checkpoint-"), name))
     for name in order:
         (job.path / name).parent.mkdir(parents=True, exist_ok=True)
         write_bytes(job.path / name, files[name])
-        if name == "config.json":
-            _say_init(job.path / name, job.config)
+    if "config.json" in files and job.config.init is not None:
+        _say_init(job.path, job.config)
     for name in _stamps(job.path).keys() - message["names"]:  # older checkpoints, the failure of an earlier attempt
         (job.path / name).unlink()
 
 
-def _say_init(file: Path, config: RunConfig) -> None:
-    """Name the folder of the first weights as it is called here."""
-    facts = json.loads(file.read_text())
-    facts["config"]["init"] = None if config.init is None else str(config.init)
-    write_bytes(file, (json.dumps(facts, indent=1) + "\n").encode())
+def _say_init(path: Path, config: RunConfig) -> None:
+    """Let a record name the folder of its first weights as it is called here."""
+    file = path / "config.json"
+    if file.exists():
+        facts = json.loads(file.read_text())
+        facts["config"]["init"] = str(config.init)
+        write_json(file, facts)

@@ -46,19 +46,15 @@ class Job:
         return cls(config, path, values["resume"], Pause(**values["pause"]))
 
     @property
-    def settled(self) -> bool:
-        """Whether the run has a result, or has come to where it pauses."""
-        store = RunStore(self.path)
-        return store.ended or (self.pause.step is not None and store.resume_step >= self.pause.step)
-
-    @property
     def done_before(self) -> bool:
         """Whether a job of an earlier, interrupted study needs no more work; a failed run is tried again."""
-        if not (self.resume and self.settled):
+        store = RunStore(self.path)
+        if not (self.resume and store.exists):
             return False
-        RunStore(self.path).check_same(self.config)
-        result = self.path / "result.json"
-        return not result.exists() or json.loads(result.read_text())["status"] != "failed"
+        store.check_same(self.config)
+        if store.ended:
+            return bool(json.loads((self.path / "result.json").read_text())["status"] != "failed")
+        return self.pause.step is not None and store.resume_step >= self.pause.step
 
 
 @dataclass(frozen=True)
@@ -85,6 +81,7 @@ class Tally:
     def __init__(self, jobs: Sequence[Job], on_event: OnEvent | None) -> None:
         self.todo = [job for job in jobs if not job.done_before]
         self.total, self.done, self.on_event = len(jobs), len(jobs) - len(self.todo), on_event
+        self.left = len(self.todo)  # those that the time limit has paused among them
         self.steps, self.peak, self.retries = 0, 0.0, 0
         self.began: dict[Path, int] = {}  # the first step that each run under way makes here
         self.rates: dict[Path, float] = {}
@@ -101,11 +98,19 @@ class Tally:
             self.peak = max(self.peak, sum(self.rates.values()))
             self._emit(job, progress)
 
+    def lose(self, job: Job) -> None:
+        """A run under way is lost, and begins again."""
+        with self.lock:
+            self.rates.pop(job.path, None)
+            self.retries += 1
+
     def end(self, job: Job, result: Mapping[str, Any]) -> None:
         with self.lock:
             self.rates.pop(job.path, None)
             self.steps += max(0, result["step"] - self.began.pop(job.path, 0))
             self.done += 1
+            if result["status"] != "unfinished" or Pause(job.pause.step).due(result["step"]):
+                self.left -= 1
             self._emit(job, result=result)
 
     def _emit(self, job: Job, progress: Progress | None = None, result: Mapping[str, Any] | None = None) -> None:
@@ -134,10 +139,10 @@ class Pool(ABC):
         self.folder.mkdir(parents=True, exist_ok=True)
         machine = self._make(tally)
         append_line(self.folder / "study.jsonl", {**tally.facts(), **machine})
-        if left := sum(not job.settled for job in tally.todo):
+        if tally.left:
             raise TimeLimitReached(
-                f"time limit reached with {len(jobs) - left} of {len(jobs)} runs of this stage made; continue with: "
-                f"--out {self.folder} --resume"
+                f"time limit reached with {len(jobs) - tally.left} of {len(jobs)} runs of this stage made; "
+                f"continue with: --out {self.folder} --resume"
             )
 
     @abstractmethod
