@@ -268,3 +268,15 @@ def test_average_keeps_integer_buffers() -> None:
     assert counts
     assert all(int(count) == 2 for count in counts)
     assert isinstance(counts[0], Tensor)
+
+
+def test_reports_name_the_implementation() -> None:
+    from adan_bench.reports.comparison import ways
+
+    def of(*results: Any) -> Any:
+        return SimpleNamespace(records=[SimpleNamespace(result=result) for result in results])
+
+    gpu = {"implementation": "fused, capturable", "graph": "captured"}
+    cpu = {"implementation": "fused", "graph": "eager: the CPU has no CUDA graphs"}
+    assert ways(of(gpu, gpu)) == ["fused, capturable, steps captured"]
+    assert ways(of(cpu, None, {})) == ["fused"]  # of records from before, nothing
