@@ -37,7 +37,8 @@ class TimeLimitReached(Exception):
 class Context:
     """What a workload's builder may depend on: the seed, the size of a batch, where data and device are, the scale.
 
-    init: the folder of a run whose final weights are the start of this one; None starts at random.
+    init: the folder of a run whose final weights are the start of this one, or a file of weights; None starts at
+        random. What a builder does not read by `weights()` is loaded into its model whole.
     sizes: the scale's own (`Scale.sizes`).
     training: options of the workload (`Workload.options`) whose values are not its defaults.
     """
@@ -50,6 +51,7 @@ class Context:
     init: Path | None = None
     sizes: Any = None
     training: Settings = field(default_factory=dict)
+    read: list[Path] = field(default_factory=list)  # the files of weights that were read
 
     def has(self, name: str) -> bool:
         """Whether the data folder holds `name`."""
@@ -64,14 +66,31 @@ class Context:
         return self.data / name
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The final weights of the run that `init` names."""
+        """The weights that `init` names: a run's final ones, or those of a file of torch's or safetensors' format."""
         import torch
 
         assert self.init is not None
-        file = self.init / "weights.pt"
+        file = self.init / "weights.pt" if self.init.is_dir() else self.init
         if not file.exists():
-            raise UsageError(f"--init {self.init}: it holds no weights.pt; make that run with --keep-weights")
-        found: dict[str, torch.Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+            why = "it holds no weights.pt; make that run with --keep-weights" if self.init.is_dir() else "no such file"
+            raise UsageError(f"--init {self.init}: {why}")
+        try:
+            if file.suffix == ".safetensors":
+                from safetensors.torch import load_file
+
+                found: dict[str, Any] = load_file(file)
+            else:
+                found = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # of many kinds, for a file that is damaged or another one
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"--init {self.init}: {file.name} is not a file of weights ({reason})") from error
+        self.read.append(file)
+        for name in ("model", "state_dict"):  # where published checkpoints have them
+            found = found[name] if isinstance(found, dict) and isinstance(found.get(name), dict) else found
+        if not isinstance(found, dict):
+            raise UsageError(
+                f"--init {self.init}: {file.name} holds a {type(found).__name__}, not weights by their names"
+            )
         return found
 
 
@@ -106,6 +125,7 @@ class Task:
         only draws indices and the like.
     eager: why a CUDA graph must not hold its step, where that cannot be seen from outside: its loss depends on Python
         values that change from step to step. Empty: it may.
+    rate: the factor of the learning rate at a position, where batches differ in size; None: 1.
     """
 
     model: nn.Module
@@ -117,6 +137,7 @@ class Task:
     groups: Callable[[nn.Module, Settings], list[dict[str, Any]]] | None = None
     prepare: Callable[[Any], Any] = _as_it_is
     eager: str = ""
+    rate: Callable[[int], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -181,7 +202,18 @@ class Workload:
     ) -> Task:
         """The problem, built."""
         sizes, batch_size = self.scales[self.scale].sizes, batch_size or self.batch_size
-        return self.build(Context(seed, batch_size, data, device, self.scale, init, sizes, training or {}))
+        context = Context(seed, batch_size, data, device, self.scale, init, sizes, training or {})
+        task = self.build(context)
+        if init is not None and not context.read:
+            try:
+                task.model.load_state_dict(context.weights())
+            except RuntimeError as error:
+                reason = str(error).splitlines()[1].strip()
+                raise UsageError(
+                    f"--init {init}: its weights are not those of {self.name} at this scale ({reason})"
+                ) from error
+            task.note += f"; starts from {init}"
+        return task
 
     def facts(self) -> dict[str, Any]:
         """What a record must say for a report to be written without this code."""
@@ -239,7 +271,7 @@ class Budget:
     eval_every: int = option(0, "Steps between evaluations.", min=1)
     log_every: int = option(0)
     stop_after: int = option(0, "End the run early, on the schedule of all steps.", min=1)
-    schedule: str = option("cosine", "cosine, full-cosine, linear, constant, step or steps:30/90,60/90.")
+    schedule: str = option("cosine", "cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.")
     warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1)
     floor: float = option(0.0, "The lowest learning rate of a descent, as a share of the peak.", min=0, max=1)
     cooldown: float = option(0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1)
@@ -278,7 +310,7 @@ class Provenance:
     seed: int = option(0, "Seed of weights, batches and dropout.")
     data: Path | None = option(None, "The folder of the data sets.", env="ADAN_DATA", decides=False)
     script: Path | None = option(None, "A Python file with @workload functions of your own.")
-    init: Path | None = option(None, "A run whose final weights are the start.")
+    init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.")
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
     origin: str = option("", decides=False)  # where the settings come from, in words
 

@@ -92,14 +92,17 @@ def test_mean_auc() -> None:
 def test_parts_are_the_graph_inside() -> None:
     graph = graphs.planted(50, 8, 2)
     batches = graphs.parts_of(graph, Context(0, 4))
-    nodes = sorted(node for part, _ in graph.cut(torch.randperm(50), 4) for node in part.tolist())
+    drawn = torch.randint(4, (50,))
+    nodes = sorted(node for part, _ in graph.cut(drawn, 4) for node in part.tolist())
     assert nodes == list(range(50))
-    order = torch.arange(50)
-    for chosen, edges in graph.cut(order, 4):
+    sizes = [len(batches(i)["x"]) for i in range(4)]
+    assert sum(sizes) == 50
+    assert len(set(sizes)) > 1  # uneven
+    for chosen, edges in graph.cut(drawn, 4):
         part = graph.inside(chosen, edges)
         expected = {(a, b) for a, b in graph.edges.T.tolist() if {a, b} <= set(chosen.tolist())}
         assert {(chosen[a].item(), chosen[b].item()) for a, b in part["edges"].T.tolist()} == expected
-        assert torch.equal(part["train"], torch.isin(chosen, graph.split["train"]))
+        assert torch.equal(part["train"], torch.isin(chosen, graph.split["train"]).nonzero()[:, 0])
     again = batches(5)
     assert all(torch.equal(batches(5)[key], again[key]) for key in again)
     assert not torch.equal(batches(1)["x"], again["x"])  # the next epoch is cut otherwise

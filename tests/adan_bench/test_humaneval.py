@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import time
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -13,9 +14,13 @@ from support.learning import settings
 
 from adan_bench.cli import app as cli
 from adan_bench.records.store import RunStore
-from adan_bench.spec import UsageError
+from adan_bench.spec import RunConfig, UsageError
+from adan_bench.studies import paper
 from adan_bench.studies.humaneval import FILE, assemble, estimate, pass_at_k, passes, read_problems
+from adan_bench.tables import Selection, tables
 from adan_bench.training.trainer import run
+from adan_bench.workloads import registry
+from adan_bench.workloads.registry import get_workload
 
 PROBLEM = {
     "task_id": "Test/0",
@@ -124,3 +129,22 @@ def test_damaged_problems_are_named(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress(b'{"prompt": ""}\n'))
     with pytest.raises(UsageError, match=r"every line must have task_id, prompt, entry_point, test"):
         list(read_problems(file))
+
+
+def test_reproduce_asks_humaneval(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are kept; pass@1, 10 and 100 follow where running code was allowed, and once on disk they stay."""
+    table = replace(tables()["gpt2"], runs={"smoke": Selection(rows=("Adan, 150k steps",))})
+    monkeypatch.setitem(paper.HUMANEVAL, "smoke", {"samples": 100, "problems": 1, "tokens": 4})
+    chosen, found = RunConfig(threads=1, data=data), get_workload("gpt2-code")
+    short = replace(found.scales["smoke"], steps=2, eval_every=2)
+    monkeypatch.setitem(registry._workloads, found.name, replace(found, scales={"smoke": short}))
+    first = paper.reproduce([table], chosen, tmp_path)["tables"][0]["cells"]
+    assert [cell["status"] for cell in first] == ["absent"] * 3 + ["done"]
+    assert all("add --yes-run-generated-code" in cell["why"] for cell in first[:3])
+    asked = paper.reproduce([table], chosen, tmp_path, resume=True, run_code=True)["tables"][0]["cells"]
+    assert [cell["status"] for cell in asked] == ["done"] * 4
+    (file,) = tmp_path.rglob("humaneval.json")
+    assert [cell["values"] for cell in asked[:3]] == [[json.loads(file.read_text())[f"pass@{k}"]] for k in (1, 10, 100)]
+    file.write_text(json.dumps({**json.loads(file.read_text()), "pass@10": 0.25}))
+    again = paper.reproduce([table], chosen, tmp_path, resume=True)["tables"][0]["cells"]
+    assert again[1]["values"] == [0.25]

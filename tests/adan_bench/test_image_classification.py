@@ -49,6 +49,13 @@ def test_the_published_size(name: str) -> None:
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(PUBLISHED[name], abs=0.01)
 
 
+def test_the_published_size_on_cifar() -> None:
+    """AdaBelief's ResNet-34 for CIFAR-10 has 21,282,122 parameters."""
+    with torch.device("meta"):
+        model = network("cifar-resnet34", SimpleNamespace(size=32, channels=3, classes=10), "paper")
+    assert sum(p.numel() for p in model.parameters()) == 21_282_122
+
+
 @pytest.mark.parametrize("name", ["resnet50", "convnext-t", "vit-s", "swin-t"])
 def test_small_images_fit_the_models_at_full_width(name: str) -> None:
     model = network(name, images(32), "small").eval()

@@ -200,6 +200,64 @@ def test_weights_are_handed_on(ran: Ran) -> None:
     assert (tuned["before"]["workload"], tuned["before"]["steps"]) == ("earlier", 60)
 
 
+def test_init_replaces_what_comes_before(ran: Ran, script: Path, tmp_path: Path) -> None:
+    """Weights from elsewhere reach every run of a table; no run is made in their place, and the record names them."""
+    _, out, _ = ran
+    (first,) = (out / "runs" / "earlier").glob("*/seed-0")
+    table = made_up([{"head": "tuned", "workload": "later"}], [ADAN])
+    summary = reproduce([table], chosen(script=script, init=first), tmp_path)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["later"]
+    (found,) = summary["tables"][0]["cells"]
+    assert (found["status"], found["init"]) == ("done", str(first))
+    assert found["data"] == "regression from weights"
+    (section,) = reproduction_report.sections(summary, {table.name: table})
+    assert f"from the weights of {first}" in section.settings[0][1]
+    paths = [set(plan([table], chosen(script=script, init=init), tmp_path).runs) for init in (first, tmp_path)]
+    assert not paths[0] & paths[1]
+
+
+def test_a_mean_of_columns(script: Path, tmp_path: Path) -> None:
+    """Seed by seed over what the scale runs; where one of them is absent there is no mean."""
+    columns = [
+        {"head": "whole", "workload": "plain"},
+        {"head": "half", "workload": "plain", "budget": [1, 2]},
+        {"head": "not run", "workload": "broken"},
+        {"head": "average", "mean": True},
+    ]
+    runs = {"smoke": {"columns": ["whole", "half", "average"], "seeds": 2}, "small": {}, "paper": {}}
+    summary = reproduce([made_up(columns, [ADAN], runs=runs)], chosen(script=script), tmp_path / "out")
+    whole, half, average = (cell(summary, "Adan", head) for head in ("whole", "half", "average"))
+    assert average["values"] == pytest.approx(
+        [(a + b) / 2 for a, b in zip(whole["values"], half["values"], strict=True)]
+    )
+    assert (average["seeds"], average["data"]) == (2, "the mean of whole, half")
+    lacking = [columns[0], {"head": "lacking", "workload": "packageless"}, columns[-1]]
+    table = made_up(lacking, [ADAN])
+    summary = reproduce([table], chosen(script=script), tmp_path / "other")
+    assert cell(summary, "Adan", "average")["status"] == "absent"
+    assert cell(summary, "Adan", "average")["why"].startswith("lacking: packageless needs the package")
+
+
+def test_curves_with_bands(script: Path, tmp_path: Path) -> None:
+    columns = [
+        {"head": "share", "workload": "plain"},
+        {"head": "training", "workload": "plain", "metric": "training loss"},
+    ]
+    table = made_up(
+        columns, [{**ADAN, "values": ["figure"] * 2}], curves=True, runs={**EVERYWHERE, "smoke": {"seeds": 3}}
+    )
+    summary = reproduce([table], chosen(script=script), tmp_path)
+    for head, kind, key in (("share", "eval", "share"), ("training", "train", "loss")):
+        records = [read_run(path) for path in sorted((tmp_path / "runs" / "plain").glob("*/seed-*"))]
+        expected = [[[step, value] for step, _, value in record.curve(kind, key)] for record in records]
+        assert cell(summary, "Adan", head)["curves"] == expected
+        assert all(len(curve) > 3 for curve in expected)
+    page = reproduction_report.write(summary, tmp_path, {table.name: table})
+    assert (tmp_path / "table-99.png").read_bytes()[:4] == b"\x89PNG"
+    assert "data:image/png;base64" in page.read_text()
+    assert "](table-99.png)" in (tmp_path / "tables.md").read_text()
+
+
 def test_report(ran: Ran) -> None:
     summary, out, found = ran
     page = reproduction_report.write(summary, out, {table.name: table for table in found})

@@ -26,6 +26,7 @@ def test_schedules() -> None:
     assert cosine(55) == pytest.approx(0.5)
     assert 0 < cosine(99) < 0.001
     assert schedule("linear", 100)(25) == pytest.approx(0.75)
+    assert [schedule("linear:4", 100)(step) for step in (0, 24, 25, 60, 99)] == [1.0, 1.0, 0.75, 0.5, 0.25]
     assert schedule("constant", 100)(99) == 1.0
 
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from support import transformer_xl
 from support.learning import settings, sizes
 from torch import Tensor
 
-from adan_bench.data.batching import prepared
+from adan_bench.data import words as words_module
 from adan_bench.data.words import Stream, encode, file_words, perplexity, vocabulary
 from adan_bench.spec import UsageError
 from adan_bench.training.trainer import Trainer
-from adan_bench.workloads.lstm import Sizes
+from adan_bench.workloads.lstm import Sizes as LSTMSizes
 from adan_bench.workloads.parts.lstm import LSTM
 from adan_bench.workloads.parts.transformer_xl import TransformerXL
 from adan_bench.workloads.registry import get_workload
+from adan_bench.workloads.transformer_xl import Sizes
 
 
 @pytest.fixture(scope="module")
@@ -38,41 +42,78 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_perplexity_counts_every_word(batch_size: int, length: int) -> None:
     """Even logits over eight words have perplexity 8; a wrong share of the last, shorter row would show."""
     words = torch.arange(62, dtype=torch.int32) % 8
-    seen = []
+    seen: list[int] = []
 
-    def step(part: Tensor, carry: Any) -> tuple[Tensor, Any]:
+    def uneven(part: Tensor, following: Tensor, carry: Any) -> tuple[Tensor, Any]:
         assert carry == (None if not seen else len(seen))
         seen.append(part.numel())
-        return torch.zeros(*part.shape, 8) + (part == 0).unsqueeze(-1) * torch.tensor([5.0] + [0.0] * 7), len(seen)
+        logits = torch.zeros(*part.shape, 8) + (part == 0).unsqueeze(-1) * torch.tensor([5.0] + [0.0] * 7)
+        return F.cross_entropy(logits.flatten(0, 1), following.flatten()), len(seen)
 
-    found = perplexity(step, words, batch_size, length, "cpu")
+    def even(part: Tensor, following: Tensor, carry: Any) -> tuple[Tensor, Any]:
+        return F.cross_entropy(torch.zeros(following.numel(), 8), following.flatten()), None
+
+    found = perplexity(uneven, words, batch_size, length, "cpu")
     assert sum(seen) == (62 // batch_size - 1) * batch_size
-    whole = perplexity(lambda part, carry: step(part, None if not seen else len(seen)), words, batch_size, 10**6, "cpu")
-    assert found == pytest.approx(whole)
-    assert perplexity(lambda part, _: (torch.zeros(*part.shape, 8), None), words, batch_size, length, "cpu") == (
-        pytest.approx(8)
-    )
+    seen.clear()
+    assert found == pytest.approx(perplexity(uneven, words, batch_size, 10**6, "cpu"))
+    assert perplexity(even, words, batch_size, length, "cpu") == pytest.approx(8)
 
 
 def test_stream_reads_downward_and_starts_anew() -> None:
-    stream = Stream(torch.arange(23), batch_size=2, length=3)
-    words, following, carry = stream.gather(stream(0))
+    initial = [torch.zeros(2)]
+    stream = Stream(torch.arange(23), batch_size=2, length=3, initial=initial)
+    words, following, carry = stream(0)
     assert words.t().tolist() == [[0, 1, 2], [11, 12, 13]]
     assert following.t().tolist() == [[1, 2, 3], [12, 13, 14]]
-    assert carry is None
-    assert stream.gather(stream(1))[0].t().tolist() == [[3, 4, 5], [14, 15, 16]]
+    assert torch.equal(carry[0], initial[0])
     stream.keep([torch.ones(2)])
-    assert stream.carry is not None
     memory = stream.carry[0].data_ptr()
-    (before,) = stream(1)[1]
-    stream.keep([torch.full((2,), 5.0)])  # in the same memory, but not in that of the batch
+    (before,) = stream(1)[2]
+    stream.keep([torch.full((2,), 5.0)])  # in the same memory, but neither in that of the batch nor of the first state
     assert stream.carry[0].data_ptr() == memory
-    assert (before.tolist(), stream(2)[1][0].tolist()) == ([1.0, 1.0], [5.0, 5.0])
+    assert (before.tolist(), stream(2)[2][0].tolist()) == ([1.0, 1.0], [5.0, 5.0])
+    assert stream(stream.per_epoch)[2][0].tolist() == [0.0, 0.0]
     stream.keep([torch.zeros(3)])
-    assert stream(1)[1][0].shape == (3,)
-    assert stream(stream.per_epoch)[1] is None
+    assert stream(1)[2][0].shape == (3,)
+    assert stream.rate(1) == 1
     with pytest.raises(UsageError, match="batch_size=12: 23 words are too few"):
         Stream(torch.arange(23), batch_size=12, length=3)
+
+
+def test_random_rows_are_those_of_awd_lstm() -> None:
+    """Normal around 70, or around 35 in one of twenty, none below five; each epoch covers the text; a pure function."""
+    words = torch.arange(200_000)
+    stream, other = (Stream(words, 2, 70, random_rows=seed) for seed in (0, 1))
+    last = Stream(words, 2, 70, random_rows=0)(2_000)
+    assert torch.equal(stream(2_000)[0], last[0])
+    rows = [stream.row(i) for i in range(10_000)]
+    lengths = torch.tensor([length for _, length in rows], dtype=torch.float64)
+    short = lengths < 52
+    assert short.double().mean() == pytest.approx(0.05, abs=0.01)
+    assert (lengths[~short].mean(), lengths[~short].std()) == (pytest.approx(69.5, abs=0.3), pytest.approx(5, abs=0.3))
+    assert lengths[short].mean() == pytest.approx(34.5, abs=1)
+    assert rows != [other.row(i) for i in range(10_000)]
+    first = next(i for i in range(1, 2_000) if rows[i][0] == 0)
+    assert torch.cat([stream(i)[0] for i in range(first)]).t().flatten().tolist() == [
+        *range(99_999),
+        *range(100_000, 199_999),
+    ]
+    assert 100_000 / first == pytest.approx(67.75, abs=0.7)  # what RANDOM_EPOCH rests on
+    assert stream.rate(3) == rows[3][1] / 70
+
+
+def test_the_rate_of_an_update_is_in_proportion_to_its_row(data: Path) -> None:
+    trainer = Trainer(
+        settings("lstm-1", scale="paper", data=data, schedule="constant", warmup=0.0, training={"random_rows": True})
+    )
+    rates = []
+    for position in range(3):
+        trainer.update()
+        rate = trainer.optimizer.param_groups[0]["lr"]
+        assert rate == pytest.approx(trainer.base_lr[0] * trainer.task.batches.row(position)[1] / 70)  # type: ignore[attr-defined]
+        rates.append(rate)
+    assert len(set(rates)) > 1
 
 
 def test_words_of_files(tmp_path: Path) -> None:
@@ -91,15 +132,16 @@ def test_words_of_files(tmp_path: Path) -> None:
         list(file_words(file))
 
 
-def test_lstm_is_that_of_adabelief() -> None:
-    """24,221,600 parameters is what AWD-LSTM prints for Penn Treebank; its LSTMs are ours."""
+@pytest.mark.parametrize(("layers", "size"), [(1, 5_293_200), (2, 13_632_400), (3, 24_221_600)])
+def test_lstm_is_that_of_adabelief(layers: int, size: int) -> None:
+    """24,221,600 parameters is what AWD-LSTM prints for Penn Treebank; the others are of the same model.py."""
     with torch.device("meta"):
-        assert sum(p.numel() for p in LSTM(10_000, 3, Sizes()).parameters()) == 24_221_600
+        assert sum(p.numel() for p in LSTM(10_000, layers, LSTMSizes()).parameters()) == size
 
 
 def test_lstm_drops_recurrent_weights_and_carries_state() -> None:
     torch.manual_seed(0)
-    model = LSTM(50, 2, Sizes(embedding=16, hidden=24))
+    model = LSTM(50, 2, LSTMSizes(embedding=16, hidden=24))
     words = torch.randint(50, (6, 3))
     logits, carry, penalty = model(words, None)
     (logits.square().mean() + penalty).backward()
@@ -117,38 +159,99 @@ def test_lstm_drops_recurrent_weights_and_carries_state() -> None:
 
 
 def test_memory_is_context() -> None:
-    """Two halves with memory between give the logits of the whole: what the memory holds is attended to."""
+    """Two halves with memory between have the loss of the whole: what the memory holds is attended to."""
     torch.manual_seed(0)
-    model = TransformerXL(20, sizes("transformer-xl", "smoke")).eval()
-    words = torch.randint(20, (40, 2))
+    model = TransformerXL(60, sizes("transformer-xl", "smoke")).eval()
+    words = torch.randint(60, (41, 2))
+    following, words = words[1:], words[:-1]
     with torch.no_grad():
-        whole = model(words, None)[0]
-        first, memories = model(words[:20], None)
-        second = model(words[20:], memories)[0]
-        alone = model(words[20:], None)[0]
-    torch.testing.assert_close(torch.cat([first, second]), whole, rtol=1e-4, atol=1e-4)
-    assert (alone - second).abs().max() > 1e-2
-    model.train()
-    assert model(words, None)[1][0].shape[1] == sizes("transformer-xl", "smoke").memory
+        whole, _ = model(words, following)
+        first, memories = model(words[:20], following[:20])
+        second, _ = model(words[20:], following[20:], memories=memories)
+        alone, _ = model(words[20:], following[20:])
+    torch.testing.assert_close((first + second) / 2, whole, rtol=1e-6, atol=0)
+    assert (alone - second).abs() > 1e-5
 
 
 def test_transformer_xl_base_has_its_size() -> None:
-    """151 million in the paper that introduced it."""
+    """151,107,538 parameters, 41,066,400 of them in the layers: the Adan authors' logs of the published code."""
     with torch.device("meta"):
         model = TransformerXL(267_735, sizes("transformer-xl"))
-    assert sum(p.numel() for p in model.parameters()) == pytest.approx(151e6, rel=0.03)
+    assert sum(p.numel() for p in model.parameters()) == 151_107_538
+    assert sum(p.numel() for p in model.layers.parameters()) == 41_066_400
+
+
+def test_transformer_xl_follows_the_published_formulas() -> None:
+    """Against sums over single queries and keys: relative attention, memory that fills up, adaptive softmax."""
+    torch.manual_seed(0)
+    small = Sizes(layers=3, width=12, heads=2, inner=20, dropout=0.3, length=4, memory=6, cutoffs=(7, 10))
+    model = TransformerXL(15, small).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0.0, 0.5)
+    text = torch.randint(15, (13, 2))
+    memories, past = None, [torch.zeros(0, 2, 12, dtype=torch.float64)] * 3
+    for start in (0, 4, 8):
+        words, following = text[start : start + 4], text[start + 1 : start + 5]
+        padded, before = model.tails_of(following, [8, 8]), memories
+        loss, memories = model(words, following, memories=before)
+        expected, past = transformer_xl.loss(dict(model.named_parameters()), words, following, past, heads=2, memory=6)
+        torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+        torch.testing.assert_close(model(words, following, padded, before)[0], loss, rtol=1e-12, atol=0)
+        kept, filled = memories
+        assert filled == len(past[0])
+        torch.testing.assert_close(kept[:, -len(past[0]) :], torch.stack(past), rtol=1e-12, atol=1e-12)
+
+
+def test_transformer_xl_drops_where_published() -> None:
+    """Words, positions, attention's output, both feed-forward layers and the last hidden layer; not the weights."""
+    model = TransformerXL(60, replace(sizes("transformer-xl", "smoke"), dropout=0.25))
+    shares: list[float] = []
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.register_forward_hook(lambda m, i, out: shares.append((out == 0).float().mean().item()))
+    words = torch.randint(60, (32, 8))
+    model(words, words)
+    assert len(shares) == 3 + 3 * 2
+    assert all(share > 0.15 for share in shares)
+
+
+def test_transformer_xl_batches_have_one_shape() -> None:
+    """From the first of an epoch on, so that a step can be captured; the padding counts for nothing."""
+    task = get_workload("transformer-xl").task(batch_size=4)
+
+    def shapes(batch: Any) -> Any:
+        return tuple(batch.shape) if isinstance(batch, Tensor) else [shapes(part) for part in batch]
+
+    batches = [task.batches(position) for position in (0, 1, 2, task.batches.per_epoch)]  # type: ignore[attr-defined]
+    assert all(shapes(batch) == shapes(batches[0]) for batch in batches)
+    words, following, tails, memories = batches[1]
+    assert sum(int((answers >= 0).sum()) for _, answers in tails) == int((following >= 32).sum())
+    model: Any = task.model
+    torch.testing.assert_close(model(words, following, tails, memories)[0], model(words, following, None, memories)[0])
 
 
 def test_paper_scale_reads_the_real_layouts(data: Path) -> None:
     lstm = get_workload("lstm-1", "paper").task(batch_size=20, data=data)
     assert "6,400 words to train" in lstm.note
-    assert prepared(lstm, 0, "cpu")[0].shape == (70, 20)
+    assert lstm.batches(0)[0].shape == (70, 20)
     assert lstm.max_grad_norm == 0.25
     trainer = Trainer(settings("transformer-xl", scale="paper", data=data, batch_size=2, steps=2))
-    assert prepared(trainer.task, 0, "cpu")[0].shape == (150, 2)
+    assert trainer.task.batches(0)[0].shape == (150, 2)
     assert "14 different" in trainer.task.note
     trainer.update()
-    assert [tuple(memory.shape) for memory in prepared(trainer.task, 1, "cpu")[2]] == [(2, 150, 410)] * 16
+    memories, filled = trainer.task.batches(1)[3]
+    assert (tuple(memories.shape), int(filled)) == ((16, 150, 2, 410), 150)
+
+
+@pytest.mark.parametrize(("scale", "columns"), [("small", [10, 10]), ("paper", [1, 10])])
+def test_the_test_split_is_one_column_at_paper_scale(
+    scale: str, columns: list[int], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(words_module, "perplexity", lambda step, text, count, *_: float(seen.append(count) or 1))
+    task = get_workload("lstm-1", scale).task(batch_size=20, data=data)
+    assert list(task.evaluate(task.model)) == ["perplexity", "valid_perplexity"]
+    assert seen == columns
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.learning import chosen, resumes
 
 from adan_bench.records.store import RunStore
@@ -146,3 +147,39 @@ def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
         assert json.dumps(study.bases["tiny", name].settings) == json.dumps(best.config.settings)
     study.save(tmp_path / "best.json")
     assert json.loads((tmp_path / "best.json").read_text())["workloads"]["tiny"]["sgd"]["trials"] == 4
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_init_is_loaded_or_refused(name: str, tmp_path: Path) -> None:
+    """Never recorded and ignored: a model's own weights arrive, or one line says why they do not; others never pass."""
+    workload = get_workload(name)
+    first = workload.task().model
+    for parameter in first.parameters():
+        torch.nn.init.constant_(parameter, 0.123)
+    torch.save(first.state_dict(), tmp_path / "weights.pt")
+    if name in ("deformable-detr", "mask-rcnn") or name.startswith("glue-"):
+        with pytest.raises(UsageError, match=f"--init {tmp_path}"):  # a classifier's are wanted, or a tokenizer's name
+            workload.task(init=tmp_path)
+    else:
+        parts = [bool((p == 0.123).all()) for p in workload.task(init=tmp_path).model.parameters()]
+        assert all(parts) or (workload.after and sum(parts) > len(parts) / 2)  # a new head stays random
+    torch.save({"strange": torch.zeros(3)}, tmp_path / "weights.pt")
+    with pytest.raises(UsageError, match=f"--init {tmp_path}"):
+        workload.task(init=tmp_path)
+
+
+def test_init_may_be_a_file(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    weights = {key: value + 1 for key, value in get_workload("digits-vit").task().model.state_dict().items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    torch.save({"model": weights, "epoch": 3}, tmp_path / "checkpoint.pth")
+    for file in ("model.safetensors", "checkpoint.pth"):
+        task = get_workload("digits-vit").task(init=tmp_path / file)
+        assert all(torch.equal(value, weights[key]) for key, value in task.model.state_dict().items())
+        assert task.note.endswith(f"; starts from {tmp_path / file}")
+    (tmp_path / "checkpoint.pth").write_text("not one")
+    with pytest.raises(UsageError, match=r"checkpoint.pth is not a file of weights"):
+        get_workload("digits-vit").task(init=tmp_path / "checkpoint.pth")
+    with pytest.raises(UsageError, match=r"--init .*nowhere.pt: no such file"):
+        get_workload("digits-vit").task(init=tmp_path / "nowhere.pt")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,8 +39,9 @@ def test_detects_shapes() -> None:
 
 def test_published_size() -> None:
     """ConvNeXt-T without its classifier has 27.8 million parameters; MMDetection's Mask R-CNN with it 48 million."""
-    model = rcnn.build(rcnn.PAPER, 80)
-    assert sum(p.numel() for p in model.parameters()) == pytest.approx(48e6, rel=0.02)
+    with torch.device("meta"):
+        model: Any = rcnn.build(rcnn.PAPER, 80)
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(48e6, rel=0.01)
     assert sum(p.numel() for p in model.backbone.body.parameters()) == pytest.approx(27.8e6, rel=0.01)
     names = [name for name, _ in model.named_parameters()]
     assert {rcnn.layer(name) for name in names} == set(range(8))

@@ -35,13 +35,14 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
             "place": f"{table.place}, {table.label}",
             "what": table.title,
             "cells": len(table.cells()),
-            "run here": "\n".join(text for name, text in found if name == table.name) or "not yet",
+            "run here": "\n".join(text for name, text in found if name == table.name)
+            or ("theory: nothing to run" if table.kind == "statement" else "not yet"),
         }
         for table in tables().values()
     ]
 
 
-@run_flags("scale", "data", "device", "bf16", "accumulate", "threads", "cluster")
+@run_flags("scale", "data", "device", "bf16", "accumulate", "threads", "init", "cluster")
 def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="TABLE...", help="See: adan-bench list tables; or 'all'.")],
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1; as the table says unless given.")] = None,
@@ -49,6 +50,9 @@ def reproduce(
     out: Out = None,
     resume: Resume = False,
     time_limit: TimeLimit = None,
+    yes: Annotated[
+        bool, typer.Option("--yes-run-generated-code", help="Run what GPT-2 writes, for HumanEval's pass@k.")
+    ] = False,
     as_json: Json = False,
     *,
     chosen: RunConfig,
@@ -67,7 +71,7 @@ def reproduce(
             console.print(f"{case['model']} {case['optimizer']}: {text}", markup=False, highlight=False)
 
     with showing(console, as_json) as on_event:
-        summary = study.reproduce(choose(names), chosen, folder, seeds, resume, on_event, show_case, until)
+        summary = study.reproduce(choose(names), chosen, folder, seeds, resume, on_event, show_case, until, yes)
     page = report.write(summary, folder)
     failed = study.failures(summary)
     if as_json:
@@ -83,9 +87,7 @@ def reproduce(
 
 
 def _show(console: Console, section: Any) -> None:
-    from adan_bench.reports.paper import HEAD
-
-    grid = Grid(*HEAD, title=section.title, title_justify="left")
+    grid = Grid(*section.head, title=section.title, title_justify="left")
     for line in section.run:
         grid.add_row(*(escape(cell) for cell in line))
     console.print(grid)

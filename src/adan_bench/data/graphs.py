@@ -32,17 +32,13 @@ class Graph:
         self.trains = torch.zeros(self.nodes, dtype=torch.bool)
         self.trains[self.split["train"]] = True
 
-    def cut(self, order: Tensor, parts: int) -> list[tuple[Tensor, Tensor]]:
-        """The nodes in `parts` parts by their order, each with the numbers of the edges inside it."""
-        chunks = order.chunk(parts)
-        part = torch.empty(self.nodes, dtype=torch.long)
-        for i, chunk in enumerate(chunks):
-            part[chunk] = i
+    def cut(self, part: Tensor, parts: int) -> list[tuple[Tensor, Tensor]]:
+        """The nodes by the part of each, with the numbers of the edges inside."""
         of_edges = torch.where(part[self.edges[0]] == part[self.edges[1]], part[self.edges[0]], -1)
-        return [(chunk, (of_edges == i).nonzero()[:, 0]) for i, chunk in enumerate(chunks)]
+        return [((part == i).nonzero()[:, 0], (of_edges == i).nonzero()[:, 0]) for i in range(parts)]
 
     def inside(self, nodes: Tensor, edges: Tensor) -> dict[str, Tensor]:
-        """The graph of these nodes and edges, and which of the nodes train."""
+        """The graph of these nodes and edges, and the places of those nodes that train."""
         place = torch.empty(self.nodes, dtype=torch.long)
         place[nodes] = torch.arange(len(nodes))
         return {
@@ -50,17 +46,20 @@ class Graph:
             "edges": place[self.edges[:, edges]],
             "features": self.features[edges],
             "labels": self.labels[nodes],
-            "train": self.trains[nodes],
+            "train": self.trains[nodes].nonzero()[:, 0],
         }
 
 
 def parts_of(graph: Graph, context: Context) -> Callable[[int], dict[str, Tensor]]:
-    """The subgraph at a position; every epoch cuts the nodes anew into as many parts as the batch size says."""
+    """The subgraph at a position; every epoch cuts the nodes anew into as many parts as the batch size says.
+
+    As in the release of DeeperGCN each node draws its part, so that parts have uneven sizes.
+    """
 
     @lru_cache(maxsize=1)
     def parts(epoch: int) -> list[tuple[Tensor, Tensor]]:
-        order = torch.randperm(graph.nodes, generator=generator(context.seed, epoch))
-        return graph.cut(order, context.batch_size)
+        drawn = torch.randint(context.batch_size, (graph.nodes,), generator=generator(context.seed, epoch))
+        return graph.cut(drawn, context.batch_size)
 
     def batch(position: int) -> dict[str, Tensor]:
         epoch, index = divmod(position, context.batch_size)

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from adan_bench.data.batching import library_sources
+from adan_bench.data.batching import generator, library_sources
 from adan_bench.data.cache import decoded
 from adan_bench.data.files import PENN_TREEBANK, WIKITEXT
 from adan_bench.spec import Context, UsageError
@@ -28,35 +27,61 @@ class Stream:
 
     The batch holds the state that precedes it, so that SAM's second pass starts where its first one did. The state that
     follows is kept in the same memory as the last one, where a CUDA graph writes it.
+
+    initial: the state before the first words of an epoch, a list or tuple of tensors.
+    random_rows: a seed; the rows have AWD-LSTM's random lengths instead (arXiv:1708.02182), and `rate` is not 1.
     """
 
-    def __init__(self, words: Tensor, batch_size: int, length: int, device: str = "cpu") -> None:
-        self.columns = columns(words, batch_size).to(device)
-        self.rows = torch.arange(length + 1, device=device)
+    def __init__(
+        self, words: Tensor, batch_size: int, length: int, initial: Any = None, random_rows: int | None = None
+    ) -> None:
+        self.columns = columns(words, batch_size)
         self.length = length
         self.per_epoch = (len(self.columns) - 1) // length
         if self.per_epoch < 1:
             raise UsageError(f"batch_size={batch_size}: {len(words):,} words are too few for rows of {length} words")
-        self.carry: list[Tensor] | None = None
+        self.initial = self.carry = initial
+        self.seed = random_rows
+        self._rows: list[tuple[int, int]] = []  # start and length of those of the epochs that were cut so far
+        self._epochs = 0
 
-    def __call__(self, position: int) -> tuple[Tensor, list[Tensor] | None]:
-        """The first row of the batch, and the state before it: none where the text begins."""
-        start = position % self.per_epoch * self.length
-        carry = None if start == 0 or self.carry is None else [state.clone() for state in self.carry]
-        return torch.tensor(start), carry
+    def __call__(self, position: int) -> tuple[Any, ...]:
+        start, length = self.row(position)
+        stop = min(start + length, len(self.columns) - 1)
+        carry = self.carry if start > 0 else self.initial
+        carry = None if carry is None else type(carry)(state.clone() for state in carry)
+        return self.columns[start:stop].long(), self.columns[start + 1 : stop + 1].long(), carry
 
-    def gather(self, batch: tuple[Tensor, list[Tensor] | None]) -> tuple[Tensor, Tensor, list[Tensor] | None]:
-        """The words, those that follow each, and the state."""
-        words = self.columns[batch[0] + self.rows].long()
-        return words[:-1], words[1:], batch[1]
-
-    def keep(self, carry: list[Tensor]) -> None:
+    def keep(self, carry: Any) -> None:
         """The state after a batch."""
-        if self.carry is None or _places(self.carry) != _places(carry):
-            self.carry = [state.detach().clone() for state in carry]
+        if self.carry is None or self.carry is self.initial or _places(self.carry) != _places(carry):
+            self.carry = type(carry)(state.detach().clone() for state in carry)
         else:
             for kept, state in zip(self.carry, carry, strict=True):
                 kept.copy_(state.detach())
+
+    def row(self, position: int) -> tuple[int, int]:
+        """The first word of a row and its length; the last row of an epoch may end before that."""
+        if self.seed is None:
+            return position % self.per_epoch * self.length, self.length
+        while position >= len(self._rows):
+            self._cut()
+        return self._rows[position]
+
+    def rate(self, position: int) -> float:
+        """The factor of the learning rate: a row's length over the usual one."""
+        return self.row(position)[1] / self.length
+
+    def _cut(self) -> None:
+        """Another epoch: normal lengths around the usual one, or around half of it in one row of twenty."""
+        assert self.seed is not None
+        source, start = generator(self.seed, self._epochs), 0
+        while start < len(self.columns) - 2:
+            half = torch.rand((), generator=source).item() >= 0.95
+            drawn = self.length / (2 if half else 1) + 5 * torch.randn((), generator=source).item()
+            self._rows.append((start, max(5, int(drawn))))
+            start += self._rows[-1][1]
+        self._epochs += 1
 
     def state_dict(self) -> dict[str, Any]:
         return {"carry": self.carry}
@@ -65,7 +90,7 @@ class Stream:
         self.carry = state["carry"]
 
 
-def _places(tensors: list[Tensor]) -> list[Any]:
+def _places(tensors: Iterable[Tensor]) -> list[Any]:
     return [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
 
 
@@ -75,16 +100,20 @@ def columns(words: Tensor, count: int) -> Tensor:
 
 
 def perplexity(
-    step: Callable[[Tensor, Any], tuple[Tensor, Any]], words: Tensor, batch_size: int, length: int, device: str
+    step: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]], words: Tensor, batch_size: int, length: int, device: str
 ) -> float:
-    """The exponential of the mean loss over the whole text; `step` maps (words, state) to (logits, next state)."""
-    text, carry, total, count = columns(words, batch_size), None, 0.0, 0
+    """The exponential of the mean loss over the whole text.
+
+    step: (words, following words, state) to their mean loss and the next state; the first state is None.
+    """
+    text, carry, count = columns(words, batch_size).to(device), None, 0
+    total = torch.zeros((), dtype=torch.float64, device=device)
     for start in range(0, len(text) - 1, length):
-        part = text[start : start + length + 1].long().to(device)
-        logits, carry = step(part[:-1], carry)
-        total += F.cross_entropy(logits.float().flatten(0, 1), part[1:].flatten(), reduction="sum").item()
+        part = text[start : start + length + 1].long()
+        loss, carry = step(part[:-1], part[1:], carry)
+        total += loss * part[1:].numel()
         count += part[1:].numel()
-    return math.exp(min(total / count, 700.0))  # exp(710) overflows
+    return math.exp(min(total.item() / count, 700.0))  # exp(710) overflows
 
 
 def file_words(path: Path) -> Iterator[str]:

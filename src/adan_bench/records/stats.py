@@ -117,6 +117,25 @@ def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
     return Interval(n, mean, mean - half, mean + half)
 
 
+def mean_curve(
+    curves: Sequence[Sequence[tuple[int, float]]], level: float
+) -> tuple[list[int], list[float], list[float]]:
+    """Steps, means over the curves, and half the width of the mean's t interval, which is 0 where there is one curve.
+
+    >>> mean_curve([[(1, 0.0), (2, 1.0)], [(1, 2.0), (2, 1.0), (3, 5.0)]], level=0.5)
+    ([1, 2], [1.0, 1.0], [1.0, 0.0])
+    """
+    n, length = len(curves), min(len(curve) for curve in curves)
+    values = [[curve[i][1] for curve in curves] for i in range(length)]
+    halves = [0.0] * length
+    if n > 1:
+        from scipy.special import stdtrit
+
+        scale = float(stdtrit(n - 1, (1 + level) / 2)) / math.sqrt(n)
+        halves = [round(scale * statistics.stdev(at), 12) for at in values]
+    return [step for step, _ in curves[0][:length]], [statistics.fmean(at) for at in values], halves
+
+
 def difference(a: OptimizerSummary, b: OptimizerSummary, comparisons: int = 1) -> Interval | None:
     """The mean of a − b over the seeds that both finished; None where they share none."""
     left, right = a.by_seed(), b.by_seed()

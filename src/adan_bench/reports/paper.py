@@ -39,7 +39,7 @@ class Count(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A cell of the paper's under HEAD; run: whether it is run at this scale."""
+    """A cell of the paper's under HEAD, or a row of a table of statements; run: whether it is run at this scale."""
 
     cells: list[str]
     run: bool
@@ -47,10 +47,11 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """One table as text: what it is, its lines under HEAD, what can be said, and how ours came about."""
+    """One table as text: what it is, its lines under their head, what can be said, and how ours came about."""
 
     title: str
     caption: str
+    head: tuple[str, ...]
     lines: list[Line]
     count: Count
     conclusion: str
@@ -90,12 +91,17 @@ def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Se
                 lines.append(
                     Line([column.head, row.head, printed, _ours(table, cell, whys), *places], cell is not None)
                 )
+    head: tuple[str, ...] = HEAD
+    if table.kind == "statement":  # as it is printed, since there is nothing to compare
+        head = ("", *(column.head for column in table.columns))
+        lines = [Line([row.head, *(value or "" for value in row.values)], True) for row in table.rows]
     count = _count(table, cells)
     notes = [f"{mark} {meaning}." for mark, meaning in table.marks.items()] + list(table.notes)
     notes += [f"({index}) {why}" for why, index in whys.items()]
     return Section(
         f"{table.place}: {table.title}",
         f"{table.caption} Figures: {table.metric} ({'higher' if table.higher_is_better else 'lower'} is better).",
+        head,
         lines,
         count,
         _conclude(table, cells, count),
@@ -144,6 +150,8 @@ def _count(table: Table, cells: Sequence[Mapping[str, Any]]) -> Count:
 
 def _conclude(table: Table, cells: Sequence[Mapping[str, Any]], count: Count) -> str:
     """How many pairs of rows stand in the same order in both, and how much that is worth."""
+    if table.kind == "statement":
+        return "Statements of theory: nothing of it is run."
     done = [cell for cell in cells if cell["values"]]
     text = f"{count.done} of {count.planned} cells of this scale have a result."
     tiny = bool(done) and done[0].get("tiny", False)
@@ -210,6 +218,8 @@ def _settings(cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 def _described(facts: Mapping[str, Any]) -> str:
     values = ", ".join(f"{key} {html.plain(value)}" for key, value in facts["settings"].items())
     how = [f"{facts['steps']} steps of {facts['batch_size']}"]
+    if facts.get("init"):
+        how.append(f"from the weights of {facts['init']}")
     how.append(f"{facts['schedule']} after {facts['warmup']:.1%} of warm-up")
     if facts.get("floor"):
         how.append(f"down to {facts['floor']:.2g} of the rate")
@@ -240,23 +250,38 @@ def overview(summary: Mapping[str, Any]) -> str:
 def write(summary: Mapping[str, Any], folder: Path, known: Mapping[str, Table] | None = None) -> Path:
     """tables.html and tables.md; the path of the page."""
     found = sections(summary, known)
-    page = folder / "tables.html"
-    write_bytes(page, _page(summary, found).encode())
-    write_bytes(folder / "tables.md", _markdown(summary, found).encode())
+    page, figures = folder / "tables.html", _figures_of(summary, found)
+    for anchor, png in figures.items():
+        write_bytes(folder / f"{anchor}.png", png)
+    write_bytes(page, _page(summary, found, figures).encode())
+    write_bytes(folder / "tables.md", _markdown(summary, found, figures).encode())
     return page
 
 
-def _markdown(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
+def _figures_of(summary: Mapping[str, Any], found: Sequence[Section]) -> dict[str, bytes]:
+    """The figures of curves as PNG, by the anchor of their section."""
+    from adan_bench.reports.figures import curves_png
+
+    return {
+        section.anchor: curves_png(entry["cells"])
+        for section, entry in zip(found, summary["tables"], strict=True)
+        if any(any(cell.get("curves") or ()) for cell in entry["cells"])
+    }
+
+
+def _markdown(summary: Mapping[str, Any], found: Sequence[Section], figures: Mapping[str, bytes]) -> str:
     parts = ["# The paper's tables, run again", "", overview(summary), ""]
     for section in found:
         parts += [f"## {section.title}", "", section.caption, "", section.conclusion, ""]
+        if section.anchor in figures:
+            parts += [f"![{section.title}]({section.anchor}.png)", ""]
         if section.run:
-            parts += [*html.markdown_table(HEAD, section.run, left=2), ""]
+            parts += [*html.markdown_table(section.head, section.run, left=2), ""]
         parts += [f"- {line}" for line in (*section.how, *section.notes)] + [""]
     return "\n".join(parts)
 
 
-def _page(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
+def _page(summary: Mapping[str, Any], found: Sequence[Section], figures: Mapping[str, bytes]) -> str:
     intro = (
         "Ours are from smaller models, other data and shorter runs unless the scale is “paper”. They are not to be "
         "ranked with the paper's; only the order within each is compared."
@@ -270,7 +295,10 @@ def _page(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
             s.title,
             html.paragraph(s.caption, "soft"),
             html.paragraph(s.conclusion, "conclusion"),
-            html.table(HEAD, [x.cells for x in s.lines], kinds=["" if x.run else "soft" for x in s.lines], kind="text"),
+            html.image(s.title, figures[s.anchor]) if s.anchor in figures else "",
+            html.table(
+                s.head, [x.cells for x in s.lines], kinds=["" if x.run else "soft" for x in s.lines], kind="text"
+            ),
             html.items(s.how),
             html.items(s.notes),
             html.folded("Settings", html.facts(s.settings)) if s.settings else "",

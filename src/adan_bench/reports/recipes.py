@@ -28,6 +28,9 @@ def page() -> str:
 
 def _section(table: Table) -> str:
     lines = [f"\n## {table.place}: {table.title}\n"]
+    if table.like:
+        places = " and ".join(tables()[name].place for name in table.like)
+        return "\n".join([*lines, f"The runs, and so the settings, are those of {places}."]) + "\n"
     common = []
     if table.schedule:
         common.append(f"schedule {table.schedule}")

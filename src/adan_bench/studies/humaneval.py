@@ -71,7 +71,7 @@ def pass_at_k(
             if on_problem is not None:
                 on_problem(problem["task_id"], counts[problem["task_id"]], samples)
     scores = {f"pass@{k}": sum(estimate(samples, c, k) for c in counts.values()) / len(counts) for k in ks}
-    settings = {"samples": samples, "temperature": temperature, "tokens": tokens, "seed": seed}
+    settings = {"samples": samples, "temperature": temperature, "tokens": tokens, "seed": seed, "first": problems}
     result = {**scores, "problems": len(counts), **settings, "right": counts}
     (run_dir / "humaneval.json").write_text(json.dumps(result, indent=1) + "\n")
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,13 +13,19 @@ from typing import Any
 
 from adan_bench.records.environment import describe
 from adan_bench.records.store import check_empty, finite, read_run, write_json
-from adan_bench.spec import SCALES, RunConfig, RunRecord, UsageError
+from adan_bench.spec import SCALES, RunConfig, RunRecord, UsageError, cores
 from adan_bench.studies import speed
 from adan_bench.studies.plan import Cell, Plan, PlannedRun, plan
 from adan_bench.tables import TRAINING_LOSS, Table
 from adan_bench.training.configure import check_data_folder, check_device
 from adan_bench.training.pool import Job, OnEvent, Pool, open_pool
 
+#: How HumanEval is asked, at each scale; the paper states the temperature alone.
+HUMANEVAL: dict[str, dict[str, Any]] = {
+    "smoke": {"samples": 100, "problems": 2, "tokens": 16},
+    "small": {"samples": 100, "problems": 20},
+    "paper": {"samples": 200},
+}
 #: What the record of a cell says of its runs besides settings and length.
 RECIPE_FACTS = ("schedule", "warmup", "floor", "cooldown", "clip", "ema", "nonmono", "training")
 
@@ -49,7 +56,7 @@ class Result:
             "row": row.head,
             "column": column.head,
             "optimizer": row.optimizer,
-            "workload": column.workload or column.model,
+            "workload": column.workload or column.model or column.head,
             "paper": self.cell.printed,
             "status": self.status.value,
             "why": self.why,
@@ -68,8 +75,12 @@ def reproduce(
     on_event: OnEvent | None = None,
     on_case: Callable[[Mapping[str, Any]], None] = lambda case: None,
     deadline: float | None = None,
+    run_code: bool = False,
 ) -> dict[str, Any]:
-    """Make all runs of the tables; the summary that is also written to tables.json."""
+    """Make all runs of the tables; the summary that is also written to tables.json.
+
+    run_code: whether code that a model wrote may be run, for HumanEval.
+    """
     if chosen.scale not in SCALES:
         raise UsageError(f"--scale {chosen.scale}: no such scale; there are: {', '.join(SCALES)}")
     check_data_folder(chosen.data)
@@ -79,13 +90,15 @@ def reproduce(
     started = time.monotonic()
     found = plan(tables, chosen, out, seeds)
     execute(found, open_pool(out, chosen, deadline), resume, on_event)
-    cases = [(c.table.kind, c.column.model, c.row.optimizer) for c in found.cells]
+    scores = humanevals(found, chosen, run_code)
+    cases = [_key(cell) for cell in found.cells if cell.column.model]
     if chosen.cluster is None:  # speed after the runs: nothing else may share the machine
         timed = speed.cases(cases, chosen, on_case)
     else:
         reason = "speed is measured on one machine: run this table without --cluster"
         timed = {case: {"absent": reason} for case in cases}
-    results = [collect(cell) if cell.table.kind == "train" else _timed(cell, timed) for cell in found.cells]
+    results = [_timed(cell, timed) if cell.column.model else collect(cell, scores) for cell in found.cells]
+    results = [_mean(result.cell, results) if result.cell.column.mean else result for result in results]
     summary = {
         "scale": chosen.scale,
         "device": chosen.device,
@@ -142,10 +155,36 @@ def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
     return None
 
 
-def collect(cell: Cell) -> Result:
-    """What came out of a cell's runs, from their records."""
+def humanevals(found: Plan, chosen: RunConfig, run_code: bool) -> dict[Path, Mapping[str, Any]]:
+    """HumanEval's pass@k of the finished runs whose columns show it, by folder; "absent": why there is none."""
+    from adan_bench.studies.humaneval import pass_at_k
+
+    how, scores = HUMANEVAL[chosen.scale], {}
+    paths = [run.path for cell in found.cells if cell.column.evaluation for run in cell.runs]
+    for path in dict.fromkeys(paths):
+        if not (path / "weights.pt").exists():
+            continue
+        file = path / "humaneval.json"
+        known = json.loads(file.read_text()) if file.exists() else {}
+        if "pass@100" in known and (known["samples"], known.get("first")) == (how["samples"], how.get("problems")):
+            scores[path] = known
+        elif not run_code:
+            scores[path] = {"absent": "HumanEval runs code that the model wrote: add --yes-run-generated-code"}
+        else:
+            options = {**how, "seconds": 3.0, "jobs": cores(), "device": chosen.device}
+            try:
+                scores[path] = pass_at_k(path, chosen.data, ks=(1, 10, 100), **options)
+            except UsageError as error:
+                scores[path] = {"absent": str(error)}
+    return scores
+
+
+def collect(cell: Cell, scores: Mapping[Path, Mapping[str, Any]]) -> Result:
+    """What came out of a cell's runs, from their records; scores: by folder, HumanEval's."""
     if cell.absent:
         return Result(cell, Status.ABSENT, cell.absent)
+    if cell.column.mean:
+        return Result(cell, Status.ABSENT)  # until the others are there
     blocked = [reason for run in cell.runs if (reason := _blocked(run)) is not None]
     records = [read_run(run.path) for run in cell.runs if _blocked(run) is None]
     facts = _facts(records[0].config if records else cell.runs[0].config, cell.before)
@@ -154,13 +193,22 @@ def collect(cell: Cell) -> Result:
     environment = records[0].environment
     facts["data"], facts["parameters"] = environment.get("data", ""), environment.get("parameters")
     facts["seconds"] = sum((r.result or {}).get("seconds", 0.0) for r in records)
+    metric = cell.column.metric or records[0].workload["metric"]
+    if cell.table.curves:
+        curve = ("train", "loss") if metric == TRAINING_LOSS else ("eval", metric)
+        facts["curves"] = [[(step, value) for step, _, value in record.curve(*curve)] for record in records]
     status, why, values, lost = Status.DONE, "", [], []
     for record in records:
         result = record.result or {}
-        metric = cell.column.metric or record.workload["metric"]
         if record.status not in ("finished", "diverged"):
             status = Status.ABSENT if result.get("absent") else Status.FAILED
             why = str(result.get("error", record.status))
+        elif record.status == "finished" and cell.column.evaluation:
+            score = scores.get(record.path, {"absent": "the run kept no weights"})
+            if "absent" in score:
+                status, why = Status.ABSENT, score["absent"]
+            else:
+                values.append(score[metric])
         elif record.status == "finished" and metric != TRAINING_LOSS and metric not in result["final"]:
             status, why = Status.FAILED, f"{record.config.workload} reports no {metric}"
         elif record.status == "finished" and (value := figure_of(record, metric, cell)) is not None:
@@ -190,13 +238,32 @@ def figure_of(record: RunRecord, metric: str, cell: Cell) -> float | None:
 def _facts(config: RunConfig, before: RunConfig | None) -> dict[str, Any]:
     names = ("settings", "origin", "steps", "batch_size", *RECIPE_FACTS)
     facts = {name: value for name, value in asdict(config).items() if name in names}
+    if before is None and config.init is not None:
+        facts["init"] = str(config.init)
     if before is not None:
         facts["before"] = {name: value for name, value in asdict(before).items() if name in (*names, "workload")}
     return facts
 
 
-def _timed(cell: Cell, timed: Mapping[tuple[str, str | None, str], Mapping[str, Any]]) -> Result:
-    case = timed[cell.table.kind, cell.column.model, cell.row.optimizer]
+def _mean(cell: Cell, results: Sequence[Result]) -> Result:
+    """Of the row's other cells, seed by seed."""
+    parts = [r for r in results if (r.cell.table, r.cell.row) == (cell.table, cell.row) and not r.cell.column.mean]
+    for part in parts:
+        if len(part.values) < max(1, part.seeds):
+            status = Status.FAILED if part.status is Status.DONE else part.status
+            return Result(cell, status, f"{part.cell.column.head}: {part.why}")
+    values = [statistics.fmean(values) for values in zip(*(part.values for part in parts), strict=True)]
+    facts = {"data": "the mean of " + ", ".join(part.cell.column.head for part in parts)}
+    return Result(cell, Status.DONE, values=values, seeds=len(values), facts=facts)
+
+
+def _key(cell: Cell) -> speed.Key:
+    assert cell.column.model is not None
+    return cell.table.kind, cell.column.model, cell.row.optimizer, cell.column.ranks
+
+
+def _timed(cell: Cell, timed: Mapping[speed.Key, Mapping[str, Any]]) -> Result:
+    case = timed[_key(cell)]
     if "failed" in case:
         return Result(cell, Status.FAILED, case["failed"])
     if "absent" in case:

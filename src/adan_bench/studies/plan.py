@@ -26,18 +26,20 @@ CYCLES = 6  # without a radius given, the first cycle between restarts lasts a s
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run, and the runs it waits for: `config.init`, whose weights it starts from, and its pilot.
+    """A run, and the runs of the plan that it waits for.
 
+    before: the run whose weights it starts from (`config.init` may also name weights from elsewhere).
     pilot: the run that measures the radius of the restart condition; `config` is complete once that has ended.
     """
 
     config: RunConfig
     path: Path
+    before: Path | None = None
     pilot: Path | None = None
 
     @property
     def waits_for(self) -> list[Path]:
-        return [path for path in (self.config.init, self.pilot) if path is not None]
+        return [path for path in (self.before, self.pilot) if path is not None]
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def plan(
     for table in tables:
         for row, column, printed in table.planned(chosen.scale):
             cell = Cell(table, row, column, printed)
-            if table.kind == "train":
+            if column.workload is not None:
                 try:
                     cell = _planned(cell, chosen, out, seeds or table.runs[chosen.scale].seeds, radius, result.runs)
                 except UsageError as error:
@@ -101,16 +103,16 @@ def _planned(
     workload = get_workload(cell.column.workload, chosen.scale)
     share, share_before = _shares(cell, chosen.scale)
     config, before = _config(cell, workload, chosen, share, cell.row.fixed), None
-    if workload.after is not None:
+    if workload.after is not None and chosen.init is None:
         earlier = get_workload(workload.after, chosen.scale)
         before = _config(cell, earlier, chosen, share_before, cell.row.before)
     runs = []
     for seed in range(seeds):
-        run = PlannedRun(replace(config, seed=seed), Path())
+        run = PlannedRun(replace(config, seed=seed, keep_weights=cell.column.evaluation is not None), Path())
         if before is not None:
             first = _placed(PlannedRun(replace(before, seed=seed, keep_weights=True), Path()), out / "runs")
             known[first.path] = first
-            run = replace(run, config=replace(run.config, init=first.path))
+            run = replace(run, config=replace(run.config, init=first.path), before=first.path)
         if cell.row.restart:
             run = _with_restarts(run, out, radius, known)
         run = _placed(run, out / "runs")
@@ -133,7 +135,7 @@ def _with_restarts(run: PlannedRun, out: Path, radius: float | None, known: dict
         stop_after=max(1, config.steps // CYCLES),
         settings={**config.settings, "restart": {"probe": True}},
     )
-    pilot = _placed(PlannedRun(trial, Path()), out / "pilots")
+    pilot = _placed(PlannedRun(trial, Path(), run.before), out / "pilots")
     known.setdefault(pilot.path, pilot)
     return replace(run, pilot=pilot.path)
 
@@ -144,7 +146,8 @@ def _placed(run: PlannedRun, folder: Path) -> PlannedRun:
     for name in ("seed", "keep_weights"):
         content.pop(name, None)
     content["waits for"] = [path.parent.name for path in run.waits_for]  # which has their own digest
-    content.pop("init", None)
+    if run.before is not None:
+        content.pop("init")
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
     return replace(run, path=folder / config.workload / f"{config.optimizer}-{digest}" / f"seed-{config.seed}")
 
@@ -163,7 +166,7 @@ def _shares(cell: Cell, scale: str) -> tuple[float, float]:
 def _config(cell: Cell, workload: Workload, chosen: RunConfig, share: float, fixed: Settings) -> RunConfig:
     table, row, column = cell.table, cell.row, cell.column
     paper, spec = chosen.scale == SCALES[-1], get_optimizer(row.optimizer)
-    recipe = table.published(spec.name, workload.name, column.head) if paper else Recipe(())
+    recipe = table.published(spec.name, workload.name, column) if paper else Recipe(())
     if paper:
         budget = published_budget(table, recipe, workload, column, chosen, share, spec.passes)
     else:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ GB = 1e9
 STEPS = {"smoke": 5, "small": 10, "paper": 200}  # of the paper's tables
 
 OnCase = Callable[[Mapping[str, Any]], None]
+Key = tuple[str, str, str, int]  # kind of table, model, optimizer, the paper's GPUs
 
 
 @dataclass(frozen=True)
@@ -259,34 +261,43 @@ def _timed(call: Callable[[], Any], warmup: int, steps: int, device: torch.devic
 
 
 def cases(
-    wanted: Sequence[tuple[str, str | None, str]], chosen: RunConfig, on_case: OnCase = lambda case: None
-) -> dict[tuple[str, str | None, str], Mapping[str, Any]]:
-    """What the paper's tables of speed want, by (kind of table, model, optimizer).
+    wanted: Sequence[Key], chosen: RunConfig, on_case: OnCase = lambda case: None
+) -> dict[Key, Mapping[str, Any]]:
+    """What the paper's tables of speed want.
 
     A case that could not be measured has the reason as "absent" (what it needs is not here) or "failed".
     """
-    found: dict[tuple[str, str | None, str], Mapping[str, Any]] = {}
-    for kind, measured in (("speed", measure), ("parallel", _among_ranks)):
-        keys = [key for key in wanted if key[0] == kind]
+    found: dict[Key, Mapping[str, Any]] = {}
+    how = Measure(chosen.scale, chosen.device, STEPS[chosen.scale], bf16=chosen.bf16)
+    for kind, gpus in dict.fromkeys((key[0], key[3]) for key in wanted):
+        keys = [key for key in wanted if (key[0], key[3]) == (kind, gpus)]
         models, names = (list(dict.fromkeys(str(key[i]) for key in keys)) for i in (1, 2))
-        if not keys:
-            continue
-        how = Measure(chosen.scale, chosen.device, STEPS[chosen.scale], bf16=chosen.bf16)
         try:
             if not how.tiny and how.device == "cpu":
                 raise UsageError(f"at the scale {how.scale} these models are for a GPU: give --device cuda")
+            measured = measure if kind == "speed" else partial(_among_ranks, ranks=_processes(gpus, how))
             record = measured(models, names, how, on_case)
-            found |= {(kind, case["model"], case["optimizer"]): case for case in record["cases"]}
+            found |= {(kind, case["model"], case["optimizer"], gpus): case for case in record["cases"]}
         except (UsageError, RuntimeError) as error:
             reason = {"absent" if isinstance(error, UsageError) else "failed": str(error)}
             found |= dict.fromkeys(keys, reason)
     return found
 
 
-def _among_ranks(models: Sequence[str], names: Sequence[str], how: Measure, on_case: OnCase) -> dict[str, Any]:
-    ranks = 2 if how.device == "cpu" else torch.cuda.device_count()
-    if ranks < 2:
-        raise UsageError(f"it needs two GPUs, and there is {ranks}")
+def _processes(gpus: int, how: Measure) -> int:
+    """How many processes stand for so many GPUs of the paper: an eighth on a CPU, at the scale "paper" as many."""
+    if how.device == "cpu":
+        return max(2, gpus // 8)
+    there = torch.cuda.device_count()
+    needed = gpus if how.scale == SCALES[-1] else max(2, there * gpus // 32)
+    if there < needed:
+        raise UsageError(f"it needs {needed} GPUs in one machine, and there {'is' if there == 1 else 'are'} {there}")
+    return needed
+
+
+def _among_ranks(
+    models: Sequence[str], names: Sequence[str], how: Measure, on_case: OnCase, ranks: int
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         launch(models, names, replace(how, parallel="ddp"), ranks, Path(folder) / "record.json")
         found: dict[str, Any] = json.loads((Path(folder) / "record.json").read_text())

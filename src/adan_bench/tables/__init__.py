@@ -4,13 +4,16 @@ One JSON file per table; its name is what `adan-bench reproduce` takes. A table 
 workload, how much of its budget, which number), a row is an optimizer, and their cell is a published figure.
 
     title, caption   what it shows; place, label: where it stands in the paper, and LaTeX's name of it
-    kind             "train" (runs of workloads), "speed" (one device) or "parallel" (several processes)
+    kind             "train" (runs of workloads), "speed" (one device), "parallel" (several processes) or "statement"
+                     (of theory: nothing of it is run)
     metric           in words; higher_is_better; percent: ours are shares and are shown times a hundred
     marks            what a mark behind a figure means; notes: what the paper leaves open, or contradicts itself in
     columns          see `Column`;  rows: see `Row`
     settings         of the runs at the scale "paper": `PublishedSettings`; betas are the code's, 1 − the paper's β
     schedule, warmup the same for all rows that `settings` gives no other
     variances        by optimizer, the published variance over its rows (the table of betas alone)
+    like             names of tables whose settings are this one's too
+    curves           it is a figure of curves: ours are drawn, with a band where there are several seeds
     runs             by scale, the heads of the rows and columns that are run there (all unless named) and the seeds
 
 A figure is kept as it is printed, with its mark: "79.8*". null: the paper has no such cell. "figure": it is drawn and
@@ -21,13 +24,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
 from adan_bench.spec import Settings, UsageError
 
-KINDS = ("train", "speed", "parallel")
+KINDS = ("train", "speed", "parallel", "statement")
 MARKS = "*⋄"
 UNPRINTED = ("figure", "unpublished")
 TRAINING_LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
@@ -45,7 +48,10 @@ class Column:
     chosen_by: at the scale "paper", the number of an evaluation whose best value chooses the evaluation that is
         reported, as the published code does; None: the last one.
     batch_size: the paper's; batch_factor: what stands for it at smaller scales, as a multiple of the workload's.
-    model: for the kinds "speed" and "parallel".
+    mean: the mean of the row's other columns that are run.
+    evaluation: "humaneval", where the number comes from the final weights of a run and not from the run.
+    recipe: the head under which the settings of the run are published, where it is another one.
+    model: for the kinds "speed" and "parallel"; ranks: the GPUs that share it.
     """
 
     head: str
@@ -56,7 +62,11 @@ class Column:
     chosen_by: str | None = None
     batch_size: int | None = None
     batch_factor: float = 1.0
+    mean: bool = False
+    evaluation: str | None = None
+    recipe: str | None = None
     model: str | None = None
+    ranks: int = 1
     higher_is_better: bool | None = None
 
 
@@ -173,6 +183,8 @@ class Table:
     variances: Mapping[str, str] = field(default_factory=dict)
     schedule: str | None = None
     warmup: tuple[float, float] | None = None
+    like: tuple[str, ...] = ()
+    curves: bool = False
 
     def cells(self) -> list[tuple[Row, Column, str]]:
         """Every cell that the paper has, or that we add: (row, column, figure as printed)."""
@@ -190,12 +202,13 @@ class Table:
             if (row.head in selection.rows or not selection.rows)
             and (column.head in selection.columns or not selection.columns)
             and row.study
-            and (column.workload or column.model)
+            and (column.workload or column.model or column.mean)
         ]
 
-    def published(self, optimizer: str, workload: str | None, column: str) -> Recipe:
+    def published(self, optimizer: str, workload: str | None, column: Column) -> Recipe:
         """What is published for a run; what is given for its workload by name replaces the rest."""
-        found = tuple(settings for settings in self.settings if settings.holds(optimizer, workload, column))
+        head = column.recipe or column.head
+        found = tuple(settings for settings in self.settings if settings.holds(optimizer, workload, head))
         return Recipe(tuple(settings for settings in found if settings.workload) or found)
 
     def higher(self, column: Column) -> bool:
@@ -205,10 +218,13 @@ class Table:
 def figure(printed: str) -> float | None:
     """The number of a figure as it is printed; None where there is none.
 
-    >>> figure("79.8*"), figure("figure")
-    (79.8, None)
+    >>> figure("79.8*"), figure("figure"), figure("O(ε⁻⁴)")
+    (79.8, None, None)
     """
-    return None if printed in UNPRINTED else float(printed.rstrip(MARKS))
+    try:
+        return float(printed.rstrip(MARKS))
+    except ValueError:
+        return None
 
 
 def parse(name: str, content: Mapping[str, Any]) -> Table:
@@ -218,7 +234,7 @@ def parse(name: str, content: Mapping[str, Any]) -> Table:
     values["rows"] = tuple(Row(**_tuples(row)) for row in content["rows"])
     values["settings"] = tuple(PublishedSettings(**_tuples(_names(entry))) for entry in content["settings"])
     values["runs"] = {scale: Selection(**_tuples(entry)) for scale, entry in content["runs"].items()}
-    values["notes"] = tuple(content.get("notes", ()))
+    values |= {name: tuple(content.get(name, ())) for name in ("notes", "like")}
     return Table(name, **values)
 
 
@@ -236,6 +252,8 @@ def tables() -> dict[str, Table]:
     """All tables by name, in the order of the paper, its figures last."""
     files = [entry for entry in resources.files(__name__).iterdir() if entry.name.endswith(".json")]
     found = [parse(file.name.removesuffix(".json"), json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    own = {table.name: table.settings for table in found}
+    found = [replace(t, settings=sum((own[name] for name in t.like), t.settings)) for t in found]
     return {table.name: table for table in sorted(found, key=_order)}
 
 

@@ -3,7 +3,7 @@
 cosine          over the steps after the warm-up
 full-cosine     over all steps; the warm-up replaces its beginning (timm, DeiT and Swin of 2021, Transformer-XL), so
 that the rate falls at once when a long warm-up ends: to 50% after half of the steps
-linear          to the lowest rate, over the steps after the warm-up
+linear          to the lowest rate, over the steps after the warm-up; linear:1500 in so many equal stairs
 constant
 steps:30/90,60/90   divided by ten after these shares of all steps
 step            steps:150/200, AdaBelief's on CIFAR-10
@@ -20,7 +20,7 @@ from adan_bench.spec import UsageError
 Factor = Callable[[int], float]
 Descent = Callable[[float], float]
 STEPS = "steps"
-NAMES = ("cosine", "full-cosine", "linear", "constant", "step", f"{STEPS}:A/B,…")
+NAMES = ("cosine", "full-cosine", "linear", "linear:N", "constant", "step", f"{STEPS}:A/B,…")
 OVER_ALL = ("full-cosine", STEPS)  # their descent counts from the first step, not from the end of the warm-up
 
 
@@ -54,6 +54,8 @@ def _descent(name: str) -> tuple[str, Descent]:
     }
     if name in simple:
         return kind, simple[name]
+    if kind == "linear" and points.isdecimal() and int(points) > 0:
+        return kind, lambda done: 1 - math.floor(done * int(points) + 1e-9) / int(points)
     if kind != STEPS:
         raise UsageError(f"no schedule {name!r}; there are: {', '.join(NAMES)}")
     try:

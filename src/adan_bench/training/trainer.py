@@ -163,8 +163,8 @@ class Trainer:
 
     def update(self) -> None:
         """One update: one gradient, or as many as the optimizer needs."""
-        factor = self.factor(self.step) / self.lowered
         position = self.step // self.spec.passes * self.config.accumulate
+        factor = self.factor(self.step) / self.lowered * (self.task.rate(position) if self.task.rate else 1.0)
         batches = [self.task.batches(position + i) for i in range(self.config.accumulate)]
         if self.graph is not None:
             self.graph((torch.tensor(factor), batches))

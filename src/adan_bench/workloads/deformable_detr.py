@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adan_bench.data.files import COCO, COCO_SIZE
-from adan_bench.spec import Context, Scale, Settings, Task, UsageError
+from adan_bench.spec import Context, Scale, Settings, Task
 from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
@@ -55,9 +55,10 @@ def deformable_detr(context: Context) -> Task:
 
     from adan_bench.data.coco import MEAN, STD, View, average_precision, held_out, padded, scaled, splits
     from adan_bench.data.coco import batches as coco_batches
+    from adan_bench.workloads.parts.backbones import begins
 
     train, valid, note = splits(context, context.sizes.scenes)
-    model = build(context.sizes, len(train.categories), None if context.init is None else context.weights())
+    model = build(context.sizes, len(train.categories), context)
     examples = coco_batches(train, context)
     mean, std = (torch.tensor(values).view(3, 1, 1).to(context.device) for values in (MEAN, STD))
 
@@ -97,13 +98,13 @@ def deformable_detr(context: Context) -> Task:
                 ]
         return {f"box {name}": value for name, value in average_precision(valid, found, "bbox").items()}
 
-    note += "" if context.init is not None else "; the backbone starts at random"
+    note += f"; {begins(context, 'ResNet-50')}"
     slow = SLOW if context.init is None else (*SLOW, "backbone")
     return Task(model, batches, loss, evaluate, note, max_grad_norm=0.1, groups=lambda m, s: groups(m, s, slow))
 
 
-def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """The detector. With a classifier's weights, its statistics, stem and first stage are fixed, as published.
+def build(sizes: Sizes, categories: int, context: Context | None = None) -> nn.Module:
+    """The detector. With `context.init`, a classifier's weights, statistics, stem and first stage are fixed.
 
     Without them the backbone's normalisation must learn: 16 blocks of random weights with fixed statistics explode.
     """
@@ -111,6 +112,8 @@ def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] 
 
     import transformers
     from torch import nn
+
+    from adan_bench.workloads.parts.backbones import load_backbone
 
     stages = ["stage2", "stage3", "stage4"]
     blocks = {}  # transformers' ResNetConfig is ResNet-50
@@ -139,16 +142,10 @@ def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] 
     model: Any = transformers.DeformableDetrForObjectDetection(config)
     for head in model.class_embed:  # a first guess of 1% for every class, as for focal loss
         nn.init.constant_(head.bias, -math.log(99))
-    if backbone_weights is None:
+    if context is None or context.init is None:
         model.model.backbone.model = transformers.ResNetBackbone(backbone_config)
     else:
-        own = {name.removeprefix("resnet."): value for name, value in backbone_weights.items()}
-        kept = {k: v for k, v in own.items() if not k.startswith("classifier")}
-        try:
-            model.model.backbone.model.load_state_dict(kept)
-        except RuntimeError as error:
-            first = str(error).splitlines()[1].strip()
-            raise UsageError(f"--init: these are not the weights of a ResNet of this size ({first})") from error
+        load_backbone(model.model.backbone.model, context, "ResNet")
         for name, parameter in model.model.backbone.model.named_parameters():
             parameter.requires_grad_(not name.startswith(("embedder", "encoder.stages.0")))
     assert isinstance(model, nn.Module)

@@ -14,7 +14,7 @@ from adan_bench.workloads.registry import workload
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-LAYER_DECAY, LAYERS = 0.95, 7  # of the learning rate in a pre-trained backbone
+LAYER_DECAY, LAYERS = 0.95, 7  # of the learning rate in the backbone
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,10 @@ def mask_rcnn(context: Context) -> Task:
     """Mask R-CNN (ConvNeXt-T backbone) on COCO; smaller ones on generated scenes of shapes; needs torchvision."""
     from adan_bench.data.coco import average_precision, held_out, splits, whole
     from adan_bench.data.coco import batches as coco_batches
+    from adan_bench.workloads.parts.backbones import begins
 
     train, valid, note = splits(context, context.sizes.scenes)
-    model = build(context.sizes, len(train.categories), None if context.init is None else context.weights())
+    model = build(context.sizes, len(train.categories), context)
     examples = coco_batches(train, context, masks=True)
 
     def batches(position: int) -> list[dict[str, Any]]:
@@ -93,13 +94,12 @@ def mask_rcnn(context: Context) -> Task:
             for key, value in average_precision(valid, found, kind).items()
         }
 
-    pretrained = context.init is not None
-    note += "" if pretrained else "; the backbone starts at random"
-    return Task(model, batches, loss, evaluate, note, groups=lambda m, s: groups(m, s, pretrained))
+    note += f"; {begins(context, 'ConvNeXt-T')}"
+    return Task(model, batches, loss, evaluate, note, groups=groups)
 
 
-def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """The detector; the weights are those of transformers' ConvNeXt as an image classifier."""
+def build(sizes: Sizes, categories: int, context: Context | None = None) -> nn.Module:
+    """The detector; the backbone is that of a classifier where `context.init` names one."""
     try:
         import torchvision  # noqa: F401
     except (ImportError, RuntimeError) as error:  # one that is built for CUDA fails beside a CPU build of torch
@@ -118,6 +118,7 @@ def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] 
     from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
     from adan_bench.data.coco import MEAN, STD
+    from adan_bench.workloads.parts.backbones import load_backbone
 
     channels = sizes.channels
     shape = {"depths": sizes.depths, "hidden_sizes": sizes.widths, "drop_path_rate": sizes.dropped}
@@ -142,21 +143,14 @@ def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] 
             return (image, target) if self.training else super().resize(image, target)  # the loader has scaled it
 
     backbone = Pyramid()
-    if backbone_weights is not None:
-        own = {name.removeprefix("convnext."): value for name, value in backbone_weights.items()}
-        kept = {k: v for k, v in own.items() if not k.startswith(("classifier", "layernorm"))}
-        missing, unexpected = backbone.body.load_state_dict(kept, strict=False)
-        strange = [*unexpected, *(name for name in missing if "hidden_states_norms" not in name)]
-        if strange:  # of a classifier only the norms of the stages are missing: it has one norm, at its end
-            raise UsageError(
-                f"--init: these are not the weights of a ConvNeXt of this size ({strange[0]} does not fit)"
-            )
+    if context is not None and context.init is not None:
+        load_backbone(backbone.body, context, "ConvNeXt", absent="hidden_states_norms")  # a classifier has one norm
     levels = [(sizes.anchor * 2**i,) for i in range(5)]
     proposals, sampled = sizes.proposals, sizes.sampled
     model = MaskRCNN(
         backbone,
         rpn_pre_nms_top_n_train=proposals,
-        rpn_post_nms_top_n_train=proposals,
+        rpn_post_nms_top_n_train=proposals // 2,
         rpn_pre_nms_top_n_test=proposals // 2,
         rpn_post_nms_top_n_test=proposals // 2,
         rpn_batch_size_per_image=sampled // 2,
@@ -172,14 +166,14 @@ def build(sizes: Sizes, categories: int, backbone_weights: Mapping[str, Tensor] 
     return model
 
 
-def groups(model: nn.Module, settings: Settings, pretrained: bool) -> list[dict[str, Any]]:
-    """No decay of biases and norms; a pre-trained backbone learns the more slowly the nearer a layer is to the image.
+def groups(model: nn.Module, settings: Settings) -> list[dict[str, Any]]:
+    """No decay of biases and norms; a layer of the backbone learns the more slowly the nearer it is to the image.
 
     https://github.com/open-mmlab/mmdetection/blob/main/configs/convnext/mask-rcnn_convnext-t-p4-w7_fpn_amp-ms-crop-3x_coco.py
     """
     found: dict[tuple[int, bool], list[Tensor]] = {}
     for name, parameter in model.named_parameters():
-        found.setdefault((layer(name) if pretrained else LAYERS, parameter.dim() > 1), []).append(parameter)
+        found.setdefault((layer(name), parameter.dim() > 1), []).append(parameter)
     return [
         {
             "params": parameters,

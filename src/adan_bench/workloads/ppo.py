@@ -1,8 +1,11 @@
-"""PPO on four robots of MuJoCo: stable-baselines3's policy, buffer and normalisation in the loop of every workload.
+"""PPO on four robots of MuJoCo, as Tianshou trains it, with stable-baselines3's policy in the loop of every workload.
 
-Numbers are Tianshou's, which the paper takes: two tanh layers of 64, 2,048 steps of 8 robots a rollout, 10 passes over
-it in batches of 64 (https://github.com/thu-ml/tianshou/blob/master/examples/mujoco/mujoco_ppo.py). The objective is
-stable-baselines3's: advantages are computed once a rollout, and normalised in each batch.
+Tianshou's example of May 2022, which the paper takes (https://github.com/thu-ml/tianshou, commit 2a7c1517,
+examples/mujoco/mujoco_ppo.py): two tanh layers of 64 for the policy and as many for the value, 32 steps of 64 robots
+per rollout, 10 passes over it in batches of 64. Observations are divided by their running deviation. Rewards are not:
+the value learns returns divided by theirs. Returns and advantages are computed anew before every pass, by the value of
+that moment; advantages are not normalised. Actions are sampled in evaluation too. Two things differ: the simulators are
+gymnasium's v5, not v3, and the last observation of an episode does not count in the running deviation.
 """
 
 from __future__ import annotations
@@ -22,9 +25,12 @@ DISCOUNT = 0.99
 GAE_LAMBDA = 0.95
 CLIP = 0.2
 VALUE_WEIGHT = 0.25  # and none for the entropy
+EPS = 1e-8  # beside the variance of returns
 EPISODE = 1_000  # steps
 HELD_OUT_SEED = 10**6
 BATCH = 64
+STATISTICS = ("mean", "var", "count")
+COLLECTED = ("observations", "following", "actions", "log_prob", "rewards", "ended", "fell")
 #: The simulator's name; targets at smoke, small and paper (there Tianshou's PPO with Adam after 1M steps). An untrained
 #: HalfCheetah has about 0 and an untrained Ant 200; the 6,144 steps of smoke are too few to change that by much.
 ROBOTS = {
@@ -63,7 +69,7 @@ def register(robot: str) -> None:
         higher_is_better=True,
         smoke=Sizes(4, 128, 4, 200).scale(smoke, rollouts=12, eval_every=4),
         small=Sizes(8, 256, 5).scale(small, rollouts=98, eval_every=14),  # 200k steps
-        paper=Sizes(8, 256, 10).scale(paper, rollouts=1465, eval_every=15),  # three million, a look every 30,000
+        paper=Sizes(64, 32, 10).scale(paper, rollouts=1500, eval_every=15),  # three million, a look every 30,720
     )(build)
 
 
@@ -88,30 +94,31 @@ def ppo(name: str, context: Context) -> Task:
         activation_fn=torch.nn.Tanh,
         log_std_init=-0.5,
     )
-    rollouts.policy = policy
+    with_tianshous_start(policy)
+    rollouts.attach(policy)
     seen = worlds(name, episodes, length)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         policy: Any = model
         values, log_prob, _ = policy.evaluate_actions(batch["observations"], batch["actions"])
-        advantages = batch["advantages"]
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        ratio = torch.exp(log_prob - batch["log_prob"])
+        advantages, ratio = batch["advantages"], torch.exp(log_prob - batch["log_prob"])
         gain = torch.minimum(advantages * ratio, advantages * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
         return VALUE_WEIGHT * F.mse_loss(values.flatten().float(), batch["returns"]) - gain
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
-        """One episode of each held-out robot by the mean action; its rewards until it first ends."""
+        """One episode of each held-out robot by sampled actions; its rewards until it first ends."""
         actor: Any = model
         seen.seed(HELD_OUT_SEED)
         observations = seen.reset()
         totals, running = torch.zeros(episodes), torch.ones(episodes, dtype=torch.bool)
-        while running.any():
-            with torch.autocast(actor.device.type, enabled=False):  # NumPy has no bf16
-                actions, _ = actor.predict(rollouts.world.normalize_obs(observations), deterministic=True)
-            observations, rewards, ended, _ = seen.step(actions)
-            totals += torch.from_numpy(rewards) * running
-            running &= ~torch.from_numpy(ended)
+        with torch.random.fork_rng([actor.device] if actor.device.type == "cuda" else []):
+            torch.manual_seed(HELD_OUT_SEED)
+            while running.any():
+                with torch.autocast(actor.device.type, enabled=False):  # NumPy has no bf16
+                    actions, _ = actor.predict(rollouts.world.normalize_obs(observations))
+                observations, rewards, ended, _ = seen.step(actions)
+                totals += torch.from_numpy(rewards) * running
+                running &= ~torch.from_numpy(ended)
         return {"episode reward": totals.mean().item()}
 
     note = (
@@ -120,101 +127,134 @@ def ppo(name: str, context: Context) -> Task:
     return Task(policy, rollouts, loss, evaluate, note, max_grad_norm=0.5)
 
 
+def with_tianshous_start(policy: Any) -> None:
+    """Orthogonal weights of gain √2, those of the mean action a hundredth of that; biases of zero."""
+    from torch import nn
+
+    for layer in policy.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight, 2**0.5 * (0.01 if layer is policy.action_net else 1))
+            nn.init.zeros_(layer.bias)
+
+
 class Rollouts:
     """Batches of what the current policy did: a new rollout once PASSES passes over the last one are made.
 
-    The policy acts, so a batch depends on more than its position: all of that is in `state_dict`.
+    The policy acts, so a batch depends on more than its position: all of that is in `state_dict`. The running mean and
+    variance of observations are also buffers of the policy, so that its weights are of use without this.
     """
 
     policy: Any
 
     def __init__(self, name: str, robots: int, steps: int, context: Context) -> None:
-        import torch
-        from stable_baselines3.common.buffers import RolloutBuffer
+        from stable_baselines3.common.running_mean_std import RunningMeanStd
         from stable_baselines3.common.vec_env import VecNormalize
 
         if robots * steps % context.batch_size:
             raise UsageError(f"--batch-size {context.batch_size} must divide the {robots * steps:,} steps of a rollout")
-        self.seed, self.batch_size = context.seed, context.batch_size
+        self.seed, self.batch_size, self.steps, self.size = context.seed, context.batch_size, steps, robots * steps
         self.simulators = worlds(name, robots, EPISODE)
         self.simulators.seed(1_000 * context.seed)
-        self.world: Any = VecNormalize(self.simulators, gamma=DISCOUNT)
-        self.buffer = RolloutBuffer(
-            steps, self.world.observation_space, self.world.action_space, "cpu", GAE_LAMBDA, DISCOUNT, robots
-        )
+        self.world: Any = VecNormalize(self.simulators, norm_reward=False)
+        self.returns: Any = RunningMeanStd(epsilon=0.0)
         self.observations: Any = self.world.reset()
-        self.starts = torch.ones(robots).numpy()
-        self.number = -1
-        self.data: dict[str, Tensor] = {}
+        self.passed = -1
+        self.rollout: dict[str, Tensor] = {}  # steps × robots
+        self.data: dict[str, Tensor] = {}  # the same for the loss, one row per step of a robot
+
+    def attach(self, policy: Any) -> None:
+        """The policy that acts."""
+        import torch
+
+        self.policy = policy
+        for name in STATISTICS:
+            value = torch.as_tensor(getattr(self.world.obs_rms, name), dtype=torch.float64)
+            policy.register_buffer(f"observed_{name}", value.clone())
 
     def __call__(self, position: int) -> dict[str, Tensor]:
         import torch
 
         from adan_bench.data.batching import generator
 
-        size = self.buffer.buffer_size * self.buffer.n_envs
-        passed, index = divmod(position, size // self.batch_size)
-        if passed // PASSES != self.number:
+        passed, index = divmod(position, self.size // self.batch_size)
+        if passed != self.passed:
             with torch.no_grad():
-                self.collect()
-            self.number = passed // PASSES
-        order = torch.randperm(size, generator=generator(self.seed, passed))
+                if passed // PASSES != self.passed // PASSES:
+                    self.collect()
+                self.judge()
+            self.passed = passed
+        order = torch.randperm(self.size, generator=generator(self.seed, passed))
         chosen = order[index * self.batch_size : (index + 1) * self.batch_size]
         return {key: value[chosen] for key, value in self.data.items()}
 
     def collect(self) -> None:
-        """One rollout; where an episode is cut off by its length, the value of what would follow is added."""
+        """One rollout by the policy."""
         import numpy as np
         import torch
 
-        policy, space = self.policy, self.world.action_space
-        self.buffer.reset()
-        for _ in range(self.buffer.buffer_size):
-            actions, values, log_prob = policy(policy.obs_to_tensor(self.observations)[0])
-            moves = actions.cpu().numpy()
-            following, rewards, ended, infos = self.world.step(np.clip(moves, space.low, space.high))
-            for i, info in enumerate(infos):
-                if ended[i] and info["TimeLimit.truncated"]:
-                    last = policy.obs_to_tensor(info["terminal_observation"])[0]
-                    rewards[i] += DISCOUNT * policy.predict_values(last).item()
-            self.buffer.add(self.observations, moves, rewards, self.starts, values, log_prob)
-            self.observations, self.starts = following, ended
-        values = policy.predict_values(policy.obs_to_tensor(self.observations)[0])
-        self.buffer.compute_returns_and_advantage(values, self.starts)
-        found = {
-            "observations": self.buffer.observations,
-            "actions": self.buffer.actions,
-            "log_prob": self.buffer.log_probs,
-            "advantages": self.buffer.advantages,
-            "returns": self.buffer.returns,
-        }
-        self.data = {key: torch.from_numpy(value.copy()).flatten(0, 1) for key, value in found.items()}
+        policy, space, statistics = self.policy, self.world.action_space, self.world.obs_rms
+        if self.passed < 0:  # the policy may have started from the weights of another run
+            for name in STATISTICS:
+                setattr(statistics, name, getattr(policy, f"observed_{name}").cpu().numpy())
+            self.observations = self.world.normalize_obs(self.world.get_original_obs())
+        parts: dict[str, list[Any]] = {name: [] for name in COLLECTED}
+        for _ in range(self.steps):
+            actions, _, log_prob = policy(policy.obs_to_tensor(self.observations)[0])
+            following, rewards, ended, infos = self.world.step(np.clip(actions.cpu().numpy(), space.low, space.high))
+            after, fell = following.copy(), ended.copy()
+            for i in ended.nonzero()[0]:
+                after[i] = infos[i]["terminal_observation"]
+                fell[i] = not infos[i]["TimeLimit.truncated"]
+            for name, value in zip(
+                COLLECTED, (self.observations, after, actions, log_prob, rewards, ended, fell), strict=True
+            ):
+                parts[name].append(torch.as_tensor(value).cpu())
+            self.observations = following
+        self.rollout = {name: torch.stack(values) for name, values in parts.items()}
+        for name in STATISTICS:
+            getattr(policy, f"observed_{name}").copy_(torch.as_tensor(getattr(statistics, name)))
+
+    def judge(self) -> None:
+        """Returns and advantages by the present value; an episode that its length cut off goes on in expectation."""
+        rollout, deviation = self.rollout, (float(self.returns.var) + EPS) ** 0.5
+        values, following = (self.value(rollout[name]) * deviation for name in ("observations", "following"))
+        surprise = rollout["rewards"] + DISCOUNT * following * ~rollout["fell"] - values
+        advantages, gain = surprise.clone(), surprise[0] * 0
+        for step in reversed(range(self.steps)):
+            gain = surprise[step] + DISCOUNT * GAE_LAMBDA * ~rollout["ended"][step] * gain
+            advantages[step] = gain
+        returns = advantages + values
+        found = {"advantages": advantages, "returns": returns / deviation}
+        found |= {name: rollout[name] for name in ("observations", "actions", "log_prob")}
+        self.data = {name: value.float().flatten(0, 1) for name, value in found.items()}
+        self.returns.update(returns.flatten().double().numpy())
+
+    def value(self, observations: Tensor) -> Tensor:
+        found: Tensor = self.policy.predict_values(observations.flatten(0, 1).to(self.policy.device))
+        return found.view(observations.shape[:2]).cpu()
 
     def state_dict(self) -> dict[str, Any]:
         import torch
 
-        world = self.world
-        statistics = [
-            (torch.as_tensor(s.mean), torch.as_tensor(s.var), s.count) for s in (world.obs_rms, world.ret_rms)
+        running = [
+            [torch.as_tensor(getattr(statistics, name)).clone() for name in STATISTICS]
+            for statistics in (self.world.obs_rms, self.returns)
         ]
         return {
-            "number": self.number,
+            "passed": self.passed,
+            "rollout": self.rollout,
             "data": self.data,
             "observations": torch.as_tensor(self.observations),
-            "starts": torch.as_tensor(self.starts),
-            "statistics": statistics,
-            "discounted": torch.as_tensor(world.returns),
+            "statistics": running,
             "simulators": [world.state() for world in self.simulators.envs],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.number, self.data = state["number"], dict(state["data"])
-        self.observations, self.starts = state["observations"].numpy(), state["starts"].numpy()
-        for running, (mean, var, count) in zip(
-            (self.world.obs_rms, self.world.ret_rms), state["statistics"], strict=True
-        ):
-            running.mean, running.var, running.count = mean.numpy(), var.numpy(), count
-        self.world.returns = state["discounted"].numpy()
+        self.passed, self.rollout, self.data = state["passed"], dict(state["rollout"]), dict(state["data"])
+        self.observations = state["observations"].numpy()
+        for statistics, values in zip((self.world.obs_rms, self.returns), state["statistics"], strict=True):
+            for name, value in zip(STATISTICS, values, strict=True):
+                setattr(statistics, name, value.numpy())
         for world, found in zip(self.simulators.envs, state["simulators"], strict=True):
             world.load_state(found)
 

@@ -24,15 +24,19 @@ class LSTM(nn.Module):
         self.layers = nn.ModuleList(nn.LSTM(*pair) for pair in pairwise(widths))
         self.bias = nn.Parameter(torch.zeros(words))
 
+    def initial(self, columns: int, device: torch.device | None = None) -> list[Tensor]:
+        """The state before the first word: hidden layers and cells of zeros."""
+        widths: Any = [layer.hidden_size for layer in self.layers]
+        return [torch.zeros(2, columns, width, device=device) for width in widths]
+
     def forward(self, words: Tensor, carry: list[Tensor] | None) -> tuple[Tensor, list[Tensor], Tensor]:
         """Logits, the state to carry on, and the penalties of the last layer's activations."""
         sizes, following = self.sizes, []
         kept = F.dropout(torch.ones_like(self.embedding.weight[:, :1]), sizes.words, self.training)
         hidden = self._locked(F.embedding(words, self.embedding.weight * kept), sizes.input)
+        carry = self.initial(words.shape[1], words.device) if carry is None else carry
         for i, layer in enumerate(self.layers):
-            width: Any = layer.hidden_size
-            state = hidden.new_zeros(2, words.shape[1], width) if carry is None else carry[i].to(hidden.dtype)
-            hidden, last, cell = self._run(layer, hidden, state)
+            hidden, last, cell = self._run(layer, hidden, carry[i].to(hidden.dtype))
             following.append(torch.cat([last, cell]).detach().float())
             if i < len(self.layers) - 1:
                 hidden = self._locked(hidden, sizes.between)

@@ -1,46 +1,163 @@
-"""Transformer-XL by x-transformers."""
+"""Transformer-XL's language model (arXiv:1901.02860), with the details of its authors' code."""
 
 from __future__ import annotations
 
-import warnings
+import math
+from collections.abc import Sequence
+from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from adan_bench.data.words import Stream
 from adan_bench.workloads.transformer_xl import Sizes
+
+IGNORED = -100
+Memories = tuple[Tensor, Tensor]  # layers × places × columns × width, and how many of the places are filled
+Tails = Sequence[tuple[Tensor, Tensor]]  # by cluster: places in the flattened batch, words counted from its first
 
 
 class TransformerXL(nn.Module):
-    """x-transformers' decoder: (words × columns, memories) to logits and the memories that follow."""
+    """The mean loss of the words that follow, and the memories for the next call.
+
+    The output layer is an adaptive softmax (arXiv:1609.04309) on the tied embedding: the most frequent words and one
+    entry per cluster of rarer ones stand in the first softmax, the words of a cluster in one of their own. Memories
+    have one shape from the first call on, in which places that are not filled are never attended to.
+    """
+
+    cutoffs: Tensor
 
     def __init__(self, words: int, sizes: Sizes) -> None:
         super().__init__()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # importing it calls torch.jit.script
-            from x_transformers import Decoder, TransformerWrapper
+        self.sizes = sizes
+        cutoffs = [cutoff for cutoff in sizes.cutoffs if cutoff < words]
+        self.edges = [*cutoffs, words]
+        self.register_buffer("cutoffs", torch.tensor(cutoffs, dtype=torch.long), persistent=False)
+        self.embedding = nn.Embedding(words, sizes.width)
+        self.bias = nn.Parameter(torch.zeros(words))
+        self.clusters = nn.Parameter(torch.empty(len(cutoffs), sizes.width))
+        self.clusters_bias = nn.Parameter(torch.zeros(len(cutoffs)))
+        self.u, self.v = (nn.Parameter(torch.empty(sizes.heads, sizes.width // sizes.heads)) for _ in "uv")
+        self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
+        self.drop = nn.Dropout(sizes.dropout)
+        for name, parameter in self.named_parameters():
+            if "norm" in name and name.endswith("weight"):
+                nn.init.normal_(parameter, 1.0, 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.normal_(parameter, 0.0, 0.02)
 
-        decoder = Decoder(
-            dim=sizes.width,
-            depth=sizes.layers,
-            heads=sizes.heads,
-            attn_dim_head=sizes.width // sizes.heads,
-            ff_mult=sizes.inner / sizes.width,
-            ff_dropout=sizes.dropout,
-            pre_norm=False,
-            rel_pos_bias=True,
-            rel_pos_max_distance=sizes.test_memory + sizes.test_length,
-        )
-        self.decoder = TransformerWrapper(
-            num_tokens=words,
-            max_seq_len=max(sizes.length, sizes.test_length),
-            max_mem_len=sizes.test_memory,
-            emb_dropout=sizes.dropout,
-            tie_embedding=True,
-            attn_layers=decoder,
-        )
-        self.memory = sizes.memory
+    def initial(self, columns: int, device: torch.device | None = None) -> Memories:
+        """Memories of nothing."""
+        sizes = self.sizes
+        empty = torch.zeros(sizes.layers, sizes.memory, columns, sizes.width, device=device)
+        return empty, torch.zeros((), dtype=torch.long, device=device)
 
-    def forward(self, words: Tensor, memories: list[Tensor] | None) -> tuple[Tensor, list[Tensor]]:
-        logits, memories = self.decoder(words.t(), mems=memories, return_mems=True)
-        if self.training:
-            memories = [memory[:, -self.memory :] for memory in memories]
-        return logits.transpose(0, 1), memories
+    def forward(
+        self, words: Tensor, following: Tensor, tails: Tails | None = None, memories: Memories | None = None
+    ) -> tuple[Tensor, Memories]:
+        """tails: `tails_of(following)`, where it is known without asking the device."""
+        past, filled = memories or self.initial(words.shape[1], words.device)
+        length, places = len(words), past.shape[1]
+        keys = torch.arange(places + length, device=words.device)
+        queries = keys[places:, None]
+        visible = (keys <= queries) & (keys >= places - filled)
+        positions = self.drop(sinusoids(keys.flip(0).to(self.u.dtype), self.sizes.width))  # from the largest distance
+        hidden = self.drop(self.embedding(words) * math.sqrt(self.sizes.width))
+        inputs = []
+        for layer, before in zip(self.layers, past, strict=True):
+            inputs.append(hidden.detach())
+            hidden = layer(hidden, torch.cat([before, hidden]), positions, visible, self.u, self.v)
+        loss = self._loss(self.drop(hidden).flatten(0, 1), following.flatten(), tails)
+        return loss, (torch.cat([past, torch.stack(inputs)], 1)[:, length:], (filled + length).clamp(max=places))
+
+    def _loss(self, hidden: Tensor, following: Tensor, tails: Tails | None) -> Tensor:
+        first, weight = self.edges[0], self.embedding.weight
+        cluster = torch.bucketize(following, self.cutoffs, right=True)
+        head = torch.cat([weight[:first], self.clusters])
+        logits = F.linear(hidden, head, torch.cat([self.bias[:first], self.clusters_bias]))
+        answers = torch.where(cluster == 0, following, first - 1 + cluster)
+        total = F.cross_entropy(logits, answers, reduction="sum")
+        for i, (places, answers) in enumerate(self.tails_of(following) if tails is None else tails):
+            low, high = self.edges[i : i + 2]
+            logits = F.linear(hidden.index_select(0, places), weight[low:high], self.bias[low:high])
+            total = total + F.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="sum")
+        return total / len(following)
+
+    def tails_of(self, following: Tensor, sizes: Sequence[int] | None = None) -> Tails:
+        """Where the words of each cluster stand; padded with words that do not count, where a size is given."""
+        found = []
+        for i, (low, high) in enumerate(zip(self.edges, self.edges[1:], strict=False)):
+            flat = following.flatten()
+            places = ((flat >= low) & (flat < high)).nonzero()[:, 0]
+            answers = flat[places] - low
+            missing = 0 if sizes is None else sizes[i] - len(places)
+            found.append((F.pad(places, (0, missing)), F.pad(answers, (0, missing), value=IGNORED)))
+        return found
+
+
+class Layer(nn.Module):
+    """Attention in which positions enter by their distance, then a feed-forward layer; each followed by its norm."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        width, self.heads = sizes.width, sizes.heads
+        self.query, self.position, self.out = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.key_value = nn.Linear(width, 2 * width, bias=False)
+        self.drop = nn.Dropout(sizes.dropout)
+        self.norm, self.last_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, sizes.inner),
+            nn.ReLU(),
+            nn.Dropout(sizes.dropout),
+            nn.Linear(sizes.inner, width),
+            nn.Dropout(sizes.dropout),
+        )
+
+    def forward(
+        self, hidden: Tensor, context: Tensor, positions: Tensor, visible: Tensor, u: Tensor, v: Tensor
+    ) -> Tensor:
+        """context: memory and hidden; the score of a key is (q + u)·k + (q + v)·r, r that of its distance."""
+        query, key, value, distance = (
+            part.unflatten(-1, (self.heads, -1)).movedim(0, -2).contiguous()  # columns × heads × words × size
+            for part in (self.query(hidden), *self.key_value(context).chunk(2, -1), self.position(positions))
+        )
+        by_content = (query + u[:, None]) @ key.mT
+        by_distance = shifted(torch.einsum("bnid,njd->bnij", query + v[:, None], distance))
+        scores = ((by_content + by_distance) / math.sqrt(query.shape[-1])).masked_fill(~visible, -math.inf)
+        attended = (scores.softmax(-1) @ value).movedim(-2, 0).flatten(2)
+        hidden = self.norm(hidden + self.drop(self.out(attended)))
+        found: Tensor = self.last_norm(hidden + self.feed(hidden))
+        return found
+
+
+def shifted(scores: Tensor) -> Tensor:
+    """From one column per distance to one per key: query i of n has its distances n − 1 − i places further right."""
+    padded = F.pad(scores, (1, 0))
+    rows, places = scores.shape[-2:]
+    return padded.view(*scores.shape[:-2], places + 1, rows)[..., 1:, :].reshape(scores.shape)
+
+
+def sinusoids(distances: Tensor, width: int) -> Tensor:
+    """Sines, then cosines, of the distances times 10000^(−2k/width)."""
+    steps = torch.arange(0, width, 2, dtype=distances.dtype, device=distances.device)
+    frequencies = 10_000 ** -(steps / width)
+    angles = distances[:, None] * frequencies
+    return torch.cat([angles.sin(), angles.cos()], 1)
+
+
+class ClusteredStream(Stream):
+    """A stream whose batches also hold the model's `tails_of`, all of one shape: no step asks the device for sizes."""
+
+    def __init__(self, words: Tensor, batch_size: int, length: int, model: TransformerXL, device: str = "cpu") -> None:
+        super().__init__(words, batch_size, length, model.initial(batch_size, torch.device(device)))
+        self.model = model
+        rows = self.columns[1 : 1 + self.per_epoch * length].view(self.per_epoch, -1)
+        pairs = zip(model.edges, model.edges[1:], strict=False)
+        self.sizes = [int(((rows >= low) & (rows < high)).sum(1).max()) for low, high in pairs]
+
+    def __call__(self, position: int) -> tuple[Any, ...]:
+        words, following, carry = super().__call__(position)
+        return words, following, self.model.tails_of(following, self.sizes), carry
