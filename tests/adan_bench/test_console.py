@@ -48,3 +48,20 @@ def test_live_and_plain(config: Any, terminal: bool) -> None:
     ):
         assert part in text
     assert ("\x1b" in text) == terminal
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_gpu_is_shown(config: Any, terminal: bool) -> None:
+    """How busy it is, who says so, and its memory; nothing of that on a CPU."""
+    job, output = Job(config("adan"), Path("somewhere")), io.StringIO()
+    load = {"gpu_share": 0.97, "gpu_source": "NVML", "gpu_bytes": 1_900_000_000}
+    with showing(Console(file=output, force_terminal=terminal, width=200), as_json=False) as show:
+        shown: Any = show
+        for more in ({}, load):
+            shown.shown = -1e9
+            show(Event(job, 0, 1, progress=Progress(30, 60, 0.5, None, 20.0, 1.5, **more)))
+            if terminal:
+                shown.bars.refresh()
+            assert ("GPU" in output.getvalue()) == bool(more)
+    assert "GPU 97% (NVML)" in output.getvalue()
+    assert "1.9 GB" in output.getvalue()

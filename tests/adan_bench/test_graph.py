@@ -61,6 +61,25 @@ def test_a_captured_step_reads_nothing_back(name: str) -> None:
     assert before[:2] == after[:2]  # dropout draws from the device's generator, which here is the host's
 
 
+@pytest.mark.parametrize("name", ["cifar-vit", "mae-pretrain-vit-b", "mae-finetune-vit-b", "gpt2-code", "pycode-gpt2"])
+def test_a_capture_makes_no_mask(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers makes one where it traces, and takes a capture for that: captured steps had other kernels."""
+    from transformers.utils import import_utils
+
+    attend, masks = torch.nn.functional.scaled_dot_product_attention, []
+
+    def seen(*args: Any, attn_mask: Any = None, **options: Any) -> Tensor:
+        masks.append(attn_mask)
+        return attend(*args, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(import_utils, "is_cuda_stream_capturing", lambda: True)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
+    found = trainer(name, batch_size=2)
+    found.task.loss(found.model, found._prepared(found.task.batches(0)))
+    assert masks
+    assert all(mask is None for mask in masks)
+
+
 def test_the_mode_finds_what_it_is_for() -> None:
     x = torch.ones(3)
     for bad in (lambda: x.sum().item(), lambda: torch.tensor([1.0]), lambda: x[x > 0], lambda: x.nonzero()):
@@ -249,3 +268,15 @@ def test_average_keeps_integer_buffers() -> None:
     assert counts
     assert all(int(count) == 2 for count in counts)
     assert isinstance(counts[0], Tensor)
+
+
+def test_reports_name_the_implementation() -> None:
+    from adan_bench.reports.comparison import ways
+
+    def of(*results: Any) -> Any:
+        return SimpleNamespace(records=[SimpleNamespace(result=result) for result in results])
+
+    gpu = {"implementation": "fused, capturable", "graph": "captured"}
+    cpu = {"implementation": "fused", "graph": "eager: the CPU has no CUDA graphs"}
+    assert ways(of(gpu, gpu)) == ["fused, capturable, steps captured"]
+    assert ways(of(cpu, None, {})) == ["fused"]  # of records from before, nothing

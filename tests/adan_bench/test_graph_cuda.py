@@ -50,8 +50,7 @@ def deterministic() -> Iterator[None]:
 
 def made(tmp_path: Path, name: str, mode: str, optimizer: str = "adan", **options: Any) -> Any:
     """The record of a run, and its loss curve."""
-    for package in {"transformer-xl": ["x_transformers"]}.get(name, ["sklearn"]):
-        pytest.importorskip(package)
+    pytest.importorskip("sklearn")
     config = settings(name, optimizer, device="cuda", graph=mode, **{"steps": STEPS, **options})
     config = replace(config, log_every=10, eval_every=100)
     run(config, RunStore(tmp_path))

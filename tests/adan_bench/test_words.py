@@ -14,7 +14,6 @@ from support.learning import settings, sizes
 from torch import Tensor
 
 from adan_bench.data import words as words_module
-from adan_bench.data.batching import prepared
 from adan_bench.data.words import Stream, encode, file_words, perplexity, vocabulary
 from adan_bench.spec import UsageError
 from adan_bench.training.trainer import Trainer
@@ -237,10 +236,10 @@ def test_transformer_xl_batches_have_one_shape() -> None:
 def test_paper_scale_reads_the_real_layouts(data: Path) -> None:
     lstm = get_workload("lstm-1", "paper").task(batch_size=20, data=data)
     assert "6,400 words to train" in lstm.note
-    assert prepared(lstm, 0, "cpu")[0].shape == (70, 20)
+    assert lstm.batches(0)[0].shape == (70, 20)
     assert lstm.max_grad_norm == 0.25
     trainer = Trainer(settings("transformer-xl", scale="paper", data=data, batch_size=2, steps=2))
-    assert prepared(trainer.task, 0, "cpu")[0].shape == (150, 2)
+    assert trainer.task.batches(0)[0].shape == (150, 2)
     assert "14 different" in trainer.task.note
     trainer.update()
     memories, filled = trainer.task.batches(1)[3]

@@ -29,7 +29,7 @@ class Stream:
     The batch holds the state that precedes it, so that SAM's second pass starts where its first one did. The state that
     follows is kept in the same memory as the last one, where a CUDA graph writes it.
 
-    initial: the state before the first words of an epoch.
+    initial: the state before the first words of an epoch, tensors in any structure.
     random_rows: a seed; the rows have AWD-LSTM's random lengths instead (arXiv:1708.02182), and `rate` is not 1.
     """
 
@@ -92,7 +92,7 @@ class Stream:
         self.carry = tree_map(lambda kept: kept.to(device), state["carry"])
 
 
-def _places(tensors: list[Tensor]) -> list[Any]:
+def _places(tensors: Iterable[Tensor]) -> list[Any]:
     return [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
 
 

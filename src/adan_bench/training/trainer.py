@@ -102,7 +102,7 @@ class Trainer:
         self.factor = schedule(config.schedule, config.steps, config.warmup, config.floor, config.cooldown)
         self.device = torch.device(ranks.device or config.device)
         if self.device.type == "cuda":
-            prepare_gpu()
+            prepare_gpu(self.device)
         per_pass = config.batch_size // config.accumulate
         try:
             self.task = self.workload.task(
@@ -422,7 +422,7 @@ def _channels_last(value: Tensor) -> Tensor:
     return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value
 
 
-def prepare_gpu() -> None:
+def prepare_gpu(device: torch.device) -> None:
     """Fast kernels that are right: cuDNN tries its algorithms once for each shape, and its attention is left out.
 
     The backward pass of cuDNN's attention is reported to give NaN on Hopper for some lengths, 64 among them:
@@ -432,7 +432,7 @@ def prepare_gpu() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
     gc.collect()
     torch.cuda.empty_cache()  # of the run before
-    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_peak_memory_stats(device)
 
 
 def seed_everything(seed: int) -> None:
