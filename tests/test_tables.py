@@ -40,7 +40,7 @@ README = (ROOT / "README.md").read_text()
 def finals(study, metric):
     """Each optimizer's final values over the seeds of a study of results/evidence.
 
-    Where these have changed: `python benchmarks/figure.py` draws the figure, the sentences are written by hand.
+    Where these have changed: `make tables` draws the figure, the sentences are written by hand.
     """
     found = defaultdict(list)
     for line in (ROOT / "results" / "evidence" / "runs.jsonl").read_text().splitlines():
