@@ -60,8 +60,8 @@ bench-gpu: $(READY)  ## the same on a GPU, into results/bench-gpu.json
 bench-memory: $(READY)  ## the memory of a whole training step on a GPU, into results/memory-gpu.json
 	$(BIN)/python benchmarks/memory.py
 
-bench-harness: $(READY)  ## steps per second of adan-bench on a GPU, into results/bench-harness.json; needs DATA
-	$(BIN)/python benchmarks/harness.py prepare --data $(DATA) --cache build/harness
+bench-harness: $(READY)  ## steps per second of adan-bench on a GPU, into results/bench-harness.json; needs ADAN_DATA
+	$(BIN)/python benchmarks/harness.py prepare --cache build/harness
 	$(BIN)/python benchmarks/harness.py --cache build/harness
 
 tables: $(READY)  ## write the tables and figures of README.md and docs/ from the records under results/

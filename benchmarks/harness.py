@@ -365,10 +365,12 @@ def main() -> None:
     parser.add_argument("case", nargs="?")
     parser.add_argument("mode", nargs="?")
     parser.add_argument("--cases", nargs="*", choices=CASES)
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data", type=Path, default=os.environ.get("ADAN_DATA") or None, help="ADAN_DATA unless given")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "bench-harness.json")
     args = parser.parse_args()
+    if args.command == "prepare" and args.data is None:
+        parser.error("prepare needs --data DIR or ADAN_DATA: a folder with cifar10 and ptb")
     if args.command == "serve":
         serve(args.case, args.mode, args.cache)
     else:

@@ -63,7 +63,7 @@ class _Part:
         torch._foreach_sub_(self.params, updates)
 
     def coupled(self) -> Tensors:
-        """G + λθ."""
+        """The gradient with decay in it, g + λθ."""
         decay = self.group["weight_decay"]
         return torch._foreach_add(self.grads, self.params, alpha=decay) if decay else self.grads
 
