@@ -26,13 +26,14 @@ def commands(page: str) -> list[list[str]]:
 
 @pytest.mark.usefixtures("inline_pool")
 def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most 25 lines, taken from the page, compared by the page's own command."""
+    """A newcomer's path: at most 25 lines, taken from the page, then every command of the page; README has the first."""
     (script,) = blocks("own-workload.md", "python")
     assert len(script.splitlines()) <= 25
     monkeypatch.chdir(tmp_path)
     Path("my_train.py").write_text(script)
-    (command,) = commands("own-workload.md")
-    code, out, err = bench(*command)
+    first, *others = commands("own-workload.md")
+    assert shlex.join(first) in (DOCS.parent / "README.md").read_text()
+    code, out, err = bench(*first)
     assert code == 0, err
     records = read_runs(Path("runs/wine"))[0]
     runs = [r for r in records if r.config.role == "run"]
@@ -42,6 +43,17 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert max(r.final or 0 for r in runs) > 0.9
     assert Path("runs/wine/report.html").exists()
     assert "Every optimizer had 4 tuning trials" in out
+    shown = []
+    for command in others:
+        code, out, err = bench(*command)
+        assert code == 0, f"{command}: {err}"
+        shown.append(out)
+    listed, tuned, compared, _ = shown
+    assert "wine" in listed
+    assert "best.json" in tuned
+    assert "adan:state_format=8bit" in compared
+    assert Path("runs/tune/tuning.html").exists()
+    assert Path("runs/tuned/report.html").exists()
 
 
 @pytest.mark.usefixtures("inline_pool")
