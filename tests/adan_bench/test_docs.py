@@ -26,7 +26,7 @@ def commands(page: str) -> list[list[str]]:
 
 @pytest.mark.usefixtures("inline_pool")
 def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A newcomer's path: at most 25 lines, taken from the page, then every command of the page; README has the first."""
+    """A newcomer's path: at most 25 lines, taken from the page, then each of its commands; README has the first."""
     (script,) = blocks("own-workload.md", "python")
     assert len(script.splitlines()) <= 25
     monkeypatch.chdir(tmp_path)
