@@ -308,7 +308,8 @@ def reinforcement(records: Records) -> Section | None:
         section.body.append(tried)
     section.body.append(
         "The paper's Figure 2 shows ten seeds; its text says that PPO with Adan reaches much higher rewards on all "
-        "four games."
+        "four games. Its PPO is Tianshou's; these runs are of stable-baselines3's, which the harness had then: other "
+        "normalisation, rollouts and initialisation."
     )
     for word, text in (("better", "higher"), ("worse", "**lower**"), ("not separated", "not separated from Adam's")):
         if robots := by_word.get(word):
