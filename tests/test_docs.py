@@ -214,4 +214,4 @@ def check_options(words):
 
 def test_every_page_compares_a_script_by_the_command_that_is_run():
     found = {line for page in PAGES for line in "".join(blocks(page, "sh")).splitlines() if "compare --script" in line}
-    assert len(found) == 1, "tests/adan_bench/test_docs.py runs that of own-workload.md"
+    assert found <= set("".join(blocks(ROOT / "docs" / "own-workload.md", "sh")).splitlines())

@@ -207,6 +207,7 @@ def test_ctrl_c_says_how_to_continue(tiny: Path, tmp_path: Path, monkeypatch: py
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores it
     )
     while not list(tmp_path.rglob("metrics.jsonl")):
         assert process.poll() is None

@@ -15,6 +15,7 @@ from support.learning import chosen, settings
 
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.studies.comparison import Study
+from adan_bench.studies.competitors import competitors
 from adan_bench.training.cluster import files_for, make, receive
 from adan_bench.training.pool import Event, Job
 from adan_bench.training.trainer import run
@@ -59,7 +60,7 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
             nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
 
     options = chosen(cluster=f"ray:{nodes.address}", script=tiny, **lengths)
-    with Study(["tiny"], ["adan"], options, out=out) as study:
+    with Study(["tiny"], competitors("adan"), options, out=out) as study:
         study.on_event = watch
         study.compare(2)
     (line,) = (out / "study.jsonl").read_text().splitlines()

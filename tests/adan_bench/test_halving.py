@@ -10,8 +10,8 @@ import pytest
 from support.learning import chosen
 
 from adan_bench.records.store import read_runs
-from adan_bench.spec import RunRecord
 from adan_bench.studies.comparison import Study
+from adan_bench.studies.competitors import competitors
 from adan_bench.studies.halving import rungs
 from adan_bench.training.pool import Event
 
@@ -33,7 +33,7 @@ def tune(tiny: Path, out: Path, eta: int, after: int = 10**9, resume: bool = Fal
             raise Interrupted
 
     options = chosen(script=tiny, steps=48, eval_every=4)
-    with Study(["tiny"], NAMES, options, out=out, resume=resume) as study:
+    with Study(["tiny"], competitors(",".join(NAMES)), options, out=out, resume=resume) as study:
         study.on_event = on_event
         study.tune(8, eta)
     study.save(out / "best.json")
@@ -43,7 +43,7 @@ def tune(tiny: Path, out: Path, eta: int, after: int = 10**9, resume: bool = Fal
 def outcome(out: Path) -> dict[str, tuple[Any, ...]]:
     return {
         f"{r.path.parent.name} {r.path.name}": (r.status, r.result and r.result["step"], r.final)
-        for r in read_runs(out)
+        for r in read_runs(out)[0]
     }
 
 
@@ -83,6 +83,6 @@ def test_tune_by_halving(bench: Any, tiny: Path, tmp_path: Path) -> None:
     command = ["tune", "tiny", "--script", tiny, "--optimizers", "adan", "--trials", "4", "--steps", "24"]
     code, out, err = bench(*command, "--halving", "2", "--out", tmp_path / "a")
     assert code == 0, err
-    assert out.splitlines()[-1].startswith("tiny adan: lr=")
-    records: list[RunRecord] = read_runs(tmp_path / "a")
+    assert "│ adan " in out
+    records = read_runs(tmp_path / "a")[0]
     assert {record.status for record in records} >= {"finished", "stopped"}

@@ -121,7 +121,7 @@ def test_kill_9_of_one_rank_under_torchrun(bench: Any, script: Path, tmp_path: P
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1, f"seed {seed}"
     assert "SIGKILL" in errors
-    assert read_run(broken).status == "unfinished"
+    assert read_run(broken).status in ("unfinished", "failed")  # by the first rank, where it outlived the other
     for out in (broken, straight):
         assert bench(*run, out)[0] == 0
     assert_same(broken, straight, 1e-4)

@@ -43,7 +43,7 @@ def test_a_run_with_a_time_limit(bench: Any, tiny: Path, tmp_path: Path) -> None
     command = ["run", "tiny", "--script", tiny, "--steps", "1000000", "--out", tmp_path / "a"]
     code, _, err = bench(*command, "--time-limit", "0.3s")
     assert (code, len(err.splitlines())) == (4, 1)
-    assert f"--out {tmp_path / 'a'} --resume" in err
+    assert f"--out {tmp_path / 'a'} --time-limit 0.3s --resume" in err
     first = RunStore(tmp_path / "a").resume_step
     assert bench(*command, "--time-limit", "0.3s", "--resume")[0] == 4
     assert RunStore(tmp_path / "a").resume_step > first > 0
@@ -55,11 +55,11 @@ def test_a_comparison_with_a_time_limit(bench: Any, tiny: Path, tmp_path: Path) 
     command = ["compare", "tiny", "--script", tiny, "--optimizers", "adan", "--seeds", "2", "--out", out]
     code, _, err = bench(*command, "--time-limit", "0.1s")
     assert (code, len(err.splitlines())) == (4, 1)
-    assert f"0 of 2 runs of this stage made; continue with: --out {out} --resume" in err
+    assert "0 of 2 runs of this stage made; continue with: adan-bench compare tiny" in err
     assert not (out / "report.html").exists()
     code, output, _ = bench(*command, "--resume", "--json")
     assert code == 0
-    assert [record.status for record in read_runs(out)] == ["finished"] * 2
+    assert [record.status for record in read_runs(out)[0]] == ["finished"] * 2
     progress = [event for event in map(json.loads, output.splitlines()) if event["event"] == "progress"]
     assert all(event["total_steps_per_second"] > 0 for event in progress)
     studies = [json.loads(line) for line in (out / "study.jsonl").read_text().splitlines()]

@@ -25,7 +25,10 @@ def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> 
 
 
 def attempt(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
-    """Make a run; an exception is recorded with its traceback, a `UsageError` goes to the caller."""
+    """Make a run; an exception is recorded with its traceback, a `UsageError` goes to the caller.
+
+    Where ranks share the run, the first alone records.
+    """
     from adan_bench.training.trainer import run
 
     try:
@@ -33,6 +36,8 @@ def attempt(job: Job, on_progress: Callable[[Progress], None] | None = None) -> 
     except UsageError:
         raise
     except Exception as error:
+        if int(os.environ.get("RANK", 0)) > 0:
+            raise
         return record_failure(job, _reason(error, job.config), trace=traceback.format_exc())
 
 
