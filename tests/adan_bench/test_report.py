@@ -177,8 +177,8 @@ def press(browser: chromium.Browser, label: str) -> int:
 
 
 def test_records_written_before_still_open(bench: Any, tmp_path: Path) -> None:
-    """The archive of the demonstration was written by earlier versions, with a flat configuration and nulls in it."""
-    archive = Path(__file__).parents[2] / "results" / "adan_bench" / "demo" / "runs.jsonl"
+    """An archive of `make demo` by earlier versions, with a flat configuration and nulls in it."""
+    archive = Path(__file__).parents[1] / "support" / "earlier_runs.jsonl"
     for i, line in enumerate(archive.read_text().splitlines()):
         found = json.loads(line)
         config, folder = found["config"], tmp_path / str(i)
