@@ -42,9 +42,9 @@ def curve(path: Path) -> list[dict[str, Any]]:
 def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: Path) -> None:
     """A node is killed while each of the two has a run: both end with the numbers of an undisturbed process.
 
-    Then a third seed meets a time limit, and --resume ends it; the first two stay as they are.
+    Then --resume adds a third seed; the first two stay as they are.
     """
-    out, lengths = tmp_path / "a", {"steps": 3000, "eval_every": 300, "checkpoint_every": 300}
+    out, lengths = tmp_path / "a", {"steps": 2000, "eval_every": 200, "checkpoint_every": 200}
     paths = [out / "tiny" / "adan" / f"seed-{seed}" for seed in range(3)]
     began: dict[Path, list[list[int]]] = {path: [] for path in paths}  # the steps seen, by attempt
     checkpoints: dict[Path, int] = {}
@@ -65,7 +65,7 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
         study.compare(2)
     (line,) = (out / "study.jsonl").read_text().splitlines()
     facts = json.loads(line)
-    assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 6000, 1, options.cluster)
+    assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 4000, 1, options.cluster)
     assert facts["steps_per_second"] > 0
     (lost,) = [path for path in paths[:2] if len(began[path]) == 2]
     assert began[lost][1][0] > checkpoints[lost]
@@ -80,9 +80,6 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
     command = ["compare", "tiny", "--script", tiny, "--optimizers", "adan", "--seeds", "3", "--out", out, *flags]
     command += ["--cluster", options.cluster, "--resume"]
     written = [(path / "result.json").stat().st_mtime_ns for path in paths[:2]]
-    code, _, err = bench(*command, "--time-limit", "1s")
-    assert (code, read_run(paths[2]).status) == (4, "unfinished"), err
-    assert RunStore(paths[2]).resume_step > 0
     assert bench(*command)[0] == 0
     assert [read_run(path).status for path in paths] == ["finished"] * 3
     assert [(path / "result.json").stat().st_mtime_ns for path in paths[:2]] == written

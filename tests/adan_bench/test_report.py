@@ -26,7 +26,7 @@ from adan_bench.training.optimizers import SPECS
 OPTIMIZERS = ["adan", "adamw", "sgd"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a comparison with tuning and three seeds at two batch sizes; sgd diverges at one of them."""
     out = tmp_path_factory.mktemp("report")
@@ -63,7 +63,7 @@ def test_page_is_self_contained(page: Path) -> None:
     assert len(text) < 500_000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Browser]:
     if chromium.find() is None:
         pytest.skip("no Chromium or Chrome on this machine; on Debian: apt-get install chromium")

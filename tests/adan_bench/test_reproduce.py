@@ -103,7 +103,7 @@ def made_up(columns: list[dict[str, Any]], rows: list[dict[str, Any]], name: str
     return parse(name, content)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("script") / "script.py"
     path.write_text(SCRIPT)
@@ -122,7 +122,7 @@ def configs(script: Path) -> Callable[..., list[RunConfig]]:
     return make
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ran(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """Everything that a table may hold, run once."""
     columns = [
