@@ -35,7 +35,7 @@ def tiny(context):
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of decoded data for this session, shared by the processes of pytest-xdist."""
+    """A cache of decoded data for this run of the tests, shared by the processes of pytest-xdist."""
     own = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ADAN_CACHE", str((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"))

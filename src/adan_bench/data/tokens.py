@@ -223,6 +223,26 @@ class Reader:
         return out
 
 
+def language_task(
+    model: nn.Module, data: Language, loss: Callable[[nn.Module, Any], Tensor], context: Context
+) -> LanguageTask:
+    """A model trained on rows of tokens, evaluated by its mean loss on those held out."""
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        return {"loss": held_out_loss(model, data.held_out, context.batch_size, context.device)}
+
+    return LanguageTask(
+        model,
+        data.batches,
+        loss,
+        evaluate,
+        data.note,
+        max_grad_norm=1.0,
+        prepare=data.gather,
+        tokenizer=data.tokenizer,
+    )
+
+
 def next_token_loss(model: nn.Module, rows: Tensor, reduction: str = "mean") -> Tensor:
     logits = model(rows[:, :-1]).logits.float()
     return F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), ignore_index=PAD, reduction=reduction)

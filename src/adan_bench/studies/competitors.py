@@ -16,7 +16,10 @@ EXAMPLE = "adan:state_format=8bit"
 
 @dataclass(frozen=True)
 class Competitor:
-    """name: as the user wrote it, "adan" or "adan:state_format=8bit"; settings: what stays fixed, also in tuning."""
+    """An optimizer, or a variant of one, in a comparison.
+
+    name: as the user wrote it, "adan" or "adan:state_format=8bit". settings: set by the user, so tuning leaves them.
+    """
 
     name: str
     spec: OptimizerSpec

@@ -7,7 +7,6 @@ comes again before all have come once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from adan_bench.spec import Context, Scale, Task
 from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    pass
 
 
 @dataclass(frozen=True)
@@ -65,27 +64,12 @@ def gpt2_code(context: Context) -> Task:
     """GPT-2 on Python code: a folder in The Stack's layout, or the standard library's source."""
     import transformers
 
-    from adan_bench.data.tokens import END, START, LanguageTask, held_out_loss, language, next_token_loss
+    from adan_bench.data.tokens import END, START, language, language_task, next_token_loss
 
     sizes: Sizes = context.sizes
     data = language(
         context, folder="code", kind="source", length=sizes.length + 1, vocabulary=sizes.vocabulary, rows=sizes.held_out
     )
 
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        return next_token_loss(model, batch)
-
-    def evaluate(model: nn.Module) -> Mapping[str, float]:
-        return {"loss": held_out_loss(model, data.held_out, context.batch_size, context.device)}
-
     model = transformers.GPT2LMHeadModel(sizes.config(data.tokenizer.get_vocab_size(), START, END))
-    return LanguageTask(
-        model,
-        data.batches,
-        loss,
-        evaluate,
-        data.note,
-        max_grad_norm=1.0,
-        prepare=data.gather,
-        tokenizer=data.tokenizer,
-    )
+    return language_task(model, data, next_token_loss, context)

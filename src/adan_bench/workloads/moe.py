@@ -8,7 +8,6 @@ those totals, with a vocabulary of 32,000, and with one expert 122M, 372M and 68
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from adan_bench.spec import Context, Scale, Task
@@ -24,7 +23,7 @@ def moe(context: Context) -> Task:
     import torch.nn.functional as F
     import transformers
 
-    from adan_bench.data.tokens import PAD, LanguageTask, held_out_loss, language
+    from adan_bench.data.tokens import PAD, language, language_task
 
     sizes: Sizes = context.sizes
     data = language(
@@ -43,20 +42,8 @@ def moe(context: Context) -> Task:
         balance: Tensor = BALANCE * out.aux_loss
         return F.cross_entropy(logits, batch[:, 1:].flatten(), ignore_index=PAD) + balance
 
-    def evaluate(model: nn.Module) -> Mapping[str, float]:
-        return {"loss": held_out_loss(model, data.held_out, context.batch_size, context.device)}
-
     model = transformers.MixtralForCausalLM(sizes.config(data.tokenizer.get_vocab_size()))
-    return LanguageTask(
-        model,
-        data.batches,
-        loss,
-        evaluate,
-        data.note,
-        max_grad_norm=1.0,
-        prepare=data.gather,
-        tokenizer=data.tokenizer,
-    )
+    return language_task(model, data, loss, context)
 
 
 def _register(name: str, size: str, steps: int, adamw: float) -> None:

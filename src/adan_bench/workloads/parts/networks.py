@@ -42,9 +42,9 @@ def resnet(
 def without_mask() -> str:
     """The attention for rows without padding, causal or not, by the name that transformers is to know it by.
 
-    It is torch's, without the mask that transformers makes: for texts that looks for several in a row, which waits for
-    the device at every step; in a CUDA graph it becomes a tensor, with which the fastest kernels cannot be used (a ViT
-    on CIFAR-10 then makes 107 steps per second).
+    It is torch's, without the mask that transformers makes. For text, making that mask checks for packed sequences,
+    which synchronizes with the device at every step. In a CUDA graph the mask is a tensor, which rules out the fastest
+    kernels.
     """
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
