@@ -188,7 +188,13 @@ def run(params, opt, steps, first=0):
         opt.step()
 
 
-FORMATS = [{}, {"state_format": "8bit"}, {"state_format": "4bit"}, {"state_format": "bf16", "betas": (0.9, 0.9, 0.95)}, {"consume_grad": True}]
+FORMATS = [
+    {},
+    {"state_format": "8bit"},
+    {"state_format": "4bit"},
+    {"state_format": "bf16", "betas": (0.9, 0.9, 0.95)},
+    {"consume_grad": True},
+]
 
 
 @pytest.mark.parametrize("options", FORMATS, ids=str)
