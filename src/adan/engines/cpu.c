@@ -25,7 +25,7 @@
 
 /* ---- types ------------------------------------------------------------------------------------------------------ */
 
-enum { F32, F64, BF16, F16, TYPES, U8 = TYPES };
+enum { F32, F64, BF16, F16, TYPES, CODES8 = TYPES, CODES4 };
 
 typedef uint16_t bf16_t;
 typedef uint16_t f16_t;
@@ -85,7 +85,7 @@ INLINE double root_double(double x) { return sqrt(x); }
 /* Where a tensor and its states begin, all in one dense layout.
  * exp_avg_diff: NULL in the coupled form.
  * prev_scale: NULL, or gradients are consumed: prev_grad is an earlier gradient, to be scaled and not written.
- * exponents: of 8-bit states: of each block those of the four states.
+ * exponents: of quantized states: of each block those of the four states.
  * compensation: NULL, or what rounding the parameter has cut off, in its type.
  * grad_type: of prev_grad as well where gradients are consumed.
  * stochastic, rng_offset: whether the parameter is rounded so; where its random bits start.
@@ -193,10 +193,10 @@ STRETCH(f64, double, double)
 STRETCH(bf16, bf16_t, float)
 STRETCH(f16, f16_t, float)
 
-/* ---- states in 8 or 16 bits, weights that do not stall: the codes, random bits and roundings of adan/lowbit.py --- */
+/* ---- states in 4, 8 or 16 bits, weights that do not stall: the codes, random bits and roundings of adan/lowbit.py */
 
-/* Elements that share exponents, and how many are read to fp32 at a time: eight arrays of these stay in the cache, and
- * each is prefetched one SPAN ahead. */
+/* Elements that share exponents, and how many are worked on at a time: their arrays stay in the cache, and what is read
+ * next is prefetched one SPAN ahead. */
 #define SHARED 32
 #define SPAN 256
 
@@ -204,19 +204,28 @@ STRETCH(f16, f16_t, float)
 enum { M, V, N, G, STATES };
 
 /* How far a code is shifted, the code of 0, whose float is δ too, and the bit of the sign. */
-#define CODES(X) X(SIGNED, 18, 3940, 128) X(ROOT, 17, 7878, 0)
+#define CODES(X) X(SIGNED, 18, 3940, 128) X(ROOT, 17, 7878, 0) X(SIGNED4, 21, 503, 8) X(ROOT4, 20, 1004, 0)
 #define CODE(name, shift, base, sign) static const struct code name = {shift, base, sign};
+#define CODE_TEXT(name, shift, base, sign) " " #shift " " #base
 
 struct code { int shift, base, sign; };
 CODES(CODE)
 
+/* In 4 bits, g − AVERAGING·v is stored for v. */
+#define AVERAGING 11.5
+
+/* What makes the random words of four neighbors of one hash. */
+#define SPREAD(X) X(0x1) X(0x2265b147) X(0x91b7584b) X(0xd8f16ab1)
+#define FACTOR(x) x,
+#define FACTOR_TEXT(x) " " #x
+
 #define TEXT(x) #x
-#define CODE_TEXT(name, shift, base, sign) " " TEXT(shift) " " TEXT(base)
+#define VALUE(x) " " TEXT(x)
 
 /* cpu.py compares this with what it takes the interface to be, before it calls anything else. */
 EXPORT const char *adan_cpu_interface(void) {
     return "tensor:" TENSOR(NAME) " scalars:" SCALARS(NAME) " displacement:" DISPLACEMENT(NAME) " codes:" CODES(
-        CODE_TEXT) " " TEXT(SHARED);
+        CODE_TEXT) VALUE(SHARED) VALUE(AVERAGING) SPREAD(FACTOR_TEXT);
 }
 
 INLINE uint32_t mix(uint32_t x) {
@@ -232,7 +241,7 @@ struct random {
 };
 
 INLINE void draw(struct random *bits, uint32_t key) {
-    static const uint32_t spread[4] = {1, 0x2265b147, 0x91b7584b, 0xd8f16ab1};
+    static const uint32_t spread[] = {SPREAD(FACTOR)};
     uint32_t hashes[SPAN / 4];
     for (int j = 0; j < SPAN / 4; j++)
         hashes[j] = mix(key + (uint32_t)j);
@@ -265,11 +274,11 @@ INLINE float decoded(uint8_t code, float scale, const struct code c) {
     return c.sign ? as_float(as_bits(value) | (uint32_t)minus << 16) : value * value;
 }
 
-INLINE float scale_of(const uint8_t *exponents, int64_t block, const int state) {
+INLINE float scale_of(const uint8_t *exponents, int64_t block, int state) {
     return as_float((uint32_t)exponents[block * STATES + state] << 23);
 }
 
-INLINE void decode_as(float *to, const uint8_t *codes, const uint8_t *exponents, int64_t blocks, const int state,
+INLINE void decode_as(float *to, const uint8_t *codes, const uint8_t *exponents, int64_t blocks, int state,
                       const struct code c) {
     for (int64_t i = 0; i < blocks; i++, to += SHARED, codes += SHARED) {
         const float scale = scale_of(exponents, i, state);
@@ -306,43 +315,71 @@ INLINE void encode_as(uint8_t *codes, uint8_t *exponents, const float *values, c
     }
 }
 
-INLINE void decode(float *to, const uint8_t *codes, const uint8_t *exponents, int64_t blocks, int state) {
-    if (state == N)
-        decode_as(to, codes, exponents, blocks, state, ROOT);
-    else
-        decode_as(to, codes, exponents, blocks, state, SIGNED);
-}
+/* What depends on the code of a state, which is a constant in each branch. */
+#define WITH_CODE(function, state, four, ...)                                                                          \
+    do {                                                                                                               \
+        if ((state) == N && (four))                                                                                    \
+            function(__VA_ARGS__, state, ROOT4);                                                                       \
+        else if ((state) == N)                                                                                         \
+            function(__VA_ARGS__, state, ROOT);                                                                        \
+        else if ((state) != M && (four))                                                                               \
+            function(__VA_ARGS__, state, SIGNED4);                                                                     \
+        else                                                                                                           \
+            function(__VA_ARGS__, state, SIGNED);                                                                      \
+    } while (0)
 
-INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, const uint32_t *offsets, int64_t blocks,
-                   int state) {
-    if (state == N)
-        encode_as(codes, exponents, values, offsets, blocks, state, ROOT);
-    else
-        encode_as(codes, exponents, values, offsets, blocks, state, SIGNED);
-}
-
-/* The loop of ELEMENTs from codes to fp32, roots for n. `prev` is read as well where gradients are consumed. */
+/* The loop of ELEMENTs from codes to fp32; of n it leaves the roots. */
 INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], const uint8_t *exponents,
-                       const struct scalars *s, int64_t blocks, const int CONSUME, const int COUPLED) {
-    enum { ROOTS = 1 };
-    float *param = (float *)x->param, *m = (float *)x->exp_avg, *v = (float *)x->exp_avg_diff;
-    float *n = (float *)x->exp_avg_sq, *prev = (float *)x->prev_grad;
-    const float *grad = (const float *)x->grad;
+                       const struct scalars *s, int64_t blocks, const int COUPLED, const int FOUR) {
+    enum { CONSUME = 0, ROOTS = 1 };
+    const struct code signed_code = FOUR ? SIGNED4 : SIGNED, root_code = FOUR ? ROOT4 : ROOT;
+    const float unscaled = (float)(1 / AVERAGING);
     COEFFICIENTS(float)
-    for (int64_t i = 0; i < blocks; i++, param += SHARED, grad += SHARED, m += SHARED, v += SHARED, n += SHARED, prev += SHARED) {
-        const uint8_t *m8 = codes[M] + i * SHARED, *v8 = codes[V] + i * SHARED, *n8 = codes[N] + i * SHARED, *g8 = codes[G] + i * SHARED;
-        const float scale_m = scale_of(exponents, i, M), scale_v = scale_of(exponents, i, V);
-        const float scale_n = scale_of(exponents, i, N), scale_g = scale_of(exponents, i, G);
+    for (int64_t i = 0; i < blocks; i++) {
+        const int64_t at = i * SHARED;
+        float *param = (float *)x->param + at, *m = (float *)x->exp_avg + at, *n = (float *)x->exp_avg_sq + at;
+        float *v = COUPLED ? NULL : (float *)x->exp_avg_diff + at, *prev = (float *)x->prev_grad + at;
+        const float *grad = (const float *)x->grad + at;
+        const uint8_t *in_m = codes[M] + at, *in_v = codes[V] + at, *in_n = codes[N] + at, *in_g = codes[G] + at;
+        const float of_m = scale_of(exponents, i, M), of_v = scale_of(exponents, i, V);
+        const float of_n = scale_of(exponents, i, N), of_g = scale_of(exponents, i, G);
         INDEPENDENT for (int k = 0; k < SHARED; k++) {
-            ELEMENT(f32, float, k, decoded(m8[k], scale_m, SIGNED), COUPLED ? 0 : decoded(v8[k], scale_v, SIGNED),
-                    decoded(n8[k], scale_n, ROOT), CONSUME ? prev[k] : decoded(g8[k], scale_g, SIGNED))
+            float average = COUPLED ? 0 : decoded(in_v[k], of_v, signed_code);
+            float last = decoded(in_g[k], of_g, signed_code);
+            ELEMENT(f32, float, k, decoded(in_m[k], of_m, SIGNED), FOUR ? (last - average) * unscaled : average,
+                    decoded(in_n[k], of_n, root_code), last)
         }
     }
 }
 
-INLINE void ahead(const char *from, int64_t width) {
-    for (int64_t line = 0; line < SPAN * width; line += 64)
-        __builtin_prefetch(from + SPAN * width + line, 1);
+INLINE void ahead(const void *from, int64_t bytes) {
+    for (int64_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch((const char *)from + bytes + line, 1);
+}
+
+#define BLOCKS(size) (((size) + SHARED - 1) / SHARED)
+
+/* The codes of whole blocks, a byte each: where they are, or in `room`. */
+INLINE uint8_t *unpacked(uint8_t *from, uint8_t *room, int64_t start, int64_t size, const int nibbles) {
+    from += nibbles ? start / 2 : start;
+    ahead(from, nibbles ? SPAN / 2 : SPAN);
+    if (nibbles)
+        INDEPENDENT for (int64_t k = 0; k < BLOCKS(size) * (SHARED / 2); k++) {
+            room[2 * k] = from[k] & 15;
+            room[2 * k + 1] = from[k] >> 4;
+        }
+    else if (size % SHARED)
+        memcpy(memset(room, 0, SPAN), from, (size_t)size);
+    return nibbles || size % SHARED ? room : from;
+}
+
+INLINE void pack(uint8_t *to, uint8_t *codes, int64_t start, int64_t size, const int nibbles) {
+    if (nibbles) {
+        memset(codes + size, 0, (size_t)(BLOCKS(size) * SHARED - size));
+        INDEPENDENT for (int64_t k = 0; k < BLOCKS(size) * (SHARED / 2); k++)
+            to[start / 2 + k] = (uint8_t)(codes[2 * k] | codes[2 * k + 1] << 4);
+    } else if (size % SHARED)
+        memcpy(to + start, codes, (size_t)size);
 }
 
 /* What is no state, in fp32. */
@@ -357,7 +394,7 @@ INLINE void read_operand(const struct operand *x, int64_t start, int64_t size) {
     const float scale = (float)x->scale;
     const int64_t width = x->type == F32 ? 4 : 2;
     const void *from = x->from + start * width;
-    ahead(from, width);
+    ahead(from, SPAN * width);
     if (x->type == F32)
         INDEPENDENT for (int64_t k = 0; k < size; k++)
             x->to[k] = ((const float *)from)[k] * scale;
@@ -429,22 +466,20 @@ INLINE void write_param(const struct tensor *x, const float *theta, const uint32
 MEASURE(f32, float)
 MEASURE(f64, double)
 
-/* The loop of ELEMENTs on fp32 copies of what is no fp32; returns the squared displacement where `w` is not NULL.
- * A block of codes that is not full is filled up with zeros. */
+/* The loop of ELEMENTs on fp32 copies of what is no fp32; returns the squared displacement where `w` is not NULL. */
 INLINE double span(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start, int64_t size) {
     float moved[SPAN], theta[SPAN], rest[SPAN], grad[SPAN], room[STATES][SPAN], *state[STATES];
-    uint8_t padded[STATES][SPAN], *codes[STATES];
+    uint8_t bytes[STATES][SPAN], *codes[STATES];
     struct random bits;
-    const int coded = x->state_type == U8, full = size % SHARED == 0;
-    const int first = s->has_prev == 0; /* there is no buffer yet that could have been consumed */
-    const int in_place[] = {x->type == F32 && full, x->grad_type == F32 && full};
-    const int64_t blocks = (size + SHARED - 1) / SHARED;
+    char *const stored[STATES] = {x->exp_avg, x->exp_avg_diff, x->exp_avg_sq, x->prev_scale ? NULL : x->prev_grad};
     uint8_t *exponents = x->exponents + start / SHARED * STATES;
-    char *const states[STATES] = {x->exp_avg, x->exp_avg_diff, x->exp_avg_sq, x->prev_scale ? NULL : x->prev_grad};
+    const int four = x->state_type == CODES4, coded = four || x->state_type == CODES8, full = size % SHARED == 0;
+    const int first = s->has_prev == 0; /* there is no buffer yet that could have been consumed */
+    const int param_in_place = x->type == F32 && full, grad_in_place = x->grad_type == F32 && full;
     const struct operand operands[] = {
-        {theta, in_place[0] ? NULL : x->param, x->type, 1},
+        {theta, param_in_place ? NULL : x->param, x->type, 1},
         {rest, x->compensation, x->type, 1},
-        {grad, in_place[1] ? NULL : x->grad, x->grad_type, 1},
+        {grad, grad_in_place ? NULL : x->grad, x->grad_type, 1},
         {room[G], !x->prev_scale ? NULL : first ? x->grad : x->prev_grad, x->grad_type,
          !x->prev_scale || first ? s->grad_scale : *x->prev_scale},
     };
@@ -454,58 +489,61 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     if (x->compensation)
         for (int64_t k = 0; k < size; k++)
             theta[k] += rest[k];
-    float *param = in_place[0] ? (float *)x->param + start : theta;
-    const float *gradient = in_place[1] ? (const float *)x->grad + start : grad;
-    ahead((const char *)param, 4);
-    ahead((const char *)gradient, 4);
+    float *param = param_in_place ? (float *)x->param + start : theta;
+    const float *gradient = grad_in_place ? (const float *)x->grad + start : grad;
+    if (param_in_place)
+        ahead(param, SPAN * sizeof *param);
+    if (grad_in_place)
+        ahead(gradient, SPAN * sizeof *gradient);
 
     for (int i = 0; i < STATES; i++) {
-        state[i] = states[i] && x->state_type == F32 ? (float *)states[i] + start : room[i];
-        codes[i] = full && states[i] ? (uint8_t *)states[i] + start : padded[i];
-        if (states[i] && coded) {
-            ahead(states[i] + start, 1);
-            if (!full)
-                memcpy(memset(padded[i], 0, SPAN), states[i] + start, (size_t)size);
+        state[i] = stored[i] && x->state_type == F32 ? (float *)stored[i] + start : room[i];
+        codes[i] = bytes[i];
+        if (stored[i] && coded) {
+            codes[i] = unpacked((uint8_t *)stored[i], bytes[i], start, size, four && i != M);
             if (w)
-                decode(room[i], codes[i], exponents, blocks, i);
-        } else if (states[i] && x->state_type == BF16) {
-            const bf16_t *from = (const bf16_t *)states[i] + start;
-            ahead((const char *)from, 2);
+                WITH_CODE(decode_as, i, four, room[i], codes[i], exponents, BLOCKS(size));
+        } else if (stored[i] && x->state_type == BF16) {
+            const bf16_t *from = (const bf16_t *)stored[i] + start;
+            ahead(from, SPAN * sizeof *from);
             INDEPENDENT for (int64_t k = 0; k < size; k++)
                 room[i][k] = load_bf16(from[k]);
         }
     }
     float *v = x->exp_avg_diff ? state[V] : NULL;
+    if (w && four && v)
+        for (int64_t k = 0; k < size; k++)
+            v[k] = (state[G][k] - v[k]) * (float)(1 / AVERAGING);
     if (w)
         before_f32(moved, param, state[M], v, state[N], state[G], w, size);
     const struct tensor plain = {.param = (char *)param, .grad = (const char *)gradient, .exp_avg = (char *)state[M],
                                  .exp_avg_diff = (char *)v, .exp_avg_sq = (char *)state[N], .prev_grad = (char *)state[G]};
-    if (coded && v && !x->prev_scale)
-        step_codes(&plain, codes, exponents, s, blocks, 0, 0);
+    if (four && v)
+        step_codes(&plain, codes, exponents, s, BLOCKS(size), 0, 1);
+    else if (four)
+        step_codes(&plain, codes, exponents, s, BLOCKS(size), 1, 1);
     else if (coded && v)
-        step_codes(&plain, codes, exponents, s, blocks, 1, 0);
-    else if (coded && !x->prev_scale)
-        step_codes(&plain, codes, exponents, s, blocks, 0, 1);
+        step_codes(&plain, codes, exponents, s, BLOCKS(size), 0, 0);
     else if (coded)
-        step_codes(&plain, codes, exponents, s, blocks, 1, 1);
+        step_codes(&plain, codes, exponents, s, BLOCKS(size), 1, 0);
     else if (v)
         stretch_f32(&plain, s, 0, size, 0, 0);
     else
         stretch_f32(&plain, s, 0, size, 0, 1);
     const double square = w ? after_f32(moved, state[G], state[M], v, state[N], s, w, size, coded) : 0;
 
-    const uint32_t key = mix((uint32_t)x->rng_offset + (uint32_t)(int64_t)(*x->step + 1.0));
-    draw(&bits, key + (uint32_t)(start / 4));
-    for (int i = 0; i < STATES; i++) {
-        if (states[i] && coded) {
-            encode(codes[i], exponents, room[i], bits.offsets[i], blocks, i);
-            if (!full)
-                memcpy(states[i] + start, padded[i], (size_t)size);
-        } else if (states[i] && x->state_type == BF16)
+    draw(&bits, mix((uint32_t)x->rng_offset + (uint32_t)(int64_t)(*x->step + 1.0)) + (uint32_t)(start / 4));
+    if (four && v)
+        for (int64_t k = 0; k < BLOCKS(size) * SHARED; k++)
+            v[k] = room[G][k] - (float)AVERAGING * v[k];
+    for (int i = 0; i < STATES; i++)
+        if (stored[i] && coded) {
+            WITH_CODE(encode_as, i, four, codes[i], exponents, room[i], bits.offsets[i], BLOCKS(size));
+            pack((uint8_t *)stored[i], codes[i], start, size, four && i != M);
+        } else if (stored[i] && x->state_type == BF16)
             INDEPENDENT for (int64_t k = 0; k < size; k++)
-                ((bf16_t *)states[i])[start + k] = round_bf16(room[i][k], bits.offsets[i][k]);
-    }
-    write_param(x, theta, bits.words, start, size, in_place[0]);
+                ((bf16_t *)stored[i])[start + k] = round_bf16(room[i][k], bits.offsets[i][k]);
+    write_param(x, theta, bits.words, start, size, param_in_place);
     return square;
 }
 
