@@ -25,7 +25,7 @@
 
 /* ---- types ------------------------------------------------------------------------------------------------------ */
 
-enum { F32, F64, BF16, F16, TYPES, U8 = TYPES };
+enum { F32, F64, BF16, F16, TYPES, CODES8 = TYPES, CODES4 };
 
 typedef uint16_t bf16_t;
 typedef uint16_t f16_t;
@@ -85,7 +85,7 @@ INLINE double root_double(double x) { return sqrt(x); }
 /* Where a tensor and its states begin, all in one dense layout.
  * exp_avg_diff: NULL in the coupled form.
  * prev_scale: NULL, or gradients are consumed: prev_grad is an earlier gradient, to be scaled and not written.
- * exponents: of 8-bit states: of each block those of the four states.
+ * exponents: of quantized states: of each block those of the four states.
  * compensation: NULL, or what rounding the parameter has cut off, in its type.
  * grad_type: of prev_grad as well where gradients are consumed.
  * stochastic, rng_offset: whether the parameter is rounded so; where its random bits start.
@@ -122,30 +122,42 @@ struct tensor { TENSOR(FIELD) };
     for (size_t line = 0; line < BLOCK * sizeof *(pointer); line += 64)                                                \
     __builtin_prefetch((const char *)((pointer) + i) + AHEAD + line, write)
 
-#define ELEMENT(T, C, k)                                                                                               \
+/* One element, from its states before the step. */
+#define ELEMENT(T, C, k, OLD_M, OLD_V, OLD_N, BEFORE)                                                                  \
+    C old_m = OLD_M, old_v = OLD_V, old_n = OLD_N, before = BEFORE;                                                    \
     C g = load_##T(grad[k]) * grad_scale;                                                                              \
-    C before = CONSUME ? (C)load_##T(taken[k]) * prev_scale : prev[k];                                                 \
     C d = has_prev * (g - before);                                                                                     \
-    C m_ = m[k] + w_m * (g - m[k]);                                                                                    \
-    C v_ = COUPLED ? 0 : v[k] + w_v * (d - v[k]);                                                                      \
+    C m_ = old_m + w_m * (g - old_m);                                                                                  \
+    C v_ = COUPLED ? 0 : old_v + w_v * (d - old_v);                                                                    \
     C ahead = g + lookahead * d;                                                                                       \
-    C n_ = n[k] + w_n * (ahead * ahead - n[k]);                                                                        \
+    C n_ = old_n + w_n * (ahead * ahead - old_n);                                                                      \
     m_ = COUPLED ? m_ + w_d * d : m_;                                                                                  \
     C u = COUPLED ? step_m * m_ : step_m * m_ + step_v * v_;                                                           \
-    C theta = shrink * (keep * load_##T(param[k]) - u / (root_n * root_##C(n_) + eps));                                \
+    C root = root_##C(n_);                                                                                             \
+    C theta = shrink * (keep * load_##T(param[k]) - u / (root_n * root + eps));                                        \
     m[k] = m_;                                                                                                         \
     if (!COUPLED)                                                                                                      \
         v[k] = v_;                                                                                                     \
-    n[k] = n_;                                                                                                         \
+    n[k] = ROOTS ? root : n_;                                                                                          \
     if (!CONSUME)                                                                                                      \
         prev[k] = g;                                                                                                   \
     param[k] = store_##T(theta);
+
+#define COEFFICIENTS(C)                                                                                                \
+    const C grad_scale = (C)s->grad_scale, has_prev = (C)s->has_prev, lookahead = (C)s->lookahead;                     \
+    const C w_m = (C)s->w_m, w_v = (C)s->w_v, w_n = (C)s->w_n, w_d = (C)(s->lookahead * s->w_v);                       \
+    const C step_m = (C)s->step_m, step_v = (C)s->step_v, root_n = (C)s->root_n, eps = (C)s->eps;                      \
+    const C keep = (C)s->keep, shrink = (C)s->shrink;
+
+#define PLAIN(T, C, k)                                                                                                 \
+    ELEMENT(T, C, k, m[k], COUPLED ? 0 : v[k], n[k], CONSUME ? (C)load_##T(taken[k]) * prev_scale : prev[k])
 
 /* T: the type of a parameter and its gradient; C: of the arithmetic and the states. CONSUME and COUPLED are constants
  * to the callers, so that each of the four combinations is a loop without a branch. */
 #define STRETCH(T, S, C)                                                                                               \
     INLINE void stretch_##T(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size,              \
                             const int CONSUME, const int COUPLED) {                                                    \
+        enum { ROOTS = 0 };                                                                                            \
         S *param = (S *)x->param + start;                                                                              \
         const S *grad = (const S *)x->grad + start;                                                                    \
         C *m = (C *)x->exp_avg + start, *v = (C *)x->exp_avg_diff + (COUPLED ? 0 : start), *n = (C *)x->exp_avg_sq + start;                      \
@@ -154,10 +166,7 @@ struct tensor { TENSOR(FIELD) };
         C *prev = (C *)x->prev_grad + (CONSUME ? 0 : start);                                                                \
         const S *taken = first ? grad : (const S *)x->prev_grad + start;                                                    \
         const C prev_scale = CONSUME ? (first ? (C)s->grad_scale : (C)*x->prev_scale) : 1;                             \
-        const C grad_scale = (C)s->grad_scale, has_prev = (C)s->has_prev, lookahead = (C)s->lookahead;                 \
-        const C w_m = (C)s->w_m, w_v = (C)s->w_v, w_n = (C)s->w_n, w_d = (C)(s->lookahead * s->w_v);                   \
-        const C step_m = (C)s->step_m, step_v = (C)s->step_v, root_n = (C)s->root_n, eps = (C)s->eps;                  \
-        const C keep = (C)s->keep, shrink = (C)s->shrink;                                                              \
+        COEFFICIENTS(C)                                                                                                \
         int64_t i = 0;                                                                                                 \
         for (; i + BLOCK <= size; i += BLOCK) {                                                                        \
             LINES(param, 1);                                                                                           \
@@ -171,11 +180,11 @@ struct tensor { TENSOR(FIELD) };
             else                                                                                                       \
                 LINES(prev, 1);                                                                                        \
             INDEPENDENT for (int64_t k = i; k < i + BLOCK; k++) {                                                      \
-                ELEMENT(T, C, k)                                                                                       \
+                PLAIN(T, C, k)                                                                                         \
             }                                                                                                          \
         }                                                                                                              \
         INDEPENDENT for (; i < size; i++) {                                                                            \
-            ELEMENT(T, C, i)                                                                                           \
+            PLAIN(T, C, i)                                                                                             \
         }                                                                                                              \
     }
 
@@ -184,29 +193,39 @@ STRETCH(f64, double, double)
 STRETCH(bf16, bf16_t, float)
 STRETCH(f16, f16_t, float)
 
-/* ---- states in 8 or 16 bits, weights that do not stall: the codes, random bits and roundings of adan/lowbit.py --- */
+/* ---- states in 4, 8 or 16 bits, weights that do not stall: the codes, random bits and roundings of adan/lowbit.py */
 
-/* Elements that share exponents, and how many are read to fp32 at a time: eight arrays of these stay in the cache, and
- * each is prefetched one SPAN ahead. One Sapphire Rapids core, 25 M fp32 parameters, fastest of 15: 73 ms in 8 bits,
- * with 128 or 512 elements 78 and 79, and 85 without the prefetch. */
+/* Elements that share exponents, and how many are worked on at a time: their arrays stay in the cache, and what is read
+ * next is prefetched one SPAN ahead. */
 #define SHARED 32
 #define SPAN 256
 
-/* The columns of the exponents, and the codes: how far they are shifted, and where those of 0 lie, which is δ too. */
+/* The columns of the exponents. */
 enum { M, V, N, G, STATES };
-#define SIGNED_SHIFT 18
-#define SIGNED_CODE 3940
-#define ROOT_SHIFT 17
-#define ROOT_CODE 7878
-enum { SIGNED_BASE = SIGNED_CODE << SIGNED_SHIFT, ROOT_BASE = ROOT_CODE << ROOT_SHIFT };
+
+/* How far a code is shifted, the code of 0, whose float is δ too, and the bit of the sign. */
+#define CODES(X) X(SIGNED, 18, 3940, 128) X(ROOT, 17, 7878, 0) X(SIGNED4, 21, 503, 8) X(ROOT4, 20, 1004, 0)
+#define CODE(name, shift, base, sign) static const struct code name = {shift, base, sign};
+#define CODE_TEXT(name, shift, base, sign) " " #shift " " #base
+
+struct code { int shift, base, sign; };
+CODES(CODE)
+
+/* In 4 bits, g − AVERAGING·v is stored for v. */
+#define AVERAGING 11.5
+
+/* What makes the random words of four neighbors of one hash. */
+#define SPREAD(X) X(0x1) X(0x2265b147) X(0x91b7584b) X(0xd8f16ab1)
+#define FACTOR(x) x,
+#define FACTOR_TEXT(x) " " #x
 
 #define TEXT(x) #x
 #define VALUE(x) " " TEXT(x)
 
 /* cpu.py compares this with what it takes the interface to be, before it calls anything else. */
 EXPORT const char *adan_cpu_interface(void) {
-    return "tensor:" TENSOR(NAME) " scalars:" SCALARS(NAME) " displacement:" DISPLACEMENT(NAME) " codes:" VALUE(
-        SIGNED_SHIFT) VALUE(SIGNED_CODE) VALUE(ROOT_SHIFT) VALUE(ROOT_CODE) VALUE(SHARED);
+    return "tensor:" TENSOR(NAME) " scalars:" SCALARS(NAME) " displacement:" DISPLACEMENT(NAME) " codes:" CODES(
+        CODE_TEXT) VALUE(SHARED) VALUE(AVERAGING) SPREAD(FACTOR_TEXT);
 }
 
 INLINE uint32_t mix(uint32_t x) {
@@ -215,9 +234,27 @@ INLINE uint32_t mix(uint32_t x) {
     return x ^ x >> 16;
 }
 
-/* The random bits of a state are the element's word, rotated by a byte each. */
-INLINE uint32_t random_bits(uint32_t word, const int state) {
-    return state == M ? word : word << 8 * state | word >> (32 - 8 * state);
+/* The random bits of SPAN elements. One hash serves four neighbours, a multiplication each makes four words of it, and
+ * the offset of a state is the low 24 bits of its element's word, rotated by a byte each. */
+struct random {
+    uint32_t words[SPAN], offsets[STATES][SPAN];
+};
+
+INLINE void draw(struct random *bits, uint32_t key) {
+    static const uint32_t spread[] = {SPREAD(FACTOR)};
+    uint32_t hashes[SPAN / 4];
+    for (int j = 0; j < SPAN / 4; j++)
+        hashes[j] = mix(key + (uint32_t)j);
+    for (int j = 0; j < SPAN / 4; j++)
+        for (int k = 0; k < 4; k++)
+            bits->words[4 * j + k] = hashes[j] * spread[k];
+    for (int k = 0; k < SPAN; k++) {
+        uint32_t word = bits->words[k];
+        bits->offsets[M][k] = word & 0xffffff;
+        bits->offsets[V][k] = (word << 8 | word >> 24) & 0xffffff;
+        bits->offsets[N][k] = (word << 16 | word >> 16) & 0xffffff;
+        bits->offsets[G][k] = word >> 8;
+    }
 }
 
 INLINE bf16_t round_bf16(float x, uint32_t word) {
@@ -225,97 +262,124 @@ INLINE bf16_t round_bf16(float x, uint32_t word) {
     return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (bf16_t)rounded;
 }
 
-/* Loops over bytes have no tail: what is missing of the last 64, the most that a vector holds, are zeros. */
-#define WHOLE(size) ((int)((size) + 63) & ~63)
+/* The loops below do as much as they can in 16 or 8 bits, where a vector holds two or four times as many elements:
+ * every δ has zeros in its lower half, and of a block's largest element only the exponent is looked for. */
 
-INLINE void decode(float *to, const uint8_t *from, const uint8_t *exponents, int64_t size, const int state) {
-    const int shift = state == N ? ROOT_SHIFT : SIGNED_SHIFT, base = state == N ? ROOT_BASE : SIGNED_BASE;
-    const float delta = as_float((uint32_t)base);
-    uint8_t codes[SPAN];
-    float scales[SPAN];
-    const int whole = WHOLE(size);
-    if (size < whole)
-        memset(codes, 0, sizeof codes);
-    memcpy(codes, from, (size_t)size);
-    for (int i = 0; i < whole / SHARED; i++) {
-        float scale = as_float(i * SHARED < size ? (uint32_t)exponents[i * STATES + state] << 23 : 0);
-        for (int k = 0; k < SHARED; k++)
-            scales[i * SHARED + k] = scale;
-    }
-    for (int k = 0; k < whole; k++) {
-        uint32_t code = codes[k], magnitude = state == N ? code : code & 127;
-        float value = (as_float((magnitude << shift) + (uint32_t)base) - delta) * scales[k];
-        to[k] = state == N ? value * value : as_float(as_bits(value) ^ (code & 128) << 24);
+INLINE float decoded(uint8_t code, float scale, const struct code c) {
+    uint8_t sign = code & c.sign, magnitude = c.sign ? code & (c.sign - 1) : code;
+    uint32_t base = (uint32_t)c.base << c.shift;
+    uint16_t upper = (uint16_t)((uint16_t)(magnitude << (c.shift - 16)) + (uint16_t)(base >> 16));
+    uint16_t minus = (uint16_t)(c.sign ? sign * (0x8000 / c.sign) : 0);
+    float value = (as_float((uint32_t)upper << 16) - as_float(base)) * scale;
+    return c.sign ? as_float(as_bits(value) | (uint32_t)minus << 16) : value * value;
+}
+
+INLINE float scale_of(const uint8_t *exponents, int64_t block, int state) {
+    return as_float((uint32_t)exponents[block * STATES + state] << 23);
+}
+
+INLINE void decode_as(float *to, const uint8_t *codes, const uint8_t *exponents, int64_t blocks, int state,
+                      const struct code c) {
+    for (int64_t i = 0; i < blocks; i++, to += SHARED, codes += SHARED) {
+        const float scale = scale_of(exponents, i, state);
+        INDEPENDENT for (int k = 0; k < SHARED; k++)
+            to[k] = decoded(codes[k], scale, c);
     }
 }
 
-INLINE void encode(uint8_t *to, uint8_t *exponents, float *values, const uint32_t *words, int64_t size,
-                   const int state) {
-    const int shift = state == N ? ROOT_SHIFT : SIGNED_SHIFT, base = state == N ? ROOT_BASE : SIGNED_BASE;
-    const float delta = as_float((uint32_t)base);
-    uint8_t codes[SPAN];
-    float scales[SPAN];
-    const int whole = WHOLE(size);
-    if (size < whole)
-        memset(values + size, 0, (size_t)(whole - size) * sizeof *values);
-    if (state == N)
-        for (int k = 0; k < whole; k++)
-            values[k] = sqrtf(values[k]);
-    for (int i = 0; i < whole / SHARED; i++) {
-        int32_t most = 0;
+/* `values` of the code without a sign are roots. */
+INLINE void encode_as(uint8_t *codes, uint8_t *exponents, const float *values, const uint32_t *offsets, int64_t blocks,
+                      int state, const struct code c) {
+    const float delta = as_float((uint32_t)c.base << c.shift);
+    float scales[SPAN / SHARED];
+    for (int64_t i = 0; i < blocks; i++) {
+        uint8_t most = 0;
         for (int k = 0; k < SHARED; k++) {
-            int32_t bits = (int32_t)(as_bits(values[i * SHARED + k]) & 0x7fffffff);
-            most = bits > most ? bits : most;
+            uint8_t exponent = (uint8_t)((uint16_t)(as_bits(values[i * SHARED + k]) >> 16) >> 7);
+            most = exponent > most ? exponent : most;
         }
-        int32_t exponent = (most >> 23) + 1;
-        exponent = exponent >= 254 ? 255 : exponent; /* what is not finite stays so */
-        if (i * SHARED < size)
-            exponents[i * STATES + state] = (uint8_t)exponent;
-        float scale = as_float(exponent == 255 ? 0 : (uint32_t)(254 - exponent) << 23);
-        for (int k = 0; k < SHARED; k++)
-            scales[i * SHARED + k] = scale;
+        const uint32_t exponent = most >= 253 ? 255 : most + 1u; /* what is not finite stays so */
+        scales[i] = as_float(exponent == 255 ? 0 : (254 - exponent) << 23);
+        exponents[i * STATES + state] = (uint8_t)exponent;
     }
-    for (int k = 0; k < whole; k++) {
-        uint32_t bits = as_bits(values[k]), offset = random_bits(words[k], state) & ((1u << shift) - 1);
-        uint32_t scaled = as_bits(as_float(bits & 0x7fffffff) * scales[k] + delta);
-        int32_t code = (int32_t)(scaled + offset - (uint32_t)base) >> shift;
-        if (state == N)
-            code = code < 1 && values[k] > 0 ? 1 : code; /* a root that became 0 would be divided by */
-        else
-            code |= (int32_t)(bits >> 24 & 128);
-        codes[k] = (uint8_t)code;
+    for (int64_t i = 0; i < blocks; i++, values += SHARED, offsets += SHARED, codes += SHARED) {
+        const float scale = scales[i];
+        INDEPENDENT for (int k = 0; k < SHARED; k++) {
+            uint32_t bits = as_bits(fabsf(values[k]) * scale + delta) + (offsets[k] >> (24 - c.shift));
+            uint8_t code = (uint8_t)((uint8_t)((uint16_t)(bits >> 16) >> (c.shift - 16)) - (uint8_t)c.base);
+            uint16_t upper = (uint16_t)(as_bits(values[k]) >> 16);
+            uint8_t minus = (uint8_t)(upper >> 8) & 128, exists = (uint8_t)(upper >> 7);
+            exists = exists > 1 ? 1 : exists; /* a root that became 0 would be divided by */
+            codes[k] = c.sign ? code | minus / (128 / (c.sign + !c.sign)) : code > exists ? code : exists;
+        }
     }
-    memcpy(to, codes, (size_t)size);
 }
 
-INLINE void ahead(const char *from, int64_t width) {
-    for (int64_t line = 0; line < SPAN * width; line += 64)
-        __builtin_prefetch(from + SPAN * width + line, 1);
-}
+/* What depends on the code of a state, which is a constant in each branch. */
+#define WITH_CODE(function, state, four, ...)                                                                          \
+    do {                                                                                                               \
+        if ((state) == N && (four))                                                                                    \
+            function(__VA_ARGS__, state, ROOT4);                                                                       \
+        else if ((state) == N)                                                                                         \
+            function(__VA_ARGS__, state, ROOT);                                                                        \
+        else if ((state) != M && (four))                                                                               \
+            function(__VA_ARGS__, state, SIGNED4);                                                                     \
+        else                                                                                                           \
+            function(__VA_ARGS__, state, SIGNED);                                                                      \
+    } while (0)
 
-/* A state as fp32: itself, or in `room`. */
-INLINE char *read_state(const struct tensor *x, char *from, float *room, int64_t start, int64_t size, const int state) {
-    if (x->state_type == F32)
-        return (char *)((float *)from + start);
-    if (x->state_type == U8) {
-        ahead(from + start, 1);
-        decode(room, (uint8_t *)from + start, x->exponents + start / SHARED * STATES, size, state);
-    } else {
-        const bf16_t *y = (bf16_t *)from + start;
-        ahead((const char *)y, 2);
-        INDEPENDENT for (int64_t k = 0; k < size; k++)
-            room[k] = load_bf16(y[k]);
+/* The loop of ELEMENTs from codes to fp32; of n it leaves the roots. */
+INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], const uint8_t *exponents,
+                       const struct scalars *s, int64_t blocks, const int COUPLED, const int FOUR) {
+    enum { CONSUME = 0, ROOTS = 1 };
+    const struct code signed_code = FOUR ? SIGNED4 : SIGNED, root_code = FOUR ? ROOT4 : ROOT;
+    const float unscaled = (float)(1 / AVERAGING);
+    COEFFICIENTS(float)
+    for (int64_t i = 0; i < blocks; i++) {
+        const int64_t at = i * SHARED;
+        float *param = (float *)x->param + at, *m = (float *)x->exp_avg + at, *n = (float *)x->exp_avg_sq + at;
+        float *v = COUPLED ? NULL : (float *)x->exp_avg_diff + at, *prev = (float *)x->prev_grad + at;
+        const float *grad = (const float *)x->grad + at;
+        const uint8_t *in_m = codes[M] + at, *in_v = codes[V] + at, *in_n = codes[N] + at, *in_g = codes[G] + at;
+        const float of_m = scale_of(exponents, i, M), of_v = scale_of(exponents, i, V);
+        const float of_n = scale_of(exponents, i, N), of_g = scale_of(exponents, i, G);
+        INDEPENDENT for (int k = 0; k < SHARED; k++) {
+            float average = COUPLED ? 0 : decoded(in_v[k], of_v, signed_code);
+            float last = decoded(in_g[k], of_g, signed_code);
+            ELEMENT(f32, float, k, decoded(in_m[k], of_m, SIGNED), FOUR ? (last - average) * unscaled : average,
+                    decoded(in_n[k], of_n, root_code), last)
+        }
     }
-    return (char *)room;
 }
 
-INLINE void write_state(const struct tensor *x, char *to, float *values, const uint32_t *words, int64_t start,
-                        int64_t size, const int state) {
-    if (x->state_type == U8)
-        encode((uint8_t *)to + start, x->exponents + start / SHARED * STATES, values, words, size, state);
-    else if (x->state_type == BF16)
-        INDEPENDENT for (int64_t k = 0; k < size; k++)
-            ((bf16_t *)to)[start + k] = round_bf16(values[k], random_bits(words[k], state));
+INLINE void ahead(const void *from, int64_t bytes) {
+    for (int64_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch((const char *)from + bytes + line, 1);
+}
+
+#define BLOCKS(size) (((size) + SHARED - 1) / SHARED)
+
+/* The codes of whole blocks, a byte each: where they are, or in `room`. */
+INLINE uint8_t *unpacked(uint8_t *from, uint8_t *room, int64_t start, int64_t size, const int nibbles) {
+    from += nibbles ? start / 2 : start;
+    ahead(from, nibbles ? SPAN / 2 : SPAN);
+    if (nibbles)
+        INDEPENDENT for (int64_t k = 0; k < BLOCKS(size) * (SHARED / 2); k++) {
+            room[2 * k] = from[k] & 15;
+            room[2 * k + 1] = from[k] >> 4;
+        }
+    else if (size % SHARED)
+        memcpy(memset(room, 0, SPAN), from, (size_t)size);
+    return nibbles || size % SHARED ? room : from;
+}
+
+INLINE void pack(uint8_t *to, uint8_t *codes, int64_t start, int64_t size, const int nibbles) {
+    if (nibbles) {
+        memset(codes + size, 0, (size_t)(BLOCKS(size) * SHARED - size));
+        INDEPENDENT for (int64_t k = 0; k < BLOCKS(size) * (SHARED / 2); k++)
+            to[start / 2 + k] = (uint8_t)(codes[2 * k] | codes[2 * k + 1] << 4);
+    } else if (size % SHARED)
+        memcpy(to + start, codes, (size_t)size);
 }
 
 /* What is no state, in fp32. */
@@ -330,7 +394,7 @@ INLINE void read_operand(const struct operand *x, int64_t start, int64_t size) {
     const float scale = (float)x->scale;
     const int64_t width = x->type == F32 ? 4 : 2;
     const void *from = x->from + start * width;
-    ahead(from, width);
+    ahead(from, SPAN * width);
     if (x->type == F32)
         INDEPENDENT for (int64_t k = 0; k < size; k++)
             x->to[k] = ((const float *)from)[k] * scale;
@@ -340,6 +404,8 @@ INLINE void read_operand(const struct operand *x, int64_t start, int64_t size) {
     else
         INDEPENDENT for (int64_t k = 0; k < size; k++)
             x->to[k] = load_f16(((const f16_t *)from)[k]) * scale;
+    for (int64_t k = size; k % SHARED; k++)
+        x->to[k] = 0;
 }
 
 /* A parameter, and its compensation where there is one. */
@@ -352,16 +418,16 @@ INLINE void read_operand(const struct operand *x, int64_t start, int64_t size) {
     }
 
 INLINE void write_param(const struct tensor *x, const float *theta, const uint32_t *words, int64_t start,
-                        int64_t size) {
+                        int64_t size, const int in_place) {
     if (x->stochastic)
         INDEPENDENT for (int64_t k = 0; k < size; k++)
             ((bf16_t *)x->param)[start + k] = round_bf16(theta[k], words[k] * 0x9e3779b1);
-    else if (x->type == F32)
-        memcpy((float *)x->param + start, theta, (size_t)size * sizeof *theta);
     else if (x->type == BF16)
         INDEPENDENT WRITE_PARAM(bf16, bf16_t)
-    else
+    else if (x->type == F16)
         INDEPENDENT WRITE_PARAM(f16, f16_t)
+    else if (!in_place)
+        memcpy((float *)x->param + start, theta, (size_t)size * sizeof *theta);
 }
 
 /* The displacement of y over up to SPAN elements, as in adan.scalars.Displacement: the terms from before the step, and,
@@ -377,16 +443,17 @@ INLINE void write_param(const struct tensor *x, const float *theta, const uint32
         }                                                                                                              \
     }                                                                                                                  \
     INLINE double after_##T(C *moved, const C *grad, const C *m, const C *v, const C *n, const struct scalars *s,      \
-                            const struct displacement *w, int64_t size) {                                                       \
+                            const struct displacement *w, int64_t size, const int roots) {                             \
         const C step_m = (C)s->step_m, step_v = (C)s->step_v, root_n = (C)s->root_n, eps = (C)s->eps;                  \
         const C in_step = (C)w->step, in_grad = (C)w->grad;                                                            \
         double sums[16] = {0}, total = 0;                                                                              \
         for (int64_t k = 0; k < size; k++) {                                                                           \
-            C u = step_m * m[k] + (v ? step_v * v[k] : 0), denom = root_n * root_##C(n[k]) + eps;                      \
+            C u = step_m * m[k] + (v ? step_v * v[k] : 0);                                                             \
+            C denom = root_n * (roots ? n[k] : root_##C(n[k])) + eps;                                                  \
             C y = moved[k] + (in_step * u - in_grad * grad[k]) / denom;                                                \
             moved[k] = denom * y * y;                                                                                  \
         }                                                                                                              \
-        for (int64_t k = size; k < WHOLE(size); k++)                                                                   \
+        for (int64_t k = size; k % 16; k++)                                                                            \
             moved[k] = 0;                                                                                              \
         for (int64_t i = 0; i < size; i += 16)                                                                         \
             for (int k = 0; k < 16; k++)                                                                               \
@@ -399,16 +466,21 @@ INLINE void write_param(const struct tensor *x, const float *theta, const uint32
 MEASURE(f32, float)
 MEASURE(f64, double)
 
-/* The loop of ELEMENTs on fp32 copies of what is quantized; returns the squared displacement where `w` is not NULL. */
+/* The loop of ELEMENTs on fp32 copies of what is no fp32; returns the squared displacement where `w` is not NULL. */
 INLINE double span(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start, int64_t size) {
-    float moved[SPAN], theta[SPAN], rest[SPAN], grad[SPAN], m[SPAN], v[SPAN], n[SPAN], prev[SPAN];
-    uint32_t words[SPAN];
+    float moved[SPAN], theta[SPAN], rest[SPAN], grad[SPAN], room[STATES][SPAN], *state[STATES];
+    uint8_t bytes[STATES][SPAN], *codes[STATES];
+    struct random bits;
+    char *const stored[STATES] = {x->exp_avg, x->exp_avg_diff, x->exp_avg_sq, x->prev_scale ? NULL : x->prev_grad};
+    uint8_t *exponents = x->exponents + start / SHARED * STATES;
+    const int four = x->state_type == CODES4, coded = four || x->state_type == CODES8, full = size % SHARED == 0;
     const int first = s->has_prev == 0; /* there is no buffer yet that could have been consumed */
+    const int param_in_place = x->type == F32 && full, grad_in_place = x->grad_type == F32 && full;
     const struct operand operands[] = {
-        {theta, x->param, x->type, 1},
+        {theta, param_in_place ? NULL : x->param, x->type, 1},
         {rest, x->compensation, x->type, 1},
-        {grad, x->grad, x->grad_type, 1},
-        {prev, !x->prev_scale ? NULL : first ? x->grad : x->prev_grad, x->grad_type,
+        {grad, grad_in_place ? NULL : x->grad, x->grad_type, 1},
+        {room[G], !x->prev_scale ? NULL : first ? x->grad : x->prev_grad, x->grad_type,
          !x->prev_scale || first ? s->grad_scale : *x->prev_scale},
     };
     for (int i = 0; i < 4; i++)
@@ -417,33 +489,61 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     if (x->compensation)
         for (int64_t k = 0; k < size; k++)
             theta[k] += rest[k];
+    float *param = param_in_place ? (float *)x->param + start : theta;
+    const float *gradient = grad_in_place ? (const float *)x->grad + start : grad;
+    if (param_in_place)
+        ahead(param, SPAN * sizeof *param);
+    if (grad_in_place)
+        ahead(gradient, SPAN * sizeof *gradient);
 
-    struct tensor plain = {.param = (char *)theta, .grad = (char *)grad, .prev_grad = (char *)prev};
-    plain.exp_avg = read_state(x, x->exp_avg, m, start, size, M);
-    plain.exp_avg_sq = read_state(x, x->exp_avg_sq, n, start, size, N);
-    if (!x->prev_scale)
-        plain.prev_grad = read_state(x, x->prev_grad, prev, start, size, G);
-    if (x->exp_avg_diff)
-        plain.exp_avg_diff = read_state(x, x->exp_avg_diff, v, start, size, V);
-    const float *m_ = (float *)plain.exp_avg, *v_ = (float *)plain.exp_avg_diff, *n_ = (float *)plain.exp_avg_sq, *g_ = (float *)plain.prev_grad;
+    for (int i = 0; i < STATES; i++) {
+        state[i] = stored[i] && x->state_type == F32 ? (float *)stored[i] + start : room[i];
+        codes[i] = bytes[i];
+        if (stored[i] && coded) {
+            codes[i] = unpacked((uint8_t *)stored[i], bytes[i], start, size, four && i != M);
+            if (w)
+                WITH_CODE(decode_as, i, four, room[i], codes[i], exponents, BLOCKS(size));
+        } else if (stored[i] && x->state_type == BF16) {
+            const bf16_t *from = (const bf16_t *)stored[i] + start;
+            ahead(from, SPAN * sizeof *from);
+            INDEPENDENT for (int64_t k = 0; k < size; k++)
+                room[i][k] = load_bf16(from[k]);
+        }
+    }
+    float *v = x->exp_avg_diff ? state[V] : NULL;
+    if (w && four && v)
+        for (int64_t k = 0; k < size; k++)
+            v[k] = (state[G][k] - v[k]) * (float)(1 / AVERAGING);
     if (w)
-        before_f32(moved, theta, m_, v_, n_, g_, w, size);
-    if (x->exp_avg_diff)
+        before_f32(moved, param, state[M], v, state[N], state[G], w, size);
+    const struct tensor plain = {.param = (char *)param, .grad = (const char *)gradient, .exp_avg = (char *)state[M],
+                                 .exp_avg_diff = (char *)v, .exp_avg_sq = (char *)state[N], .prev_grad = (char *)state[G]};
+    if (four && v)
+        step_codes(&plain, codes, exponents, s, BLOCKS(size), 0, 1);
+    else if (four)
+        step_codes(&plain, codes, exponents, s, BLOCKS(size), 1, 1);
+    else if (coded && v)
+        step_codes(&plain, codes, exponents, s, BLOCKS(size), 0, 0);
+    else if (coded)
+        step_codes(&plain, codes, exponents, s, BLOCKS(size), 1, 0);
+    else if (v)
         stretch_f32(&plain, s, 0, size, 0, 0);
     else
         stretch_f32(&plain, s, 0, size, 0, 1);
-    const double square = w ? after_f32(moved, g_, m_, v_, n_, s, w, size) : 0;
+    const double square = w ? after_f32(moved, state[G], state[M], v, state[N], s, w, size, coded) : 0;
 
-    const uint32_t key = mix((uint32_t)x->rng_offset + (uint32_t)(int64_t)(*x->step + 1.0)) + (uint32_t)start;
-    for (int k = 0; k < WHOLE(size); k++)
-        words[k] = mix(key + (uint32_t)k);
-    write_state(x, x->exp_avg, m, words, start, size, M);
-    if (x->exp_avg_diff)
-        write_state(x, x->exp_avg_diff, v, words, start, size, V);
-    write_state(x, x->exp_avg_sq, n, words, start, size, N);
-    if (!x->prev_scale)
-        write_state(x, x->prev_grad, prev, words, start, size, G);
-    write_param(x, theta, words, start, size);
+    draw(&bits, mix((uint32_t)x->rng_offset + (uint32_t)(int64_t)(*x->step + 1.0)) + (uint32_t)(start / 4));
+    if (four && v)
+        for (int64_t k = 0; k < BLOCKS(size) * SHARED; k++)
+            v[k] = room[G][k] - (float)AVERAGING * v[k];
+    for (int i = 0; i < STATES; i++)
+        if (stored[i] && coded) {
+            WITH_CODE(encode_as, i, four, codes[i], exponents, room[i], bits.offsets[i], BLOCKS(size));
+            pack((uint8_t *)stored[i], codes[i], start, size, four && i != M);
+        } else if (stored[i] && x->state_type == BF16)
+            INDEPENDENT for (int64_t k = 0; k < size; k++)
+                ((bf16_t *)stored[i])[start + k] = round_bf16(room[i][k], bits.offsets[i][k]);
+    write_param(x, theta, bits.words, start, size, param_in_place);
     return square;
 }
 
@@ -466,7 +566,7 @@ INLINE double span_f64(const struct tensor *x, const struct scalars *s, const st
         stretch_f64(x, s, start, size, 0, 0);
     else
         stretch_f64(x, s, start, size, 0, 1);
-    return after_f64(moved, grad, m, v, n, s, w, size);
+    return after_f64(moved, grad, m, v, n, s, w, size, 0);
 }
 
 INLINE void stretch_quantized(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size) {

@@ -33,14 +33,21 @@ FIELDS = (*ADDRESSES, "size", "type", "grad_type", "state_type", "stochastic", "
 
 #: What the library must say of itself: the same fields and the same codes.
 _CODES = [x for code in (lowbit.SIGNED, lowbit.ROOT, lowbit.SIGNED4, lowbit.ROOT4) for x in (code.shift, code.base)]
-_CODES += [lowbit.BLOCK, *lowbit.SPREAD]
+_CONSTANTS = (*_CODES, lowbit.BLOCK, lowbit.AVERAGING, *map(hex, lowbit.SPREAD))
 INTERFACE = (
     f"tensor: {' '.join(FIELDS)} scalars: {' '.join(Scalars._fields)} displacement: {' '.join(Displacement._fields)} "
-    f"codes: {' '.join(map(str, _CODES))}"
+    f"codes: {' '.join(map(str, _CONSTANTS))}"
 )
 
-#: The types of a parameter, its gradient and its states, by their numbers in `cpu.c`.
-TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3, torch.uint8: 4}
+#: The types of a parameter, its gradient and its states, by their numbers in `cpu.c`; formats where they are quantized.
+TYPES: dict[torch.dtype | str, int] = {
+    torch.float32: 0,
+    torch.float64: 1,
+    torch.bfloat16: 2,
+    torch.float16: 3,
+    "8bit": 4,
+    "4bit": 5,
+}
 SERVED = {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128}
 
 
@@ -168,7 +175,8 @@ def _table(columns: Columns) -> Table:
     for i in widened:
         types[i] = compute_dtype(types[i])
     _fill(rows, "grad_type", map(TYPES.__getitem__, types))
-    _fill(rows, "state_type", (TYPES[x.dtype] for x in columns.exp_avg))
+    states = ({"exp_avg": m, "exp_avg_sq": n} for m, n in zip(columns.exp_avg, columns.exp_avg_sq, strict=True))
+    _fill(rows, "state_type", (TYPES[lowbit.format_of(x) or x["exp_avg"].dtype] for x in states))
     _fill(rows, "size", map(Tensor.numel, columns.param))
     _fill(rows, "stochastic", map(int, map(columns.rounds_stochastically, range(count))))
     _fill(rows, "rng_offset", columns.rng_offset)
