@@ -20,6 +20,7 @@ from adan.options import OPTIONS, check, check_params
 
 #: Of the coupled rows: any two equal ones.
 _COUPLED = (0.92, 0.92, 0.99)
+_UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3, "bytes": 1}
 _WHERE = "plan_memory"
 
 
@@ -54,12 +55,13 @@ class MemoryPlan:
 
     def __repr__(self) -> str:
         where = f" on {self.shards:,} FSDP2 shards, rank {self.rank:,}" if self.shards > 1 else ""
-        columns = [*Bytes._fields, "total"]
-        lines = [f"{self.parameters:,} parameters{where}: GB (10⁹ bytes)"]
+        columns, base = [*Bytes._fields, "total"], max(1, self.rows["AdamW"].total)
+        unit, size = next((name, size) for name, size in _UNITS.items() if base >= size or size == 1)
+        lines = [f"{self.parameters:,} parameters{where}: {unit}"]
         lines.append(f"{'':20}" + "".join(f"{name:>11}" for name in columns) + f"{'÷ AdamW':>11}")
         for name, row in self.rows.items():
-            sizes = "".join(f"{getattr(row, column) / 1e9:11,.3f}" for column in columns)
-            lines.append(f"{name:20}{sizes}{row.total / max(1, self.rows['AdamW'].total):11.2f}")
+            cells = "".join(f"{getattr(row, column) / size:11,.3f}" for column in columns)
+            lines.append(f"{name:20}{cells}{row.total / base:11.2f}")
         return "\n".join(lines)
 
 

@@ -105,11 +105,12 @@ def test_released_gradients():
 
 def test_the_table_is_readable():
     head, columns, adamw, *rows = repr(plan_memory(70_553_706_496, shards=1024, rank=1000)).splitlines()
-    assert head == "70,553,706,496 parameters on 1,024 FSDP2 shards, rank 1,000: GB (10⁹ bytes)"
+    assert head == "70,553,706,496 parameters on 1,024 FSDP2 shards, rank 1,000: GB"
     assert columns.split() == ["weights", "gradients", "states", "total", "÷", "AdamW"]
     assert adamw.split() == ["AdamW", "0.276", "0.276", "0.551", "1.102", "1.00"]
     assert rows[0].split() == ["Adan", "fp32", "0.276", "0.276", "1.102", "1.654", "1.50"]
     assert len({len(line) for line in (columns, adamw, *rows)}) == 1
+    assert str(plan_memory(nn.Linear(70, 70))).splitlines()[0] == "4,970 parameters: kB"
 
 
 P = nn.Parameter(torch.ones(3))
