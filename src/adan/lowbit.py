@@ -1,6 +1,6 @@
-"""States in 8 or 16 bits, and 16-bit weights that do not stall: how numbers are quantized, read and rounded.
+"""States in 4, 8 or 16 bits, and 16-bit weights that do not stall: how numbers are quantized, read and rounded.
 
-An 8-bit code is a short float of |x| + δ, in blocks of BLOCK elements that are scaled by powers of two::
+A code of 4 or 8 bits is a short float of |x| + δ, in blocks of BLOCK elements that are scaled by powers of two::
 
     code = (bits(|x|·2^-e + δ) + random bits >> shift) − base        x = ±(float((code + base) << shift) − δ)·2^e
 
@@ -9,14 +9,18 @@ Scaling by powers of two is exact: engines that compute the same number store th
 rounding unbiased, without which slow averages stall: a step of 1 − b3 = 1% is less than half a code. They depend on the
 seed, the parameter, its step count and the element alone, so runs repeat and replicas agree.
 
+In the 4-bit format m keeps 8 bits: with b1 = 0.98 it is the one state whose rounding reaches the update undamped. The
+average v of differences is stored as a = g − 11.5·v, which for b2 = 0.92 is the moving average of the gradients
+themselves: what rounding does to it reaches v divided by 11.5, and what it does to the previous gradient cancels.
+
 This file is the plain version, in PyTorch's own operations, with which `engines/kernels.py` and `engines/cpu.c` must
 agree. `benchmarks/codes.py` measured the codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,10 +30,14 @@ from adan.engines import Engine, Memo
 from adan.scalars import Signals, next_count
 
 #: What `state_format` may be.
-FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8}
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8, "4bit": torch.uint8}
 
-#: Elements that share exponents, one of each state, together 4 bytes: with 4 of codes, 4.125 bytes per parameter.
+#: Elements that share exponents, one of each state, together 4 bytes: with 4 of codes, 4.125 bytes per parameter in
+#: the 8-bit format, and with 2.5, 2.625 in the 4-bit format.
 BLOCK = 32
+
+#: b2 / (1 − b2) for b2 = 0.92: the factor of v in what the 4-bit format stores for it. Any other would be exact, too.
+AVERAGING = 11.5
 
 #: Tensors of fewer elements keep fp32 states: they are a thousandth of a model, and often its most sensitive part.
 SMALLEST = 4096
@@ -39,10 +47,15 @@ _MASK = 0xFFFFFFFF
 
 
 class Code(NamedTuple):
-    """The bits of mantissa that a code keeps, and the code of 1: the few above it are for what δ lifts above 1."""
+    """The bits of mantissa that a code keeps, and the code of 1: the few above it are for what δ lifts above 1.
+
+    A code of `width` 4 is a nibble, two of them a byte. The highest bit of a signed code is the sign.
+    """
 
     bits: int
     one: int
+    width: int = 8
+    signed: bool = True
 
     @property
     def shift(self) -> int:
@@ -59,9 +72,14 @@ class Code(NamedTuple):
         return float(2.0 ** (exponent - 127) * (1 + mantissa / 2**self.bits))
 
 
-SIGNED = Code(bits=5, one=124)  #: of m, v and the previous gradient; bit 7 is the sign
-ROOT = Code(bits=6, one=250)  #: of √n
-CODES = {"exp_avg": SIGNED, "exp_avg_diff": SIGNED, "exp_avg_sq": ROOT, "prev_grad": SIGNED}
+SIGNED, ROOT = Code(bits=5, one=124), Code(bits=6, one=250, signed=False)
+SIGNED4, ROOT4 = Code(bits=2, one=5, width=4), Code(bits=3, one=12, width=4, signed=False)
+
+#: By format and state; of n the root is stored.
+CODES = {
+    "8bit": {"exp_avg": SIGNED, "exp_avg_diff": SIGNED, "exp_avg_sq": ROOT, "prev_grad": SIGNED},
+    "4bit": {"exp_avg": SIGNED, "exp_avg_diff": SIGNED4, "exp_avg_sq": ROOT4, "prev_grad": SIGNED4},
+}
 
 
 # ---- random bits ----------------------------------------------------------------------------------------------------
@@ -81,8 +99,12 @@ def rng_offset(seed: int, index: int) -> int:
     return mix((seed + 0x9E3779B9 * (index + 1)) & _MASK)
 
 
+#: What makes the words of four neighbors of one hash. The low bytes were searched for words without correlation.
+SPREAD = (1, 0x2265B147, 0x91B7584B, 0xD8F16AB1)
+
+
 class RandomBits(NamedTuple):
-    """32 random bits for each rounding of an element, of which it takes the low ones.
+    """32 random bits for each rounding of an element, of which codes take the low 24 and bf16 the low 16.
 
     Those of the states are one word, rotated by a byte each: the high bits, which decide most, are not shared.
     """
@@ -95,8 +117,9 @@ class RandomBits(NamedTuple):
 
     @classmethod
     def of(cls, key: int | Tensor, like: Tensor) -> RandomBits:
-        at = torch.arange(like.numel(), dtype=torch.int64, device=like.device)
-        word = mix(at + key & _MASK)
+        at = torch.arange(-(-like.numel() // len(SPREAD)), dtype=torch.int64, device=like.device)
+        shared = mix(at + key & _MASK)
+        word = torch.stack([shared * factor & _MASK for factor in SPREAD], 1).flatten()[: like.numel()]
         v, n, g = ((word << by | word >> (32 - by)) & _MASK for by in (8, 16, 24))
         return cls(word, v, n, g, word * 0x9E3779B1 & _MASK)
 
@@ -114,7 +137,7 @@ def _float(bits: Tensor) -> Tensor:
 
 
 def encode(x: Tensor, code: Code, random_bits: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """A flat fp32 tensor as uint8 codes and the uint8 exponents of its blocks; to nearest without random bits."""
+    """A flat fp32 tensor as codes, a uint8 each, and the uint8 exponents of its blocks; to nearest without random bits."""
     whole = x.numel() // BLOCK * BLOCK
     largest = x[:whole].view(-1, BLOCK).abs().amax(1)
     if whole < x.numel():
@@ -123,21 +146,22 @@ def encode(x: Tensor, code: Code, random_bits: Tensor | None = None) -> tuple[Te
     exponent = torch.where(exponent >= 254, 255, exponent)  # what is not finite stays so
     inverse = _float((254 - exponent).clamp(min=0) << 23)
     bits = (_scaled(x.abs(), inverse) + code.delta).view(torch.int32)
-    offset = 1 << (code.shift - 1) if random_bits is None else random_bits & (1 << code.shift) - 1
+    offset = 1 << (code.shift - 1) if random_bits is None else (random_bits & 0xFFFFFF) >> (24 - code.shift)
     codes = (bits + offset >> code.shift) - code.base
-    if code is ROOT:
-        codes = torch.where(x > 0, codes.clamp(min=1), codes)  # a root that became 0 would be divided by
+    if code.signed:
+        codes = codes | (x.signbit().to(codes.dtype) << (code.width - 1))
     else:
-        codes = codes | (x.signbit().to(codes.dtype) << 7)
+        codes = torch.where(x > 0, codes.clamp(min=1), codes)  # a root that became 0 would be divided by
     return codes.to(torch.uint8), exponent.to(torch.uint8)
 
 
 def decode(codes: Tensor, exponents: Tensor, code: Code) -> Tensor:
     """The flat fp32 values of flat codes, exactly."""
-    magnitudes = codes.to(torch.int32) if code is ROOT else codes.to(torch.int32) & 0x7F
+    sign = 1 << (code.width - 1)
+    magnitudes = codes.to(torch.int32) & sign - 1 if code.signed else codes.to(torch.int32)
     values = _float(magnitudes + code.base << code.shift) - code.delta
     values = _scaled(values, _float(exponents.to(torch.int32) << 23))
-    return values if code is ROOT else torch.where(codes >= 0x80, -values, values)
+    return torch.where(codes >= sign, -values, values) if code.signed else values
 
 
 def _scaled(x: Tensor, scales: Tensor) -> Tensor:
@@ -147,6 +171,17 @@ def _scaled(x: Tensor, scales: Tensor) -> Tensor:
     whole = x.numel() // BLOCK * BLOCK
     blocks = (x[:whole].view(-1, BLOCK) * scales[: whole // BLOCK, None]).flatten()
     return blocks if whole == x.numel() else torch.cat([blocks, x[whole:] * scales[-1]])
+
+
+def pack(codes: Tensor) -> Tensor:
+    """Flat 4-bit codes, two per byte, the first in the low bits; a row for each block, the last one filled with 0."""
+    filled = torch.nn.functional.pad(codes, (0, -codes.numel() % BLOCK)).view(-1, BLOCK // 2, 2)
+    return filled[..., 0] | filled[..., 1] << 4
+
+
+def unpack(packed: Tensor, size: int) -> Tensor:
+    """The first `size` codes, flat."""
+    return torch.stack((packed & 15, packed >> 4), -1).flatten()[:size]
 
 
 def to_bf16(x: Tensor, random_bits: Tensor | None) -> Tensor:
@@ -160,33 +195,52 @@ def to_bf16(x: Tensor, random_bits: Tensor | None) -> Tensor:
 # ---- states ---------------------------------------------------------------------------------------------------------
 
 
-def read(x: Tensor, exponents: Tensor | None, code: Code) -> Tensor:
-    """A state as the arithmetic takes it, in its own layout."""
-    if exponents is None:
-        return x if x.is_complex() else x.to(compute_dtype(x.dtype))
-    values = decode(flat(x), exponents, code)
-    if code is ROOT:
-        values = values * values
-    return values.as_strided(x.shape, x.stride())
+def format_of(states: Mapping[str, Tensor]) -> str | None:
+    """The format of the quantized states of a parameter; None if they are not quantized."""
+    if states["exp_avg"].dtype != torch.uint8:
+        return None
+    return "4bit" if states["exp_avg_sq"].numel() < states["exp_avg"].numel() else "8bit"
+
+
+def read(states: Mapping[str, Tensor], exponents: Tensor | None) -> dict[str, Tensor]:
+    """The states of a parameter as the arithmetic takes them, in the layout of the first."""
+    name_of_format = format_of(states)
+    if name_of_format is None or exponents is None:
+        return {name: x if x.is_complex() else x.to(compute_dtype(x.dtype)) for name, x in states.items()}
+    like, values = states["exp_avg"], {}
+    for name, x in states.items():
+        code = CODES[name_of_format][name]
+        codes = flat(x) if code.width == 8 else unpack(x, like.numel())
+        value = decode(codes, exponents[:, STATES.index(name)], code)
+        values[name] = (value if code.signed else value * value).as_strided(like.shape, like.stride())
+    if name_of_format == "4bit" and "exp_avg_diff" in values:
+        values["exp_avg_diff"] = (values["prev_grad"] - values["exp_avg_diff"]) * (1 / AVERAGING)
+    return values
 
 
 def write(
-    x: Tensor,
+    states: Mapping[str, Tensor],
     exponents: Tensor | None,
-    value: Tensor,
-    code: Code,
-    random_bits: Tensor | None = None,
+    values: Mapping[str, Tensor],
+    random_bits: RandomBits | None = None,
     keep: Tensor | None = None,
 ) -> None:
-    """Store a value of the same layout in a state, unless the device says to keep what is there."""
-    if exponents is not None:
-        codes, powers = encode(flat(value).sqrt() if code is ROOT else flat(value), code, random_bits)
-        _store(flat(x), codes, keep)
-        _store(exponents, powers, keep)
-    elif x.dtype == torch.bfloat16:
-        _store(flat(x), to_bf16(flat(value), random_bits), keep)
-    elif x is not value:
-        x.copy_(value)
+    """Store values, in the layout of the first state, unless the device says to keep what is there."""
+    name_of_format = format_of(states)
+    if name_of_format == "4bit" and "exp_avg_diff" in states:
+        average = values["prev_grad"] - AVERAGING * values["exp_avg_diff"]
+        values = {**values, "exp_avg_diff": average}
+    for name, x in states.items():
+        value, bits = values[name], None if random_bits is None else getattr(random_bits, name)
+        if name_of_format is not None and exponents is not None:
+            code = CODES[name_of_format][name]
+            codes, powers = encode(flat(value) if code.signed else flat(value).sqrt(), code, bits)
+            _store(flat(x), codes if code.width == 8 else pack(codes).flatten(), keep)
+            _store(exponents[:, STATES.index(name)], powers, keep)
+        elif x.dtype == torch.bfloat16:
+            _store(flat(x), to_bf16(flat(value), bits), keep)
+        elif x is not value:
+            x.copy_(value)
 
 
 def _store(x: Tensor, value: Tensor, keep: Tensor | None) -> None:
@@ -205,8 +259,8 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
     keys = {}
     for i in rows:
         keys[i] = _key(columns.rng_offset[i], columns.step[i])
-        for name, exponents in _rounded_states(columns, i):
-            getattr(plain, name)[i] = read(getattr(columns, name)[i], exponents, CODES[name])
+        for name, value in read(_rounded_states(columns, i), columns.exponents[i]).items():
+            getattr(plain, name)[i] = value
         p, compensation = columns.param[i], columns.compensation[i]
         if compensation is not None:
             plain.param[i] = p.float() + compensation.float()
@@ -218,9 +272,9 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
     for i in rows:
         state, p, theta = columns.exp_avg[i], columns.param[i], plain.param[i]
         bits = RandomBits.of(keys[i], state)
-        for name, exponents in _rounded_states(columns, i):
-            x, value = getattr(columns, name)[i], getattr(plain, name)[i]
-            write(x, exponents, value, CODES[name], getattr(bits, name), keep)
+        rounded_states = _rounded_states(columns, i)
+        values = {name: getattr(plain, name)[i] for name in rounded_states}
+        write(rounded_states, columns.exponents[i], values, bits, keep)
         if columns.compensation[i] is not None:
             rounded = _round_trip(theta, p.dtype)
             _store(columns.compensation[i], (theta - rounded).to(p.dtype), keep)
@@ -236,11 +290,10 @@ def _is_special(columns: Columns, i: int) -> bool:
     return not plain or columns.compensation[i] is not None or columns.rounds_stochastically(i)
 
 
-def _rounded_states(columns: Columns, i: int) -> list[tuple[str, Tensor | None]]:
-    """The states of a row by name, with the exponents of their blocks; not a consumed gradient, as backward left it."""
-    exponents: Sequence[Any] = [None] * len(STATES) if columns.exponents[i] is None else columns.exponents[i].unbind(1)
+def _rounded_states(columns: Columns, i: int) -> dict[str, Tensor]:
+    """The states of a row by name; not a consumed gradient, which is as backward left it."""
     absent = {"exp_avg_diff": columns.exp_avg_diff[i] is None, "prev_grad": columns.prev_scale[i] is not None}
-    return [(name, powers) for name, powers in zip(STATES, exponents, strict=True) if not absent.get(name)]
+    return {name: getattr(columns, name)[i] for name in STATES if not absent.get(name)}
 
 
 def _round_trip(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -61,8 +61,8 @@ class Adan(Optimizer):
         consume_grad: keep the gradient's own buffer as the previous gradient and set ``p.grad = None``: no copy of the
             gradient is written. Read gradients before the step, not after it.
         skip_nonfinite: a step in which any gradient is inf or NaN changes nothing at all; decided on the device.
-        state_format: ``"fp32"``, 16 bytes per parameter; ``"bf16"``, 8; ``"8bit"``, 4.125. Rounded without bias.
-            Tensors of fewer than 4,096 elements and of double precision have unquantized states.
+        state_format: ``"fp32"``, 16 bytes per parameter; ``"bf16"``, 8; ``"8bit"``, 4.125; ``"4bit"``, 2.625.
+            Rounded without bias. Tensors of fewer than 4,096 elements and of double precision have unquantized states.
         stochastic_rounding: round bfloat16 parameters without bias, so that updates below half a unit in their last
             place are not lost: half-precision training without a master copy.
         kahan_sum: the other remedy, 2 bytes per parameter: store what rounding a half-precision parameter has cut off,

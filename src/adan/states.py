@@ -16,7 +16,7 @@ from adan.columns import NAMES, STATES, compute_dtype
 from adan.lowbit import BLOCK, CODES, FORMATS, SMALLEST
 from adan.options import OPTIONS, check, describe
 
-#: What a checkpoint adds to the name of a state in 8 bits.
+#: What a checkpoint adds to the name of a quantized state.
 QUANTIZED = "_codes"
 
 
@@ -24,6 +24,7 @@ class Form(NamedTuple):
     """How the state of a parameter is stored."""
 
     dtype: torch.dtype
+    quantized: str | None  #: "8bit" or "4bit"
     coupled: bool  #: exp_avg is the average of g + b2·d, and there is no exp_avg_diff: exact while betas[0] == betas[1]
     consume: bool  #: the previous gradient is the buffer that backward filled
     kahan: bool
@@ -32,18 +33,23 @@ class Form(NamedTuple):
     def of(cls, group: Mapping[str, Any], param: Tensor, state: Mapping[str, Tensor] | None = None) -> Form:
         """What the options ask for. Whether states are coupled is decided once: an existing `state` stays as it is."""
         dtype = plain = state_dtype(param)
+        quantized = None
         if plain == torch.float32 and param.numel() >= SMALLEST:
             dtype = FORMATS[group["state_format"]]
+            quantized = group["state_format"] if dtype == torch.uint8 else None
         half = param.dtype in (torch.bfloat16, torch.float16)
         coupled = _is_coupled(group) if not state else "exp_avg_diff" not in state
-        return cls(dtype, coupled, group["consume_grad"] and dtype == plain, group["kahan_sum"] and half)
+        return cls(dtype, quantized, coupled, group["consume_grad"] and dtype == plain, group["kahan_sum"] and half)
 
     @property
     def names(self) -> list[str]:
         return [name for name in STATES if not (self.coupled and name == "exp_avg_diff")]
 
+    def is_packed(self, name: str) -> bool:
+        return self.quantized is not None and CODES[self.quantized][name].width == 4
+
     def __str__(self) -> str:
-        words = [str(self.dtype).removeprefix("torch.").replace("uint8", "8 bit")]
+        words = [self.quantized.replace("bit", " bit") if self.quantized else str(self.dtype).removeprefix("torch.")]
         words += ["coupled"] if self.coupled else []
         words += ["Kahan"] if self.kahan else []
         return " ".join(words)
@@ -88,13 +94,16 @@ def first_state(group: dict[str, Any], param: Tensor, counter_device: torch.devi
 def zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
     state = {"step": torch.zeros((), dtype=_counter_dtype(counter_device), device=counter_device)}
     for name in form.names:
-        state[name] = torch.zeros_like(param, dtype=form.dtype, memory_format=torch.preserve_format)
+        if form.is_packed(name):
+            state[name] = torch.zeros(_packed(param), dtype=torch.uint8, device=param.device)
+        else:
+            state[name] = torch.zeros_like(param, dtype=form.dtype, memory_format=torch.preserve_format)
     if form.consume:
         # The first gradient's buffer will take this place: one number is enough until then.
         zero = torch.zeros((), dtype=param.dtype, device=param.device)
         state["prev_grad"] = sharding.like(param, zero.expand(sharding.local(param).shape))
         state["prev_scale"] = torch.ones_like(state["step"])
-    if form.dtype == torch.uint8:
+    if form.quantized:
         state["exponents"] = torch.zeros(_blocks(param), dtype=torch.uint8, device=param.device)
     if form.kahan:
         state["compensation"] = torch.zeros_like(param, memory_format=torch.preserve_format)
@@ -102,8 +111,13 @@ def zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict
 
 
 def _blocks(param: Tensor) -> tuple[int, int]:
-    """The shape of the exponents of 8-bit states."""
+    """The shape of the exponents of quantized states."""
     return -(-sharding.local(param).numel() // BLOCK), len(STATES)
+
+
+def _packed(param: Tensor) -> tuple[int, int]:
+    """The shape of a state in 4 bits."""
+    return _blocks(param)[0], BLOCK // 2
 
 
 def forget(state: dict[str, Tensor]) -> None:
@@ -116,7 +130,8 @@ def forget(state: dict[str, Tensor]) -> None:
 def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str) -> None:
     """Bring a state from another form, layout, type or device to what is needed now."""
     for name in STATES:
-        if name in state and state[name].shape != param.shape:
+        shapes = (param.shape, _packed(param)) if "exponents" in state else (param.shape,)
+        if name in state and tuple(state[name].shape) not in shapes:
             raise RuntimeError(
                 f"{name} of a parameter of shape {tuple(param.shape)} has shape {tuple(state[name].shape)}: "
                 "a parameter that changes its shape needs a new state, so delete optimizer.state[parameter]"
@@ -140,13 +155,14 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
 
 def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     names = [name for name in form.names if name in state and not (form.consume and name == "prev_grad")]
-    averages = [sharding.local(state[name]) for name in names]
+    averages = [sharding.local(state[name]) for name in names if not form.is_packed(name)]
     stride = sharding.local(param).stride()
     return (
         ("exp_avg_diff" not in state) == form.coupled
         and ("prev_scale" in state) == form.consume
         and ("compensation" in state) == form.kahan
         and (not form.kahan or state["compensation"].dtype == param.dtype)
+        and (not sharding.local(param).numel() or lowbit.format_of(_local(state)) == form.quantized)
         and all(x.dtype == form.dtype and x.stride() == stride for x in averages)
         and all(x.device == param.device for name, x in state.items() if name not in ("step", "prev_scale"))
     )
@@ -159,11 +175,9 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mappi
         values["exp_avg"] = values["exp_avg"] + group["betas"][1] * values.pop("exp_avg_diff")
     new = zeros(param, form, "cpu")
     new["step"] = state["step"]
-    for name in form.names:
-        if name != "prev_grad" or not form.consume:
-            x = sharding.local(new[name])
-            value = torch.empty_like(x, dtype=state_dtype(param)).copy_(values[name])
-            lowbit.write(x, _exponents(new, name), value, CODES[name])
+    written = {name: x for name, x in _local(new).items() if name != "prev_grad" or not form.consume}
+    like = torch.empty_like(written["exp_avg"], dtype=state_dtype(param))
+    lowbit.write(written, new.get("exponents"), {name: torch.empty_like(like).copy_(values[name]) for name in written})
     if form.consume:
         consumed = "prev_scale" in state
         prev = sharding.local(state["prev_grad"]) if consumed else values["prev_grad"]
@@ -177,22 +191,22 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mappi
 
 def plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The averages and the previous gradient, of this process's shards, as plain numbers in whatever form they are."""
-    names = [name for name in STATES if name in state]
-    values = {name: lowbit.read(sharding.local(state[name]), _exponents(state, name), CODES[name]) for name in names}
+    values = lowbit.read(_local(state), state.get("exponents"))
     if "prev_scale" in state:
         values["prev_grad"] = values["prev_grad"] * state["prev_scale"].to(values["prev_grad"].device)
     return values
 
 
-def _exponents(state: Mapping[str, Tensor], name: str) -> Tensor | None:
-    return state["exponents"][:, STATES.index(name)] if "exponents" in state else None
+def _local(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The averages and the previous gradient of this process's shards, as they are stored."""
+    return {name: sharding.local(state[name]) for name in STATES if name in state}
 
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
 
 
 def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
-    """A state as a checkpoint holds it. 8-bit codes have names of their own, so that nothing reads them as numbers.
+    """A state as a checkpoint holds it. Codes have names of their own, so that nothing reads them as numbers.
 
     Blocks of codes run along the memory of a parameter, so they are saved flat in that order, with the sizes and
     strides that say what it is: `torch.distributed.checkpoint` loads into tensors of any layout. The blocks of a shard
@@ -217,6 +231,8 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
         for name in STATES:
             if name in values and values[name].numel() == math.prod(sizes):
                 values[name] = values[name].reshape(-1).as_strided(sizes, strides)
+            elif name in values and values[name].numel() % (BLOCK // 2) == 0:
+                values[name] = values[name].reshape(-1, BLOCK // 2)
     return values
 
 
@@ -291,6 +307,8 @@ def _checked(
         if values.get(key) is not None:
             values[key] = _checked_number(values[key], f"{key} of {name}", is_count=key == "step")
     shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": _blocks(param)}
+    if quantized and lowbit.format_of(values) == "4bit":
+        shapes |= {name: _packed(param) for name, code in CODES["4bit"].items() if code.width == 4}
     for key, shape in shapes.items():
         value = values.get(key)
         if value is None:

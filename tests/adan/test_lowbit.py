@@ -8,11 +8,16 @@ from support import engines
 from support.parity import count_as_on_a_device
 
 from adan import Adan, lowbit, states
-from adan.lowbit import BLOCK, ROOT, SIGNED, RandomBits, decode, encode, to_bf16
+from adan.lowbit import BLOCK, ROOT, ROOT4, SIGNED, SIGNED4, RandomBits, decode, encode, pack, to_bf16, unpack
+
+CODES = {"signed": SIGNED, "root": ROOT, "signed, 4 bit": SIGNED4, "root, 4 bit": ROOT4}
+codes_of_all_kinds = pytest.mark.parametrize("code", CODES.values(), ids=CODES)
 
 FORMS = {
     "8bit": {"state_format": "8bit"},
     "8bit coupled": {"state_format": "8bit", "betas": (0.9, 0.9, 0.95)},
+    "4bit": {"state_format": "4bit"},
+    "4bit coupled": {"state_format": "4bit", "betas": (0.9, 0.9, 0.95)},
     "bf16": {"state_format": "bf16"},
     "coupled": {"betas": (0.9, 0.9, 0.95)},
 }
@@ -59,22 +64,26 @@ def test_engines_store_the_same_codes(engine, form, dtype):
 # ---- codes
 
 
-@pytest.mark.parametrize("code", [SIGNED, ROOT], ids=["signed", "root"])
+@codes_of_all_kinds
 def test_every_code_is_read_and_written_back(code):
-    codes = torch.arange(256, dtype=torch.uint8)[:, None].expand(256, BLOCK).contiguous()
-    codes[:, 0] = code.one - 1  # less than 1, and no less than 1/2: the exponent of the block comes from it
-    valid = codes.clone() if code is ROOT else codes.where(codes != 0x80, 0)  # −0 is kept, too, but is not equal to it
+    count = 2**code.width
+    codes = torch.arange(count, dtype=torch.uint8)[:, None].expand(count, BLOCK).contiguous()
+    codes[:, 0] = code.one  # 1 − δ: less than 1, and no less than 1/2: the exponent of the block comes from it
+    minus_zero = count // 2 if code.signed else -1
+    valid = codes.where(codes != minus_zero, 0)  # −0 is kept, too, but is not equal to it
     for exponent in (2, 100, 127, 200, 253):
-        values = decode(valid.flatten(), torch.full((256,), exponent, dtype=torch.uint8), code)
+        values = decode(valid.flatten(), torch.full((count,), exponent, dtype=torch.uint8), code)
         again, exponents = encode(values, code)
-        below = (values.view(256, BLOCK).abs() < 2.0 ** (exponent - 127)).all(1)  # the last code is what rounds above
-        assert below.sum() >= 254
+        # The last codes are what rounds above 1, or δ above the last but one.
+        below = (values.view(count, BLOCK).abs() < 2.0 ** (exponent - 127)).all(1)
+        assert below.sum() >= count - (2 if code.signed else 1)
         assert (exponents[below] == exponent).all()
-        assert torch.equal(again.view(256, BLOCK)[below], valid[below])
+        assert torch.equal(again.view(count, BLOCK)[below], valid[below])
 
 
-@pytest.mark.parametrize(("code", "last"), [(SIGNED, 127), (ROOT, 255)], ids=["signed", "root"])
-def test_the_largest_of_a_block_has_a_code(code, last):
+@codes_of_all_kinds
+def test_the_largest_of_a_block_has_a_code(code):
+    last = 2 ** (code.width - code.signed) - 1
     x = torch.zeros(BLOCK)
     x[0] = 1 - 2**-24
     for draw in (0, 2**32 - 1):
@@ -84,13 +93,23 @@ def test_the_largest_of_a_block_has_a_code(code, last):
     assert codes[0] == last  # and none is wasted
 
 
-@pytest.mark.parametrize("code", [SIGNED, ROOT], ids=["signed", "root"])
+def test_two_codes_share_a_byte():
+    for size in (1, 31, 32, 33, 4099):
+        codes = torch.randint(16, (size,), dtype=torch.uint8)
+        packed = pack(codes)
+        assert packed.shape == (-(-size // BLOCK), BLOCK // 2)
+        assert packed.view(-1)[0] == codes[0] + (16 * codes[1] if size > 1 else 0)
+        assert torch.equal(unpack(packed, size), codes)
+        assert (unpack(packed, packed.numel() * 2)[size:] == 0).all()
+
+
+@codes_of_all_kinds
 def test_rounding_is_unbiased(code):
     n = 10_000
-    sizes = torch.cat([torch.logspace(-6, -0.01, BLOCK - 1), torch.ones(1)])
-    values = sizes if code is ROOT else sizes * torch.tensor([1, -1]).repeat(BLOCK // 2)
-    if code is ROOT:  # what is smaller than the first code is rounded up to it, so that nothing is divided by zero
-        values = values.clamp(min=2e-3)
+    sizes = torch.cat([torch.logspace(-6 if code.width == 8 else -2, -0.01, BLOCK - 1), torch.ones(1)])
+    values = sizes * torch.tensor([1, -1]).repeat(BLOCK // 2) if code.signed else sizes
+    if not code.signed:  # what is below the first code is rounded up to it, so that nothing is divided by zero
+        values = values.clamp(min=2 * code.delta * 2.0**-code.bits)
     x = values.repeat(n)
     rounded = decode(*encode(x, code, RandomBits.of(lowbit.rng_offset(0, 3), x).exp_avg_diff), code).view(n, BLOCK)
     error = (rounded.double() - values).mean(0)
@@ -145,7 +164,7 @@ def test_draws_of_neighbours_steps_and_parameters_have_nothing_in_common():
 # ---- optimizers
 
 
-BYTES = {"8bit": 4.2, "8bit coupled": 3.2, "bf16": 8.0, "coupled": 12.0}
+BYTES = {"8bit": 4.2, "8bit coupled": 3.2, "4bit": 2.7, "4bit coupled": 2.2, "bf16": 8.0, "coupled": 12.0}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -156,7 +175,8 @@ def test_bytes_of_a_parameter(form):
     opt.step()
     size = sum(x.nbytes for name, x in opt.state[p].items() if name != "step") / p.numel()
     assert BYTES[form] - 0.2 < size <= BYTES[form]
-    assert {"8bit": "8 bit", "bf16": "bfloat16", "coupled": "float32 coupled"}.get(form, "8 bit coupled") in repr(opt)
+    words = {"bf16": "bfloat16", "coupled": "float32 coupled"}
+    assert words.get(form, form.replace("bit", " bit")) in repr(opt)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -177,8 +197,8 @@ def test_a_state_dict_goes_on_bit_by_bit(form):
         assert all(torch.equal(value, fresh.state[q][name]) for name, value in whole.state[p].items())
 
 
-@pytest.mark.parametrize("target", ["fp32", "bf16", "8bit"])
-@pytest.mark.parametrize("source", ["fp32", "bf16", "8bit"])
+@pytest.mark.parametrize("target", ["fp32", "bf16", "8bit", "4bit"])
+@pytest.mark.parametrize("source", ["fp32", "bf16", "8bit", "4bit"])
 def test_formats_are_converted_when_loaded(source, target):
     opt, params = train({"state_format": source})
     other = Adan(params, betas=(0.9, 0.8, 0.95), state_format=target)
@@ -186,12 +206,16 @@ def test_formats_are_converted_when_loaded(source, target):
     assert other.param_groups[0]["state_format"] == target
     for p in params:
         given, got = opt.state[p], other.state[p]
-        expected = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8}[target]
-        assert got["exp_avg"].dtype == (expected if p.numel() >= 4096 else torch.float32)
+        assert got["exp_avg"].dtype == (lowbit.FORMATS[target] if p.numel() >= 4096 else torch.float32)
         for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad"):
             a, b = states.plain(given)[name], states.plain(got)[name]
-            tolerance = 0.04 if "8bit" in (source, target) else 0.01
-            assert (a - b).abs().max() <= tolerance * a.abs().max(), name
+            bound = a.abs().max() * (0.01 if not {"8bit", "4bit"} & {source, target} else 0.04)
+            if target == "4bit" and name != "exp_avg":
+                bound = 0.25 * a.abs().max()
+            if target == "4bit" and name == "exp_avg_diff":  # stored through two others
+                g = states.plain(given)["prev_grad"]
+                bound = 0.25 * (g.abs().max() + (g - lowbit.AVERAGING * a).abs().max()) / lowbit.AVERAGING
+            assert (a - b).abs().max() <= bound, name
     back = Adan(params, betas=(0.9, 0.8, 0.95), state_format=source)
     if (source, target) in (("bf16", "fp32"), ("8bit", "fp32")):  # nothing is lost on the way through the wider format
         back.load_state_dict(other.state_dict())
@@ -223,10 +247,12 @@ def test_a_checkpoint_becomes_coupled_but_never_the_reverse():
 
 def test_a_checkpoint_with_parts_of_another_size_is_refused():
     for name, options, dtype in (("exponents", {"state_format": "8bit"}, torch.float32),
+                                 ("exp_avg_sq", {"state_format": "4bit"}, torch.float32),
                                  ("compensation", {"kahan_sum": True}, torch.bfloat16)):  # fmt: skip
         opt, params = train(options, dtype)
         saved = opt.state_dict()
-        saved["state"][0] = {**saved["state"][0], name: saved["state"][0][name][:-1]}
+        key = next(key for key in saved["state"][0] if key.startswith(name))
+        saved["state"][0] = {**saved["state"][0], key: saved["state"][0][key][:-1]}
         with pytest.raises(ValueError, match=name):
             Adan(params, **options).load_state_dict(saved)
 
@@ -238,7 +264,11 @@ def test_replicas_stay_equal_and_seeds_differ():
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("options", [{"state_format": "8bit"}, {"state_format": "bf16"}, {"kahan_sum": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"state_format": "8bit"}, {"state_format": "4bit"}, {"state_format": "bf16"}, {"kahan_sum": True}],
+    ids=str,
+)
 def test_a_skipped_step_changes_nothing(engine, options):
     dtype = torch.bfloat16 if "kahan_sum" in options else torch.float32
     opt, params = train({**options, **engine, "skip_nonfinite": True}, dtype)
@@ -292,7 +322,7 @@ def test_restart_forgets_states_but_not_what_weights_have_lost():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"state_format": "int8"}, "state_format must be one of 'fp32', 'bf16', '8bit', got 'int8'"),
+        ({"state_format": "int8"}, "state_format must be one of 'fp32', 'bf16', '8bit', '4bit', got 'int8'"),
         ({"rounding_seed": -1}, "rounding_seed must be a whole number below 2³², got -1"),
         ({"stochastic_rounding": True, "kahan_sum": True}, "choose one"),
         ({"state_format": "8bit", "differentiable": True}, "differentiable=True needs states"),
