@@ -55,7 +55,7 @@ def large_models() -> list[Table]:
         for form in FORMS:
             dtype = torch.bfloat16 if "bf16 weights" in form else torch.float32
             sizes = [plans[gpus, dtype, "release" in form].rows[_row(form)].total / 1e9 for gpus in GPUS]
-            rows.append([form, *(f"{size:.3g}" if size < 1000 else f"{size:,.0f}" for size in sizes)])
+            rows.append([form, *(f"{size:#.3g}".rstrip(".") if size < 1000 else f"{size:,.0f}" for size in sizes)])
         number = sum(p.numel() for p in params) / 1e9
         head = [f"{name}, {number:.2f} B parameters: GB per GPU", *(f"{gpus:,} GPUs" for gpus in GPUS)]
         tables.append((head, rows))

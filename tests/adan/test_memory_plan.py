@@ -90,8 +90,17 @@ def test_a_number_of_parameters():
     plan = plan_memory(7e9)
     assert plan.parameters == 7_000_000_000
     per_parameter = {name: round(row.states / plan.parameters, 3) for name, row in plan.rows.items()}
-    known = {"AdamW": 8, "Adan fp32": 16, "Adan fp32 coupled": 12, "Adan bf16": 8, "Adan 8bit": 4.125}
-    assert per_parameter.items() >= (known | {"Adan 8bit coupled": 3.125}).items()
+    assert per_parameter == {
+        "AdamW": 8,
+        "Adan fp32": 16,
+        "Adan fp32 coupled": 12,
+        "Adan bf16": 8,
+        "Adan bf16 coupled": 6,
+        "Adan 8bit": 4.125,
+        "Adan 8bit coupled": 3.125,
+        "Adan 4bit": 2.625,
+        "Adan 4bit coupled": 2.125,
+    }
     shard = 7_000_000_000 // 64
     assert plan_memory(7e9, shards=64).rows["Adan 8bit"].states == 4 * shard + 4 * -(-shard // 32) + 8
 
