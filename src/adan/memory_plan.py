@@ -70,7 +70,7 @@ class _Piece(NamedTuple):
 
     whole: torch.Size
     shard: torch.Size
-    padded: int  #: elements of weight and gradient: FSDP2 pads all shards to the size of the first, states it does not
+    padded: int  #: elements of its weight and its gradient, which FSDP2 pads to the size of the first shard
     dtype: torch.dtype
     trained: bool
 
@@ -101,8 +101,8 @@ def plan_memory(
 
     Args:
         model: a module, its parameters, parameter groups as for :class:`adan.Adan` (what a group sets holds for it in
-            all rows of Adan), or the number of parameters, planned as one large tensor. A model after ``fully_shard``
-            is planned as this rank has it.
+            all rows of Adan), or the number of parameters, planned as one large tensor. A model of DTensors, after
+            ``fully_shard`` or ``parallelize_module``, is planned as this rank has it.
         shards: the ranks over which FSDP2 shards each parameter along its first dimension; 1 is one GPU or DDP. Where
             FSDP2 replicates (HSDP), those of one replica.
         rank: which of them. The first has the most.
@@ -140,7 +140,8 @@ def plan_memory(
     held = max(gradients, default=0) if release_gradients else sum(gradients)
     given = {name: option.default for name, option in OPTIONS.items()}
     given |= {"consume_grad": consume_grad, "kahan_sum": kahan_sum}
-    trained = [Counter(piece for piece in members if piece.trained) for members in by_group]  # few differ
+    # By shape, of which a large model has few.
+    trained = [Counter(piece for piece in members if piece.trained) for members in by_group]
     for state_format in FORMATS:
         for suffix, betas in (("", given["betas"]), (" coupled", _COUPLED)):
             size = 0

@@ -92,6 +92,7 @@ def first_state(group: dict[str, Any], param: Tensor, counter_device: torch.devi
 
 
 def zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
+    """The state of a parameter in a form, before its first gradient."""
     state = {"step": torch.zeros((), dtype=_counter_dtype(counter_device), device=counter_device)}
     for name in form.names:
         if form.is_packed(name):

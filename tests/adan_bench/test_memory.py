@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from adan import plan_memory
-from adan_bench.studies.memory import LLAMAS, planned
+from adan_bench.studies.memory import LLAMAS, find_model
 
 BILLIONS = {"Llama-2-7B": 6.738415616, "Llama-3.1-70B": 70.553706496, "Llama-3.1-405B": 405.8533888}
 
@@ -40,7 +40,7 @@ def test_shapes_are_those_of_the_published_models(name: str) -> None:
     ("name", "number"), [("7B", 7 * 10**9), ("345m", 345 * 10**6), ("1.1B", 11 * 10**8), ("7e9", 7 * 10**9), ("64", 64)]
 )
 def test_numbers(name: str, number: int) -> None:
-    assert planned(name) == number
+    assert find_model(name) == number
 
 
 def test_command(bench: Callable[..., Any], tiny: Path) -> None:
@@ -50,7 +50,7 @@ def test_command(bench: Callable[..., Any], tiny: Path) -> None:
     assert out == f"{plan_memory(LLAMAS['Llama-2-7B'].parameters(), **options)}\n"
     code, out, _ = bench("memory", "GPT-2-1B", "--consume-grad", "--release-gradients", "--json")
     rows = {row.pop("optimizer"): row for row in map(json.loads, out.splitlines())}
-    plan = plan_memory(planned("GPT-2-1B"), consume_grad=True, release_gradients=True)
+    plan = plan_memory(find_model("GPT-2-1B"), consume_grad=True, release_gradients=True)
     assert {name: (row["weights"], row["gradients"], row["states"]) for name, row in rows.items()} == plan.rows
     assert all(row["total"] == plan.rows[name].total for name, row in rows.items())
     assert "321 parameters: kB" in bench("memory", "tiny", "--script", tiny)[1]

@@ -78,15 +78,18 @@ def goes_on_where_it_was(state_format, folder):
         assert_near(other.params(), run.params(), start, tolerance=5e-3)
 
 
-def takes_the_planned_bytes(row, **options):
-    """Three rows over two processes among them."""
-    run = Sharded("fsdp", width=WIDE, **options)
+def takes_the_planned_bytes(strategy, row, **options):
+    """As planned from the model that is sharded, and under FSDP2 from the whole one: three rows over two processes."""
+    run = Sharded(strategy, width=WIDE, **options)
     run.step(0)
-    consume = options.get("consume_grad", False)
-    plan = adan.plan_memory(model(width=WIDE), shards=dist.get_world_size(), rank=dist.get_rank(), consume_grad=consume)
-    states = sum(adan.sharding.local(x).nbytes for state in run.adan.state.values() for x in state.values())
-    assert states == plan.rows[row].states
-    assert adan.plan_memory(run.net, consume_grad=consume).rows == plan.rows
+    consume = {"consume_grad": options.get("consume_grad", False)}
+    plan = adan.plan_memory(run.net, **consume)
+    assert plan.rows[row].states == sum(
+        adan.sharding.local(x).nbytes for state in run.adan.state.values() for x in state.values()
+    )
+    if strategy == "fsdp":
+        ranks = {"shards": dist.get_world_size(), "rank": dist.get_rank()}
+        assert adan.plan_memory(model(width=WIDE), **ranks, **consume).rows == plan.rows
 
 
 def cases(folder):
@@ -101,7 +104,9 @@ def cases(folder):
     for form in DTYPES:
         rows[f"{form}, replicas"] = partial(keeps_replicas_identical, form)
         rows[f"{form}, same layout"] = partial(goes_on_where_it_was, form, folder)
-    rows["planned, consumed"] = partial(takes_the_planned_bytes, "Adan fp32", consume_grad=True)
+    rows["planned, consumed"] = partial(takes_the_planned_bytes, "fsdp", "Adan fp32", consume_grad=True)
     for form in FORMATS:
-        rows[f"{form}, planned"] = partial(takes_the_planned_bytes, f"Adan {form}", state_format=form)
+        for strategy in ("fsdp", "tp"):
+            name = f"{form}, planned, {strategy}"
+            rows[name] = partial(takes_the_planned_bytes, strategy, f"Adan {form}", state_format=form)
     return rows

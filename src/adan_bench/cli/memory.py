@@ -37,11 +37,11 @@ def memory(
     import torch
 
     from adan import plan_memory
-    from adan_bench.studies.memory import planned
+    from adan_bench.studies.memory import find_model
 
     try:
         plan = plan_memory(
-            planned(model, chosen.scale, chosen.data),
+            find_model(model, chosen.scale, chosen.data),
             shards=gpus,
             dtype={Weights.fp32: torch.float32, Weights.bf16: torch.bfloat16}[weights],
             kahan_sum=kahan_sum,

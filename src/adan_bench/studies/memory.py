@@ -41,7 +41,7 @@ LLAMAS = {
 }
 
 
-def planned(name: str, scale: str = SCALES[0], data: Path | None = None) -> Any:
+def find_model(name: str, scale: str = SCALES[0], data: Path | None = None) -> Any:
     """What `adan.plan_memory` takes, for a number such as 7B, a model of the paper, a Llama, or a workload."""
     if number := re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([KMBT]?)", name, re.IGNORECASE):
         return round(float(number[1]) * UNITS[number[2].upper()])
