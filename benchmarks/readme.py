@@ -20,6 +20,7 @@ sys.path.insert(
     0, str(ROOT / "src")
 )  # this script needs no installation: what it imports of adan_bench is plain Python
 
+import planner  # noqa: E402
 from evidence import page  # noqa: E402
 
 from adan_bench.reports import recipes  # noqa: E402
@@ -27,6 +28,7 @@ from adan_bench.reports import recipes  # noqa: E402
 PAGES = [
     "README.md",
     "docs/memory.md",
+    "docs/memory-planner.md",
     "docs/performance.md",
     "docs/choosing-hyperparameters.md",
     "docs/distributed.md",
@@ -278,6 +280,8 @@ TABLES = {
     "cpu": cpu,
     "short-runs": short_runs,
     "scaling": scaling.table,
+    "planner": lambda: "\n\n".join(markdown(*table) for table in planner.large_models()),
+    "planner-measured": lambda: f"{markdown(*planner.measured())}\n\n{where(record('memory-gpu.json'))}.",
 }
 
 

@@ -12,7 +12,7 @@ SRC = Path(__file__).parents[1] / "src"
 LAYERS = [
     ["adan.__init__"],
     ["adan.gradient_release"],
-    ["adan.optimizer"],
+    ["adan.memory_plan", "adan.optimizer"],
     ["adan.plan", "adan.states"],
     ["adan.engines.loop", "adan.engines.foreach", "adan.engines.cpu", "adan.engines.cuda", "adan.options"],
     ["adan.engines.kernels", "adan.engines.slots", "adan.grad_norm"],

@@ -2,6 +2,7 @@
 
 from adan.gradient_release import GradientRelease, release_gradients
 from adan.hyperparameters import Recipe, recipes, scaled_lr
+from adan.memory_plan import MemoryPlan, plan_memory
 from adan.optimizer import Adan
 from adan.parameter_groups import parameter_groups
 from adan.restart import Progress, Restart
@@ -12,12 +13,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Adan",
     "GradientRelease",
+    "MemoryPlan",
     "Progress",
     "Recipe",
     "Restart",
     "Suggestion",
     "__version__",
     "parameter_groups",
+    "plan_memory",
     "recipes",
     "release_gradients",
     "scaled_lr",

@@ -88,10 +88,11 @@ def first_state(group: dict[str, Any], param: Tensor, counter_device: torch.devi
     form = Form.of(group, param)
     if form.coupled:
         group["coupled_beta"] = group["betas"][1]
-    return _zeros(param, form, counter_device)
+    return zeros(param, form, counter_device)
 
 
-def _zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
+def zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
+    """The state of a parameter in a form, before its first gradient."""
     state = {"step": torch.zeros((), dtype=_counter_dtype(counter_device), device=counter_device)}
     for name in form.names:
         if form.is_packed(name):
@@ -173,7 +174,7 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mappi
     values = plain(state)
     if form.coupled and "exp_avg_diff" in values:
         values["exp_avg"] = values["exp_avg"] + group["betas"][1] * values.pop("exp_avg_diff")
-    new = _zeros(param, form, "cpu")
+    new = zeros(param, form, "cpu")
     new["step"] = state["step"]
     written = {name: x for name, x in _local(new).items() if name != "prev_grad" or not form.consume}
     like = torch.empty_like(written["exp_avg"], dtype=state_dtype(param))

@@ -66,6 +66,20 @@ def test_all_of_the_papers_optimizers() -> None:
     assert [case["optimizer"] for case in found["cases"]] == ["adan", "adamw", "lamb", "adabelief"]
 
 
+def test_variants(bench: Callable[..., Any]) -> None:
+    names = ["adan", "adan:state_format=8bit", "adan:betas=0.92,0.92,0.99"]
+    command = ("speed", "GPT-2-1B", "--optimizers", ",".join(names), "--steps", 1, "--warmup", 0, "--json")
+    code, out, err = bench(*command)
+    assert code == 0, err
+    cases = {case["optimizer"]: case["state_bytes"] for case in map(json.loads, out.splitlines())}
+    assert list(cases) == names
+    whole, quantized, coupled = cases.values()
+    assert coupled == pytest.approx(0.75 * whole, rel=0.01)
+    assert quantized < 0.5 * whole  # small tensors keep fp32
+    code, _, err = bench("speed", "GPT-2-1B", "--optimizers", "adan:nope=1")
+    assert (code, "adan has no setting 'nope'" in err) == (2, True)
+
+
 def test_tokens_among_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     file = tmp_path / "speed.json"

@@ -3,10 +3,12 @@
 from functools import partial
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
 
 import adan
+from adan.lowbit import FORMATS
 from support.sharded import (
     ENGINES,
     WIDE,
@@ -15,6 +17,7 @@ from support.sharded import (
     assert_near,
     assert_replicas_are_identical,
     assert_same,
+    model,
     own_params,
     trains_as_one_process,
 )
@@ -75,6 +78,20 @@ def goes_on_where_it_was(state_format, folder):
         assert_near(other.params(), run.params(), start, tolerance=5e-3)
 
 
+def takes_the_planned_bytes(strategy, row, **options):
+    """As planned from the model that is sharded, and under FSDP2 from the whole one: three rows over two processes."""
+    run = Sharded(strategy, width=WIDE, **options)
+    run.step(0)
+    consume = {"consume_grad": options.get("consume_grad", False)}
+    plan = adan.plan_memory(run.net, **consume)
+    assert plan.rows[row].states == sum(
+        adan.sharding.local(x).nbytes for state in run.adan.state.values() for x in state.values()
+    )
+    if strategy == "fsdp":
+        ranks = {"shards": dist.get_world_size(), "rank": dist.get_rank()}
+        assert adan.plan_memory(model(width=WIDE), **ranks, **consume).rows == plan.rows
+
+
 def cases(folder):
     rows = {
         f"{form}, {engine}": partial(trains_nearly_as_one_process, form, engine)
@@ -87,4 +104,9 @@ def cases(folder):
     for form in DTYPES:
         rows[f"{form}, replicas"] = partial(keeps_replicas_identical, form)
         rows[f"{form}, same layout"] = partial(goes_on_where_it_was, form, folder)
+    rows["planned, consumed"] = partial(takes_the_planned_bytes, "fsdp", "Adan fp32", consume_grad=True)
+    for form in FORMATS:
+        for strategy in ("fsdp", "tp"):
+            name = f"{form}, planned, {strategy}"
+            rows[name] = partial(takes_the_planned_bytes, strategy, f"Adan {form}", state_format=form)
     return rows

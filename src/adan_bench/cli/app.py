@@ -36,6 +36,7 @@ from adan_bench.cli.common import (
     records_in,
     run_flags,
 )
+from adan_bench.cli.memory import memory
 from adan_bench.spec import Pause, RunConfig, TimeLimitReached, UsageError
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 paper.register(app)
+app.command()(memory)
 app.add_typer(theory.app, name="theory")
 
 

@@ -102,7 +102,10 @@ def speed(
         list[str] | None, typer.Argument(metavar="MODEL...", help="All of the paper's unless given.")
     ] = None,
     optimizers: Annotated[
-        str | None, typer.Option(help="Names with commas between; those of the paper's table unless given.")
+        str | None,
+        typer.Option(
+            help="Names with commas between, or variants such as adan:state_format=8bit; the paper's unless given."
+        ),
     ] = None,
     scale: Annotated[str, typer.Option(help="smoke: tiny versions; small, paper: the published sizes.")] = "smoke",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -120,13 +123,14 @@ def speed(
     from adan_bench.records.store import write_json
     from adan_bench.reports.conclusions import number
     from adan_bench.studies import speed as measuring
+    from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import check_device
     from adan_bench.training.distributed import launched
 
     launched(parallel)
     check_device(device)
     console = Console(quiet=as_json or (parallel is not None and os.environ["RANK"] != "0"))
-    names = [name for name in optimizers.split(",") if name] if optimizers else list(measuring.OPTIMIZERS)
+    names = [rival.name for rival in competitors(optimizers or ",".join(measuring.OPTIMIZERS))]
     text = [name for name, model in measuring.MODELS.items() if model.text]
     chosen = models or (text if parallel else [name for name in measuring.MODELS if "MoE" not in name])
     how = measuring.Measure(scale, device, steps, warmup, batch_size, bf16, parallel)

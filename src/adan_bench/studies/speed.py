@@ -25,6 +25,7 @@ from torch import nn
 from adan_bench.records.environment import describe
 from adan_bench.records.store import write_json
 from adan_bench.spec import SCALES, RunConfig, UsageError, unknown
+from adan_bench.studies.competitors import Competitor, competitors
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.workloads.parts.mixtures import MIXTURES
@@ -152,9 +153,16 @@ def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str
             raise unknown("model", model, MODELS)
         if parallel is not None and not MODELS[model].text:
             raise UsageError(f"--parallel {parallel}: {model} reads no tokens; take a GPT-2 or an MoE")
-    for spec in map(optimizers.get_optimizer, names):
-        if parallel == "fsdp" and not spec.shards:
-            raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); take --parallel ddp")
+    for rival in map(_competitor, names):
+        optimizers.check_settings(rival.spec, rival.settings)
+        if parallel == "fsdp" and not rival.spec.shards:
+            raise UsageError(f"{rival.name} cannot step on sharded parameters (DTensors); take --parallel ddp")
+
+
+def _competitor(name: str) -> Competitor:
+    """An optimizer or a variant of one, such as adan:state_format=8bit."""
+    (found,) = competitors(name, most=1)
+    return found
 
 
 def measure(
@@ -215,8 +223,9 @@ def _train(
         net = model.build(how.tiny).to(device).train()
     size = sum(p.numel() for p in net.parameters())
     forward = ranks.spread(net)
-    spec = optimizers.get_optimizer(name)
-    optimizer = optimizers.build(spec, net.parameters(), {**optimizers.defaults(spec), "lr": 1e-6})
+    rival = _competitor(name)
+    settings = {**optimizers.defaults(rival.spec), "lr": 1e-6, **rival.settings}
+    optimizer = optimizers.build(rival.spec, net.parameters(), settings)
     inputs, labels = _batch(model, how, device, batch_size)
 
     def step() -> None:

@@ -1,0 +1,88 @@
+"""The tables of `docs/memory-planner.md`: what `adan.plan_memory` says of large models, and what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from adan import plan_memory
+from adan_bench.studies.memory import LLAMAS
+
+RECORD = Path(__file__).resolve().parent.parent / "results" / "memory-gpu.json"
+Table = tuple[list[str], list[list[str]]]  # head and rows
+
+GPUS = (8, 64, 256, 1024)
+FORMS = (
+    "AdamW",
+    "Adan",
+    "Adan, coupled",
+    "Adan, 8 bit",
+    "Adan, 8 bit, coupled",
+    "Adan, 8 bit, release",
+    "Adan, 4 bit",
+    "Adan, 4 bit, coupled",
+    "Adan, 4 bit, release",
+    "Adan, 8 bit, release, bf16 weights",
+    "Adan, 4 bit, release, bf16 weights",
+    "Adan, 4 bit, coupled, release, bf16 weights",
+)
+
+
+def _row(form: str) -> str:
+    """The row of a plan that has a form's states."""
+    if form.startswith("AdamW"):
+        return "AdamW"
+    bits = {"4 bit": "4bit", "8 bit": "8bit", "bf16 states": "bf16"}
+    state_format = next((bits[part] for part in form.split(", ") if part in bits), "fp32")
+    return f"Adan {state_format}" + " coupled" * ("coupled" in form)
+
+
+def large_models() -> list[Table]:
+    """GB per GPU of weights, gradients and states, for each model."""
+    tables = []
+    for name, llama in LLAMAS.items():
+        params = llama.parameters()
+        plans = {
+            (gpus, dtype, release): plan_memory(params, shards=gpus, dtype=dtype, release_gradients=release)
+            for gpus in GPUS
+            for dtype in (torch.float32, torch.bfloat16)
+            for release in (False, True)
+        }
+        rows = []
+        for form in FORMS:
+            dtype = torch.bfloat16 if "bf16 weights" in form else torch.float32
+            sizes = [plans[gpus, dtype, "release" in form].rows[_row(form)].total / 1e9 for gpus in GPUS]
+            rows.append([form, *(f"{size:#.3g}".rstrip(".") if size < 1000 else f"{size:,.0f}" for size in sizes)])
+        number = sum(p.numel() for p in params) / 1e9
+        head = [f"{name}, {number:.2f} B parameters: GB per GPU", *(f"{gpus:,} GPUs" for gpus in GPUS)]
+        tables.append((head, rows))
+    return tables
+
+
+def gpt2_345m() -> list[nn.Parameter]:
+    """The shapes of the model that `benchmarks/memory.py` trains."""
+    width = 1024
+    layer = [(width, 3 * width), (3 * width,), (width, width), (width, 4 * width), (4 * width,), (4 * width, width)]
+    layer += 6 * [(width,)]
+    shapes = [(50257, width), (1024, width), *24 * layer, (width,), (width,)]
+    return [nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]
+
+
+def measured() -> Table:
+    """The peaks of a training step beside the plan. What they are above it, activations, is the same in all rows."""
+    plan = plan_memory(gpt2_345m()).rows
+    rows = []
+    for name, found in json.loads(RECORD.read_text())["rows"].items():
+        if (name != "AdamW fused" and not name.startswith("Adan")) or "consume" in name or "release" in name:
+            continue
+        sizes = plan[_row(name)]
+        states = found["state_bytes_per_parameter"] * found["parameters"]
+        peaks = [found[peak] for peak in ("recompute_peak_bytes", "peak_bytes")]
+        cells = [f"{size / 1e9:.3f}" for size in (sizes.states, states, sizes.total)]
+        rows.append([name, *cells, *(f"{x / 1e9:.2f}, +{(x - sizes.total) / 1e9:.2f}" for x in peaks)])
+    head = ["GPT-2 345M, GB", "states, planned", "states, measured", "weights, gradients and states, planned"]
+    head += ["peak with activation checkpointing, above the plan", "peak, all activations kept, above the plan"]
+    return head, rows

@@ -1,0 +1,58 @@
+"""The command that plans memory."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from adan_bench.cli.common import Json, run_flags
+from adan_bench.spec import RunConfig, UsageError
+
+
+class Weights(str, Enum):
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+@run_flags("scale", "data", "script")
+def memory(
+    model: Annotated[
+        str, typer.Argument(help="A number of parameters (7B, 345M), a workload, Llama-3.1-70B, GPT-2-1B, …")
+    ],
+    gpus: Annotated[int, typer.Option(min=1, help="Shards of FSDP2; 1 is one GPU or DDP.")] = 1,
+    weights: Annotated[Weights, typer.Option(help="Type of the weights and gradients.")] = Weights.fp32,
+    kahan_sum: Annotated[bool, typer.Option("--kahan-sum", help="Adan's option, for bf16 weights.")] = False,
+    consume_grad: Annotated[bool, typer.Option("--consume-grad", help="Adan's option.")] = False,
+    release_gradients: Annotated[
+        bool, typer.Option("--release-gradients", help="Adan steps inside backward and frees each gradient.")
+    ] = False,
+    as_json: Json = False,
+    *,
+    chosen: RunConfig,
+) -> None:
+    """Predict the bytes of weights, gradients and states per GPU, with AdamW and every form of Adan's states."""
+    import torch
+
+    from adan import plan_memory
+    from adan_bench.studies.memory import find_model
+
+    try:
+        plan = plan_memory(
+            find_model(model, chosen.scale, chosen.data),
+            shards=gpus,
+            dtype={Weights.fp32: torch.float32, Weights.bf16: torch.bfloat16}[weights],
+            kahan_sum=kahan_sum,
+            consume_grad=consume_grad,
+            release_gradients=release_gradients,
+        )
+    except ValueError as error:
+        raise UsageError(f"{model}: {error}") from error
+    if not as_json:
+        print(plan)
+        return
+    for name, row in plan.rows.items():
+        sizes = {**row._asdict(), "total": row.total}
+        print(json.dumps({"event": "memory", "parameters": plan.parameters, "optimizer": name, **sizes}))
