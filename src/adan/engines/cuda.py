@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from adan import lowbit
 from adan.columns import Columns, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo, slots
 from adan.scalars import Options, Signals
@@ -35,7 +36,7 @@ class Tile(NamedTuple):
 #: By the type of the states, whether they are coupled, and whether the displacement is measured. Of about ten each
 #: tried by `benchmarks/gpu.py --tune` on an H200 with 355 M parameters; registers are limited to what still compiles
 #: without spilling, because what counts is how many loads are in flight. Milliseconds, and without that limit:
-TILES = {
+TILES: dict[tuple[torch.dtype | str, bool, bool], Tile] = {
     (torch.float32, False, False): Tile(1024, 1024, 8, registers=64),  # 3.91, 3.92; Tile(1024, 1024, 4) 3.95
     (torch.float32, True, False): Tile(1024, 1024, 8, registers=64),
     (torch.float32, False, True): Tile(2048, 1024, 8, registers=80),  # 4.03; Tile(1024, 1024, 4) without 4.99
@@ -44,10 +45,14 @@ TILES = {
     (torch.bfloat16, True, False): Tile(2048, 512, 4),
     (torch.bfloat16, False, True): Tile(2048, 512, 4),  # 3.08
     (torch.bfloat16, True, True): Tile(2048, 512, 4),
-    (torch.uint8, False, False): Tile(1024, 512, 2, registers=72),  # 2.26, 2.65
-    (torch.uint8, True, False): Tile(1024, 512, 2, registers=64),  # 2.00
-    (torch.uint8, False, True): Tile(4096, 512, 4, registers=96),  # 3.29; Tile(1024, 512, 4) without 4.88
-    (torch.uint8, True, True): Tile(4096, 512, 4, registers=96),
+    ("8bit", False, False): Tile(1024, 512, 2, registers=72),
+    ("8bit", True, False): Tile(1024, 512, 2, registers=64),
+    ("8bit", False, True): Tile(4096, 512, 4, registers=96),
+    ("8bit", True, True): Tile(4096, 512, 4, registers=96),
+    ("4bit", False, False): Tile(1024, 512, 2, registers=72),
+    ("4bit", True, False): Tile(1024, 512, 2, registers=64),
+    ("4bit", False, True): Tile(4096, 512, 4, registers=96),
+    ("4bit", True, True): Tile(4096, 512, 4, registers=96),
 }
 
 #: Tensors whose coefficients one program computes.
@@ -69,6 +74,7 @@ class Kind(NamedTuple):
     grad: torch.dtype
     prev_grad: torch.dtype
     state: torch.dtype
+    quantized: str | None  #: "8bit", "4bit" or None
     coupled: bool
     consume: bool
     weights: int  #: how a parameter of half precision is rounded: NEAREST, STOCHASTIC or KAHAN
@@ -165,7 +171,8 @@ class Cuda:
         for launch, end in zip(launches, ends, strict=True):
             if launch.chunks:
                 kind, tile = launch.kind, launch.tile
-                form = (kind.coupled, kind.consume, kind.weights, restart, aligned and launch.aligned)
+                packed = 2 if kind.quantized == "4bit" else 1
+                form = (packed, kind.coupled, kind.consume, kind.weights, restart, aligned and launch.aligned)
                 pointers = (tables.static, per_step, coefs, coefs if squares is None else squares)
                 numbers = (rows, launch.first, launch.end, end - launch.chunks)
                 limits = {"num_warps": tile.warps} | ({} if tile.registers is None else {"maxnreg": tile.registers})
@@ -240,7 +247,7 @@ class Cuda:
         starts: list[int] = []
         norm_starts: list[int] = []
         for (kind, aligned), rows in by_launch.items():
-            tile = self.tiles.get((kind.state, kind.coupled, columns.measures()), self.tile)
+            tile = self.tiles.get((kind.quantized or kind.state, kind.coupled, columns.measures()), self.tile)
             chunks = list(accumulate((-(-numels[i] // tile.chunk) for i in rows), initial=0))
             norm_chunks = list(accumulate((-(-numels[i] // self.norm_chunk) for i in rows), initial=0))
             first = len(starts)
@@ -274,6 +281,7 @@ def _kind(columns: Columns, i: int) -> Kind:
         columns.grad[i].dtype,
         columns.prev_grad[i].dtype,
         columns.exp_avg[i].dtype,
+        lowbit.format_of({"exp_avg": columns.exp_avg[i], "exp_avg_sq": columns.exp_avg_sq[i]}),
         columns.exp_avg_diff[i] is None,
         columns.prev_scale[i] is not None,
         int(weights.value),

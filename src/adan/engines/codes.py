@@ -1,0 +1,369 @@
+"""How the Triton kernels read and write quantized states: `adan.lowbit` once more, a row of a tensor for each block.
+
+Every function has two forms. The plain one is Triton's own; it serves in the interpreter and where there is no PTX. The
+other is PTX, because the step is bound by instructions rather than memory: 8 codes of 4 bits are one register, 4 of 8
+bits are one, pairs of numbers are read in half precision, which is exact, and rounding, random bits and base are one
+multiplication and addition.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import torch
+import triton
+import triton.language as tl
+
+from adan import lowbit
+from adan.lowbit import ROOT, ROOT4, SIGNED, SIGNED4, Code
+
+PTX = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
+
+SHARED = tl.constexpr(lowbit.BLOCK)
+AVERAGING = tl.constexpr(lowbit.AVERAGING)
+SPREAD_1, SPREAD_2, SPREAD_3 = map(tl.constexpr, lowbit.SPREAD[1:])
+
+
+def _in_halves(code: Code) -> tuple[int, int]:
+    """A pair of half-precision numbers δ, and the factor that takes a code to its place in their mantissa."""
+    delta = int.from_bytes(struct.pack("<e", code.delta), "little")
+    return delta * 0x10001, 1 << 10 - code.bits
+
+
+def _read_bytes(code: Code) -> str:
+    """Four codes ($4) as four numbers ($0 to $3), not scaled."""
+    delta, place = _in_halves(code)
+    lines = [".reg .b32 c, x, d;", ".reg .b16 low, high;", f"mov.b32 d, {delta};"]
+    for first, pair in ((0, 0x4140), (2, 0x4342)):
+        lines += [f"prmt.b32 c, $4, 0, {pair};"]
+        lines += ["and.b32 x, c, 0x7f007f;"] if code.signed else ["mov.b32 x, c;"]
+        lines += [f"mad.lo.u32 x, x, {place}, d;", "sub.f16x2 x, x, d;"]
+        lines += ["shl.b32 c, c, 8;", "lop3.b32 x, c, x, 0x80008000, 0x6c;"] if code.signed else []
+        lines += ["mov.b32 {low, high}, x;", f"cvt.f32.f16 ${first}, low;", f"cvt.f32.f16 ${first + 1}, high;"]
+    return "{" + "\n".join(lines) + "}"
+
+
+def _read_nibbles(code: Code) -> str:
+    """Eight codes ($8) as eight numbers ($0 to $7), not scaled: those of the nibbles i and i + 4 are a pair."""
+    delta, place = _in_halves(code)
+    sizes = 0x70007 if code.signed else 0xF000F
+    lines = [".reg .b32 c, x, d;", ".reg .b16 low, high;", f"mov.b32 d, {delta};"]
+    for i in range(4):
+        if place >> 4 * i:
+            lines += [f"and.b32 x, $8, {sizes << 4 * i};", f"mad.lo.u32 x, x, {place >> 4 * i}, d;"]
+        else:
+            lines += [f"shr.u32 x, $8, {4 * i};", f"and.b32 x, x, {sizes};", f"mad.lo.u32 x, x, {place}, d;"]
+        lines += ["sub.f16x2 x, x, d;"]
+        if code.signed:
+            lines += [f"shl.b32 c, $8, {12 - 4 * i};", "lop3.b32 x, c, x, 0x80008000, 0x6c;"]
+        lines += ["mov.b32 {low, high}, x;", f"cvt.f32.f16 ${i}, low;", f"cvt.f32.f16 ${i + 4}, high;"]
+    return "{" + "\n".join(lines) + "}"
+
+
+def _rounded(code: Code, rotation: int, to: str, x: str, scale: str, word: str) -> list[str]:
+    """A code in the highest byte of a register. The random bits are the low 24 of a rotated word, under the base."""
+    select = {0: 0x4210, 8: 0x4103, 16: 0x4032, 24: 0x4321}[rotation]
+    return [
+        f"abs.f32 a, {x};",
+        f"fma.rn.f32 a, a, {scale}, 0f{struct.pack('>f', code.delta).hex()};",
+        f"prmt.b32 r, {word}, {-code.base % 256}, {select};",
+        f"mov.b32 {to}, a;",
+        f"mad.lo.u32 {to}, {to}, {1 << 24 - code.shift}, r;",
+        # A root that became 0 would be divided by.
+        *([] if code.signed else [f"min.u32 r, {x}, {1 << 24};", f"max.u32 {to}, {to}, r;"]),
+    ]
+
+
+def _write_bytes(code: Code, rotation: int) -> str:
+    """Four numbers ($1 to $4), their scales ($5 to $8) and random words ($9 to $12) as four codes ($0)."""
+    lines = [".reg .f32 a;", ".reg .b32 r, t<4>;"]
+    for i in range(4):
+        lines += _rounded(code, rotation, f"t{i}", f"${1 + i}", f"${5 + i}", f"${9 + i}")
+        lines += [f"lop3.b32 t{i}, ${1 + i}, t{i}, 0x80000000, 0xec;"] if code.signed else []
+    lines += ["prmt.b32 t0, t0, t1, 0x73;", "prmt.b32 t2, t2, t3, 0x73;", "prmt.b32 $0, t0, t2, 0x5410;"]
+    return "{" + "\n".join(lines) + "}"
+
+
+def _write_nibbles(code: Code, rotation: int) -> str:
+    """Eight numbers ($1 to $8), their scale ($9) and random words ($10 to $17) as eight codes ($0)."""
+    lines = [".reg .f32 a;", ".reg .b32 r, t<8>, s<2>;"]
+    for i in range(8):
+        lines += _rounded(code, rotation, f"t{i}", f"${1 + i}", "$9", f"${10 + i}")
+    for i in range(2):  # the highest bytes of every other element, then of every other number for their signs
+        lines += [f"prmt.b32 t{i}, t{i}, t{i + 2}, 0x73;", f"prmt.b32 t{i + 4}, t{i + 4}, t{i + 6}, 0x73;"]
+        lines += [f"prmt.b32 t{i}, t{i}, t{i + 4}, 0x5410;"]
+    lines += ["mad.lo.u32 $0, t1, 16, t0;"]
+    if code.signed:
+        for i in range(2):
+            lines += [f"prmt.b32 s{i}, ${1 + i}, ${3 + i}, 0x73;", f"prmt.b32 r, ${5 + i}, ${7 + i}, 0x73;"]
+            lines += [f"prmt.b32 s{i}, s{i}, r, 0x5410;"]
+        lines += ["shr.u32 s0, s0, 4;", "lop3.b32 $0, s0, $0, 0x08080808, 0xec;"]
+        lines += ["lop3.b32 $0, s1, $0, 0x80808080, 0xec;"]
+    return "{" + "\n".join(lines) + "}"
+
+
+READ_SIGNED, READ_ROOT = tl.constexpr(_read_bytes(SIGNED)), tl.constexpr(_read_bytes(ROOT))
+READ_SIGNED4, READ_ROOT4 = tl.constexpr(_read_nibbles(SIGNED4)), tl.constexpr(_read_nibbles(ROOT4))
+WRITE_M, WRITE_V, WRITE_G = (tl.constexpr(_write_bytes(SIGNED, by)) for by in (0, 8, 24))
+WRITE_ROOT = tl.constexpr(_write_bytes(ROOT, 16))
+WRITE_V4, WRITE_G4 = (tl.constexpr(_write_nibbles(SIGNED4, by)) for by in (8, 24))
+WRITE_ROOT4 = tl.constexpr(_write_nibbles(ROOT4, 16))
+
+# Of the plain forms: shift, shifted base and δ; the factor and the highest byte that make a code, as in `_rounded`.
+for _name, _code in (("SIGNED", SIGNED), ("ROOT", ROOT), ("SIGNED4", SIGNED4), ("ROOT4", ROOT4)):
+    _constants = (_code.shift, _code.base << _code.shift, _code.delta, 1 << 24 - _code.shift, -_code.base % 256 << 24)
+    for _suffix, _constant in zip(("SHIFT", "BASE", "DELTA", "LIFT", "TOP"), _constants, strict=True):
+        globals()[f"{_name}_{_suffix}"] = tl.constexpr(_constant)
+
+
+# ---- random bits ----------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def mix(x):
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def random_words(key, block):
+    """32 random bits for each element of blocks: four neighbors share a hash, and each takes its own multiple."""
+    first = (block[:, None] * (SHARED // 4) + tl.arange(0, SHARED // 8)[None, :] * 2).to(tl.uint32) + key
+    a, b = mix(first), mix(first + 1)
+    return together(a, a * SPREAD_1, a * SPREAD_2, a * SPREAD_3, b, b * SPREAD_1, b * SPREAD_2, b * SPREAD_3)
+
+
+@triton.jit
+def rotated(word, by: tl.constexpr):
+    return (word << by) | (word >> (32 - by))
+
+
+# ---- codes to numbers -----------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def scaled(numbers, power):
+    """Numbers of blocks, each times the power of two of its exponent, in the low byte of `power`."""
+    return numbers * ((power & 255) << 23).to(tl.float32, bitcast=True)[:, None]
+
+
+@triton.jit
+def read_signed(codes):
+    if PTX:
+        return tl.inline_asm_elementwise(READ_SIGNED, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
+    else:
+        codes = codes.to(tl.int32)
+        return signed(codes << 24, number(codes & 127, SIGNED_SHIFT, SIGNED_BASE, SIGNED_DELTA))
+
+
+@triton.jit
+def read_root(codes):
+    if PTX:
+        return tl.inline_asm_elementwise(READ_ROOT, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
+    else:
+        return number(codes.to(tl.int32), ROOT_SHIFT, ROOT_BASE, ROOT_DELTA)
+
+
+@triton.jit
+def read_signed4(words):
+    if PTX:
+        return eight(words, READ_SIGNED4)
+    else:
+        codes = nibbles(words)
+        return signed(codes << 28, number(codes & 7, SIGNED4_SHIFT, SIGNED4_BASE, SIGNED4_DELTA))
+
+
+@triton.jit
+def read_root4(words):
+    if PTX:
+        return eight(words, READ_ROOT4)
+    else:
+        return number(nibbles(words), ROOT4_SHIFT, ROOT4_BASE, ROOT4_DELTA)
+
+
+@triton.jit
+def number(size, SHIFT: tl.constexpr, BASE: tl.constexpr, DELTA: tl.constexpr):
+    return ((size << SHIFT) + BASE).to(tl.float32, bitcast=True) - DELTA
+
+
+@triton.jit
+def signed(sign, x):
+    """A number that is not negative, with a sign that comes in the highest bit of an integer."""
+    return ((sign & -(2**31)) | x.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def nibbles(words):
+    at = tl.arange(0, 8)[None, None, :]
+    return tl.reshape((words[:, :, None] >> (4 * at)) & 15, (words.shape[0], SHARED))
+
+
+@triton.jit
+def eight(words, ASM: tl.constexpr):
+    """The numbers of the eight codes of each word, in a row."""
+    constraints: tl.constexpr = "=f,=f,=f,=f,=f,=f,=f,=f,r"
+    x0, x1, x2, x3, x4, x5, x6, x7 = tl.inline_asm_elementwise(ASM, constraints, [words], (tl.float32,) * 8, True, 1)
+    return together(x0, x1, x2, x3, x4, x5, x6, x7)
+
+
+# ---- numbers to codes -----------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def exponents(size):
+    """Of each block of numbers that are not negative, the exponent of a power of two above all, and the inverse of
+    that power, in a column; 255 and 0 if one is not finite.
+    """
+    if PTX:
+        largest = tl.reduce(size, 1, _larger).to(tl.int32, bitcast=True)
+    else:
+        largest = tl.max(size.to(tl.int32, bitcast=True), 1)
+    largest &= 0x7F800000
+    power = tl.where(largest >= 253 << 23, 255, (largest >> 23) + 1)
+    return power, tl.maximum((253 << 23) - largest, 0).to(tl.float32, bitcast=True)[:, None]
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def write_signed(x, words, ASM: tl.constexpr, ROTATION: tl.constexpr):
+    """Codes of blocks, and their exponents."""
+    power, scale = exponents(tl.abs(x))
+    if PTX:
+        codes = tl.inline_asm_elementwise(ASM, "=r,f,f,f,f,f,f,f,f,r,r,r,r", [x, scale, words], tl.uint8, True, 4)
+    else:
+        codes = rounded(tl.abs(x) * scale, rotated(words, ROTATION), SIGNED_LIFT, SIGNED_TOP, SIGNED_DELTA)
+        codes = ((codes | (x.to(tl.uint32, bitcast=True) & 0x80000000)) >> 24).to(tl.uint8)
+    return codes, power
+
+
+@triton.jit
+def write_root(x, words):
+    power, scale = exponents(x)
+    if PTX:
+        constraints: tl.constexpr = "=r,f,f,f,f,f,f,f,f,r,r,r,r"
+        codes = tl.inline_asm_elementwise(WRITE_ROOT, constraints, [x, scale, words], tl.uint8, True, 4)
+    else:
+        codes = rounded(x * scale, rotated(words, 16), ROOT_LIFT, ROOT_TOP, ROOT_DELTA)
+        codes = (not_zero(codes, x) >> 24).to(tl.uint8)
+    return codes, power
+
+
+@triton.jit
+def write_signed4(x, words, ASM: tl.constexpr, ROTATION: tl.constexpr):
+    power, scale = exponents(tl.abs(x))
+    if PTX:
+        codes = packed(x, scale, words, ASM)
+    else:
+        codes = rounded(tl.abs(x) * scale, rotated(words, ROTATION), SIGNED4_LIFT, SIGNED4_TOP, SIGNED4_DELTA)
+        codes = joined((codes >> 24) | ((x.to(tl.uint32, bitcast=True) >> 28) & 8))
+    return codes, power
+
+
+@triton.jit
+def write_root4(x, words):
+    power, scale = exponents(x)
+    if PTX:
+        codes = packed(x, scale, words, WRITE_ROOT4)
+    else:
+        codes = rounded(x * scale, rotated(words, 16), ROOT4_LIFT, ROOT4_TOP, ROOT4_DELTA)
+        codes = joined(not_zero(codes, x) >> 24)
+    return codes, power
+
+
+@triton.jit
+def rounded(size, word, LIFT: tl.constexpr, TOP: tl.constexpr, DELTA: tl.constexpr):
+    """Codes without their signs, in the highest byte."""
+    return (size + DELTA).to(tl.uint32, bitcast=True) * LIFT + ((word & 0xFFFFFF) | TOP)
+
+
+@triton.jit
+def not_zero(codes, root):
+    """A root that became 0 would be divided by."""
+    return tl.maximum(codes, tl.minimum(root.to(tl.uint32, bitcast=True), 1 << 24))
+
+
+@triton.jit
+def joined(codes):
+    """Eight codes of 4 bits to a word."""
+    at = tl.arange(0, 8)[None, None, :]
+    codes = tl.reshape(codes.to(tl.int32), (codes.shape[0], SHARED // 8, 8))
+    return tl.sum(codes << (4 * at), 2)
+
+
+@triton.jit
+def packed(x, scale, words, ASM: tl.constexpr):
+    x0, x1, x2, x3, x4, x5, x6, x7 = apart(x)
+    # By the same way as the numbers, so that all have one layout and nothing has to move.
+    scale, _, _, _, _, _, _, _ = apart(tl.broadcast_to(scale, x.shape))
+    w0, w1, w2, w3, w4, w5, w6, w7 = apart(words)
+    return tl.inline_asm_elementwise(
+        ASM,
+        "=r,f,f,f,f,f,f,f,f,f,r,r,r,r,r,r,r,r",
+        [x0, x1, x2, x3, x4, x5, x6, x7, scale, w0, w1, w2, w3, w4, w5, w6, w7],
+        tl.int32,
+        True,
+        1,
+    )
+
+
+@triton.jit
+def apart(x):
+    """Every eighth number from the first, from the second, and so on."""
+    even, odd = tl.split(tl.reshape(x, (x.shape[0], SHARED // 8, 2, 2, 2)))
+    x04, x26 = tl.split(even)
+    x15, x37 = tl.split(odd)
+    x0, x4 = tl.split(x04)
+    x1, x5 = tl.split(x15)
+    x2, x6 = tl.split(x26)
+    x3, x7 = tl.split(x37)
+    return x0, x1, x2, x3, x4, x5, x6, x7
+
+
+@triton.jit
+def together(x0, x1, x2, x3, x4, x5, x6, x7):
+    """The reverse: eight tensors of four columns each are one of SHARED, whose columns they take in turns."""
+    even = tl.join(tl.join(x0, x4), tl.join(x2, x6))
+    odd = tl.join(tl.join(x1, x5), tl.join(x3, x7))
+    return tl.reshape(tl.join(even, odd), (x0.shape[0], SHARED))
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def fetch(at, mask):
+    """A load with zeros where the mask is off; None is no mask."""
+    if mask is None:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask=mask, other=0)
+
+
+@triton.jit
+def fetch_words(base, block, mask, ALIGNED: tl.constexpr):
+    """The packed codes of blocks, four words each, from their bytes."""
+    at = block[:, None] * (SHARED // 8) + tl.arange(0, SHARED // 8)[None, :]
+    if ALIGNED:
+        return fetch(base.to(tl.pointer_type(tl.int32), bitcast=True) + at, mask)
+    else:
+        byte = tl.arange(0, 4)[None, None, :]
+        mask = None if mask is None else mask[:, :, None]
+        return tl.sum(fetch(base + at[:, :, None] * 4 + byte, mask).to(tl.int32) << (8 * byte), 2)
+
+
+@triton.jit
+def store_words(base, block, words, mask, ALIGNED: tl.constexpr):
+    at = block[:, None] * (SHARED // 8) + tl.arange(0, SHARED // 8)[None, :]
+    if ALIGNED:
+        tl.store(base.to(tl.pointer_type(tl.int32), bitcast=True) + at, words, mask=mask)
+    else:
+        byte = tl.arange(0, 4)[None, None, :]
+        mask = None if mask is None else mask[:, :, None]
+        tl.store(base + at[:, :, None] * 4 + byte, (words[:, :, None] >> (8 * byte)).to(tl.uint8), mask=mask)
