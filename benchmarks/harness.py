@@ -3,9 +3,9 @@
     python benchmarks/harness.py prepare --data DIR --cache CACHE    # once: CIFAR-10 as arrays
     python benchmarks/harness.py --cache CACHE                       # writes results/bench-harness.json
 
-Every row has processes of its own, which start and load at once. Those for single runs compile, make their first steps
-and are timed one after the other; then those for several runs at a time, case after case. Losses of 200 steps tell
-whether a captured run makes the numbers of an eager one, with kernels that have one order of summation.
+Every row has processes of its own. Those for single runs start at once, load, compile and make their first steps; then
+they are timed one after the other. Losses of 200 steps tell whether a captured run makes the numbers of an eager one,
+with kernels that have one order of summation. Several runs at a time come last. The record is written row by row.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,12 +55,11 @@ COMPILED = "captured, --compile"
 MODES = ("captured", "eager", "reduce-overhead", COMPILED)
 ALONE = [(name, mode) for name in CASES for mode in MODES if (name, mode) != ("LSTM, 1 layer", COMPILED)]
 TOGETHER = [  # runs at a time, and the percentage of the GPU's multiprocessors that MPS lets each of them use
-    ("ResNet-34", COMPILED, 34, (3,)),
-    ("ResNet-34", COMPILED, 25, (4,)),
     ("ResNet-34", COMPILED, 50, (3, 4)),
+    ("ResNet-34", COMPILED, 34, (3,)),
     ("ResNet-34", COMPILED, 100, (3, 4)),
-    ("ResNet-34", "captured", 34, (3,)),
-    ("LSTM, 1 layer", "captured", 34, (3,)),
+    ("ResNet-34", "captured", 50, (3,)),
+    ("ResNet-34", "captured", 100, (3, 4)),
     ("LSTM, 1 layer", "captured", 100, (3,)),
 ]
 KINDS = {  # of kernels, by their names
@@ -75,7 +75,7 @@ KINDS = {  # of kernels, by their names
 
 
 def serve(name: str, mode: str, cache: Path) -> None:
-    """Load a case, and do with it what is asked."""
+    """Load a case and make the first steps, say so, and do with it what is asked."""
     import torch
 
     use_arrays(cache)
@@ -83,6 +83,8 @@ def serve(name: str, mode: str, cache: Path) -> None:
 
     with side_stream(torch.device("cuda")):
         steps = Steps(CASES[name], mode, cache)
+        steps.make(FIRST)
+        answer(graph=steps.words(), implementation=steps.implementation, parameters=steps.trainer.size)
         for line in sys.stdin:
             answer(**getattr(steps, line.strip())())
 
@@ -140,11 +142,6 @@ class Steps:
             trainer.step += 1
 
         return update
-
-    def first(self) -> dict[str, Any]:
-        self.make(FIRST)
-        size = self.trainer.size
-        return {"graph": self.words(), "implementation": self.implementation, "parameters": size}
 
     def make(self, count: int) -> None:
         for _ in range(count):
@@ -228,14 +225,11 @@ class Worker:
                 env={**os.environ, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(share)},
             )
 
-    def first(self) -> None:
-        """Let it make the first steps; a process that takes too long is stopped."""
         self.watchdog = threading.Timer(LIMIT, self.process.kill)
         self.watchdog.start()
-        self.ask("first")
 
     def get_ready(self) -> None:
-        """Wait until the first steps are made."""
+        """Wait until it is; a process that takes too long is stopped."""
         ready = self.hear()
         self.watchdog.cancel()
         self.alive = ready is not None
@@ -270,15 +264,12 @@ class Worker:
         self.process.wait()
 
 
-Results = dict[str, dict[str, Any]]
-
-
-def alone(workers: list[Worker]) -> Results:
+def alone(workers: list[Worker], save: Callable[[], None], found: dict[str, dict[str, Any]]) -> None:
     """Cases in modes, timed one after the other."""
-    get_ready(workers)
-    found: Results = {worker.name: {} for worker in workers}
     for worker in workers:
-        row = found[worker.name][worker.mode] = worker.facts
+        worker.get_ready()
+    for worker in workers:
+        row = found.setdefault(worker.name, {})[worker.mode] = worker.facts
         if worker.alive and (timed := worker.told("timed")):
             row |= {**timed, **(worker.told("profiled") or {})}
             row["gpu_busy"] = row.get("kernel_ms", 0) * row["steps_per_second"] / 1000
@@ -286,10 +277,10 @@ def alone(workers: list[Worker]) -> Results:
                 f"{worker.name}, {worker.mode}: {row['steps_per_second']:.1f} steps/s, GPU {row['gpu_busy']:.0%} busy",
                 flush=True,
             )
-    return found
+        save()
 
 
-def compare(workers: list[Worker], found: Results) -> None:
+def compare(workers: list[Worker], found: dict[str, dict[str, Any]]) -> None:
     """Add the losses of captured and eager runs, and how far they are apart."""
     compared = [worker for worker in workers if worker.mode in ("captured", "eager") and worker.alive]
     for worker in compared:
@@ -305,23 +296,16 @@ def gap(a: list[float] | None, b: list[float] | None) -> float | None:
     return None if not a or not b else max(abs(x / y - 1) for x, y in zip(a, b, strict=True))
 
 
-def together(workers: list[Worker], share: int, count: int) -> dict[str, Any]:
+def together(workers: list[Worker], share: int) -> dict[str, Any]:
     """Several runs of a case at a time."""
-    for worker in workers[:count]:
+    for worker in workers:
         worker.ask("timed")
-    each = [row for worker in workers[:count] if (row := worker.hear())]
+    each = [row for worker in workers if (row := worker.hear())]
     seconds = max(row["end"] for row in each) - min(row["begin"] for row in each)
-    name, mode = workers[0].name, workers[0].mode
-    total, rates = len(each) * CASES[name].steps / seconds, [row["steps_per_second"] for row in each]
-    print(f"{count} × {name}, {mode}, {share}% each: {total:.1f} steps/s in total", flush=True)
-    return {"case": name, "mode": mode, "share": share, "runs": len(each), "steps_per_second": total, "each": rates}
-
-
-def get_ready(workers: list[Worker]) -> None:
-    for worker in workers:
-        worker.first()
-    for worker in workers:
-        worker.get_ready()
+    name, mode, runs = workers[0].name, workers[0].mode, len(each)
+    total, rates = runs * CASES[name].steps / seconds, [row["steps_per_second"] for row in each]
+    print(f"{runs} × {name}, {mode}, {share}% each: {total:.1f} steps/s in total", flush=True)
+    return {"case": name, "mode": mode, "share": share, "runs": runs, "steps_per_second": total, "each": rates}
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -336,33 +320,38 @@ def measure(args: argparse.Namespace) -> None:
         "seed": SEED,
         "curve_steps": CURVE,
         "cases": {name: asdict(CASES[name]) for name in names},
+        "alone": {},
+        "together": [],
     }
-    single = [Worker(name, mode, args.cache) for name, mode in ALONE if name in names]
-    with multi_process_service() as shared:
+
+    def save() -> None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(record, indent=1) + "\n")
+
+    workers = [Worker(name, mode, args.cache) for name, mode in ALONE if name in names]
+    alone(workers, save, record["alone"])
+    compare(workers, record["alone"])
+    save()
+    for worker in workers:
+        worker.stop()
+    with multi_process_service() as record["mps"]:
         groups = [
             (share, counts, [Worker(name, mode, args.cache, share) for _ in range(max(counts))])
             for name, mode, share, counts in TOGETHER
             if name in names
         ]
-        record |= {"mps": shared, "alone": alone(single), "together": []}
-        write_record(record, args.out)
-        compare(single, record["alone"])
-        write_record(record, args.out)
-        for worker in single:
-            worker.stop()
-        get_ready([worker for _, _, workers in groups for worker in workers])
+        for _, _, workers in groups:
+            for worker in workers:
+                worker.get_ready()
         for share, counts, workers in groups:
             mine = [worker for worker in workers if worker.alive]
-            record["together"] += [together(mine, share, count) for count in counts if count <= len(mine)]
-            write_record(record, args.out)
+            for count in counts:
+                if count <= len(mine):
+                    record["together"].append(together(mine[:count], share))
+                    save()
             for worker in workers:
                 worker.stop()
-
-
-def write_record(record: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"written: {path}", flush=True)
+    print(f"written: {args.out}")
 
 
 def prepare(args: argparse.Namespace) -> None:
