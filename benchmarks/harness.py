@@ -3,9 +3,9 @@
     python benchmarks/harness.py prepare --data DIR --cache CACHE    # once: CIFAR-10 as arrays
     python benchmarks/harness.py --cache CACHE                       # writes results/bench-harness.json
 
-Every row has processes of its own. They all start at once, load, compile and make their first steps; then they are
-timed one after the other, or together where that is the question. Losses of 200 steps tell whether a captured run makes
-the numbers of an eager one, with kernels that have one order of summation; a second eager run tells what varies still.
+Every row has processes of its own. Those for single runs start at once, load, compile and make their first steps; then
+they are timed one after the other. Losses of 200 steps tell whether a captured run makes the numbers of an eager one,
+with kernels that have one order of summation. Several runs at a time come last. The record is written row by row.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,18 +46,28 @@ class Case:
 
 
 CASES = {
-    "ResNet-34": Case("cifar-resnet34", "small", 128, 500, {"bf16": True, "channels_last": True}),
-    "ViT, 4.8 M": Case("cifar-vit", "small", 256, 500, {"bf16": True}),
-    "GPT-2, 10 M": Case("gpt2-code", "small", 64, 300, {"bf16": True}),
-    "LSTM, 1 layer": Case("lstm-1", "paper", 20, 800, {"bf16": True}),
+    "ResNet-34": Case("cifar-resnet34", "small", 128, 300, {"bf16": True, "channels_last": True}),
+    "ViT, 4.8 M": Case("cifar-vit", "small", 256, 300, {"bf16": True}),
+    "GPT-2, 10 M": Case("gpt2-code", "small", 64, 200, {"bf16": True}),
+    "LSTM, 1 layer": Case("lstm-1", "paper", 20, 600, {"bf16": True}),
 }
-MODES = ("captured", "eager", "reduce-overhead")
-AGAIN, COMPILED = "eager again", "captured, --compile"
-ALONE = [(name, mode) for name in CASES for mode in (*MODES, AGAIN, COMPILED)]
-TOGETHER = {  # runs at a time
-    ("ResNet-34", "captured"): (3, 4),
-    ("ResNet-34", COMPILED): (3, 4),
-    ("LSTM, 1 layer", "captured"): (3,),
+COMPILED = "captured, --compile"
+MODES = ("captured", "eager", "reduce-overhead", COMPILED)
+ALONE = [(name, mode) for name in CASES for mode in MODES if (name, mode) != ("LSTM, 1 layer", COMPILED)]
+TOGETHER = [  # runs at a time, and the percentage of the GPU's multiprocessors that MPS lets each of them use
+    ("ResNet-34", COMPILED, 50, (3, 4)),
+    ("ResNet-34", COMPILED, 34, (3,)),
+    ("ResNet-34", COMPILED, 100, (3, 4)),
+    ("ResNet-34", "captured", 50, (3,)),
+    ("ResNet-34", "captured", 100, (3, 4)),
+    ("LSTM, 1 layer", "captured", 100, (3,)),
+]
+KINDS = {  # of kernels, by their names
+    "convolutions": "xmma|cudnn|conv|nhwc",
+    "matrix products": "gemm|nvjet|cublas",
+    "attention": "flash",
+    "optimizer": "^(update|step_scalars)$",
+    "other": "",
 }
 
 
@@ -63,7 +75,7 @@ TOGETHER = {  # runs at a time
 
 
 def serve(name: str, mode: str, cache: Path) -> None:
-    """Load a case and make the first steps, say so, and time more of them when asked."""
+    """Load a case and make the first steps, say so, and do with it what is asked."""
     import torch
 
     use_arrays(cache)
@@ -168,11 +180,15 @@ class Steps:
             self.make(PROFILED)
         events = [e for e in found.events() if str(e.device_type).endswith("CUDA")]
         spans = sorted((e.time_range.start, e.time_range.end) for e in events)
+        kinds = dict.fromkeys(KINDS, 0.0)
+        for event in events:
+            kind = next(kind for kind, pattern in KINDS.items() if re.search(pattern, event.name))
+            kinds[kind] += (event.time_range.end - event.time_range.start) / 1000 / PROFILED
         busy, until = 0.0, float("-inf")
         for start, stop in spans:  # of kernels that overlap, the time once
             busy += max(0.0, stop - max(start, until))
             until = max(until, stop)
-        return {"kernel_ms": busy / 1000 / PROFILED, "kernels": len(spans) / PROFILED}
+        return {"kernel_ms": busy / 1000 / PROFILED, "kernels": len(spans) / PROFILED, "kernel_ms_by_kind": kinds}
 
 
 def use_arrays(cache: Path) -> None:
@@ -195,13 +211,18 @@ def use_arrays(cache: Path) -> None:
 class Worker:
     """A process that serves a case."""
 
-    def __init__(self, name: str, mode: str, cache: Path) -> None:
+    def __init__(self, name: str, mode: str, cache: Path, share: int = 100) -> None:
         self.name, self.mode = name, mode
         command = [sys.executable, __file__, "serve", name, mode, "--cache", str(cache)]
         self.log = cache / f"{name} {mode} {time.monotonic_ns()}.log".replace(", ", "-").replace(" ", "-")
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(share)},
             )
 
         self.watchdog = threading.Timer(LIMIT, self.process.kill)
@@ -213,11 +234,13 @@ class Worker:
         self.watchdog.cancel()
         self.alive = ready is not None
         self.facts = ready or {"error": self.error()}
+        print(f"{self.name}, {self.mode}: {'ready' if self.alive else self.error()}", flush=True)
 
     def ask(self, what: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(what + "\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(what + "\n")
+            self.process.stdin.flush()
 
     def hear(self) -> dict[str, Any] | None:
         """Its next answer; None where it died."""
@@ -237,73 +260,52 @@ class Worker:
         return lines[-1][:200] if lines else f"exit code {self.process.poll()}"
 
     def stop(self) -> None:
-        self.watchdog.cancel()
         self.process.kill()
         self.process.wait()
 
 
-def alone(cache: Path, rows: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    """Cases in modes, timed one after the other; then the curves of all that are compared."""
-    workers = started(cache, rows)
-    found: dict[str, dict[str, Any]] = {name: {} for name, _ in rows}
+def alone(workers: list[Worker], save: Callable[[], None], found: dict[str, dict[str, Any]]) -> None:
+    """Cases in modes, timed one after the other."""
     for worker in workers:
-        row = found[worker.name][worker.mode] = worker.facts
-        if worker.mode != AGAIN and worker.alive and (timed := worker.told("timed")):
+        worker.get_ready()
+    for worker in workers:
+        row = found.setdefault(worker.name, {})[worker.mode] = worker.facts
+        if worker.alive and (timed := worker.told("timed")):
             row |= {**timed, **(worker.told("profiled") or {})}
             row["gpu_busy"] = row.get("kernel_ms", 0) * row["steps_per_second"] / 1000
             print(
-                f"{worker.name}, {worker.mode}: {row['steps_per_second']:.1f} steps/s, GPU {row['gpu_busy']:.0%} busy"
+                f"{worker.name}, {worker.mode}: {row['steps_per_second']:.1f} steps/s, GPU {row['gpu_busy']:.0%} busy",
+                flush=True,
             )
-    compared = [worker for worker in workers if worker.mode in ("captured", "eager", AGAIN) and worker.alive]
+        save()
+
+
+def compare(workers: list[Worker], found: dict[str, dict[str, Any]]) -> None:
+    """Add the losses of captured and eager runs, and how far they are apart."""
+    compared = [worker for worker in workers if worker.mode in ("captured", "eager") and worker.alive]
     for worker in compared:
         worker.ask("curve")
     for worker in compared:
         found[worker.name][worker.mode] |= worker.hear() or {"error": worker.error()}
-    for worker in workers:
-        worker.stop()
-    for name, modes in found.items():
-        base = modes.get("eager", {}).get("curve")
-        gaps = {mode: gap(modes[mode].get("curve"), base) for mode in ("captured", AGAIN) if mode in modes}
-        modes["relative_gap"] = gaps
-        print(f"{name}: largest relative gap to the eager curve {gaps}")
-    return found
+    for modes in found.values():
+        modes["relative_gap"] = gap(*(modes.get(mode, {}).get("curve") for mode in ("captured", "eager")))
+    print({name: modes["relative_gap"] for name, modes in found.items()}, flush=True)
 
 
 def gap(a: list[float] | None, b: list[float] | None) -> float | None:
     return None if not a or not b else max(abs(x / y - 1) for x, y in zip(a, b, strict=True))
 
 
-def together(cache: Path, rows: dict[tuple[str, str], tuple[int, ...]]) -> list[dict[str, Any]]:
-    """Several runs of a case at a time, case after case."""
-    workers = started(cache, [key for key, counts in rows.items() for _ in range(max(counts))])
-    found = []
-    for (name, mode), counts in rows.items():
-        mine = [worker for worker in workers if (worker.name, worker.mode) == (name, mode) and worker.alive]
-        for count in counts:
-            if len(mine) < count:
-                continue
-            for worker in mine[:count]:
-                worker.ask("timed")
-            each = [row for worker in mine[:count] if (row := worker.hear())]
-            seconds = max(row["end"] for row in each) - min(row["begin"] for row in each)
-            total = len(each) * CASES[name].steps / seconds
-            rates = [row["steps_per_second"] for row in each]
-            found.append({"case": name, "mode": mode, "runs": count, "steps_per_second": total, "each": rates})
-            print(f"{count} × {name}, {mode}: {total:.1f} steps/s in total")
-        for worker in mine:
-            worker.stop()
-    return found
-
-
-def started(cache: Path, rows: list[tuple[str, str]]) -> list[Worker]:
-    """A process for each row, when all are ready or have failed."""
-    began = time.monotonic()
-    workers = [Worker(name, mode, cache) for name, mode in rows]
+def together(workers: list[Worker], share: int) -> dict[str, Any]:
+    """Several runs of a case at a time."""
     for worker in workers:
-        worker.get_ready()
-        state = "ready" if worker.alive else f"failed: {worker.error()}"
-        print(f"[{time.monotonic() - began:4.0f} s] {worker.name}, {worker.mode}: {state}", flush=True)
-    return workers
+        worker.ask("timed")
+    each = [row for worker in workers if (row := worker.hear())]
+    seconds = max(row["end"] for row in each) - min(row["begin"] for row in each)
+    name, mode, runs = workers[0].name, workers[0].mode, len(each)
+    total, rates = runs * CASES[name].steps / seconds, [row["steps_per_second"] for row in each]
+    print(f"{runs} × {name}, {mode}, {share}% each: {total:.1f} steps/s in total", flush=True)
+    return {"case": name, "mode": mode, "share": share, "runs": runs, "steps_per_second": total, "each": rates}
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -318,19 +320,38 @@ def measure(args: argparse.Namespace) -> None:
         "seed": SEED,
         "curve_steps": CURVE,
         "cases": {name: asdict(CASES[name]) for name in names},
-        "alone": alone(args.cache, [row for row in ALONE if row[0] in names]),
+        "alone": {},
+        "together": [],
     }
-    write_record(record, args.out)
-    with multi_process_service() as shared:
-        rows = {row: counts for row, counts in TOGETHER.items() if row[0] in names}
-        record |= {"mps": shared, "together": together(args.cache, rows)}
-        write_record(record, args.out)
 
+    def save() -> None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(record, indent=1) + "\n")
 
-def write_record(record: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"written: {path}", flush=True)
+    workers = [Worker(name, mode, args.cache) for name, mode in ALONE if name in names]
+    alone(workers, save, record["alone"])
+    compare(workers, record["alone"])
+    save()
+    for worker in workers:
+        worker.stop()
+    with multi_process_service() as record["mps"]:
+        groups = [
+            (share, counts, [Worker(name, mode, args.cache, share) for _ in range(max(counts))])
+            for name, mode, share, counts in TOGETHER
+            if name in names
+        ]
+        for _, _, workers in groups:
+            for worker in workers:
+                worker.get_ready()
+        for share, counts, workers in groups:
+            mine = [worker for worker in workers if worker.alive]
+            for count in counts:
+                if count <= len(mine):
+                    record["together"].append(together(mine[:count], share))
+                    save()
+            for worker in workers:
+                worker.stop()
+    print(f"written: {args.out}")
 
 
 def prepare(args: argparse.Namespace) -> None:

@@ -243,7 +243,7 @@ def harness() -> str:
             row = found.get(mode, {})
             speed = row.get("steps_per_second")
             cells.append("" if speed is None else f"{speed:.0f} ({min(1, row['gpu_busy']):.0%})")
-        case, gap = data["cases"][name], found["relative_gap"]["captured"]
+        case, gap = data["cases"][name], found["relative_gap"]
         rows.append([f"{name}, batch {case['batch_size']}", *cells, "0" if gap == 0 else f"{gap:.1e}"])
     head = ["steps per second (GPU busy)", *modes[:3], 'a plain loop, `torch.compile(mode="reduce-overhead")`']
     head.append(f"largest relative gap of the loss, captured to eager, {data['curve_steps']} steps")
@@ -255,12 +255,11 @@ def harness_together() -> str:
     data = record("bench-harness.json")
     rows = []
     for row in data["together"]:
-        one = data["alone"][row["case"]][row["mode"]]["steps_per_second"]
-        total = row["steps_per_second"]
-        rows.append(
-            [f"{row['case']}, {row['mode']}", str(row["runs"]), f"{one:.0f}", f"{total:.0f}, ×{total / one:.2f}"]
-        )
-    return markdown(["", "runs at a time", "one run", "steps per second in total"], rows) + f"\n\n{where(data)}, MPS."
+        one, total = data["alone"][row["case"]][row["mode"]]["steps_per_second"], row["steps_per_second"]
+        name, runs = f"{row['case']}, {row['mode']}", str(row["runs"])
+        rows.append([name, runs, f"{row['share']}%", f"{one:.0f}", f"{total:.0f}, ×{total / one:.2f}"])
+    head = ["", "runs at a time", "multiprocessors each may use", "one run", "steps per second in total"]
+    return markdown(head, rows) + f"\n\n{where(data)}, MPS."
 
 
 TABLES = {

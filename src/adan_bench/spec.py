@@ -307,7 +307,7 @@ class Execution:
     device: str = option("cpu", "cpu, cuda or cuda:N.")
     bf16: bool = option(False, "bfloat16 autocast.")
     channels_last: bool = option(False, "Images in channels_last layout.")
-    compile: bool = option(False, "torch.compile the model.")
+    compile: bool = option(False, "torch.compile the model: fewer kernels, after half a minute of compiling.")
     graph: str = option("auto", "The step as one CUDA graph: auto (where it can be), on or off.", decides=False)
     accumulate: int = option(1, "Micro-batches per update: the batch is split into so many parts.", min=1)
     threads: int = option(0, "Threads per run; cores / jobs unless given.", min=1)  # sums are ordered by their number

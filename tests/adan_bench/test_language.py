@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from support.learning import resize, settings, sizes
 
+from adan_bench.data import tokens
 from adan_bench.data.batching import prefetch, prepared
 from adan_bench.data.tokens import PAD, SPECIAL, Corpus, Reader, name, train_tokenizer
 from adan_bench.spec import UsageError
@@ -187,6 +188,30 @@ def test_masking() -> None:
     assert chosen[:, 2:].float().mean() == pytest.approx(0.15, abs=0.01)
     assert (shown == 3)[chosen].float().mean() == pytest.approx(0.8, abs=0.02)
     assert (shown == words)[chosen].float().mean() == pytest.approx(0.1, abs=0.02)
+
+
+def test_the_activation_is_that_of_gpt2() -> None:
+    """0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), for which transformers' "gelu_new" takes eight kernels."""
+    x = torch.linspace(-5, 5, 101, requires_grad=True)
+    expected = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    model: Any = get_workload("gpt2-code").task(batch_size=2).model
+    found = model.transformer.h[0].mlp.act(x)
+    torch.testing.assert_close(found, expected)
+    assert found.grad_fn.name() == "GeluBackward0"  # one kernel forward, one backward
+
+
+def test_the_loss_of_a_compiled_model_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = get_workload("gpt2-code").task(batch_size=2)
+    rows = prepared(task, 0, "cpu")
+    rows[:, -1] = PAD
+    expected = task.loss(task.model, rows)
+    used: list[Any] = []
+    monkeypatch.setattr(tokens, "_compiled_cross_entropy", lambda: used.append(1) or tokens._cross_entropy)
+    assert torch.equal(task.loss(task.model, rows), expected)
+    assert not used
+    compiled: Any = torch.compile(task.model, backend="eager")
+    torch.testing.assert_close(task.loss(compiled, rows), expected)
+    assert used
 
 
 def test_experts_are_balanced_while_training_only() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from math import gcd
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
 
 from adan_bench.data.batching import Windows, fingerprint, generator, library_files, library_sources, prefetch
 from adan_bench.data.cache import decoded
@@ -244,8 +245,19 @@ def language_task(
 
 
 def next_token_loss(model: nn.Module, rows: Tensor, reduction: str = "mean") -> Tensor:
-    logits = model(rows[:, :-1]).logits.float()
-    return F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), ignore_index=PAD, reduction=reduction)
+    logits = model(rows[:, :-1]).logits
+    loss = _compiled_cross_entropy() if isinstance(model, OptimizedModule) else _cross_entropy
+    return loss(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction)
+
+
+def _cross_entropy(logits: Tensor, words: Tensor, reduction: str) -> Tensor:
+    return F.cross_entropy(logits.float(), words, ignore_index=PAD, reduction=reduction)
+
+
+@cache
+def _compiled_cross_entropy() -> Callable[[Tensor, Tensor, str], Tensor]:
+    """For compiled models: without the logits, of which there are batch × length × vocabulary, in float32."""
+    return torch.compile(_cross_entropy)
 
 
 def held_out_loss(model: nn.Module, rows: Tensor, batch_size: int, device: str) -> float:

@@ -41,6 +41,7 @@ class Sizes:
             n_embd=self.width,
             n_layer=self.layers,
             n_head=self.heads,
+            activation_function="gelu_pytorch_tanh",  # GPT-2's own function, as one kernel instead of eight
             resid_pdrop=self.dropout,
             embd_pdrop=self.dropout,
             attn_pdrop=self.dropout,
