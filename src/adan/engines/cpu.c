@@ -122,7 +122,7 @@ struct tensor { TENSOR(FIELD) };
     for (size_t line = 0; line < BLOCK * sizeof *(pointer); line += 64)                                                \
     __builtin_prefetch((const char *)((pointer) + i) + AHEAD + line, write)
 
-/* One element, from its states before the step. */
+/* One element. Its states before the step are given as expressions; of n, a step of quantized states leaves the root. */
 #define ELEMENT(T, C, k, OLD_M, OLD_V, OLD_N, BEFORE)                                                                  \
     C old_m = OLD_M, old_v = OLD_V, old_n = OLD_N, before = BEFORE;                                                    \
     C g = load_##T(grad[k]) * grad_scale;                                                                              \
@@ -138,7 +138,7 @@ struct tensor { TENSOR(FIELD) };
     m[k] = m_;                                                                                                         \
     if (!COUPLED)                                                                                                      \
         v[k] = v_;                                                                                                     \
-    n[k] = ROOTS ? root : n_;                                                                                          \
+    n[k] = QUANTIZED ? root : n_;                                                                                      \
     if (!CONSUME)                                                                                                      \
         prev[k] = g;                                                                                                   \
     param[k] = store_##T(theta);
@@ -157,7 +157,7 @@ struct tensor { TENSOR(FIELD) };
 #define STRETCH(T, S, C)                                                                                               \
     INLINE void stretch_##T(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size,              \
                             const int CONSUME, const int COUPLED) {                                                    \
-        enum { ROOTS = 0 };                                                                                            \
+        enum { QUANTIZED = 0 };                                                                                            \
         S *param = (S *)x->param + start;                                                                              \
         const S *grad = (const S *)x->grad + start;                                                                    \
         C *m = (C *)x->exp_avg + start, *v = (C *)x->exp_avg_diff + (COUPLED ? 0 : start), *n = (C *)x->exp_avg_sq + start;                      \
@@ -213,6 +213,7 @@ CODES(CODE)
 
 /* In 4 bits, g − AVERAGING·v is stored for v. */
 #define AVERAGING 11.5
+#define PER_AVERAGING ((float)(1 / AVERAGING))
 
 /* What makes the random words of four neighbors of one hash. */
 #define SPREAD(X) X(0x1) X(0x2265b147) X(0x91b7584b) X(0xd8f16ab1)
@@ -234,27 +235,26 @@ INLINE uint32_t mix(uint32_t x) {
     return x ^ x >> 16;
 }
 
-/* The random bits of SPAN elements. One hash serves four neighbours, a multiplication each makes four words of it, and
- * the offset of a state is the low 24 bits of its element's word, rotated by a byte each. */
-struct random {
-    uint32_t words[SPAN], offsets[STATES][SPAN];
-};
-
-INLINE void draw(struct random *bits, uint32_t key) {
+/* The random words of SPAN elements: one hash serves four neighbors, and a multiplication each makes four words of it. */
+INLINE void draw(uint32_t *words, uint32_t key) {
     static const uint32_t spread[] = {SPREAD(FACTOR)};
     uint32_t hashes[SPAN / 4];
     for (int j = 0; j < SPAN / 4; j++)
         hashes[j] = mix(key + (uint32_t)j);
     for (int j = 0; j < SPAN / 4; j++)
         for (int k = 0; k < 4; k++)
-            bits->words[4 * j + k] = hashes[j] * spread[k];
-    for (int k = 0; k < SPAN; k++) {
-        uint32_t word = bits->words[k];
-        bits->offsets[M][k] = word & 0xffffff;
-        bits->offsets[V][k] = (word << 8 | word >> 24) & 0xffffff;
-        bits->offsets[N][k] = (word << 16 | word >> 16) & 0xffffff;
-        bits->offsets[G][k] = word >> 8;
-    }
+            words[4 * j + k] = hashes[j] * spread[k];
+}
+
+/* The random bits of a state are the element's word, rotated by a byte each. */
+INLINE uint32_t random_bits(uint32_t word, int state) {
+    return state == M ? word : word << 8 * state | word >> (32 - 8 * state);
+}
+
+/* x plus the upper `count` of the low 24 random bits of a state; few vector units rotate, but many shift and add. */
+INLINE uint32_t randomized(uint32_t x, uint32_t word, const int state, const int count) {
+    x += state == G ? 0 : word << (8 + 8 * state) >> (32 - count);
+    return x + (state == M ? 0 : word >> (56 - 8 * state - count));
 }
 
 INLINE bf16_t round_bf16(float x, uint32_t word) {
@@ -262,92 +262,99 @@ INLINE bf16_t round_bf16(float x, uint32_t word) {
     return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (bf16_t)rounded;
 }
 
-/* The loops below do as much as they can in 16 or 8 bits, where a vector holds two or four times as many elements:
- * every δ has zeros in its lower half, and of a block's largest element only the exponent is looked for. */
+/* The two functions below do as much as they can in 16 or 8 bits, where a vector holds two or four times as many
+ * elements: every δ has zeros in its lower half, and of a block's largest element only the exponent is looked for. */
 
 INLINE float decoded(uint8_t code, float scale, const struct code c) {
-    uint8_t sign = code & c.sign, magnitude = c.sign ? code & (c.sign - 1) : code;
-    uint32_t base = (uint32_t)c.base << c.shift;
-    uint16_t upper = (uint16_t)((uint16_t)(magnitude << (c.shift - 16)) + (uint16_t)(base >> 16));
-    uint16_t minus = (uint16_t)(c.sign ? sign * (0x8000 / c.sign) : 0);
-    float value = (as_float((uint32_t)upper << 16) - as_float(base)) * scale;
-    return c.sign ? as_float(as_bits(value) | (uint32_t)minus << 16) : value * value;
+    const uint32_t delta = (uint32_t)c.base << c.shift;
+    uint8_t magnitude = c.sign ? code & (c.sign - 1) : code, minus = code & c.sign;
+    uint16_t upper = (uint16_t)((uint16_t)(magnitude << (c.shift - 16)) + (uint16_t)(delta >> 16));
+    uint16_t sign = (uint16_t)(minus << (c.sign == 8 ? 12 : 8));
+    float value = (as_float((uint32_t)upper << 16) - as_float(delta)) * scale;
+    return as_float(as_bits(value) | (uint32_t)sign << 16);
 }
 
-INLINE float scale_of(const uint8_t *exponents, int64_t block, int state) {
-    return as_float((uint32_t)exponents[block * STATES + state] << 23);
+INLINE float scale_of(uint8_t exponent) { return as_float((uint32_t)exponent << 23); }
+
+INLINE uint8_t encoded(float value, float scale, uint32_t word, const int state, const struct code c) {
+    const float delta = as_float((uint32_t)c.base << c.shift);
+    uint32_t bits = randomized(as_bits(fabsf(value) * scale + delta), word, state, c.shift);
+    uint16_t upper = (uint16_t)(bits >> 16), own = (uint16_t)(as_bits(value) >> 16);
+    uint8_t code = (uint8_t)((uint8_t)(upper >> (c.shift - 16)) - (uint8_t)c.base);
+    uint8_t sign = (uint8_t)(own >> 8) & 128, exponent = (uint8_t)(own >> 7);
+    uint8_t least = exponent > 1 ? 1 : exponent; /* a root that became 0 would be divided by */
+    return c.sign ? code | sign >> (c.sign == 8 ? 4 : 0) : code > least ? code : least;
 }
 
-INLINE void decode_as(float *to, const uint8_t *codes, const uint8_t *exponents, int64_t blocks, int state,
-                      const struct code c) {
+INLINE void decode(float *to, const uint8_t *codes, const uint8_t *exponents, int64_t blocks, const int state,
+                   const struct code c) {
     for (int64_t i = 0; i < blocks; i++, to += SHARED, codes += SHARED) {
-        const float scale = scale_of(exponents, i, state);
-        INDEPENDENT for (int k = 0; k < SHARED; k++)
-            to[k] = decoded(codes[k], scale, c);
+        const float scale = scale_of(exponents[i * STATES + state]);
+        INDEPENDENT for (int k = 0; k < SHARED; k++) {
+            float value = decoded(codes[k], scale, c);
+            to[k] = state == N ? value * value : value;
+        }
     }
 }
 
-/* `values` of the code without a sign are roots. */
-INLINE void encode_as(uint8_t *codes, uint8_t *exponents, const float *values, const uint32_t *offsets, int64_t blocks,
-                      int state, const struct code c) {
-    const float delta = as_float((uint32_t)c.base << c.shift);
+INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, const uint32_t *words, int64_t blocks,
+                   const int state, const struct code c) {
     float scales[SPAN / SHARED];
-    for (int64_t i = 0; i < blocks; i++) {
-        uint8_t most = 0;
+    for (int64_t i = 0; i < blocks; i++) { /* not in the loop below, which would wait for it */
+        uint8_t largest = 0;
         for (int k = 0; k < SHARED; k++) {
             uint8_t exponent = (uint8_t)((uint16_t)(as_bits(values[i * SHARED + k]) >> 16) >> 7);
-            most = exponent > most ? exponent : most;
+            largest = exponent > largest ? exponent : largest;
         }
-        const uint32_t exponent = most >= 253 ? 255 : most + 1u; /* what is not finite stays so */
-        scales[i] = as_float(exponent == 255 ? 0 : (254 - exponent) << 23);
-        exponents[i * STATES + state] = (uint8_t)exponent;
+        const int finite = largest < 253; /* what is not finite stays so */
+        exponents[i * STATES + state] = finite ? (uint8_t)(largest + 1) : 255;
+        scales[i] = as_float(finite ? (253u - largest) << 23 : 0);
     }
-    for (int64_t i = 0; i < blocks; i++, values += SHARED, offsets += SHARED, codes += SHARED) {
+    for (int64_t i = 0; i < blocks; i++, values += SHARED, words += SHARED, codes += SHARED) {
         const float scale = scales[i];
-        INDEPENDENT for (int k = 0; k < SHARED; k++) {
-            uint32_t bits = as_bits(fabsf(values[k]) * scale + delta) + (offsets[k] >> (24 - c.shift));
-            uint8_t code = (uint8_t)((uint8_t)((uint16_t)(bits >> 16) >> (c.shift - 16)) - (uint8_t)c.base);
-            uint16_t upper = (uint16_t)(as_bits(values[k]) >> 16);
-            uint8_t minus = (uint8_t)(upper >> 8) & 128, exists = (uint8_t)(upper >> 7);
-            exists = exists > 1 ? 1 : exists; /* a root that became 0 would be divided by */
-            codes[k] = c.sign ? code | minus / (128 / (c.sign + !c.sign)) : code > exists ? code : exists;
-        }
+        INDEPENDENT for (int k = 0; k < SHARED; k++)
+            codes[k] = encoded(values[k], scale, words[k], state, c);
     }
 }
 
-/* What depends on the code of a state, which is a constant in each branch. */
+/* A function of a state and its code, both constants to it. */
 #define WITH_CODE(function, state, four, ...)                                                                          \
     do {                                                                                                               \
-        if ((state) == N && (four))                                                                                    \
-            function(__VA_ARGS__, state, ROOT4);                                                                       \
+        if ((state) == M)                                                                                              \
+            function(__VA_ARGS__, M, SIGNED);                                                                          \
+        else if ((state) == V && (four))                                                                               \
+            function(__VA_ARGS__, V, SIGNED4);                                                                         \
+        else if ((state) == V)                                                                                         \
+            function(__VA_ARGS__, V, SIGNED);                                                                          \
+        else if ((state) == N && (four))                                                                               \
+            function(__VA_ARGS__, N, ROOT4);                                                                           \
         else if ((state) == N)                                                                                         \
-            function(__VA_ARGS__, state, ROOT);                                                                        \
-        else if ((state) != M && (four))                                                                               \
-            function(__VA_ARGS__, state, SIGNED4);                                                                     \
+            function(__VA_ARGS__, N, ROOT);                                                                            \
+        else if (four)                                                                                                 \
+            function(__VA_ARGS__, G, SIGNED4);                                                                         \
         else                                                                                                           \
-            function(__VA_ARGS__, state, SIGNED);                                                                      \
+            function(__VA_ARGS__, G, SIGNED);                                                                          \
     } while (0)
 
-/* The loop of ELEMENTs from codes to fp32; of n it leaves the roots. */
+/* The loop of ELEMENTs from codes to fp32. */
 INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], const uint8_t *exponents,
                        const struct scalars *s, int64_t blocks, const int COUPLED, const int FOUR) {
-    enum { CONSUME = 0, ROOTS = 1 };
-    const struct code signed_code = FOUR ? SIGNED4 : SIGNED, root_code = FOUR ? ROOT4 : ROOT;
-    const float unscaled = (float)(1 / AVERAGING);
+    enum { CONSUME = 0, QUANTIZED = 1 };
+    const struct code of_others = FOUR ? SIGNED4 : SIGNED, of_root = FOUR ? ROOT4 : ROOT;
     COEFFICIENTS(float)
-    for (int64_t i = 0; i < blocks; i++) {
+    for (int64_t i = 0; i < blocks; i++, exponents += STATES) {
         const int64_t at = i * SHARED;
+        const float *grad = (const float *)x->grad + at;
         float *param = (float *)x->param + at, *m = (float *)x->exp_avg + at, *n = (float *)x->exp_avg_sq + at;
         float *v = COUPLED ? NULL : (float *)x->exp_avg_diff + at, *prev = (float *)x->prev_grad + at;
-        const float *grad = (const float *)x->grad + at;
         const uint8_t *in_m = codes[M] + at, *in_v = codes[V] + at, *in_n = codes[N] + at, *in_g = codes[G] + at;
-        const float of_m = scale_of(exponents, i, M), of_v = scale_of(exponents, i, V);
-        const float of_n = scale_of(exponents, i, N), of_g = scale_of(exponents, i, G);
+        const float scale_m = scale_of(exponents[M]), scale_v = scale_of(exponents[V]);
+        const float scale_n = scale_of(exponents[N]), scale_g = scale_of(exponents[G]);
         INDEPENDENT for (int k = 0; k < SHARED; k++) {
-            float average = COUPLED ? 0 : decoded(in_v[k], of_v, signed_code);
-            float last = decoded(in_g[k], of_g, signed_code);
-            ELEMENT(f32, float, k, decoded(in_m[k], of_m, SIGNED), FOUR ? (last - average) * unscaled : average,
-                    decoded(in_n[k], of_n, root_code), last)
+            float last = decoded(in_g[k], scale_g, of_others), r = decoded(in_n[k], scale_n, of_root);
+            float stored = COUPLED ? 0 : decoded(in_v[k], scale_v, of_others);
+            ELEMENT(f32, float, k, decoded(in_m[k], scale_m, SIGNED), FOUR ? (last - stored) * PER_AVERAGING : stored,
+                    r * r, last)
         }
     }
 }
@@ -470,7 +477,7 @@ MEASURE(f64, double)
 INLINE double span(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start, int64_t size) {
     float moved[SPAN], theta[SPAN], rest[SPAN], grad[SPAN], room[STATES][SPAN], *state[STATES];
     uint8_t bytes[STATES][SPAN], *codes[STATES];
-    struct random bits;
+    uint32_t words[SPAN];
     char *const stored[STATES] = {x->exp_avg, x->exp_avg_diff, x->exp_avg_sq, x->prev_scale ? NULL : x->prev_grad};
     uint8_t *exponents = x->exponents + start / SHARED * STATES;
     const int four = x->state_type == CODES4, coded = four || x->state_type == CODES8, full = size % SHARED == 0;
@@ -502,7 +509,7 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
         if (stored[i] && coded) {
             codes[i] = unpacked((uint8_t *)stored[i], bytes[i], start, size, four && i != M);
             if (w)
-                WITH_CODE(decode_as, i, four, room[i], codes[i], exponents, BLOCKS(size));
+                WITH_CODE(decode, i, four, room[i], codes[i], exponents, BLOCKS(size));
         } else if (stored[i] && x->state_type == BF16) {
             const bf16_t *from = (const bf16_t *)stored[i] + start;
             ahead(from, SPAN * sizeof *from);
@@ -513,7 +520,7 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     float *v = x->exp_avg_diff ? state[V] : NULL;
     if (w && four && v)
         for (int64_t k = 0; k < size; k++)
-            v[k] = (state[G][k] - v[k]) * (float)(1 / AVERAGING);
+            v[k] = (state[G][k] - v[k]) * PER_AVERAGING;
     if (w)
         before_f32(moved, param, state[M], v, state[N], state[G], w, size);
     const struct tensor plain = {.param = (char *)param, .grad = (const char *)gradient, .exp_avg = (char *)state[M],
@@ -532,18 +539,18 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
         stretch_f32(&plain, s, 0, size, 0, 1);
     const double square = w ? after_f32(moved, state[G], state[M], v, state[N], s, w, size, coded) : 0;
 
-    draw(&bits, mix((uint32_t)x->rng_offset + (uint32_t)(int64_t)(*x->step + 1.0)) + (uint32_t)(start / 4));
+    draw(words, mix((uint32_t)x->rng_offset + (uint32_t)(int64_t)(*x->step + 1.0)) + (uint32_t)(start / 4));
     if (four && v)
         for (int64_t k = 0; k < BLOCKS(size) * SHARED; k++)
             v[k] = room[G][k] - (float)AVERAGING * v[k];
     for (int i = 0; i < STATES; i++)
         if (stored[i] && coded) {
-            WITH_CODE(encode_as, i, four, codes[i], exponents, room[i], bits.offsets[i], BLOCKS(size));
+            WITH_CODE(encode, i, four, codes[i], exponents, room[i], words, BLOCKS(size));
             pack((uint8_t *)stored[i], codes[i], start, size, four && i != M);
         } else if (stored[i] && x->state_type == BF16)
             INDEPENDENT for (int64_t k = 0; k < size; k++)
-                ((bf16_t *)stored[i])[start + k] = round_bf16(room[i][k], bits.offsets[i][k]);
-    write_param(x, theta, bits.words, start, size, param_in_place);
+                ((bf16_t *)stored[i])[start + k] = round_bf16(room[i][k], random_bits(words[k], i));
+    write_param(x, theta, words, start, size, param_in_place);
     return square;
 }
 
