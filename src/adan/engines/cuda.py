@@ -31,6 +31,7 @@ class Tile(NamedTuple):
     block: int
     warps: int
     registers: int | None = None  #: at most, per thread; None: as many as the compiler takes
+    stages: int = 1  #: with more than one, the blocks that follow are on their way to shared memory
 
 
 #: By the type of the states, whether they are coupled, and whether the displacement is measured. Of about ten each
@@ -176,7 +177,7 @@ class Cuda:
                 pointers = (tables.static, per_step, coefs, coefs if squares is None else squares)
                 numbers = (rows, end - launch.chunks)
                 limits = {"num_warps": tile.warps} | ({} if tile.registers is None else {"maxnreg": tile.registers})
-                constants = (*launch.types, *form, tile.chunk, tile.block)
+                constants = (*launch.types, *form, tile.chunk, tile.block, tile.stages)
                 key = ("update", launch.first, aligned)
                 _launch(k.update, launch.chunks, pointers, numbers, constants, limits, tables.binaries, key)
         # Autograd must know that what it may have saved has changed.

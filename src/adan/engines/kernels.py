@@ -199,7 +199,7 @@ def update(
     static, per_step, coefs, squares, rows, first_chunk,
     P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
     COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One step of CHUNK elements of one tensor. P, G, Q, S: types of parameter, gradient, previous gradient, states.
 
@@ -236,7 +236,7 @@ def update(
     # A skipped step has nothing left to do, but for a consumed gradient, whose buffer is about to be the previous one.
     todo = tl.where(run > 0, left, 0)
     if todo >= CHUNK:
-        for i in range(0, CHUNK, BLOCK):
+        for i in tl.range(0, CHUNK, BLOCK, num_stages=STAGES):
             square += update_block(
                 p + i, g + i, m + i, v + i // PACKED, n + i // PACKED, q + i // PACKED, lost + i, powers + i // SHARED,
                 c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
