@@ -43,7 +43,7 @@ kinds = {
     "bf16 states, Kahan": {**half, "S": tl.bfloat16, "WEIGHTS": 2},
 }
 rows = ["rows", "first_row", "end_row"]
-updated = [*rows, "first_square"]
+updated = [*rows, "first_chunk"]
 tables = {"static": "*i64", "per_step": "*i64"}
 out = {}
 for capability in (80, 90):

@@ -11,7 +11,7 @@ import importlib.util
 import math
 from array import array
 from collections import defaultdict
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from operator import or_
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ class Tile(NamedTuple):
     block: int
     warps: int
     registers: int | None = None  #: at most, per thread; None: as many as the compiler takes
+    stages: int = 1  #: with more than one, the blocks that follow are on their way to shared memory
 
 
 #: By the type of the states, whether they are coupled, and whether the displacement is measured. Of about ten each
@@ -174,9 +175,9 @@ class Cuda:
                 packed = 2 if kind.quantized == "4bit" else 1
                 form = (packed, kind.coupled, kind.consume, kind.weights, restart, aligned and launch.aligned)
                 pointers = (tables.static, per_step, coefs, coefs if squares is None else squares)
-                numbers = (rows, launch.first, launch.end, end - launch.chunks)
+                numbers = (rows, end - launch.chunks)
                 limits = {"num_warps": tile.warps} | ({} if tile.registers is None else {"maxnreg": tile.registers})
-                constants = (*launch.types, *form, tile.chunk, tile.block)
+                constants = (*launch.types, *form, tile.chunk, tile.block, tile.stages)
                 key = ("update", launch.first, aligned)
                 _launch(k.update, launch.chunks, pointers, numbers, constants, limits, tables.binaries, key)
         # Autograd must know that what it may have saved has changed.
@@ -196,7 +197,7 @@ class Cuda:
         changing = addresses if tables.prev_addresses else addresses + prev_addresses
         by_slot = {"grad": addresses, "prev_grad": prev_addresses}
         first, second = map(by_slot.__getitem__, slots.PER_STEP)
-        words = array("q", first + second)
+        words = array("q", chain.from_iterable(zip(first, second, strict=True)))
         numbers = array("d", chain.from_iterable(map(_options_row, columns.options)))
         data = words.tobytes() + numbers.tobytes()
         if capturing:  # a graph has memory of its own, and copies from a host buffer that nothing else may use
@@ -246,22 +247,27 @@ class Cuda:
         launches: list[Launch] = []
         starts: list[int] = []
         norm_starts: list[int] = []
+        chunk_rows = array("i")
         for (kind, aligned), rows in by_launch.items():
             tile = self.tiles.get((kind.quantized or kind.state, kind.coupled, columns.measures()), self.tile)
             chunks = list(accumulate((-(-numels[i] // tile.chunk) for i in rows), initial=0))
             norm_chunks = list(accumulate((-(-numels[i] // self.norm_chunk) for i in rows), initial=0))
-            first = len(starts)
+            first, first_chunk = len(starts), len(chunk_rows)
             types = [kind.param, kind.grad, kind.prev_grad, kind.state, compute_dtype(kind.param)]
             types, norm_types = (list(map(_triton_type, x)) for x in (types, [kind.grad, compute_dtype(kind.grad)]))
             counts = (first, first + len(rows), chunks.pop(), norm_chunks.pop())
             launches.append(Launch(*counts, kind, types, norm_types, aligned, tile))
-            starts += chunks
+            for row, (begin, end) in enumerate(pairwise((*chunks, counts[2])), first):
+                chunk_rows += array("i", [row]) * (end - begin)
+            starts += [first_chunk + chunk for chunk in chunks]
             norm_starts += norm_chunks
         in_order = {name: [column[i] for i in order] for name, column in static.items()}
         in_order |= {"start": starts, "norm_start": norm_starts}
-        data = array("q", chain.from_iterable(map(in_order.__getitem__, slots.STATIC))).tobytes()
+        words = array("q", chain.from_iterable(zip(*map(in_order.__getitem__, slots.STATIC), strict=True)))
+        if len(chunk_rows) % 2:
+            chunk_rows.append(0)
         return Tables(
-            _upload(data, device),
+            _upload(words.tobytes() + chunk_rows.tobytes(), device),
             launches,
             order,
             [] if any(launch.kind.consume for launch in launches) else prev_addresses,

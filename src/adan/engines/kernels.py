@@ -1,7 +1,7 @@
 """The Triton kernels of the CUDA engine; `cuda.py` launches them and fills their tables.
 
-Every kernel finds its tensors through two tables of 64-bit words, column by column, a row for each tensor: the static
-one, and the per-step one. The slots are those of `adan.engines.slots`: S_PARAM is the column "param" of the static
+Every kernel finds its tensors through two tables of 64-bit words, a row for each tensor: the static one, and the per-step
+one. The slots are those of `adan.engines.slots`: S_PARAM is the column "param" of the static
 table, G_GRAD the column "grad" of the per-step one, O_LR a group's option "lr", K_W_M a tensor's coefficient "w_m".
 """
 
@@ -38,6 +38,7 @@ from adan.engines.codes import (
 for _prefix, _names in (("S", slots.STATIC), ("G", slots.PER_STEP), ("O", slots.OPTIONS), ("K", slots.COEFS)):
     globals().update({f"{_prefix}_{name.upper()}": tl.constexpr(i) for i, name in enumerate(_names)})
 
+N_STATIC = tl.constexpr(len(slots.STATIC))
 N_PER_STEP = tl.constexpr(len(slots.PER_STEP))
 N_OPTIONS = tl.constexpr(len(slots.OPTIONS))
 N_COEFS = tl.constexpr(len(slots.COEFS))
@@ -54,7 +55,7 @@ STOCHASTIC = tl.constexpr(1)
 KAHAN = tl.constexpr(2)
 
 # Integers that are 1 in one model and 292 in another must not be compiled in.
-_NUMBERS = ["rows", "n_partials", "first_row", "end_row", "chunks", "first_partial", "first_square"]
+_NUMBERS = ["rows", "n_partials", "first_row", "end_row", "chunks", "first_partial", "first_chunk"]
 
 
 @triton.jit(do_not_specialize=_NUMBERS)
@@ -72,7 +73,7 @@ def step_scalars(
     row = tl.program_id(0) * LANES + tl.arange(0, LANES)
     live = row < rows
     options = (per_step + N_PER_STEP * rows).to(tl.pointer_type(tl.float64), bitcast=True)
-    h = options + tl.load(static + S_GROUP * rows + row, mask=live, other=0) * N_OPTIONS
+    h = options + tl.load(static + row * N_STATIC + S_GROUP, mask=live, other=0) * N_OPTIONS
     lr = tl.load(h + O_LR, mask=live, other=0.0)
     weight_decay = tl.load(h + O_WEIGHT_DECAY, mask=live, other=0.0)
     eps = tl.load(h + O_EPS, mask=live, other=0.0)
@@ -113,7 +114,7 @@ def step_scalars(
         c = tl.where(max_grad_norm > 0, clipped, c)
     c = tl.where(maximize, -c, c)
 
-    step_at = tl.load(static + S_STEP * rows + row, mask=live, other=0).to(tl.pointer_type(tl.float64))
+    step_at = tl.load(static + row * N_STATIC + S_STEP, mask=live, other=0).to(tl.pointer_type(tl.float64))
     step = tl.load(step_at, mask=live, other=0.0)
     tl.store(step_at, step + run, mask=live)
     t = step + 1
@@ -128,7 +129,7 @@ def step_scalars(
     shrink = tl.where(no_prox, 1.0, 1 / (1 + decay))
 
     # A consumed gradient is as backward left it: this is the factor it was used with.
-    scale_at = tl.load(static + S_PREV_SCALE * rows + row, mask=live, other=0)
+    scale_at = tl.load(static + row * N_STATIC + S_PREV_SCALE, mask=live, other=0)
     consumed = scale_at != 0
     scale_at = scale_at.to(tl.pointer_type(tl.float64))
     prev_scale = tl.load(scale_at, mask=consumed, other=1.0)
@@ -164,7 +165,7 @@ def step_scalars(
         put(out, short, K_Y_PREV_GRAD, last * (1 - b1), live)
         put(out, short, K_Y_PREV_ROOT, 1 / tl.sqrt(tl.where(bias_correction, 1 - tl.exp(before * log_b3), 1.0)), live)
         put(out, short, K_Y_PREV_EPS, eps + (1 - has_last), live)
-    key = tl.load(static + S_RNG_OFFSET * rows + row, mask=live, other=0) + t.to(tl.int64)
+    key = tl.load(static + row * N_STATIC + S_RNG_OFFSET, mask=live, other=0) + t.to(tl.int64)
     tl.store(short.to(tl.pointer_type(tl.uint32), bitcast=True) + K_RNG_KEY, mix(key.to(tl.uint32)), mask=live)
 
 
@@ -179,7 +180,7 @@ def find_row(starts, begin, end, chunk):
     """The last row of [begin, end) that starts at or before a chunk; rows without elements are passed over."""
     while end - begin > 1:
         middle = (begin + end) // 2
-        if tl.load(starts + middle) <= chunk:
+        if tl.load(starts + middle * N_STATIC) <= chunk:
             begin = middle
         else:
             end = middle
@@ -187,28 +188,27 @@ def find_row(starts, begin, end, chunk):
 
 
 @triton.jit
-def address(table, rows, column: tl.constexpr, row, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    base = tl.load(table + column * rows + row).to(tl.pointer_type(TYPE))
+def address(slot, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    base = tl.load(slot).to(tl.pointer_type(TYPE))
     # 16-byte accesses: an address that comes from memory is otherwise taken to be aligned to its element only.
     return tl.multiple_of(base, 16) if ALIGNED else base
 
 
 @triton.jit(do_not_specialize=_NUMBERS)
 def update(
-    static, per_step, coefs, squares, rows, first_row, end_row, first_square,
+    static, per_step, coefs, squares, rows, first_chunk,
     P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
     COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One step of CHUNK elements of one tensor. P, G, Q, S: types of parameter, gradient, previous gradient, states.
 
     PACKED: 2, all states but the first are packed two to a byte; else 1.
     """
-    chunk = tl.program_id(0).to(tl.int64)
-    starts = static + S_START * rows
-    row = find_row(starts, first_row, end_row, chunk)
-    begin = (chunk - tl.load(starts + row)) * CHUNK
-    left = tl.load(static + S_NUMEL * rows + row) - begin
+    chunk = first_chunk + tl.program_id(0)
+    row = tl.load((static + N_STATIC * rows).to(tl.pointer_type(tl.int32), bitcast=True) + chunk)
+    begin = (chunk - tl.load(static + row * N_STATIC + S_START)) * CHUNK
+    left = tl.load(static + row * N_STATIC + S_NUMEL) - begin
     k = coefs + row * N_COEFS
     if COMPUTE == tl.float32:
         k = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.float32), bitcast=True) + row * N_COEFS
@@ -224,39 +224,40 @@ def update(
     eps, keep, shrink = tl.load(k + K_EPS), tl.load(k + K_KEEP), tl.load(k + K_SHRINK)
     short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.uint32), bitcast=True) + row * N_COEFS
     key = tl.load(short + K_RNG_KEY)
-    p = address(static, rows, S_PARAM, row, P, ALIGNED) + begin
-    g = address(per_step, rows, G_GRAD, row, G, ALIGNED) + begin
-    m = address(static, rows, S_EXP_AVG, row, S, ALIGNED) + begin
-    v = address(static, rows, S_EXP_AVG_DIFF, row, S, ALIGNED) + begin // PACKED
-    n = address(static, rows, S_EXP_AVG_SQ, row, S, ALIGNED) + begin // PACKED
-    q = address(per_step, rows, G_PREV_GRAD, row, Q, ALIGNED) + begin // PACKED
-    lost = address(static, rows, S_COMPENSATION, row, P, ALIGNED) + begin
-    powers = address(static, rows, S_EXPONENTS, row, tl.int32, False) + begin // SHARED
+    p = address(static + row * N_STATIC + S_PARAM, P, ALIGNED) + begin
+    g = address(per_step + row * N_PER_STEP + G_GRAD, G, ALIGNED) + begin
+    m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin
+    v = address(static + row * N_STATIC + S_EXP_AVG_DIFF, S, ALIGNED) + begin // PACKED
+    n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin // PACKED
+    q = address(per_step + row * N_PER_STEP + G_PREV_GRAD, Q, ALIGNED) + begin // PACKED
+    lost = address(static + row * N_STATIC + S_COMPENSATION, P, ALIGNED) + begin
+    powers = address(static + row * N_STATIC + S_EXPONENTS, tl.int32, False) + begin // SHARED
     square = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
-    if run > 0:
-        if left >= CHUNK:
-            for i in range(0, CHUNK, BLOCK):
-                square += update_block(
-                    p + i, g + i, m + i, v + i // PACKED, n + i // PACKED, q + i // PACKED, lost + i, powers + i // SHARED,
-                    c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
-                    key + ((begin + i) // 4).to(tl.uint32), k, BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
-                    CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
-                )  # fmt: skip
-        else:
-            for i in range(0, left.to(tl.int32), BLOCK):
-                square += update_block(
-                    p + i, g + i, m + i, v + i // PACKED, n + i // PACKED, q + i // PACKED, lost + i, powers + i // SHARED,
-                    c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
-                    key + ((begin + i) // 4).to(tl.uint32), k, left - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
-                    CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
-                )  # fmt: skip
-    elif CONSUME:  # this gradient's buffer is about to be the previous gradient, so it must hold what that held
-        at = tl.arange(0, BLOCK)
-        for i in range(0, tl.minimum(left, CHUNK).to(tl.int32), BLOCK):
-            inside = at + i < left
-            tl.store(g + i + at, tl.load(q + i + at, mask=at < tl.where(has_prev > 0, left - i, 0), other=0).to(G), mask=inside)
+    # A skipped step has nothing left to do, but for a consumed gradient, whose buffer is about to be the previous one.
+    todo = tl.where(run > 0, left, 0)
+    if todo >= CHUNK:
+        for i in tl.range(0, CHUNK, BLOCK, num_stages=STAGES):
+            square += update_block(
+                p + i, g + i, m + i, v + i // PACKED, n + i // PACKED, q + i // PACKED, lost + i, powers + i // SHARED,
+                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
+                key + ((begin + i) // 4).to(tl.uint32), k, BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
+                CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
+            )  # fmt: skip
+    else:
+        for i in range(0, todo.to(tl.int32), BLOCK):
+            square += update_block(
+                p + i, g + i, m + i, v + i // PACKED, n + i // PACKED, q + i // PACKED, lost + i, powers + i // SHARED,
+                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
+                key + ((begin + i) // 4).to(tl.uint32), k, todo - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
+                CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
+            )  # fmt: skip
+        if CONSUME and todo <= 0:
+            at = tl.arange(0, BLOCK)
+            for i in range(0, tl.minimum(left, CHUNK).to(tl.int32), BLOCK):
+                known = at < tl.where(has_prev > 0, left - i, 0)
+                tl.store(g + i + at, tl.load(q + i + at, mask=known, other=0).to(G), mask=at < left - i)
     if RESTART == MEASURE:
-        tl.store(squares + first_square + chunk, tl.sum(tl.sum(square, 1), 0).to(tl.float64))
+        tl.store(squares + chunk, tl.sum(tl.sum(square, 1), 0).to(tl.float64))
 
 
 @triton.jit
@@ -274,9 +275,6 @@ def update_block(
     # A whole block takes no mask: one that varies along the block breaks its accesses into single elements.
     inside = at < left if MASKED else None
     some = block * SHARED < left if MASKED else None
-    # At the first gradient there may be no buffer yet.
-    known = at < tl.where(has_prev > 0, left, 0) if MASKED else has_prev > 0
-    known_words = block[:, None] * SHARED < tl.where(has_prev > 0, left, 0) if MASKED else has_prev > 0
 
     # All loads before the first use of one: the block waits for memory once.
     if S == tl.uint8:
@@ -289,11 +287,15 @@ def update_block(
     exp_avg_diff = exp_avg
     if PACKED == 2:
         some_words = None if not MASKED else some[:, None]
-        g_prev = fetch_words(q, block, known_words, ALIGNED)
+        g_prev = fetch_words(q, block, some_words, ALIGNED)
         exp_avg_sq = fetch_words(n, block, some_words, ALIGNED)
         if not COUPLED:
             exp_avg_diff = fetch_words(v, block, some_words, ALIGNED)
     else:
+        # At the first gradient there may be no buffer yet, unless it is quantized.
+        known = inside
+        if S != tl.uint8:
+            known = at < tl.where(has_prev > 0, left, 0) if MASKED else has_prev > 0
         g_prev = fetch(q + at, known)
         exp_avg_sq = fetch(n + at, inside)
         if not COUPLED:
@@ -422,16 +424,16 @@ def sum_of_squares(
     G: tl.constexpr, COMPUTE: tl.constexpr, ALIGNED: tl.constexpr, CHECK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Each program adds up the squares of every so many chunks, always in the same order, and counts the non-finite."""
-    starts = static + S_NORM_START * rows
+    starts = static + S_NORM_START
     at = tl.arange(0, CHUNK)
     total = tl.zeros((CHUNK,), COMPUTE)
     nonfinite = tl.zeros((CHUNK,), tl.int32)
     chunk = tl.program_id(0).to(tl.int64)
     while chunk < chunks:
         row = find_row(starts, first_row, end_row, chunk)
-        begin = (chunk - tl.load(starts + row)) * CHUNK
-        left = tl.load(static + S_NUMEL * rows + row) - begin
-        g = address(per_step, rows, G_GRAD, row, G, ALIGNED) + begin
+        begin = (chunk - tl.load(starts + row * N_STATIC)) * CHUNK
+        left = tl.load(static + row * N_STATIC + S_NUMEL) - begin
+        g = address(per_step + row * N_PER_STEP + G_GRAD, G, ALIGNED) + begin
         if left >= CHUNK:
             x = tl.load(g + at).to(COMPUTE)
         else:

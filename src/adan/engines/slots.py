@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from adan.scalars import Displacement, Scalars
 
-#: Columns of 64-bit words, a row for each tensor, that stay the same while a plan holds: addresses, 0 where a tensor
-#: has no such state, then numbers. `start` is the first chunk of a tensor, counted from the first tensor of its launch,
-#: and `norm_start` the same in chunks of `sum_of_squares`.
+#: 64-bit words, a row for each tensor, that stay the same while a plan holds: addresses, 0 where a tensor has no such
+#: state, then numbers. `start` is the first chunk of a tensor, counted over all launches, and `norm_start` the first in
+#: chunks of `sum_of_squares`, counted from the first tensor of its launch. The rows of all chunks follow, in 32 bits.
 STATIC = (
     "param", "exp_avg", "exp_avg_diff", "exp_avg_sq", "step", "prev_scale", "exponents", "compensation",
     "rng_offset", "numel", "group", "start", "norm_start",
