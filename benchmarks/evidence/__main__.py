@@ -15,7 +15,7 @@ from adan_bench.training.mps import multi_process_service
 from evidence import data, page, report
 from evidence.jobs import Job, Record, read, store
 from evidence.pool import Outcome, Place, Pool
-from evidence.studies import HOPPER, STUDIES, Follow, Study
+from evidence.studies import STUDIES, TIANSHOU_HOPPER, Follow, Study
 
 GRACE = 20  # seconds that runs under way have after the deadline
 
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> None:
             runner.run(pool)
         finally:
             pool.close()
-    print(f"{len(runner.records)} runs in {args.out} after {runner.elapsed():.0f} s")
+        print(f"{len(runner.records)} runs in {args.out} after {runner.elapsed():.0f} s", flush=True)
     report.show(args.out)
 
 
@@ -149,7 +149,7 @@ SMOKE: list[tuple[str, dict[str, Any], str, dict[str, Any], int]] = [
     ("vit", {}, "adam", {"lr": 1e-3}, 60),
     ("vit", {}, "sgd", {"lr": 0.05, "weight_decay": 5e-4}, 60),
     ("lstm", {}, "adabelief", {"lr": 1e-3, "eps": 1e-12}, 60),
-    ("harness", dict(HOPPER.options), "adan", {"lr": 3e-4}, 640),
+    ("harness", dict(TIANSHOU_HOPPER.options), "adan", {"lr": 3e-4}, 640),
 ]
 
 
@@ -218,7 +218,9 @@ def main() -> None:
     packing.add_argument("--target", type=Path, required=True)
     preparing = command("prepare", prepare)
     preparing.add_argument("--data", type=Path, required=True)
-    preparing.add_argument("--sources", type=Path, nargs="*", help="folders of Python source")
+    preparing.add_argument(
+        "--sources", type=Path, nargs="*", help="folders of Python source, or none; all that is installed unless given"
+    )
     preparing.add_argument("--processes", type=int, default=8)
     preparing.add_argument("--cache", type=Path, required=True)
     running, smoking = command("run", run), command("smoke", smoke)

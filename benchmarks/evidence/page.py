@@ -449,7 +449,7 @@ ABSENT = (
     ("MAE", "Table 6", None),
     ("batch sizes", "Table 7", STUDIES["batch-size-vit"]),
     ("detection", "Tables 8 and 9", None),
-    ("LSTM and Transformer-XL", "Tables 10 and 13", STUDIES["lstm-1"]),
+    ("LSTM and Transformer-XL", "Tables 10 and 13", STUDIES["lstm-8"]),
     ("BERT on GLUE", "Table 11", None),
     ("graphs", "Table 14", None),
     ("mixtures of experts", "Table 15", None),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -167,13 +168,23 @@ def augmented(images: Tensor, shift: int, cutout: int) -> Tensor:
 # Language
 
 
+BALANCE = 0.02  # the weight of a router's loss, as the released Mixtral's
+
+
 def gpt(
-    setup: Setup, batch_size: int = 64, width: int = 384, layers: int = 6, heads: int = 6, context: int = 256
+    setup: Setup,
+    batch_size: int = 64,
+    width: int = 384,
+    layers: int = 6,
+    heads: int = 6,
+    context: int = 256,
+    experts: int = 0,
 ) -> Problem:
-    """A GPT over the bytes of Python source; windows are drawn at random."""
+    """A GPT over the bytes of Python source; windows are drawn at random. experts: a mixture in each layer."""
     device = setup.device
     without_cudnn_attention()
-    model = models.GPT(width, layers, heads, context)
+    model = models.GPT(width, layers, heads, context, experts)
+    routed = [module for module in model.modules() if isinstance(module, models.Experts)]
     text = array(setup.cache, "python-train", device)
     held_out = array(setup.cache, f"python-{'valid' if setup.tuning else 'test'}", device)
     offsets = torch.arange(context + 1, device=device)
@@ -186,7 +197,11 @@ def gpt(
 
     def loss(step: Tensor) -> Tensor:
         first = torch.randint(0, len(text) - context - 1, (batch_size, 1), device=device)
-        return next_byte(text[first + offsets].long())
+        total = next_byte(text[first + offsets].long())
+        for module in routed:
+            total = total + BALANCE * module.balance
+            module.balance = module.balance.detach()
+        return total
 
     def evaluate() -> Mapping[str, float]:
         parts = windows.split(128)
@@ -234,6 +249,40 @@ def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "pape
     )
 
 
+# Graphs
+
+
+def cora(setup: Setup, layers: int = 14, channels: int = 64) -> Problem:
+    """DeeperGCN on the citations of Cora, with the public split: a step sees the whole graph and 140 labels."""
+    folder, device = setup.cache / "data" / "graphs" / "cora", setup.device
+    with np.load(folder / "features.npz") as found:
+        words = np.zeros(found["shape"], np.float32)
+        words[np.repeat(np.arange(len(words)), np.diff(found["indptr"])), found["indices"]] = found["data"]
+    x = torch.from_numpy(words / words.sum(1, keepdims=True).clip(min=1)).to(device)
+    one_way = torch.from_numpy(np.loadtxt(folder / "edges.csv", int, delimiter=",", skiprows=1).T.copy())
+    rows = [line.split(",") for line in (folder / "nodes.csv").read_text().split()[1:]]
+    labels = torch.tensor([int(label) for _, label, _ in rows], device=device)
+
+    def chosen(name: str) -> Tensor:
+        return torch.tensor([i for i, row in enumerate(rows) if row[2] == name], device=device)
+
+    train, held_out = chosen("train"), chosen("valid" if setup.tuning else "test")
+    model = models.DeepGCN(
+        torch.cat([one_way, one_way.flip(0)], 1), x.shape[1], channels, layers, int(labels.max()) + 1
+    )
+
+    def loss(step: Tensor) -> Tensor:
+        return F.cross_entropy(model(x).index_select(0, train), labels.index_select(0, train))
+
+    def evaluate() -> Mapping[str, float]:
+        logits, answers = model(x)[held_out], labels[held_out]
+        accuracy = (logits.argmax(1) == answers).float().mean().item()
+        return {"accuracy": accuracy, "loss": F.cross_entropy(logits, answers).item()}
+
+    note = f"Cora, public split: {len(train)} of {len(rows):,} nodes to train, {len(held_out):,} held out"
+    return Problem(model, loss, evaluate, "accuracy", True, 1, note, bf16=False)
+
+
 # The harness
 
 
@@ -278,5 +327,6 @@ PROBLEMS: dict[str, Callable[..., Problem]] = {
     "resnet34": resnet34,
     "gpt": gpt,
     "lstm": lstm,
+    "cora": cora,
     "harness": harness,
 }

@@ -12,7 +12,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from evidence import compare, data, figures, optimizers, page, problems, training
+from evidence import compare, data, figures, models, optimizers, page, problems, training
 from evidence.__main__ import Runner
 from evidence.jobs import Job, compact, read, store
 from evidence.pool import Place, Pool
@@ -24,6 +24,7 @@ OPTIONS = {
     "resnet34": {"batch_size": 8, "width": 4, "depths": [1, 1, 1, 1]},
     "gpt": {"batch_size": 4, "width": 16, "layers": 1, "heads": 2, "context": 16},
     "lstm": {"batch_size": 4, "scale": "smoke"},
+    "cora": {"layers": 2, "channels": 16},
 }
 SETTINGS = {
     "adan": {"lr": 1e-2, "betas": [0.9, 0.92, 0.99], "weight_decay": 0.02},
@@ -48,7 +49,21 @@ def cache(tmp_path_factory):
     text = np.frombuffer(Path(__file__).read_bytes(), dtype=np.uint8)
     for split in data.SPLITS:
         np.save(folder / f"python-{split}.npy", text)
+    _graph(folder / "data" / "graphs" / "cora", rng)
     return folder
+
+
+def _graph(folder, rng):
+    """Sixty nodes of three classes, the words of each class its own, in the layout of Cora."""
+    folder.mkdir(parents=True)
+    labels = rng.integers(0, 3, 60)
+    splits = ["train"] * 30 + ["valid"] * 10 + ["test"] * 20
+    rows = [f"{i},{label},{split}" for i, (label, split) in enumerate(zip(labels, splits, strict=True))]
+    (folder / "nodes.csv").write_text("\n".join(["node,label,split", *rows]))
+    edges = [f"{i},{(i + 7) % 60}" for i in range(60)]
+    (folder / "edges.csv").write_text("\n".join(["source,target", *edges]))
+    words = {"data": np.ones(60), "indices": labels, "indptr": np.arange(61), "shape": np.array([60, 3])}
+    np.savez(folder / "features.npz", **words)
 
 
 def job(problem="vit", optimizer="adan", steps=12, **changes):
@@ -71,6 +86,43 @@ def test_every_optimizer_trains_and_repeats(optimizer, cache):
     first, again = (run(job(optimizer=optimizer, steps=20), "cpu", cache) for _ in range(2))
     assert first["final"] == again["final"]
     assert first["curve"][1]["train_loss"] < first["curve"][0]["train_loss"]
+
+
+def test_a_mixture_trains_with_every_expert_at_work(cache):
+    mixed = replace(job("gpt", steps=40), options={**OPTIONS["gpt"], "experts": 4})
+    record = run(mixed, "cpu", cache)
+    dense = run(job("gpt", steps=40), "cpu", cache)
+    assert record["curve"][-1]["train_loss"] < record["curve"][0]["train_loss"]
+    assert record["parameters"] - dense["parameters"] == 4 * (2 * 16 * 64 + 16) - (2 * 16 * 64 + 64 + 16)
+
+
+def test_two_experts_share_a_token_and_an_even_router_has_balance_one():
+    torch.manual_seed(0)
+    experts = models.Experts(8, 4)
+    x = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        shares = experts.router(x).softmax(-1)
+        expected = torch.zeros_like(x)
+        for place in np.ndindex(2, 5):
+            best, chosen = shares[place].topk(2)
+            for weight, e in zip(best / best.sum(), chosen, strict=True):
+                expected[place] += weight * (torch.nn.functional.gelu(x[place] @ experts.up[e]) @ experts.down[e])
+        assert torch.allclose(experts(x), expected, atol=1e-6)
+        experts.router.weight.zero_()
+        experts(x)
+    assert experts.balance == pytest.approx(1.0)
+
+
+def test_a_node_weighs_its_neighbours_by_a_softmax():
+    torch.manual_seed(0)
+    block = models.GraphBlock(4).eval()
+    x, neighbours = torch.randn(3, 4), torch.tensor([[1, 2], [0, 0]])
+    with torch.no_grad():
+        y = torch.relu(block.norm(x))
+        messages = y[1:] + 1e-7
+        aggregate = torch.zeros(3, 4)
+        aggregate[0] = (messages.softmax(0) * messages).sum(0)
+        assert torch.allclose(block(x, *neighbours), x + block.mlp(y + aggregate), atol=1e-6)
 
 
 def test_the_seed_decides(cache):
