@@ -63,16 +63,17 @@ class Runner:
         return None
 
     def expected(self, job: Job) -> float:
-        """Seconds that a job may take: as the slowest of its kind, else of its problem, else half a minute."""
+        """Seconds that a job may take: as the last of its kind, else of its problem, else half a minute."""
         similar = [cost for kind, cost in self.costs.items() if (kind[0], kind[-1]) == (job.problem, job.unit)]
         kind = _kind(job.problem, job.options, job.unit)
-        return self.costs.get(kind, max(similar, default=30.0 / job.length)) * job.length
+        return self.costs.get(kind, similar[-1] if similar else 30.0 / job.length) * job.length
 
     def note_cost(self, record: Record) -> None:
         job = record["job"]
         if record["status"] == "finished":
             kind = _kind(job["problem"], job["options"], job["unit"])
-            self.costs[kind] = max(self.costs.get(kind, 0.0), record["wall_seconds"] / job["length"])
+            self.costs.pop(kind, None)  # the last one comes last
+            self.costs[kind] = record["wall_seconds"] / job["length"]
 
     def finish(self, outcome: Outcome) -> None:
         job, record = outcome.job, outcome.record

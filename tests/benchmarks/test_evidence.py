@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -448,14 +448,14 @@ def test_the_page_says_where_adan_is_worse(records):
         return text.partition("found**")[2].partition("What could not")[0].split("**Where it was not**")
 
     better, _ = found_and_not(page.page(records)[0])
-    assert "25 epochs: Adan is better than AdamW" in " ".join(better.split())
+    assert "(25 epochs): Adan is better than AdamW" in " ".join(better.split())
     for record in records.values():
         task = record["job"]
         if (task["problem"], task["optimizer"], task["tuning"]) == ("vit", "adan", False):
             record["final"]["accuracy"] -= 0.1
     better, worse = found_and_not(page.page(records)[0])
     assert "25 epochs" not in better
-    assert "25 epochs: Adan is worse than AdamW" in " ".join(worse.split())
+    assert "(25 epochs): Adan is worse than AdamW" in " ".join(worse.split())
 
 
 def test_no_comparison_of_fewer_than_three_seeds(records):
@@ -473,3 +473,53 @@ def test_a_figure_knows_the_records_that_it_shows(records, tmp_path):
     )
     panels[0].lines[0].y[-1] += 0.01
     assert figures.digest(panels) != figures.drawn(tmp_path / "a.svg")
+
+
+def imagined(job):
+    """A stored record of a run that was not made; Adan's is the better one."""
+    metric, higher = {
+        "lstm": ("perplexity", False),
+        "gpt": ("loss", False),
+        "harness": ("episode reward", True),
+    }.get(job.problem, ("accuracy", True))
+    good = 0.01 * (job.optimizer == "adan") + 0.001 * job.seed % 0.003
+    value = 0.5 + good if higher else 2.0 - good
+    steps = job.length * (10 if job.unit == "epochs" else 1)
+    curve = {"step": [steps // 2, steps], metric: [value, value], "train_loss": [1.0, 1.0]}
+    return {
+        "key": job.key,
+        "seed": job.seed,
+        "job": {**asdict(job), "options": dict(job.options), "settings": dict(job.settings)},
+        "status": "finished",
+        "metric": metric,
+        "higher_is_better": higher,
+        "final": {metric: value, "train_loss": 1.0},
+        "curve": curve,
+        "steps": steps,
+        "parameters": 1_000_000,
+        "wall_seconds": 1.0,
+        "environment": {"gpu": "a GPU", "workers": 1},
+    }
+
+
+def test_the_page_of_all_studies_together():
+    made = {}
+    studies = [*STUDIES.values(), *page.PPO["stable-baselines3's PPO"]]
+    while jobs := [job for study in studies for job in study.jobs(made)]:
+        made |= {job.key: imagined(job) for job in jobs}
+    text, shown = page.page(made)
+    for name in ("vit", "gpt", "lstm", "tiny", "cora", "ppo", "lr", "b1"):
+        assert shown[f"results-{name}.svg"]
+    for part in (
+        "100 epochs",
+        "Mixture of 8 experts",
+        "AdaBelief",
+        "a restart every 333 steps",
+        "b3 = 0.95",
+        "Walker2d",
+    ):
+        assert part in text
+    assert "not run" not in text.partition("## States of 8 and 4 bits")[2].partition("##")[0]
+    first = " ".join(text.split("\n\n")[2].split())
+    assert "**Not tested**: ConvNeXt" in first
+    assert "LSTM on Penn Treebank (8 epochs)" in first.partition("**It was not**")[0]
