@@ -49,6 +49,7 @@ RUNS = ROOT / "results" / "evidence" / "runs.jsonl"
 PAGE = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "figures"
 NAMES = {"adan": "Adan", "adamw": "AdamW", "adam": "Adam", "lamb": "LAMB", "sgd": "SGD", "adabelief": "AdaBelief"}
+_CIFAR_EPOCH, _PTB_EPOCH = 390, 663  # steps with batches of 128, and of 20 × 70 words
 #: By whose PPO: the harness's is Tianshou's, and was another before.
 PPO: dict[str, tuple[Study | Follow, ...]] = {
     "Tianshou's PPO": TIANSHOU,
@@ -188,8 +189,8 @@ def minutes(records: Records, *names: str) -> str:
 
 
 def on_gpu(seconds: float) -> str:
-    value, unit = (seconds / 60, "minute") if seconds < 3600 else (seconds / 3600, "hour")
-    return f"{value:.{0 if unit == 'minute' else 1}f} {unit}{'' if round(value, 1) == 1 else 's'} of one H200"
+    value, unit = (f"{seconds / 60:.0f}", "minute") if seconds < 3600 else (f"{seconds / 3600:.1f}", "hour")
+    return f"{value} {unit}{'' if value == '1' else 's'} of one H200"
 
 
 def equal_length(section: Section, found: list[Group], unit: Unit, where: str) -> None:
@@ -237,18 +238,15 @@ def vision(records: Records) -> Section | None:
         title = f"**{epochs} epochs**" + ("" if study is VIT_25 else ", with the settings tuned at 25")
         section.body += [title, comparison(those, ACCURACY)]
         equal_length(section, those, ACCURACY, f"ViT on CIFAR-10 ({epochs} epochs)")
-        section.panels.append(
-            curves(f"{epochs} epochs", "epoch", ACCURACY, [curve(group, ACCURACY) for group in those])
-        )
+        lines = [curve(group, ACCURACY) for group in those]
         adamw = next(group for group in those if group.optimizer == "adamw")
         if at := reaches(those[0], adamw.final().mean):
             section.body.append(f"Adan's mean reaches AdamW's final accuracy after {at:.0f} of {epochs} epochs.")
         if study is VIT_50:
             where = "ViT on CIFAR-10 after 25 epochs, the length at which both were tuned"
             section.body.append(half_length(section, found[0], adamw, ACCURACY, where))
-            lines = [curve(adamw, ACCURACY, "AdamW, 50 epochs")]
             lines.append(curve(found[0], ACCURACY, "Adan, 25 epochs", dashed=True))
-            section.panels.append(curves("half the length", "epoch", ACCURACY, lines))
+        section.panels.append(curves(f"{epochs} epochs", "epoch", ACCURACY, lines))
     figures = [paper("vit-s", row, f"{n} epochs") for n, row in ((150, "Adan"), (150, "AdamW (default)"))]
     section.body.append(
         f"The paper's Table 16 has ViT-S on ImageNet: after 150 epochs Adan {figures[0]}, AdamW {figures[1]}; AdamW "
@@ -286,42 +284,55 @@ def language(records: Records) -> Section | None:
     return section
 
 
-def words(records: Records) -> Section | None:
-    found = compared(LSTM, records)
+def alone(study: Study, unit: Unit, section: Section, where: str, intro: str, records: Records) -> bool:
+    """A section of one study: what it is, the comparison, a figure. False where it has too few runs."""
+    found = compared(study, records)
     if not found:
-        return None
-    section = Section("An LSTM on Penn Treebank", [], "results-lstm.svg")
-    size = found[0].records[0]["parameters"] / 1e6
-    epoch = round(found[0].records[0]["steps"] / found[0].length)
-    full = [paper("lstm", NAMES[group.optimizer], "1 layer") for group in found]
-    listed = joined([f"{NAMES[group.optimizer]} {value}" for group, value in zip(found, full, strict=True)])
-    section.body.append(
-        f"AWD-LSTM of one layer and {size:.1f} M parameters in the setting of AdaBelief's published scripts, rows of "
-        f"70 words in 20 columns, clipping at 0.25, **8 epochs** ({8 * epoch:,} steps) where the paper trains 200; "
-        "cosine schedule after 5% of warm-up. Tuned at 4 epochs. Held-out text runs in ten columns. "
-        f"{minutes(records, LSTM.name)}."
+        return False
+    first, best = found[0], best_other(found)
+    size = f"{first.records[0]['parameters'] / 1e6:.2g} M parameters"
+    section.body += [f"{intro.format(size=size)} {minutes(records, study.name)}.", comparison(found, unit)]
+    equal_length(section, found, unit, where)
+    lines = [curve(group, unit) for group in found]
+    section.panels.append(curves(unit.name.partition(",")[0], study.unit.removesuffix("s"), unit, lines))
+    if at := reaches(first, best.final().mean):
+        at_all = f"{at:.0f} of {first.length} {study.unit}"
+        section.body.append(f"Adan's mean first reaches the final result of {NAMES[best.optimizer]} after {at_all}.")
+    return True
+
+
+def convolutions(records: Records) -> Section | None:
+    section = Section("ResNet-34 on CIFAR-10", [], "results-resnet.svg")
+    intro = (
+        "ResNet-34 of {size}, batches of 128, 30 epochs where the paper trains 200, tuned at 10; cosine schedule after "
+        "5% of warm-up, shifts and flips. This copy of CIFAR-10 is JPEG-compressed."
     )
-    section.body.append(comparison(found, PERPLEXITY))
-    equal_length(section, found, PERPLEXITY, "LSTM on Penn Treebank (8 epochs)")
-    section.panels.append(curves("test perplexity", "epoch", PERPLEXITY, [curve(group, PERPLEXITY) for group in found]))
+    return section if alone(RESNET, ACCURACY, section, "ResNet-34 on CIFAR-10 (30 epochs)", intro, records) else None
+
+
+def words(records: Records) -> Section | None:
+    section = Section("An LSTM on Penn Treebank", [], "results-lstm.svg")
+    intro = (
+        "AWD-LSTM of one layer and {size} in the setting of AdaBelief's published scripts, rows of 70 words in 20 "
+        f"columns, clipping at 0.25, **8 epochs** ({8 * _PTB_EPOCH:,} steps) where the paper trains 200; cosine "
+        "schedule after 5% of warm-up. Tuned at 4 epochs. Held-out text runs in ten columns."
+    )
+    if not alone(LSTM, PERPLEXITY, section, "LSTM on Penn Treebank (8 epochs)", intro, records):
+        return None
+    names = [NAMES[entry.optimizer] for entry in LSTM.entries]
+    listed = joined([f"{name} {paper('lstm', name, '1 layer')}" for name in names])
     section.body.append(f"The paper's Table 10 has, after 200 epochs, {listed}.")
     return section
 
 
 def graphs(records: Records) -> Section | None:
-    found = compared(CORA, records)
-    if not found:
-        return None
     section = Section("A graph network on Cora", [], "results-cora.svg")
-    size = found[0].records[0]["parameters"] / 1e6
-    section.body.append(
-        f"DeeperGCN's layers, 14 of 64 channels ({size:.2f} M parameters), dropout 0.5, on the public split of Cora: "
-        "140 nodes train, 1,000 test; 300 steps on the whole graph, cosine schedule after 5% of warm-up. "
-        f"{minutes(records, CORA.name)}."
+    intro = (
+        "DeeperGCN's layers, 14 of 64 channels ({size}), dropout 0.5, on the public split of Cora: 140 nodes train, "
+        "1,000 test; 300 steps on the whole graph, cosine schedule after 5% of warm-up."
     )
-    section.body.append(comparison(found, ACCURACY))
-    equal_length(section, found, ACCURACY, "DeepGCN on Cora")
-    section.panels.append(curves("Cora", "step", ACCURACY, [curve(group, ACCURACY) for group in found]))
+    if not alone(CORA, ACCURACY, section, "DeepGCN on Cora", intro, records):
+        return None
     section.body.append(
         f"The paper's Table 14 has ogbn-proteins: ROC-AUC {paper('deepgcn', 'Adan', '1000 epochs')} with Adan, "
         f"{paper('deepgcn', 'Adam (official)', '1000 epochs')} with Adam after 1,000 epochs."
@@ -604,7 +615,18 @@ def momentum(records: Records) -> Section | None:
     return section
 
 
-SECTIONS = (vision, language, words, mixtures, graphs, reinforcement, formats, sensitivity, momentum)
+SECTIONS = (
+    vision,
+    convolutions,
+    language,
+    words,
+    mixtures,
+    graphs,
+    reinforcement,
+    formats,
+    sensitivity,
+    momentum,
+)
 
 #: Steps per second of one H200 with several runs at a time: results/bench-harness.json, and for the ViT and the GPT of
 #: these studies what their records add up to.
@@ -625,7 +647,6 @@ class Experiment:
     missing: str
 
 
-_CIFAR_EPOCH, _PTB_EPOCH = 390, 663  # steps with batches of 128, and of 20 × 70 words
 EXPERIMENTS = (
     Experiment(
         "CNNs, vanilla setting",
@@ -746,6 +767,7 @@ def summary() -> str:
         ("ViT, CIFAR-10, 25 epochs", VIT_25, ACCURACY),
         ("ViT, CIFAR-10, 50 epochs", VIT_50, ACCURACY),
         ("ViT, CIFAR-10, 100 epochs", VIT_100, ACCURACY),
+        ("ResNet-34, CIFAR-10, 30 epochs", RESNET, ACCURACY),
         ("GPT, 10.9 M, Python source", GPT, LOSS),
         ("GPT, 0.9 M, Python source", TINY_GPT, LOSS),
         ("mixture of experts, Python source", MOE, LOSS),

@@ -508,7 +508,7 @@ def test_the_page_of_all_studies_together():
     while jobs := [job for study in studies for job in study.jobs(made)]:
         made |= {job.key: imagined(job) for job in jobs}
     text, shown = page.page(made)
-    for name in ("vit", "gpt", "lstm", "tiny", "cora", "ppo", "lr", "b1"):
+    for name in ("vit", "resnet", "gpt", "lstm", "tiny", "cora", "ppo", "lr", "b1"):
         assert shown[f"results-{name}.svg"]
     for part in (
         "100 epochs",
