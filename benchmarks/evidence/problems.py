@@ -92,6 +92,12 @@ def vit(setup: Setup, batch_size: int = 256, width: int = 256, layers: int = 6, 
     return problem
 
 
+def convnext(setup: Setup, batch_size: int = 256, width: int = 64, depths: tuple[int, ...] = (2, 2, 6, 2)) -> Problem:
+    problem = _cifar(setup, models.ConvNeXt(tuple(depths), width), batch_size, smoothing=0.1, cutout=8)
+    problem.channels_last = True
+    return problem
+
+
 def resnet34(setup: Setup, batch_size: int = 128, width: int = 64, depths: tuple[int, ...] = (3, 4, 6, 3)) -> Problem:
     problem = _cifar(setup, models.ResNet(tuple(depths), width), batch_size, smoothing=0.0, cutout=0)
     problem.decay_all = problem.channels_last = True
@@ -114,7 +120,7 @@ def _cifar(setup: Setup, model: nn.Module, batch_size: int, smoothing: float, cu
         torch.tensor(values, device=device).view(1, 3, 1, 1)
         for values in ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
     )
-    memory_format = torch.channels_last if isinstance(model, models.ResNet) else torch.contiguous_format
+    memory_format = torch.contiguous_format if isinstance(model, models.ViT) else torch.channels_last
 
     def normal(pixels: Tensor) -> Tensor:
         return (pixels.float() / 255 - mean) / std
@@ -286,8 +292,16 @@ def cora(setup: Setup, layers: int = 14, channels: int = 64) -> Problem:
 # The harness
 
 
-def harness(setup: Setup, workload: str, scale: str, batch_size: int, schedule: str, warmup: float) -> Problem:
-    """A workload of `adan_bench` on the CPU, as it is."""
+def harness(
+    setup: Setup,
+    workload: str,
+    scale: str,
+    batch_size: int,
+    schedule: str,
+    warmup: float,
+    validation: str | None = None,
+) -> Problem:
+    """A workload of `adan_bench` as it is. validation: what tuning looks at in place of the workload's metric."""
     from adan_bench.data.batching import prepared
     from adan_bench.workloads.registry import get_workload
 
@@ -295,12 +309,16 @@ def harness(setup: Setup, workload: str, scale: str, batch_size: int, schedule: 
     task = _task(setup, workload, scale, batch_size)
 
     def loss(step: Tensor) -> Tensor:
-        return task.loss(task.model, prepared(task, int(step.item()), "cpu"))
+        return task.loss(task.model, prepared(task, int(step.item()), setup.device))
+
+    def evaluate() -> Mapping[str, float]:
+        values = task.evaluate(task.model)
+        return {**values, found.metric: values[validation]} if validation and setup.tuning else values
 
     return Problem(
         task.model,
         loss,
-        lambda: task.evaluate(task.model),
+        evaluate,
         found.metric,
         found.higher_is_better,
         1,
@@ -325,6 +343,7 @@ def _task(setup: Setup, workload: str, scale: str, batch_size: int) -> Any:
 PROBLEMS: dict[str, Callable[..., Problem]] = {
     "vit": vit,
     "resnet34": resnet34,
+    "convnext": convnext,
     "gpt": gpt,
     "lstm": lstm,
     "cora": cora,

@@ -261,6 +261,17 @@ RESNET = Study(
     tune_length=10,
     evaluations=30,
 )
+CONVNEXT = Study(
+    "convnext-25",
+    "convnext",
+    {"batch_size": 256},
+    25,
+    "epochs",
+    (
+        adan(2e-3, b1=0.98, other=0.95, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 1e-3, b2=0.999, other=0.98, decay=0.05, other_decay=0.2),
+    ),
+)
 BATCH_SIZE = Follow(
     "batch-size-vit",
     VIT_25,
@@ -300,6 +311,27 @@ LSTM_LONGER = tuple(
         ("lstm-2-layers", {"options": {"layers": 2}}),
         ("lstm-3-layers", {"options": {"layers": 3}}),
     )
+)
+
+TRANSFORMER_XL = Study(
+    "transformer-xl",
+    "harness",
+    {
+        "workload": "transformer-xl",
+        "scale": "small",
+        "batch_size": 20,
+        "schedule": "cosine",
+        "warmup": 0.05,
+        "validation": "valid_perplexity",
+    },
+    20_000,
+    "steps",
+    (
+        adan(1e-3, b1=0.9, other=0.98, decay=0.02, other_decay=0.1),
+        adam_like("adam", 2.5e-4, b2=0.999, other=0.99, decay=0.0, other_decay=1e-6),
+    ),
+    tune_length=4_000,
+    evaluations=20,
 )
 
 #: What states of fewer bits cost in quality. The fp32 runs are the study's own where the length is.
@@ -459,7 +491,9 @@ _ORDER: tuple[Study | Follow, ...] = (
     B1_LENGTH,
     VIT_100,
     RESNET,
+    CONVNEXT,
     BATCH_SIZE,
+    TRANSFORMER_XL,
     *LSTM_LONGER,
     *TIANSHOU,
 )

@@ -25,6 +25,15 @@ OPTIONS = {
     "gpt": {"batch_size": 4, "width": 16, "layers": 1, "heads": 2, "context": 16},
     "lstm": {"batch_size": 4, "scale": "smoke"},
     "cora": {"layers": 2, "channels": 16},
+    "convnext": {"batch_size": 8, "width": 8, "depths": [1, 1]},
+    "harness": {
+        "workload": "transformer-xl",
+        "scale": "smoke",
+        "batch_size": 4,
+        "schedule": "cosine",
+        "warmup": 0.1,
+        "validation": "valid_perplexity",
+    },
 }
 SETTINGS = {
     "adan": {"lr": 1e-2, "betas": [0.9, 0.92, 0.99], "weight_decay": 0.02},
@@ -137,6 +146,12 @@ def test_tuning_looks_at_held_out_training_images(cache):
     assert tuning.per_epoch == 4
     assert reported.per_epoch == 8
     assert "of the training split" in tuning.note
+
+
+def test_tuning_looks_at_a_workload_s_validation_split(cache):
+    trial, reported = (run(job("harness", steps=2, tuning=tuning), "cpu", cache)["final"] for tuning in (True, False))
+    assert trial["perplexity"] == trial["valid_perplexity"]
+    assert reported["perplexity"] != reported["valid_perplexity"]
 
 
 def test_a_stopped_run_of_ppo_goes_on_where_it_was(cache, monkeypatch):
@@ -480,7 +495,7 @@ def imagined(job):
     metric, higher = {
         "lstm": ("perplexity", False),
         "gpt": ("loss", False),
-        "harness": ("episode reward", True),
+        "harness": ("perplexity", False) if "validation" in job.options else ("episode reward", True),
     }.get(job.problem, ("accuracy", True))
     good = 0.01 * (job.optimizer == "adan") + 0.001 * job.seed % 0.003
     value = 0.5 + good if higher else 2.0 - good
@@ -508,7 +523,7 @@ def test_the_page_of_all_studies_together():
     while jobs := [job for study in studies for job in study.jobs(made)]:
         made |= {job.key: imagined(job) for job in jobs}
     text, shown = page.page(made)
-    for name in ("vit", "resnet", "gpt", "lstm", "tiny", "cora", "ppo", "lr", "b1"):
+    for name in ("vit", "cnn", "gpt", "lstm", "transformer-xl", "tiny", "cora", "ppo", "lr", "b1"):
         assert shown[f"results-{name}.svg"]
     for part in (
         "100 epochs",
@@ -521,5 +536,5 @@ def test_the_page_of_all_studies_together():
         assert part in text
     assert "not run" not in text.partition("## States of 8 and 4 bits")[2].partition("##")[0]
     first = " ".join(text.split("\n\n")[2].split())
-    assert "**Not tested**: ConvNeXt" in first
+    assert "**Not tested**: MAE" in first
     assert "LSTM on Penn Treebank (8 epochs)" in first.partition("**It was not**")[0]
