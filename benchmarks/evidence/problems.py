@@ -221,7 +221,12 @@ def gpt(
 
 def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "paper") -> Problem:
     """The harness's AWD-LSTM on Penn Treebank; the state that is carried along lies in buffers of its own."""
+    from adan_bench.data.words import penn_treebank, perplexity
+    from adan_bench.spec import Context
+
     task = _task(setup, f"lstm-{layers}", scale, batch_size)
+    splits, _ = penn_treebank(Context(setup.seed, batch_size, setup.cache / "data"))
+    held_out = splits[1 if setup.tuning else 2]
     model, stream = task.model.to(setup.device), task.batches
     columns, length, per_epoch = stream.columns.to(setup.device), stream.length, stream.per_epoch
     rows = torch.arange(length + 1, device=setup.device)
@@ -238,9 +243,13 @@ def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "pape
         return total
 
     def evaluate() -> Mapping[str, float]:
-        found = task.evaluate(model)
-        chosen = found["valid_perplexity" if setup.tuning else "perplexity"]
-        return {**found, "perplexity": chosen}
+        """As the task does it, but on one split: the other would cost as much again."""
+
+        def step(words: Tensor, following: Tensor, state: Any) -> tuple[Tensor, Any]:
+            logits, state, _ = model(words, state)
+            return F.cross_entropy(logits.float().flatten(0, 1), following.flatten()), state
+
+        return {"perplexity": perplexity(step, held_out, 10, length, setup.device)}
 
     return Problem(
         model,

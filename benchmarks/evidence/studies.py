@@ -299,7 +299,6 @@ LSTM = Study(
             ({"eps": 1e-16}, {"weight_decay": 0.02}),
         ),
     ),
-    range(5),
     tune_length=4,
     evaluations=8,
 )

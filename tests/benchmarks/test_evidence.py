@@ -23,7 +23,7 @@ OPTIONS = {
     "vit": {"batch_size": 8, "width": 16, "layers": 1, "heads": 2},
     "resnet34": {"batch_size": 8, "width": 4, "depths": [1, 1, 1, 1]},
     "gpt": {"batch_size": 4, "width": 16, "layers": 1, "heads": 2, "context": 16},
-    "lstm": {"batch_size": 4, "scale": "smoke"},
+    "lstm": {"batch_size": 2, "scale": "small"},
     "cora": {"layers": 2, "channels": 16},
     "convnext": {"batch_size": 8, "width": 8, "depths": [1, 1]},
     "harness": {
@@ -58,6 +58,10 @@ def cache(tmp_path_factory):
     text = np.frombuffer(Path(__file__).read_bytes(), dtype=np.uint8)
     for split in data.SPLITS:
         np.save(folder / f"python-{split}.npy", text)
+    (folder / "data" / "ptb").mkdir(parents=True)
+    for split, lines in (("train", 60), ("valid", 20), ("test", 20)):
+        sentence = f"the {split} of the words is one of the words of the {split}\n"
+        (folder / "data" / "ptb" / f"ptb.{split}.txt").write_text(sentence * lines)
     _graph(folder / "data" / "graphs" / "cora", rng)
     return folder
 
@@ -146,6 +150,18 @@ def test_tuning_looks_at_held_out_training_images(cache):
     assert tuning.per_epoch == 4
     assert reported.per_epoch == 8
     assert "of the training split" in tuning.note
+
+
+def test_the_lstm_is_judged_as_the_harness_judges_it(cache, monkeypatch):
+    setup = problems.Setup(0, False, "cpu", cache)
+    tasks = []
+    build = problems._task
+    monkeypatch.setattr(problems, "_task", lambda *values: tasks.append(build(*values)) or tasks[-1])
+    for tuning, name in ((False, "perplexity"), (True, "valid_perplexity")):
+        problem = problems.build("lstm", OPTIONS["lstm"], replace(setup, tuning=tuning))
+        problem.model.eval()
+        with torch.no_grad():
+            assert problem.evaluate()["perplexity"] == pytest.approx(tasks[-1].evaluate(problem.model)[name])
 
 
 def test_tuning_looks_at_a_workload_s_validation_split(cache):
