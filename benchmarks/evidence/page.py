@@ -326,6 +326,18 @@ def words(records: Records) -> Section | None:
     )
     if not alone(LSTM, PERPLEXITY, section, "LSTM on Penn Treebank (8 epochs)", intro, records):
         return None
+    trials = [r for r in records.values() if r["job"]["study"] == LSTM.name and r["job"]["tuning"]]
+    by_b1: dict[float, float] = {}
+    for r in trials:
+        if r["job"]["optimizer"] == "adan" and r["status"] == "finished":
+            b1, value = r["job"]["settings"]["betas"][0], r["final"]["perplexity"]
+            by_b1[b1] = min(value, by_b1.get(b1, value))
+    if len(by_b1) > 1:
+        section.body.append(
+            "By the rule of tuning all of Adan's rates were tried with b1 = 0.98 (best validation perplexity "
+            f"{PERPLEXITY(by_b1[0.98])}) and only the best of them with b1 = 0.9 ({PERPLEXITY(by_b1[0.9])}); AdamW's, "
+            "Adam's and AdaBelief's best rate is the largest that was tried. So none of the four is tuned to the end."
+        )
     names = [NAMES[entry.optimizer] for entry in LSTM.entries]
     listed = joined([f"{name} {paper('lstm', name, '1 layer')}" for name in names])
     section.body.append(f"The paper's Table 10 has, after 200 epochs, {listed}.")
