@@ -296,7 +296,8 @@ def alone(study: Study, unit: Unit, section: Section, where: str, intro: str, re
     section.body += [f"{intro.format(size=size)} {minutes(records, study.name)}.", comparison(found, unit)]
     equal_length(section, found, unit, where)
     lines = [curve(group, unit) for group in found]
-    section.panels.append(curves(unit.name.partition(",")[0], study.unit.removesuffix("s"), unit, lines))
+    share = 0.5 if unit is PERPLEXITY else 0.2
+    section.panels.append(curves(unit.name.partition(",")[0], study.unit.removesuffix("s"), unit, lines, share))
     if at := reaches(first, best.final().mean):
         at_all = f"{at:.0f} of {first.length} {study.unit}"
         section.body.append(f"Adan's mean first reaches the final result of {NAMES[best.optimizer]} after {at_all}.")
@@ -371,7 +372,7 @@ def graphs(records: Records) -> Section | None:
 
 def mixtures(records: Records) -> Section | None:
     """What the paper shows on mixtures of experts, on a tiny one and on the GPT that it is made of."""
-    section = Section("A tiny GPT and a mixture of experts: betas, parts, restarts", [], "results-tiny.svg")
+    section = Section("A tiny GPT", [], "results-tiny.svg")
     for study, name in ((TINY_GPT, "GPT"), (MOE, "Mixture of 8 experts")):
         found = compared(study, records)
         if not found:
@@ -387,16 +388,19 @@ def mixtures(records: Records) -> Section | None:
     spent = minutes(records, *(study.name for study in (TINY_GPT, MOE, COMPONENTS, BETAS)))
     intro = (
         "Four layers of width 128 over bytes of the same Python source, 2,000 steps of 32 × 128 bytes, otherwise as "
-        f"the GPT above. In the mixture a router gives each byte two experts. {spent}."
+        f"the GPT above. {spent}."
     )
+    if compared(MOE, records):
+        section.heading += " and a mixture of experts"
+        intro += " In the mixture a router gives each byte two experts."
     section.body.insert(0, intro)
     section.body += parts_of_adan(records) + betas(records)
     return section
 
 
 def parts_of_adan(records: Records) -> list[str]:
-    found = groups(COMPONENTS, records)
-    if len(found) < len(COMPONENTS.variants) or min(group.n for group in found) < MIN_SEEDS:
+    found = compared(COMPONENTS, records)
+    if not found:
         return []
     plain = next(g for g in found if g.optimizer == "adan" and not {"no_prox", "restart"} & g.settings.keys())
     rows = []
@@ -417,8 +421,8 @@ def parts_of_adan(records: Records) -> list[str]:
 
 
 def betas(records: Records) -> list[str]:
-    found = groups(BETAS, records)
-    if len(found) < len(BETAS.variants) or min(group.n for group in found) < MIN_SEEDS:
+    found = compared(BETAS, records)
+    if not found:
         return []
     rows = []
     for optimizer in ("adan", "adamw"):
@@ -679,21 +683,21 @@ class Experiment:
 
 EXPERIMENTS = (
     Experiment(
-        "CNNs, vanilla setting",
-        "Tables 3, 4",
+        "CNNs in the vanilla setting",
+        "Tables 3 and 4",
         (RESNET,),
         "ResNet-34 (`resnet34-30`: one of 35 trials; then 200 epochs for three optimizers and three seeds): "
         + cost("resnet34", (9 * 200 + 15 * 30 + 35 * 10) * _CIFAR_EPOCH),
     ),
     Experiment(
-        "ConvNeXt, Setting II",
+        "ConvNeXt in Setting II",
         "Table 2",
         (CONVNEXT,),
         f"`convnext-25`, 14 trials and 6 runs, at the ViT's rate: {cost('vit', 14 * 4_375 + 6 * 4_875)}",
     ),
-    Experiment("ViT", "Tables 5, 16", (VIT_25, VIT_50), f"100 epochs (`vit-100`): {cost('vit', 6 * 19_500)}"),
+    Experiment("ViT", "Tables 5 and 16", (VIT_25, VIT_50), f"100 epochs (`vit-100`): {cost('vit', 6 * 19_500)}"),
     Experiment(
-        "MAE, then fine-tuning",
+        "MAE with fine-tuning",
         "Table 6",
         (),
         "no study yet; two trainings per run, both tuned, so at least twice the ViT's time",
@@ -701,7 +705,7 @@ EXPERIMENTS = (
     Experiment("batch sizes", "Table 7", (BATCH_SIZE,), f"`batch-size-vit`, 45 runs: {cost('vit', 45 * 4_875)}"),
     Experiment(
         "detection",
-        "Tables 8, 9",
+        "Tables 8 and 9",
         (),
         "no study yet; the rate of Deformable DETR's steps was not measured",
     ),
@@ -729,7 +733,7 @@ EXPERIMENTS = (
     Experiment("graphs", "Table 14", (CORA,), "ogbn-proteins, which was not at hand"),
     Experiment("mixtures of experts", "Table 15", (MOE,), "0.5 to 4 B parameters, 10 B tokens and more"),
     Experiment("betas", "Table 19", (BETAS,), "the same on a mixture of experts"),
-    Experiment("parts of Adan, restarts", "Tables 20, 22", (COMPONENTS,), "the same on the paper's models"),
+    Experiment("parts of Adan and restarts", "Tables 20 and 22", (COMPONENTS,), "the same on the paper's models"),
     Experiment("PPO", "Figure 2", (*TIANSHOU, HOPPER, *ROBOTS), "three million steps, ten seeds"),
     Experiment(
         "learning rates",
@@ -843,8 +847,8 @@ def page(records: Records) -> tuple[str, dict[str, list[Panel]]]:
         "after both had been seen: by the paired one, HalfCheetah was not separated and 8 bits were better than fp32 "
         "on the GPT; the ViT at 25 epochs and the GPT read the same.",
         "- **Curves** are means over seeds, bands reach from the lowest to the highest seed.",
-        f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast, three to ten runs at a time; PPO "
-        "on 16 CPU cores. The records hold settings, curves and versions of every run: [what to know about them]"
+        f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast, three to eight runs at a time; "
+        "PPO on 16 CPU cores. The records hold settings, curves and versions of every run: [what to know about them]"
         "(../results/evidence/README.md).",
     ]
     parts = [
