@@ -48,6 +48,7 @@ from evidence.studies import (
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "results" / "evidence" / "runs.jsonl"
+FIRST_FORMAT = RUNS.with_name("four-bit-first.jsonl")
 PAGE = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "figures"
 NAMES = {"adan": "Adan", "adamw": "AdamW", "adam": "Adam", "lamb": "LAMB", "sgd": "SGD", "adabelief": "AdaBelief"}
@@ -545,7 +546,28 @@ def formats(records: Records) -> Section | None:
         "difference from fp32."
     )
     section.body.append(table(["", "fp32", "8 bit minus fp32", "4 bit minus fp32"], rows))
+    if first := first_format(records):
+        section.body.append(first)
     return section
+
+
+def first_format(records: Records) -> str:
+    """What the first 4-bit format did, whose runs lie in a file of their own since it was given up."""
+    parts = []
+    for study, unit in zip(FOUR_BIT, (PERPLEXITY, LOSS, ACCURACY), strict=True):
+        found = {"state_format" in g.settings: g for g in groups(study, records | read(FIRST_FORMAT))}
+        if len(found) == 2 and min(group.n for group in found.values()) >= MIN_SEEDS:
+            lead = verdict(found[True], found[False], 1)
+            name = study.of.problem.upper().replace("VIT", "ViT")
+            parts.append(
+                f"{name} {unit.change(lead.difference)}{unit.of_difference}: {lead.word} (n = {found[True].n})"
+            )
+    return (
+        "A first 4-bit format, which had the second moment in 4 bits too, was given up for what it did to the LSTM. "
+        f"Its difference from fp32: {'; '.join(parts)} ([runs](../results/evidence/{FIRST_FORMAT.name}))."
+        if parts
+        else ""
+    )
 
 
 def sensitivity(records: Records) -> Section | None:
