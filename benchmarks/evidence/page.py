@@ -776,7 +776,8 @@ EXPERIMENTS = (
         "learning rates",
         "",
         SENSITIVITY,
-        f"ViT (`sensitivity-vit-25`): {cost('vit', 17 * 4_375)}; ResNet, which has to be tuned first",
+        f"LSTM (`sensitivity-lstm-8`): {cost('lstm', 18 * 4 * _PTB_EPOCH)}; ViT (`sensitivity-vit-25`): "
+        f"{cost('vit', 17 * 4_375)}; ResNet, which has to be tuned first",
     ),
     Experiment("formats", "", (*FORMATS, *FOUR_BIT), "what the table of formats lacks: two minutes or less each"),
 )
