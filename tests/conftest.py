@@ -7,6 +7,13 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, as of the tests themselves
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As many tests run at once as there are cores: a second thread of one would wait, spinning, for a core."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(params=["loop", "foreach", "cpu", "cuda"])
