@@ -57,7 +57,6 @@ def _patch_the_language_once_per_launch() -> None:
         return interpreter._LangPatchScope() if patched else patch(function)
 
     interpreter._patch_lang = patch_once
-    interpreter._get_np_dtype = functools.cache(interpreter._get_np_dtype)  # the same table, 500 times per step
 
 
 if not GPU:
