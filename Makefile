@@ -6,8 +6,9 @@ READY := $(VENV)/.ready
 HOSTS := .venv-hosts
 VISION := .venv-vision
 RELEASE := .venv-release
-unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, and each would compile every module again
 SITE := import sysconfig; path = sysconfig.get_path("purelib")
+# The tests start some two hundred processes, and each would compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test pytest test-hosts test-vision docs lint format bench-cpu bench-gpu bench-memory bench-harness tables wheels clean
 
