@@ -82,9 +82,9 @@ def config(tiny: Path) -> Callable[..., Any]:
 @pytest.fixture
 def inline_pool() -> Iterator[None]:
     """For tests of what a study does, rather than of its workers."""
-    from support import inline_pool
+    from support.pools import inline_pools
 
-    with inline_pool.inline_pool():
+    with inline_pools():
         yield
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inline_pool import inline_pool
 from support.learning import chosen
+from support.pools import inline_pools
 
 from adan_bench import tables
 from adan_bench.cli import paper as cli_tables
@@ -151,7 +151,7 @@ def ran(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     ]
     found = [made_up(columns, rows), made_up(columns[:1], parts, name="parts")]
     out = tmp_path_factory.mktemp("reproduction")
-    with inline_pool():
+    with inline_pools():
         summary = reproduce(found, chosen(script=script), out)
     return summary, out, found
 

@@ -29,7 +29,7 @@ class InlinePool:
 
 
 @contextlib.contextmanager
-def inline_pool() -> Iterator[None]:
+def inline_pools() -> Iterator[None]:
     with contextlib.ExitStack() as patches:
         for module in (ablation, comparison, paper):
             patches.enter_context(mock.patch.object(module, "open_pool", InlinePool))
