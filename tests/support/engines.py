@@ -38,29 +38,28 @@ class Interpreted(cuda.Cuda):
         self.tile, self.norm_chunk, self.norm_programs = tile, tile.block, 3
 
 
-def _patch_the_language_once_per_launch() -> None:
-    """Let functions that a kernel calls find Triton's language as the launch has patched it.
+@functools.cache
+def _patch_once_per_launch() -> None:
+    """Let the functions that a kernel calls use Triton's language as the launch has patched it.
 
-    The interpreter patches it at each of these calls too, to no effect: 45% of the time of a step.
+    Triton 3.7's interpreter patches it at each of these calls too, to no effect: 45% of the time of a step.
     """
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang
+    try:
+        import triton.language as tl
+        from triton.runtime import interpreter
+        from triton.runtime.interpreter import _LangPatchScope, _patch_lang
+    except ImportError:
+        return  # no Triton, or another version
 
     @functools.cache
     def languages(function: Any) -> list[Any]:
         return [module for module in (tl, tl.core) if any(value is module for value in function.__globals__.values())]
 
-    def patch_once(function: Any) -> Any:
+    def patch(function: Any) -> Any:
         patched = not any(tl.core.is_builtin(module.load) for module in languages(function))
-        return interpreter._LangPatchScope() if patched else patch(function)
+        return _LangPatchScope() if patched else _patch_lang(function)
 
-    interpreter._patch_lang = patch_once
-
-
-if not GPU:
-    _patch_the_language_once_per_launch()
+    interpreter._patch_lang = patch
 
 
 def device_of(name: str) -> str:
@@ -73,6 +72,7 @@ def serving(name: str, tile: cuda.Tile = SMALL) -> Iterator[None]:
     if name != "cuda" or GPU:
         yield
         return
+    _patch_once_per_launch()
     with mock.patch.object(plan, "ENGINES", [Interpreted(tile), *plan.ENGINES]):
         yield
 
