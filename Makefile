@@ -7,6 +7,8 @@ HOSTS := .venv-hosts
 VISION := .venv-vision
 RELEASE := .venv-release
 SITE := import sysconfig; path = sysconfig.get_path("purelib")
+# The tests start some two hundred processes, and each would compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test pytest test-hosts test-vision docs lint format bench-cpu bench-gpu bench-memory bench-harness tables wheels clean
 

@@ -1,5 +1,6 @@
 """Without a GPU the Triton kernels run in Triton's interpreter; it must be asked for before Triton is imported."""
 
+import multiprocessing
 import os
 
 import pytest
@@ -7,6 +8,25 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, as of the tests themselves
+
+#: Imported once, by the server from which tests fork processes: 4 s of work that each would do anew.
+PRELOADED = ["torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict", "torch.distributed.tensor.parallel"]
+multiprocessing.set_forkserver_preload(PRELOADED)
+
+#: Tests that start processes, and wait for them: first, so that they do not end alone, and one after the other.
+FIRST = ("distributed/", "test_cluster", "test_parallel", "examples/", "test_resume", "test_cli", "test_speed",
+         "test_packaging", "test_memory_safety", "test_pauses")  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: not any(name in item.nodeid for name in FIRST))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As many tests run at once as there are cores: a second thread of one would wait, spinning, for a core."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(params=["loop", "foreach", "cpu", "cuda"])

@@ -18,7 +18,7 @@ def test_parity_with_the_oracle(engine, row, dtype):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_parity_with_coefficients_on_the_device(engine, row, monkeypatch):
     count_as_on_a_device(monkeypatch)
-    assert_parity(row, **ENGINES[engine])
+    assert_parity(row, steps=60, **ENGINES[engine])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

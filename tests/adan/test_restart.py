@@ -1,6 +1,7 @@
 """`Adan(restart=…)`: every engine restarts at the oracle's iterations, and from there it is a new optimizer."""
 
 import copy
+import functools
 import io
 import pickle
 
@@ -123,9 +124,14 @@ CASES = [
 ]
 
 
+@functools.cache
+def random_problem(seed, steps, dtype):
+    return Problem(seed, steps, dtype, uneven=seed % 2 == 1)
+
+
 @pytest.mark.parametrize(("engine", "seed", "dtype"), CASES, indirect=["engine"], ids=str)
 def test_restarts_are_the_oracle_s(engine, seed, dtype):
-    problem = Problem(seed, STEPS[engine], dtype, uneven=seed % 2 == 1)
+    problem = random_problem(seed, STEPS[engine], dtype)
     found = problem.assert_agrees(engine, TOLERANCE[dtype], consume_grad=seed % 6 == 4, capturable=seed % 6 == 5)
     assert len(found) >= STEPS[engine] // 20
 

@@ -16,20 +16,26 @@ from support.parity import ROWS, same_bits
 
 from adan import Adan
 
+INTERNAL = "torch.testing._internal"
+SKIPS = {"DecorateInfo": lambda *_, **__: None}
+
 
 def _common_optimizers():
-    """Torch's module, without what it does to the process: it needs `expecttest`, and freezes torch.backends' flags."""
-    stub = types.ModuleType("expecttest")
-    stub.TestCase = unittest.TestCase
+    """Torch's module, without what it does to the process: it freezes torch.backends' flags.
+
+    It needs `expecttest`, and for the lists of tests that it skips a module that takes 3 s to import.
+    """
+    stubs = {"expecttest": {"TestCase": unittest.TestCase}, f"{INTERNAL}.common_methods_invocations": SKIPS}
+    modules = {name: types.ModuleType(name) for name in stubs if name not in sys.modules}
+    for name, module in modules.items():
+        vars(module).update(stubs[name])
     frozen = torch.backends.flags_frozen()
-    missing = "expecttest" not in sys.modules
-    if missing:
-        sys.modules["expecttest"] = stub
+    sys.modules |= modules
     try:
-        return pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
+        return pytest.importorskip(f"{INTERNAL}.common_optimizers", exc_type=ImportError)
     finally:
-        if missing and sys.modules.get("expecttest") is stub:
-            del sys.modules["expecttest"]
+        for name in modules:
+            sys.modules.pop(name, None)
         if not frozen:
             setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
 

@@ -42,6 +42,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_core() -> Iterator[None]:
+    """Of the machine's cores every run has one, unless a test asks for more threads: tests share the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("adan_bench.training.configure.cores", lambda: 1)
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A script that registers the workload "tiny", registered here too."""
@@ -71,33 +79,13 @@ def config(tiny: Path) -> Callable[..., Any]:
     return make
 
 
-class InlinePool:
-    """A pool whose runs are made in this process: no worker has to import torch first."""
-
-    def __init__(self, folder: Path, *_: Any) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def run(self, jobs: Any, on_event: Any = None) -> None:
-        from adan_bench.training.pool import Event
-        from adan_bench.training.worker import perform
-
-        for done, job in enumerate(jobs, 1):
-            if job.done_before:
-                continue
-            result = perform(job)
-            if on_event is not None:
-                on_event(Event(job, done, len(jobs), result=result))
-
-    def close(self) -> None: ...
-
-
 @pytest.fixture
-def inline_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def inline_pool() -> Iterator[None]:
     """For tests of what a study does, rather than of its workers."""
-    from adan_bench.studies import ablation, comparison, paper
+    from support.pools import inline_pools
 
-    for module in (ablation, comparison, paper):
-        monkeypatch.setattr(module, "open_pool", InlinePool)
+    with inline_pools():
+        yield
 
 
 @pytest.fixture

@@ -115,6 +115,7 @@ def test_run_as_json_and_diverged_exit_code(bench: Any, tiny: Path, tmp_path: Pa
     assert bench("run", "tiny", "--script", tiny, *arguments)[0] == 3
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_an_exploding_optimizer_does_not_stop_the_comparison(bench: Any, tiny: Path, tmp_path: Path) -> None:
     arguments = (
         "--optimizers",
@@ -163,8 +164,9 @@ def test_a_worker_that_dies_costs_one_run(bench: Any, tmp_path: Path) -> None:
     assert "2 of 3 did not finish" in out
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_compare_resumes(tiny: Path, tmp_path: Path, bench: Any) -> None:
-    """A comparison that was killed goes on where it was, and finished runs are not repeated."""
+    """A comparison that was killed, workers and all, goes on where it was, and finished runs are not repeated."""
     out = tmp_path / "a"
     arguments = [
         "compare",
@@ -178,7 +180,7 @@ def test_compare_resumes(tiny: Path, tmp_path: Path, bench: Any) -> None:
         "--out",
         str(out),
     ]
-    arguments += ["--steps", "2000", "--threads", "1"]
+    arguments += ["--steps", "1000", "--threads", "1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "adan_bench.cli", *arguments], stdout=subprocess.DEVNULL, start_new_session=True
     )

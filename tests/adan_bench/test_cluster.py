@@ -24,13 +24,13 @@ from adan_bench.workloads.registry import load_script
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
-    """A head without cores, and two nodes with one each."""
+    """Two nodes with a core each, of which the first is the head."""
     from ray.cluster_utils import Cluster
 
-    small = {"object_store_memory": 80_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
-    for _ in range(2):
-        cluster.add_node(num_cpus=1, **small)
+    small = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    bare = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
+    cluster = Cluster(initialize_head=True, head_node_args={**bare, **small})
+    cluster.add_node(**small)
     yield cluster
     cluster.shutdown()
 

@@ -131,6 +131,7 @@ def test_damaged_problems_are_named(tmp_path: Path) -> None:
         list(read_problems(file))
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_reproduce_asks_humaneval(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are kept; pass@1, 10 and 100 follow where running code was allowed, and once on disk they stay."""
     table = replace(tables()["gpt2"], runs={"smoke": Selection(rows=("Adan, 150k steps",))})

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support import chromium
 from support.learning import chosen
+from support.pools import inline_pools
 
 from adan_bench.records.store import read_runs
 from adan_bench.reports import paper, theory
@@ -30,13 +31,8 @@ OPTIMIZERS = ["adan", "adamw", "sgd"]
 def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a comparison with tuning and three seeds at two batch sizes; sgd diverges at one of them."""
     out = tmp_path_factory.mktemp("report")
-    with Study(
-        ["tiny"],
-        competitors(",".join(OPTIMIZERS)),
-        chosen(script=tiny, steps=40, jobs=2),
-        out=out,
-        batch_sizes=[16, 32],
-    ) as study:
+    who, options = competitors(",".join(OPTIMIZERS)), chosen(script=tiny, steps=40)
+    with inline_pools(), Study(["tiny"], who, options, out=out, batch_sizes=[16, 32]) as study:
         study.tune(4)
         key = ("tiny-b16", "sgd")
         study.bases[key] = replace(study.bases[key], settings={"lr": 1e30})

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.learning import chosen
+from support.pools import inline_pools
 
 from adan_bench import tables
 from adan_bench.cli import paper as cli_tables
@@ -150,7 +151,8 @@ def ran(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     ]
     found = [made_up(columns, rows), made_up(columns[:1], parts, name="parts")]
     out = tmp_path_factory.mktemp("reproduction")
-    summary = reproduce(found, chosen(script=script, jobs=2), out)
+    with inline_pools():
+        summary = reproduce(found, chosen(script=script), out)
     return summary, out, found
 
 
@@ -200,6 +202,7 @@ def test_weights_are_handed_on(ran: Ran) -> None:
     assert (tuned["before"]["workload"], tuned["before"]["steps"]) == ("earlier", 60)
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_init_replaces_what_comes_before(ran: Ran, script: Path, tmp_path: Path) -> None:
     """Weights from elsewhere reach every run of a table; no run is made in their place, and the record names them."""
     _, out, _ = ran
@@ -216,6 +219,7 @@ def test_init_replaces_what_comes_before(ran: Ran, script: Path, tmp_path: Path)
     assert not paths[0] & paths[1]
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_a_mean_of_columns(script: Path, tmp_path: Path) -> None:
     """Seed by seed over what the scale runs; where one of them is absent there is no mean."""
     columns = [
@@ -246,7 +250,7 @@ def test_curves_with_bands(script: Path, tmp_path: Path) -> None:
     table = made_up(
         columns, [{**ADAN, "values": ["figure"] * 2}], curves=True, runs={**EVERYWHERE, "smoke": {"seeds": 3}}
     )
-    summary = reproduce([table], chosen(script=script), tmp_path)
+    summary = reproduce([table], chosen(script=script, jobs=2), tmp_path)
     for head, kind, key in (("share", "eval", "share"), ("training", "train", "loss")):
         records = [read_run(path) for path in sorted((tmp_path / "runs" / "plain").glob("*/seed-*"))]
         expected = [[[step, value] for step, _, value in record.curve(kind, key)] for record in records]

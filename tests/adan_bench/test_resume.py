@@ -44,21 +44,25 @@ def killed_run(config: Any, path: Path, at: int) -> None:
         run(config, RunStore(path), killer(at))
 
 
+CLI = [sys.executable, "-m", "adan_bench.cli"]
+
+
 def command(tiny: Path, out: Path, steps: int) -> list[str]:
     options = ["--steps", str(steps), "--eval-every", "50", "--checkpoint-every", "35", "--threads", "1", "--resume"]
-    return [sys.executable, "-m", "adan_bench.cli", "run", "tiny", "--script", str(tiny), "--out", str(out), *options]
+    return ["run", "tiny", "--script", str(tiny), "--out", str(out), *options]
 
 
-def test_kill_9_at_random_moments(tiny: Path, tmp_path: Path) -> None:
+def test_kill_9_at_random_moments(bench: Any, tiny: Path, tmp_path: Path) -> None:
     """Three times kill -9, then the end: every line as without them, none lost, none doubled."""
     steps, straight, broken = 1500, tmp_path / "straight", tmp_path / "broken"
-    subprocess.run(command(tiny, straight, steps), check=True, capture_output=True)
+    assert bench(*command(tiny, straight, steps))[0] == 0
     total = len(lines(straight))
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     kills = 0
     for threshold in sorted(chance.sample(range(1, int(total * 0.85)), 3)):
-        process = subprocess.Popen(command(tiny, broken, steps), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        words = [*CLI, *command(tiny, broken, steps)]
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and len(read_lines(broken / "metrics.jsonl")) < threshold:
             time.sleep(0.002)
         time.sleep(chance.random() * 0.05)
@@ -66,7 +70,7 @@ def test_kill_9_at_random_moments(tiny: Path, tmp_path: Path) -> None:
         kills += process.wait() == -signal.SIGKILL
     assert kills == 3, f"the run ended before it could be killed (seed {seed})"
     assert read_run(broken).status == "unfinished"
-    subprocess.run(command(tiny, broken, steps), check=True, capture_output=True)
+    assert bench(*command(tiny, broken, steps))[0] == 0
     assert lines(broken) == lines(straight), f"seed {seed}"
     a, b = read_run(broken).result, read_run(straight).result
     assert a is not None
@@ -124,22 +128,22 @@ def test_metrics_that_lost_lines_fall_back(config: Any, tmp_path: Path) -> None:
     assert lines(tmp_path / "a") == lines(tmp_path / "b")
 
 
-def test_full_disk_keeps_what_was_written(tiny: Path, config: Any, tmp_path: Path) -> None:
+def test_full_disk_keeps_what_was_written(bench: Any, tiny: Path, tmp_path: Path) -> None:
     """The disk takes no more in the middle: exit code 1, one line, and --resume ends like an undisturbed run."""
     out, steps = tmp_path / "full", 400
-    subprocess.run(command(tiny, tmp_path / "whole", steps), check=True, capture_output=True)
+    assert bench(*command(tiny, tmp_path / "whole", steps))[0] == 0
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))  # bytes: some lines, no checkpoint
 
-    failed = subprocess.run(command(tiny, out, steps), preexec_fn=limit, capture_output=True, text=True)
+    failed = subprocess.run([*CLI, *command(tiny, out, steps)], preexec_fn=limit, capture_output=True, text=True)
     assert failed.returncode == 1
     assert len(failed.stderr.splitlines()) == 1
     assert "--resume" in failed.stderr
     before = len(read_run(out).metrics)
     assert before > 0
     assert not list(out.glob("*.part"))
-    subprocess.run(command(tiny, out, steps), check=True, capture_output=True)
+    assert bench(*command(tiny, out, steps))[0] == 0
     assert lines(out) == lines(tmp_path / "whole")
 
 
@@ -177,6 +181,7 @@ def test_a_damaged_record_is_named_and_left_out(bench: Any, config: Any, tmp_pat
         assert f"{name} is damaged" in text
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_resume_names_a_damaged_record(bench: Any, tiny: Path, tmp_path: Path) -> None:
     options = ("compare", "tiny", "--script", tiny, "--optimizers", "adan", "--seeds", 1, "--steps", 20)
     assert bench(*options, "--out", tmp_path / "a")[0] == 0

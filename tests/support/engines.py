@@ -6,7 +6,9 @@ The one place in the tests that knows how an engine is made to serve tensors tha
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -36,6 +38,30 @@ class Interpreted(cuda.Cuda):
         self.tile, self.norm_chunk, self.norm_programs = tile, tile.block, 3
 
 
+@functools.cache
+def _patch_once_per_launch() -> None:
+    """Let the functions that a kernel calls use Triton's language as the launch has patched it.
+
+    Triton 3.7's interpreter patches it at each of these calls too, to no effect: 45% of the time of a step.
+    """
+    try:
+        import triton.language as tl
+        from triton.runtime import interpreter
+        from triton.runtime.interpreter import _LangPatchScope, _patch_lang
+    except ImportError:
+        return  # no Triton, or another version
+
+    @functools.cache
+    def languages(function: Any) -> list[Any]:
+        return [module for module in (tl, tl.core) if any(value is module for value in function.__globals__.values())]
+
+    def patch(function: Any) -> Any:
+        patched = not any(tl.core.is_builtin(module.load) for module in languages(function))
+        return _LangPatchScope() if patched else _patch_lang(function)
+
+    interpreter._patch_lang = patch
+
+
 def device_of(name: str) -> str:
     return "cuda" if name == "cuda" and GPU else "cpu"
 
@@ -46,6 +72,7 @@ def serving(name: str, tile: cuda.Tile = SMALL) -> Iterator[None]:
     if name != "cuda" or GPU:
         yield
         return
+    _patch_once_per_launch()
     with mock.patch.object(plan, "ENGINES", [Interpreted(tile), *plan.ENGINES]):
         yield
 

@@ -1,15 +1,11 @@
 """Runs cases in several processes at once: one start of processes for many cases."""
 
 import datetime
-import multiprocessing
 import tempfile
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-#: Imported once, by the server from which all processes are forked: 4 s of work that each would do anew.
-PRELOADED = ["torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict", "torch.distributed.tensor.parallel"]
 
 
 def _process(rank, world_size, folder, cases):
@@ -30,7 +26,6 @@ def run(world_size, cases):
 
     Returns the names of the cases that all processes finished, and the error that ended the run.
     """
-    multiprocessing.set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
         error = None
         arguments = (world_size, folder, cases)
