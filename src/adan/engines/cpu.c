@@ -269,7 +269,7 @@ INLINE float decoded(uint8_t code, float scale, const struct code c) {
     const uint32_t delta = (uint32_t)c.base << c.shift;
     uint8_t magnitude = c.sign ? code & (c.sign - 1) : code, minus = code & c.sign;
     uint16_t upper = (uint16_t)((uint16_t)(magnitude << (c.shift - 16)) + (uint16_t)(delta >> 16));
-    uint16_t sign = (uint16_t)(minus << (c.sign == 8 ? 12 : 8));
+    uint16_t sign = (uint16_t)(c.sign == 8 ? minus << 12 : minus << 8);
     float value = (as_float((uint32_t)upper << 16) - as_float(delta)) * scale;
     return as_float(as_bits(value) | (uint32_t)sign << 16);
 }
