@@ -348,6 +348,12 @@ INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], con
         float *param = (float *)x->param + at, *m = (float *)x->exp_avg + at, *n = (float *)x->exp_avg_sq + at;
         float *v = COUPLED ? NULL : (float *)x->exp_avg_diff + at, *prev = (float *)x->prev_grad + at;
         const uint8_t *in_m = codes[M] + at, *in_v = codes[V] + at, *in_n = codes[N] + at, *in_g = codes[G] + at;
+        for (int k = 0; k < SHARED; k += 16) {
+            __builtin_prefetch(param + SPAN + k, 1);
+            __builtin_prefetch(grad + SPAN + k, 0);
+        }
+        for (int k = 0; k < STATES; k++)
+            __builtin_prefetch(codes[k] + SPAN + at, 1);
         const float scale_m = scale_of(exponents[M]), scale_v = scale_of(exponents[V]);
         const float scale_n = scale_of(exponents[N]), scale_g = scale_of(exponents[G]);
         INDEPENDENT for (int k = 0; k < SHARED; k++) {
@@ -369,7 +375,8 @@ INLINE void ahead(const void *from, int64_t bytes) {
 /* The codes of whole blocks, a byte each: where they are, or in `room`. */
 INLINE uint8_t *unpacked(uint8_t *from, uint8_t *room, int64_t start, int64_t size, const int nibbles) {
     from += nibbles ? start / 2 : start;
-    ahead(from, nibbles ? SPAN / 2 : SPAN);
+    if (nibbles)
+        ahead(from, SPAN / 2);
     if (nibbles)
         INDEPENDENT for (int64_t k = 0; k < BLOCKS(size) * (SHARED / 2); k++) {
             room[2 * k] = from[k] & 15;
@@ -498,10 +505,6 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
             theta[k] += rest[k];
     float *param = param_in_place ? (float *)x->param + start : theta;
     const float *gradient = grad_in_place ? (const float *)x->grad + start : grad;
-    if (param_in_place)
-        ahead(param, SPAN * sizeof *param);
-    if (grad_in_place)
-        ahead(gradient, SPAN * sizeof *gradient);
 
     for (int i = 0; i < STATES; i++) {
         state[i] = stored[i] && x->state_type == F32 ? (float *)stored[i] + start : room[i];
