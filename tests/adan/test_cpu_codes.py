@@ -1,4 +1,4 @@
-"""The C engine with quantized states, in the coupled form, and with weights that do not stall: the plain version's bits."""
+"""The C engine with quantized states, the coupled form and weights that do not stall: the bits of the plain version."""
 
 import pytest
 import torch
