@@ -209,7 +209,7 @@ def test_a_restarted_optimizer_is_a_new_one(engine, options):
     assert opt.restarts == 1
     for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq"):
         if name in opt.state[p]:
-            opt.state[p][name].fill_(77 if opt.state[p][name].dtype == torch.uint8 else torch.nan)
+            opt.state[p][name].fill_(77 if options.get("state_format") in ("8bit", "4bit") else torch.nan)
     q = p.detach().clone().requires_grad_()
     new = Adan([q], lr=0.02, restart=Restart(every=30), **ENGINES[engine], **options)
     run([p], opt, steps, first=4)
@@ -218,7 +218,7 @@ def test_a_restarted_optimizer_is_a_new_one(engine, options):
     assert opt.restarts == new.restarts + 1
 
 
-@pytest.mark.parametrize("options", FORMATS[1:4], ids=str)
+@pytest.mark.parametrize("options", FORMATS[1:3], ids=str)
 def test_coded_states_restart_as_in_the_plain_engine(engine, options):
     rule = Restart(radius=1e-9, min_interval=3)
     curves = []

@@ -209,7 +209,7 @@ STRETCH(f16, f16_t, float)
 enum { M, V, N, G, STATES };
 
 /* How far a code is shifted, the code of 0, whose float is δ too, and the bit of the sign. */
-#define CODES(X) X(SIGNED, 18, 3940, 128) X(ROOT, 17, 7878, 0) X(SIGNED4, 21, 503, 8) X(ROOT4, 20, 1004, 0)
+#define CODES(X) X(SIGNED, 18, 3940, 128) X(ROOT, 17, 7878, 0) X(SIGNED4, 21, 503, 8)
 #define CODE(name, shift, base, sign) static const struct code name = {shift, base, sign};
 #define CODE_TEXT(name, shift, base, sign) " " #shift " " #base
 
@@ -325,16 +325,16 @@ INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, cons
 /* A function of a state and its code, both constants to it. */
 #define WITH_CODE(function, state, four, ...)                                                                          \
     do {                                                                                                               \
-        if ((state) == M)                                                                                              \
+        if ((state) == N)                                                                                              \
+            function(__VA_ARGS__, N, ROOT);                                                                            \
+        else if ((state) == M && (four))                                                                               \
+            function(__VA_ARGS__, M, SIGNED4);                                                                         \
+        else if ((state) == M)                                                                                         \
             function(__VA_ARGS__, M, SIGNED);                                                                          \
         else if ((state) == V && (four))                                                                               \
             function(__VA_ARGS__, V, SIGNED4);                                                                         \
         else if ((state) == V)                                                                                         \
             function(__VA_ARGS__, V, SIGNED);                                                                          \
-        else if ((state) == N && (four))                                                                               \
-            function(__VA_ARGS__, N, ROOT4);                                                                           \
-        else if ((state) == N)                                                                                         \
-            function(__VA_ARGS__, N, ROOT);                                                                            \
         else if (four)                                                                                                 \
             function(__VA_ARGS__, G, SIGNED4);                                                                         \
         else                                                                                                           \
@@ -345,7 +345,7 @@ INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, cons
 INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], const uint8_t *exponents,
                        const struct scalars *s, int64_t blocks, const int COUPLED, const int FOUR) {
     enum { CONSUME = 0, QUANTIZED = 1 };
-    const struct code of_others = FOUR ? SIGNED4 : SIGNED, of_root = FOUR ? ROOT4 : ROOT;
+    const struct code c = FOUR ? SIGNED4 : SIGNED;
     COEFFICIENTS(float)
     for (int64_t i = 0; i < blocks; i++, exponents += STATES) {
         const int64_t at = i * SHARED;
@@ -362,10 +362,10 @@ INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], con
         const float scale_m = scale_of(exponents[M]), scale_v = scale_of(exponents[V]);
         const float scale_n = scale_of(exponents[N]), scale_g = scale_of(exponents[G]);
         INDEPENDENT for (int k = 0; k < SHARED; k++) {
-            float last = decoded(in_g[k], scale_g, of_others), r = decoded(in_n[k], scale_n, of_root);
-            float stored = COUPLED ? 0 : decoded(in_v[k], scale_v, of_others);
-            ELEMENT(f32, float, k, decoded(in_m[k], scale_m, SIGNED), FOUR ? (last - stored) * PER_AVERAGING : stored,
-                    r * r, last)
+            float last = decoded(in_g[k], scale_g, c), stored = COUPLED ? 0 : decoded(in_v[k], scale_v, c);
+            float r = decoded(in_n[k], scale_n, ROOT);
+            ELEMENT(f32, float, k, decoded(in_m[k], scale_m, c), FOUR ? (last - stored) * PER_AVERAGING : stored, r * r,
+                    last)
         }
     }
 }
@@ -515,7 +515,7 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
         state[i] = stored[i] && x->state_type == F32 ? (float *)stored[i] + start : room[i];
         codes[i] = bytes[i];
         if (stored[i] && coded) {
-            codes[i] = unpacked((uint8_t *)stored[i], bytes[i], start, size, four && i != M);
+            codes[i] = unpacked((uint8_t *)stored[i], bytes[i], start, size, four && i != N);
             if (w)
                 WITH_CODE(decode, i, four, room[i], codes[i], exponents, BLOCKS(size));
         } else if (stored[i] && x->state_type == BF16) {
@@ -554,7 +554,7 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     for (int i = 0; i < STATES; i++)
         if (stored[i] && coded) {
             WITH_CODE(encode, i, four, codes[i], exponents, room[i], words, BLOCKS(size));
-            pack((uint8_t *)stored[i], codes[i], start, size, four && i != M);
+            pack((uint8_t *)stored[i], codes[i], start, size, four && i != N);
         } else if (stored[i] && x->state_type == BF16)
             INDEPENDENT for (int64_t k = 0; k < size; k++)
                 ((bf16_t *)stored[i])[start + k] = round_bf16(room[i][k], random_bits(words[k], i));
