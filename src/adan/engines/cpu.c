@@ -199,9 +199,10 @@ STRETCH(f16, f16_t, float)
  * prefetches what lies one SPAN ahead. One Neoverse-N1 core, 25 M fp32 parameters, fastest of 3: 6.9 ns per parameter in
  * 8 bits, as long as when all of it is in the cache; 7.1 without prefetches, 7.9 with those of a whole SPAN at once.
  *
- * What limits a quantized step is the number of vector instructions. For 4 elements on a Neoverse-N1, which does 2 per
- * cycle: 31 of the step itself, 26 to decode, 38 to encode and 4 for random bits, about 50 cycles; a step of fp32 states
- * takes 25. AVX2 has 8 elements in such a vector and AVX-512 16, so that there memory is the limit again. */
+ * What limits a quantized step are vector instructions. GCC 12 makes 101 of 4 elements for a Neoverse-N1: 31 of the step
+ * itself, 26 to decode, 40 to encode and 4 for random bits; at 2 per cycle these take 50 cycles (measured: 68), and a step
+ * of fp32 states takes 25. LLVM's model of the same loops says 6 cycles for one element with AVX2 (Zen 3) and 5 with
+ * AVX-512 (Ice Lake), which is about what reading and writing fp32 states takes there. */
 #define SHARED 32
 #define SPAN 256
 
