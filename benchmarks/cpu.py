@@ -21,18 +21,19 @@ from torch import Tensor
 
 from adan import Adan
 
-BASE = "AdamW fused"
+BASE, FP32 = "AdamW fused", "Adan fused"
 SEED = 0
 
-#: name → (optimizer, bytes that a pass over one fp32 parameter and its states must move; None: these are not its limit)
-OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], int | None]] = {
+#: name → (optimizer, bytes that a pass over one fp32 parameter and its states must move; None: it makes several)
+OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], float | None]] = {
     BASE: (lambda params: torch.optim.AdamW(params, fused=True), 28),
     "AdamW foreach": (lambda params: torch.optim.AdamW(params, foreach=True), None),
-    "Adan fused": (lambda params: Adan(params, fused=True), 44),
+    FP32: (lambda params: Adan(params, fused=True), 44),
     "Adan fused, consume_grad": (lambda params: Adan(params, fused=True, consume_grad=True), 40),
     "Adan fused, clipped": (lambda params: Adan(params, fused=True, max_grad_norm=1.0), 48),
     "Adan fused, coupled": (lambda params: Adan(params, fused=True, betas=(0.9, 0.9, 0.99)), 36),
-    "Adan fused, 8 bit": (lambda params: Adan(params, fused=True, state_format="8bit"), None),
+    "Adan fused, 8 bit": (lambda params: Adan(params, fused=True, state_format="8bit"), 20.25),
+    "Adan fused, 4 bit": (lambda params: Adan(params, fused=True, state_format="4bit"), 17.25),
     "Adan foreach": (lambda params: Adan(params, foreach=True), None),
 }
 
@@ -70,6 +71,10 @@ def measure(shapes: list[tuple[int, ...]], rounds: int, clock: Clock) -> dict[st
             "ratio_median_of_rounds": statistics.median(
                 own / base for own, base in zip(times[name], times[BASE], strict=True)
             ),
+            "ratio_to_adan_fp32": {
+                "of_medians": seconds / statistics.median(times[FP32]),
+                "of_fastest": min(times[name]) / min(times[FP32]),
+            },
         }
     return {"tensors": len(shapes), "parameters": size, "rounds": rounds, "copy_gb_per_s": copy / 1e9, "rows": rows}
 
@@ -77,7 +82,8 @@ def measure(shapes: list[tuple[int, ...]], rounds: int, clock: Clock) -> dict[st
 def table(model: str, result: dict[str, Any]) -> Table:
     out = Table(title=f"{model} · n = {result['rounds']} · copy {result['copy_gb_per_s']:.1f} GB/s")
     out.add_column("optimizer")
-    for heading in ("ms", "fastest", "MB moved", "GB/s", "of copy", f"÷ {BASE}", "fastest ÷ fastest"):
+    headings = ("ms", "fastest", "MB moved", "GB/s", "of copy", f"÷ {BASE}", "fastest ÷ fastest", f"÷ {FP32}, fastest")
+    for heading in headings:
         out.add_column(heading, justify="right")
     for name, row in result["rows"].items():
         cells = [f"{row['median_ms']:.3f}", f"{row['fastest_ms']:.3f}"]
@@ -85,7 +91,8 @@ def table(model: str, result: dict[str, Any]) -> Table:
             cells += ["", "", ""]
         else:
             cells += [f"{row['bytes'] / 1e6:.1f}", f"{row['gb_per_s']:.1f}", f"{row['share_of_copy']:.0%}"]
-        out.add_row(name, *cells, f"{row['ratio_of_medians']:.2f}", f"{row['ratio_of_fastest']:.2f}")
+        ratios = (row["ratio_of_medians"], row["ratio_of_fastest"], row["ratio_to_adan_fp32"]["of_fastest"])
+        out.add_row(name, *cells, *(f"{ratio:.2f}" for ratio in ratios))
     return out
 
 
@@ -103,7 +110,7 @@ def main() -> None:
 
     clock = time.process_time if arguments.cpu_time else time.perf_counter
     record = {"environment": environment(), "seed": SEED, "clock": clock.__name__, "models": {}}
-    console = Console(width=110)
+    console = Console(width=130)
     for model, (shapes, rounds) in MODELS.items():
         record["models"][model] = result = measure(shapes, rounds, clock)
         console.print(table(model, result))
