@@ -145,9 +145,9 @@ def rotated(word, by: tl.constexpr):
 
 
 @triton.jit
-def scaled(numbers, power):
-    """Numbers of blocks, each times the power of two of its exponent, in the low byte of `power`."""
-    return numbers * ((power & 255) << 23).to(tl.float32, bitcast=True)[:, None]
+def scaled(numbers, power, factor):
+    """Numbers of blocks times a factor and the power of two of their exponents, in the low byte of `power`."""
+    return numbers * (((power & 255) << 23).to(tl.float32, bitcast=True) * factor)[:, None]
 
 
 @triton.jit

@@ -222,6 +222,8 @@ def update(
     lookahead, w_m, w_v, w_n = tl.load(k + K_LOOKAHEAD), tl.load(k + K_W_M), tl.load(k + K_W_V), tl.load(k + K_W_N)
     step_m, step_v, root_n = tl.load(k + K_STEP_M), tl.load(k + K_STEP_V), tl.load(k + K_ROOT_N)
     eps, keep, shrink = tl.load(k + K_EPS), tl.load(k + K_KEEP), tl.load(k + K_SHRINK)
+    # One of the two decays is none: θ' = shrink·(keep·θ − u / denom).
+    keep, step_m, step_v = keep * shrink, step_m * shrink, step_v * shrink
     short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.uint32), bitcast=True) + row * N_COEFS
     key = tl.load(short + K_RNG_KEY)
     p = address(static + row * N_STATIC + S_PARAM, P, ALIGNED) + begin
@@ -301,48 +303,61 @@ def update_block(
         if not COUPLED:
             exp_avg_diff = fetch(v + at, inside)
 
+    # What remains of m and v is a factor of a block's scale: for each element an instruction less.
+    REMAINS: tl.constexpr = S == tl.uint8 and RESTART == 0
+    remains_m = 1 - w_m if REMAINS else 1.0
+    remains_v = 1 - w_v if REMAINS else 1.0
     if PACKED == 2:
-        g_prev = scaled(read_signed4(g_prev), power >> 24)
-        exp_avg_sq = scaled(read_root4(exp_avg_sq), power >> 16)
+        g_prev = scaled(read_signed4(g_prev), power >> 24, 1.0)
+        exp_avg_sq = scaled(read_root4(exp_avg_sq), power >> 16, 1.0)
         if not COUPLED:
-            exp_avg_diff = (g_prev - scaled(read_signed4(exp_avg_diff), power >> 8)) * (1 / AVERAGING)
+            exp_avg_diff = (g_prev - scaled(read_signed4(exp_avg_diff), power >> 8, 1.0)) * (remains_v * (1 / AVERAGING))
     elif S == tl.uint8:
-        g_prev = scaled(read_signed(g_prev), power >> 24)
-        exp_avg_sq = scaled(read_root(exp_avg_sq), power >> 16)
+        g_prev = scaled(read_signed(g_prev), power >> 24, 1.0)
+        exp_avg_sq = scaled(read_root(exp_avg_sq), power >> 16, 1.0)
         if not COUPLED:
-            exp_avg_diff = scaled(read_signed(exp_avg_diff), power >> 8)
+            exp_avg_diff = scaled(read_signed(exp_avg_diff), power >> 8, remains_v)
     else:
         g_prev, exp_avg, exp_avg_sq = g_prev.to(COMPUTE), exp_avg.to(COMPUTE), exp_avg_sq.to(COMPUTE)
         exp_avg_diff = exp_avg_diff.to(COMPUTE)
     if S == tl.uint8:
-        exp_avg = scaled(read_signed(exp_avg), power)
+        exp_avg = scaled(read_signed(exp_avg), power, remains_m)
         exp_avg_sq *= exp_avg_sq
+    if CONSUME:
+        g_prev *= c_prev
     if RESTART > 0:
+        g_prev = tl.where(has_prev > 0, g_prev, 0.0)
         exp_avg = tl.where(has_prev > 0, exp_avg, 0.0)
         exp_avg_diff = tl.where(has_prev > 0, exp_avg_diff, 0.0)
         exp_avg_sq = tl.where(has_prev > 0, exp_avg_sq, 0.0)
     if RESTART == MEASURE:
-        prev_u = tl.load(k + K_Y_PREV_M) * exp_avg - tl.load(k + K_Y_PREV_GRAD) * (g_prev * c_prev)
+        prev_u = tl.load(k + K_Y_PREV_M) * exp_avg - tl.load(k + K_Y_PREV_GRAD) * g_prev
         if not COUPLED:
             prev_u += tl.load(k + K_Y_PREV_V) * exp_avg_diff
         prev_denom = tl.load(k + K_Y_PREV_ROOT) * tl.sqrt(exp_avg_sq) + tl.load(k + K_Y_PREV_EPS)
         y = tl.load(k + K_Y_THETA) * theta - quotient(prev_u, prev_denom, S)
-    d = new - g_prev * c_prev
-    exp_avg += w_m * (new - exp_avg)
+    d = new - g_prev
+    if REMAINS:
+        exp_avg += w_m * new
+    else:
+        exp_avg += w_m * (new - exp_avg)
     if COUPLED:
         exp_avg += lookahead * w_v * d
         u = step_m * exp_avg
     else:
-        exp_avg_diff += w_v * (d - exp_avg_diff)
+        if REMAINS:
+            exp_avg_diff += w_v * d
+        else:
+            exp_avg_diff += w_v * (d - exp_avg_diff)
         u = step_m * exp_avg + step_v * exp_avg_diff
     ahead = new + lookahead * d
     exp_avg_sq += w_n * (ahead * ahead - exp_avg_sq)
     root = tl.sqrt(exp_avg_sq)
     denom = root_n * root + eps
-    theta = shrink * (keep * theta - quotient(u, denom, S))
+    theta = keep * theta - quotient(u, denom, S)
     square = 0.0
     if RESTART == MEASURE:
-        y += quotient(tl.load(k + K_Y_STEP) * u - tl.load(k + K_Y_GRAD) * new, denom, S)
+        y += quotient(tl.load(k + K_Y_STEP) / shrink * u - tl.load(k + K_Y_GRAD) * new, denom, S)
         square = denom * y * y
         if MASKED:
             square = tl.where(inside, square, 0.0)
