@@ -1,8 +1,8 @@
-"""Which 8-bit codes keep Adan's states best: the error they put into the update, along a real training run.
+"""Which codes keep Adan's states best in 8 or 4 bits: the error they put into the update, along a real training run.
 
 A model is trained with fp32 states; beside it, states in every candidate code are fed the same gradients. The error is
 ‖Δ − Δ₃₂‖ / ‖Δ₃₂‖ of the update Δ = (m̂ + b2·v̂) / (√n̂ + ε), over all tensors of at least 4,096 elements, in the second
-half of the run. Writes results/codes.json.
+half of the run. Writes results/codes.json, with `--bits 4` results/codes-4bit.json.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from common import ROOT, environment
 from torch import Tensor
 
+from adan.lowbit import AVERAGING
 from adan_bench.data.batching import prepared
 from adan_bench.workloads.registry import get_workload
 
@@ -61,6 +62,31 @@ def table(values: Tensor) -> Code:
         return torch.copysign(y * scale, x)
 
     return code
+
+
+def powers(values: Sequence[float]) -> Code:
+    """Any sorted list of values from 0, blocks scaled by powers of two so that the largest element has a code."""
+    levels = torch.tensor(values)
+
+    def code(x: Tensor, draw: Tensor) -> Tensor:
+        scale = torch.exp2((x.abs().amax(1, keepdim=True).clamp(min=1e-38) / levels[-1]).log2().ceil())
+        y = x.abs() / scale
+        above = torch.searchsorted(levels, y.contiguous()).clamp(1, len(levels) - 1)
+        low, high = levels[above - 1], levels[above]
+        return torch.copysign(torch.where(draw < (y - low) / (high - low), high, low) * scale, x)
+
+    return code
+
+
+def positive(code: Code) -> Code:
+    """What is above zero never becomes zero, but the smallest of its block that has not."""
+
+    def kept(x: Tensor, draw: Tensor) -> Tensor:
+        y = code(x, draw)
+        smallest = torch.where(y > 0, y, math.inf).amin(1, keepdim=True)
+        return torch.where((x > 0) & (y == 0), smallest, y)
+
+    return kept
 
 
 def nearest(code: Code) -> Code:
@@ -108,21 +134,89 @@ UNSIGNED = {
 }
 EXACT: Code = lambda x, draw: x  # noqa: E731
 
+FOUR_BITS = {
+    "linear": table(torch.linspace(0, 1, 8)),
+    "E2M1": powers([0, 0.5, 1, 1.5, 2, 3, 4, 6]),
+    "floored, 1 bit": floored(1, 7),
+    "floored, 2 bits": floored(2, 7),
+}
+FOUR_BIT_ROOTS = {
+    "√n, linear": table(torch.linspace(0, 1, 16)),
+    "√n, 15 levels in the logarithm down to 1/64": powers([0, *torch.logspace(-6, 0, 15, 2).tolist()]),
+    "√n, floored, 1 bit": floored(1, 15),
+    "√n, floored, 2 bits": floored(2, 15),
+    "√n, floored, 3 bits": floored(3, 15),
+}
+
+
+def eight_bits() -> dict[str, tuple[Any, ...]]:
+    """By name the size of a block, the codes of m, v, n and g, and whether a stands for v."""
+    candidates: dict[str, tuple[Any, ...]] = {}
+    for block in (32, 128):
+        for name, code in SIGNED.items():
+            candidates[f"m: {name}, {block}"] = (block, code, EXACT, EXACT, EXACT)
+            candidates[f"v: {name}, {block}"] = (block, EXACT, code, EXACT, EXACT)
+            candidates[f"g: {name}, {block}"] = (block, EXACT, EXACT, EXACT, code)
+        for name, code in UNSIGNED.items():
+            candidates[f"n: {name}, {block}"] = (block, EXACT, EXACT, code, EXACT)
+        for name, root in (
+            ("E4M3", "√n, E4M3"),
+            ("floored, 4 bits", "√n, floored, 5 bits"),
+            ("floored, 5 bits", "√n, floored, 6 bits"),
+        ):
+            codes = (SIGNED[name], SIGNED[name], UNSIGNED[root], SIGNED[name])
+            candidates[f"all: {name}; {root}, {block}"] = (block, *codes)
+            candidates[f"all, to nearest: {name}; {root}, {block}"] = (block, *map(nearest, codes))
+    return candidates
+
+
+def four_bits() -> dict[str, tuple[Any, ...]]:
+    candidates: dict[str, tuple[Any, ...]] = {}
+    for name, code in FOUR_BITS.items():
+        candidates[f"m: {name}"] = (32, code, EXACT, EXACT, EXACT)
+        candidates[f"v: {name}"] = (32, EXACT, code, EXACT, EXACT)
+        candidates[f"a for v: {name}"] = (32, EXACT, code, EXACT, EXACT, True)
+        candidates[f"g: {name}"] = (32, EXACT, EXACT, EXACT, code)
+        candidates[f"g, a for v: {name}"] = (32, EXACT, EXACT, EXACT, code, True)
+    for name, code in FOUR_BIT_ROOTS.items():
+        candidates[f"n: {name}"] = (32, EXACT, EXACT, rooted(positive(code)), EXACT)
+    m8, n8 = SIGNED["floored, 5 bits"], UNSIGNED["√n, floored, 6 bits"]
+    four, n4 = FOUR_BITS["floored, 2 bits"], rooted(positive(FOUR_BIT_ROOTS["√n, floored, 3 bits"]))
+    candidates["all: 8 bits (4.125 bytes per parameter)"] = (32, m8, m8, n8, m8)
+    candidates["all: m, v, g in 4 bits, n in 8 (2.625)"] = (32, four, four, n8, four)
+    candidates["all: v, g, n in 4 bits, m in 8 (2.625)"] = (32, m8, four, n4, four)
+    candidates["all: a, g, n in 4 bits, m in 8 (2.625)"] = (32, m8, four, n4, four, True)
+    candidates["all: a, g, n in 4 bits, m in 8, blocks of 128 (2.531)"] = (128, m8, four, n4, four, True)
+    candidates["all: m, a, g, n in 4 bits (2.125)"] = (32, four, four, n4, four, True)
+    return candidates
+
 
 class Shadow:
-    """Adan's states in given codes, beside a run that does not see them."""
+    """Adan's states in given codes, beside a run that does not see them. `averaged`: v is stored as a = g − 11.5·v."""
 
-    def __init__(self, betas: tuple[float, float, float], block: int, m: Code, v: Code, n: Code, q: Code) -> None:
-        self.betas, self.block, self.codes, self.state = betas, block, (m, v, n, q), None
+    def __init__(
+        self,
+        betas: tuple[float, float, float],
+        block: int,
+        m: Code,
+        v: Code,
+        n: Code,
+        q: Code,
+        averaged: bool = False,
+    ) -> None:
+        self.betas, self.block, self.codes, self.state, self.averaged = betas, block, (m, v, n, q), None, averaged
         self.generator = torch.Generator().manual_seed(0)
 
     def update(self, g: Tensor, t: int) -> Tensor:
         b1, b2, b3 = self.betas
-        m, v, n, q = self.state or (torch.zeros_like(g),) * 3 + (g,)
+        zeros = torch.zeros_like(g)
+        m, v, n, q = self.state or (zeros, g if self.averaged else zeros, zeros, g)
         d = g - q
+        v = (q - v) / AVERAGING if self.averaged else v
         m, v, n = m + (1 - b1) * (g - m), v + (1 - b2) * (d - v), n + (1 - b3) * ((g + b2 * d) ** 2 - n)
         u = m / (1 - b1**t) + b2 * v / (1 - b2**t)
         draws = torch.rand((4, *g.shape), generator=self.generator)
+        v = g - AVERAGING * v if self.averaged else v
         self.state = tuple(
             code(x.view(-1, self.block), r.view(-1, self.block)).flatten()
             for code, x, r in zip(self.codes, (m, v, n, g), draws, strict=True)
@@ -156,23 +250,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--bits", type=int, choices=(8, 4), default=8)
     args = parser.parse_args()
-    candidates: dict[str, tuple[Any, ...]] = {}
-    for block in (32, 128):
-        for name, code in SIGNED.items():
-            candidates[f"m: {name}, {block}"] = (block, code, EXACT, EXACT, EXACT)
-            candidates[f"v: {name}, {block}"] = (block, EXACT, code, EXACT, EXACT)
-            candidates[f"g: {name}, {block}"] = (block, EXACT, EXACT, EXACT, code)
-        for name, code in UNSIGNED.items():
-            candidates[f"n: {name}, {block}"] = (block, EXACT, EXACT, code, EXACT)
-        for name, root in (
-            ("E4M3", "√n, E4M3"),
-            ("floored, 4 bits", "√n, floored, 5 bits"),
-            ("floored, 5 bits", "√n, floored, 6 bits"),
-        ):
-            codes = (SIGNED[name], SIGNED[name], UNSIGNED[root], SIGNED[name])
-            candidates[f"all: {name}; {root}, {block}"] = (block, *codes)
-            candidates[f"all, to nearest: {name}; {root}, {block}"] = (block, *map(nearest, codes))
+    candidates = eight_bits() if args.bits == 8 else four_bits()
     errors: dict[str, dict[str, float]] = {name: {} for name in candidates}
     for workload, lr in (("digits-vit", 3e-3), ("pycode-gpt2", 5e-3)):
         for betas in ((0.9, 0.92, 0.99), (0.98, 0.92, 0.99)):
@@ -190,7 +270,8 @@ def main() -> None:
     for name, row in sorted(errors.items(), key=lambda item: (item[0].split(":")[0], math.prod(item[1].values()))):
         print(f"{name:45s}", *(f"{value:8.4f}" for value in row.values()))
     record = {"environment": environment(), "steps": args.steps, "seed": 0, "errors": errors}
-    (ROOT / "results" / "codes.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    name = "codes.json" if args.bits == 8 else "codes-4bit.json"
+    (ROOT / "results" / name).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

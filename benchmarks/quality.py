@@ -34,6 +34,7 @@ BASE = "fp32"
 VARIANTS: dict[str, tuple[dict[str, Any], bool]] = {
     BASE: ({}, False),
     "8 bit states": ({"state_format": "8bit"}, False),
+    "4 bit states": ({"state_format": "4bit"}, False),
     "bf16 states": ({"state_format": "bf16"}, False),
     "bf16 weights, stochastic": ({"stochastic_rounding": True}, True),
     "bf16 weights, Kahan": ({"kahan_sum": True}, True),

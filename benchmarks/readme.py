@@ -186,6 +186,17 @@ def codes() -> str:
     return markdown(["codes of m, v, g; of n; block size", *head], rows) + f"\n\n{where(data)}."
 
 
+def codes_4bit() -> str:
+    data = record("codes-4bit.json")
+    rows = [
+        [name.removeprefix("all: "), *(f"{error:.3f}" for error in errors.values())]
+        for name, errors in data["errors"].items()
+        if name.startswith(("all", "n: √n, floored, 3")) or (name.endswith("floored, 2 bits") and name[0] != "n")
+    ]
+    head = list(next(iter(data["errors"].values())))
+    return markdown(["stored in 4 bits", *head], rows) + f"\n\n{where(data)}."
+
+
 def step_time() -> str:
     """Adan ÷ AdamW over whole training steps: the paper's table of step times, and ours at the same sizes."""
     data = record("reproduce/small-step-time.json")
@@ -260,6 +271,7 @@ TABLES = {
     "memory": memory,
     "quality": quality,
     "codes": codes,
+    "codes-4bit": codes_4bit,
     "gpu": gpu,
     "gpu-alone": gpu_alone,
     "wall": wall,

@@ -137,7 +137,7 @@ def _float(bits: Tensor) -> Tensor:
 
 
 def encode(x: Tensor, code: Code, random_bits: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """A flat fp32 tensor as codes, a uint8 each, and the uint8 exponents of its blocks; to nearest without random bits."""
+    """A flat fp32 tensor as uint8 codes and the uint8 exponents of its blocks; to nearest without random bits."""
     whole = x.numel() // BLOCK * BLOCK
     largest = x[:whole].view(-1, BLOCK).abs().amax(1)
     if whole < x.numel():

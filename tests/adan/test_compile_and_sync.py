@@ -32,7 +32,12 @@ def test_a_compiled_step_is_the_step(name):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"capturable": True, "max_grad_norm": 1.0}, {"state_format": "8bit", "lr": torch.tensor(1e-3)}],
+    [
+        {},
+        {"capturable": True, "max_grad_norm": 1.0},
+        {"state_format": "8bit", "lr": torch.tensor(1e-3)},
+        {"state_format": "4bit"},
+    ],
     ids=str,
 )
 def test_a_compiled_step_is_one_graph_and_is_compiled_once(options):

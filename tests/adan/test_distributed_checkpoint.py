@@ -13,14 +13,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
 ]
 
-OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.8, 0.95), "state_format": "8bit"}
+OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.8, 0.95)}
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
-def make(layout):
+def make(layout, state_format):
     torch.manual_seed(0)
     model = torch.nn.Conv2d(16, 33, 3, bias=False).to(memory_format=LAYOUTS[layout])
-    return model, Adan(model.parameters(), **OPTIONS)
+    return model, Adan(model.parameters(), state_format=state_format, **OPTIONS)
 
 
 def plain(opt):
@@ -31,18 +31,19 @@ def plain(opt):
     return wide.state[p]
 
 
+@pytest.mark.parametrize("state_format", ["8bit", "4bit"])
 @pytest.mark.parametrize("target", LAYOUTS)
 @pytest.mark.parametrize("source", LAYOUTS)
-def test_quantized_states_in_another_layout(source, target, tmp_path):
+def test_quantized_states_in_another_layout(source, target, state_format, tmp_path):
     """A user who saved a channels_last model and loaded it contiguous went on with 30% of error in the momentum."""
-    model, opt = make(source)
+    model, opt = make(source, state_format)
     for k in range(3):
         # Sizes that differ from block to block show which exponent belongs to which block.
         model.weight.grad = torch.randn(model.weight.shape) * torch.logspace(-3, 3, 33).view(33, 1, 1, 1) * (k + 1)
         opt.step()
     dcp.save({"optim": get_optimizer_state_dict(model, opt)}, checkpoint_id=tmp_path)
 
-    model, other = make(target)
+    model, other = make(target, state_format)
     loaded = {"optim": get_optimizer_state_dict(model, other)}
     dcp.load(loaded, checkpoint_id=tmp_path)
     set_optimizer_state_dict(model, other, loaded["optim"])
@@ -52,5 +53,8 @@ def test_quantized_states_in_another_layout(source, target, tmp_path):
         if source == target:
             assert torch.equal(got[name], expected[name]), name
         else:  # written once more in blocks that run otherwise, to nearest
-            error = (got[name] - expected[name]).abs().amax((1, 2, 3)) / expected[name].abs().amax((1, 2, 3))
-            assert error.max() < 0.06, name
+            size = expected[name].abs().amax((1, 2, 3))
+            if state_format == "4bit" and name == "exp_avg_diff":  # stored as a difference from the previous gradient
+                size += expected["prev_grad"].abs().amax((1, 2, 3)) / 11.5
+            error = (got[name] - expected[name]).abs().amax((1, 2, 3)) / size
+            assert error.max() < (0.06 if state_format == "8bit" or name == "exp_avg" else 0.3), name

@@ -10,6 +10,7 @@ OPTIONS = {
     "plain": {},
     "consumed": {"consume_grad": True},
     "8bit": {"state_format": "8bit"},
+    "4bit": {"state_format": "4bit"},
     "foreach, coupled": {"foreach": True, "betas": (0.9, 0.9, 0.99)},
 }
 

@@ -13,6 +13,7 @@ OPTIONS = [
     {"consume_grad": True},
     {"max_grad_norm": 1.0},
     {"state_format": "8bit"},
+    {"state_format": "4bit"},
     {"skip_nonfinite": True, "betas": (0.9, 0.9, 0.99)},
 ]
 

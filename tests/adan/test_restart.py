@@ -188,7 +188,13 @@ def run(params, opt, steps, first=0):
         opt.step()
 
 
-FORMATS = [{}, {"state_format": "8bit"}, {"state_format": "bf16", "betas": (0.9, 0.9, 0.95)}, {"consume_grad": True}]
+FORMATS = [
+    {},
+    {"state_format": "8bit"},
+    {"state_format": "4bit"},
+    {"state_format": "bf16", "betas": (0.9, 0.9, 0.95)},
+    {"consume_grad": True},
+]
 
 
 @pytest.mark.parametrize("options", FORMATS, ids=str)
@@ -203,7 +209,7 @@ def test_a_restarted_optimizer_is_a_new_one(engine, options):
     assert opt.restarts == 1
     for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq"):
         if name in opt.state[p]:
-            opt.state[p][name].fill_(77 if options.get("state_format") == "8bit" else torch.nan)
+            opt.state[p][name].fill_(77 if options.get("state_format") in ("8bit", "4bit") else torch.nan)
     q = p.detach().clone().requires_grad_()
     new = Adan([q], lr=0.02, restart=Restart(every=30), **ENGINES[engine], **options)
     run([p], opt, steps, first=4)

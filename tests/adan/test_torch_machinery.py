@@ -40,6 +40,7 @@ OptimizerInput, ErrorOptimizerInput = optimizers.OptimizerInput, optimizers.Erro
 #: What rounds, and so may differ by a code where the last bit of a number does.
 FORMATS = {
     "8-bit states": {"state_format": "8bit"},
+    "4-bit states": {"state_format": "4bit"},
     "8-bit states, coupled, clipped": {"state_format": "8bit", "betas": (0.9, 0.9, 0.95), "max_grad_norm": 15.0},
     "bf16 states": {"state_format": "bf16", "weight_decay": 0.7},
     "consumed": {"consume_grad": True, "max_grad_norm": 15.0},

@@ -105,6 +105,7 @@ FORMS = {
     "plain": {},
     "consumed": {"consume_grad": True, "max_grad_norm": 0.5},
     "8bit": {"state_format": "8bit"},
+    "4bit": {"state_format": "4bit"},
     "kahan": {"kahan_sum": True},
 }
 
@@ -113,7 +114,7 @@ def moves_its_states(engine, form):
     """Every tensor of a state in turn gets other memory, as offloading does: the step reads and writes the new one."""
     results = []
     for moves in (False, True):
-        p = torch.linspace(-1, 1, 4100 if form == "8bit" else 100).to(torch.bfloat16 if form == "kahan" else None)
+        p = torch.linspace(-1, 1, 4100 if "bit" in form else 100).to(torch.bfloat16 if form == "kahan" else None)
         p = torch.nn.Parameter(p)
         opt = Adan([p], **asked_for(engine), **FORMS[form])
         held = []
@@ -152,7 +153,7 @@ def run(engine, names, file):
     for name in names:
         error = None
         try:
-            with engines.selected(engine, engines.LARGE if "8bit" in name else engines.SMALL):
+            with engines.selected(engine, engines.LARGE if "bit" in name else engines.SMALL):
                 CASES[name](engine)
         except (Exception, pytest.fail.Exception) as e:
             error = f"{type(e).__name__}: {e}"

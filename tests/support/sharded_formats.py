@@ -20,7 +20,7 @@ from support.sharded import (
 )
 from support.sharded_checkpoints import contents
 
-DTYPES = {"8bit": torch.uint8, "bf16": torch.bfloat16}
+DTYPES = {"8bit": torch.uint8, "4bit": torch.uint8, "bf16": torch.bfloat16}
 COUPLED = {"betas": (0.8, 0.8, 0.95)}
 
 

@@ -154,7 +154,7 @@ def _cut(value: Any, like: Any) -> Any:
 
 
 def _decoded(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Adan's 8-bit codes as numbers: their blocks run through the whole tensor, a part has its own."""
+    """Adan's quantized states as numbers: their blocks run through the whole tensor, a part has its own."""
     return states.dequantized(entry) if "exponents" in entry else entry
 
 
