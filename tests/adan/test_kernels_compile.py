@@ -28,7 +28,7 @@ def ptx(kernel, capability, warps, pointers, integers, constants):
     )
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps}).asm["ptx"]
 
-PLAIN = {"PACKED": 1, "COUPLED": False, "CONSUME": False, "WEIGHTS": 0, "RESTART": 0, "ALIGNED": True}
+PLAIN = {"PACKED": 0, "COUPLED": False, "CONSUME": False, "WEIGHTS": 0, "RESTART": 0, "ALIGNED": True}
 types = {**PLAIN, "CHUNK": 1024, "BLOCK": 512, "STAGES": 1, **dict.fromkeys("PGQS", tl.float32), "COMPUTE": tl.float32}
 half = {**types, **dict.fromkeys("PGQ", tl.bfloat16), "S": tl.float32}
 codes = {"Q": tl.uint8, "S": tl.uint8}
@@ -43,11 +43,11 @@ kinds = {
     "8bit": {**types, **codes},
     "8bit piped": {**types, **piped},
     "8bit coupled, bf16 stochastic": {**half, **codes, "COUPLED": True, "WEIGHTS": 1},
-    "4bit": {**types, **codes, "PACKED": 2},
-    "4bit piped": {**types, **piped, "PACKED": 2},
-    "4bit restart": {**types, **codes, "PACKED": 2, "RESTART": 2},
-    "4bit unaligned": {**types, **codes, "PACKED": 2, "ALIGNED": False},
-    "4bit coupled, Kahan": {**half, **codes, "PACKED": 2, "COUPLED": True, "WEIGHTS": 2},
+    "4bit": {**types, **codes, "PACKED": 14},
+    "4bit piped": {**types, **piped, "PACKED": 14},
+    "4bit restart": {**types, **codes, "PACKED": 14, "RESTART": 2},
+    "4bit unaligned": {**types, **codes, "PACKED": 14, "ALIGNED": False},
+    "4bit coupled, Kahan": {**half, **codes, "PACKED": 14, "COUPLED": True, "WEIGHTS": 2},
     "bf16 states, Kahan": {**half, "S": tl.bfloat16, "WEIGHTS": 2},
 }
 rows = ["rows", "first_row", "end_row"]
@@ -57,7 +57,8 @@ for capability in (80, 90):
     for name, constants in kinds.items():
         warps = constants["BLOCK"] // 256
         pointers = {**tables, "coefs": "*fp64", "squares": "*fp64"}
-        out[f"{name} {capability}"] = ptx(kernels.update, capability, warps, pointers, ["rows", "first_chunk"], constants)
+        integers = ["rows", "first_chunk"]
+        out[f"{name} {capability}"] = ptx(kernels.update, capability, warps, pointers, integers, constants)
     constants = {"G": tl.float32, "COMPUTE": tl.float32, "ALIGNED": True, "CHECK": True, "CHUNK": 4096}
     pointers, integers = {**tables, "partials": "*fp64"}, [*rows, "chunks", "first_partial", "n_partials"]
     out[f"squares {capability}"] = ptx(kernels.sum_of_squares, capability, 4, pointers, integers, constants)
@@ -92,7 +93,7 @@ def test_codes_stay_in_registers(ptx, capability):
     """Nothing but the parameter, which is stored in runs of 16 bytes per thread, passes through shared memory."""
     for name in ("8bit", "4bit"):
         stores = [line.split()[0] for line in ptx[f"{name} {capability}"].splitlines() if "st.shared" in line]
-        # 8 floats of a thread are two accesses, and the exponents of a block one: once for whole blocks, once at the end.
+        # 8 floats of a thread are two accesses, the exponents of a block one; for whole blocks, and for the last one.
         assert len(stores) <= 2 * 3, (name, stores)
 
 

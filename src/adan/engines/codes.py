@@ -104,10 +104,10 @@ def _write_nibbles(code: Code, rotation: int) -> str:
 
 READ_SIGNED, READ_ROOT = tl.constexpr(_read_bytes(SIGNED)), tl.constexpr(_read_bytes(ROOT))
 READ_SIGNED4, READ_ROOT4 = tl.constexpr(_read_nibbles(SIGNED4)), tl.constexpr(_read_nibbles(ROOT4))
-WRITE_M, WRITE_V, WRITE_G = (tl.constexpr(_write_bytes(SIGNED, by)) for by in (0, 8, 24))
-WRITE_ROOT = tl.constexpr(_write_bytes(ROOT, 16))
-WRITE_V4, WRITE_G4 = (tl.constexpr(_write_nibbles(SIGNED4, by)) for by in (8, 24))
-WRITE_ROOT4 = tl.constexpr(_write_nibbles(ROOT4, 16))
+# By state: the random bits of each are rotated further.
+WRITE_SIGNED = tl.constexpr(tuple(_write_bytes(SIGNED, 8 * state) for state in range(4)))
+WRITE_SIGNED4 = tl.constexpr(tuple(_write_nibbles(SIGNED4, 8 * state) for state in range(4)))
+WRITE_ROOT, WRITE_ROOT4 = tl.constexpr(_write_bytes(ROOT, 16)), tl.constexpr(_write_nibbles(ROOT4, 16))
 
 # Of the plain forms: shift, shifted base and δ; the factor and the highest byte that make a code, as in `_rounded`.
 for _name, _code in (("SIGNED", SIGNED), ("ROOT", ROOT), ("SIGNED4", SIGNED4), ("ROOT4", ROOT4)):
@@ -151,37 +151,32 @@ def scaled(numbers, power, factor):
 
 
 @triton.jit
-def read_signed(codes):
+def signed_numbers(codes, PACKED: tl.constexpr):
+    """What the codes of blocks stand for, not scaled."""
     if PTX:
-        return tl.inline_asm_elementwise(READ_SIGNED, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
+        if PACKED:
+            return eight(codes, READ_SIGNED4)
+        else:
+            return tl.inline_asm_elementwise(READ_SIGNED, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
+    elif PACKED:
+        codes = nibbles(codes)
+        return signed(codes << 28, number(codes & 7, SIGNED4_SHIFT, SIGNED4_BASE, SIGNED4_DELTA))
     else:
         codes = codes.to(tl.int32)
         return signed(codes << 24, number(codes & 127, SIGNED_SHIFT, SIGNED_BASE, SIGNED_DELTA))
 
 
 @triton.jit
-def read_root(codes):
+def root_numbers(codes, PACKED: tl.constexpr):
     if PTX:
-        return tl.inline_asm_elementwise(READ_ROOT, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
+        if PACKED:
+            return eight(codes, READ_ROOT4)
+        else:
+            return tl.inline_asm_elementwise(READ_ROOT, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
+    elif PACKED:
+        return number(nibbles(codes), ROOT4_SHIFT, ROOT4_BASE, ROOT4_DELTA)
     else:
         return number(codes.to(tl.int32), ROOT_SHIFT, ROOT_BASE, ROOT_DELTA)
-
-
-@triton.jit
-def read_signed4(words):
-    if PTX:
-        return eight(words, READ_SIGNED4)
-    else:
-        codes = nibbles(words)
-        return signed(codes << 28, number(codes & 7, SIGNED4_SHIFT, SIGNED4_BASE, SIGNED4_DELTA))
-
-
-@triton.jit
-def read_root4(words):
-    if PTX:
-        return eight(words, READ_ROOT4)
-    else:
-        return number(nibbles(words), ROOT4_SHIFT, ROOT4_BASE, ROOT4_DELTA)
 
 
 @triton.jit
@@ -232,49 +227,37 @@ def _larger(a, b):
 
 
 @triton.jit
-def write_signed(x, words, ASM: tl.constexpr, ROTATION: tl.constexpr):
-    """Codes of blocks, and their exponents."""
+def signed_codes(x, words, STATE: tl.constexpr, PACKED: tl.constexpr):
+    """Codes of blocks, and their exponents at the state's place in the word of a block."""
     power, scale = exponents(tl.abs(x))
     if PTX:
-        codes = tl.inline_asm_elementwise(ASM, "=r,f,f,f,f,f,f,f,f,r,r,r,r", [x, scale, words], tl.uint8, True, 4)
-    else:
-        codes = rounded(tl.abs(x) * scale, rotated(words, ROTATION), SIGNED_LIFT, SIGNED_TOP, SIGNED_DELTA)
-        codes = ((codes | (x.to(tl.uint32, bitcast=True) & 0x80000000)) >> 24).to(tl.uint8)
-    return codes, power
-
-
-@triton.jit
-def write_root(x, words):
-    power, scale = exponents(x)
-    if PTX:
-        constraints: tl.constexpr = "=r,f,f,f,f,f,f,f,f,r,r,r,r"
-        codes = tl.inline_asm_elementwise(WRITE_ROOT, constraints, [x, scale, words], tl.uint8, True, 4)
-    else:
-        codes = rounded(x * scale, rotated(words, 16), ROOT_LIFT, ROOT_TOP, ROOT_DELTA)
-        codes = (not_zero(codes, x) >> 24).to(tl.uint8)
-    return codes, power
-
-
-@triton.jit
-def write_signed4(x, words, ASM: tl.constexpr, ROTATION: tl.constexpr):
-    power, scale = exponents(tl.abs(x))
-    if PTX:
-        codes = packed(x, scale, words, ASM)
-    else:
-        codes = rounded(tl.abs(x) * scale, rotated(words, ROTATION), SIGNED4_LIFT, SIGNED4_TOP, SIGNED4_DELTA)
+        if PACKED:
+            codes = packed(x, scale, words, WRITE_SIGNED4[STATE])
+        else:
+            codes = four(x, scale, words, WRITE_SIGNED[STATE])
+    elif PACKED:
+        codes = rounded(tl.abs(x) * scale, rotated(words, 8 * STATE), SIGNED4_LIFT, SIGNED4_TOP, SIGNED4_DELTA)
         codes = joined((codes >> 24) | ((x.to(tl.uint32, bitcast=True) >> 28) & 8))
-    return codes, power
+    else:
+        codes = rounded(tl.abs(x) * scale, rotated(words, 8 * STATE), SIGNED_LIFT, SIGNED_TOP, SIGNED_DELTA)
+        codes = ((codes | (x.to(tl.uint32, bitcast=True) & 0x80000000)) >> 24).to(tl.uint8)
+    return codes, power << (8 * STATE)
 
 
 @triton.jit
-def write_root4(x, words):
+def root_codes(x, words, PACKED: tl.constexpr):
     power, scale = exponents(x)
     if PTX:
-        codes = packed(x, scale, words, WRITE_ROOT4)
+        if PACKED:
+            codes = packed(x, scale, words, WRITE_ROOT4)
+        else:
+            codes = four(x, scale, words, WRITE_ROOT)
+    elif PACKED:
+        codes = joined(not_zero(rounded(x * scale, rotated(words, 16), ROOT4_LIFT, ROOT4_TOP, ROOT4_DELTA), x) >> 24)
     else:
-        codes = rounded(x * scale, rotated(words, 16), ROOT4_LIFT, ROOT4_TOP, ROOT4_DELTA)
-        codes = joined(not_zero(codes, x) >> 24)
-    return codes, power
+        codes = not_zero(rounded(x * scale, rotated(words, 16), ROOT_LIFT, ROOT_TOP, ROOT_DELTA), x)
+        codes = (codes >> 24).to(tl.uint8)
+    return codes, power << 16
 
 
 @triton.jit
@@ -295,6 +278,11 @@ def joined(codes):
     at = tl.arange(0, 8)[None, None, :]
     codes = tl.reshape(codes.to(tl.int32), (codes.shape[0], SHARED // 8, 8))
     return tl.sum(codes << (4 * at), 2)
+
+
+@triton.jit
+def four(x, scale, words, ASM: tl.constexpr):
+    return tl.inline_asm_elementwise(ASM, "=r,f,f,f,f,f,f,f,f,r,r,r,r", [x, scale, words], tl.uint8, True, 4)
 
 
 @triton.jit
@@ -347,23 +335,36 @@ def fetch(at, mask):
 
 
 @triton.jit
-def fetch_words(base, block, mask, ALIGNED: tl.constexpr):
-    """The packed codes of blocks, four words each, from their bytes."""
-    at = block[:, None] * (SHARED // 8) + tl.arange(0, SHARED // 8)[None, :]
-    if ALIGNED:
-        return fetch(base.to(tl.pointer_type(tl.int32), bitcast=True) + at, mask)
+def fetch_codes(base, at, block, inside, some, PACKED: tl.constexpr, ALIGNED: tl.constexpr):
+    """The codes of blocks: a byte for each element, or four words for each block."""
+    if PACKED:
+        at = words_at(block)
+        some = None if some is None else some[:, None]
+        if ALIGNED:
+            return fetch(base.to(tl.pointer_type(tl.int32), bitcast=True) + at, some)
+        else:
+            byte = tl.arange(0, 4)[None, None, :]
+            some = None if some is None else some[:, :, None]
+            return tl.sum(fetch(base + at[:, :, None] * 4 + byte, some).to(tl.int32) << (8 * byte), 2)
     else:
-        byte = tl.arange(0, 4)[None, None, :]
-        mask = None if mask is None else mask[:, :, None]
-        return tl.sum(fetch(base + at[:, :, None] * 4 + byte, mask).to(tl.int32) << (8 * byte), 2)
+        return fetch(base + at, inside)
 
 
 @triton.jit
-def store_words(base, block, words, mask, ALIGNED: tl.constexpr):
-    at = block[:, None] * (SHARED // 8) + tl.arange(0, SHARED // 8)[None, :]
-    if ALIGNED:
-        tl.store(base.to(tl.pointer_type(tl.int32), bitcast=True) + at, words, mask=mask)
+def store_codes(base, at, block, codes, inside, some, PACKED: tl.constexpr, ALIGNED: tl.constexpr):
+    if PACKED:
+        at = words_at(block)
+        some = None if some is None else some[:, None]
+        if ALIGNED:
+            tl.store(base.to(tl.pointer_type(tl.int32), bitcast=True) + at, codes, mask=some)
+        else:
+            byte = tl.arange(0, 4)[None, None, :]
+            some = None if some is None else some[:, :, None]
+            tl.store(base + at[:, :, None] * 4 + byte, (codes[:, :, None] >> (8 * byte)).to(tl.uint8), mask=some)
     else:
-        byte = tl.arange(0, 4)[None, None, :]
-        mask = None if mask is None else mask[:, :, None]
-        tl.store(base + at[:, :, None] * 4 + byte, (words[:, :, None] >> (8 * byte)).to(tl.uint8), mask=mask)
+        tl.store(base + at, codes, mask=inside)
+
+
+@triton.jit
+def words_at(block):
+    return block[:, None] * (SHARED // 8) + tl.arange(0, SHARED // 8)[None, :]

@@ -1,8 +1,8 @@
 """The Triton kernels of the CUDA engine; `cuda.py` launches them and fills their tables.
 
-Every kernel finds its tensors through two tables of 64-bit words, a row for each tensor: the static one, and the per-step
-one. The slots are those of `adan.engines.slots`: S_PARAM is the column "param" of the static
-table, G_GRAD the column "grad" of the per-step one, O_LR a group's option "lr", K_W_M a tensor's coefficient "w_m".
+Every kernel finds its tensors through two tables of 64-bit words, a row for each tensor: the static one, and the
+per-step one. The slots are those of `adan.engines.slots`: S_PARAM is the column "param" of the static table, G_GRAD the
+column "grad" of the per-step one, O_LR a group's option "lr", K_W_M a tensor's coefficient "w_m".
 """
 
 import triton
@@ -13,26 +13,17 @@ from adan.engines import slots
 from adan.engines.codes import (
     AVERAGING,
     SHARED,
-    WRITE_G,
-    WRITE_G4,
-    WRITE_M,
-    WRITE_V,
-    WRITE_V4,
     fetch,
-    fetch_words,
+    fetch_codes,
     mix,
     random_words,
-    read_root,
-    read_root4,
-    read_signed,
-    read_signed4,
+    root_codes,
+    root_numbers,
     rotated,
     scaled,
-    store_words,
-    write_root,
-    write_root4,
-    write_signed,
-    write_signed4,
+    signed_codes,
+    signed_numbers,
+    store_codes,
 )
 
 for _prefix, _names in (("S", slots.STATIC), ("G", slots.PER_STEP), ("O", slots.OPTIONS), ("K", slots.COEFS)):
@@ -203,7 +194,7 @@ def update(
 ):  # fmt: skip
     """One step of CHUNK elements of one tensor. P, G, Q, S: types of parameter, gradient, previous gradient, states.
 
-    PACKED: 2, all states but the first are packed two to a byte; else 1.
+    PACKED: the states of which two codes are a byte, as bits: 1 m, 2 v, 4 n, 8 g.
     """
     chunk = first_chunk + tl.program_id(0)
     row = tl.load((static + N_STATIC * rows).to(tl.pointer_type(tl.int32), bitcast=True) + chunk)
@@ -226,12 +217,16 @@ def update(
     keep, step_m, step_v = keep * shrink, step_m * shrink, step_v * shrink
     short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.uint32), bitcast=True) + row * N_COEFS
     key = tl.load(short + K_RNG_KEY)
+    PER_BYTE_M: tl.constexpr = 2 if PACKED & 1 else 1
+    PER_BYTE_V: tl.constexpr = 2 if PACKED & 2 else 1
+    PER_BYTE_N: tl.constexpr = 2 if PACKED & 4 else 1
+    PER_BYTE_Q: tl.constexpr = 2 if PACKED & 8 else 1
     p = address(static + row * N_STATIC + S_PARAM, P, ALIGNED) + begin
     g = address(per_step + row * N_PER_STEP + G_GRAD, G, ALIGNED) + begin
-    m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin
-    v = address(static + row * N_STATIC + S_EXP_AVG_DIFF, S, ALIGNED) + begin // PACKED
-    n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin // PACKED
-    q = address(per_step + row * N_PER_STEP + G_PREV_GRAD, Q, ALIGNED) + begin // PACKED
+    m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin // PER_BYTE_M
+    v = address(static + row * N_STATIC + S_EXP_AVG_DIFF, S, ALIGNED) + begin // PER_BYTE_V
+    n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin // PER_BYTE_N
+    q = address(per_step + row * N_PER_STEP + G_PREV_GRAD, Q, ALIGNED) + begin // PER_BYTE_Q
     lost = address(static + row * N_STATIC + S_COMPENSATION, P, ALIGNED) + begin
     powers = address(static + row * N_STATIC + S_EXPONENTS, tl.int32, False) + begin // SHARED
     square = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
@@ -240,7 +235,8 @@ def update(
     if todo >= CHUNK:
         for i in tl.range(0, CHUNK, BLOCK, num_stages=STAGES):
             square += update_block(
-                p + i, g + i, m + i, v + i // PACKED, n + i // PACKED, q + i // PACKED, lost + i, powers + i // SHARED,
+                p + i, g + i, m + i // PER_BYTE_M, v + i // PER_BYTE_V, n + i // PER_BYTE_N, q + i // PER_BYTE_Q,
+                lost + i, powers + i // SHARED,
                 c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
                 key + ((begin + i) // 4).to(tl.uint32), k, BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
                 CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
@@ -248,7 +244,8 @@ def update(
     else:
         for i in range(0, todo.to(tl.int32), BLOCK):
             square += update_block(
-                p + i, g + i, m + i, v + i // PACKED, n + i // PACKED, q + i // PACKED, lost + i, powers + i // SHARED,
+                p + i, g + i, m + i // PER_BYTE_M, v + i // PER_BYTE_V, n + i // PER_BYTE_N, q + i // PER_BYTE_Q,
+                lost + i, powers + i // SHARED,
                 c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
                 key + ((begin + i) // 4).to(tl.uint32), k, todo - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
                 CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
@@ -285,44 +282,33 @@ def update_block(
     if WEIGHTS == KAHAN:
         theta += fetch(lost + at, inside).to(COMPUTE)
     new = fetch(g + at, inside).to(COMPUTE) * c
-    exp_avg = fetch(m + at, inside)
-    exp_avg_diff = exp_avg
-    if PACKED == 2:
-        some_words = None if not MASKED else some[:, None]
-        g_prev = fetch_words(q, block, some_words, ALIGNED)
-        exp_avg_sq = fetch_words(n, block, some_words, ALIGNED)
-        if not COUPLED:
-            exp_avg_diff = fetch_words(v, block, some_words, ALIGNED)
-    else:
-        # At the first gradient there may be no buffer yet, unless it is quantized.
-        known = inside
-        if S != tl.uint8:
-            known = at < tl.where(has_prev > 0, left, 0) if MASKED else has_prev > 0
-        g_prev = fetch(q + at, known)
-        exp_avg_sq = fetch(n + at, inside)
-        if not COUPLED:
-            exp_avg_diff = fetch(v + at, inside)
+    known = inside
+    if S != tl.uint8:  # at the first gradient there may be no buffer yet
+        known = at < tl.where(has_prev > 0, left, 0) if MASKED else has_prev > 0
+    g_prev = fetch_codes(q, at, block, known, some, PACKED & 8, ALIGNED)
+    exp_avg = fetch_codes(m, at, block, inside, some, PACKED & 1, ALIGNED)
+    exp_avg_sq = fetch_codes(n, at, block, inside, some, PACKED & 4, ALIGNED)
+    exp_avg_diff = g_prev
+    if not COUPLED:
+        exp_avg_diff = fetch_codes(v, at, block, inside, some, PACKED & 2, ALIGNED)
 
     # What remains of m and v is a factor of a block's scale: for each element an instruction less.
     REMAINS: tl.constexpr = S == tl.uint8 and RESTART == 0
-    remains_m = 1 - w_m if REMAINS else 1.0
-    remains_v = 1 - w_v if REMAINS else 1.0
-    if PACKED == 2:
-        g_prev = scaled(read_signed4(g_prev), power >> 24, 1.0)
-        exp_avg_sq = scaled(read_root4(exp_avg_sq), power >> 16, 1.0)
+    if S == tl.uint8:
+        g_prev = scaled(signed_numbers(g_prev, PACKED & 8), power >> 24, 1.0)
+        exp_avg = scaled(signed_numbers(exp_avg, PACKED & 1), power, 1 - w_m if REMAINS else 1.0)
+        exp_avg_sq = scaled(root_numbers(exp_avg_sq, PACKED & 4), power >> 16, 1.0)
+        exp_avg_sq *= exp_avg_sq
         if not COUPLED:
-            exp_avg_diff = (g_prev - scaled(read_signed4(exp_avg_diff), power >> 8, 1.0)) * (remains_v * (1 / AVERAGING))
-    elif S == tl.uint8:
-        g_prev = scaled(read_signed(g_prev), power >> 24, 1.0)
-        exp_avg_sq = scaled(read_root(exp_avg_sq), power >> 16, 1.0)
-        if not COUPLED:
-            exp_avg_diff = scaled(read_signed(exp_avg_diff), power >> 8, remains_v)
+            remains = 1 - w_v if REMAINS else 1.0
+            exp_avg_diff = signed_numbers(exp_avg_diff, PACKED & 2)
+            if PACKED & 2:
+                exp_avg_diff = (g_prev - scaled(exp_avg_diff, power >> 8, 1.0)) * (remains * (1 / AVERAGING))
+            else:
+                exp_avg_diff = scaled(exp_avg_diff, power >> 8, remains)
     else:
         g_prev, exp_avg, exp_avg_sq = g_prev.to(COMPUTE), exp_avg.to(COMPUTE), exp_avg_sq.to(COMPUTE)
         exp_avg_diff = exp_avg_diff.to(COMPUTE)
-    if S == tl.uint8:
-        exp_avg = scaled(read_signed(exp_avg), power, remains_m)
-        exp_avg_sq *= exp_avg_sq
     if CONSUME:
         g_prev *= c_prev
     if RESTART > 0:
@@ -372,33 +358,22 @@ def update_block(
     if WEIGHTS == KAHAN:
         tl.store(lost + at, (theta - theta.to(P).to(COMPUTE)).to(P), mask=inside)
     if S == tl.uint8:
-        codes, power = write_signed(exp_avg, words, WRITE_M, 0)
-        tl.store(m + at, codes, mask=inside)
-        if PACKED == 2:
-            if MASKED:  # nibbles beyond the end are 0
-                new, root = tl.where(inside, new, 0.0), tl.where(inside, root, 0.0)
-            codes, power_g = write_signed4(new, words, WRITE_G4, 24)
-            store_words(q, block, codes, some_words, ALIGNED)
-            codes, power_n = write_root4(root, words)
-            store_words(n, block, codes, some_words, ALIGNED)
-            if not COUPLED:
-                average = new - AVERAGING * exp_avg_diff
-                if MASKED:
-                    average = tl.where(inside, average, 0.0)
-                codes, power_v = write_signed4(average, words, WRITE_V4, 8)
-                store_words(v, block, codes, some_words, ALIGNED)
-        else:
-            codes, power_g = write_signed(new, words, WRITE_G, 24)
-            tl.store(q + at, codes, mask=inside)
-            codes, power_n = write_root(root, words)
-            tl.store(n + at, codes, mask=inside)
-            if not COUPLED:
-                codes, power_v = write_signed(exp_avg_diff, words, WRITE_V, 8)
-                tl.store(v + at, codes, mask=inside)
-        power |= (power_n << 16) | (power_g << 24)
+        if PACKED & 2:
+            exp_avg_diff = new - AVERAGING * exp_avg_diff
+        if MASKED:  # the codes beyond the end are 0
+            exp_avg, exp_avg_diff = tl.where(inside, exp_avg, 0.0), tl.where(inside, exp_avg_diff, 0.0)
+            root, new = tl.where(inside, root, 0.0), tl.where(inside, new, 0.0)
+        codes, power = signed_codes(exp_avg, words, 0, PACKED & 1)
+        store_codes(m, at, block, codes, inside, some, PACKED & 1, ALIGNED)
         if not COUPLED:
-            power |= power_v << 8
-        tl.store(powers + block, power, mask=some)
+            codes, power_v = signed_codes(exp_avg_diff, words, 1, PACKED & 2)
+            store_codes(v, at, block, codes, inside, some, PACKED & 2, ALIGNED)
+            power |= power_v
+        codes, power_n = root_codes(root, words, PACKED & 4)
+        store_codes(n, at, block, codes, inside, some, PACKED & 4, ALIGNED)
+        codes, power_g = signed_codes(new, words, 3, PACKED & 8)
+        store_codes(q, at, block, codes, inside, some, PACKED & 8, ALIGNED)
+        tl.store(powers + block, power | power_n | power_g, mask=some)
     else:
         write(m + at, exp_avg, inside, S, words)
         if not COUPLED:
@@ -411,7 +386,7 @@ def update_block(
 
 @triton.jit
 def quotient(x, y, S: tl.constexpr):
-    """x / y with y not negative; for quantized states within a few units in the last place, in 3 instructions, not 8."""
+    """The ratio to a number that is not negative; for quantized states to a few ulps, in 3 instructions, not 8."""
     if S == tl.uint8:
         inverse_root = tl.rsqrt(y)
         return x * inverse_root * inverse_root
