@@ -28,7 +28,7 @@ def ptx(kernel, capability, warps, pointers, integers, constants):
     )
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps}).asm["ptx"]
 
-PLAIN = {"PACKED": 0, "COUPLED": False, "CONSUME": False, "WEIGHTS": 0, "RESTART": 0, "ALIGNED": True}
+PLAIN = {"PACKED": False, "COUPLED": False, "CONSUME": False, "WEIGHTS": 0, "RESTART": 0, "ALIGNED": True}
 types = {**PLAIN, "CHUNK": 1024, "BLOCK": 512, "STAGES": 1, **dict.fromkeys("PGQS", tl.float32), "COMPUTE": tl.float32}
 half = {**types, **dict.fromkeys("PGQ", tl.bfloat16), "S": tl.float32}
 codes = {"Q": tl.uint8, "S": tl.uint8}
@@ -43,11 +43,11 @@ kinds = {
     "8bit": {**types, **codes},
     "8bit piped": {**types, **piped},
     "8bit coupled, bf16 stochastic": {**half, **codes, "COUPLED": True, "WEIGHTS": 1},
-    "4bit": {**types, **codes, "PACKED": 14},
-    "4bit piped": {**types, **piped, "PACKED": 14},
-    "4bit restart": {**types, **codes, "PACKED": 14, "RESTART": 2},
-    "4bit unaligned": {**types, **codes, "PACKED": 14, "ALIGNED": False},
-    "4bit coupled, Kahan": {**half, **codes, "PACKED": 14, "COUPLED": True, "WEIGHTS": 2},
+    "4bit": {**types, **codes, "PACKED": True},
+    "4bit piped": {**types, **piped, "PACKED": True},
+    "4bit restart": {**types, **codes, "PACKED": True, "RESTART": 2},
+    "4bit unaligned": {**types, **codes, "PACKED": True, "ALIGNED": False},
+    "4bit coupled, Kahan": {**half, **codes, "PACKED": True, "COUPLED": True, "WEIGHTS": 2},
     "bf16 states, Kahan": {**half, "S": tl.bfloat16, "WEIGHTS": 2},
 }
 rows = ["rows", "first_row", "end_row"]

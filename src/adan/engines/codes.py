@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from adan import lowbit
-from adan.lowbit import ROOT, ROOT4, SIGNED, SIGNED4, Code
+from adan.lowbit import ROOT, SIGNED, SIGNED4, Code
 
 PTX = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
 
@@ -46,16 +46,13 @@ def _read_bytes(code: Code) -> str:
 def _read_nibbles(code: Code) -> str:
     """Eight codes ($8) as eight numbers ($0 to $7), not scaled: those of the nibbles i and i + 4 are a pair."""
     delta, place = _in_halves(code)
-    sizes = 0x70007 if code.signed else 0xF000F
     lines = [".reg .b32 c, x, d;", ".reg .b16 low, high;", f"mov.b32 d, {delta};"]
     for i in range(4):
         if place >> 4 * i:
-            lines += [f"and.b32 x, $8, {sizes << 4 * i};", f"mad.lo.u32 x, x, {place >> 4 * i}, d;"]
+            lines += [f"and.b32 x, $8, {0x70007 << 4 * i};", f"mad.lo.u32 x, x, {place >> 4 * i}, d;"]
         else:
-            lines += [f"shr.u32 x, $8, {4 * i};", f"and.b32 x, x, {sizes};", f"mad.lo.u32 x, x, {place}, d;"]
-        lines += ["sub.f16x2 x, x, d;"]
-        if code.signed:
-            lines += [f"shl.b32 c, $8, {12 - 4 * i};", "lop3.b32 x, c, x, 0x80008000, 0x6c;"]
+            lines += [f"shr.u32 x, $8, {4 * i};", "and.b32 x, x, 0x70007;", f"mad.lo.u32 x, x, {place}, d;"]
+        lines += ["sub.f16x2 x, x, d;", f"shl.b32 c, $8, {12 - 4 * i};", "lop3.b32 x, c, x, 0x80008000, 0x6c;"]
         lines += ["mov.b32 {low, high}, x;", f"cvt.f32.f16 ${i}, low;", f"cvt.f32.f16 ${i + 4}, high;"]
     return "{" + "\n".join(lines) + "}"
 
@@ -89,28 +86,24 @@ def _write_nibbles(code: Code, rotation: int) -> str:
     lines = [".reg .f32 a;", ".reg .b32 r, t<8>, s<2>;"]
     for i in range(8):
         lines += _rounded(code, rotation, f"t{i}", f"${1 + i}", "$9", f"${10 + i}")
-    for i in range(2):  # the highest bytes of every other element, then of every other number for their signs
-        lines += [f"prmt.b32 t{i}, t{i}, t{i + 2}, 0x73;", f"prmt.b32 t{i + 4}, t{i + 4}, t{i + 6}, 0x73;"]
-        lines += [f"prmt.b32 t{i}, t{i}, t{i + 4}, 0x5410;"]
-    lines += ["mad.lo.u32 $0, t1, 16, t0;"]
-    if code.signed:
-        for i in range(2):
-            lines += [f"prmt.b32 s{i}, ${1 + i}, ${3 + i}, 0x73;", f"prmt.b32 r, ${5 + i}, ${7 + i}, 0x73;"]
-            lines += [f"prmt.b32 s{i}, s{i}, r, 0x5410;"]
-        lines += ["shr.u32 s0, s0, 4;", "lop3.b32 $0, s0, $0, 0x08080808, 0xec;"]
-        lines += ["lop3.b32 $0, s1, $0, 0x80808080, 0xec;"]
+    for i in range(2):  # of every other number the highest byte of its code, and of itself for the sign
+        for to, x in ((f"t{i}", [f"t{j}" for j in range(i, 8, 2)]), (f"s{i}", [f"${1 + j}" for j in range(i, 8, 2)])):
+            lines += [f"prmt.b32 {to}, {x[0]}, {x[1]}, 0x73;", f"prmt.b32 r, {x[2]}, {x[3]}, 0x73;"]
+            lines += [f"prmt.b32 {to}, {to}, r, 0x5410;"]
+    lines += ["mad.lo.u32 t0, t1, 16, t0;", "shr.u32 s0, s0, 4;"]
+    lines += ["lop3.b32 t0, s0, t0, 0x08080808, 0xec;", "lop3.b32 $0, s1, t0, 0x80808080, 0xec;"]
     return "{" + "\n".join(lines) + "}"
 
 
 READ_SIGNED, READ_ROOT = tl.constexpr(_read_bytes(SIGNED)), tl.constexpr(_read_bytes(ROOT))
-READ_SIGNED4, READ_ROOT4 = tl.constexpr(_read_nibbles(SIGNED4)), tl.constexpr(_read_nibbles(ROOT4))
+READ_SIGNED4 = tl.constexpr(_read_nibbles(SIGNED4))
 # By state: the random bits of each are rotated further.
 WRITE_SIGNED = tl.constexpr(tuple(_write_bytes(SIGNED, 8 * state) for state in range(4)))
 WRITE_SIGNED4 = tl.constexpr(tuple(_write_nibbles(SIGNED4, 8 * state) for state in range(4)))
-WRITE_ROOT, WRITE_ROOT4 = tl.constexpr(_write_bytes(ROOT, 16)), tl.constexpr(_write_nibbles(ROOT4, 16))
+WRITE_ROOT = tl.constexpr(_write_bytes(ROOT, 16))
 
 # Of the plain forms: shift, shifted base and δ; the factor and the highest byte that make a code, as in `_rounded`.
-for _name, _code in (("SIGNED", SIGNED), ("ROOT", ROOT), ("SIGNED4", SIGNED4), ("ROOT4", ROOT4)):
+for _name, _code in (("SIGNED", SIGNED), ("ROOT", ROOT), ("SIGNED4", SIGNED4)):
     _constants = (_code.shift, _code.base << _code.shift, _code.delta, 1 << 24 - _code.shift, -_code.base % 256 << 24)
     for _suffix, _constant in zip(("SHIFT", "BASE", "DELTA", "LIFT", "TOP"), _constants, strict=True):
         globals()[f"{_name}_{_suffix}"] = tl.constexpr(_constant)
@@ -167,14 +160,9 @@ def signed_numbers(codes, PACKED: tl.constexpr):
 
 
 @triton.jit
-def root_numbers(codes, PACKED: tl.constexpr):
+def root_numbers(codes):
     if PTX:
-        if PACKED:
-            return eight(codes, READ_ROOT4)
-        else:
-            return tl.inline_asm_elementwise(READ_ROOT, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
-    elif PACKED:
-        return number(nibbles(codes), ROOT4_SHIFT, ROOT4_BASE, ROOT4_DELTA)
+        return tl.inline_asm_elementwise(READ_ROOT, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
     else:
         return number(codes.to(tl.int32), ROOT_SHIFT, ROOT_BASE, ROOT_DELTA)
 
@@ -245,18 +233,14 @@ def signed_codes(x, words, STATE: tl.constexpr, PACKED: tl.constexpr):
 
 
 @triton.jit
-def root_codes(x, words, PACKED: tl.constexpr):
+def root_codes(x, words):
     power, scale = exponents(x)
     if PTX:
-        if PACKED:
-            codes = packed(x, scale, words, WRITE_ROOT4)
-        else:
-            codes = four(x, scale, words, WRITE_ROOT)
-    elif PACKED:
-        codes = joined(not_zero(rounded(x * scale, rotated(words, 16), ROOT4_LIFT, ROOT4_TOP, ROOT4_DELTA), x) >> 24)
+        codes = four(x, scale, words, WRITE_ROOT)
     else:
-        codes = not_zero(rounded(x * scale, rotated(words, 16), ROOT_LIFT, ROOT_TOP, ROOT_DELTA), x)
-        codes = (codes >> 24).to(tl.uint8)
+        codes = rounded(x * scale, rotated(words, 16), ROOT_LIFT, ROOT_TOP, ROOT_DELTA)
+        # A root that became 0 would be divided by.
+        codes = (tl.maximum(codes, tl.minimum(x.to(tl.uint32, bitcast=True), 1 << 24)) >> 24).to(tl.uint8)
     return codes, power << 16
 
 
@@ -264,12 +248,6 @@ def root_codes(x, words, PACKED: tl.constexpr):
 def rounded(size, word, LIFT: tl.constexpr, TOP: tl.constexpr, DELTA: tl.constexpr):
     """Codes without their signs, in the highest byte."""
     return (size + DELTA).to(tl.uint32, bitcast=True) * LIFT + ((word & 0xFFFFFF) | TOP)
-
-
-@triton.jit
-def not_zero(codes, root):
-    """A root that became 0 would be divided by."""
-    return tl.maximum(codes, tl.minimum(root.to(tl.uint32, bitcast=True), 1 << 24))
 
 
 @triton.jit

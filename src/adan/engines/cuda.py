@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from adan import lowbit
-from adan.columns import STATES, Columns, compute_dtype, is_dense, is_laid_out_as, laid_out_as
+from adan.columns import Columns, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo, slots
 from adan.scalars import Options, Signals
 
@@ -172,18 +172,11 @@ class Cuda:
         for launch, end in zip(launches, ends, strict=True):
             if launch.chunks:
                 kind, tile = launch.kind, launch.tile
-                form = (
-                    _packed(kind.quantized),
-                    kind.coupled,
-                    kind.consume,
-                    kind.weights,
-                    restart,
-                    aligned and launch.aligned,
-                )
+                form = (kind.quantized == "4bit", kind.coupled, kind.consume, kind.weights, restart)
                 pointers = (tables.static, per_step, coefs, coefs if squares is None else squares)
                 numbers = (rows, end - launch.chunks)
                 limits = {"num_warps": tile.warps} | ({} if tile.registers is None else {"maxnreg": tile.registers})
-                constants = (*launch.types, *form, tile.chunk, tile.block, tile.stages)
+                constants = (*launch.types, *form, aligned and launch.aligned, tile.chunk, tile.block, tile.stages)
                 key = ("update", launch.first, aligned)
                 _launch(k.update, launch.chunks, pointers, numbers, constants, limits, tables.binaries, key)
         # Autograd must know that what it may have saved has changed.
@@ -298,13 +291,6 @@ def _kind(columns: Columns, i: int) -> Kind:
         columns.prev_scale[i] is not None,
         int(weights.value),
     )
-
-
-@functools.cache
-def _packed(quantized: str | None) -> int:
-    """The states of which two codes are a byte, a bit each."""
-    codes = lowbit.CODES[quantized] if quantized else {}
-    return sum((code.width == 4) << STATES.index(name) for name, code in codes.items())
 
 
 def _options_row(options: Options) -> list[float]:

@@ -194,7 +194,7 @@ def update(
 ):  # fmt: skip
     """One step of CHUNK elements of one tensor. P, G, Q, S: types of parameter, gradient, previous gradient, states.
 
-    PACKED: the states of which two codes are a byte, as bits: 1 m, 2 v, 4 n, 8 g.
+    PACKED: two codes of m, v and g are a byte, and instead of v an average of gradients is stored.
     """
     chunk = first_chunk + tl.program_id(0)
     row = tl.load((static + N_STATIC * rows).to(tl.pointer_type(tl.int32), bitcast=True) + chunk)
@@ -217,16 +217,13 @@ def update(
     keep, step_m, step_v = keep * shrink, step_m * shrink, step_v * shrink
     short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.uint32), bitcast=True) + row * N_COEFS
     key = tl.load(short + K_RNG_KEY)
-    PER_BYTE_M: tl.constexpr = 2 if PACKED & 1 else 1
-    PER_BYTE_V: tl.constexpr = 2 if PACKED & 2 else 1
-    PER_BYTE_N: tl.constexpr = 2 if PACKED & 4 else 1
-    PER_BYTE_Q: tl.constexpr = 2 if PACKED & 8 else 1
+    PER_BYTE: tl.constexpr = 2 if PACKED else 1
     p = address(static + row * N_STATIC + S_PARAM, P, ALIGNED) + begin
     g = address(per_step + row * N_PER_STEP + G_GRAD, G, ALIGNED) + begin
-    m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin // PER_BYTE_M
-    v = address(static + row * N_STATIC + S_EXP_AVG_DIFF, S, ALIGNED) + begin // PER_BYTE_V
-    n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin // PER_BYTE_N
-    q = address(per_step + row * N_PER_STEP + G_PREV_GRAD, Q, ALIGNED) + begin // PER_BYTE_Q
+    m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin // PER_BYTE
+    v = address(static + row * N_STATIC + S_EXP_AVG_DIFF, S, ALIGNED) + begin // PER_BYTE
+    n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin
+    q = address(per_step + row * N_PER_STEP + G_PREV_GRAD, Q, ALIGNED) + begin // PER_BYTE
     lost = address(static + row * N_STATIC + S_COMPENSATION, P, ALIGNED) + begin
     powers = address(static + row * N_STATIC + S_EXPONENTS, tl.int32, False) + begin // SHARED
     square = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
@@ -235,8 +232,8 @@ def update(
     if todo >= CHUNK:
         for i in tl.range(0, CHUNK, BLOCK, num_stages=STAGES):
             square += update_block(
-                p + i, g + i, m + i // PER_BYTE_M, v + i // PER_BYTE_V, n + i // PER_BYTE_N, q + i // PER_BYTE_Q,
-                lost + i, powers + i // SHARED,
+                p + i, g + i, m + i // PER_BYTE, v + i // PER_BYTE, n + i, q + i // PER_BYTE, lost + i,
+                powers + i // SHARED,
                 c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
                 key + ((begin + i) // 4).to(tl.uint32), k, BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
                 CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
@@ -244,8 +241,8 @@ def update(
     else:
         for i in range(0, todo.to(tl.int32), BLOCK):
             square += update_block(
-                p + i, g + i, m + i // PER_BYTE_M, v + i // PER_BYTE_V, n + i // PER_BYTE_N, q + i // PER_BYTE_Q,
-                lost + i, powers + i // SHARED,
+                p + i, g + i, m + i // PER_BYTE, v + i // PER_BYTE, n + i, q + i // PER_BYTE, lost + i,
+                powers + i // SHARED,
                 c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
                 key + ((begin + i) // 4).to(tl.uint32), k, todo - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
                 CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
@@ -285,24 +282,24 @@ def update_block(
     known = inside
     if S != tl.uint8:  # at the first gradient there may be no buffer yet
         known = at < tl.where(has_prev > 0, left, 0) if MASKED else has_prev > 0
-    g_prev = fetch_codes(q, at, block, known, some, PACKED & 8, ALIGNED)
-    exp_avg = fetch_codes(m, at, block, inside, some, PACKED & 1, ALIGNED)
-    exp_avg_sq = fetch_codes(n, at, block, inside, some, PACKED & 4, ALIGNED)
+    g_prev = fetch_codes(q, at, block, known, some, PACKED, ALIGNED)
+    exp_avg = fetch_codes(m, at, block, inside, some, PACKED, ALIGNED)
+    exp_avg_sq = fetch(n + at, inside)
     exp_avg_diff = g_prev
     if not COUPLED:
-        exp_avg_diff = fetch_codes(v, at, block, inside, some, PACKED & 2, ALIGNED)
+        exp_avg_diff = fetch_codes(v, at, block, inside, some, PACKED, ALIGNED)
 
     # What remains of m and v is a factor of a block's scale: for each element an instruction less.
     REMAINS: tl.constexpr = S == tl.uint8 and RESTART == 0
     if S == tl.uint8:
-        g_prev = scaled(signed_numbers(g_prev, PACKED & 8), power >> 24, 1.0)
-        exp_avg = scaled(signed_numbers(exp_avg, PACKED & 1), power, 1 - w_m if REMAINS else 1.0)
-        exp_avg_sq = scaled(root_numbers(exp_avg_sq, PACKED & 4), power >> 16, 1.0)
+        g_prev = scaled(signed_numbers(g_prev, PACKED), power >> 24, 1.0)
+        exp_avg = scaled(signed_numbers(exp_avg, PACKED), power, 1 - w_m if REMAINS else 1.0)
+        exp_avg_sq = scaled(root_numbers(exp_avg_sq), power >> 16, 1.0)
         exp_avg_sq *= exp_avg_sq
         if not COUPLED:
             remains = 1 - w_v if REMAINS else 1.0
-            exp_avg_diff = signed_numbers(exp_avg_diff, PACKED & 2)
-            if PACKED & 2:
+            exp_avg_diff = signed_numbers(exp_avg_diff, PACKED)
+            if PACKED:
                 exp_avg_diff = (g_prev - scaled(exp_avg_diff, power >> 8, 1.0)) * (remains * (1 / AVERAGING))
             else:
                 exp_avg_diff = scaled(exp_avg_diff, power >> 8, remains)
@@ -358,21 +355,21 @@ def update_block(
     if WEIGHTS == KAHAN:
         tl.store(lost + at, (theta - theta.to(P).to(COMPUTE)).to(P), mask=inside)
     if S == tl.uint8:
-        if PACKED & 2:
+        if PACKED:
             exp_avg_diff = new - AVERAGING * exp_avg_diff
         if MASKED:  # the codes beyond the end are 0
             exp_avg, exp_avg_diff = tl.where(inside, exp_avg, 0.0), tl.where(inside, exp_avg_diff, 0.0)
-            root, new = tl.where(inside, root, 0.0), tl.where(inside, new, 0.0)
-        codes, power = signed_codes(exp_avg, words, 0, PACKED & 1)
-        store_codes(m, at, block, codes, inside, some, PACKED & 1, ALIGNED)
+            new = tl.where(inside, new, 0.0)
+        codes, power = signed_codes(exp_avg, words, 0, PACKED)
+        store_codes(m, at, block, codes, inside, some, PACKED, ALIGNED)
         if not COUPLED:
-            codes, power_v = signed_codes(exp_avg_diff, words, 1, PACKED & 2)
-            store_codes(v, at, block, codes, inside, some, PACKED & 2, ALIGNED)
+            codes, power_v = signed_codes(exp_avg_diff, words, 1, PACKED)
+            store_codes(v, at, block, codes, inside, some, PACKED, ALIGNED)
             power |= power_v
-        codes, power_n = root_codes(root, words, PACKED & 4)
-        store_codes(n, at, block, codes, inside, some, PACKED & 4, ALIGNED)
-        codes, power_g = signed_codes(new, words, 3, PACKED & 8)
-        store_codes(q, at, block, codes, inside, some, PACKED & 8, ALIGNED)
+        codes, power_n = root_codes(root, words)
+        tl.store(n + at, codes, mask=inside)
+        codes, power_g = signed_codes(new, words, 3, PACKED)
+        store_codes(q, at, block, codes, inside, some, PACKED, ALIGNED)
         tl.store(powers + block, power | power_n | power_g, mask=some)
     else:
         write(m + at, exp_avg, inside, S, words)
