@@ -184,9 +184,10 @@ def four_bits() -> dict[str, tuple[Any, ...]]:
     four, n4 = FOUR_BITS["floored, 2 bits"], rooted(positive(FOUR_BIT_ROOTS["√n, floored, 3 bits"]))
     candidates["all: 8 bits (4.125 bytes per parameter)"] = (32, m8, m8, n8, m8)
     candidates["all: m, v, g in 4 bits, n in 8 (2.625)"] = (32, four, four, n8, four)
+    candidates["all: m, a, g in 4 bits, n in 8 (2.625): ours"] = (32, four, four, n8, four, True)
     candidates["all: v, g, n in 4 bits, m in 8 (2.625)"] = (32, m8, four, n4, four)
     candidates["all: a, g, n in 4 bits, m in 8 (2.625)"] = (32, m8, four, n4, four, True)
-    candidates["all: a, g, n in 4 bits, m in 8, blocks of 128 (2.531)"] = (128, m8, four, n4, four, True)
+    candidates["all: m, a, g in 4 bits, n in 8, blocks of 128 (2.531)"] = (128, four, four, n8, four, True)
     candidates["all: m, a, g, n in 4 bits (2.125)"] = (32, four, four, n4, four, True)
     return candidates
 

@@ -9,9 +9,10 @@ Scaling by powers of two is exact: engines that compute the same number store th
 rounding unbiased, without which slow averages stall: a step of 1 − b3 = 1% is less than half a code. They depend on the
 seed, the parameter, its step count and the element alone, so runs repeat and replicas agree.
 
-In the 4-bit format m keeps 8 bits: with b1 = 0.98 it is the one state whose rounding reaches the update undamped. The
-average v of differences is stored as a = g − 11.5·v, which for b2 = 0.92 is the moving average of the gradients
-themselves: what rounding does to it reaches v divided by 11.5, and what it does to the previous gradient cancels.
+In the 4-bit format √n keeps 8 bits: noise in a divisor has heavy tails, while that of m averages out as the noise of
+gradients does. The average v of differences is stored as a = g − 11.5·v, which for b2 = 0.92 is the moving average of
+the gradients themselves: what rounding does to it reaches v divided by 11.5, and what it does to the previous gradient
+cancels.
 
 This file is the plain version, in PyTorch's own operations, with which `engines/kernels.py` and `engines/cpu.c` must
 agree. `benchmarks/codes.py` measured the codes.
@@ -73,12 +74,12 @@ class Code(NamedTuple):
 
 
 SIGNED, ROOT = Code(bits=5, one=124), Code(bits=6, one=250, signed=False)
-SIGNED4, ROOT4 = Code(bits=2, one=5, width=4), Code(bits=3, one=12, width=4, signed=False)
+SIGNED4 = Code(bits=2, one=5, width=4)
 
 #: By format and state; of n the root is stored.
 CODES = {
     "8bit": {"exp_avg": SIGNED, "exp_avg_diff": SIGNED, "exp_avg_sq": ROOT, "prev_grad": SIGNED},
-    "4bit": {"exp_avg": SIGNED, "exp_avg_diff": SIGNED4, "exp_avg_sq": ROOT4, "prev_grad": SIGNED4},
+    "4bit": {"exp_avg": SIGNED4, "exp_avg_diff": SIGNED4, "exp_avg_sq": ROOT, "prev_grad": SIGNED4},
 }
 
 
@@ -197,17 +198,17 @@ def to_bf16(x: Tensor, random_bits: Tensor | None) -> Tensor:
 
 def format_of(states: Mapping[str, Tensor]) -> str | None:
     """The format of the quantized states of a parameter; None if they are not quantized."""
-    if states["exp_avg"].dtype != torch.uint8:
+    if states["exp_avg_sq"].dtype != torch.uint8:
         return None
-    return "4bit" if states["exp_avg_sq"].numel() < states["exp_avg"].numel() else "8bit"
+    return "4bit" if states["exp_avg"].numel() < states["exp_avg_sq"].numel() else "8bit"
 
 
 def read(states: Mapping[str, Tensor], exponents: Tensor | None) -> dict[str, Tensor]:
-    """The states of a parameter as the arithmetic takes them, in the layout of the first."""
+    """The states of a parameter as the arithmetic takes them, in its layout."""
     name_of_format = format_of(states)
     if name_of_format is None or exponents is None:
         return {name: x if x.is_complex() else x.to(compute_dtype(x.dtype)) for name, x in states.items()}
-    like, values = states["exp_avg"], {}
+    like, values = states["exp_avg_sq"], {}  # never packed
     for name, x in states.items():
         code = CODES[name_of_format][name]
         codes = flat(x) if code.width == 8 else unpack(x, like.numel())
@@ -225,7 +226,7 @@ def write(
     random_bits: RandomBits | None = None,
     keep: Tensor | None = None,
 ) -> None:
-    """Store values, in the layout of the first state, unless the device says to keep what is there."""
+    """Store values, in the parameter's layout, unless the device says to keep what is there."""
     name_of_format = format_of(states)
     if name_of_format == "4bit" and "exp_avg_diff" in states:
         average = values["prev_grad"] - AVERAGING * values["exp_avg_diff"]
@@ -270,8 +271,8 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
 
     keep = None if signals.skip is None else signals.skip > 0
     for i in rows:
-        state, p, theta = columns.exp_avg[i], columns.param[i], plain.param[i]
-        bits = RandomBits.of(keys[i], state)
+        p, theta = columns.param[i], plain.param[i]
+        bits = RandomBits.of(keys[i], p)
         rounded_states = _rounded_states(columns, i)
         values = {name: getattr(plain, name)[i] for name in rounded_states}
         write(rounded_states, columns.exponents[i], values, bits, keep)
@@ -280,7 +281,7 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
             _store(columns.compensation[i], (theta - rounded).to(p.dtype), keep)
             _store(p, rounded.to(p.dtype), keep)
         elif theta is not p:
-            _store(p, to_bf16(theta, bits.param.as_strided(state.shape, state.stride())), keep)
+            _store(p, to_bf16(theta, bits.param.as_strided(p.shape, p.stride())), keep)
     return displacement
 
 

@@ -176,7 +176,7 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mappi
     new = _zeros(param, form, "cpu")
     new["step"] = state["step"]
     written = {name: x for name, x in _local(new).items() if name != "prev_grad" or not form.consume}
-    like = torch.empty_like(written["exp_avg"], dtype=state_dtype(param))
+    like = torch.empty_like(written["exp_avg_sq"], dtype=state_dtype(param))
     lowbit.write(written, new.get("exponents"), {name: torch.empty_like(like).copy_(values[name]) for name in written})
     if form.consume:
         consumed = "prev_scale" in state
@@ -218,7 +218,8 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     if sharding.is_sharded(param):
         return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
     codes = {f"{name}{QUANTIZED}": lowbit.flat(state[name]) for name in STATES if name in state}
-    layout = torch.tensor([state["exp_avg"].shape, state["exp_avg"].stride()], dtype=torch.int64, device="cpu")
+    whole = state["exp_avg_sq"]  # never packed
+    layout = torch.tensor([whole.shape, whole.stride()], dtype=torch.int64, device="cpu")
     return {**others, **codes, "exponents": state["exponents"], "layout": layout}
 
 
@@ -295,7 +296,7 @@ def _checked(
         values["prev_grad"] = -values.pop("neg_pre_grad")
         values.setdefault("step", saved.get("step"))
     coupled = group["betas"][0] == group["betas"][1]
-    quantized = getattr(values.get("exp_avg"), "dtype", None) == torch.uint8
+    quantized = getattr(values.get("exp_avg_sq"), "dtype", None) == torch.uint8
     needed = ["step", *STATES, *(["exponents"] if quantized else [])]
     missing = [key for key in needed if values.get(key) is None and not (coupled and key == "exp_avg_diff")]
     if missing:

@@ -21,6 +21,8 @@ from support.sharded import (
 from support.sharded_checkpoints import contents
 
 DTYPES = {"8bit": torch.uint8, "4bit": torch.uint8, "bf16": torch.bfloat16}
+#: How far a run that draws other random bits may end from another, as a part of the way that both have gone.
+NEAR = {"8bit": 0.05, "4bit": 0.3, "bf16": 0.05}
 COUPLED = {"betas": (0.8, 0.8, 0.95)}
 
 
@@ -40,7 +42,7 @@ def trains_nearly_as_one_process(state_format, engine, **options):
         single.step(i)
     for run in (sharded, single):
         assert {adan.sharding.local(x).dtype for x in large_states(run)} == {DTYPES[state_format]}
-    assert_near(sharded.params(), single.params(), start)
+    assert_near(sharded.params(), single.params(), start, NEAR[state_format])
     assert_replicas_are_identical(sharded)
 
 
@@ -72,7 +74,7 @@ def goes_on_where_it_was(state_format, folder):
     if state_format == "bf16":
         assert_same(other.params(), run.params(), tolerance=0)
     else:
-        assert_near(other.params(), run.params(), start, tolerance=5e-3)
+        assert_near(other.params(), run.params(), start, NEAR[state_format] / 10)
 
 
 def cases(folder):

@@ -32,7 +32,7 @@ ADDRESSES = ("param", "grad", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_gra
 FIELDS = (*ADDRESSES, "size", "type", "grad_type", "state_type", "stochastic", "rng_offset", "scalars")
 
 #: What the library must say of itself: the same fields and the same codes.
-_CODES = [x for code in (lowbit.SIGNED, lowbit.ROOT, lowbit.SIGNED4, lowbit.ROOT4) for x in (code.shift, code.base)]
+_CODES = [x for code in (lowbit.SIGNED, lowbit.ROOT, lowbit.SIGNED4) for x in (code.shift, code.base)]
 _CODES += [lowbit.BLOCK, *lowbit.SPREAD]
 INTERFACE = (
     f"tensor: {' '.join(FIELDS)} scalars: {' '.join(Scalars._fields)} displacement: {' '.join(Displacement._fields)} "
