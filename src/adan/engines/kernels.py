@@ -285,7 +285,7 @@ def update_block(
     g_prev = fetch_codes(q, at, block, known, some, PACKED, ALIGNED)
     exp_avg = fetch_codes(m, at, block, inside, some, PACKED, ALIGNED)
     exp_avg_sq = fetch(n + at, inside)
-    exp_avg_diff = g_prev
+    exp_avg_diff = exp_avg
     if not COUPLED:
         exp_avg_diff = fetch_codes(v, at, block, inside, some, PACKED, ALIGNED)
 
@@ -296,7 +296,9 @@ def update_block(
         exp_avg = scaled(signed_numbers(exp_avg, PACKED), power, 1 - w_m if REMAINS else 1.0)
         exp_avg_sq = scaled(root_numbers(exp_avg_sq), power >> 16, 1.0)
         exp_avg_sq *= exp_avg_sq
-        if not COUPLED:
+        if COUPLED:
+            exp_avg_diff = exp_avg
+        else:
             remains = 1 - w_v if REMAINS else 1.0
             exp_avg_diff = signed_numbers(exp_avg_diff, PACKED)
             if PACKED:
@@ -355,7 +357,7 @@ def update_block(
     if WEIGHTS == KAHAN:
         tl.store(lost + at, (theta - theta.to(P).to(COMPUTE)).to(P), mask=inside)
     if S == tl.uint8:
-        if PACKED:
+        if PACKED and not COUPLED:
             exp_avg_diff = new - AVERAGING * exp_avg_diff
         if MASKED:  # the codes beyond the end are 0
             exp_avg, exp_avg_diff = tl.where(inside, exp_avg, 0.0), tl.where(inside, exp_avg_diff, 0.0)
