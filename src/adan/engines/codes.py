@@ -17,8 +17,6 @@ import triton.language as tl
 from adan import lowbit
 from adan.lowbit import ROOT, SIGNED, SIGNED4, Code
 
-PTX = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
-
 SHARED = tl.constexpr(lowbit.BLOCK)
 AVERAGING = tl.constexpr(lowbit.AVERAGING)
 SPREAD_1, SPREAD_2, SPREAD_3 = map(tl.constexpr, lowbit.SPREAD[1:])
@@ -97,9 +95,9 @@ def _write_nibbles(code: Code, rotation: int) -> str:
 
 READ_SIGNED, READ_ROOT = tl.constexpr(_read_bytes(SIGNED)), tl.constexpr(_read_bytes(ROOT))
 READ_SIGNED4 = tl.constexpr(_read_nibbles(SIGNED4))
-# By state: the random bits of each are rotated further.
-WRITE_SIGNED = tl.constexpr(tuple(_write_bytes(SIGNED, 8 * state) for state in range(4)))
-WRITE_SIGNED4 = tl.constexpr(tuple(_write_nibbles(SIGNED4, 8 * state) for state in range(4)))
+# Of m, v and g: the random bits of each state are rotated further.
+WRITE_M, WRITE_V, WRITE_G = (tl.constexpr(_write_bytes(SIGNED, 8 * state)) for state in (0, 1, 3))
+WRITE_M4, WRITE_V4, WRITE_G4 = (tl.constexpr(_write_nibbles(SIGNED4, 8 * state)) for state in (0, 1, 3))
 WRITE_ROOT = tl.constexpr(_write_bytes(ROOT, 16))
 
 # Of the plain forms: shift, shifted base and δ; the factor and the highest byte that make a code, as in `_rounded`.
@@ -119,6 +117,10 @@ def mix(x):
     x ^= x >> 15
     x *= 0x846CA68B
     return x ^ (x >> 16)
+
+
+#: Whether this is for an NVIDIA GPU, and not for Triton's interpreter.
+PTX = tl.constexpr(torch.version.hip is None and isinstance(mix, triton.JITFunction))
 
 
 @triton.jit
@@ -187,8 +189,14 @@ def nibbles(words):
 @triton.jit
 def eight(words, ASM: tl.constexpr):
     """The numbers of the eight codes of each word, in a row."""
-    constraints: tl.constexpr = "=f,=f,=f,=f,=f,=f,=f,=f,r"
-    x0, x1, x2, x3, x4, x5, x6, x7 = tl.inline_asm_elementwise(ASM, constraints, [words], (tl.float32,) * 8, True, 1)
+    x0, x1, x2, x3, x4, x5, x6, x7 = tl.inline_asm_elementwise(
+        ASM,
+        "=f,=f,=f,=f,=f,=f,=f,=f,r",
+        [words],
+        (tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32),
+        True,
+        1,
+    )
     return together(x0, x1, x2, x3, x4, x5, x6, x7)
 
 
@@ -215,14 +223,14 @@ def _larger(a, b):
 
 
 @triton.jit
-def signed_codes(x, words, STATE: tl.constexpr, PACKED: tl.constexpr):
+def signed_codes(x, words, ASM: tl.constexpr, STATE: tl.constexpr, PACKED: tl.constexpr):
     """Codes of blocks, and their exponents at the state's place in the word of a block."""
     power, scale = exponents(tl.abs(x))
     if PTX:
         if PACKED:
-            codes = packed(x, scale, words, WRITE_SIGNED4[STATE])
+            codes = packed(x, scale, words, ASM)
         else:
-            codes = four(x, scale, words, WRITE_SIGNED[STATE])
+            codes = four(x, scale, words, ASM)
     elif PACKED:
         codes = rounded(tl.abs(x) * scale, rotated(words, 8 * STATE), SIGNED4_LIFT, SIGNED4_TOP, SIGNED4_DELTA)
         codes = joined((codes >> 24) | ((x.to(tl.uint32, bitcast=True) >> 28) & 8))

@@ -13,6 +13,12 @@ from adan.engines import slots
 from adan.engines.codes import (
     AVERAGING,
     SHARED,
+    WRITE_G,
+    WRITE_G4,
+    WRITE_M,
+    WRITE_M4,
+    WRITE_V,
+    WRITE_V4,
     fetch,
     fetch_codes,
     mix,
@@ -215,6 +221,11 @@ def update(
     eps, keep, shrink = tl.load(k + K_EPS), tl.load(k + K_KEEP), tl.load(k + K_SHRINK)
     # One of the two decays is none: θ' = shrink·(keep·θ − u / denom).
     keep, step_m, step_v = keep * shrink, step_m * shrink, step_v * shrink
+    y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps = 0, 0, 0, 0, 0, 0, 0, 0
+    if RESTART == MEASURE:
+        y_theta, y_grad, y_step = tl.load(k + K_Y_THETA), tl.load(k + K_Y_GRAD), tl.load(k + K_Y_STEP) / shrink
+        y_prev_m, y_prev_v, y_prev_grad = tl.load(k + K_Y_PREV_M), tl.load(k + K_Y_PREV_V), tl.load(k + K_Y_PREV_GRAD)
+        y_prev_root, y_prev_eps = tl.load(k + K_Y_PREV_ROOT), tl.load(k + K_Y_PREV_EPS)
     short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.uint32), bitcast=True) + row * N_COEFS
     key = tl.load(short + K_RNG_KEY)
     PER_BYTE: tl.constexpr = 2 if PACKED else 1
@@ -234,8 +245,9 @@ def update(
             square += update_block(
                 p + i, g + i, m + i // PER_BYTE, v + i // PER_BYTE, n + i, q + i // PER_BYTE, lost + i,
                 powers + i // SHARED,
-                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
-                key + ((begin + i) // 4).to(tl.uint32), k, BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
+                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+                y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
+                key + ((begin + i) // 4).to(tl.uint32), BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
                 CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
             )  # fmt: skip
     else:
@@ -243,8 +255,9 @@ def update(
             square += update_block(
                 p + i, g + i, m + i // PER_BYTE, v + i // PER_BYTE, n + i, q + i // PER_BYTE, lost + i,
                 powers + i // SHARED,
-                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
-                key + ((begin + i) // 4).to(tl.uint32), k, todo - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
+                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+                y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
+                key + ((begin + i) // 4).to(tl.uint32), todo - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
                 CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
             )  # fmt: skip
         if CONSUME and todo <= 0:
@@ -259,8 +272,9 @@ def update(
 @triton.jit
 def update_block(
     p, g, m, v, n, q, lost, powers,
-    c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
-    key, k, left, MASKED: tl.constexpr,
+    c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+    y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
+    key, left, MASKED: tl.constexpr,
     P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
     COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -316,11 +330,10 @@ def update_block(
         exp_avg_diff = tl.where(has_prev > 0, exp_avg_diff, 0.0)
         exp_avg_sq = tl.where(has_prev > 0, exp_avg_sq, 0.0)
     if RESTART == MEASURE:
-        prev_u = tl.load(k + K_Y_PREV_M) * exp_avg - tl.load(k + K_Y_PREV_GRAD) * g_prev
+        prev_u = y_prev_m * exp_avg - y_prev_grad * g_prev
         if not COUPLED:
-            prev_u += tl.load(k + K_Y_PREV_V) * exp_avg_diff
-        prev_denom = tl.load(k + K_Y_PREV_ROOT) * tl.sqrt(exp_avg_sq) + tl.load(k + K_Y_PREV_EPS)
-        y = tl.load(k + K_Y_THETA) * theta - quotient(prev_u, prev_denom, S)
+            prev_u += y_prev_v * exp_avg_diff
+        y = y_theta * theta - quotient(prev_u, y_prev_root * tl.sqrt(exp_avg_sq) + y_prev_eps, S)
     d = new - g_prev
     if REMAINS:
         exp_avg += w_m * new
@@ -342,7 +355,7 @@ def update_block(
     theta = keep * theta - quotient(u, denom, S)
     square = 0.0
     if RESTART == MEASURE:
-        y += quotient(tl.load(k + K_Y_STEP) / shrink * u - tl.load(k + K_Y_GRAD) * new, denom, S)
+        y += quotient(y_step * u - y_grad * new, denom, S)
         square = denom * y * y
         if MASKED:
             square = tl.where(inside, square, 0.0)
@@ -362,15 +375,15 @@ def update_block(
         if MASKED:  # the codes beyond the end are 0
             exp_avg, exp_avg_diff = tl.where(inside, exp_avg, 0.0), tl.where(inside, exp_avg_diff, 0.0)
             new = tl.where(inside, new, 0.0)
-        codes, power = signed_codes(exp_avg, words, 0, PACKED)
+        codes, power = signed_codes(exp_avg, words, WRITE_M4 if PACKED else WRITE_M, 0, PACKED)
         store_codes(m, at, block, codes, inside, some, PACKED, ALIGNED)
         if not COUPLED:
-            codes, power_v = signed_codes(exp_avg_diff, words, 1, PACKED)
+            codes, power_v = signed_codes(exp_avg_diff, words, WRITE_V4 if PACKED else WRITE_V, 1, PACKED)
             store_codes(v, at, block, codes, inside, some, PACKED, ALIGNED)
             power |= power_v
         codes, power_n = root_codes(root, words)
         tl.store(n + at, codes, mask=inside)
-        codes, power_g = signed_codes(new, words, 3, PACKED)
+        codes, power_g = signed_codes(new, words, WRITE_G4 if PACKED else WRITE_G, 3, PACKED)
         store_codes(q, at, block, codes, inside, some, PACKED, ALIGNED)
         tl.store(powers + block, power | power_n | power_g, mask=some)
     else:
