@@ -38,6 +38,13 @@ VARIANTS: dict[str, tuple[Callable[[nn.Module], Optimizer], bool, bool]] = {
         True,
         False,
     ),
+    "Adan, 4 bit": (lambda model: Adan(model.parameters(), lr=1e-4, state_format="4bit"), False, False),
+    "Adan, 4 bit, release": (lambda model: Adan(model.parameters(), lr=1e-4, state_format="4bit"), True, False),
+    "Adan, 4 bit, coupled, release": (
+        lambda model: Adan(model.parameters(), lr=1e-4, state_format="4bit", betas=COUPLED),
+        True,
+        False,
+    ),
     "Adan, 8 bit, release, bf16 weights": (
         lambda model: Adan(model.parameters(), lr=1e-4, state_format="8bit", stochastic_rounding=True),
         True,

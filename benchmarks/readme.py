@@ -59,7 +59,7 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
 
 def gpu() -> str:
     data = record("bench-gpu.json")
-    names = [BASE, "Adan", "Adan, consume_grad", "Adan, clipped", "Adan, 8 bit"]
+    names = [BASE, "Adan", "Adan, consume_grad", "Adan, clipped", "Adan, 8 bit", "Adan, 4 bit"]
     rows = []
     for model, result in data["models"].items():
         cells = [f"{model}, {result['parameters'] / 1e6:.0f} M in {result['tensors']} tensors"]
@@ -74,7 +74,7 @@ def gpu() -> str:
 
 def gpu_alone() -> str:
     data = record("bench-gpu.json")
-    names = [BASE, "Adan", "Adan, consume_grad", "Adan, clipped", "Adan, 8 bit"]
+    names = [BASE, "Adan", "Adan, consume_grad", "Adan, clipped", "Adan, 8 bit", "Adan, 4 bit"]
     rows = []
     for model, result in data["models"].items():
         cells = [f"{result['rows'][n]['alone_ms']:.2f} ms, ×{result['rows'][n]['alone_ratio']:.2f}" for n in names]

@@ -84,8 +84,8 @@ def test_the_kernel_s_coefficients_are_those_of_scalars(seed):
         share=0.5,
     )
     norm, scale = torch.tensor(5.0, device=device), torch.tensor(8.0, device=device)
-    static = torch.zeros(len(slots.STATIC), rows, dtype=torch.int64)
-    static[slots.STATIC.index("step")] = torch.tensor([x.data_ptr() for x in steps])
+    static = torch.zeros(rows, len(slots.STATIC), dtype=torch.int64)
+    static[:, slots.STATIC.index("step")] = torch.tensor([x.data_ptr() for x in steps])
     per_step = torch.cat([
         torch.zeros(len(slots.PER_STEP) * rows, dtype=torch.int64),
         torch.tensor(cuda._options_row(options), dtype=torch.float64).view(torch.int64),

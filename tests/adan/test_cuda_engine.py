@@ -64,6 +64,34 @@ def test_addresses_may_be_unaligned_and_types_mixed():
             )
 
 
+@pytest.mark.parametrize("state_format", ["8bit", "4bit"])
+def test_quantized_states_may_be_unaligned(state_format):
+    torch.manual_seed(0)
+    start = torch.randn(4099, device=DEVICE)
+    grads = [torch.randn(4099, device=DEVICE) for _ in range(3)]
+    results = []
+    for shift in (0, 1):
+        p = start.clone().requires_grad_()
+        options = {"lr": 0.05, "betas": (0.9, 0.8, 0.95), "state_format": state_format}
+        opt, other = (Adan([p], **options, **engine) for engine in ({"foreach": False}, {"fused": True}))
+        p.grad = grads[0]
+        opt.step()
+        codes = {name: x for name, x in opt.state[p].items() if x.dtype == torch.uint8 and name != "exponents"}
+        for name, x in codes.items():
+            opt.state[p][name] = torch.empty(x.numel() + 16, dtype=x.dtype, device=DEVICE)[shift:][: x.numel()].view(
+                x.shape
+            )
+            opt.state[p][name].copy_(x)
+        other.state[p] = opt.state[p]
+        for grad in grads[1:]:
+            p.grad = grad
+            other.step()
+        assert (other.state[p]["prev_grad"].data_ptr() % 4 != 0) == bool(shift)
+        results.append([p.detach(), *(other.state[p][name].clone() for name in codes)])
+    for aligned, unaligned in zip(*results, strict=True):
+        torch.testing.assert_close(aligned, unaligned, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "options", [{"max_grad_norm": 1.0, "maximize": True}, {"skip_nonfinite": True, "max_grad_norm": 5.0}], ids=str
@@ -140,7 +168,16 @@ gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU; the same kernels run
 
 @gpu_only
 @pytest.mark.parametrize(
-    "options", [{}, {"max_grad_norm": 1.0}, {"skip_nonfinite": True}, {"restart": RESTART}], ids=str
+    "options",
+    [
+        {},
+        {"max_grad_norm": 1.0},
+        {"skip_nonfinite": True},
+        {"restart": RESTART},
+        {"state_format": "8bit"},
+        {"state_format": "4bit", "max_grad_norm": 1.0},
+    ],
+    ids=str,
 )
 def test_a_captured_step_is_the_step(options):
     shapes = [(300, 300), (7,), (64, 3, 3, 3)]
@@ -203,6 +240,7 @@ def test_capture_without_capturable_is_refused():
         {"skip_nonfinite": True, "max_grad_norm": 1.0},
         {"restart": RESTART},
         {"restart": RESTART, "skip_nonfinite": True, "state_format": "8bit"},
+        {"restart": RESTART, "skip_nonfinite": True, "state_format": "4bit"},
         {"restart": Restart(every=2)},
     ],
     ids=str,

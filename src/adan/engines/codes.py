@@ -15,9 +15,7 @@ import triton
 import triton.language as tl
 
 from adan import lowbit
-from adan.lowbit import ROOT, ROOT4, SIGNED, SIGNED4, Code
-
-PTX = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
+from adan.lowbit import ROOT, SIGNED, SIGNED4, Code
 
 SHARED = tl.constexpr(lowbit.BLOCK)
 AVERAGING = tl.constexpr(lowbit.AVERAGING)
@@ -46,16 +44,13 @@ def _read_bytes(code: Code) -> str:
 def _read_nibbles(code: Code) -> str:
     """Eight codes ($8) as eight numbers ($0 to $7), not scaled: those of the nibbles i and i + 4 are a pair."""
     delta, place = _in_halves(code)
-    sizes = 0x70007 if code.signed else 0xF000F
     lines = [".reg .b32 c, x, d;", ".reg .b16 low, high;", f"mov.b32 d, {delta};"]
     for i in range(4):
         if place >> 4 * i:
-            lines += [f"and.b32 x, $8, {sizes << 4 * i};", f"mad.lo.u32 x, x, {place >> 4 * i}, d;"]
+            lines += [f"and.b32 x, $8, {0x70007 << 4 * i};", f"mad.lo.u32 x, x, {place >> 4 * i}, d;"]
         else:
-            lines += [f"shr.u32 x, $8, {4 * i};", f"and.b32 x, x, {sizes};", f"mad.lo.u32 x, x, {place}, d;"]
-        lines += ["sub.f16x2 x, x, d;"]
-        if code.signed:
-            lines += [f"shl.b32 c, $8, {12 - 4 * i};", "lop3.b32 x, c, x, 0x80008000, 0x6c;"]
+            lines += [f"shr.u32 x, $8, {4 * i};", "and.b32 x, x, 0x70007;", f"mad.lo.u32 x, x, {place}, d;"]
+        lines += ["sub.f16x2 x, x, d;", f"shl.b32 c, $8, {12 - 4 * i};", "lop3.b32 x, c, x, 0x80008000, 0x6c;"]
         lines += ["mov.b32 {low, high}, x;", f"cvt.f32.f16 ${i}, low;", f"cvt.f32.f16 ${i + 4}, high;"]
     return "{" + "\n".join(lines) + "}"
 
@@ -89,28 +84,24 @@ def _write_nibbles(code: Code, rotation: int) -> str:
     lines = [".reg .f32 a;", ".reg .b32 r, t<8>, s<2>;"]
     for i in range(8):
         lines += _rounded(code, rotation, f"t{i}", f"${1 + i}", "$9", f"${10 + i}")
-    for i in range(2):  # the highest bytes of every other element, then of every other number for their signs
-        lines += [f"prmt.b32 t{i}, t{i}, t{i + 2}, 0x73;", f"prmt.b32 t{i + 4}, t{i + 4}, t{i + 6}, 0x73;"]
-        lines += [f"prmt.b32 t{i}, t{i}, t{i + 4}, 0x5410;"]
-    lines += ["mad.lo.u32 $0, t1, 16, t0;"]
-    if code.signed:
-        for i in range(2):
-            lines += [f"prmt.b32 s{i}, ${1 + i}, ${3 + i}, 0x73;", f"prmt.b32 r, ${5 + i}, ${7 + i}, 0x73;"]
-            lines += [f"prmt.b32 s{i}, s{i}, r, 0x5410;"]
-        lines += ["shr.u32 s0, s0, 4;", "lop3.b32 $0, s0, $0, 0x08080808, 0xec;"]
-        lines += ["lop3.b32 $0, s1, $0, 0x80808080, 0xec;"]
+    for i in range(2):  # of every other number the highest byte of its code, and of itself for the sign
+        for to, x in ((f"t{i}", [f"t{j}" for j in range(i, 8, 2)]), (f"s{i}", [f"${1 + j}" for j in range(i, 8, 2)])):
+            lines += [f"prmt.b32 {to}, {x[0]}, {x[1]}, 0x73;", f"prmt.b32 r, {x[2]}, {x[3]}, 0x73;"]
+            lines += [f"prmt.b32 {to}, {to}, r, 0x5410;"]
+    lines += ["mad.lo.u32 t0, t1, 16, t0;", "shr.u32 s0, s0, 4;"]
+    lines += ["lop3.b32 t0, s0, t0, 0x08080808, 0xec;", "lop3.b32 $0, s1, t0, 0x80808080, 0xec;"]
     return "{" + "\n".join(lines) + "}"
 
 
 READ_SIGNED, READ_ROOT = tl.constexpr(_read_bytes(SIGNED)), tl.constexpr(_read_bytes(ROOT))
-READ_SIGNED4, READ_ROOT4 = tl.constexpr(_read_nibbles(SIGNED4)), tl.constexpr(_read_nibbles(ROOT4))
-WRITE_M, WRITE_V, WRITE_G = (tl.constexpr(_write_bytes(SIGNED, by)) for by in (0, 8, 24))
+READ_SIGNED4 = tl.constexpr(_read_nibbles(SIGNED4))
+# Of m, v and g: the random bits of each state are rotated further.
+WRITE_M, WRITE_V, WRITE_G = (tl.constexpr(_write_bytes(SIGNED, 8 * state)) for state in (0, 1, 3))
+WRITE_M4, WRITE_V4, WRITE_G4 = (tl.constexpr(_write_nibbles(SIGNED4, 8 * state)) for state in (0, 1, 3))
 WRITE_ROOT = tl.constexpr(_write_bytes(ROOT, 16))
-WRITE_V4, WRITE_G4 = (tl.constexpr(_write_nibbles(SIGNED4, by)) for by in (8, 24))
-WRITE_ROOT4 = tl.constexpr(_write_nibbles(ROOT4, 16))
 
 # Of the plain forms: shift, shifted base and δ; the factor and the highest byte that make a code, as in `_rounded`.
-for _name, _code in (("SIGNED", SIGNED), ("ROOT", ROOT), ("SIGNED4", SIGNED4), ("ROOT4", ROOT4)):
+for _name, _code in (("SIGNED", SIGNED), ("ROOT", ROOT), ("SIGNED4", SIGNED4)):
     _constants = (_code.shift, _code.base << _code.shift, _code.delta, 1 << 24 - _code.shift, -_code.base % 256 << 24)
     for _suffix, _constant in zip(("SHIFT", "BASE", "DELTA", "LIFT", "TOP"), _constants, strict=True):
         globals()[f"{_name}_{_suffix}"] = tl.constexpr(_constant)
@@ -126,6 +117,10 @@ def mix(x):
     x ^= x >> 15
     x *= 0x846CA68B
     return x ^ (x >> 16)
+
+
+#: Whether this is for an NVIDIA GPU, and not for Triton's interpreter.
+PTX = tl.constexpr(torch.version.hip is None and isinstance(mix, triton.JITFunction))
 
 
 @triton.jit
@@ -145,43 +140,33 @@ def rotated(word, by: tl.constexpr):
 
 
 @triton.jit
-def scaled(numbers, power):
-    """Numbers of blocks, each times the power of two of its exponent, in the low byte of `power`."""
-    return numbers * ((power & 255) << 23).to(tl.float32, bitcast=True)[:, None]
+def scaled(numbers, power, factor):
+    """Numbers of blocks times a factor and the power of two of their exponents, in the low byte of `power`."""
+    return numbers * (((power & 255) << 23).to(tl.float32, bitcast=True) * factor)[:, None]
 
 
 @triton.jit
-def read_signed(codes):
+def signed_numbers(codes, PACKED: tl.constexpr):
+    """What the codes of blocks stand for, not scaled."""
     if PTX:
-        return tl.inline_asm_elementwise(READ_SIGNED, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
+        if PACKED:
+            return eight(codes, READ_SIGNED4)
+        else:
+            return tl.inline_asm_elementwise(READ_SIGNED, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
+    elif PACKED:
+        codes = nibbles(codes)
+        return signed(codes << 28, number(codes & 7, SIGNED4_SHIFT, SIGNED4_BASE, SIGNED4_DELTA))
     else:
         codes = codes.to(tl.int32)
         return signed(codes << 24, number(codes & 127, SIGNED_SHIFT, SIGNED_BASE, SIGNED_DELTA))
 
 
 @triton.jit
-def read_root(codes):
+def root_numbers(codes):
     if PTX:
         return tl.inline_asm_elementwise(READ_ROOT, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
     else:
         return number(codes.to(tl.int32), ROOT_SHIFT, ROOT_BASE, ROOT_DELTA)
-
-
-@triton.jit
-def read_signed4(words):
-    if PTX:
-        return eight(words, READ_SIGNED4)
-    else:
-        codes = nibbles(words)
-        return signed(codes << 28, number(codes & 7, SIGNED4_SHIFT, SIGNED4_BASE, SIGNED4_DELTA))
-
-
-@triton.jit
-def read_root4(words):
-    if PTX:
-        return eight(words, READ_ROOT4)
-    else:
-        return number(nibbles(words), ROOT4_SHIFT, ROOT4_BASE, ROOT4_DELTA)
 
 
 @triton.jit
@@ -204,8 +189,14 @@ def nibbles(words):
 @triton.jit
 def eight(words, ASM: tl.constexpr):
     """The numbers of the eight codes of each word, in a row."""
-    constraints: tl.constexpr = "=f,=f,=f,=f,=f,=f,=f,=f,r"
-    x0, x1, x2, x3, x4, x5, x6, x7 = tl.inline_asm_elementwise(ASM, constraints, [words], (tl.float32,) * 8, True, 1)
+    x0, x1, x2, x3, x4, x5, x6, x7 = tl.inline_asm_elementwise(
+        ASM,
+        "=f,=f,=f,=f,=f,=f,=f,=f,r",
+        [words],
+        (tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32),
+        True,
+        1,
+    )
     return together(x0, x1, x2, x3, x4, x5, x6, x7)
 
 
@@ -232,49 +223,33 @@ def _larger(a, b):
 
 
 @triton.jit
-def write_signed(x, words, ASM: tl.constexpr, ROTATION: tl.constexpr):
-    """Codes of blocks, and their exponents."""
+def signed_codes(x, words, ASM: tl.constexpr, STATE: tl.constexpr, PACKED: tl.constexpr):
+    """Codes of blocks, and their exponents at the state's place in the word of a block."""
     power, scale = exponents(tl.abs(x))
     if PTX:
-        codes = tl.inline_asm_elementwise(ASM, "=r,f,f,f,f,f,f,f,f,r,r,r,r", [x, scale, words], tl.uint8, True, 4)
+        if PACKED:
+            codes = packed(x, scale, words, ASM)
+        else:
+            codes = four(x, scale, words, ASM)
+    elif PACKED:
+        codes = rounded(tl.abs(x) * scale, rotated(words, 8 * STATE), SIGNED4_LIFT, SIGNED4_TOP, SIGNED4_DELTA)
+        codes = joined((codes >> 24) | ((x.to(tl.uint32, bitcast=True) >> 28) & 8))
     else:
-        codes = rounded(tl.abs(x) * scale, rotated(words, ROTATION), SIGNED_LIFT, SIGNED_TOP, SIGNED_DELTA)
+        codes = rounded(tl.abs(x) * scale, rotated(words, 8 * STATE), SIGNED_LIFT, SIGNED_TOP, SIGNED_DELTA)
         codes = ((codes | (x.to(tl.uint32, bitcast=True) & 0x80000000)) >> 24).to(tl.uint8)
-    return codes, power
+    return codes, power << (8 * STATE)
 
 
 @triton.jit
-def write_root(x, words):
+def root_codes(x, words):
     power, scale = exponents(x)
     if PTX:
-        constraints: tl.constexpr = "=r,f,f,f,f,f,f,f,f,r,r,r,r"
-        codes = tl.inline_asm_elementwise(WRITE_ROOT, constraints, [x, scale, words], tl.uint8, True, 4)
+        codes = four(x, scale, words, WRITE_ROOT)
     else:
         codes = rounded(x * scale, rotated(words, 16), ROOT_LIFT, ROOT_TOP, ROOT_DELTA)
-        codes = (not_zero(codes, x) >> 24).to(tl.uint8)
-    return codes, power
-
-
-@triton.jit
-def write_signed4(x, words, ASM: tl.constexpr, ROTATION: tl.constexpr):
-    power, scale = exponents(tl.abs(x))
-    if PTX:
-        codes = packed(x, scale, words, ASM)
-    else:
-        codes = rounded(tl.abs(x) * scale, rotated(words, ROTATION), SIGNED4_LIFT, SIGNED4_TOP, SIGNED4_DELTA)
-        codes = joined((codes >> 24) | ((x.to(tl.uint32, bitcast=True) >> 28) & 8))
-    return codes, power
-
-
-@triton.jit
-def write_root4(x, words):
-    power, scale = exponents(x)
-    if PTX:
-        codes = packed(x, scale, words, WRITE_ROOT4)
-    else:
-        codes = rounded(x * scale, rotated(words, 16), ROOT4_LIFT, ROOT4_TOP, ROOT4_DELTA)
-        codes = joined(not_zero(codes, x) >> 24)
-    return codes, power
+        # A root that became 0 would be divided by.
+        codes = (tl.maximum(codes, tl.minimum(x.to(tl.uint32, bitcast=True), 1 << 24)) >> 24).to(tl.uint8)
+    return codes, power << 16
 
 
 @triton.jit
@@ -284,17 +259,16 @@ def rounded(size, word, LIFT: tl.constexpr, TOP: tl.constexpr, DELTA: tl.constex
 
 
 @triton.jit
-def not_zero(codes, root):
-    """A root that became 0 would be divided by."""
-    return tl.maximum(codes, tl.minimum(root.to(tl.uint32, bitcast=True), 1 << 24))
-
-
-@triton.jit
 def joined(codes):
     """Eight codes of 4 bits to a word."""
     at = tl.arange(0, 8)[None, None, :]
     codes = tl.reshape(codes.to(tl.int32), (codes.shape[0], SHARED // 8, 8))
     return tl.sum(codes << (4 * at), 2)
+
+
+@triton.jit
+def four(x, scale, words, ASM: tl.constexpr):
+    return tl.inline_asm_elementwise(ASM, "=r,f,f,f,f,f,f,f,f,r,r,r,r", [x, scale, words], tl.uint8, True, 4)
 
 
 @triton.jit
@@ -347,23 +321,36 @@ def fetch(at, mask):
 
 
 @triton.jit
-def fetch_words(base, block, mask, ALIGNED: tl.constexpr):
-    """The packed codes of blocks, four words each, from their bytes."""
-    at = block[:, None] * (SHARED // 8) + tl.arange(0, SHARED // 8)[None, :]
-    if ALIGNED:
-        return fetch(base.to(tl.pointer_type(tl.int32), bitcast=True) + at, mask)
+def fetch_codes(base, at, block, inside, some, PACKED: tl.constexpr, ALIGNED: tl.constexpr):
+    """The codes of blocks: a byte for each element, or four words for each block."""
+    if PACKED:
+        at = words_at(block)
+        some = None if some is None else some[:, None]
+        if ALIGNED:
+            return fetch(base.to(tl.pointer_type(tl.int32), bitcast=True) + at, some)
+        else:
+            byte = tl.arange(0, 4)[None, None, :]
+            some = None if some is None else some[:, :, None]
+            return tl.sum(fetch(base + at[:, :, None] * 4 + byte, some).to(tl.int32) << (8 * byte), 2)
     else:
-        byte = tl.arange(0, 4)[None, None, :]
-        mask = None if mask is None else mask[:, :, None]
-        return tl.sum(fetch(base + at[:, :, None] * 4 + byte, mask).to(tl.int32) << (8 * byte), 2)
+        return fetch(base + at, inside)
 
 
 @triton.jit
-def store_words(base, block, words, mask, ALIGNED: tl.constexpr):
-    at = block[:, None] * (SHARED // 8) + tl.arange(0, SHARED // 8)[None, :]
-    if ALIGNED:
-        tl.store(base.to(tl.pointer_type(tl.int32), bitcast=True) + at, words, mask=mask)
+def store_codes(base, at, block, codes, inside, some, PACKED: tl.constexpr, ALIGNED: tl.constexpr):
+    if PACKED:
+        at = words_at(block)
+        some = None if some is None else some[:, None]
+        if ALIGNED:
+            tl.store(base.to(tl.pointer_type(tl.int32), bitcast=True) + at, codes, mask=some)
+        else:
+            byte = tl.arange(0, 4)[None, None, :]
+            some = None if some is None else some[:, :, None]
+            tl.store(base + at[:, :, None] * 4 + byte, (codes[:, :, None] >> (8 * byte)).to(tl.uint8), mask=some)
     else:
-        byte = tl.arange(0, 4)[None, None, :]
-        mask = None if mask is None else mask[:, :, None]
-        tl.store(base + at[:, :, None] * 4 + byte, (words[:, :, None] >> (8 * byte)).to(tl.uint8), mask=mask)
+        tl.store(base + at, codes, mask=inside)
+
+
+@triton.jit
+def words_at(block):
+    return block[:, None] * (SHARED // 8) + tl.arange(0, SHARED // 8)[None, :]

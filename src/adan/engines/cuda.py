@@ -34,7 +34,7 @@ class Tile(NamedTuple):
     stages: int = 1  #: with more than one, the blocks that follow are on their way to shared memory
 
 
-#: By the type of the states, whether they are coupled, and whether the displacement is measured. Of about ten each
+#: By the type or format of the states, whether they are coupled, and whether the displacement is measured. Of ten each
 #: tried by `benchmarks/gpu.py --tune` on an H200 with 355 M parameters; registers are limited to what still compiles
 #: without spilling, because what counts is how many loads are in flight. Milliseconds, and without that limit:
 TILES: dict[tuple[torch.dtype | str, bool, bool], Tile] = {
@@ -46,14 +46,14 @@ TILES: dict[tuple[torch.dtype | str, bool, bool], Tile] = {
     (torch.bfloat16, True, False): Tile(2048, 512, 4),
     (torch.bfloat16, False, True): Tile(2048, 512, 4),  # 3.08
     (torch.bfloat16, True, True): Tile(2048, 512, 4),
-    ("8bit", False, False): Tile(1024, 512, 2, registers=72),
-    ("8bit", True, False): Tile(1024, 512, 2, registers=64),
-    ("8bit", False, True): Tile(4096, 512, 4, registers=96),
-    ("8bit", True, True): Tile(4096, 512, 4, registers=96),
-    ("4bit", False, False): Tile(1024, 512, 2, registers=72),
-    ("4bit", True, False): Tile(1024, 512, 2, registers=64),
-    ("4bit", False, True): Tile(4096, 512, 4, registers=96),
-    ("4bit", True, True): Tile(4096, 512, 4, registers=96),
+    ("8bit", False, False): Tile(1024, 1024, 4, registers=64),  # 1.93; Tile(4096, 512, 2, 72, stages=3) 2.03
+    ("8bit", True, False): Tile(4096, 1024, 4, registers=64, stages=3),  # 1.73; Tile(1024, 1024, 4, 64) 1.74
+    ("8bit", False, True): Tile(4096, 512, 2, registers=96, stages=3),  # 2.28; with one stage 2.56
+    ("8bit", True, True): Tile(4096, 512, 2, registers=96, stages=3),
+    ("4bit", False, False): Tile(8192, 1024, 4, registers=72, stages=3),  # 1.65; Tile(1024, 512, 2, 72) 1.72
+    ("4bit", True, False): Tile(4096, 1024, 4, registers=64, stages=3),  # 1.54; Tile(1024, 512, 2, 64) 1.58
+    ("4bit", False, True): Tile(4096, 512, 2, registers=96, stages=3),  # 2.21; with one stage 2.41
+    ("4bit", True, True): Tile(4096, 512, 2, registers=96, stages=3),
 }
 
 #: Tensors whose coefficients one program computes.
@@ -172,12 +172,11 @@ class Cuda:
         for launch, end in zip(launches, ends, strict=True):
             if launch.chunks:
                 kind, tile = launch.kind, launch.tile
-                packed = 2 if kind.quantized == "4bit" else 1
-                form = (packed, kind.coupled, kind.consume, kind.weights, restart, aligned and launch.aligned)
+                form = (kind.quantized == "4bit", kind.coupled, kind.consume, kind.weights, restart)
                 pointers = (tables.static, per_step, coefs, coefs if squares is None else squares)
                 numbers = (rows, end - launch.chunks)
                 limits = {"num_warps": tile.warps} | ({} if tile.registers is None else {"maxnreg": tile.registers})
-                constants = (*launch.types, *form, tile.chunk, tile.block, tile.stages)
+                constants = (*launch.types, *form, aligned and launch.aligned, tile.chunk, tile.block, tile.stages)
                 key = ("update", launch.first, aligned)
                 _launch(k.update, launch.chunks, pointers, numbers, constants, limits, tables.binaries, key)
         # Autograd must know that what it may have saved has changed.

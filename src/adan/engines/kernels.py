@@ -1,8 +1,8 @@
 """The Triton kernels of the CUDA engine; `cuda.py` launches them and fills their tables.
 
-Every kernel finds its tensors through two tables of 64-bit words, a row for each tensor: the static one, and the per-step
-one. The slots are those of `adan.engines.slots`: S_PARAM is the column "param" of the static
-table, G_GRAD the column "grad" of the per-step one, O_LR a group's option "lr", K_W_M a tensor's coefficient "w_m".
+Every kernel finds its tensors through two tables of 64-bit words, a row for each tensor: the static one, and the
+per-step one. The slots are those of `adan.engines.slots`: S_PARAM is the column "param" of the static table, G_GRAD the
+column "grad" of the per-step one, O_LR a group's option "lr", K_W_M a tensor's coefficient "w_m".
 """
 
 import triton
@@ -16,23 +16,20 @@ from adan.engines.codes import (
     WRITE_G,
     WRITE_G4,
     WRITE_M,
+    WRITE_M4,
     WRITE_V,
     WRITE_V4,
     fetch,
-    fetch_words,
+    fetch_codes,
     mix,
     random_words,
-    read_root,
-    read_root4,
-    read_signed,
-    read_signed4,
+    root_codes,
+    root_numbers,
     rotated,
     scaled,
-    store_words,
-    write_root,
-    write_root4,
-    write_signed,
-    write_signed4,
+    signed_codes,
+    signed_numbers,
+    store_codes,
 )
 
 for _prefix, _names in (("S", slots.STATIC), ("G", slots.PER_STEP), ("O", slots.OPTIONS), ("K", slots.COEFS)):
@@ -203,7 +200,7 @@ def update(
 ):  # fmt: skip
     """One step of CHUNK elements of one tensor. P, G, Q, S: types of parameter, gradient, previous gradient, states.
 
-    PACKED: 2, all states but the first are packed two to a byte; else 1.
+    PACKED: two codes of m, v and g are a byte, and instead of v an average of gradients is stored.
     """
     chunk = first_chunk + tl.program_id(0)
     row = tl.load((static + N_STATIC * rows).to(tl.pointer_type(tl.int32), bitcast=True) + chunk)
@@ -222,14 +219,22 @@ def update(
     lookahead, w_m, w_v, w_n = tl.load(k + K_LOOKAHEAD), tl.load(k + K_W_M), tl.load(k + K_W_V), tl.load(k + K_W_N)
     step_m, step_v, root_n = tl.load(k + K_STEP_M), tl.load(k + K_STEP_V), tl.load(k + K_ROOT_N)
     eps, keep, shrink = tl.load(k + K_EPS), tl.load(k + K_KEEP), tl.load(k + K_SHRINK)
+    # One of the two decays is none: θ' = shrink·(keep·θ − u / denom).
+    keep, step_m, step_v = keep * shrink, step_m * shrink, step_v * shrink
+    y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps = 0, 0, 0, 0, 0, 0, 0, 0
+    if RESTART == MEASURE:
+        y_theta, y_grad, y_step = tl.load(k + K_Y_THETA), tl.load(k + K_Y_GRAD), tl.load(k + K_Y_STEP) / shrink
+        y_prev_m, y_prev_v, y_prev_grad = tl.load(k + K_Y_PREV_M), tl.load(k + K_Y_PREV_V), tl.load(k + K_Y_PREV_GRAD)
+        y_prev_root, y_prev_eps = tl.load(k + K_Y_PREV_ROOT), tl.load(k + K_Y_PREV_EPS)
     short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.uint32), bitcast=True) + row * N_COEFS
     key = tl.load(short + K_RNG_KEY)
+    PER_BYTE: tl.constexpr = 2 if PACKED else 1
     p = address(static + row * N_STATIC + S_PARAM, P, ALIGNED) + begin
     g = address(per_step + row * N_PER_STEP + G_GRAD, G, ALIGNED) + begin
-    m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin
-    v = address(static + row * N_STATIC + S_EXP_AVG_DIFF, S, ALIGNED) + begin // PACKED
-    n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin // PACKED
-    q = address(per_step + row * N_PER_STEP + G_PREV_GRAD, Q, ALIGNED) + begin // PACKED
+    m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin // PER_BYTE
+    v = address(static + row * N_STATIC + S_EXP_AVG_DIFF, S, ALIGNED) + begin // PER_BYTE
+    n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin
+    q = address(per_step + row * N_PER_STEP + G_PREV_GRAD, Q, ALIGNED) + begin // PER_BYTE
     lost = address(static + row * N_STATIC + S_COMPENSATION, P, ALIGNED) + begin
     powers = address(static + row * N_STATIC + S_EXPONENTS, tl.int32, False) + begin // SHARED
     square = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
@@ -238,17 +243,21 @@ def update(
     if todo >= CHUNK:
         for i in tl.range(0, CHUNK, BLOCK, num_stages=STAGES):
             square += update_block(
-                p + i, g + i, m + i, v + i // PACKED, n + i // PACKED, q + i // PACKED, lost + i, powers + i // SHARED,
-                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
-                key + ((begin + i) // 4).to(tl.uint32), k, BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
+                p + i, g + i, m + i // PER_BYTE, v + i // PER_BYTE, n + i, q + i // PER_BYTE, lost + i,
+                powers + i // SHARED,
+                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+                y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
+                key + ((begin + i) // 4).to(tl.uint32), BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
                 CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
             )  # fmt: skip
     else:
         for i in range(0, todo.to(tl.int32), BLOCK):
             square += update_block(
-                p + i, g + i, m + i, v + i // PACKED, n + i // PACKED, q + i // PACKED, lost + i, powers + i // SHARED,
-                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
-                key + ((begin + i) // 4).to(tl.uint32), k, todo - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
+                p + i, g + i, m + i // PER_BYTE, v + i // PER_BYTE, n + i, q + i // PER_BYTE, lost + i,
+                powers + i // SHARED,
+                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+                y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
+                key + ((begin + i) // 4).to(tl.uint32), todo - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
                 CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
             )  # fmt: skip
         if CONSUME and todo <= 0:
@@ -263,8 +272,9 @@ def update(
 @triton.jit
 def update_block(
     p, g, m, v, n, q, lost, powers,
-    c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, shrink,
-    key, k, left, MASKED: tl.constexpr,
+    c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+    y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
+    key, left, MASKED: tl.constexpr,
     P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
     COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -283,66 +293,69 @@ def update_block(
     if WEIGHTS == KAHAN:
         theta += fetch(lost + at, inside).to(COMPUTE)
     new = fetch(g + at, inside).to(COMPUTE) * c
-    exp_avg = fetch(m + at, inside)
+    known = inside
+    if S != tl.uint8:  # at the first gradient there may be no buffer yet
+        known = at < tl.where(has_prev > 0, left, 0) if MASKED else has_prev > 0
+    g_prev = fetch_codes(q, at, block, known, some, PACKED, ALIGNED)
+    exp_avg = fetch_codes(m, at, block, inside, some, PACKED, ALIGNED)
+    exp_avg_sq = fetch(n + at, inside)
     exp_avg_diff = exp_avg
-    if PACKED == 2:
-        some_words = None if not MASKED else some[:, None]
-        g_prev = fetch_words(q, block, some_words, ALIGNED)
-        exp_avg_sq = fetch_words(n, block, some_words, ALIGNED)
-        if not COUPLED:
-            exp_avg_diff = fetch_words(v, block, some_words, ALIGNED)
-    else:
-        # At the first gradient there may be no buffer yet, unless it is quantized.
-        known = inside
-        if S != tl.uint8:
-            known = at < tl.where(has_prev > 0, left, 0) if MASKED else has_prev > 0
-        g_prev = fetch(q + at, known)
-        exp_avg_sq = fetch(n + at, inside)
-        if not COUPLED:
-            exp_avg_diff = fetch(v + at, inside)
+    if not COUPLED:
+        exp_avg_diff = fetch_codes(v, at, block, inside, some, PACKED, ALIGNED)
 
-    if PACKED == 2:
-        g_prev = scaled(read_signed4(g_prev), power >> 24)
-        exp_avg_sq = scaled(read_root4(exp_avg_sq), power >> 16)
-        if not COUPLED:
-            exp_avg_diff = (g_prev - scaled(read_signed4(exp_avg_diff), power >> 8)) * (1 / AVERAGING)
-    elif S == tl.uint8:
-        g_prev = scaled(read_signed(g_prev), power >> 24)
-        exp_avg_sq = scaled(read_root(exp_avg_sq), power >> 16)
-        if not COUPLED:
-            exp_avg_diff = scaled(read_signed(exp_avg_diff), power >> 8)
+    # What remains of m and v is a factor of a block's scale: for each element an instruction less.
+    REMAINS: tl.constexpr = S == tl.uint8 and RESTART == 0
+    if S == tl.uint8:
+        g_prev = scaled(signed_numbers(g_prev, PACKED), power >> 24, 1.0)
+        exp_avg = scaled(signed_numbers(exp_avg, PACKED), power, 1 - w_m if REMAINS else 1.0)
+        exp_avg_sq = scaled(root_numbers(exp_avg_sq), power >> 16, 1.0)
+        exp_avg_sq *= exp_avg_sq
+        if COUPLED:
+            exp_avg_diff = exp_avg
+        else:
+            remains = 1 - w_v if REMAINS else 1.0
+            exp_avg_diff = signed_numbers(exp_avg_diff, PACKED)
+            if PACKED:
+                exp_avg_diff = (g_prev - scaled(exp_avg_diff, power >> 8, 1.0)) * (remains * (1 / AVERAGING))
+            else:
+                exp_avg_diff = scaled(exp_avg_diff, power >> 8, remains)
     else:
         g_prev, exp_avg, exp_avg_sq = g_prev.to(COMPUTE), exp_avg.to(COMPUTE), exp_avg_sq.to(COMPUTE)
         exp_avg_diff = exp_avg_diff.to(COMPUTE)
-    if S == tl.uint8:
-        exp_avg = scaled(read_signed(exp_avg), power)
-        exp_avg_sq *= exp_avg_sq
+    if CONSUME:
+        g_prev *= c_prev
     if RESTART > 0:
+        g_prev = tl.where(has_prev > 0, g_prev, 0.0)
         exp_avg = tl.where(has_prev > 0, exp_avg, 0.0)
         exp_avg_diff = tl.where(has_prev > 0, exp_avg_diff, 0.0)
         exp_avg_sq = tl.where(has_prev > 0, exp_avg_sq, 0.0)
     if RESTART == MEASURE:
-        prev_u = tl.load(k + K_Y_PREV_M) * exp_avg - tl.load(k + K_Y_PREV_GRAD) * (g_prev * c_prev)
+        prev_u = y_prev_m * exp_avg - y_prev_grad * g_prev
         if not COUPLED:
-            prev_u += tl.load(k + K_Y_PREV_V) * exp_avg_diff
-        prev_denom = tl.load(k + K_Y_PREV_ROOT) * tl.sqrt(exp_avg_sq) + tl.load(k + K_Y_PREV_EPS)
-        y = tl.load(k + K_Y_THETA) * theta - quotient(prev_u, prev_denom, S)
-    d = new - g_prev * c_prev
-    exp_avg += w_m * (new - exp_avg)
+            prev_u += y_prev_v * exp_avg_diff
+        y = y_theta * theta - quotient(prev_u, y_prev_root * tl.sqrt(exp_avg_sq) + y_prev_eps, S)
+    d = new - g_prev
+    if REMAINS:
+        exp_avg += w_m * new
+    else:
+        exp_avg += w_m * (new - exp_avg)
     if COUPLED:
         exp_avg += lookahead * w_v * d
         u = step_m * exp_avg
     else:
-        exp_avg_diff += w_v * (d - exp_avg_diff)
+        if REMAINS:
+            exp_avg_diff += w_v * d
+        else:
+            exp_avg_diff += w_v * (d - exp_avg_diff)
         u = step_m * exp_avg + step_v * exp_avg_diff
     ahead = new + lookahead * d
     exp_avg_sq += w_n * (ahead * ahead - exp_avg_sq)
     root = tl.sqrt(exp_avg_sq)
     denom = root_n * root + eps
-    theta = shrink * (keep * theta - quotient(u, denom, S))
+    theta = keep * theta - quotient(u, denom, S)
     square = 0.0
     if RESTART == MEASURE:
-        y += quotient(tl.load(k + K_Y_STEP) * u - tl.load(k + K_Y_GRAD) * new, denom, S)
+        y += quotient(y_step * u - y_grad * new, denom, S)
         square = denom * y * y
         if MASKED:
             square = tl.where(inside, square, 0.0)
@@ -357,33 +370,22 @@ def update_block(
     if WEIGHTS == KAHAN:
         tl.store(lost + at, (theta - theta.to(P).to(COMPUTE)).to(P), mask=inside)
     if S == tl.uint8:
-        codes, power = write_signed(exp_avg, words, WRITE_M, 0)
-        tl.store(m + at, codes, mask=inside)
-        if PACKED == 2:
-            if MASKED:  # nibbles beyond the end are 0
-                new, root = tl.where(inside, new, 0.0), tl.where(inside, root, 0.0)
-            codes, power_g = write_signed4(new, words, WRITE_G4, 24)
-            store_words(q, block, codes, some_words, ALIGNED)
-            codes, power_n = write_root4(root, words)
-            store_words(n, block, codes, some_words, ALIGNED)
-            if not COUPLED:
-                average = new - AVERAGING * exp_avg_diff
-                if MASKED:
-                    average = tl.where(inside, average, 0.0)
-                codes, power_v = write_signed4(average, words, WRITE_V4, 8)
-                store_words(v, block, codes, some_words, ALIGNED)
-        else:
-            codes, power_g = write_signed(new, words, WRITE_G, 24)
-            tl.store(q + at, codes, mask=inside)
-            codes, power_n = write_root(root, words)
-            tl.store(n + at, codes, mask=inside)
-            if not COUPLED:
-                codes, power_v = write_signed(exp_avg_diff, words, WRITE_V, 8)
-                tl.store(v + at, codes, mask=inside)
-        power |= (power_n << 16) | (power_g << 24)
+        if PACKED and not COUPLED:
+            exp_avg_diff = new - AVERAGING * exp_avg_diff
+        if MASKED:  # the codes beyond the end are 0
+            exp_avg, exp_avg_diff = tl.where(inside, exp_avg, 0.0), tl.where(inside, exp_avg_diff, 0.0)
+            new = tl.where(inside, new, 0.0)
+        codes, power = signed_codes(exp_avg, words, WRITE_M4 if PACKED else WRITE_M, 0, PACKED)
+        store_codes(m, at, block, codes, inside, some, PACKED, ALIGNED)
         if not COUPLED:
-            power |= power_v << 8
-        tl.store(powers + block, power, mask=some)
+            codes, power_v = signed_codes(exp_avg_diff, words, WRITE_V4 if PACKED else WRITE_V, 1, PACKED)
+            store_codes(v, at, block, codes, inside, some, PACKED, ALIGNED)
+            power |= power_v
+        codes, power_n = root_codes(root, words)
+        tl.store(n + at, codes, mask=inside)
+        codes, power_g = signed_codes(new, words, WRITE_G4 if PACKED else WRITE_G, 3, PACKED)
+        store_codes(q, at, block, codes, inside, some, PACKED, ALIGNED)
+        tl.store(powers + block, power | power_n | power_g, mask=some)
     else:
         write(m + at, exp_avg, inside, S, words)
         if not COUPLED:
@@ -396,7 +398,7 @@ def update_block(
 
 @triton.jit
 def quotient(x, y, S: tl.constexpr):
-    """x / y with y not negative; for quantized states within a few units in the last place, in 3 instructions, not 8."""
+    """The ratio to a number that is not negative; for quantized states to a few ulps, in 3 instructions, not 8."""
     if S == tl.uint8:
         inverse_root = tl.rsqrt(y)
         return x * inverse_root * inverse_root
