@@ -14,7 +14,7 @@ gradients does. The average v of differences is stored as a = g − 11.5·v, whi
 the gradients themselves: what rounding does to it reaches v divided by 11.5, and what it does to the previous gradient
 cancels.
 
-This file is the plain version, in PyTorch's own operations, with which `engines/kernels.py` and `engines/cpu.c` must
+This file is the plain version, in PyTorch's own operations, with which `engines/codes.py` and `engines/cpu.c` must
 agree. `benchmarks/codes.py` measured the codes.
 """
 
