@@ -68,7 +68,7 @@ def compared(name: str, task: Task | None, seeds: int, chosen: RunConfig, out: P
         "batch_size": base.batch_size,
         "metric": workload.metric,
         "higher_is_better": workload.higher_is_better,
-        "data": found["adan"][0].workload.get("note", ""),
+        "data": found["adan"][0].environment["data"],
         "origin": base.origin,
         **{
             who: {"settings": dict(runs[0].config.settings), "values": [run.final for run in runs]}
