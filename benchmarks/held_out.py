@@ -33,7 +33,6 @@ from adan_bench.workloads.registry import get_workload
 WORKLOADS: dict[str, Task | None] = {
     "digits-resnet": "vision",
     "convnext-t": "vision",
-    "swin-t": "vision",
     "ptb-lstm": "lm",
     "transformer-xl": "lm",
     "bert-pretrain": "lm",
@@ -80,7 +79,7 @@ def compared(name: str, task: Task | None, seeds: int, chosen: RunConfig, out: P
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", help="all unless given")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data", type=Path, default=os.environ.get("ADAN_DATA"))
     args = parser.parse_args()
     path = ROOT / "results" / "held-out.json"

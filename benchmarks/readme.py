@@ -20,6 +20,7 @@ sys.path.insert(
     0, str(ROOT / "src")
 )  # this script needs no installation: what it imports of adan_bench is plain Python
 
+import tuning  # noqa: E402
 from evidence import page  # noqa: E402
 
 from adan_bench.reports import recipes  # noqa: E402
@@ -28,7 +29,7 @@ PAGES = [
     "README.md",
     "docs/memory.md",
     "docs/performance.md",
-    "docs/choosing-hyperparameters.md",
+    "docs/tuning.md",
     "docs/distributed.md",
     "docs/reproduce.md",
     "docs/bench.md",
@@ -265,6 +266,11 @@ TABLES = {
     "wall": wall,
     "cpu": cpu,
     "short-runs": short_runs,
+    "rules": tuning.rules,
+    "b1-length": tuning.b1_by_length,
+    "held-out": tuning.held_out,
+    "harness-ratios": tuning.harness,
+    "other-studies": tuning.elsewhere,
     "scaling": scaling.table,
 }
 

@@ -20,7 +20,7 @@ from adan.suggestion import Suggestion, suggest_from_adamw
 # On a busy machine one example may take long; that is no failure.
 patient = settings(deadline=None)
 
-PAGE = Path(__file__).parents[2] / "docs" / "choosing-hyperparameters.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tuning.md"
 
 # (lr, (β1, β2, β3), weight decay, clip, batch, warm-up epochs) in the paper's own symbols; None: not stated.
 DEFAULT = (0.02, 0.08, 0.01)
