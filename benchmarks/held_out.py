@@ -58,9 +58,7 @@ def compared(name: str, task: Task | None, seeds: int, chosen: RunConfig, out: P
     competitors = [Competitor("adamw", adamw), Competitor("adan", adan, suggestion.options())]
     with Study([name], competitors, chosen, out=out) as study:
         study.compare(seeds)
-    found = {
-        who: [read_run(out / name / who / f"seed-{seed}") for seed in range(seeds)] for who in ("adamw", "adan")
-    }
+    found = {who: [read_run(out / name / who / f"seed-{seed}") for seed in range(seeds)] for who in ("adamw", "adan")}
     return {
         "task": task,
         "steps": base.steps,

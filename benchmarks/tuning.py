@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from adan.hyperparameters import recipes
-from adan.suggestion import B1, LR_RATIO, Point, Task, suggest_from_adamw
 from evidence.compare import Verdict, welch
 from evidence.jobs import Record, read, score
 from evidence.page import NAMES, RUNS, table
 from evidence.studies import STUDIES, TUNING_SEED, Study
+
+from adan.hyperparameters import recipes
+from adan.suggestion import B1, LR_RATIO, Point, Task, suggest_from_adamw
 
 ROOT = Path(__file__).resolve().parent.parent
 Records = dict[str, Record]
@@ -52,28 +53,22 @@ PUBLISHED = {
 }
 
 
-def tuned(study: Study, records: Records) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
-    """The optimizer that Adan is compared with, its tuned settings and Adan's; None where trials are left."""
-    names = [entry.optimizer for entry in study.entries]
-    other = "adamw" if "adamw" in names else "adam"
+def tuned(name: str, records: Records) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
+    """AdamW, or Adam where a study has no AdamW; its tuned settings and Adan's. None where trials are left."""
+    study = STUDIES.get(name)
+    if not isinstance(study, Study):
+        return None
+    other = "adamw" if any(entry.optimizer == "adamw" for entry in study.entries) else "adam"
     theirs, ours = study.best(other, records), study.best("adan", records)
     return None if theirs is None or ours is None else (other, theirs, ours)
 
 
-def study_of(name: str) -> Study:
-    study = STUDIES[name]
-    assert isinstance(study, Study)
-    return study
-
-
-def trials(name: str, records: Records, length: int | None = None) -> list[Record]:
-    """Adan's finished trials of a study, of one length if it has several."""
+def trials(name: str, records: Records, optimizer: str = "adan", length: int | None = None) -> list[Record]:
+    """The finished trials of a study, of one length if it has several."""
     return [
         record
         for record in records.values()
-        if record["job"]["study"] == name
-        and record["job"]["optimizer"] == "adan"
-        and record["seed"] == TUNING_SEED
+        if (record["job"]["study"], record["job"]["optimizer"], record["seed"]) == (name, optimizer, TUNING_SEED)
         and record["status"] == "finished"
         and length in (None, record["job"]["length"])
     ]
@@ -91,9 +86,8 @@ def by_b1(found: list[Record]) -> dict[float, float]:
 
 def published(name: str) -> list[dict[str, Any]]:
     """The settings of one of the paper's tables."""
-    found: list[dict[str, Any]] = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{name}.json").read_text())[
-        "settings"
-    ]
+    data = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{name}.json").read_text())
+    found: list[dict[str, Any]] = data["settings"]
     return found
 
 
@@ -116,22 +110,19 @@ def published_ratio(source: str) -> tuple[float, str]:
 
 def derived(setting: str, point: Point, records: Records) -> tuple[float, str]:
     """A point's value as its source has it, and the numbers behind it in words."""
-    if setting == "b1":
-        if point.paper:
-            betas = recipes[PUBLISHED[point.source]].betas
-            return betas[0], f"betas {betas}"
-        found = by_b1(trials(point.source, records))
-        result = tuned(study_of(point.source), records)
-        assert result is not None
-        metric = trials(point.source, records)[0]["metric"]
-        shown = ", ".join(f"{value:.4f} with {b1:g}" for b1, value in found.items())
-        return result[2]["betas"][0], f"validation {metric} {shown}"
     if point.paper:
-        return published_ratio(point.source)
-    result = tuned(study_of(point.source), records)
-    assert result is not None
-    other, theirs, ours = result
-    return ours["lr"] / theirs["lr"], f"tuned lr {ours['lr']:g}, {NAMES[other]}'s {theirs['lr']:g}"
+        if setting != "b1":
+            return published_ratio(point.source)
+        betas = recipes[PUBLISHED[point.source]].betas
+        return betas[0], f"betas {betas}"
+    found = tuned(point.source, records)
+    assert found is not None, f"{point.source} has trials left"
+    other, theirs, ours = found
+    if setting != "b1":
+        return ours["lr"] / theirs["lr"], f"tuned lr {ours['lr']:g}, {NAMES[other]}'s {theirs['lr']:g}"
+    made = trials(point.source, records)
+    shown = ", ".join(f"{value:.4f} with {b1:g}" for b1, value in by_b1(made).items())
+    return ours["betas"][0], f"validation {made[0]['metric']} {shown}"
 
 
 def rows() -> Iterator[tuple[str, list[str], Point]]:
@@ -158,9 +149,9 @@ def rules() -> str:
 def b1_by_length() -> str:
     """The best of three learning rates for each b1, at each length."""
     records = read(RUNS)
-    study = STUDIES["b1-length-gpt"]
-    lengths = sorted({record["job"]["length"] for record in trials(study.name, records)})
-    found = {length: by_b1(trials(study.name, records, length)) for length in lengths}
+    study = "b1-length-gpt"
+    lengths = {record["job"]["length"] for record in trials(study, records)}
+    found = {length: by_b1(trials(study, records, length=length)) for length in lengths}
     found[2_000] = by_b1(trials("gpt", records))
     columns = sorted({b1 for values in found.values() for b1 in values})
     lines = [
@@ -178,7 +169,8 @@ def settings(values: dict[str, Any]) -> str:
 def held_out() -> str:
     """Adan at the suggestion beside AdamW, on workloads of the harness that no rule was fitted to."""
     data: dict[str, Any] = json.loads((ROOT / "results" / "held-out.json").read_text())
-    lines, words = [], {}
+    lines: list[list[str]] = []
+    words: dict[str, list[str]] = {}
     for name, row in data["workloads"].items():
         ours, theirs = row["adan"]["values"], row["adamw"]["values"]
         verdict = Verdict(welch(ours, theirs), row["higher_is_better"])
@@ -215,24 +207,26 @@ def elsewhere() -> str:
     records = read(RUNS)
     lines = []
     for name, task in OTHERS.items():
-        study = STUDIES.get(name)
-        result = tuned(study, records) if isinstance(study, Study) else None
-        if result is None:
+        found = tuned(name, records)
+        if found is None:
             continue
-        other, theirs, ours = result
-        made = trials(name, records)
-        length = made[0]["steps"]
-        s = suggest_from_adamw(
-            theirs["lr"],
-            weight_decay=theirs.get("weight_decay", 0.0),
-            betas=tuple(theirs["betas"]),
-            total_steps=length,
-            task=task,
+        other, theirs, ours = found
+        steps = trials(name, records)[0]["steps"]
+        decay, betas = theirs.get("weight_decay", 0.0), tuple(theirs["betas"])
+        s = suggest_from_adamw(theirs["lr"], weight_decay=decay, betas=betas, total_steps=steps, task=task)
+        best = {who: max(trials(name, records, who), key=score) for who in (other, "adan")}
+        result = {who: f"{r['final'][r['metric']]:.4g}" for who, r in best.items()}
+        arrow = "↑" if best["adan"]["higher_is_better"] else "↓"
+        lines.append(
+            [
+                f"`{name}`, {steps:,} steps, {best['adan']['metric']} {arrow}",
+                f"{NAMES[other]}, lr {theirs['lr']:g}: {result[other]}",
+                settings(s.options()),
+                f"{settings(ours)}: {result['adan']}",
+                f"{ours['lr'] / theirs['lr']:.2g}",
+            ]
         )
-        at = f"{NAMES[other]} {theirs['lr']:g}"
-        ratio = ours["lr"] / theirs["lr"]
-        lines.append([f"`{name}`, {length:,} steps", at, settings(s.options()), settings(ours), f"{ratio:.2g}"])
-    head = ["study", "tuned lr of", "suggestion for Adan", "what tuning chose for Adan", "its lr ÷ theirs"]
+    head = ["study", "tuned", "suggestion for Adan", "what tuning chose for Adan", "lr ÷ lr"]
     return table(head, lines) if lines else "No other study has all its trials yet."
 
 
@@ -247,8 +241,8 @@ def harness_ratios() -> tuple[list[float], int, int]:
 def harness() -> str:
     ratios, fewest, most = harness_ratios()
     return (
-        f"How far off may it be? On {len(ratios)} workloads of the harness, with runs of {fewest} to {most} steps and a "
-        "grid of learning rates 3.2 apart, both optimizers were tuned with eight trials: Adan's lr ÷ AdamW's lies "
+        f"How far off may it be? On {len(ratios)} workloads of the harness, with runs of {fewest} to {most} steps and "
+        "learning rates a factor of 3.2 apart, both optimizers were tuned with eight trials: Adan's lr ÷ AdamW's lies "
         f"between {min(ratios):.1g} and {max(ratios):.2g}, with a geometric mean of "
         f"{statistics.geometric_mean(ratios):.2g}."
     )
