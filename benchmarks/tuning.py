@@ -14,7 +14,7 @@ from typing import Any
 from evidence.compare import Verdict, welch
 from evidence.jobs import Record, read, score
 from evidence.page import NAMES, RUNS, table
-from evidence.studies import STUDIES, TUNING_SEED, Study
+from evidence.studies import HOPPER, STUDIES, TUNING_SEED, Study
 
 from adan.hyperparameters import recipes
 from adan.suggestion import B1, LR_RATIO, Point, Task, suggest_from_adamw
@@ -55,7 +55,7 @@ PUBLISHED = {
 
 def tuned(name: str, records: Records) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
     """AdamW, or Adam where a study has no AdamW; its tuned settings and Adan's. None where trials are left."""
-    study = STUDIES.get(name)
+    study = {**STUDIES, HOPPER.name: HOPPER}.get(name)
     if not isinstance(study, Study):
         return None
     other = "adamw" if any(entry.optimizer == "adamw" for entry in study.entries) else "adam"
