@@ -15,7 +15,7 @@ from adan_bench.training.mps import multi_process_service
 from evidence import data, page, report
 from evidence.jobs import Job, Record, read, store
 from evidence.pool import Outcome, Place, Pool
-from evidence.studies import HOPPER, STUDIES, Follow, Study
+from evidence.studies import STUDIES, TIANSHOU_HOPPER, Follow, Study
 
 GRACE = 20  # seconds that runs under way have after the deadline
 
@@ -63,16 +63,17 @@ class Runner:
         return None
 
     def expected(self, job: Job) -> float:
-        """Seconds that a job may take: as the slowest of its kind, else of its problem, else half a minute."""
+        """Seconds that a job may take: as the last of its kind, else of its problem, else half a minute."""
         similar = [cost for kind, cost in self.costs.items() if (kind[0], kind[-1]) == (job.problem, job.unit)]
         kind = _kind(job.problem, job.options, job.unit)
-        return self.costs.get(kind, max(similar, default=30.0 / job.length)) * job.length
+        return self.costs.get(kind, similar[-1] if similar else 30.0 / job.length) * job.length
 
     def note_cost(self, record: Record) -> None:
         job = record["job"]
         if record["status"] == "finished":
             kind = _kind(job["problem"], job["options"], job["unit"])
-            self.costs[kind] = max(self.costs.get(kind, 0.0), record["wall_seconds"] / job["length"])
+            self.costs.pop(kind, None)  # the last one comes last
+            self.costs[kind] = record["wall_seconds"] / job["length"]
 
     def finish(self, outcome: Outcome) -> None:
         job, record = outcome.job, outcome.record
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> None:
             runner.run(pool)
         finally:
             pool.close()
-    print(f"{len(runner.records)} runs in {args.out} after {runner.elapsed():.0f} s")
+        print(f"{len(runner.records)} runs in {args.out} after {runner.elapsed():.0f} s", flush=True)
     report.show(args.out)
 
 
@@ -149,7 +150,7 @@ SMOKE: list[tuple[str, dict[str, Any], str, dict[str, Any], int]] = [
     ("vit", {}, "adam", {"lr": 1e-3}, 60),
     ("vit", {}, "sgd", {"lr": 0.05, "weight_decay": 5e-4}, 60),
     ("lstm", {}, "adabelief", {"lr": 1e-3, "eps": 1e-12}, 60),
-    ("harness", dict(HOPPER.options), "adan", {"lr": 3e-4}, 640),
+    ("harness", dict(TIANSHOU_HOPPER.options), "adan", {"lr": 3e-4}, 640),
 ]
 
 
@@ -218,7 +219,9 @@ def main() -> None:
     packing.add_argument("--target", type=Path, required=True)
     preparing = command("prepare", prepare)
     preparing.add_argument("--data", type=Path, required=True)
-    preparing.add_argument("--sources", type=Path, nargs="*", help="folders of Python source")
+    preparing.add_argument(
+        "--sources", type=Path, nargs="*", help="folders of Python source, or none; all that is installed unless given"
+    )
     preparing.add_argument("--processes", type=int, default=8)
     preparing.add_argument("--cache", type=Path, required=True)
     running, smoking = command("run", run), command("smoke", smoke)

@@ -61,24 +61,27 @@ class Group:
 
 def groups(study: Study | Follow, records: Records, tuning: bool = False) -> list[Group]:
     """What a study reports, by settings; only groups of which a run has finished."""
-    jobs: dict[str, list[Job]] = {}
-    for job in study.reported(records):
-        if job.tuning == tuning:
-            same = json.dumps([job.optimizer, dict(job.settings), dict(job.options), job.length], sort_keys=True)
-            jobs.setdefault(same, []).append(job)
     found = []
-    for seeds in jobs.values():
+    for seeds in _by_settings(study, records, tuning):
         made = [records[job.key] for job in seeds if records.get(job.key, {}).get("status") == "finished"]
         if made:
             found.append(Group(seeds[0].optimizer, tuple(made)))
     return found
 
 
+def _by_settings(study: Study | Follow, records: Records, tuning: bool) -> list[list[Job]]:
+    jobs: dict[str, list[Job]] = {}
+    for job in study.reported(records):
+        if job.tuning == tuning:
+            same = json.dumps([job.optimizer, dict(job.settings), dict(job.options), job.length], sort_keys=True)
+            jobs.setdefault(same, []).append(job)
+    return list(jobs.values())
+
+
 def compared(study: Study | Follow, records: Records) -> list[Group]:
-    """The groups of a study where every optimizer has enough seeds to be compared, Adan's first; else none."""
+    """The groups of a study where each of them has enough seeds to be compared, Adan's first; else none."""
     found = groups(study, records)
-    optimizers = {job.optimizer for job in study.reported(records)}
-    complete = {group.optimizer for group in found if group.n >= MIN_SEEDS} == optimizers
+    complete = len(found) == len(_by_settings(study, records, False)) and all(g.n >= MIN_SEEDS for g in found)
     return sorted(found, key=lambda group: group.optimizer != "adan") if complete else []
 
 

@@ -45,13 +45,15 @@ def pack(data: Path, target: Path) -> None:
 def prepare(data: Path, cache: Path, sources: Sequence[Path] | None = None, processes: int = 8) -> dict[str, Any]:
     """Write what the problems need into `cache`; the facts about it, which every record repeats.
 
-    sources: folders of Python source; the interpreter's own library and packages unless given.
+    sources: folders of Python source, of which there may be none; the interpreter's own library and packages unless
+    given.
     """
     cache.mkdir(parents=True, exist_ok=True)
     facts: dict[str, Any] = {}
     if (data / PACKED).exists():
         facts["cifar10"] = _decode_cifar(data / PACKED, cache, processes)
-    facts["python"] = _gather_python(cache, sources or _installed())
+    if folders := _installed() if sources is None else sources:
+        facts["python"] = _gather_python(cache, folders)
     (cache / "facts.json").write_text(json.dumps(facts, indent=1))
     return facts
 

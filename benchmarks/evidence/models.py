@@ -1,4 +1,4 @@
-"""The models that are trained: a small ViT, a byte-level GPT, ResNet-34 for images of 32×32."""
+"""The models that are trained: a small ViT, a byte-level GPT, ResNet-34 for images of 32×32, a graph network."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from torch import Tensor, nn
 class Block(nn.Module):
     """Pre-norm attention and MLP."""
 
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
+    def __init__(self, width: int, heads: int, causal: bool, experts: int = 0) -> None:
         super().__init__()
         self.heads, self.causal = heads, causal
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp: nn.Module = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        if experts:
+            self.mlp = Experts(width, experts)
 
     def forward(self, x: Tensor) -> Tensor:
         b, t, c = x.shape
@@ -25,11 +27,35 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+class Experts(nn.Module):
+    """MLPs of which the router gives each token two, weighted; computed by all of them, so that shapes are fixed.
+
+    balance: the router's loss of the last call, which is 1 where all experts get as many tokens (arXiv:2101.03961).
+    """
+
+    def __init__(self, width: int, count: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, count, bias=False)
+        self.up = nn.Parameter(0.02 * torch.randn(count, width, 4 * width))
+        self.down = nn.Parameter(0.02 * torch.randn(count, 4 * width, width))
+        self.balance = torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        shares = self.router(x).float().softmax(-1)
+        best, chosen = shares.topk(2, -1)
+        weights = torch.zeros_like(shares).scatter(-1, chosen, best / best.sum(-1, keepdim=True))
+        used = (weights > 0).float().flatten(0, -2).mean(0) / 2
+        self.balance = len(used) * (used * shares.flatten(0, -2).mean(0)).sum()
+        y = torch.einsum("nc,ech->enh", x.flatten(0, -2), self.up)
+        y = torch.einsum("enh,ehc->enc", F.gelu(y), self.down)
+        return torch.einsum("enc,ne->nc", y.float(), weights.flatten(0, -2)).view_as(x)
+
+
 def _init(model: nn.Module) -> None:
     for module in model.modules():
-        if isinstance(module, (nn.Linear, nn.Embedding)):
+        if isinstance(module, (nn.Linear, nn.Embedding, nn.Conv2d)):
             nn.init.trunc_normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear):
+        if isinstance(module, (nn.Linear, nn.Conv2d)) and module.bias is not None:
             nn.init.zeros_(module.bias)
 
 
@@ -55,10 +81,10 @@ class ViT(nn.Module):
 class GPT(nn.Module):
     """A decoder over bytes. Six layers of width 384: 10.9 M parameters."""
 
-    def __init__(self, width: int = 384, layers: int = 6, heads: int = 6, context: int = 256) -> None:
+    def __init__(self, width: int = 384, layers: int = 6, heads: int = 6, context: int = 256, experts: int = 0) -> None:
         super().__init__()
         self.embed, self.pos_embed = nn.Embedding(256, width), nn.Parameter(0.02 * torch.randn(context, width))
-        self.blocks = nn.Sequential(*(Block(width, heads, causal=True) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(Block(width, heads, causal=True, experts=experts) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
         _init(self)
 
@@ -99,3 +125,71 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.body(images).mean((2, 3)))
+
+
+class ConvNeXtBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.scale = nn.Parameter(1e-6 * torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.scale * self.mlp(self.norm(self.conv(x).permute(0, 2, 3, 1)))
+        return x + y.permute(0, 3, 1, 2)
+
+
+class ConvNeXt(nn.Module):
+    """ConvNeXt (arXiv:2201.03545) with a stem of 2×2 for images of 32×32. Depths (2, 2, 6, 2), width 64: 8.5 M."""
+
+    def __init__(self, depths: tuple[int, ...] = (2, 2, 6, 2), width: int = 64, classes: int = 10) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        inputs = 3
+        for stage, depth in enumerate(depths):
+            outputs = width << stage
+            layers.append(nn.Conv2d(inputs, outputs, 2, 2))
+            layers += [ConvNeXtBlock(outputs) for _ in range(depth)]
+            inputs = outputs
+        self.body = nn.Sequential(*layers)
+        self.norm, self.head = nn.LayerNorm(inputs, eps=1e-6), nn.Linear(inputs, classes)
+        _init(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.norm(self.body(images).mean((2, 3))))
+
+
+class GraphBlock(nn.Module):
+    """DeeperGCN's layer (arXiv:2006.07739): a node's neighbours weighted by a softmax in each channel, then an MLP."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm, self.temperature = nn.LayerNorm(channels), nn.Parameter(torch.ones(()))
+        self.mlp = nn.Sequential(
+            nn.Linear(channels, 2 * channels), nn.LayerNorm(2 * channels), nn.ReLU(), nn.Linear(2 * channels, channels)
+        )
+
+    def forward(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        y = F.dropout(F.relu(self.norm(x)), 0.5, self.training)
+        messages = y.index_select(0, source) + 1e-7
+        weights = (self.temperature * messages).exp()
+        total, mass = (torch.zeros_like(y).index_add(0, target, part) for part in (weights * messages, weights))
+        return x + self.mlp(y + total / (mass + 1e-16))
+
+
+class DeepGCN(nn.Module):
+    """Residual graph convolutions between two linear layers. edges: sources and targets, each edge both ways."""
+
+    def __init__(self, edges: Tensor, features: int, channels: int, layers: int, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("edges", edges)
+        self.first = nn.Linear(features, channels)
+        self.blocks = nn.ModuleList(GraphBlock(channels) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(channels), nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(F.dropout(x, 0.5, self.training))
+        for block in self.blocks:
+            x = block(x, *self.edges)
+        return self.head(F.dropout(F.relu(self.norm(x)), 0.5, self.training))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adan import Adan, parameter_groups
+from adan import Adan, Restart, parameter_groups
 from adan_bench.training.rivals import AdaBelief, Lamb
 
 Groups = list[dict[str, Any]]
@@ -34,6 +34,8 @@ def build(
         groups = parameter_groups(model, decay, named=False)
     capturable = lr.device.type == "cuda"
     if name == "adan":
+        if "restart" in options:
+            options["restart"] = Restart(**options["restart"])
         return Adan(groups, lr=lr, capturable=capturable, **options)
     if name in ("adam", "adamw"):
         kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -91,6 +92,12 @@ def vit(setup: Setup, batch_size: int = 256, width: int = 256, layers: int = 6, 
     return problem
 
 
+def convnext(setup: Setup, batch_size: int = 256, width: int = 64, depths: tuple[int, ...] = (2, 2, 6, 2)) -> Problem:
+    problem = _cifar(setup, models.ConvNeXt(tuple(depths), width), batch_size, smoothing=0.1, cutout=8)
+    problem.channels_last = True
+    return problem
+
+
 def resnet34(setup: Setup, batch_size: int = 128, width: int = 64, depths: tuple[int, ...] = (3, 4, 6, 3)) -> Problem:
     problem = _cifar(setup, models.ResNet(tuple(depths), width), batch_size, smoothing=0.0, cutout=0)
     problem.decay_all = problem.channels_last = True
@@ -113,7 +120,7 @@ def _cifar(setup: Setup, model: nn.Module, batch_size: int, smoothing: float, cu
         torch.tensor(values, device=device).view(1, 3, 1, 1)
         for values in ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
     )
-    memory_format = torch.channels_last if isinstance(model, models.ResNet) else torch.contiguous_format
+    memory_format = torch.contiguous_format if isinstance(model, models.ViT) else torch.channels_last
 
     def normal(pixels: Tensor) -> Tensor:
         return (pixels.float() / 255 - mean) / std
@@ -167,13 +174,23 @@ def augmented(images: Tensor, shift: int, cutout: int) -> Tensor:
 # Language
 
 
+BALANCE = 0.02  # the weight of a router's loss, as the released Mixtral's
+
+
 def gpt(
-    setup: Setup, batch_size: int = 64, width: int = 384, layers: int = 6, heads: int = 6, context: int = 256
+    setup: Setup,
+    batch_size: int = 64,
+    width: int = 384,
+    layers: int = 6,
+    heads: int = 6,
+    context: int = 256,
+    experts: int = 0,
 ) -> Problem:
-    """A GPT over the bytes of Python source; windows are drawn at random."""
+    """A GPT over the bytes of Python source; windows are drawn at random. experts: a mixture in each layer."""
     device = setup.device
     without_cudnn_attention()
-    model = models.GPT(width, layers, heads, context)
+    model = models.GPT(width, layers, heads, context, experts)
+    routed = [module for module in model.modules() if isinstance(module, models.Experts)]
     text = array(setup.cache, "python-train", device)
     held_out = array(setup.cache, f"python-{'valid' if setup.tuning else 'test'}", device)
     offsets = torch.arange(context + 1, device=device)
@@ -186,7 +203,11 @@ def gpt(
 
     def loss(step: Tensor) -> Tensor:
         first = torch.randint(0, len(text) - context - 1, (batch_size, 1), device=device)
-        return next_byte(text[first + offsets].long())
+        total = next_byte(text[first + offsets].long())
+        for module in routed:
+            total = total + BALANCE * module.balance
+            module.balance = module.balance.detach()
+        return total
 
     def evaluate() -> Mapping[str, float]:
         parts = windows.split(128)
@@ -200,7 +221,12 @@ def gpt(
 
 def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "paper") -> Problem:
     """The harness's AWD-LSTM on Penn Treebank; the state that is carried along lies in buffers of its own."""
+    from adan_bench.data.words import penn_treebank, perplexity
+    from adan_bench.spec import Context
+
     task = _task(setup, f"lstm-{layers}", scale, batch_size)
+    splits, _ = penn_treebank(Context(setup.seed, batch_size, setup.cache / "data"))
+    held_out = splits[1 if setup.tuning else 2]
     model, stream = task.model.to(setup.device), task.batches
     columns, length, per_epoch = stream.columns.to(setup.device), stream.length, stream.per_epoch
     rows = torch.arange(length + 1, device=setup.device)
@@ -217,9 +243,13 @@ def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "pape
         return total
 
     def evaluate() -> Mapping[str, float]:
-        found = task.evaluate(model)
-        chosen = found["valid_perplexity" if setup.tuning else "perplexity"]
-        return {**found, "perplexity": chosen}
+        """As the task does it, but on one split: the other would cost as much again."""
+
+        def step(words: Tensor, following: Tensor, state: Any) -> tuple[Tensor, Any]:
+            logits, state, _ = model(words, state)
+            return F.cross_entropy(logits.float().flatten(0, 1), following.flatten()), state
+
+        return {"perplexity": perplexity(step, held_out, 10, length, setup.device)}
 
     return Problem(
         model,
@@ -234,11 +264,53 @@ def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "pape
     )
 
 
+# Graphs
+
+
+def cora(setup: Setup, layers: int = 14, channels: int = 64) -> Problem:
+    """DeeperGCN on the citations of Cora, with the public split: a step sees the whole graph and 140 labels."""
+    folder, device = setup.cache / "data" / "graphs" / "cora", setup.device
+    with np.load(folder / "features.npz") as found:
+        words = np.zeros(found["shape"], np.float32)
+        words[np.repeat(np.arange(len(words)), np.diff(found["indptr"])), found["indices"]] = found["data"]
+    x = torch.from_numpy(words / words.sum(1, keepdims=True).clip(min=1)).to(device)
+    one_way = torch.from_numpy(np.loadtxt(folder / "edges.csv", int, delimiter=",", skiprows=1).T.copy())
+    rows = [line.split(",") for line in (folder / "nodes.csv").read_text().split()[1:]]
+    labels = torch.tensor([int(label) for _, label, _ in rows], device=device)
+
+    def chosen(name: str) -> Tensor:
+        return torch.tensor([i for i, row in enumerate(rows) if row[2] == name], device=device)
+
+    train, held_out = chosen("train"), chosen("valid" if setup.tuning else "test")
+    model = models.DeepGCN(
+        torch.cat([one_way, one_way.flip(0)], 1), x.shape[1], channels, layers, int(labels.max()) + 1
+    )
+
+    def loss(step: Tensor) -> Tensor:
+        return F.cross_entropy(model(x).index_select(0, train), labels.index_select(0, train))
+
+    def evaluate() -> Mapping[str, float]:
+        logits, answers = model(x)[held_out], labels[held_out]
+        accuracy = (logits.argmax(1) == answers).float().mean().item()
+        return {"accuracy": accuracy, "loss": F.cross_entropy(logits, answers).item()}
+
+    note = f"Cora, public split: {len(train)} of {len(rows):,} nodes to train, {len(held_out):,} held out"
+    return Problem(model, loss, evaluate, "accuracy", True, 1, note, bf16=False)
+
+
 # The harness
 
 
-def harness(setup: Setup, workload: str, scale: str, batch_size: int, schedule: str, warmup: float) -> Problem:
-    """A workload of `adan_bench` on the CPU, as it is."""
+def harness(
+    setup: Setup,
+    workload: str,
+    scale: str,
+    batch_size: int,
+    schedule: str,
+    warmup: float,
+    validation: str | None = None,
+) -> Problem:
+    """A workload of `adan_bench` as it is. validation: what tuning looks at in place of the workload's metric."""
     from adan_bench.data.batching import prepared
     from adan_bench.workloads.registry import get_workload
 
@@ -246,12 +318,16 @@ def harness(setup: Setup, workload: str, scale: str, batch_size: int, schedule: 
     task = _task(setup, workload, scale, batch_size)
 
     def loss(step: Tensor) -> Tensor:
-        return task.loss(task.model, prepared(task, int(step.item()), "cpu"))
+        return task.loss(task.model, prepared(task, int(step.item()), setup.device))
+
+    def evaluate() -> Mapping[str, float]:
+        values = task.evaluate(task.model)
+        return {**values, found.metric: values[validation]} if validation and setup.tuning else values
 
     return Problem(
         task.model,
         loss,
-        lambda: task.evaluate(task.model),
+        evaluate,
         found.metric,
         found.higher_is_better,
         1,
@@ -276,7 +352,9 @@ def _task(setup: Setup, workload: str, scale: str, batch_size: int) -> Any:
 PROBLEMS: dict[str, Callable[..., Problem]] = {
     "vit": vit,
     "resnet34": resnet34,
+    "convnext": convnext,
     "gpt": gpt,
     "lstm": lstm,
+    "cora": cora,
     "harness": harness,
 }

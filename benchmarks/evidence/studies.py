@@ -213,8 +213,8 @@ def _longer(epochs: int, optimizers: Sequence[str]) -> Follow:
     return Follow(f"vit-{epochs}", VIT_25, tuple(Variant(name, changes=changes) for name in optimizers))
 
 
-#: AdamW with twice the epochs, which Adan's runs of `vit-25` are to equal; then both, longer.
-VIT_50, VIT_100 = _longer(50, ("adamw",)), _longer(100, ("adan", "adamw"))
+#: AdamW with twice the epochs is also what Adan's runs of `vit-25` are to equal.
+VIT_50, VIT_100 = _longer(50, ("adan", "adamw")), _longer(100, ("adan", "adamw"))
 
 GPT = Study(
     "gpt",
@@ -232,25 +232,6 @@ GPT = Study(
 )
 GPT_HALF = Follow("gpt-half", GPT, (Variant("adan", changes={"length": 1_000}),), range(5))
 
-FORMATS = tuple(
-    Follow(f"formats-{study.name}", study, (Variant("adan"), Variant("adan", {"state_format": "8bit"})), range(5))
-    for study in (GPT, VIT_25)
-)
-
-#: Two decades around each optimizer's usual rate, on the tuning seed, with the betas and decay that tuning chose.
-_DECADES = {
-    "adan": (3e-4, 5.6e-4, 1e-3, 1.8e-3, 3e-3, 5.6e-3, 1e-2, 1.8e-2, 3e-2),
-    "adamw": (1e-4, 1.8e-4, 3e-4, 5.6e-4, 1e-3, 1.8e-3, 3e-3, 5.6e-3, 1e-2),
-}
-SENSITIVITY = tuple(
-    Follow(
-        f"sensitivity-{study.name}",
-        study,
-        tuple(Variant(name, {"lr": rates[i]}) for i in range(9) for name, rates in _DECADES.items()),
-        (TUNING_SEED,),
-    )
-    for study in (GPT, VIT_25)
-)
 #: Which b1 for which length: three rates each, the best of which counts.
 B1_LENGTH = Follow(
     "b1-length-gpt",
@@ -280,6 +261,17 @@ RESNET = Study(
     tune_length=10,
     evaluations=30,
 )
+CONVNEXT = Study(
+    "convnext-25",
+    "convnext",
+    {"batch_size": 256},
+    25,
+    "epochs",
+    (
+        adan(2e-3, b1=0.98, other=0.95, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 1e-3, b2=0.999, other=0.98, decay=0.05, other_decay=0.2),
+    ),
+)
 BATCH_SIZE = Follow(
     "batch-size-vit",
     VIT_25,
@@ -290,25 +282,145 @@ BATCH_SIZE = Follow(
     ),
 )
 LSTM = Study(
-    "lstm-1",
+    "lstm-8",
     "lstm",
-    {"layers": 1},
-    200,
+    {"layers": 1, "scale": "small"},
+    8,
     "epochs",
     (
-        adan(5e-3, b1=0.98, other=0.95, decay=0.02, other_decay=0.005),
-        adam_like("adamw", 5e-4, b2=0.999, other=0.99, decay=0.02, other_decay=0.1),
-        adam_like("adam", 5e-4, b2=0.999, other=0.99, decay=0.0, other_decay=1.2e-6),
-        Entry("sgd", 5.0, {"momentum": 0.0, "weight_decay": 1.2e-6}, ({"momentum": 0.5}, {"weight_decay": 1e-5})),
+        adan(5e-3, b1=0.98, other=0.9, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 1e-3, b2=0.999, other=0.99, decay=0.02, other_decay=0.1),
+        adam_like("adam", 1e-3, b2=0.999, other=0.99, decay=0.0, other_decay=1.2e-6),
+        Entry("sgd", 15.0, {"momentum": 0.0, "weight_decay": 1.2e-6}, ({"momentum": 0.5}, {"weight_decay": 1e-5})),
         Entry(
             "adabelief",
-            5e-4,
+            1e-3,
             {"betas": [0.9, 0.999], "eps": 1e-12, "weight_decay": 1.2e-6},
             ({"eps": 1e-16}, {"weight_decay": 0.02}),
         ),
     ),
-    tune_length=20,
+    tune_length=4,
+    evaluations=8,
+)
+#: At the published length, and with more layers.
+LSTM_LONGER = tuple(
+    Follow(name, LSTM, tuple(Variant(entry.optimizer, changes=changes) for entry in LSTM.entries))
+    for name, changes in (
+        ("lstm-200", {"length": 200, "evaluations": 50}),
+        ("lstm-2-layers", {"options": {"layers": 2}}),
+        ("lstm-3-layers", {"options": {"layers": 3}}),
+    )
+)
+
+TRANSFORMER_XL = Study(
+    "transformer-xl",
+    "harness",
+    {
+        "workload": "transformer-xl",
+        "scale": "small",
+        "batch_size": 20,
+        "schedule": "cosine",
+        "warmup": 0.05,
+        "validation": "valid_perplexity",
+    },
+    20_000,
+    "steps",
+    (
+        adan(1e-3, b1=0.9, other=0.98, decay=0.02, other_decay=0.1),
+        adam_like("adam", 2.5e-4, b2=0.999, other=0.99, decay=0.0, other_decay=1e-6),
+    ),
+    tune_length=4_000,
     evaluations=20,
+)
+
+#: What states of fewer bits cost in quality. The fp32 runs are the study's own where the length is.
+_SHORT_VIT = {"length": 10, "evaluations": 10}
+_FORMATS: tuple[tuple[str, Study, Mapping[str, Any]], ...] = (
+    ("lstm-8", LSTM, {}),
+    ("gpt", GPT, {}),
+    ("vit-10", VIT_25, _SHORT_VIT),
+)
+FORMATS, FOUR_BIT = (
+    tuple(
+        Follow(
+            f"{kind}-{name}",
+            study,
+            (Variant("adan", changes=changes), Variant("adan", {"state_format": state_format}, changes=changes)),
+            range(5),
+        )
+        for name, study, changes in _FORMATS
+    )
+    for kind, state_format in (("formats", "8bit"), ("four-bit", "4bit"))
+)
+
+#: Two decades around each optimizer's usual rate, on the tuning seed, with the betas and decay that tuning chose.
+_RATES = (1e-4, 1.8e-4, 3e-4, 5.6e-4, 1e-3, 1.8e-3, 3e-3, 5.6e-3, 1e-2, 1.8e-2, 3e-2, 5.6e-2, 1e-1)
+SENSITIVITY = tuple(
+    Follow(
+        f"sensitivity-{study.name}",
+        study,
+        tuple(
+            Variant(name, {"lr": _RATES[first + offset + i]})
+            for i in range(9)
+            for name, offset in (("adan", 2), ("adamw", 0))
+        ),
+        (TUNING_SEED,),
+    )
+    for study, first in ((GPT, 0), (VIT_25, 0), (LSTM, 2))
+)
+
+_TINY = {"batch_size": 32, "width": 128, "layers": 4, "heads": 4, "context": 128}
+TINY_GPT = Study(
+    "gpt-tiny",
+    "gpt",
+    _TINY,
+    2_000,
+    "steps",
+    (
+        adan(4e-3, b1=0.9, other=0.95, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 2e-3, b2=0.99, other=0.95, decay=0.1, other_decay=0.02),
+    ),
+    range(5),
+    evaluations=20,
+)
+#: The paper's grid: b1 and b3 of Adan, b1 and b2 of AdamW, each at the rate that tuning chose for its optimizer.
+BETAS = Follow(
+    "betas-gpt-tiny",
+    TINY_GPT,
+    tuple(
+        Variant(name, {"betas": [b1, *between, last]})
+        for name, between in (("adan", (0.92,)), ("adamw", ()))
+        for last in (0.95, 0.99)
+        for b1 in (0.9, 0.94, 0.98)
+    ),
+)
+#: What the parts of Adan add: decay as AdamW's, the proximal decay, restarts after each sixth of a run.
+COMPONENTS = Follow(
+    "components-gpt-tiny",
+    TINY_GPT,
+    (
+        Variant("adamw"),
+        Variant("adan", {"no_prox": True}),
+        Variant("adan"),
+        Variant("adan", {"restart": {"every": 333}}),
+    ),
+    range(5),
+)
+MOE = replace(TINY_GPT, name="moe", options={**_TINY, "experts": 8})
+
+CORA = Study(
+    "cora",
+    "cora",
+    {"layers": 14, "channels": 64},
+    300,
+    "steps",
+    (
+        adan(5e-3, b1=0.98, other=0.9, decay=0.02, other_decay=0.2),
+        adam_like("adam", 2e-3, b2=0.999, other=0.99, decay=0.0, other_decay=5e-4),
+        adam_like("adamw", 2e-3, b2=0.999, other=0.99, decay=0.02, other_decay=0.2),
+    ),
+    range(10),
+    evaluations=30,
 )
 
 _PPO = {"scale": "paper", "batch_size": 64, "schedule": "linear", "warmup": 0.0}
@@ -343,23 +455,45 @@ HALFCHEETAH = replace(
     HOPPER, name="ppo-halfcheetah-tuned", options={**_PPO, "workload": "ppo-halfcheetah"}, rates_only=False
 )
 
+#: PPO as Tianshou has it, which the harness's is now: the rate falls once per rollout. The studies above are of the PPO
+#: that it had before; their runs are kept, and no more can be made.
+_TIANSHOU = {**_PPO, "schedule": "linear:245"}
+TIANSHOU_HOPPER = replace(HOPPER, name="tianshou-hopper", options={**_TIANSHOU, "workload": "ppo-hopper"})
+TIANSHOU = (
+    TIANSHOU_HOPPER,
+    *(
+        Follow(
+            f"tianshou-{robot}",
+            TIANSHOU_HOPPER,
+            tuple(Variant(name, changes={"options": {"workload": f"ppo-{robot}"}}) for name in ("adan", "adam")),
+            range(5),
+        )
+        for robot in ("halfcheetah", "walker2d", "ant")
+    ),
+)
+
 #: In the order in which they are worth GPU time.
 _ORDER: tuple[Study | Follow, ...] = (
     VIT_25,
     VIT_50,
     GPT,
     GPT_HALF,
-    FORMATS[0],
-    SENSITIVITY[0],
-    VIT_100,
-    FORMATS[1],
-    B1_LENGTH,
-    SENSITIVITY[1],
-    RESNET,
-    BATCH_SIZE,
     LSTM,
-    HOPPER,
-    *ROBOTS,
-    HALFCHEETAH,
+    *FOUR_BIT,
+    *FORMATS,
+    *SENSITIVITY,
+    CORA,
+    TINY_GPT,
+    MOE,
+    COMPONENTS,
+    BETAS,
+    B1_LENGTH,
+    VIT_100,
+    RESNET,
+    CONVNEXT,
+    BATCH_SIZE,
+    TRANSFORMER_XL,
+    *LSTM_LONGER,
+    *TIANSHOU,
 )
 STUDIES = {study.name: study for study in _ORDER}

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from evidence import compare, data, figures, optimizers, page, problems, training
+from evidence import compare, data, figures, models, optimizers, page, problems, training
 from evidence.__main__ import Runner
 from evidence.jobs import Job, compact, read, store
 from evidence.pool import Place, Pool
@@ -23,7 +23,17 @@ OPTIONS = {
     "vit": {"batch_size": 8, "width": 16, "layers": 1, "heads": 2},
     "resnet34": {"batch_size": 8, "width": 4, "depths": [1, 1, 1, 1]},
     "gpt": {"batch_size": 4, "width": 16, "layers": 1, "heads": 2, "context": 16},
-    "lstm": {"batch_size": 4, "scale": "smoke"},
+    "lstm": {"batch_size": 2, "scale": "small"},
+    "cora": {"layers": 2, "channels": 16},
+    "convnext": {"batch_size": 8, "width": 8, "depths": [1, 1]},
+    "harness": {
+        "workload": "transformer-xl",
+        "scale": "smoke",
+        "batch_size": 4,
+        "schedule": "cosine",
+        "warmup": 0.1,
+        "validation": "valid_perplexity",
+    },
 }
 SETTINGS = {
     "adan": {"lr": 1e-2, "betas": [0.9, 0.92, 0.99], "weight_decay": 0.02},
@@ -48,7 +58,25 @@ def cache(tmp_path_factory):
     text = np.frombuffer(Path(__file__).read_bytes(), dtype=np.uint8)
     for split in data.SPLITS:
         np.save(folder / f"python-{split}.npy", text)
+    (folder / "data" / "ptb").mkdir(parents=True)
+    for split, lines in (("train", 60), ("valid", 20), ("test", 20)):
+        sentence = f"the {split} of the words is one of the words of the {split}\n"
+        (folder / "data" / "ptb" / f"ptb.{split}.txt").write_text(sentence * lines)
+    _graph(folder / "data" / "graphs" / "cora", rng)
     return folder
+
+
+def _graph(folder, rng):
+    """Sixty nodes of three classes, the words of each class its own, in the layout of Cora."""
+    folder.mkdir(parents=True)
+    labels = rng.integers(0, 3, 60)
+    splits = ["train"] * 30 + ["valid"] * 10 + ["test"] * 20
+    rows = [f"{i},{label},{split}" for i, (label, split) in enumerate(zip(labels, splits, strict=True))]
+    (folder / "nodes.csv").write_text("\n".join(["node,label,split", *rows]))
+    edges = [f"{i},{(i + 7) % 60}" for i in range(60)]
+    (folder / "edges.csv").write_text("\n".join(["source,target", *edges]))
+    words = {"data": np.ones(60), "indices": labels, "indptr": np.arange(61), "shape": np.array([60, 3])}
+    np.savez(folder / "features.npz", **words)
 
 
 def job(problem="vit", optimizer="adan", steps=12, **changes):
@@ -73,6 +101,43 @@ def test_every_optimizer_trains_and_repeats(optimizer, cache):
     assert first["curve"][1]["train_loss"] < first["curve"][0]["train_loss"]
 
 
+def test_a_mixture_trains_with_every_expert_at_work(cache):
+    mixed = replace(job("gpt", steps=40), options={**OPTIONS["gpt"], "experts": 4})
+    record = run(mixed, "cpu", cache)
+    dense = run(job("gpt", steps=40), "cpu", cache)
+    assert record["curve"][-1]["train_loss"] < record["curve"][0]["train_loss"]
+    assert record["parameters"] - dense["parameters"] == 4 * (2 * 16 * 64 + 16) - (2 * 16 * 64 + 64 + 16)
+
+
+def test_two_experts_share_a_token_and_an_even_router_has_balance_one():
+    torch.manual_seed(0)
+    experts = models.Experts(8, 4)
+    x = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        shares = experts.router(x).softmax(-1)
+        expected = torch.zeros_like(x)
+        for place in np.ndindex(2, 5):
+            best, chosen = shares[place].topk(2)
+            for weight, e in zip(best / best.sum(), chosen, strict=True):
+                expected[place] += weight * (torch.nn.functional.gelu(x[place] @ experts.up[e]) @ experts.down[e])
+        assert torch.allclose(experts(x), expected, atol=1e-6)
+        experts.router.weight.zero_()
+        experts(x)
+    assert experts.balance == pytest.approx(1.0)
+
+
+def test_a_node_weighs_its_neighbours_by_a_softmax():
+    torch.manual_seed(0)
+    block = models.GraphBlock(4).eval()
+    x, neighbours = torch.randn(3, 4), torch.tensor([[1, 2], [0, 0]])
+    with torch.no_grad():
+        y = torch.relu(block.norm(x))
+        messages = y[1:] + 1e-7
+        aggregate = torch.zeros(3, 4)
+        aggregate[0] = (messages.softmax(0) * messages).sum(0)
+        assert torch.allclose(block(x, *neighbours), x + block.mlp(y + aggregate), atol=1e-6)
+
+
 def test_the_seed_decides(cache):
     assert run(job(seed=1), "cpu", cache)["final"] != run(job(), "cpu", cache)["final"]
 
@@ -85,6 +150,24 @@ def test_tuning_looks_at_held_out_training_images(cache):
     assert tuning.per_epoch == 4
     assert reported.per_epoch == 8
     assert "of the training split" in tuning.note
+
+
+def test_the_lstm_is_judged_as_the_harness_judges_it(cache, monkeypatch):
+    setup = problems.Setup(0, False, "cpu", cache)
+    tasks = []
+    build = problems._task
+    monkeypatch.setattr(problems, "_task", lambda *values: tasks.append(build(*values)) or tasks[-1])
+    for tuning, name in ((False, "perplexity"), (True, "valid_perplexity")):
+        problem = problems.build("lstm", OPTIONS["lstm"], replace(setup, tuning=tuning))
+        problem.model.eval()
+        with torch.no_grad():
+            assert problem.evaluate()["perplexity"] == pytest.approx(tasks[-1].evaluate(problem.model)[name])
+
+
+def test_tuning_looks_at_a_workload_s_validation_split(cache):
+    trial, reported = (run(job("harness", steps=2, tuning=tuning), "cpu", cache)["final"] for tuning in (True, False))
+    assert trial["perplexity"] == trial["valid_perplexity"]
+    assert reported["perplexity"] != reported["valid_perplexity"]
 
 
 def test_a_stopped_run_of_ppo_goes_on_where_it_was(cache, monkeypatch):
@@ -396,14 +479,14 @@ def test_the_page_says_where_adan_is_worse(records):
         return text.partition("found**")[2].partition("What could not")[0].split("**Where it was not**")
 
     better, _ = found_and_not(page.page(records)[0])
-    assert "25 epochs: Adan is better than AdamW" in " ".join(better.split())
+    assert "(25 epochs): Adan is better than AdamW" in " ".join(better.split())
     for record in records.values():
         task = record["job"]
         if (task["problem"], task["optimizer"], task["tuning"]) == ("vit", "adan", False):
             record["final"]["accuracy"] -= 0.1
     better, worse = found_and_not(page.page(records)[0])
     assert "25 epochs" not in better
-    assert "25 epochs: Adan is worse than AdamW" in " ".join(worse.split())
+    assert "(25 epochs): Adan is worse than AdamW" in " ".join(worse.split())
 
 
 def test_no_comparison_of_fewer_than_three_seeds(records):
@@ -421,3 +504,53 @@ def test_a_figure_knows_the_records_that_it_shows(records, tmp_path):
     )
     panels[0].lines[0].y[-1] += 0.01
     assert figures.digest(panels) != figures.drawn(tmp_path / "a.svg")
+
+
+def imagined(job):
+    """A stored record of a run that was not made; Adan's is the better one."""
+    metric, higher = {
+        "lstm": ("perplexity", False),
+        "gpt": ("loss", False),
+        "harness": ("perplexity", False) if "validation" in job.options else ("episode reward", True),
+    }.get(job.problem, ("accuracy", True))
+    good = 0.01 * (job.optimizer == "adan") + 0.001 * job.seed % 0.003
+    value = 0.5 + good if higher else 2.0 - good
+    steps = job.length * (10 if job.unit == "epochs" else 1)
+    curve = {"step": [steps // 2, steps], metric: [value, value], "train_loss": [1.0, 1.0]}
+    return {
+        "key": job.key,
+        "seed": job.seed,
+        "job": {**asdict(job), "options": dict(job.options), "settings": dict(job.settings)},
+        "status": "finished",
+        "metric": metric,
+        "higher_is_better": higher,
+        "final": {metric: value, "train_loss": 1.0},
+        "curve": curve,
+        "steps": steps,
+        "parameters": 1_000_000,
+        "wall_seconds": 1.0,
+        "environment": {"gpu": "a GPU", "workers": 1},
+    }
+
+
+def test_the_page_of_all_studies_together():
+    made = {}
+    studies = [*STUDIES.values(), *page.PPO["stable-baselines3's PPO"]]
+    while jobs := [job for study in studies for job in study.jobs(made)]:
+        made |= {job.key: imagined(job) for job in jobs}
+    text, shown = page.page(made)
+    for name in ("vit", "cnn", "gpt", "lstm", "transformer-xl", "tiny", "cora", "ppo", "lr", "b1"):
+        assert shown[f"results-{name}.svg"]
+    for part in (
+        "100 epochs",
+        "Mixture of 8 experts",
+        "AdaBelief",
+        "a restart every 333 steps",
+        "b3 = 0.95",
+        "Walker2d",
+    ):
+        assert part in text
+    assert "not run" not in text.partition("## States of 8 and 4 bits")[2].partition("##")[0]
+    first = " ".join(text.split("\n\n")[2].split())
+    assert "**Not tested**: MAE" in first
+    assert "LSTM on Penn Treebank (8 epochs)" in first.partition("**It was not**")[0]
