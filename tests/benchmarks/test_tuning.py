@@ -121,6 +121,24 @@ def test_the_page_says_the_rules_in_short():
     assert "the ratios are 4 and 7.5" in TEXT
 
 
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [
+        ("ViT, CIFAR-10, 25 epochs", "better"),
+        ("ViT, CIFAR-10, 50 epochs", "better"),
+        ("GPT, 10.9 M", "better"),
+        ("GPT, 0.9 M", "better"),
+        ("LSTM", "worse"),
+        ("HalfCheetah", "worse"),
+        ("DeepGCN", "not separated"),
+    ],
+)
+def test_where_it_is_worth_it(model, word):
+    """The page's first answer; where one of these fails, that sentence is to be written again."""
+    (row,) = (line for line in (ROOT / "README.md").read_text().splitlines() if line[0:1] == "|" and model in line)
+    assert row.endswith(f": {word} |")
+
+
 def test_held_out_runs_have_the_suggestion_for_adamws_settings():
     record = json.loads((ROOT / "results" / "held-out.json").read_text())
     assert len(record["workloads"]) >= 3
