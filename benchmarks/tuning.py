@@ -47,7 +47,6 @@ PUBLISHED = {
     "ViT on ImageNet": "vit",
     "Transformer-XL": "transformer-xl",
     "BERT on GLUE": "bert-finetune",
-    "mixture of experts": "moe",
     "PPO": "rl-ppo",
     "default betas": "default",
 }
@@ -141,7 +140,7 @@ def rules() -> str:
     lines = []
     for setting, names, point in rows():
         source = f"paper, {point.source}" if point.paper else f"record `{point.source}`"
-        at = "any" if point.steps is None else f"{point.steps:,}"
+        at = f"{point.steps:,}" if point.steps else "any"
         lines.append([setting, ", ".join(names), at, f"{point.value:g}", source, derived(setting, point, records)[1]])
     return table(["", "kind of model", "steps", "value", "source", "numbers"], lines)
 

@@ -25,18 +25,18 @@ class Point:
         value: what was chosen there.
         source: a study of results/evidence/runs.jsonl by its name, or an experiment of the paper.
         task: the kind of model that it is of; None for the paper's default, which is for all.
-        steps: the length; None where it holds at any.
+        steps: the length; 0 where it holds at any.
         paper: whether the source is the paper.
     """
 
     value: float
     source: str
     task: Task | None
-    steps: int | None = None
+    steps: int = 0
     paper: bool = False
 
     def __str__(self) -> str:
-        length = "" if self.steps is None else f" ({self.steps:,} steps)"
+        length = f" ({self.steps:,} steps)" if self.steps else ""
         return f"{self.value:g} {'in the paper, ' if self.paper else 'by tuning in the study '}{self.source}{length}"
 
 
@@ -55,7 +55,7 @@ class Rule:
         return (self.short,) if self.long is None else (self.short, self.long)
 
     def at(self, steps: int) -> float:
-        if self.long is None or self.short.steps is None or self.long.steps is None:
+        if self.long is None:
             return self.short.value
         share = math.log(steps / self.short.steps) / math.log(self.long.steps / self.short.steps)
         return self.short.value + (self.long.value - self.short.value) * min(1.0, max(0.0, share))
@@ -63,8 +63,8 @@ class Rule:
     def why(self, steps: int, task: Task | None) -> tuple[str, str]:
         """What stands behind the value at this length, in a word and in a sentence."""
         point = self.short
-        if self.long is not None and steps > (self.short.steps or 0):
-            if steps < (self.long.steps or 0):
+        if self.long is not None and steps > self.short.steps:
+            if steps < self.long.steps:
                 return "rule of thumb", f"between {self.short} and {self.long}."
             point = self.long
         if point.task != task:
@@ -72,29 +72,30 @@ class Rule:
         return "paper" if point.paper else "measured", f"{point}."
 
 
-_LANGUAGE = Rule(Point(2.0, "gpt", "lm", 2_000), Point(4.0, "Transformer-XL", "lm", 100_000, paper=True))
+_LANGUAGE_LR = Rule(Point(2.0, "gpt", "lm", 2_000), Point(4.0, "Transformer-XL", "lm", 100_000, paper=True))
 #: Adan's lr ÷ AdamW's.
 LR_RATIO: Mapping[Task | None, Rule] = MappingProxyType(
     {
         "vision": Rule(
             Point(2.83, "vit-25", "vision", 4_375), Point(7.5, "ViT on ImageNet", "vision", 62_500, paper=True)
         ),
-        "lm": _LANGUAGE,
-        "moe": _LANGUAGE,
+        "lm": _LANGUAGE_LR,
+        "moe": _LANGUAGE_LR,
         "finetune": Rule(Point(2.0, "BERT on GLUE", "finetune", paper=True)),
         "rl": Rule(Point(1.0, "ppo-hopper", "rl")),
-        None: _LANGUAGE,
+        None: _LANGUAGE_LR,
     }
 )
-_SHORT = Point(0.9, "gpt", "lm", 2_000)
+_SHORT_B1 = Point(0.9, "gpt", "lm", 2_000)
+_LANGUAGE_B1 = Rule(_SHORT_B1, Point(0.9, "Transformer-XL", "lm", 100_000, paper=True))
 B1: Mapping[Task | None, Rule] = MappingProxyType(
     {
-        "vision": Rule(_SHORT, Point(0.98, "vit-25", "vision", 4_375)),
-        "lm": Rule(_SHORT, Point(0.9, "Transformer-XL", "lm", 100_000, paper=True)),
-        "moe": Rule(_SHORT, Point(0.94, "mixture of experts", "moe", 100_000, paper=True)),
+        "vision": Rule(_SHORT_B1, Point(0.98, "vit-25", "vision", 4_375)),
+        "lm": _LANGUAGE_B1,
+        "moe": _LANGUAGE_B1,
         "finetune": Rule(Point(0.98, "BERT on GLUE", "finetune", paper=True)),
         "rl": Rule(Point(0.98, "PPO", "rl", paper=True)),
-        None: Rule(_SHORT, Point(0.98, "default betas", None, 62_500, paper=True)),
+        None: Rule(_SHORT_B1, Point(0.98, "default betas", None, 62_500, paper=True)),
     }
 )
 #: Adan's weight decay ÷ AdamW's: 0.02 for ViT on ImageNet, where DeiT's AdamW has 0.05.
@@ -158,9 +159,9 @@ def suggest_from_adamw(
         lr = r·lr₀   vision: r = 2.83 up to T = 4,375, 7.5 from 62,500 on
                      language models, mixtures of experts, unknown kinds: 2 up to 2,000, 4 from 100,000 on
                      fine-tuning: 2;  reinforcement learning: 1
-        b1           0.9 up to T = 2,000;  vision: 0.98 from 4,375 on;  language models: 0.9 at any length
-                     mixtures of experts: 0.94 from 100,000 on;  unknown kinds: 0.98 from 62,500 on
-                     fine-tuning and reinforcement learning: 0.98 at any length
+        b1           0.9 up to T = 2,000;  vision: 0.98 from 4,375 on;  unknown kinds: 0.98 from 62,500 on
+                     language models, mixtures of experts: 0.9 at any length
+                     fine-tuning, reinforcement learning: 0.98 at any length
         λ  = 0.4·λ₀  where lr grows
         warm-up      T/20, or AdamW's if that is longer
 

@@ -184,9 +184,10 @@ def test_the_papers_setting_of_a_long_vision_run() -> None:
     assert (s.lr, s.betas, s.weight_decay) == (recipes["vit"].lr, recipes["vit"].betas, recipes["vit"].weight_decay)
 
 
-def test_the_papers_setting_of_a_mixture_of_experts() -> None:
-    assert suggest_from_adamw(1e-3, total_steps=100_000, task="moe").betas == recipes["moe"].betas
-    assert suggest_from_adamw(1e-3, total_steps=1_000, task="moe").betas == (0.9, 0.92, 0.95)
+def test_a_mixture_of_experts_is_a_language_model_with_the_papers_b3() -> None:
+    kwargs: dict[str, Any] = {"weight_decay": 0.1, "total_steps": 20_000}
+    moe, lm = (suggest_from_adamw(1e-3, **kwargs, task=task) for task in ("moe", "lm"))
+    assert moe == dataclasses.replace(lm, betas=(*lm.betas[:2], recipes["moe"].betas[2]), why=moe.why)
 
 
 def test_the_papers_lr_of_a_long_language_run() -> None:
