@@ -16,9 +16,7 @@ from typing import Any
 import scaling
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(
-    0, str(ROOT / "src")
-)  # this script needs no installation: what it imports of adan_bench is plain Python
+sys.path.insert(0, str(ROOT / "src"))  # this script needs no installation
 
 import tuning  # noqa: E402
 from evidence import page  # noqa: E402
