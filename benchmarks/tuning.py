@@ -229,18 +229,14 @@ def elsewhere() -> str:
     return table(head, lines) if lines else "No other study has all its trials yet."
 
 
-def harness_ratios() -> tuple[list[float], int, int]:
-    """Adan's tuned lr over AdamW's on every workload of the harness that both were tuned on; fewest and most steps."""
+def harness() -> str:
+    """Adan's tuned lr over AdamW's on every workload of the harness that both were tuned on."""
     found = json.loads((ROOT / "src" / "adan_bench" / "training" / "tuned.json").read_text())["workloads"]
     both = [row for name, row in found.items() if "@" not in name and {"adan", "adamw"} <= row.keys()]
     steps = [row["adan"]["steps"] for row in both]
-    return [row["adan"]["settings"]["lr"] / row["adamw"]["settings"]["lr"] for row in both], min(steps), max(steps)
-
-
-def harness() -> str:
-    ratios, fewest, most = harness_ratios()
+    ratios = [row["adan"]["settings"]["lr"] / row["adamw"]["settings"]["lr"] for row in both]
     return (
-        f"How far off may it be? On {len(ratios)} workloads of the harness, with runs of {fewest} to {most} steps and "
+        f"How far off may it be? On {len(ratios)} workloads of the harness, with runs of {min(steps)} to {max(steps)} steps and "
         "learning rates a factor of 3.2 apart, both optimizers were tuned with eight trials: Adan's lr ÷ AdamW's lies "
         f"between {min(ratios):.1g} and {max(ratios):.2g}, with a geometric mean of "
         f"{statistics.geometric_mean(ratios):.2g}."

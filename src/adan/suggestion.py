@@ -154,7 +154,7 @@ def suggest_from_adamw(
 ) -> Suggestion:
     """Where to start with Adan, given the AdamW settings that work for a model.
 
-    With T steps in all, AdamW's lr₀, λ₀ and first beta b₀, and values between two lengths linear in log T::
+    With T steps in all, AdamW's lr₀ and λ₀, and values between two lengths linear in log T::
 
         lr = r·lr₀   vision: r = 2.83 up to T = 4,375, 7.5 from 62,500 on
                      language models, mixtures of experts, unknown kinds: 2 up to 2,000, 4 from 100,000 on
@@ -165,14 +165,15 @@ def suggest_from_adamw(
         λ  = 0.4·λ₀  where lr grows
         warm-up      T/20, or AdamW's if that is longer
 
-    The first value of each rule is what tuning chose in our runs, the second the paper's; `LR_RATIO` and `B1` hold them
-    with their sources, and the tuning guide shows the records. It is a starting point: if you can afford three runs,
-    try the suggested lr, half of it and twice it.
+    Values of short runs are what tuning chose in recorded studies, those of long runs the paper's; `LR_RATIO` and `B1`
+    hold each with its source, and the tuning guide shows the records. It is a starting point: if you can afford three
+    runs, try the suggested lr, half of it and twice it.
 
     Args:
         lr: AdamW's peak learning rate.
         weight_decay: AdamW's λ.
-        betas: AdamW's two. A first beta under 0.9 and a second of 0.95 or less are taken as deliberate and kept.
+        betas: AdamW's two. A first beta under 0.9 or above the rule's, and a second of 0.95 or less, are taken as
+            deliberate and kept.
         total_steps: optimizer steps in the whole run. None assumes 5,000, or ten times `warmup_steps` if that is more.
         warmup_steps: AdamW's.
         task: "vision" (classifiers trained from scratch), "lm" (language models), "moe" (mixtures of experts),
