@@ -237,7 +237,7 @@ def harness() -> str:
     ratios = [row["adan"]["settings"]["lr"] / row["adamw"]["settings"]["lr"] for row in both]
     return (
         f"How far off may it be? On {len(ratios)} workloads of the harness, with runs of {min(steps)} to {max(steps)} "
-        "steps and learning rates a factor of 3.2 apart, both optimizers were tuned with eight trials: Adan's lr ÷ AdamW's lies "
-        f"between {min(ratios):.1g} and {max(ratios):.2g}, with a geometric mean of "
+        "steps and learning rates a factor of 3.2 apart, both optimizers were tuned with eight trials: Adan's lr ÷ "
+        f"AdamW's lies between {min(ratios):.1g} and {max(ratios):.2g}, with a geometric mean of "
         f"{statistics.geometric_mean(ratios):.2g}."
     )
