@@ -16,11 +16,10 @@ from typing import Any
 import scaling
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(
-    0, str(ROOT / "src")
-)  # this script needs no installation: what it imports of adan_bench is plain Python
+sys.path.insert(0, str(ROOT / "src"))  # this script needs no installation
 
 import planner  # noqa: E402
+import tuning  # noqa: E402
 from evidence import page  # noqa: E402
 
 from adan_bench.reports import recipes  # noqa: E402
@@ -30,7 +29,7 @@ PAGES = [
     "docs/memory.md",
     "docs/memory-planner.md",
     "docs/performance.md",
-    "docs/choosing-hyperparameters.md",
+    "docs/tuning.md",
     "docs/distributed.md",
     "docs/reproduce.md",
     "docs/bench.md",
@@ -278,6 +277,11 @@ TABLES = {
     "wall": wall,
     "cpu": cpu,
     "short-runs": short_runs,
+    "rules": tuning.rules,
+    "b1-length": tuning.b1_by_length,
+    "held-out": tuning.held_out,
+    "harness-ratios": tuning.harness,
+    "other-studies": tuning.elsewhere,
     "scaling": scaling.table,
     "planner": lambda: "\n\n".join(markdown(*table) for table in planner.large_models()),
     "planner-measured": lambda: f"{markdown(*planner.measured())}\n\n{where(record('memory-gpu.json'))}.",

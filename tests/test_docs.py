@@ -157,7 +157,7 @@ def test_the_quick_start_is_short_and_learns(capsys):
     torch.manual_seed(0)
     exec(text, {})
     out = capsys.readouterr().out
-    assert "Adan(lr=0.003" in out
+    assert "Adan(lr=0.002" in out
     assert float(re.search(r"loss (\S+)$", out.strip())[1]) < 0.6  # the variance of the data is 3.5
 
 

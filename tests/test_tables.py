@@ -7,8 +7,6 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
-from adan import suggest_from_adamw
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -18,20 +16,16 @@ def test_tables_are_those_of_the_records():
     assert done.returncode == 0, f"{done.stdout}{done.stderr}: run `make tables`"
 
 
-def test_what_is_said_to_be_measured_is_in_the_record():
+def test_what_the_faq_says_of_short_runs_is_in_the_record():
     runs = json.loads((ROOT / "results" / "short-runs.json").read_text())["runs"]
     loss = {
-        (run["optimizer"], run["lr"], tuple(run["betas"])): sum(s["validation"] for s in run["seeds"])
-        / len(run["seeds"])
+        (run["optimizer"], run["lr"], tuple(run["betas"])): mean(seed["validation"] for seed in run["seeds"])
         for run in runs
     }
-    why = " ".join(suggest_from_adamw(1e-3, total_steps=1500).why)
     faq = (ROOT / "docs" / "faq.md").read_text()
     tuned = min(value for (name, _, _), value in loss.items() if name == "AdamW")
     for value in (tuned, loss["Adan", 3e-3, (0.9, 0.92, 0.99)], loss["Adan", 3e-3, (0.98, 0.92, 0.99)]):
-        assert f"{value:.3f}" in why
         assert f"{value:.3f}" in faq
-    assert loss["Adan", 3e-3, (0.9, 0.92, 0.99)] < loss["Adan", 3e-3, (0.94, 0.92, 0.95)]
 
 
 README = (ROOT / "README.md").read_text()

@@ -40,7 +40,7 @@ class Adan(Optimizer):
 
     Args:
         params: parameters, named parameters, or parameter groups, as for any ``torch.optim`` optimizer.
-        lr: η. About 3 times AdamW's; see :func:`adan.suggest_from_adamw`. A tensor is read on its device.
+        lr: η. Two to three times AdamW's; see :func:`adan.suggest_from_adamw`. A tensor is read on its device.
         betas: :math:`(b_1, b_2, b_3)`. The default suits long runs; for a few thousand steps take b1 = 0.9.
         eps: ε, outside the root.
         weight_decay: λ, decoupled from the gradient.

@@ -202,9 +202,9 @@ def test_measured_states_and_peaks(measured, gpt2, release):
 
 
 def test_a_peak_with_activations_recomputed_is_little_more_than_the_plan(measured, gpt2):
-    """One sequence: 0.28 GB of logits and activations on top, whatever the optimizer."""
+    """One sequence: 0.28 to 0.30 GB of logits and activations on top, whatever the optimizer."""
     plan = plan_memory(gpt2)
     for name, row in KEPT.items():
         if name in measured:
             rest = measured[name]["recompute_peak_bytes"] - plan.rows[row].total
-            assert 0.27e9 < rest < 0.29e9, name
+            assert 0.27e9 < rest < 0.30e9, name

@@ -25,7 +25,7 @@ from support.sharded_checkpoints import contents
 
 DTYPES = {"8bit": torch.uint8, "4bit": torch.uint8, "bf16": torch.bfloat16}
 #: How far a run that draws other random bits may end from another, as a part of the way that both have gone.
-NEAR = {"8bit": 0.05, "4bit": 0.3, "bf16": 0.05}
+NEAR = {"8bit": 0.05, "4bit": 0.5, "bf16": 0.05}
 COUPLED = {"betas": (0.8, 0.8, 0.95)}
 
 

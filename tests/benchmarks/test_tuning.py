@@ -1,0 +1,175 @@
+"""The numbers of `suggest_from_adamw` and of docs/tuning.md are those of the records."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from adan import recipes, suggest_from_adamw
+from adan.suggestion import B1, DECAY_RATIO, LR_RATIO, WARMUP
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import held_out
+import tuning
+from evidence.jobs import read
+from evidence.problems import Problem
+
+ROOT = Path(__file__).parents[2]
+RECORDS = read(tuning.RUNS)
+PAGE = (ROOT / "docs" / "tuning.md").read_text()
+TEXT = " ".join(PAGE.split())
+POINTS = [pytest.param(setting, point, id=f"{setting}: {point}") for setting, _, point in tuning.rows()]
+
+
+def loss(study, optimizer, **settings):
+    """The validation result of one trial."""
+    (found,) = {
+        record["final"][record["metric"]]
+        for record in RECORDS.values()
+        if record["job"]["study"] == study
+        and record["job"]["optimizer"] == optimizer
+        and record["job"]["tuning"]
+        and settings.items() <= record["job"]["settings"].items()
+    }
+    return found
+
+
+@pytest.mark.parametrize(("setting", "point"), POINTS)
+def test_a_point_is_what_its_source_says(setting, point):
+    value, words = tuning.derived(setting, point, RECORDS)
+    assert point.value == float(f"{value:.3g}")
+    assert words in PAGE
+
+
+@pytest.mark.parametrize(("setting", "point"), POINTS)
+def test_a_point_has_the_length_of_its_runs(setting, point):
+    if point.steps == 0:
+        return
+    if not point.paper:
+        assert {record["steps"] for record in tuning.trials(point.source, RECORDS)} == {point.steps}
+    elif point.steps == 100_000:
+        assert "100k" in recipes["transformer-xl"].length
+    else:
+        assert point.steps == 100 * 1_280_000 / recipes["vit"].batch_size  # the shortest run of ViT, 100 epochs
+
+
+def test_other_records_give_another_value():
+    """Had the trial with b1 = 0.95 been the best, the rule would be wrong, and this is how it would be noticed."""
+    point = B1["lm"].short
+    records = {
+        key: {**r, "final": {**r["final"], r["metric"]: 0.1}}
+        if r["job"]["study"] == "gpt" and r["job"]["settings"]["betas"][0] == 0.95
+        else r
+        for key, r in RECORDS.items()
+    }
+    assert tuning.derived("b1", point, records)[0] == 0.95 != point.value
+
+
+def test_the_smallest_b1_is_best_in_all_shorter_runs():
+    lengths = {record["job"]["length"] for record in tuning.trials("b1-length-gpt", RECORDS)}
+    assert lengths >= {500, 1_000}
+    for length in lengths:
+        found = tuning.by_b1(tuning.trials("b1-length-gpt", RECORDS, length=length))
+        if length <= B1["lm"].short.steps:
+            assert min(found, key=found.get) == B1["lm"].short.value
+
+
+def test_warm_up_is_that_of_every_tuned_run():
+    assert WARMUP == Problem.__dataclass_fields__["warmup"].default
+
+
+def test_weight_decay_is_the_papers_because_the_records_do_not_decide_it():
+    row = next(r for r in tuning.published("vit-swin") if r["optimizer"] == "adamw" and "vit-s" in r["workload"])
+    assert pytest.approx(recipes["vit"].weight_decay / row["settings"]["weight_decay"]) == DECAY_RATIO
+    gpt = [loss("gpt", "adan", lr=0.004, betas=[0.9, 0.92, 0.99], weight_decay=x) for x in (0.02, 0.1)]
+    vit = [loss("vit-25", "adan", lr=0.001414, betas=[0.98, 0.92, 0.99], weight_decay=x) for x in (0.02, 0.1)]
+    assert gpt[0] < gpt[1]  # a loss: 0.02 is better
+    assert vit[0] < vit[1]  # an accuracy: 0.1 is better
+    assert max(abs(a - b) / a for a, b in (gpt, vit)) < 0.005
+    assert "differ by less than 0.5%, and not in the same direction" in TEXT
+
+
+def test_what_the_page_says_of_wrong_rates_is_in_the_records():
+    tuned, half, twice = (loss("gpt", "adan", lr=lr, betas=[0.9, 0.92, 0.99], weight_decay=0.02)
+                          for lr in (0.004, 0.002, 0.008))  # fmt: skip
+    assert f"half the tuned rate costs {half - tuned:.3f} nats, twice {twice - tuned:.3f}" in TEXT
+    adamw = loss("gpt", "adamw", lr=0.002, betas=[0.9, 0.99], weight_decay=0.1)
+    assert f"at AdamW's best lr, 0.002: {half:.3f}, AdamW {adamw:.3f}, Adan at 0.004 {tuned:.3f}" in TEXT
+    plateau = loss("sensitivity-gpt", "adan", lr=0.018)
+    assert f"at lr 0.018, {0.018 / 0.004:.1f} times the tuned one: {plateau:.2f}, where {tuned:.2f}" in TEXT
+    diverged = [r["job"] for r in RECORDS.values() if r["status"] == "diverged"]
+    (lost,) = (job["settings"]["lr"] for job in diverged if (job["study"], job["optimizer"]) == ("vit-25", "adan"))
+    assert f"ViT at lr {lost:g}, {lost / 0.001414:.1f} times" in TEXT
+    short = tuning.by_b1(tuning.trials("b1-length-gpt", RECORDS, length=500))
+    assert f"500 steps: {short[0.98]:.3f} with b1 = 0.98, {short[0.9]:.3f} with 0.9" in TEXT
+
+
+def test_the_width_of_good_rates_is_that_of_the_results():
+    results = (ROOT / "docs" / "results.md").read_text()
+    widths = re.findall(r"\| GPT, 2,000 steps \| (\w+) \|.*\(×([\d.]+)\)", results)
+    assert dict(widths) == {"Adan": "1.9", "AdamW": "3.0"}
+    assert "are a factor of 1.9 apart with Adan, and 3.0 with AdamW" in TEXT
+
+
+def test_the_page_says_the_rules_in_short():
+    assert (LR_RATIO["lm"].short.value, LR_RATIO["lm"].long.value) == (2, 4)
+    assert (round(LR_RATIO["vision"].short.value, 1), LR_RATIO["vision"].long.value) == (2.8, 7.5)
+    assert "twice AdamW's for language models, 2.8 times for vision models" in TEXT
+    assert "the ratios are 4 and 7.5" in TEXT
+
+
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [
+        ("ViT, CIFAR-10, 25 epochs", "better"),
+        ("ViT, CIFAR-10, 50 epochs", "better"),
+        ("GPT, 10.9 M", "better"),
+        ("GPT, 0.9 M", "better"),
+        ("LSTM", "worse"),
+        ("HalfCheetah", "worse"),
+        ("DeepGCN", "not separated"),
+    ],
+)
+def test_where_it_is_worth_it(model, word):
+    """The page's first answer; where one of these fails, that sentence is to be written again."""
+    (row,) = (line for line in (ROOT / "README.md").read_text().splitlines() if line[0:1] == "|" and model in line)
+    assert row.endswith(f": {word} |")
+
+
+def test_held_out_runs_have_the_suggestion_for_adamws_settings():
+    record = json.loads((ROOT / "results" / "held-out.json").read_text())
+    assert len(record["workloads"]) >= 3
+    assert record["seeds"] >= 3
+    for name, row in record["workloads"].items():
+        theirs = row["adamw"]["settings"]
+        s = suggest_from_adamw(
+            theirs["lr"],
+            weight_decay=theirs["weight_decay"],
+            betas=tuple(theirs.get("betas", (0.9, 0.999))),
+            total_steps=row["steps"],
+            warmup_steps=round(0.05 * row["steps"]),
+            task=held_out.WORKLOADS[name],
+            batch_size=row["batch_size"],
+        )
+        assert json.loads(json.dumps(s.options())) == row["adan"]["settings"]
+        for who in ("adan", "adamw"):
+            assert len(row[who]["values"]) == record["seeds"]
+            assert None not in row[who]["values"]
+
+
+def test_no_rule_was_fitted_to_what_is_held_out():
+    fitted = {point.source for _, _, point in tuning.rows() if not point.paper}
+    assert not fitted & set(tuning.OTHERS)
+    assert not fitted & set(held_out.WORKLOADS)
+
+
+def test_what_the_page_says_of_mixtures_of_experts_is_the_papers():
+    rows = json.loads((ROOT / "src" / "adan_bench" / "tables" / "betas.json").read_text())["rows"]
+    loss = {tuple(row["fixed"]["betas"]): row["values"][0] for row in rows if row["optimizer"] == "adan"}
+    best = recipes["moe"].betas
+    assert min(loss, key=loss.get) == best
+    small = (0.9, 0.92, 0.95)
+    assert f"a loss of {loss[best]} with b1 = {best[0]} and b3 = {best[2]}, {loss[small]} with b1 = 0.9" in TEXT
