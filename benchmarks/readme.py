@@ -103,7 +103,8 @@ def cpu() -> str:
             row = result["rows"][name]
             cells.append(f"{row['median_ms']:.2f} ms, ×{row['ratio_of_medians']:.2f}")
         rows.append(cells)
-    rounds = "medians; each round times every optimizer once"
+    clock = "processor time, " if data["clock"] == "process_time" else ""
+    rounds = f"{clock}medians; each round times every optimizer once"
     return markdown(["fp32 parameters", *names], rows) + f"\n\n{where(data)}; {rounds}."
 
 
@@ -150,7 +151,7 @@ def summary() -> str:
         rows.append([*cells, f"{row['median_ms']:.1f} ms, ×{row['ratio_of_medians']:.2f}"])
     gpu, cpu = speed["environment"]["gpu"].removeprefix("NVIDIA "), cores["environment"]
     head = ["", "state bytes per parameter", f"training GPT-2 345M, {gpu}, peak memory", f"step, GPT-2 1.1B, {gpu}"]
-    head += [f"step, ResNet-50, {gpu}", f"step, ResNet-50, {cpu['threads']} CPU threads"]
+    head += [f"step, ResNet-50, {gpu}", f"step, ResNet-50, {cpu['threads']} CPU thread{'s'[: cpu['threads'] - 1]}"]
     return markdown(head, rows)
 
 

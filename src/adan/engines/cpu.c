@@ -3,8 +3,8 @@
  *
  * Every operation is a single IEEE addition, multiplication, division or square root (the file is compiled with
  * -ffp-contract=off), in the order of engines/loop.py. So results are the same bits on AVX-512, AVX2, SSE2 and NEON,
- * in the vector body and in the tail of a loop, for any number of threads. A step moves 44 bytes and computes about 25
- * operations for a parameter: memory is the limit, and fused multiply-adds would save no time.
+ * in the vector body and in the tail of a loop, for any number of threads. A step of fp32 states moves 44 bytes and
+ * computes about 25 operations for a parameter: fused multiply-adds would save little.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -122,7 +122,7 @@ struct tensor { TENSOR(FIELD) };
     for (size_t line = 0; line < BLOCK * sizeof *(pointer); line += 64)                                                \
     __builtin_prefetch((const char *)((pointer) + i) + AHEAD + line, write)
 
-/* One element. Its states before the step are given as expressions; of n, a step of quantized states leaves the root. */
+/* One element, from expressions for its states before the step; of n, a step of quantized states leaves the root. */
 #define ELEMENT(T, C, k, OLD_M, OLD_V, OLD_N, BEFORE)                                                                  \
     C old_m = OLD_M, old_v = OLD_V, old_n = OLD_N, before = BEFORE;                                                    \
     C g = load_##T(grad[k]) * grad_scale;                                                                              \
@@ -157,14 +157,15 @@ struct tensor { TENSOR(FIELD) };
 #define STRETCH(T, S, C)                                                                                               \
     INLINE void stretch_##T(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size,              \
                             const int CONSUME, const int COUPLED) {                                                    \
-        enum { QUANTIZED = 0 };                                                                                            \
+        enum { QUANTIZED = 0 };                                                                                        \
         S *param = (S *)x->param + start;                                                                              \
         const S *grad = (const S *)x->grad + start;                                                                    \
-        C *m = (C *)x->exp_avg + start, *v = (C *)x->exp_avg_diff + (COUPLED ? 0 : start), *n = (C *)x->exp_avg_sq + start;                      \
+        C *m = (C *)x->exp_avg + start, *n = (C *)x->exp_avg_sq + start;                                               \
+        C *v = (C *)x->exp_avg_diff + (COUPLED ? 0 : start);                                                           \
         /* At its first gradient a parameter has no previous one: with the same one twice the difference is zero. */   \
         const int first = CONSUME && s->has_prev == 0;                                                                 \
-        C *prev = (C *)x->prev_grad + (CONSUME ? 0 : start);                                                                \
-        const S *taken = first ? grad : (const S *)x->prev_grad + start;                                                    \
+        C *prev = (C *)x->prev_grad + (CONSUME ? 0 : start);                                                           \
+        const S *taken = first ? grad : (const S *)x->prev_grad + start;                                               \
         const C prev_scale = CONSUME ? (first ? (C)s->grad_scale : (C)*x->prev_scale) : 1;                             \
         COEFFICIENTS(C)                                                                                                \
         int64_t i = 0;                                                                                                 \
@@ -196,13 +197,13 @@ STRETCH(f16, f16_t, float)
 /* ---- states in 4, 8 or 16 bits, weights that do not stall: the codes, random bits and roundings of adan/lowbit.py */
 
 /* Elements that share exponents, and how many are worked on at a time: their arrays stay in the cache, and each block
- * prefetches what lies one SPAN ahead. One Neoverse-N1 core, 25 M fp32 parameters, fastest of 3: 6.9 ns per parameter in
- * 8 bits, as long as when all of it is in the cache; 7.1 without prefetches, 7.9 with those of a whole SPAN at once.
+ * prefetches what lies one SPAN ahead. One Neoverse-N1 core, 25 M fp32 parameters, fastest of 3: 6.9 ns per parameter
+ * in 8 bits, as when all of it is in the cache; 7.1 without prefetches, 7.9 with those of a whole SPAN at once.
  *
- * What limits a quantized step are vector instructions. GCC 12 makes 101 of 4 elements for a Neoverse-N1: 31 of the step
- * itself, 26 to decode, 40 to encode and 4 for random bits; at 2 per cycle these take 50 cycles (measured: 68), and a step
- * of fp32 states takes 25. LLVM's model of the same loops says 6 cycles for one element with AVX2 (Zen 3) and 5 with
- * AVX-512 (Ice Lake), which is about what reading and writing fp32 states takes there. */
+ * What limits a quantized step is the number of vector instructions. GCC 12 makes 101 for 4 elements on a Neoverse-N1:
+ * 31 of the step itself, 26 to decode, 40 to encode and 4 for random bits; at 2 per cycle these take 50 cycles
+ * (measured: 68), and a step of fp32 states takes 25. LLVM's model of the same loops says 6 cycles for one element with
+ * AVX2 (Zen 3) and 5 with AVX-512 (Ice Lake), which is about what reading and writing fp32 states takes there. */
 #define SHARED 32
 #define SPAN 256
 
@@ -241,7 +242,7 @@ INLINE uint32_t mix(uint32_t x) {
     return x ^ x >> 16;
 }
 
-/* The random words of SPAN elements: one hash serves four neighbors, and a multiplication each makes four words of it. */
+/* The random words of SPAN elements: one hash serves four neighbors, a multiplication each makes four words of it. */
 INLINE void draw(uint32_t *words, uint32_t key) {
     static const uint32_t spread[] = {SPREAD(FACTOR)};
     uint32_t hashes[SPAN / 4];
@@ -487,7 +488,8 @@ MEASURE(f32, float)
 MEASURE(f64, double)
 
 /* The loop of ELEMENTs on fp32 copies of what is no fp32; returns the squared displacement where `w` is not NULL. */
-INLINE double span(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start, int64_t size) {
+INLINE double span(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start,
+                   int64_t size) {
     float moved[SPAN], theta[SPAN], rest[SPAN], grad[SPAN], room[STATES][SPAN], *state[STATES];
     uint8_t bytes[STATES][SPAN], *codes[STATES];
     uint32_t words[SPAN];
@@ -532,8 +534,10 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
             v[k] = (state[G][k] - v[k]) * PER_AVERAGING;
     if (w)
         before_f32(moved, param, state[M], v, state[N], state[G], w, size);
-    const struct tensor plain = {.param = (char *)param, .grad = (const char *)gradient, .exp_avg = (char *)state[M],
-                                 .exp_avg_diff = (char *)v, .exp_avg_sq = (char *)state[N], .prev_grad = (char *)state[G]};
+    const struct tensor plain = {
+        .param = (char *)param, .grad = (const char *)gradient, .exp_avg = (char *)state[M],
+        .exp_avg_diff = (char *)v, .exp_avg_sq = (char *)state[N], .prev_grad = (char *)state[G],
+    };
     if (four && v)
         step_codes(&plain, codes, exponents, s, BLOCKS(size), 0, 1);
     else if (four)
