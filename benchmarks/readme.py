@@ -139,7 +139,7 @@ def summary() -> str:
     """What Adan costs beside AdamW: on a large and a small model, on a GPU and on a CPU."""
     speed, cores, peak = record("bench-gpu.json"), record("bench-cpu.json"), record("memory-gpu.json")["rows"]
     rows = []
-    for name in (BASE, "Adan", "Adan, coupled", "Adan, 8 bit"):
+    for name in (BASE, "Adan", "Adan, coupled", "Adan, 8 bit", "Adan, 4 bit"):
         cells = [name, f"{peak[name]['state_bytes_per_parameter']:.1f}"]
         cells.append(
             f"{peak[name]['peak_bytes'] / 1e9:.1f} GB, ×{peak[name]['peak_bytes'] / peak[BASE]['peak_bytes']:.2f}"
