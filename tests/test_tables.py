@@ -67,7 +67,7 @@ def test_ratios_in_the_faq_are_those_of_the_records():
     cores = cpu["ResNet-50, 25.6 M in 161 tensors"]["rows"]["Adan fused"]["ratio_of_medians"]
     text = " ".join((ROOT / "docs" / "faq.md").read_text().split())
     assert (
-        f"×{large:.2f} for 1.1 B parameters on an H200, ×{small:.2f} for ResNet-50 there, ×{cores:.2f} on one" in text
+        f"×{large:.2f} for 1.1 B parameters on an H200, ×{small:.2f} for ResNet-50 there, ×{cores:.2f} on two" in text
     )
     (table,) = json.loads((ROOT / "results" / "reproduce" / "small-step-time.json").read_text())["tables"]
     step = {(c["column"], c["row"]): c["values"][0] for c in table["cells"] if c["column"].endswith(", ms")}
