@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -78,7 +79,8 @@ def train(
             p.copy_(kept)
         model.eval()
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            return dict(task.evaluate(model))
+            result = dict(task.evaluate(model))
+    return result if "loss" in result else {**result, "loss": math.log(result["perplexity"])}
 
 
 def main() -> None:
