@@ -24,32 +24,25 @@ RECORD = ROOT / "results" / "memory-gpu.json"
 BASE = "AdamW fused"
 COUPLED = (0.92, 0.92, 0.99)
 
+
+def adan(**options: Any) -> Callable[[nn.Module], Optimizer]:
+    return lambda model: Adan(model.parameters(), lr=1e-4, **options)
+
+
 #: name → optimizer of a model, whether gradients are released, whether weights are bf16
 VARIANTS: dict[str, tuple[Callable[[nn.Module], Optimizer], bool, bool]] = {
     BASE: (lambda model: AdamW(model.parameters(), lr=1e-4, fused=True), False, False),
-    "Adan": (lambda model: Adan(model.parameters(), lr=1e-4), False, False),
-    "Adan, consume_grad": (lambda model: Adan(model.parameters(), lr=1e-4, consume_grad=True), False, False),
-    "Adan, coupled": (lambda model: Adan(model.parameters(), lr=1e-4, betas=COUPLED), False, False),
-    "Adan, bf16 states": (lambda model: Adan(model.parameters(), lr=1e-4, state_format="bf16"), False, False),
-    "Adan, 8 bit": (lambda model: Adan(model.parameters(), lr=1e-4, state_format="8bit"), False, False),
-    "Adan, 8 bit, release": (lambda model: Adan(model.parameters(), lr=1e-4, state_format="8bit"), True, False),
-    "Adan, 8 bit, coupled, release": (
-        lambda model: Adan(model.parameters(), lr=1e-4, state_format="8bit", betas=COUPLED),
-        True,
-        False,
-    ),
-    "Adan, 4 bit": (lambda model: Adan(model.parameters(), lr=1e-4, state_format="4bit"), False, False),
-    "Adan, 4 bit, release": (lambda model: Adan(model.parameters(), lr=1e-4, state_format="4bit"), True, False),
-    "Adan, 4 bit, coupled, release": (
-        lambda model: Adan(model.parameters(), lr=1e-4, state_format="4bit", betas=COUPLED),
-        True,
-        False,
-    ),
-    "Adan, 8 bit, release, bf16 weights": (
-        lambda model: Adan(model.parameters(), lr=1e-4, state_format="8bit", stochastic_rounding=True),
-        True,
-        True,
-    ),
+    "Adan": (adan(), False, False),
+    "Adan, consume_grad": (adan(consume_grad=True), False, False),
+    "Adan, coupled": (adan(betas=COUPLED), False, False),
+    "Adan, bf16 states": (adan(state_format="bf16"), False, False),
+    "Adan, 8 bit": (adan(state_format="8bit"), False, False),
+    "Adan, 8 bit, release": (adan(state_format="8bit"), True, False),
+    "Adan, 8 bit, coupled, release": (adan(state_format="8bit", betas=COUPLED), True, False),
+    "Adan, 4 bit": (adan(state_format="4bit"), False, False),
+    "Adan, 4 bit, release": (adan(state_format="4bit"), True, False),
+    "Adan, 4 bit, coupled, release": (adan(state_format="4bit", betas=COUPLED), True, False),
+    "Adan, 8 bit, release, bf16 weights": (adan(state_format="8bit", stochastic_rounding=True), True, True),
 }
 if has_torchao():
     VARIANTS[TORCHAO] = (lambda model: torchao_adamw(model.parameters()), False, False)

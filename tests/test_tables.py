@@ -16,6 +16,12 @@ def test_tables_are_those_of_the_records():
     assert done.returncode == 0, f"{done.stdout}{done.stderr}: run `make tables`"
 
 
+def test_records_name_no_folder_of_the_machine_they_were_made_on():
+    for path in (ROOT / "results").glob("*.json"):
+        environment = json.loads(path.read_text()).get("environment", {})
+        assert not [word for word in environment.get("command", "").split() if word.startswith("/")], path.name
+
+
 def test_what_the_faq_says_of_short_runs_is_in_the_record():
     runs = json.loads((ROOT / "results" / "short-runs.json").read_text())["runs"]
     loss = {

@@ -188,7 +188,7 @@ def nibbles(words):
 
 @triton.jit
 def eight(words, ASM: tl.constexpr):
-    """The numbers of the eight codes of each word, in a row."""
+    """The eight codes of each word as numbers, along the last dimension."""
     x0, x1, x2, x3, x4, x5, x6, x7 = tl.inline_asm_elementwise(
         ASM,
         "=f,=f,=f,=f,=f,=f,=f,=f,r",

@@ -1,0 +1,136 @@
+"""The page of the evidence: its numbers are those of the records, and its words follow them."""
+
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from evidence import compare, figures, page
+from evidence.jobs import read
+from evidence.studies import STUDIES
+
+
+@pytest.fixture
+def records():
+    return read(page.RUNS)
+
+
+def test_the_repository_s_records_name_no_folder(records):
+    for record in records.values():
+        assert "/" not in record["environment"]["command"]
+        assert not re.search(r"(^|\s)/", record["note"])
+
+
+def test_welch_is_scipy_s():
+    from scipy.stats import ttest_ind
+
+    a, b = [1.0, 2.0, 4.0, 3.5], [5.0, 5.1, 5.3]
+    found, expected = compare.welch(a, b), ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    wider = ttest_ind(a, b, equal_var=False).confidence_interval(1 - 0.05 / 3)
+    assert compare.welch(a, b, 3).high == pytest.approx(wider.high)
+    assert compare.welch(a, b[:2]).low is None
+
+
+@pytest.mark.parametrize(("problem", "length", "digits"), [("vit", 25, 2), ("gpt", 2_000, 4)])
+def test_the_page_s_means_are_those_of_the_lines(problem, length, digits, records):
+    """Taken from the lines without asking the studies which of them count."""
+    text = page.PAGE.read_text()
+    options = {"batch_size": 256 if problem == "vit" else 64}
+    rows = {}
+    for record in records.values():
+        task = record["job"]
+        same = (task["problem"], task["length"], task["options"], task["tuning"]) == (problem, length, options, False)
+        if same and record["status"] == "finished" and "state_format" not in task["settings"]:
+            rows.setdefault(task["optimizer"], []).append(record["final"][record["metric"]])
+    assert len(rows) == 3
+    for optimizer, values in rows.items():
+        mean = np.mean(values) * (100 if problem == "vit" else 1)
+        assert re.search(rf"\| {page.NAMES[optimizer]} \| .* \| {len(values)} \| {mean:.{digits}f} ± ", text)
+
+
+def test_the_page_says_where_adan_is_worse(records):
+    def found_and_not(text):
+        return text.partition("found**")[2].partition("What could not")[0].split("**Where it was not**")
+
+    better, _ = found_and_not(page.page(records)[0])
+    assert "(25 epochs): Adan is better than AdamW" in " ".join(better.split())
+    for record in records.values():
+        task = record["job"]
+        if (task["problem"], task["optimizer"], task["tuning"]) == ("vit", "adan", False):
+            record["final"]["accuracy"] -= 0.1
+    better, worse = found_and_not(page.page(records)[0])
+    assert "25 epochs" not in better
+    assert "(25 epochs): Adan is worse than AdamW" in " ".join(worse.split())
+
+
+def test_no_comparison_of_fewer_than_three_seeds(records):
+    kept = {key: r for key, r in records.items() if r["job"]["tuning"] or r["job"]["seed"] < 2}
+    text, shown = page.page(kept)
+    assert "Adan minus" not in text.partition("## A")[2]
+    assert not {"results-vit.svg", "results-gpt.svg", "results-ppo.svg"} & shown.keys()
+
+
+def test_a_figure_knows_the_records_that_it_shows(records, tmp_path):
+    panels = page.page(records)[1]["results-gpt.svg"]
+    figures.draw(panels, tmp_path / "a.svg")
+    assert (
+        figures.drawn(tmp_path / "a.svg") == figures.digest(panels) == figures.drawn(page.FIGURES / "results-gpt.svg")
+    )
+    panels[0].lines[0].y[-1] += 0.01
+    assert figures.digest(panels) != figures.drawn(tmp_path / "a.svg")
+
+
+def imagined(job):
+    """A stored record of a run that was not made; Adan's is the better one."""
+    metric, higher = {
+        "lstm": ("perplexity", False),
+        "gpt": ("loss", False),
+        "harness": ("perplexity", False) if "validation" in job.options else ("episode reward", True),
+    }.get(job.problem, ("accuracy", True))
+    good = 0.01 * (job.optimizer == "adan") + 0.001 * job.seed % 0.003
+    value = 0.5 + good if higher else 2.0 - good
+    steps = job.length * (10 if job.unit == "epochs" else 1)
+    curve = {"step": [steps // 2, steps], metric: [value, value], "train_loss": [1.0, 1.0]}
+    return {
+        "key": job.key,
+        "seed": job.seed,
+        "job": {**asdict(job), "options": dict(job.options), "settings": dict(job.settings)},
+        "status": "finished",
+        "metric": metric,
+        "higher_is_better": higher,
+        "final": {metric: value, "train_loss": 1.0},
+        "curve": curve,
+        "steps": steps,
+        "parameters": 1_000_000,
+        "wall_seconds": 1.0,
+        "environment": {"gpu": "a GPU", "workers": 1},
+    }
+
+
+def test_the_page_of_all_studies_together():
+    made = {}
+    studies = [*STUDIES.values(), *page.PPO["stable-baselines3's PPO"]]
+    while jobs := [job for study in studies for job in study.jobs(made)]:
+        made |= {job.key: imagined(job) for job in jobs}
+    text, shown = page.page(made)
+    for name in ("vit", "cnn", "gpt", "lstm", "transformer-xl", "tiny", "cora", "ppo", "lr", "b1"):
+        assert shown[f"results-{name}.svg"]
+    for part in (
+        "100 epochs",
+        "Mixture of 8 experts",
+        "AdaBelief",
+        "a restart every 333 steps",
+        "b3 = 0.95",
+        "Walker2d",
+    ):
+        assert part in text
+    assert "not run" not in text.partition("## States of 8 and 4 bits")[2].partition("##")[0]
+    first = " ".join(text.split("\n\n")[2].split())
+    assert "**Not tested**: MAE" in first
+    assert "LSTM on Penn Treebank (8 epochs)" in first.partition("**It was not**")[0]
