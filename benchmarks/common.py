@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import itertools
 import os
@@ -82,19 +83,18 @@ def in_turns(
     return times
 
 
-#: torchao's 8-bit AdamW is measured where torchao is installed.
-TORCHAO = "AdamW 8 bit (torchao)"
+#: AdamW with 8-bit states, of other libraries.
+OTHERS_8BIT = {"AdamW 8 bit (torchao)": "torchao", "AdamW 8 bit (bitsandbytes)": "bitsandbytes"}
 
 
-def torchao_adamw(params: Iterable[Tensor]) -> torch.optim.Optimizer:
-    from torchao.optim import AdamW8bit
+def others_8bit() -> dict[str, Callable[[Iterable[Tensor]], torch.optim.Optimizer]]:
+    """Those of `OTHERS_8BIT` whose library is installed."""
 
-    optimizer: torch.optim.Optimizer = AdamW8bit(params, lr=1e-4)
-    return optimizer
+    def maker(package: str) -> Callable[[Iterable[Tensor]], torch.optim.Optimizer]:
+        module = importlib.import_module(f"{package}.optim")
+        return lambda params: module.AdamW8bit(params, lr=1e-4)
 
-
-def has_torchao() -> bool:
-    return importlib.util.find_spec("torchao") is not None
+    return {name: maker(package) for name, package in OTHERS_8BIT.items() if importlib.util.find_spec(package)}
 
 
 def equal_tensors(total: int, count: int) -> list[tuple[int, ...]]:

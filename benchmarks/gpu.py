@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from common import ROOT, TORCHAO, Shapes, copy_bandwidth, environment, has_torchao, resnet50, stepper, torchao_adamw
+from common import ROOT, Shapes, copy_bandwidth, environment, others_8bit, resnet50, stepper
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -56,9 +56,12 @@ OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], flo
 }
 
 
+LARGE = 1e9  # parameters
+
+
 def optimizers(size: int) -> dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], float]]:
-    """Those of a model; torchao's for the largest alone, as it is compiled for each shape, which takes a minute."""
-    return {**OPTIMIZERS, TORCHAO: (torchao_adamw, 16.03)} if has_torchao() and size > 1e9 else OPTIMIZERS
+    """Those of a model; other libraries' for the largest alone, as torchao compiles for each shape (a minute)."""
+    return OPTIMIZERS | ({name: (make, 16.06) for name, make in others_8bit().items()} if size > LARGE else {})
 
 
 def gpt2(layers: int, width: int) -> Shapes:
@@ -155,7 +158,18 @@ def measure_together(
             "raw_ms": times[name],
             "raw_alone_ms": alone[name],
         }
+        if size > LARGE:
+            rows[name]["kernels_ms"] = sum(event.time_range.elapsed_us() for event in kernels(runs[name])) / 1e3
     return rows
+
+
+def kernels(run: Callable[[], object]) -> list[Any]:
+    """What the GPU executes in one call, copies and fills too."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    return [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
 
 
 def wall(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
@@ -223,12 +237,8 @@ def launches(shapes: Shapes) -> dict[str, int]:
         for _ in range(2):
             for p in params:
                 p.grad = torch.ones_like(p)
-            torch.cuda.synchronize()
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-                optimizer.step()
-                torch.cuda.synchronize()
-        events = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-        counts[name] = sum("mem" not in event.name.lower() for event in events)
+            found = kernels(optimizer.step)
+        counts[name] = sum("mem" not in event.name.lower() for event in found)
     return counts
 
 

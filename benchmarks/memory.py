@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import ROOT, TORCHAO, environment, has_torchao, torchao_adamw
+from common import ROOT, environment, others_8bit
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
@@ -44,8 +44,8 @@ VARIANTS: dict[str, tuple[Callable[[nn.Module], Optimizer], bool, bool]] = {
     "Adan, 4 bit, coupled, release": (adan(state_format="4bit", betas=COUPLED), True, False),
     "Adan, 8 bit, release, bf16 weights": (adan(state_format="8bit", stochastic_rounding=True), True, True),
 }
-if has_torchao():
-    VARIANTS[TORCHAO] = (lambda model: torchao_adamw(model.parameters()), False, False)
+for other, make_other in others_8bit().items():
+    VARIANTS[other] = (lambda model, make=make_other: make(model.parameters()), False, False)
 
 
 def gpt2() -> Any:
@@ -80,10 +80,11 @@ def measure(name: str, recompute: bool) -> dict[str, float]:
     if handle is not None:
         handle.remove()  # a hook and its parameter hold each other
     params = sum(p.numel() for p in model.parameters())
-    states = sum(stored_bytes(x) for state in opt.state.values() for x in state.values() if torch.is_tensor(x))
+    # bitsandbytes keeps one table of codes for all of them
+    tensors = {id(x): x for state in opt.state.values() for x in state.values() if torch.is_tensor(x)}
     return {
         "peak_bytes": torch.cuda.max_memory_allocated(),
-        "state_bytes_per_parameter": states / params,
+        "state_bytes_per_parameter": sum(map(stored_bytes, tensors.values())) / params,
         "parameters": params,
         "first_loss": losses[0],
         "last_loss": losses[-1],
