@@ -7,12 +7,13 @@ A code of 4 or 8 bits is a short float of |x| + δ, in blocks of BLOCK elements 
 Above δ the spacing of the codes grows with the value, below it is uniform, so that small values do not all underflow.
 Scaling by powers of two is exact: engines that compute the same number store the same code. The random bits make the
 rounding unbiased, without which slow averages stall: a step of 1 − b3 = 1% is less than half a code. They depend on the
-seed, the parameter, its step count and the element alone, so runs repeat and replicas agree.
+seed, the parameter, its step count and the element alone, so runs repeat and replicas agree. From step to step they
+advance by a constant near the golden ratio, so that an element rounded down is soon rounded up: errors accumulate to a
+quarter less than those of independent bits.
 
-In the 4-bit format √n keeps 8 bits: noise in a divisor has heavy tails, while that of m averages out as the noise of
-gradients does. The average v of differences is stored as a = g − 11.5·v, which for b2 = 0.92 is the moving average of
-the gradients themselves: what rounding does to it reaches v divided by 11.5, and what it does to the previous gradient
-cancels.
+In the 4-bit format m and √n keep 6 bits, because what rounding does to them reaches the update whole. Not so for the
+other two: the average v of differences is stored as a = g − 11.5·v, which for b2 = 0.92 is the moving average of the
+gradients themselves, so that its rounding reaches v divided by 11.5, and that of the previous gradient cancels.
 
 This file is the plain version, in PyTorch's own operations, with which `engines/codes.py` and `engines/cpu.c` must
 agree. `benchmarks/codes.py` measured the codes.
@@ -50,7 +51,7 @@ _MASK = 0xFFFFFFFF
 class Code(NamedTuple):
     """The bits of mantissa that a code keeps, and the code of 1: the few above it are for what δ lifts above 1.
 
-    A code of `width` 4 is a nibble, two of them a byte. The highest bit of a signed code is the sign.
+    The highest bit of a signed code is the sign.
     """
 
     bits: int
@@ -74,13 +75,17 @@ class Code(NamedTuple):
 
 
 SIGNED, ROOT = Code(bits=5, one=124), Code(bits=6, one=250, signed=False)
+SIGNED6, ROOT6 = Code(bits=3, one=30, width=6), Code(bits=4, one=61, width=6, signed=False)
 SIGNED4 = Code(bits=2, one=5, width=4)
 
 #: By format and state; of n the root is stored.
 CODES = {
     "8bit": {"exp_avg": SIGNED, "exp_avg_diff": SIGNED, "exp_avg_sq": ROOT, "prev_grad": SIGNED},
-    "4bit": {"exp_avg": SIGNED4, "exp_avg_diff": SIGNED4, "exp_avg_sq": ROOT, "prev_grad": SIGNED4},
+    "4bit": {"exp_avg": SIGNED6, "exp_avg_diff": SIGNED4, "exp_avg_sq": ROOT6, "prev_grad": SIGNED4},
 }
+
+#: The states that have two codes per byte. A code of √n in 6 bits has its upper 4 there and the others above m's.
+PACKED = {"8bit": (), "4bit": ("exp_avg_diff", "exp_avg_sq", "prev_grad")}
 
 
 # ---- random bits ----------------------------------------------------------------------------------------------------
@@ -96,12 +101,16 @@ def mix(x: Word) -> Word:
 
 
 def rng_offset(seed: int, index: int) -> int:
-    """Of the parameter at an index: what, mixed with its step count, starts the random bits of a step."""
+    """Of the parameter at an index: where its random bits start."""
     return mix((seed + 0x9E3779B9 * (index + 1)) & _MASK)
 
 
 #: What makes the words of four neighbors of one hash. The low bytes were searched for words without correlation.
 SPREAD = (1, 0x2265B147, 0x91B7584B, 0xD8F16AB1)
+
+#: What is added to all words in each step, near the golden ratio's share of 2³² by its highest 8, 16, 24 and 32 bits
+#: alike: every byte is the highest one of some state's random bits.
+ADVANCE = 0x9F9F9F9F
 
 
 class RandomBits(NamedTuple):
@@ -117,10 +126,12 @@ class RandomBits(NamedTuple):
     param: Tensor
 
     @classmethod
-    def of(cls, key: int | Tensor, like: Tensor) -> RandomBits:
+    def of(cls, offset: int, step: int | Tensor, like: Tensor) -> RandomBits:
+        """Those of a parameter of `rng_offset` at its step of this number."""
         at = torch.arange(-(-like.numel() // len(SPREAD)), dtype=torch.int64, device=like.device)
-        shared = mix(at + key & _MASK)
-        word = torch.stack([shared * factor & _MASK for factor in SPREAD], 1).flatten()[: like.numel()]
+        shared = mix(at + offset & _MASK)
+        word = torch.stack([shared * factor for factor in SPREAD], 1).flatten()[: like.numel()]
+        word = word + step * ADVANCE & _MASK
         v, n, g = ((word << by | word >> (32 - by)) & _MASK for by in (8, 16, 24))
         return cls(word, v, n, g, word * 0x9E3779B1 & _MASK)
 
@@ -185,6 +196,20 @@ def unpack(packed: Tensor, size: int) -> Tensor:
     return torch.stack((packed & 15, packed >> 4), -1).flatten()[:size]
 
 
+def stored(codes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The 4-bit format's flat codes by state, as its flat states hold them."""
+    n = codes["exp_avg_sq"]
+    parts = {**codes, "exp_avg": codes["exp_avg"] | n << 6, "exp_avg_sq": n >> 2}
+    return {name: pack(x).flatten() if name in PACKED["4bit"] else x for name, x in parts.items()}
+
+
+def codes_of(states: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The reverse."""
+    m = flat(states["exp_avg"])
+    parts = {name: unpack(x, m.numel()) if name in PACKED["4bit"] else m for name, x in states.items()}
+    return {**parts, "exp_avg": m & 63, "exp_avg_sq": parts["exp_avg_sq"] << 2 | m >> 6}
+
+
 def to_bf16(x: Tensor, random_bits: Tensor | None) -> Tensor:
     """fp32 to bf16, to nearest or up with the probability that makes the mean right."""
     if random_bits is None:
@@ -200,7 +225,7 @@ def format_of(states: Mapping[str, Tensor]) -> str | None:
     """The format of the quantized states of a parameter; None if they are not quantized."""
     if states["exp_avg_sq"].dtype != torch.uint8:
         return None
-    return "4bit" if states["exp_avg"].numel() < states["exp_avg_sq"].numel() else "8bit"
+    return "8bit" if states["exp_avg"].shape == states["exp_avg_sq"].shape else "4bit"
 
 
 def read(states: Mapping[str, Tensor], exponents: Tensor | None) -> dict[str, Tensor]:
@@ -208,12 +233,12 @@ def read(states: Mapping[str, Tensor], exponents: Tensor | None) -> dict[str, Te
     name_of_format = format_of(states)
     if name_of_format is None or exponents is None:
         return {name: x if x.is_complex() else x.to(compute_dtype(x.dtype)) for name, x in states.items()}
-    like, values = states["exp_avg_sq"], {}  # never packed
-    for name, x in states.items():
-        code = CODES[name_of_format][name]
-        codes = flat(x) if code.width == 8 else unpack(x, like.numel())
-        value = decode(codes, exponents[:, STATES.index(name)], code)
-        values[name] = (value if code.signed else value * value).as_strided(like.shape, like.stride())
+    codes = codes_of(states) if name_of_format == "4bit" else {name: flat(x) for name, x in states.items()}
+    like, values = states["exp_avg"], {}  # never packed
+    for name, code in CODES[name_of_format].items():
+        if name in codes:
+            value = decode(codes[name], exponents[:, STATES.index(name)], code)
+            values[name] = (value if code.signed else value * value).as_strided(like.shape, like.stride())
     if name_of_format == "4bit" and "exp_avg_diff" in values:
         values["exp_avg_diff"] = (values["prev_grad"] - values["exp_avg_diff"]) * (1 / AVERAGING)
     return values
@@ -228,20 +253,24 @@ def write(
 ) -> None:
     """Store values, in the parameter's layout, unless the device says to keep what is there."""
     name_of_format = format_of(states)
+    if name_of_format is None or exponents is None:
+        for name, x in states.items():
+            if x.dtype == torch.bfloat16:
+                bits = None if random_bits is None else getattr(random_bits, name)
+                _store(flat(x), to_bf16(flat(values[name]), bits), keep)
+            elif x is not values[name]:
+                x.copy_(values[name])
+        return
     if name_of_format == "4bit" and "exp_avg_diff" in states:
-        average = values["prev_grad"] - AVERAGING * values["exp_avg_diff"]
-        values = {**values, "exp_avg_diff": average}
-    for name, x in states.items():
-        value, bits = values[name], None if random_bits is None else getattr(random_bits, name)
-        if name_of_format is not None and exponents is not None:
-            code = CODES[name_of_format][name]
-            codes, powers = encode(flat(value) if code.signed else flat(value).sqrt(), code, bits)
-            _store(flat(x), codes if code.width == 8 else pack(codes).flatten(), keep)
-            _store(exponents[:, STATES.index(name)], powers, keep)
-        elif x.dtype == torch.bfloat16:
-            _store(flat(x), to_bf16(flat(value), bits), keep)
-        elif x is not value:
-            x.copy_(value)
+        values = {**values, "exp_avg_diff": values["prev_grad"] - AVERAGING * values["exp_avg_diff"]}
+    codes = {}
+    for name in states:
+        code, value = CODES[name_of_format][name], flat(values[name])
+        bits = None if random_bits is None else getattr(random_bits, name)
+        codes[name], powers = encode(value if code.signed else value.sqrt(), code, bits)
+        _store(exponents[:, STATES.index(name)], powers, keep)
+    for name, x in (stored(codes) if name_of_format == "4bit" else codes).items():
+        _store(flat(states[name]), x, keep)
 
 
 def _store(x: Tensor, value: Tensor, keep: Tensor | None) -> None:
@@ -257,9 +286,10 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
     if not rows:
         return engine.update(columns, memo, signals)
     plain = columns._replace(**{name: list(getattr(columns, name)) for name in ("param", *STATES)})
-    keys = {}
+    counts: dict[int, int | Tensor] = {}
     for i in rows:
-        keys[i] = _key(columns.rng_offset[i], columns.step[i])
+        count = next_count(columns.step[i], torch.int64)
+        counts[i] = count if isinstance(count, Tensor) else int(count)
         for name, value in read(_rounded_states(columns, i), columns.exponents[i]).items():
             getattr(plain, name)[i] = value
         p, compensation = columns.param[i], columns.compensation[i]
@@ -272,7 +302,7 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
     keep = None if signals.skip is None else signals.skip > 0
     for i in rows:
         p, theta = columns.param[i], plain.param[i]
-        bits = RandomBits.of(keys[i], p)
+        bits = RandomBits.of(columns.rng_offset[i], counts[i], p)
         rounded_states = _rounded_states(columns, i)
         values = {name: getattr(plain, name)[i] for name in rounded_states}
         write(rounded_states, columns.exponents[i], values, bits, keep)
@@ -301,9 +331,3 @@ def _round_trip(x: Tensor, dtype: torch.dtype) -> Tensor:
     """fp32 rounded to half precision and back, through its bits: a compiler may drop a cast that is cast back."""
     bits = x.to(dtype).view(torch.int16).to(torch.int32)
     return (bits & 0xFFFF).to(torch.int16).view(dtype).float()
-
-
-def _key(offset: int, step: Tensor) -> int | Tensor:
-    """Where the random bits of a parameter's next step start."""
-    t = next_count(step, torch.int64)
-    return mix(offset + t & _MASK) if isinstance(t, Tensor) else mix(offset + int(t) & _MASK)

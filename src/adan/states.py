@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from adan import lowbit, sharding
 from adan.columns import NAMES, STATES, compute_dtype
-from adan.lowbit import BLOCK, CODES, FORMATS, SMALLEST
+from adan.lowbit import BLOCK, FORMATS, PACKED, SMALLEST
 from adan.options import OPTIONS, check, describe
 
 #: What a checkpoint adds to the name of a quantized state.
@@ -46,7 +46,7 @@ class Form(NamedTuple):
         return [name for name in STATES if not (self.coupled and name == "exp_avg_diff")]
 
     def is_packed(self, name: str) -> bool:
-        return self.quantized is not None and CODES[self.quantized][name].width == 4
+        return self.quantized is not None and name in PACKED[self.quantized]
 
     def __str__(self) -> str:
         words = [self.quantized.replace("bit", " bit") if self.quantized else str(self.dtype).removeprefix("torch.")]
@@ -117,7 +117,7 @@ def _blocks(param: Tensor) -> tuple[int, int]:
 
 
 def _packed(param: Tensor) -> tuple[int, int]:
-    """The shape of a state in 4 bits."""
+    """The shape of a state with two codes per byte."""
     return _blocks(param)[0], BLOCK // 2
 
 
@@ -177,7 +177,7 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mappi
     new = zeros(param, form, "cpu")
     new["step"] = state["step"]
     written = {name: x for name, x in _local(new).items() if name != "prev_grad" or not form.consume}
-    like = torch.empty_like(written["exp_avg_sq"], dtype=state_dtype(param))
+    like = torch.empty_like(written["exp_avg"], dtype=state_dtype(param))
     lowbit.write(written, new.get("exponents"), {name: torch.empty_like(like).copy_(values[name]) for name in written})
     if form.consume:
         consumed = "prev_scale" in state
@@ -219,7 +219,7 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     if sharding.is_sharded(param):
         return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
     codes = {f"{name}{QUANTIZED}": lowbit.flat(state[name]) for name in STATES if name in state}
-    whole = state["exp_avg_sq"]  # never packed
+    whole = state["exp_avg"]  # never packed
     layout = torch.tensor([whole.shape, whole.stride()], dtype=torch.int64, device="cpu")
     return {**others, **codes, "exponents": state["exponents"], "layout": layout}
 
@@ -310,7 +310,7 @@ def _checked(
             values[key] = _checked_number(values[key], f"{key} of {name}", is_count=key == "step")
     shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": _blocks(param)}
     if quantized and lowbit.format_of(values) == "4bit":
-        shapes |= {name: _packed(param) for name, code in CODES["4bit"].items() if code.width == 4}
+        shapes |= dict.fromkeys(PACKED["4bit"], _packed(param))
     for key, shape in shapes.items():
         value = values.get(key)
         if value is None:

@@ -13,9 +13,11 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 
 from adan import lowbit
 from adan.engines import codes
-from adan.lowbit import BLOCK, ROOT, SIGNED, SIGNED4
+from adan.lowbit import BLOCK, ROOT, ROOT6, SIGNED, SIGNED4, SIGNED6
 
 WORDS = 4096
+CODES = {"signed": SIGNED, "root": ROOT, "signed, 6 bit": SIGNED6, "root, 6 bit": ROOT6, "signed, 4 bit": SIGNED4}
+WRITTEN = {8: codes._write_bytes, 6: codes._write_sixes, 4: codes._write_nibbles}
 ROTATIONS = dict(zip(range(4), ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad"), strict=True))
 
 
@@ -84,13 +86,15 @@ INSTRUCTIONS = {
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
-@pytest.mark.parametrize("code", [SIGNED, ROOT, SIGNED4], ids=["signed", "root", "signed, 4 bit"])
+@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
 def test_every_code_is_read_as_the_plain_version_reads_it(code):
-    count = 32 // code.width
+    room = 4 if code.width == 4 else 8
+    count = 32 // room
     asm = codes._read_nibbles(code) if code.width == 4 else codes._read_bytes(code)
     words = np.random.default_rng(0).integers(0, 2**32, WORDS, dtype=np.uint32)
+    words &= np.uint32(0x3F3F3F3F if code is ROOT6 else 0xFFFFFFFF)  # above m's codes there are two bits of n's
     numbers = np.stack(run(asm, count, [words]), 1).view(np.float32)
-    read = torch.from_numpy(np.stack([words >> np.uint32(code.width * i) for i in range(count)], 1).astype(np.int64))
+    read = torch.from_numpy(np.stack([words >> np.uint32(room * i) for i in range(count)], 1).astype(np.int64))
     read = (read & (1 << code.width) - 1).to(torch.uint8).flatten()
     assert len(read.unique()) == 2**code.width
     expected = lowbit.decode(read, torch.full((-(-len(read) // BLOCK),), 127, dtype=torch.uint8), code)
@@ -100,19 +104,20 @@ def test_every_code_is_read_as_the_plain_version_reads_it(code):
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.parametrize("state", ROTATIONS)
-@pytest.mark.parametrize("code", [SIGNED, ROOT, SIGNED4], ids=["signed", "root", "signed, 4 bit"])
+@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
 def test_numbers_are_rounded_as_the_plain_version_rounds_them(code, state):
-    count = 32 // code.width
+    room = 4 if code.width == 4 else 8
+    count = 32 // room
     x = torch.randn(WORDS * count, generator=torch.Generator().manual_seed(0)) * 1e-3
-    x = x.abs() if code is ROOT else x
+    x = x if code.signed else x.abs()
     x[::7] = 0
-    bits = lowbit.RandomBits.of(lowbit.rng_offset(0, 3), x)
+    bits = lowbit.RandomBits.of(lowbit.rng_offset(0, 3), 5, x)
     expected, exponents = lowbit.encode(x, code, getattr(bits, ROTATIONS[state]))
     powers = (254 - exponents.to(torch.int32) << 23).numpy().view(np.float32).repeat(BLOCK)
-    asm = (codes._write_nibbles if code.width == 4 else codes._write_bytes)(code, 8 * state)
+    asm = WRITTEN[code.width](code, 8 * state)
     numbers, scales, words = (
         a.reshape(-1, count).T.copy() for a in (x.numpy(), powers, bits.exp_avg.numpy().astype(np.uint32))
     )
-    (word,) = run(asm, 1, [*numbers, *(scales[:1] if code.width == 4 else scales), *words])
-    written = np.stack([word >> np.uint32(code.width * i) & np.uint32(2**code.width - 1) for i in range(count)], 1)
+    (word,) = run(asm, 1, [*numbers, *(scales if code.width == 8 else scales[:1]), *words])
+    written = np.stack([word >> np.uint32(room * i) & np.uint32(2**room - 1) for i in range(count)], 1)
     assert np.array_equal(written.flatten(), expected.numpy())

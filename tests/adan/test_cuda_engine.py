@@ -89,7 +89,10 @@ def test_quantized_states_may_be_unaligned(state_format):
         assert (other.state[p]["prev_grad"].data_ptr() % 4 != 0) == bool(shift)
         results.append([p.detach(), *(other.state[p][name].clone() for name in codes)])
     for aligned, unaligned in zip(*results, strict=True):
-        torch.testing.assert_close(aligned, unaligned, rtol=0, atol=0)
+        if aligned.is_floating_point():  # a GPU's compiler fuses other additions in the other kernel
+            torch.testing.assert_close(aligned, unaligned, rtol=1e-5 if GPU else 0, atol=1e-6 if GPU else 0)
+        else:
+            assert (aligned != unaligned).double().mean() <= (0.01 if GPU else 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

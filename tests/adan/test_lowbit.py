@@ -8,9 +8,9 @@ from support import engines
 from support.parity import count_as_on_a_device
 
 from adan import Adan, lowbit, states
-from adan.lowbit import BLOCK, ROOT, SIGNED, SIGNED4, RandomBits, decode, encode, pack, to_bf16, unpack
+from adan.lowbit import BLOCK, ROOT, ROOT6, SIGNED, SIGNED4, SIGNED6, RandomBits, decode, encode, pack, to_bf16, unpack
 
-CODES = {"signed": SIGNED, "root": ROOT, "signed, 4 bit": SIGNED4}
+CODES = {"signed": SIGNED, "root": ROOT, "signed, 6 bit": SIGNED6, "root, 6 bit": ROOT6, "signed, 4 bit": SIGNED4}
 codes_of_all_kinds = pytest.mark.parametrize("code", CODES.values(), ids=CODES)
 
 FORMS = {
@@ -51,14 +51,14 @@ def test_engines_store_the_same_codes(engine, form, dtype):
     opt, params = train({**FORMS[form], **engine, "stochastic_rounding": True}, dtype)
     other, twins = train({**FORMS[form], "foreach": False, "stochastic_rounding": True}, dtype)
     for p, q in zip(params, twins, strict=True):
-        # A last bit that differs may tip a rounding, by one code: of the weights then this many are off.
+        # A last bit that differs may tip a rounding by one code, or the exponent of a block: then this many are off.
         close = torch.isclose(p, q, rtol=1e-5 if dtype == torch.float32 else 2**-7, atol=1e-5)
-        assert close.double().mean() > 0.995
+        assert close.double().mean() > 0.99
         for name, value in opt.state[p].items():
             expected = other.state[q][name]
             assert value.dtype == expected.dtype, name
             if value.dtype in (torch.uint8, torch.bfloat16):
-                assert (value == expected).double().mean() > 0.995, name
+                assert (value == expected).double().mean() > 0.99, name
 
 
 # ---- codes
@@ -111,7 +111,7 @@ def test_rounding_is_unbiased(code):
     if not code.signed:  # what is below the first code is rounded up to it, so that nothing is divided by zero
         values = values.clamp(min=2 * code.delta * 2.0**-code.bits)
     x = values.repeat(n)
-    rounded = decode(*encode(x, code, RandomBits.of(lowbit.rng_offset(0, 3), x).exp_avg_diff), code).view(n, BLOCK)
+    rounded = decode(*encode(x, code, RandomBits.of(lowbit.rng_offset(0, 3), 1, x).exp_avg_diff), code).view(n, BLOCK)
     error = (rounded.double() - values).mean(0)
     assert (error.abs() <= 4 * rounded.double().std(0) / n**0.5 + 1e-12).all()
     assert (rounded.std(0) > 0).sum() > BLOCK // 2  # and it is rounding
@@ -123,7 +123,7 @@ def test_rounding_to_bf16_is_unbiased():
     n = 10_000
     values = torch.logspace(-20, 20, 64) * torch.tensor([1, -1]).repeat(32)
     x = values.repeat(n)
-    rounded = to_bf16(x, RandomBits.of(lowbit.rng_offset(0, 3), x).param).double().view(n, 64)
+    rounded = to_bf16(x, RandomBits.of(lowbit.rng_offset(0, 3), 1, x).param).double().view(n, 64)
     error = (rounded - values).mean(0)
     assert (error.abs() <= 4 * rounded.std(0) / n**0.5 + values.abs() * 1e-12).all()
     assert (rounded.std(0) > 0).sum() > 32
@@ -151,14 +151,23 @@ def test_what_is_not_finite_stays_so():
         torch.testing.assert_close(values[BLOCK:], torch.ones(BLOCK), rtol=0.02, atol=0)
 
 
-def test_draws_of_neighbours_steps_and_parameters_have_nothing_in_common():
+def test_draws_of_neighbours_and_parameters_have_nothing_in_common():
     x = torch.zeros(4096)
-    streams = [RandomBits.of(lowbit.mix(lowbit.rng_offset(seed, i) + t), x).exp_avg & 0xFFFF for seed, i, t in
-               ((0, 0, 1), (0, 0, 2), (0, 1, 1), (1, 0, 1))]  # fmt: skip
-    table = torch.stack([*streams, streams[0].roll(1)]).double()
-    off = torch.corrcoef(table) - torch.eye(5)
+    streams = [RandomBits.of(lowbit.rng_offset(*at), 1, x).exp_avg & 0xFFFF for at in ((0, 0), (0, 1), (1, 0))]
+    table = torch.stack([*streams, *(streams[0].roll(i) for i in (1, 2, 3, 4))]).double()
+    off = torch.corrcoef(table) - torch.eye(len(table))
     assert off.abs().max() < 0.08  # five deviations of 1/√4096
     assert ((table.mean(1) / 65535 - 0.5).abs() < 5 * 0.289 / 64).all()
+
+
+@pytest.mark.parametrize("state", [*lowbit.CODES["8bit"], "param"])
+def test_over_steps_an_element_is_rounded_up_as_often_as_it_should_be(state):
+    x = torch.zeros(256)
+    bits = 16 if state == "param" else 24
+    draws = torch.stack([getattr(RandomBits.of(7, t, x), state) for t in range(1, 201)]) % 2**bits / 2**bits
+    for share in (0.05, 0.3, 0.5, 0.81):
+        # Independent draws would be off by up to four deviations: 28 of 200.
+        assert ((draws < share).sum(0) - 200 * share).abs().max() <= 4
 
 
 # ---- optimizers
@@ -210,8 +219,8 @@ def test_formats_are_converted_when_loaded(source, target):
         for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad"):
             a, b = states.plain(given)[name], states.plain(got)[name]
             bound = a.abs().max() * (0.01 if not {"8bit", "4bit"} & {source, target} else 0.04)
-            if target == "4bit" and name != "exp_avg_sq":
-                bound = 0.25 * a.abs().max()
+            if target == "4bit":
+                bound = a.abs().max() * {"exp_avg": 0.07, "exp_avg_sq": 0.07}.get(name, 0.25)
             if target == "4bit" and name == "exp_avg_diff":  # stored through two others
                 g = states.plain(given)["prev_grad"]
                 bound = 0.25 * (g.abs().max() + (g - lowbit.AVERAGING * a).abs().max()) / lowbit.AVERAGING

@@ -1,9 +1,9 @@
 """How the Triton kernels read and write quantized states: `adan.lowbit` once more, a row of a tensor for each block.
 
 Every function has two forms. The plain one is Triton's own; it serves in the interpreter and where there is no PTX. The
-other is PTX, because the step is bound by instructions rather than memory: 8 codes of 4 bits are one register, 4 of 8
-bits are one, pairs of numbers are read in half precision, which is exact, and rounding, random bits and base are one
-multiplication and addition.
+other is PTX, because the step is bound by instructions rather than memory: 8 codes of 4 bits are one register, 4 of 6
+or 8 bits are one, pairs of numbers are read in half precision, which is exact, and rounding, random bits and base are
+one multiplication and addition.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import triton
 import triton.language as tl
 
 from adan import lowbit
-from adan.lowbit import ROOT, SIGNED, SIGNED4, Code
+from adan.lowbit import ROOT, ROOT6, SIGNED, SIGNED4, SIGNED6, Code
 
 SHARED = tl.constexpr(lowbit.BLOCK)
 AVERAGING = tl.constexpr(lowbit.AVERAGING)
 SPREAD_1, SPREAD_2, SPREAD_3 = map(tl.constexpr, lowbit.SPREAD[1:])
+ADVANCE = tl.constexpr(lowbit.ADVANCE)
 
 
 def _in_halves(code: Code) -> tuple[int, int]:
@@ -34,9 +35,10 @@ def _read_bytes(code: Code) -> str:
     lines = [".reg .b32 c, x, d;", ".reg .b16 low, high;", f"mov.b32 d, {delta};"]
     for first, pair in ((0, 0x4140), (2, 0x4342)):
         lines += [f"prmt.b32 c, $4, 0, {pair};"]
-        lines += ["and.b32 x, c, 0x7f007f;"] if code.signed else ["mov.b32 x, c;"]
+        magnitudes = 0x10001 * ((1 << code.width - 1) - 1)
+        lines += [f"and.b32 x, c, {magnitudes};"] if code.signed else ["mov.b32 x, c;"]
         lines += [f"mad.lo.u32 x, x, {place}, d;", "sub.f16x2 x, x, d;"]
-        lines += ["shl.b32 c, c, 8;", "lop3.b32 x, c, x, 0x80008000, 0x6c;"] if code.signed else []
+        lines += [f"shl.b32 c, c, {16 - code.width};", "lop3.b32 x, c, x, 0x80008000, 0x6c;"] if code.signed else []
         lines += ["mov.b32 {low, high}, x;", f"cvt.f32.f16 ${first}, low;", f"cvt.f32.f16 ${first + 1}, high;"]
     return "{" + "\n".join(lines) + "}"
 
@@ -79,29 +81,49 @@ def _write_bytes(code: Code, rotation: int) -> str:
     return "{" + "\n".join(lines) + "}"
 
 
+def _write_sixes(code: Code, rotation: int) -> str:
+    """Four numbers ($1 to $4), their scale ($5) and random words ($6 to $9) as four codes of 6 bits in bytes ($0)."""
+    lines = [".reg .f32 a;", ".reg .b32 r, t<4>;"]
+    for i in range(4):
+        lines += _rounded(code, rotation, f"t{i}", f"${1 + i}", "$5", f"${6 + i}")
+    lines += _highest_bytes("t0", [f"t{i}" for i in range(4)])
+    if not code.signed:
+        return "{" + "\n".join([*lines, "mov.b32 $0, t0;"]) + "}"
+    lines += [*_highest_bytes("t1", [f"${1 + i}" for i in range(4)]), "shr.u32 t1, t1, 2;"]
+    return "{" + "\n".join([*lines, "lop3.b32 $0, t1, t0, 0x20202020, 0xec;"]) + "}"
+
+
+def _highest_bytes(to: str, of: list[str]) -> list[str]:
+    """Of four registers."""
+    return [f"prmt.b32 {to}, {of[0]}, {of[1]}, 0x73;", f"prmt.b32 r, {of[2]}, {of[3]}, 0x73;",
+            f"prmt.b32 {to}, {to}, r, 0x5410;"]  # fmt: skip
+
+
 def _write_nibbles(code: Code, rotation: int) -> str:
     """Eight numbers ($1 to $8), their scale ($9) and random words ($10 to $17) as eight codes ($0)."""
     lines = [".reg .f32 a;", ".reg .b32 r, t<8>, s<2>;"]
     for i in range(8):
         lines += _rounded(code, rotation, f"t{i}", f"${1 + i}", "$9", f"${10 + i}")
     for i in range(2):  # of every other number the highest byte of its code, and of itself for the sign
-        for to, x in ((f"t{i}", [f"t{j}" for j in range(i, 8, 2)]), (f"s{i}", [f"${1 + j}" for j in range(i, 8, 2)])):
-            lines += [f"prmt.b32 {to}, {x[0]}, {x[1]}, 0x73;", f"prmt.b32 r, {x[2]}, {x[3]}, 0x73;"]
-            lines += [f"prmt.b32 {to}, {to}, r, 0x5410;"]
+        lines += _highest_bytes(f"t{i}", [f"t{j}" for j in range(i, 8, 2)])
+        lines += _highest_bytes(f"s{i}", [f"${1 + j}" for j in range(i, 8, 2)])
     lines += ["mad.lo.u32 t0, t1, 16, t0;", "shr.u32 s0, s0, 4;"]
     lines += ["lop3.b32 t0, s0, t0, 0x08080808, 0xec;", "lop3.b32 $0, s1, t0, 0x80808080, 0xec;"]
     return "{" + "\n".join(lines) + "}"
 
 
 READ_SIGNED, READ_ROOT = tl.constexpr(_read_bytes(SIGNED)), tl.constexpr(_read_bytes(ROOT))
+READ_SIGNED6, READ_ROOT6 = tl.constexpr(_read_bytes(SIGNED6)), tl.constexpr(_read_bytes(ROOT6))
 READ_SIGNED4 = tl.constexpr(_read_nibbles(SIGNED4))
 # Of m, v and g: the random bits of each state are rotated further.
 WRITE_M, WRITE_V, WRITE_G = (tl.constexpr(_write_bytes(SIGNED, 8 * state)) for state in (0, 1, 3))
-WRITE_M4, WRITE_V4, WRITE_G4 = (tl.constexpr(_write_nibbles(SIGNED4, 8 * state)) for state in (0, 1, 3))
+WRITE_V4, WRITE_G4 = (tl.constexpr(_write_nibbles(SIGNED4, 8 * state)) for state in (1, 3))
+WRITE_M6, WRITE_ROOT6 = tl.constexpr(_write_sixes(SIGNED6, 0)), tl.constexpr(_write_sixes(ROOT6, 16))
 WRITE_ROOT = tl.constexpr(_write_bytes(ROOT, 16))
 
 # Of the plain forms: shift, shifted base and δ; the factor and the highest byte that make a code, as in `_rounded`.
-for _name, _code in (("SIGNED", SIGNED), ("ROOT", ROOT), ("SIGNED4", SIGNED4)):
+_CODES = {"SIGNED": SIGNED, "ROOT": ROOT, "SIGNED6": SIGNED6, "ROOT6": ROOT6, "SIGNED4": SIGNED4}
+for _name, _code in _CODES.items():
     _constants = (_code.shift, _code.base << _code.shift, _code.delta, 1 << 24 - _code.shift, -_code.base % 256 << 24)
     for _suffix, _constant in zip(("SHIFT", "BASE", "DELTA", "LIFT", "TOP"), _constants, strict=True):
         globals()[f"{_name}_{_suffix}"] = tl.constexpr(_constant)
@@ -124,11 +146,14 @@ PTX = tl.constexpr(torch.version.hip is None and isinstance(mix, triton.JITFunct
 
 
 @triton.jit
-def random_words(key, block):
-    """32 random bits for each element of blocks: four neighbors share a hash, and each takes its own multiple."""
+def random_words(key, moved, block):
+    """32 random bits for each element of blocks: four neighbors share a hash, and each takes its own multiple.
+
+    moved: what the steps so far have added to all of them.
+    """
     first = (block[:, None] * (SHARED // 4) + tl.arange(0, SHARED // 8)[None, :] * 2).to(tl.uint32) + key
     a, b = mix(first), mix(first + 1)
-    return together(a, a * SPREAD_1, a * SPREAD_2, a * SPREAD_3, b, b * SPREAD_1, b * SPREAD_2, b * SPREAD_3)
+    return moved + together(a, a * SPREAD_1, a * SPREAD_2, a * SPREAD_3, b, b * SPREAD_1, b * SPREAD_2, b * SPREAD_3)
 
 
 @triton.jit
@@ -167,6 +192,54 @@ def root_numbers(codes):
         return tl.inline_asm_elementwise(READ_ROOT, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
     else:
         return number(codes.to(tl.int32), ROOT_SHIFT, ROOT_BASE, ROOT_DELTA)
+
+
+@triton.jit
+def six_bit_numbers(low, high, nibbles):
+    """Of m and of √n, not scaled. low, high: two words of four bytes each, which have m's codes and two bits of n's."""
+    n_low = (spread_nibbles(nibbles) << 2) | ((low >> 6) & 0x03030303)
+    n_high = (spread_nibbles(nibbles >> 16) << 2) | ((high >> 6) & 0x03030303)
+    if PTX:
+        return bytes_read(low, high, READ_SIGNED6), bytes_read(n_low, n_high, READ_ROOT6)
+    else:
+        codes = bytes_of(low, high)
+        m = signed(codes << 26, number(codes & 31, SIGNED6_SHIFT, SIGNED6_BASE, SIGNED6_DELTA))
+        return m, number(bytes_of(n_low, n_high), ROOT6_SHIFT, ROOT6_BASE, ROOT6_DELTA)
+
+
+@triton.jit
+def spread_nibbles(word):
+    """The low four nibbles of a word as its bytes."""
+    word = (word & 0xFF) | ((word & 0xFF00) << 8)
+    return (word | (word << 4)) & 0x0F0F0F0F
+
+
+@triton.jit
+def joined_nibbles(word):
+    """The reverse, of bytes of which only the low nibble is set."""
+    word = (word | (word >> 4)) & 0x00FF00FF
+    return (word | (word >> 8)) & 0xFFFF
+
+
+@triton.jit
+def bytes_read(low, high, ASM: tl.constexpr):
+    x0, x1, x2, x3 = four_read(low, ASM)
+    x4, x5, x6, x7 = four_read(high, ASM)
+    return together(x0, x1, x2, x3, x4, x5, x6, x7)
+
+
+@triton.jit
+def four_read(word, ASM: tl.constexpr):
+    return tl.inline_asm_elementwise(
+        ASM, "=f,=f,=f,=f,r", [word], (tl.float32, tl.float32, tl.float32, tl.float32), True, 1
+    )
+
+
+@triton.jit
+def bytes_of(low, high):
+    at = tl.arange(0, 8)[None, None, :]
+    words = tl.where(at < 4, low[:, :, None], high[:, :, None])
+    return tl.reshape((words >> (8 * (at & 3))) & 255, (low.shape[0], SHARED))
 
 
 @triton.jit
@@ -250,6 +323,49 @@ def root_codes(x, words):
         # A root that became 0 would be divided by.
         codes = (tl.maximum(codes, tl.minimum(x.to(tl.uint32, bitcast=True), 1 << 24)) >> 24).to(tl.uint8)
     return codes, power << 16
+
+
+@triton.jit
+def six_bit_codes(m, root, words):
+    """Codes of m and √n as they are stored: m's and two bits of n's in two words of bytes, nibbles; and exponents."""
+    power_m, scale_m = exponents(tl.abs(m))
+    power_n, scale_n = exponents(root)
+    if PTX:
+        low, high = bytes_written(m, scale_m, words, WRITE_M6)
+        n_low, n_high = bytes_written(root, scale_n, words, WRITE_ROOT6)
+    else:
+        codes = rounded(tl.abs(m) * scale_m, words, SIGNED6_LIFT, SIGNED6_TOP, SIGNED6_DELTA) >> 24
+        low, high = bytes_joined(codes | ((m.to(tl.uint32, bitcast=True) >> 26) & 32))
+        codes = rounded(root * scale_n, rotated(words, 16), ROOT6_LIFT, ROOT6_TOP, ROOT6_DELTA)
+        n_low, n_high = bytes_joined(tl.maximum(codes, tl.minimum(root.to(tl.uint32, bitcast=True), 1 << 24)) >> 24)
+    low |= (n_low & 0x03030303) << 6
+    high |= (n_high & 0x03030303) << 6
+    nibbles = joined_nibbles((n_low >> 2) & 0x0F0F0F0F) | (joined_nibbles((n_high >> 2) & 0x0F0F0F0F) << 16)
+    return low, high, nibbles, power_m | (power_n << 16)
+
+
+@triton.jit
+def bytes_written(x, scale, words, ASM: tl.constexpr):
+    x0, x1, x2, x3, x4, x5, x6, x7 = apart(x)
+    scale, _, _, _, _, _, _, _ = apart(tl.broadcast_to(scale, x.shape))
+    w0, w1, w2, w3, w4, w5, w6, w7 = apart(words)
+    low = four_written(x0, x1, x2, x3, scale, w0, w1, w2, w3, ASM)
+    return low, four_written(x4, x5, x6, x7, scale, w4, w5, w6, w7, ASM)
+
+
+@triton.jit
+def four_written(x0, x1, x2, x3, scale, w0, w1, w2, w3, ASM: tl.constexpr):
+    return tl.inline_asm_elementwise(
+        ASM, "=r,f,f,f,f,f,r,r,r,r", [x0, x1, x2, x3, scale, w0, w1, w2, w3], tl.int32, True, 1
+    )
+
+
+@triton.jit
+def bytes_joined(codes):
+    """Codes of blocks, four to a word: those of the first and of the second word of each eight."""
+    at = tl.arange(0, 8)[None, None, :]
+    codes = tl.reshape(codes.to(tl.int32), (codes.shape[0], SHARED // 8, 8)) << (8 * (at & 3))
+    return tl.sum(tl.where(at < 4, codes, 0), 2), tl.sum(tl.where(at < 4, 0, codes), 2)
 
 
 @triton.jit
@@ -349,6 +465,25 @@ def store_codes(base, at, block, codes, inside, some, PACKED: tl.constexpr, ALIG
             tl.store(base + at[:, :, None] * 4 + byte, (codes[:, :, None] >> (8 * byte)).to(tl.uint8), mask=some)
     else:
         tl.store(base + at, codes, mask=inside)
+
+
+@triton.jit
+def fetch_bytes(base, at, block, inside, ALIGNED: tl.constexpr):
+    """The bytes of blocks, one for each element, as two words for each eight."""
+    if ALIGNED and inside is None:
+        words = tl.load(base.to(tl.pointer_type(tl.int64), bitcast=True) + words_at(block))
+        return words.to(tl.int32), (words >> 32).to(tl.int32)
+    else:
+        return bytes_joined(fetch(base + at, inside))
+
+
+@triton.jit
+def store_bytes(base, at, block, low, high, inside, ALIGNED: tl.constexpr):
+    if ALIGNED and inside is None:
+        words = (low.to(tl.int64) & 0xFFFFFFFF) | (high.to(tl.int64) << 32)
+        tl.store(base.to(tl.pointer_type(tl.int64), bitcast=True) + words_at(block), words)
+    else:
+        tl.store(base + at, bytes_of(low, high).to(tl.uint8), mask=inside)
 
 
 @triton.jit

@@ -210,12 +210,13 @@ STRETCH(f16, f16_t, float)
 /* The columns of the exponents. */
 enum { M, V, N, G, STATES };
 
-/* How far a code is shifted, the code of 0, whose float is δ too, and the bit of the sign. */
-#define CODES(X) X(SIGNED, 18, 3940, 128) X(ROOT, 17, 7878, 0) X(SIGNED4, 21, 503, 8)
-#define CODE(name, shift, base, sign) static const struct code name = {shift, base, sign};
-#define CODE_TEXT(name, shift, base, sign) " " #shift " " #base
+/* How far a code is shifted, the code of 0, whose float is δ too, and its width if its highest bit is a sign. */
+#define CODES(X)                                                                                                       \
+    X(SIGNED, 18, 3940, 8) X(ROOT, 17, 7878, 0) X(SIGNED6, 20, 986, 6) X(ROOT6, 19, 1971, 0) X(SIGNED4, 21, 503, 4)
+#define CODE(name, shift, base, width) static const struct code name = {shift, base, width};
+#define CODE_TEXT(name, shift, base, width) " " #shift " " #base
 
-struct code { int shift, base, sign; };
+struct code { int shift, base, width; };
 CODES(CODE)
 
 /* In 4 bits, g − AVERAGING·v is stored for v. */
@@ -224,6 +225,9 @@ CODES(CODE)
 
 /* What makes the random words of four neighbors of one hash. */
 #define SPREAD(X) X(0x1) X(0x2265b147) X(0x91b7584b) X(0xd8f16ab1)
+
+/* What is added to all of them in each step. */
+#define ADVANCE 0x9f9f9f9f
 #define FACTOR(x) x,
 #define FACTOR_TEXT(x) " " #x
 
@@ -233,7 +237,7 @@ CODES(CODE)
 /* cpu.py compares this with what it takes the interface to be, before it calls anything else. */
 EXPORT const char *adan_cpu_interface(void) {
     return "tensor:" TENSOR(NAME) " scalars:" SCALARS(NAME) " displacement:" DISPLACEMENT(NAME) " codes:" CODES(
-        CODE_TEXT) VALUE(SHARED) VALUE(AVERAGING) SPREAD(FACTOR_TEXT);
+        CODE_TEXT) VALUE(SHARED) VALUE(AVERAGING) SPREAD(FACTOR_TEXT) VALUE(ADVANCE);
 }
 
 INLINE uint32_t mix(uint32_t x) {
@@ -243,14 +247,14 @@ INLINE uint32_t mix(uint32_t x) {
 }
 
 /* The random words of SPAN elements: one hash serves four neighbors, a multiplication each makes four words of it. */
-INLINE void draw(uint32_t *words, uint32_t key) {
+INLINE void draw(uint32_t *words, uint32_t key, uint32_t moved) {
     static const uint32_t spread[] = {SPREAD(FACTOR)};
     uint32_t hashes[SPAN / 4];
     for (int j = 0; j < SPAN / 4; j++)
         hashes[j] = mix(key + (uint32_t)j);
     for (int j = 0; j < SPAN / 4; j++)
         for (int k = 0; k < 4; k++)
-            words[4 * j + k] = hashes[j] * spread[k];
+            words[4 * j + k] = hashes[j] * spread[k] + moved;
 }
 
 /* The random bits of a state are the element's word, rotated by a byte each. */
@@ -274,9 +278,10 @@ INLINE bf16_t round_bf16(float x, uint32_t word) {
 
 INLINE float decoded(uint8_t code, float scale, const struct code c) {
     const uint32_t delta = (uint32_t)c.base << c.shift;
-    uint8_t magnitude = c.sign ? code & (c.sign - 1) : code, minus = code & c.sign;
+    const uint8_t highest = c.width ? 1 << (c.width - 1) : 0;
+    uint8_t magnitude = c.width ? code & (highest - 1) : code, minus = code & highest;
     uint16_t upper = (uint16_t)((uint16_t)(magnitude << (c.shift - 16)) + (uint16_t)(delta >> 16));
-    uint16_t sign = (uint16_t)(c.sign == 8 ? minus << 12 : minus << 8);
+    uint16_t sign = (uint16_t)(minus << (16 - c.width));
     float value = (as_float((uint32_t)upper << 16) - as_float(delta)) * scale;
     return as_float(as_bits(value) | (uint32_t)sign << 16);
 }
@@ -290,7 +295,7 @@ INLINE uint8_t encoded(float value, float scale, uint32_t word, const int state,
     uint8_t code = (uint8_t)((uint8_t)(upper >> (c.shift - 16)) - (uint8_t)c.base);
     uint8_t sign = (uint8_t)(own >> 8) & 128, exponent = (uint8_t)(own >> 7);
     uint8_t least = exponent > 1 ? 1 : exponent; /* a root that became 0 would be divided by */
-    return c.sign ? code | sign >> (c.sign == 8 ? 4 : 0) : code > least ? code : least;
+    return c.width ? code | sign >> (8 - c.width) : code > least ? code : least;
 }
 
 INLINE void decode(float *to, const uint8_t *codes, const uint8_t *exponents, int64_t blocks, const int state,
@@ -327,16 +332,18 @@ INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, cons
 /* A function of a state and its code, both constants to it. */
 #define WITH_CODE(function, state, four, ...)                                                                          \
     do {                                                                                                               \
-        if ((state) == N)                                                                                              \
-            function(__VA_ARGS__, N, ROOT);                                                                            \
-        else if ((state) == M && (four))                                                                               \
-            function(__VA_ARGS__, M, SIGNED4);                                                                         \
+        if ((state) == M && (four))                                                                                    \
+            function(__VA_ARGS__, M, SIGNED6);                                                                         \
         else if ((state) == M)                                                                                         \
             function(__VA_ARGS__, M, SIGNED);                                                                          \
         else if ((state) == V && (four))                                                                               \
             function(__VA_ARGS__, V, SIGNED4);                                                                         \
         else if ((state) == V)                                                                                         \
             function(__VA_ARGS__, V, SIGNED);                                                                          \
+        else if ((state) == N && (four))                                                                               \
+            function(__VA_ARGS__, N, ROOT6);                                                                           \
+        else if ((state) == N)                                                                                         \
+            function(__VA_ARGS__, N, ROOT);                                                                            \
         else if (four)                                                                                                 \
             function(__VA_ARGS__, G, SIGNED4);                                                                         \
         else                                                                                                           \
@@ -347,7 +354,7 @@ INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, cons
 INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], const uint8_t *exponents,
                        const struct scalars *s, int64_t blocks, const int COUPLED, const int FOUR) {
     enum { CONSUME = 0, QUANTIZED = 1 };
-    const struct code c = FOUR ? SIGNED4 : SIGNED;
+    const struct code of_m = FOUR ? SIGNED6 : SIGNED, of_n = FOUR ? ROOT6 : ROOT, c = FOUR ? SIGNED4 : SIGNED;
     COEFFICIENTS(float)
     for (int64_t i = 0; i < blocks; i++, exponents += STATES) {
         const int64_t at = i * SHARED;
@@ -365,8 +372,8 @@ INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], con
         const float scale_n = scale_of(exponents[N]), scale_g = scale_of(exponents[G]);
         INDEPENDENT for (int k = 0; k < SHARED; k++) {
             float last = decoded(in_g[k], scale_g, c), stored = COUPLED ? 0 : decoded(in_v[k], scale_v, c);
-            float r = decoded(in_n[k], scale_n, ROOT);
-            ELEMENT(f32, float, k, decoded(in_m[k], scale_m, c), FOUR ? (last - stored) * PER_AVERAGING : stored, r * r,
+            float r = decoded(in_n[k], scale_n, of_n);
+            ELEMENT(f32, float, k, decoded(in_m[k], scale_m, of_m), FOUR ? (last - stored) * PER_AVERAGING : stored, r * r,
                     last)
         }
     }
@@ -401,6 +408,20 @@ INLINE void pack(uint8_t *to, uint8_t *codes, int64_t start, int64_t size, const
             to[start / 2 + k] = (uint8_t)(codes[2 * k] | codes[2 * k + 1] << 4);
     } else if (size % SHARED)
         memcpy(to + start, codes, (size_t)size);
+}
+
+/* In the 4-bit format: the two lower bits of n's codes lie above m's, and come to their nibbles. */
+INLINE void take_low_bits(uint8_t *n, const uint8_t *m, int64_t size) {
+    INDEPENDENT for (int64_t k = 0; k < size; k++)
+        n[k] = (uint8_t)(n[k] << 2 | m[k] >> 6);
+}
+
+/* The reverse; m's codes have none above them. */
+INLINE void give_low_bits(uint8_t *n, uint8_t *m, int64_t size) {
+    INDEPENDENT for (int64_t k = 0; k < size; k++) {
+        m[k] |= (uint8_t)(n[k] << 6);
+        n[k] >>= 2;
+    }
 }
 
 /* What is no state, in fp32. */
@@ -518,7 +539,9 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
         state[i] = stored[i] && x->state_type == F32 ? (float *)stored[i] + start : room[i];
         codes[i] = bytes[i];
         if (stored[i] && coded) {
-            codes[i] = unpacked((uint8_t *)stored[i], bytes[i], start, size, four && i != N);
+            codes[i] = unpacked((uint8_t *)stored[i], bytes[i], start, size, four && i != M);
+            if (four && i == N)
+                take_low_bits(codes[N], codes[M], BLOCKS(size) * SHARED);
             if (w)
                 WITH_CODE(decode, i, four, room[i], codes[i], exponents, BLOCKS(size));
         } else if (stored[i] && x->state_type == BF16) {
@@ -552,17 +575,21 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
         stretch_f32(&plain, s, 0, size, 0, 1);
     const double square = w ? after_f32(moved, state[G], state[M], v, state[N], s, w, size, coded) : 0;
 
-    draw(words, mix((uint32_t)x->rng_offset + (uint32_t)(int64_t)(*x->step + 1.0)) + (uint32_t)(start / 4));
+    draw(words, (uint32_t)x->rng_offset + (uint32_t)(start / 4), (uint32_t)(int64_t)(*x->step + 1.0) * ADVANCE);
     if (four && v)
         for (int64_t k = 0; k < BLOCKS(size) * SHARED; k++)
             v[k] = room[G][k] - (float)AVERAGING * v[k];
     for (int i = 0; i < STATES; i++)
-        if (stored[i] && coded) {
+        if (stored[i] && coded)
             WITH_CODE(encode, i, four, codes[i], exponents, room[i], words, BLOCKS(size));
-            pack((uint8_t *)stored[i], codes[i], start, size, four && i != N);
-        } else if (stored[i] && x->state_type == BF16)
+        else if (stored[i] && x->state_type == BF16)
             INDEPENDENT for (int64_t k = 0; k < size; k++)
                 ((bf16_t *)stored[i])[start + k] = round_bf16(room[i][k], random_bits(words[k], i));
+    if (four)
+        give_low_bits(codes[N], codes[M], BLOCKS(size) * SHARED);
+    for (int i = 0; i < STATES; i++)
+        if (stored[i] && coded)
+            pack((uint8_t *)stored[i], codes[i], start, size, four && i != M);
     write_param(x, theta, words, start, size, param_in_place);
     return square;
 }

@@ -32,8 +32,9 @@ ADDRESSES = ("param", "grad", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_gra
 FIELDS = (*ADDRESSES, "size", "type", "grad_type", "state_type", "stochastic", "rng_offset", "scalars")
 
 #: What the library must say of itself: the same fields and the same codes.
-_CODES = [x for code in (lowbit.SIGNED, lowbit.ROOT, lowbit.SIGNED4) for x in (code.shift, code.base)]
-_CONSTANTS = (*_CODES, lowbit.BLOCK, lowbit.AVERAGING, *map(hex, lowbit.SPREAD))
+_ALL_CODES = (lowbit.SIGNED, lowbit.ROOT, lowbit.SIGNED6, lowbit.ROOT6, lowbit.SIGNED4)
+_CODES = [x for code in _ALL_CODES for x in (code.shift, code.base)]
+_CONSTANTS = (*_CODES, lowbit.BLOCK, lowbit.AVERAGING, *map(hex, (*lowbit.SPREAD, lowbit.ADVANCE)))
 INTERFACE = (
     f"tensor: {' '.join(FIELDS)} scalars: {' '.join(Scalars._fields)} displacement: {' '.join(Displacement._fields)} "
     f"codes: {' '.join(map(str, _CONSTANTS))}"

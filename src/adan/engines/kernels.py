@@ -11,17 +11,17 @@ import triton.language as tl
 from adan import scalars
 from adan.engines import slots
 from adan.engines.codes import (
+    ADVANCE,
     AVERAGING,
     SHARED,
     WRITE_G,
     WRITE_G4,
     WRITE_M,
-    WRITE_M4,
     WRITE_V,
     WRITE_V4,
     fetch,
+    fetch_bytes,
     fetch_codes,
-    mix,
     random_words,
     root_codes,
     root_numbers,
@@ -29,6 +29,9 @@ from adan.engines.codes import (
     scaled,
     signed_codes,
     signed_numbers,
+    six_bit_codes,
+    six_bit_numbers,
+    store_bytes,
     store_codes,
 )
 
@@ -162,8 +165,8 @@ def step_scalars(
         put(out, short, K_Y_PREV_GRAD, last * (1 - b1), live)
         put(out, short, K_Y_PREV_ROOT, 1 / tl.sqrt(tl.where(bias_correction, 1 - tl.exp(before * log_b3), 1.0)), live)
         put(out, short, K_Y_PREV_EPS, eps + (1 - has_last), live)
-    key = tl.load(static + row * N_STATIC + S_RNG_OFFSET, mask=live, other=0) + t.to(tl.int64)
-    tl.store(short.to(tl.pointer_type(tl.uint32), bitcast=True) + K_RNG_KEY, mix(key.to(tl.uint32)), mask=live)
+    moved = t.to(tl.int64).to(tl.uint32) * ADVANCE
+    tl.store(short.to(tl.pointer_type(tl.uint32), bitcast=True) + K_RNG_MOVED, moved, mask=live)
 
 
 @triton.jit
@@ -200,7 +203,7 @@ def update(
 ):  # fmt: skip
     """One step of CHUNK elements of one tensor. P, G, Q, S: types of parameter, gradient, previous gradient, states.
 
-    PACKED: two codes of m, v and g are a byte, and instead of v an average of gradients is stored.
+    PACKED: the 4-bit format, in which an average of gradients is stored instead of v.
     """
     chunk = first_chunk + tl.program_id(0)
     row = tl.load((static + N_STATIC * rows).to(tl.pointer_type(tl.int32), bitcast=True) + chunk)
@@ -227,13 +230,14 @@ def update(
         y_prev_m, y_prev_v, y_prev_grad = tl.load(k + K_Y_PREV_M), tl.load(k + K_Y_PREV_V), tl.load(k + K_Y_PREV_GRAD)
         y_prev_root, y_prev_eps = tl.load(k + K_Y_PREV_ROOT), tl.load(k + K_Y_PREV_EPS)
     short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.uint32), bitcast=True) + row * N_COEFS
-    key = tl.load(short + K_RNG_KEY)
+    key = tl.load(static + row * N_STATIC + S_RNG_OFFSET).to(tl.uint32)
+    moved = tl.load(short + K_RNG_MOVED)
     PER_BYTE: tl.constexpr = 2 if PACKED else 1
     p = address(static + row * N_STATIC + S_PARAM, P, ALIGNED) + begin
     g = address(per_step + row * N_PER_STEP + G_GRAD, G, ALIGNED) + begin
-    m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin // PER_BYTE
+    m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin
     v = address(static + row * N_STATIC + S_EXP_AVG_DIFF, S, ALIGNED) + begin // PER_BYTE
-    n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin
+    n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin // PER_BYTE
     q = address(per_step + row * N_PER_STEP + G_PREV_GRAD, Q, ALIGNED) + begin // PER_BYTE
     lost = address(static + row * N_STATIC + S_COMPENSATION, P, ALIGNED) + begin
     powers = address(static + row * N_STATIC + S_EXPONENTS, tl.int32, False) + begin // SHARED
@@ -243,21 +247,21 @@ def update(
     if todo >= CHUNK:
         for i in tl.range(0, CHUNK, BLOCK, num_stages=STAGES):
             square += update_block(
-                p + i, g + i, m + i // PER_BYTE, v + i // PER_BYTE, n + i, q + i // PER_BYTE, lost + i,
+                p + i, g + i, m + i, v + i // PER_BYTE, n + i // PER_BYTE, q + i // PER_BYTE, lost + i,
                 powers + i // SHARED,
                 c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
                 y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
-                key + ((begin + i) // 4).to(tl.uint32), BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
+                key + ((begin + i) // 4).to(tl.uint32), moved, BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
                 CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
             )  # fmt: skip
     else:
         for i in range(0, todo.to(tl.int32), BLOCK):
             square += update_block(
-                p + i, g + i, m + i // PER_BYTE, v + i // PER_BYTE, n + i, q + i // PER_BYTE, lost + i,
+                p + i, g + i, m + i, v + i // PER_BYTE, n + i // PER_BYTE, q + i // PER_BYTE, lost + i,
                 powers + i // SHARED,
                 c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
                 y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
-                key + ((begin + i) // 4).to(tl.uint32), todo - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
+                key + ((begin + i) // 4).to(tl.uint32), moved, todo - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
                 CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
             )  # fmt: skip
         if CONSUME and todo <= 0:
@@ -274,7 +278,7 @@ def update_block(
     p, g, m, v, n, q, lost, powers,
     c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
     y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
-    key, left, MASKED: tl.constexpr,
+    key, moved, left, MASKED: tl.constexpr,
     P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
     COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -297,8 +301,12 @@ def update_block(
     if S != tl.uint8:  # at the first gradient there may be no buffer yet
         known = at < tl.where(has_prev > 0, left, 0) if MASKED else has_prev > 0
     g_prev = fetch_codes(q, at, block, known, some, PACKED, ALIGNED)
-    exp_avg = fetch_codes(m, at, block, inside, some, PACKED, ALIGNED)
-    exp_avg_sq = fetch(n + at, inside)
+    if PACKED:
+        low, high = fetch_bytes(m, at, block, inside, ALIGNED)
+        exp_avg = low
+    else:
+        exp_avg = fetch(m + at, inside)
+    exp_avg_sq = fetch_codes(n, at, block, inside, some, PACKED, ALIGNED)
     exp_avg_diff = exp_avg
     if not COUPLED:
         exp_avg_diff = fetch_codes(v, at, block, inside, some, PACKED, ALIGNED)
@@ -307,8 +315,12 @@ def update_block(
     REMAINS: tl.constexpr = S == tl.uint8 and RESTART == 0
     if S == tl.uint8:
         g_prev = scaled(signed_numbers(g_prev, PACKED), power >> 24, 1.0)
-        exp_avg = scaled(signed_numbers(exp_avg, PACKED), power, 1 - w_m if REMAINS else 1.0)
-        exp_avg_sq = scaled(root_numbers(exp_avg_sq), power >> 16, 1.0)
+        if PACKED:
+            exp_avg, exp_avg_sq = six_bit_numbers(low, high, exp_avg_sq)
+        else:
+            exp_avg, exp_avg_sq = signed_numbers(exp_avg, PACKED), root_numbers(exp_avg_sq)
+        exp_avg = scaled(exp_avg, power, 1 - w_m if REMAINS else 1.0)
+        exp_avg_sq = scaled(exp_avg_sq, power >> 16, 1.0)
         exp_avg_sq *= exp_avg_sq
         if COUPLED:
             exp_avg_diff = exp_avg
@@ -362,7 +374,7 @@ def update_block(
 
     words = key
     if S == tl.uint8 or S == tl.bfloat16 or WEIGHTS == STOCHASTIC:
-        words = random_words(key, block)
+        words = random_words(key, moved, block)
     if WEIGHTS == STOCHASTIC:
         tl.store(p + at, to_bf16(theta, words * 0x9E3779B1), mask=inside)
     else:
@@ -375,17 +387,22 @@ def update_block(
         if MASKED:  # the codes beyond the end are 0
             exp_avg, exp_avg_diff = tl.where(inside, exp_avg, 0.0), tl.where(inside, exp_avg_diff, 0.0)
             new = tl.where(inside, new, 0.0)
-        codes, power = signed_codes(exp_avg, words, WRITE_M4 if PACKED else WRITE_M, 0, PACKED)
-        store_codes(m, at, block, codes, inside, some, PACKED, ALIGNED)
+        if PACKED:
+            low, high, codes, power = six_bit_codes(exp_avg, root, words)
+            store_bytes(m, at, block, low, high, inside, ALIGNED)
+        else:
+            codes, power = signed_codes(exp_avg, words, WRITE_M, 0, PACKED)
+            tl.store(m + at, codes, mask=inside)
+            codes, power_n = root_codes(root, words)
+            power |= power_n
+        store_codes(n, at, block, codes, inside, some, PACKED, ALIGNED)
         if not COUPLED:
             codes, power_v = signed_codes(exp_avg_diff, words, WRITE_V4 if PACKED else WRITE_V, 1, PACKED)
             store_codes(v, at, block, codes, inside, some, PACKED, ALIGNED)
             power |= power_v
-        codes, power_n = root_codes(root, words)
-        tl.store(n + at, codes, mask=inside)
         codes, power_g = signed_codes(new, words, WRITE_G4 if PACKED else WRITE_G, 3, PACKED)
         store_codes(q, at, block, codes, inside, some, PACKED, ALIGNED)
-        tl.store(powers + block, power | power_n | power_g, mask=some)
+        tl.store(powers + block, power | power_g, mask=some)
     else:
         write(m + at, exp_avg, inside, S, words)
         if not COUPLED:

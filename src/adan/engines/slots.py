@@ -22,4 +22,4 @@ OPTIONS = (
 )  # fmt: skip
 
 #: The coefficients of a tensor, all tensors' in fp64, then all in fp32: an even number, so that both are aligned.
-COEFS = (*Scalars._fields, "prev_scale", "run", "rng_key", *(f"y_{name}" for name in Displacement._fields), "padding")
+COEFS = (*Scalars._fields, "prev_scale", "run", "rng_moved", *(f"y_{name}" for name in Displacement._fields), "padding")
