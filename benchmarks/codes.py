@@ -19,7 +19,7 @@ import torch
 from common import ROOT, environment
 from torch import Tensor
 
-from adan.lowbit import AVERAGING
+from adan.lowbit import ADVANCE, AVERAGING
 from adan_bench.data.batching import prepared
 from adan_bench.workloads.registry import get_workload
 
@@ -181,19 +181,29 @@ def four_bits() -> dict[str, tuple[Any, ...]]:
     for name, code in FOUR_BIT_ROOTS.items():
         candidates[f"n: {name}"] = (32, EXACT, EXACT, rooted(positive(code)), EXACT)
     m8, n8 = SIGNED["floored, 5 bits"], UNSIGNED["√n, floored, 6 bits"]
+    m6, n6 = floored(3, 31), rooted(positive(floored(4, 63)))
     four, n4 = FOUR_BITS["floored, 2 bits"], rooted(positive(FOUR_BIT_ROOTS["√n, floored, 3 bits"]))
-    candidates["all: 8 bits (4.125 bytes per parameter)"] = (32, m8, m8, n8, m8)
-    candidates["all: m, v, g in 4 bits, n in 8 (2.625)"] = (32, four, four, n8, four)
-    candidates["all: m, a, g in 4 bits, n in 8 (2.625): ours"] = (32, four, four, n8, four, True)
-    candidates["all: v, g, n in 4 bits, m in 8 (2.625)"] = (32, m8, four, n4, four)
-    candidates["all: a, g, n in 4 bits, m in 8 (2.625)"] = (32, m8, four, n4, four, True)
-    candidates["all: m, a, g in 4 bits, n in 8, blocks of 128 (2.531)"] = (128, four, four, n8, four, True)
-    candidates["all: m, a, g, n in 4 bits (2.125)"] = (32, four, four, n4, four, True)
+    ours = (32, m6, four, n6, four, True)
+    candidates["m: floored, 6 bits in all"] = (32, m6, EXACT, EXACT, EXACT)
+    candidates["n: floored, 6 bits in all"] = (32, EXACT, EXACT, n6, EXACT)
+    candidates["all: 8 bits, independent draws (4.125 bytes per parameter)"] = (32, m8, m8, n8, m8)
+    candidates["all: 8 bits (4.125): ours"] = (32, m8, m8, n8, m8, False, True)
+    candidates["all: m, a, g, n in 4 bits (2.125)"] = (32, four, four, n4, four, True, True)
+    candidates["all: m, a, g in 4 bits, n in 8 (2.625)"] = (32, four, four, n8, four, True, True)
+    candidates["all: a, g, n in 4 bits, m in 8 (2.625)"] = (32, m8, four, n4, four, True, True)
+    candidates["all: v, g in 4 bits, m, n in 6 (2.625)"] = (32, m6, four, n6, four, False, True)
+    candidates["all: a, g in 4 bits, m, n in 6, independent draws (2.625)"] = ours
+    candidates["all: a, g in 4 bits, m, n in 6, blocks of 128 (2.531)"] = (128, *ours[1:], True)
+    candidates["all: a, g in 4 bits, m, n in 6 (2.625): ours"] = (*ours, True)
     return candidates
 
 
 class Shadow:
-    """Adan's states in given codes, beside a run that does not see them. `averaged`: v is stored as a = g − 11.5·v."""
+    """Adan's states in given codes, beside a run that does not see them.
+
+    averaged: v is stored as a = g − 11.5·v.
+    advancing: draws are not independent from step to step, but advance by a constant, modulo 1.
+    """
 
     def __init__(
         self,
@@ -204,8 +214,10 @@ class Shadow:
         n: Code,
         q: Code,
         averaged: bool = False,
+        advancing: bool = False,
     ) -> None:
-        self.betas, self.block, self.codes, self.state, self.averaged = betas, block, (m, v, n, q), None, averaged
+        self.betas, self.block, self.codes, self.state = betas, block, (m, v, n, q), None
+        self.averaged, self.advancing = averaged, advancing
         self.generator = torch.Generator().manual_seed(0)
 
     def update(self, g: Tensor, t: int) -> Tensor:
@@ -216,7 +228,10 @@ class Shadow:
         v = (q - v) / AVERAGING if self.averaged else v
         m, v, n = m + (1 - b1) * (g - m), v + (1 - b2) * (d - v), n + (1 - b3) * ((g + b2 * d) ** 2 - n)
         u = m / (1 - b1**t) + b2 * v / (1 - b2**t)
+        if self.advancing:
+            self.generator.manual_seed(0)
         draws = torch.rand((4, *g.shape), generator=self.generator)
+        draws = (draws + t * ADVANCE / 2**32) % 1 if self.advancing else draws
         v = g - AVERAGING * v if self.averaged else v
         self.state = tuple(
             code(x.view(-1, self.block), r.view(-1, self.block)).flatten()

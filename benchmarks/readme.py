@@ -193,10 +193,12 @@ def codes_4bit() -> str:
     rows = [
         [name.removeprefix("all: "), *(f"{error:.3f}" for error in errors.values())]
         for name, errors in data["errors"].items()
-        if name.startswith(("all", "n: √n, floored, 3")) or (name.endswith("floored, 2 bits") and name[0] != "n")
+        if name.startswith(("all", "n: √n, floored, 3"))
+        or name.endswith("in all")
+        or (name.endswith("floored, 2 bits") and name[0] != "n")
     ]
     head = list(next(iter(data["errors"].values())))
-    return markdown(["stored in 4 bits", *head], rows) + f"\n\n{where(data)}."
+    return markdown(["codes", *head], rows) + f"\n\n{where(data)}."
 
 
 def step_time() -> str:

@@ -34,7 +34,7 @@ KINDS: dict[Task | None, str] = {
 #: Studies that no rule was fitted to, by the task that a user would name.
 OTHERS: dict[str, Task | None] = {
     "gpt-tiny": "lm",
-    "lstm-8": "lm",
+    "lstm-8-again": "lm",
     "transformer-xl": "lm",
     "moe": "moe",
     "cora": None,

@@ -57,14 +57,21 @@ def test_results_in_the_readme_are_those_of_the_records():
     assert text in README
     longer = finals("vit-50", "accuracy")
     assert f"50 epochs: Adan {100 * mean(longer['adan']):.2f}, AdamW {100 * mean(longer['adamw']):.2f}" in README
-    lstm = finals("lstm-8", "perplexity")
-    adan = mean(finals("four-bit-lstm-8", "perplexity")["adan"])  # which came first
-    assert all(adan > mean(lstm[name]) for name in ("adamw", "adam", "adabelief"))
+    lstm = finals("lstm-8-again", "perplexity")
+    assert all(mean(lstm["adan"]) > mean(lstm[name]) for name in ("adamw", "adam", "adabelief"))
     ppo = finals("ppo-halfcheetah", "episode reward")
     assert mean(ppo["adan"]) < mean(ppo["adam"])
     (table,) = json.loads((ROOT / "results" / "reproduce" / "small-step-time.json").read_text())["tables"]
     step = {cell["row"]: cell["values"][0] for cell in table["cells"] if cell["column"] == "GPT-2-1B, ms"}
     assert f"×{step['Adan'] / step['AdamW']:.2f} for GPT-2 1B" in README
+
+
+def test_what_the_page_on_memory_says_of_other_libraries_is_in_the_record():
+    rows = json.loads((ROOT / "results" / "bench-gpu.json").read_text())["models"]["GPT-2 1.1B"]["rows"]
+    torchao, bitsandbytes = (rows[f"AdamW 8 bit ({name})"] for name in ("torchao", "bitsandbytes"))
+    text = " ".join((ROOT / "docs" / "memory.md").read_text().split())
+    assert f"of its {torchao['ms']:.0f} ms the GPU works {torchao['kernels_ms']:.0f};" in text
+    assert f"works for {bitsandbytes['kernels_ms']:.0f} of {bitsandbytes['ms']:.0f} ms" in text
 
 
 def test_ratios_in_the_faq_are_those_of_the_records():

@@ -54,6 +54,29 @@ def test_the_page_s_means_are_those_of_the_lines(problem, length, digits, record
         assert re.search(rf"\| {page.NAMES[optimizer]} \| .* \| {len(values)} \| {mean:.{digits}f} ± ", text)
 
 
+def test_what_the_page_on_memory_says_of_formats_is_in_the_records(records):
+    def perplexities(state_format, found):
+        return [
+            r["final"]["perplexity"]
+            for r in found.values()
+            if r["job"]["study"] in ("formats-lstm-8", "four-bit-lstm-8")
+            and r["job"]["settings"].get("state_format") == state_format
+        ]
+
+    first, second = map(read, page.GIVEN_UP)
+    fp32 = perplexities(None, records)
+    runs = [perplexities(*which) for which in
+            (("4bit", second), ("4bit", first), ("4bit", records), ("8bit", records))]  # fmt: skip
+    assert {len(fp32), *map(len, runs)} == {5}
+    rises = [f"{np.mean(values) - np.mean(fp32):.2f}" for values in runs]
+    text = " ".join((page.ROOT / "docs" / "memory.md").read_text().split())
+    assert f"(five seeds, fp32 {np.mean(fp32):.2f}, standard deviation {np.std(fp32, ddof=1):.2f}) the" in text
+    assert (
+        "rose by {} with 4 bits for m and 8 for √n, by {} with 8 and 4, and by {} with 6 and 6".format(*rises) in text
+    )
+    assert f"cost {rises[3]} there" in text
+
+
 def test_the_page_says_where_adan_is_worse(records):
     def found_and_not(text):
         return text.partition("found**")[2].partition("What could not")[0].split("**Where it was not**")

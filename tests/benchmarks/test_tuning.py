@@ -128,8 +128,11 @@ def test_the_page_says_the_rules_in_short():
         ("ViT, CIFAR-10, 50 epochs", "better"),
         ("GPT, 10.9 M", "better"),
         ("GPT, 0.9 M", "better"),
+        ("mixture of experts", "better"),
         ("LSTM", "worse"),
-        ("HalfCheetah", "worse"),
+        ("PPO, Hopper", "not separated"),
+        ("PPO, HalfCheetah", "not separated"),
+        ("PPO, Walker2d", "not separated"),
         ("DeepGCN", "not separated"),
     ],
 )
