@@ -1,6 +1,6 @@
 """States in 4, 8 or 16 bits, and 16-bit weights that do not stall: how numbers are quantized, read and rounded.
 
-A code of 4 or 8 bits is a short float of |x| + δ, in blocks of BLOCK elements that are scaled by powers of two::
+A code of 4, 6 or 8 bits is a short float of |x| + δ, in blocks of BLOCK elements that are scaled by powers of two::
 
     code = (bits(|x|·2^-e + δ) + random bits >> shift) − base        x = ±(float((code + base) << shift) − δ)·2^e
 
@@ -8,8 +8,8 @@ Above δ the spacing of the codes grows with the value, below it is uniform, so 
 Scaling by powers of two is exact: engines that compute the same number store the same code. The random bits make the
 rounding unbiased, without which slow averages stall: a step of 1 − b3 = 1% is less than half a code. They depend on the
 seed, the parameter, its step count and the element alone, so runs repeat and replicas agree. From step to step they
-advance by a constant near the golden ratio, so that an element rounded down is soon rounded up: errors accumulate to a
-quarter less than those of independent bits.
+advance by a constant near the golden ratio, so that an element rounded down is soon rounded up: with independent bits
+the error of the update is 1.2 to 1.5 times as large.
 
 In the 4-bit format m and √n keep 6 bits, because what rounding does to them reaches the update whole. Not so for the
 other two: the average v of differences is stored as a = g − 11.5·v, which for b2 = 0.92 is the moving average of the

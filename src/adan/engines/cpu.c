@@ -225,11 +225,11 @@ CODES(CODE)
 
 /* What makes the random words of four neighbors of one hash. */
 #define SPREAD(X) X(0x1) X(0x2265b147) X(0x91b7584b) X(0xd8f16ab1)
+#define FACTOR(x) x,
+#define FACTOR_TEXT(x) " " #x
 
 /* What is added to all of them in each step. */
 #define ADVANCE 0x9f9f9f9f
-#define FACTOR(x) x,
-#define FACTOR_TEXT(x) " " #x
 
 #define TEXT(x) #x
 #define VALUE(x) " " TEXT(x)
