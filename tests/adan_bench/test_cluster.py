@@ -44,7 +44,7 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
 
     Then --resume adds a third seed; the first two stay as they are.
     """
-    out, lengths = tmp_path / "a", {"steps": 2000, "eval_every": 200, "checkpoint_every": 200}
+    out, lengths = tmp_path / "a", {"steps": 1000, "eval_every": 100, "checkpoint_every": 100}
     paths = [out / "tiny" / "adan" / f"seed-{seed}" for seed in range(3)]
     began: dict[Path, list[list[int]]] = {path: [] for path in paths}  # the steps seen, by attempt
     checkpoints: dict[Path, int] = {}
@@ -65,7 +65,7 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
         study.compare(2)
     (line,) = (out / "study.jsonl").read_text().splitlines()
     facts = json.loads(line)
-    assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 4000, 1, options.cluster)
+    assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 2000, 1, options.cluster)
     assert facts["steps_per_second"] > 0
     (lost,) = [path for path in paths[:2] if len(began[path]) == 2]
     assert began[lost][1][0] > checkpoints[lost]

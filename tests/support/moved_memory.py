@@ -111,7 +111,7 @@ FORMS = {
 
 
 def moves_its_states(engine, form):
-    """Every tensor of a state in turn gets other memory, as offloading does: the step reads and writes the new one."""
+    """Every tensor of a state gets other memory, twice, as offloading does: the step reads and writes the new one."""
     results = []
     for moves in (False, True):
         p = torch.linspace(-1, 1, 4100 if "bit" in form else 100).to(torch.bfloat16 if form == "kahan" else None)
@@ -120,9 +120,8 @@ def moves_its_states(engine, form):
         held = []
         for k in range(2):
             step(opt, p, k)
-        for k, name in enumerate(opt.state[p], start=2):
-            if moves:
-                state = opt.state[p][name]
+        for k in range(2, 4):
+            for state in opt.state[p].values() if moves else ():
                 held.append(state.data)
                 state.data = state.data.clone()
                 held[-1].fill_(77)  # what is still read at the old place is noticed
