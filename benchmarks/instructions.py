@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from common import ROOT
+from common import ROOT, environment
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -87,7 +87,7 @@ def main() -> None:
         print(
             f"{key:28} {rows[key]['per_element']:6.1f} per element, {registers} registers, {spills} spills", flush=True
         )
-    record = {"triton": triton.__version__, "target": "sm_90", "rows": rows}
+    record = {"environment": environment(), "target": "sm_90", "rows": rows}
     (ROOT / "results" / "instructions.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
