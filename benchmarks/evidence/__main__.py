@@ -15,6 +15,7 @@ from adan_bench.training.mps import multi_process_service
 from evidence import data, page, report
 from evidence.jobs import Job, Record, read, store
 from evidence.pool import Outcome, Place, Pool
+from evidence.sections.parts import RUNS
 from evidence.studies import STUDIES, TIANSHOU_HOPPER, Follow, Study
 
 GRACE = 20  # seconds that runs under way have after the deadline
@@ -237,7 +238,7 @@ def main() -> None:
         sub.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which no run goes on")
     reporting = command("report", lambda args: report.show(args.path))
     reporting.add_argument("path", type=Path)
-    storing = command("store", lambda args: print(f"{store(page.RUNS, args.paths)} runs in {page.RUNS}"))
+    storing = command("store", lambda args: print(f"{store(RUNS, args.paths)} runs in {RUNS}"))
     storing.add_argument("paths", type=Path, nargs="+", help="files of `run`, to be added to the repository's records")
     command("page", lambda args: print("written:", ", ".join(page.write()) or "nothing"))
     args = parser.parse_args()

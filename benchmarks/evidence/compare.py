@@ -37,6 +37,11 @@ class Group:
         return found
 
     @property
+    def options(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.records[0]["job"]["options"]
+        return found
+
+    @property
     def length(self) -> int:
         return int(self.records[0]["job"]["length"])
 

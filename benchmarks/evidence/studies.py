@@ -270,12 +270,14 @@ CONVNEXT = Study(
         adam_like("adamw", 1e-3, b2=0.999, other=0.98, decay=0.05, other_decay=0.2),
     ),
 )
+#: The square-root rule from the batch of 256 at which the ViT is tuned.
+BATCH_SIZES = (128, 256, 512, 1_024, 2_048, 4_096)
 BATCH_SIZE = Follow(
     "batch-size-vit",
     VIT_25,
     tuple(
         Variant(name, {}, math.sqrt(size / 256), {"options": {"batch_size": size}})
-        for size in (128, 512, 1_024, 2_048, 4_096)
+        for size in BATCH_SIZES
         for name in ("adan", "adamw", "lamb")
     ),
 )
@@ -383,7 +385,7 @@ SENSITIVITY = tuple(
         ),
         (TUNING_SEED,),
     )
-    for study, first in ((GPT, 0), (VIT_25, 0), (LSTM_AGAIN, 2))
+    for study, first in ((GPT, 0), (VIT_25, 0), (LSTM_AGAIN, 2), (RESNET, 0))
 )
 
 _TINY = {"batch_size": 32, "width": 128, "layers": 4, "heads": 4, "context": 128}

@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from evidence import compare, figures, page
 from evidence.jobs import read
-from evidence.studies import STUDIES
+from evidence.sections import choices, images, others
+from evidence.studies import BATCH_SIZE, STUDIES, VIT_25
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_what_the_page_on_memory_says_of_formats_is_in_the_records(records):
             and r["job"]["settings"].get("state_format") == state_format
         ]
 
-    first, second = map(read, page.GIVEN_UP)
+    first, second = map(read, choices.GIVEN_UP)
     fp32 = perplexities(None, records)
     runs = [perplexities(*which) for which in
             (("4bit", second), ("4bit", first), ("4bit", records), ("8bit", records))]  # fmt: skip
@@ -138,11 +139,11 @@ def imagined(job):
 
 def test_the_page_of_all_studies_together():
     made = {}
-    studies = [*STUDIES.values(), *page.PPO["stable-baselines3's PPO"]]
+    studies = [*STUDIES.values(), *others.PPO["stable-baselines3's PPO"]]
     while jobs := [job for study in studies for job in study.jobs(made)]:
         made |= {job.key: imagined(job) for job in jobs}
     text, shown = page.page(made)
-    for name in ("vit", "cnn", "gpt", "lstm", "transformer-xl", "tiny", "cora", "ppo", "lr", "b1"):
+    for name in ("vit", "batch-size", "cnn", "gpt", "lstm", "transformer-xl", "tiny", "cora", "ppo", "lr", "b1"):
         assert shown[f"results-{name}.svg"]
     for part in (
         "100 epochs",
@@ -151,9 +152,24 @@ def test_the_page_of_all_studies_together():
         "a restart every 333 steps",
         "b3 = 0.95",
         "Walker2d",
+        "| 4,096 | 51.",
+        "Adan is better than LAMB at 128",
+        "ResNet-34, 5 epochs",
     ):
         assert part in text
     assert "not run" not in text.partition("## States of 8 and 4 bits")[2].partition("##")[0]
     first = " ".join(text.split("\n\n")[2].split())
     assert "**Not tested**: MAE" in first
     assert "LSTM on Penn Treebank (8 epochs)" in first.partition("**It was not**")[0]
+
+
+def test_batch_sizes_are_shown_one_by_one():
+    """The runs at 4,096 are not all there, so the table ends at 2,048."""
+    made = {}
+    while jobs := [job for job in (*VIT_25.jobs(made), *BATCH_SIZE.jobs(made)) if job.key not in made]:
+        made |= {job.key: imagined(job) for job in jobs}
+    kept = {key: r for key, r in made.items() if r["job"]["options"]["batch_size"] < 4_096 or r["seed"]}
+    section = images.batch_sizes(kept)
+    assert section.panels[0].lines[0].x == [128, 256, 512, 1_024, 2_048]
+    assert all(len(line.low) == 5 for line in section.panels[0].lines)
+    assert any("Adan 80.9, 81.1" in text for text in section.body)
