@@ -16,7 +16,7 @@ from evidence import data, page, report
 from evidence.jobs import Job, Record, read, store
 from evidence.pool import Outcome, Place, Pool
 from evidence.sections.parts import RUNS
-from evidence.studies import STUDIES, TIANSHOU_HOPPER, Follow, Study
+from evidence.studies import GPT_30M, STUDIES, TIANSHOU_HOPPER, Follow, Study
 
 GRACE = 20  # seconds that runs under way have after the deadline
 
@@ -143,6 +143,7 @@ def environment(args: argparse.Namespace, shared: bool) -> dict[str, Any]:
 SMOKE: list[tuple[str, dict[str, Any], str, dict[str, Any], int]] = [
     ("vit", {}, "adan", {"lr": 2e-3, "betas": [0.98, 0.92, 0.99], "weight_decay": 0.02}, 200),
     ("gpt", {}, "adan", {"lr": 2e-3, "betas": [0.9, 0.92, 0.99], "weight_decay": 0.02}, 200),
+    ("gpt", dict(GPT_30M.options), "adan", {"lr": 2e-3, "betas": [0.9, 0.92, 0.99], "weight_decay": 0.02}, 60),
     ("resnet34", {}, "adan", {"lr": 2.5e-3, "weight_decay": 0.02}, 200),
     ("mae", {}, "adan", {"lr": 2e-3, "weight_decay": 0.02}, 200),
     ("bert", {}, "adan", {"lr": 2e-3, "weight_decay": 0.02}, 200),

@@ -6,20 +6,27 @@ import textwrap
 from functools import partial
 
 from evidence import experiments
-from evidence.compare import Records, best_other, compared, verdict
+from evidence.compare import Records, best_other, verdict
 from evidence.figures import Panel, digest, draw, drawn
 from evidence.jobs import read
 from evidence.sections import SECTIONS
 from evidence.sections.others import robot_of
 from evidence.sections.parts import ACCURACY, LOSS, NAMES, PERPLEXITY, REWARD, ROOT, RUNS, Unit, joined, table
+from evidence.sections.pretraining import MASKED, MATTHEWS, shown
 from evidence.studies import (
+    BERT,
+    COLA,
     CONVNEXT,
     CORA,
     GPT,
+    GPT_30M,
     HOPPER,
     LSTM_AGAIN,
+    MAE,
+    MAE_FINE_TUNED,
     MOE,
     RESNET,
+    SST2,
     TIANSHOU,
     TIANSHOU_HOPPER,
     TINY_GPT,
@@ -35,10 +42,23 @@ PAGE = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "figures"
 
 
+#: All whose settings the page tells.
+TUNED = (
+    *(VIT_25, RESNET, CONVNEXT, MAE, MAE_FINE_TUNED, GPT, GPT_30M, LSTM_AGAIN, TRANSFORMER_XL, TINY_GPT, MOE),
+    *(BERT, COLA, SST2, CORA, TIANSHOU_HOPPER, HOPPER),
+)
+ONLY_RATES = {"PPO": TIANSHOU_HOPPER, "MAE": MAE, "the larger GPT": GPT_30M, "BERT's pre-training": BERT}
+
+
+def only_rates(records: Records) -> str:
+    names = [name for name, study in ONLY_RATES.items() if study.tuned(records)]
+    return f"{joined(names)} {'has' if len(names) == 1 else 'have'} only the four rates." if names else ""
+
+
 def tuning(records: Records) -> str:
     """The rule, and where what it chose stands at an end of what was tried."""
     ends, lost = [], 0
-    for study in (VIT_25, RESNET, GPT, LSTM_AGAIN, TINY_GPT, MOE, CORA, TIANSHOU_HOPPER, HOPPER):
+    for study in TUNED:
         if not study.tuned(records):
             continue
         for entry in study.entries:
@@ -68,23 +88,28 @@ def summary() -> str:
         ("ViT, CIFAR-10, 100 epochs", VIT_100, ACCURACY),
         ("ResNet-34, CIFAR-10, 30 epochs", RESNET, ACCURACY),
         ("ConvNeXt, CIFAR-10, 25 epochs", CONVNEXT, ACCURACY),
+        ("ViT after MAE, CIFAR-10", MAE_FINE_TUNED, ACCURACY),
+        ("GPT, 25.7 M, Python source", GPT_30M, LOSS),
         ("GPT, 10.9 M, Python source", GPT, LOSS),
         ("GPT, 0.9 M, Python source", TINY_GPT, LOSS),
         ("mixture of experts, Python source", MOE, LOSS),
         ("LSTM, Penn Treebank, 8 epochs", LSTM_AGAIN, PERPLEXITY),
         ("Transformer-XL, Penn Treebank", TRANSFORMER_XL, PERPLEXITY),
+        ("small BERT, pre-training", BERT, MASKED),
+        ("small BERT, CoLA", COLA, MATTHEWS),
+        ("small BERT, SST-2", SST2, ACCURACY),
         ("DeepGCN, Cora", CORA, ACCURACY),
         *((f"PPO, {robot_of(study)}", study, REWARD) for study in TIANSHOU),
     ]
     rows = []
     for name, study, unit in studies:
-        if found := compared(study, records):
+        if found := shown(study, records):
             best = best_other(found)
             lead = verdict(found[0], best, len(found) - 1)
-            shown = [unit.spread(group.final()) for group in (found[0], best)]
+            values = [unit.spread(group.final()) for group in (found[0], best)]
             n = "/".join(dict.fromkeys(str(group.n) for group in (found[0], best)))
             change = f"{unit.change(lead.difference)}: {lead.word}"
-            rows.append([f"{name}: {unit.name}", shown[0], f"{NAMES[best.optimizer]} {shown[1]}", n, change])
+            rows.append([f"{name}: {unit.name}", values[0], f"{NAMES[best.optimizer]} {values[1]}", n, change])
     return table(["", "Adan", "best other", "seeds", "difference"], rows)
 
 
@@ -101,7 +126,7 @@ def page(records: Records) -> tuple[str, dict[str, list[Panel]]]:
     how = [
         "- **Tuning**, on a seed of its own, by the validation split: learning rates at ½, 1, 2 and 4 times a "
         "centre, a fifth chosen by those, then two alternatives at the best rate, b1 (Adan) or b2 and the decay (SGD: "
-        "momentum, AdaBelief: eps, and the decay): seven trials for each optimizer. PPO has only the four rates. "
+        f"momentum, AdaBelief: eps, and the decay): seven trials for each optimizer. {only_rates(records)} "
         f"{tuning(records)}",
         "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
         "the run. ± is the half width of a 95% t interval over seeds.",

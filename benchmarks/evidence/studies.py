@@ -274,6 +274,21 @@ GPT = Study(
     evaluations=20,
 )
 GPT_HALF = Follow("gpt-half", GPT, (Variant("adan", changes={"length": 1_000}),), range(5))
+GPT_30M = Study(
+    "gpt-30m",
+    "gpt",
+    {"batch_size": 32, "width": 512, "layers": 8, "heads": 8, "context": 512},
+    3_000,
+    "steps",
+    (
+        adan(2e-3, b1=0.9, other=0.95, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 1e-3, b2=0.99, other=0.95, decay=0.1, other_decay=0.02),
+    ),
+    tune_length=1_000,
+    rates_only=True,
+    evaluations=20,
+)
+GPT_30M_HALF = Follow("gpt-30m-half", GPT_30M, (Variant("adan", changes={"length": 1_500}),))
 
 #: Which b1 for which length: three rates each, the best of which counts.
 B1_LENGTH = Follow(
@@ -622,6 +637,8 @@ _ORDER: tuple[Study | Follow, ...] = (
     SST2,
     MAE,
     MAE_FINE_TUNED,
+    GPT_30M,
+    GPT_30M_HALF,
     BATCH_SIZE,
     TRANSFORMER_XL,
     *LSTM_LONGER,
