@@ -56,7 +56,8 @@ def prepare(data: Path, cache: Path, sources: Sequence[Path] | None = None, proc
         facts["cifar10"] = _decode_cifar(data / PACKED, cache, processes)
     if folders := _installed() if sources is None else sources:
         facts["python"] = _gather_python(cache, folders)
-        facts["english"] = english.prepare(data, cache, folders, processes)
+        if (data / "glue").exists():
+            facts["english"] = english.prepare(data, cache, folders, processes)
     (cache / "facts.json").write_text(json.dumps(facts, indent=1))
     return facts
 

@@ -523,6 +523,23 @@ def test_a_study_runs_resumes_and_keeps_its_deadline(cache, tmp_path):
         pool.close()
 
 
+def test_a_study_fine_tunes_what_another_pre_trained(cache, tmp_path):
+    out = tmp_path / "runs.jsonl"
+    entry = ENTRIES[:1]
+    before = Study("before", "mae", OPTIONS["mae"], 4, "steps", entry, (0,), rates_only=True, evaluations=1)
+    after = replace(before, name="after", problem="vit", start=Start(before))
+    pool = Pool({"gpu": 1}, Place(cache, gpu="cpu"))
+    try:
+        Runner([after, before], out, {}, deadline=600).run(pool)
+    finally:
+        pool.close()
+    records = read(out)
+    assert all(record["status"] == "finished" for record in records.values())
+    assert [record["job"]["study"] for record in records.values()] == ["before"] * 5 + ["after"] * 5
+    (pre_trained,) = before.reported(records)
+    assert {record["job"]["options"].get("start") for record in records.values()} == {None, pre_trained.key}
+
+
 def test_a_run_that_raises_is_recorded_and_costs_only_itself(cache, tmp_path, capsys):
     out = tmp_path / "runs.jsonl"
     wrong = replace(STUDY, entries=(replace(ENTRIES[0], settings={"betas": [2, 2, 2]}),))
