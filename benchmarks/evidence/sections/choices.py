@@ -15,13 +15,8 @@ from evidence.studies import B1_LENGTH, FORMATS, FOUR_BIT, SENSITIVITY
 
 #: 4-bit formats that were given up: their runs, and how many bits they had for m and √n.
 GIVEN_UP = {RUNS.with_name("four-bit-first.jsonl"): (8, 4), RUNS.with_name("four-bit-second.jsonl"): (4, 8)}
-#: The workloads of which learning rates are studied, at the length of their trials.
-TITLES = {
-    "gpt": "GPT, 2,000 steps",
-    "vit-25": "ViT, 25 epochs",
-    "lstm-8-again": "LSTM, 4 epochs",
-    "resnet34-30": "ResNet-34, 5 epochs",
-}
+#: The workloads of which learning rates are studied.
+TITLES = {"gpt": "GPT", "vit-25": "ViT", "lstm-8-again": "LSTM", "resnet34-30": "ResNet-34"}
 
 
 def formats(records: Records) -> Section | None:
@@ -88,7 +83,7 @@ def sensitivity(records: Records) -> Section | None:
         jobs = list(study.reported(records))
         if not jobs or any(job.key not in records for job in jobs):
             continue
-        name = TITLES[study.of.name]
+        name = f"{TITLES[study.of.name]}, {study.of.tune_length or study.of.length:,} {study.of.unit}"
         lines, bests, found = [], [], {}
         for optimizer in ("adan", "adamw"):
             mine = sorted((job for job in jobs if job.optimizer == optimizer), key=lambda job: job.settings["lr"])
