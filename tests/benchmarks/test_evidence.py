@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
+from torch._subclasses import FakeTensorMode
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -112,6 +113,15 @@ def test_every_problem_trains(problem, cache):
     assert record["status"] == "finished"
     assert record["mode"] == "eager"
     assert [point["step"] for point in record["curve"]] == [15, 30]
+
+
+@pytest.mark.parametrize("problem", sorted(OPTIONS.keys() - {"harness"}))
+def test_no_loss_reads_a_value_or_has_a_shape_that_depends_on_one(problem, cache):
+    """What a CUDA graph needs; tensors without values show it on a CPU."""
+    built = problems.build(problem, OPTIONS[problem], problems.Setup(0, False, "cpu", cache))
+    built.begin_epoch(0)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert built.loss(torch.zeros(1, dtype=torch.int64)).shape == ()
 
 
 @pytest.mark.parametrize("optimizer", SETTINGS)
