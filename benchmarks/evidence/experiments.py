@@ -13,6 +13,7 @@ from evidence.studies import (
     BERT,
     BETAS,
     COLA,
+    COLA_OWN,
     COMPONENTS,
     CONVNEXT,
     CORA,
@@ -32,6 +33,7 @@ from evidence.studies import (
     ROBOTS,
     SENSITIVITY,
     SST2,
+    SST2_OWN,
     TIANSHOU,
     TRANSFORMER_XL,
     VIT_25,
@@ -101,10 +103,11 @@ EXPERIMENTS = (
     Experiment(
         "BERT on GLUE",
         "Table 11",
-        (BERT, COLA, SST2),
+        (BERT, COLA, SST2, COLA_OWN, SST2_OWN),
         "`bert`, 8 trials of 2,000 and 6 runs of 8,000 steps, at the ViT's rate, whose batches have as many tokens: "
         f"{cost('vit', 8 * 2_000 + 6 * 8_000)}; `bert-cola` and `bert-sst2`, 14 trials and 10 runs of 10 epochs each, "
-        f"at the tiny GPT's rate: {cost('gpt-tiny', 140 * 233 + 100 * 267 + 240 * 216)}",
+        "and `bert-cola-own` and `bert-sst2-own`, 6 runs each, at the tiny GPT's rate: "
+        f"{cost('gpt-tiny', 140 * 233 + 160 * 267 + 300 * 216)}",
     ),
     Experiment(
         "GPT-2 on code",

@@ -138,11 +138,18 @@ def mae(setup: Setup, batch_size: int = 256, width: int = 256, layers: int = 6, 
         total = torch.stack([model(data.normal(pixels), order) * len(pixels) for pixels, order in parts]).sum()
         return {"loss": total.item() / len(data.held_out)}
 
-    problem = Problem(
-        model, loss, evaluate, "loss", False, data.per_epoch, data.note(0), data.begin_epoch, max_grad_norm=1.0
+    return Problem(
+        model,
+        loss,
+        evaluate,
+        "loss",
+        False,
+        data.per_epoch,
+        data.note(0),
+        data.begin_epoch,
+        max_grad_norm=1.0,
+        handed_over=encoder,
     )
-    problem.handed_over = encoder
-    return problem
 
 
 def convnext(setup: Setup, batch_size: int = 256, width: int = 64, depths: tuple[int, ...] = (2, 2, 6, 2)) -> Problem:
@@ -326,9 +333,7 @@ def bert(
         f"English of installed packages: {len(text):,} word pieces to train, {len(starts):,} rows of {length} held out"
     )
     per_epoch = max(1, len(text) // (batch_size * length))
-    problem = Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0)
-    problem.handed_over = encoder
-    return problem
+    return Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0, handed_over=encoder)
 
 
 def glue(

@@ -199,12 +199,16 @@ class Variant:
 
 @dataclass(frozen=True)
 class Follow:
-    """Runs that start from the settings which another study found. They wait until all its optimizers are tuned."""
+    """Runs with the settings that another study found. They wait until all its optimizers are tuned.
+
+    start: other weights than those with which that study starts.
+    """
 
     name: str
     of: Study
     variants: tuple[Variant, ...]
     seeds: Sequence[int] = (0, 1, 2)
+    start: Start | None = None
 
     def jobs(self, records: Records) -> Iterator[Job]:
         return (job for job in self.reported(records) if job.key not in records)
@@ -214,9 +218,10 @@ class Follow:
         if not self.of.tuned(records):
             return
         chosen = {name: self.of.best(name, records) for name in {v.optimizer for v in self.variants}}
+        begins = replace(self.of, start=self.start or self.of.start)
         for seed in self.seeds:
             for variant in self.variants:
-                found, begun = chosen[variant.optimizer], self.of.begun(variant.optimizer, seed, records)
+                found, begun = chosen[variant.optimizer], begins.begun(variant.optimizer, seed, records)
                 if found is not None and begun is not None:
                     settings = {**found, **variant.settings, "lr": _rounded(found["lr"] * variant.lr_factor)}
                     if "lr" in variant.settings:
@@ -472,6 +477,10 @@ COLA, SST2 = (
     )
     for task in ("cola", "sst2")
 )
+#: The paper's way: each optimizer fine-tunes what it has pre-trained, seed by seed.
+COLA_OWN, SST2_OWN = (
+    Follow(f"{study.name}-own", study, (Variant("adan"), Variant("adam")), start=Start(BERT)) for study in (COLA, SST2)
+)
 
 #: What states of fewer bits cost in quality. The fp32 runs are the study's own where the length is.
 _SHORT_VIT = {"length": 10, "evaluations": 10}
@@ -635,6 +644,8 @@ _ORDER: tuple[Study | Follow, ...] = (
     BERT,
     COLA,
     SST2,
+    COLA_OWN,
+    SST2_OWN,
     MAE,
     MAE_FINE_TUNED,
     GPT_30M,

@@ -493,6 +493,8 @@ def test_fine_tuning_waits_for_pre_training_and_names_its_weights(shared):
             seed = 0 if shared or made.seed not in STUDY.seeds else made.seed
             assert made.options["start"] == keys[shared or made.optimizer, seed]
         records |= pretend(jobs)
+    own = Follow("own", tuned, (Variant("adan"),), start=Start(STUDY))
+    assert [job.options["start"] for job in own.reported(records)] == [keys["adan", seed] for seed in (0, 1, 0)]
     assert [group.n for group in compare.compared(tuned, {k: {**r, "seed": 0} for k, r in records.items()})] == [3, 3]
 
 
