@@ -88,13 +88,12 @@ def batch_sizes(records: Records) -> Section | None:
         rows.append(row)
     head = ["batch size", *(NAMES[name] for name in names), *(f"Adan minus {NAMES[name]}" for name in others)]
     section.body.append(table(head, rows))
+    where = f"ViT on CIFAR-10 with batches of {min(complete):,} to {max(complete):,}"
     for (name, word), sizes in by_word.items():
         if sizes:
             target = section.found if word == "better" else section.not_found
-            target.append(f"ViT at other batch sizes: Adan is {WORDS[word]} {NAMES[name]} at {joined(sizes)}.")
-    section.places.append(
-        ("ViT at other batch sizes", not any(sizes for (_, word), sizes in by_word.items() if word != "better"))
-    )
+            target.append(f"{where}: Adan is {WORDS[word]} {NAMES[name]} at {joined(sizes)}.")
+    section.places.append((where, not any(sizes for (_, word), sizes in by_word.items() if word != "better")))
     lines = []
     for name in names:
         finals = [list(found[name].by_seed().values()) for found in complete.values()]
