@@ -56,10 +56,10 @@ def formats(records: Records) -> Section | None:
 def given_up(path: Path, records: Records) -> str:
     """What an earlier 4-bit format did, whose runs lie in a file of their own."""
     parts = []
+    others = {key: r for key, r in records.items() if r["job"]["settings"].get("state_format") != "4bit"}
     for study, unit in zip(FOUR_BIT, (PERPLEXITY, LOSS, ACCURACY), strict=True):
-        found = {"state_format" in g.settings: g for g in groups(study, records | read(path))}
-        mine = sum(record["job"]["study"] == study.name for record in read(path).values())
-        if len(found) == 2 and min(mine, found[False].n) >= MIN_SEEDS:
+        found = {"state_format" in g.settings: g for g in groups(study, others | read(path))}
+        if len(found) == 2 and min(group.n for group in found.values()) >= MIN_SEEDS:
             lead = verdict(found[True], found[False], 1)
             name = study.of.problem.upper().replace("VIT", "ViT")
             parts.append(
