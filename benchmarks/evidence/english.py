@@ -1,7 +1,7 @@
 """English text of the packages installed here, and sentences of GLUE, as tokens: what the BERT problems read.
 
-Docstrings and comments are found by a regular expression, sixteen times as fast as by `ast` (32 against 2 MB/s), which
-finds 8% fewer bytes: strings of three quotes that begin a line are text too.
+Docstrings and comments are found by regular expressions: 32 MB/s of source on a Neoverse-N1 core, where `ast` reads 2.
+They find 9% more than the docstrings of `ast`: any string of three quotes that begins a line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SENTENCE = 64  # tokens of a row of GLUE
 SAMPLE = 12_000_000  # characters from which the vocabulary is learned
 LARGEST_FILE = 1_000_000
 SUFFIXES = (".py", ".md", ".rst", ".txt")
-#: Parts of GLUE: its name in adan_bench, and from which file the splits are; CoLA's trials hold out training sentences.
+#: Tasks of GLUE by their name in adan_bench, and their files.
 GLUE = {"cola": ("train", "dev"), "sst2": ("train", "dev", "test")}
 
 _DOCSTRING = re.compile(r'^[ \t]*[rRuU]?("""|\'\'\')(.*?)\1', re.MULTILINE | re.DOTALL)

@@ -36,8 +36,8 @@ class Entry:
 class Start:
     """Weights that another study pre-trained, for fine-tuning.
 
-    optimizer: by whose run every optimizer starts, that of the first seed. Unless given, each starts by its own, its
-    seeds by the same seed of pre-training and its trials by the first.
+    optimizer: whose run all optimizers start from, that of the first seed. Unless given, each starts from its own runs:
+    a seed from the same seed of pre-training, trials from the first.
     """
 
     study: Study
@@ -60,7 +60,7 @@ class Study:
 
     tune_length: where it is not `length`: tuning runs are shorter, and the record says so.
     rates_only: tuning ends after the four learning rates.
-    start: what is fine-tuned; trials wait until the weights of every optimizer's are there.
+    start: the weights that are fine-tuned; trials wait until those of every optimizer are there.
     """
 
     name: str
