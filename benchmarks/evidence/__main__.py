@@ -15,7 +15,8 @@ from adan_bench.training.mps import multi_process_service
 from evidence import data, page, report
 from evidence.jobs import Job, Record, read, store
 from evidence.pool import Outcome, Place, Pool
-from evidence.studies import STUDIES, TIANSHOU_HOPPER, Follow, Study
+from evidence.sections.parts import RUNS
+from evidence.studies import GPT_30M, STUDIES, TIANSHOU_HOPPER, Follow, Study
 
 GRACE = 20  # seconds that runs under way have after the deadline
 
@@ -142,7 +143,11 @@ def environment(args: argparse.Namespace, shared: bool) -> dict[str, Any]:
 SMOKE: list[tuple[str, dict[str, Any], str, dict[str, Any], int]] = [
     ("vit", {}, "adan", {"lr": 2e-3, "betas": [0.98, 0.92, 0.99], "weight_decay": 0.02}, 200),
     ("gpt", {}, "adan", {"lr": 2e-3, "betas": [0.9, 0.92, 0.99], "weight_decay": 0.02}, 200),
+    ("gpt", dict(GPT_30M.options), "adan", {"lr": 2e-3, "betas": [0.9, 0.92, 0.99], "weight_decay": 0.02}, 60),
     ("resnet34", {}, "adan", {"lr": 2.5e-3, "weight_decay": 0.02}, 200),
+    ("mae", {}, "adan", {"lr": 2e-3, "weight_decay": 0.02}, 200),
+    ("bert", {}, "adan", {"lr": 2e-3, "weight_decay": 0.02}, 200),
+    ("glue", {"task": "cola"}, "adan", {"lr": 4e-4, "weight_decay": 0.02}, 200),
     ("lstm", {}, "adan", {"lr": 5e-3, "weight_decay": 0.02}, 300),
     ("vit", {}, "adan", {"lr": 2e-3, "weight_decay": 0.02, "state_format": "8bit"}, 60),
     ("vit", {}, "adamw", {"lr": 1e-3, "weight_decay": 0.05}, 60),
@@ -237,7 +242,7 @@ def main() -> None:
         sub.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which no run goes on")
     reporting = command("report", lambda args: report.show(args.path))
     reporting.add_argument("path", type=Path)
-    storing = command("store", lambda args: print(f"{store(page.RUNS, args.paths)} runs in {page.RUNS}"))
+    storing = command("store", lambda args: print(f"{store(RUNS, args.paths)} runs in {RUNS}"))
     storing.add_argument("paths", type=Path, nargs="+", help="files of `run`, to be added to the repository's records")
     command("page", lambda args: print("written:", ", ".join(page.write()) or "nothing"))
     args = parser.parse_args()

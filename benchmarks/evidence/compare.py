@@ -37,6 +37,11 @@ class Group:
         return found
 
     @property
+    def options(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.records[0]["job"]["options"]
+        return found
+
+    @property
     def length(self) -> int:
         return int(self.records[0]["job"]["length"])
 
@@ -73,7 +78,8 @@ def _by_settings(study: Study | Follow, records: Records, tuning: bool) -> list[
     jobs: dict[str, list[Job]] = {}
     for job in study.reported(records):
         if job.tuning == tuning:
-            same = json.dumps([job.optimizer, dict(job.settings), dict(job.options), job.length], sort_keys=True)
+            options = {key: value for key, value in job.options.items() if key != "start"}  # a seed may have its own
+            same = json.dumps([job.optimizer, dict(job.settings), options, job.length], sort_keys=True)
             jobs.setdefault(same, []).append(job)
     return list(jobs.values())
 

@@ -1,4 +1,4 @@
-"""Data as arrays that worker processes map: CIFAR-10 decoded once, Python source gathered once.
+"""Data as arrays that worker processes map: CIFAR-10 decoded once, Python source and its English gathered once.
 
 `pack` makes one small file of the data folder's CIFAR-10, for machines without pyarrow. `prepare` writes the arrays;
 workers read them by `array`.
@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from evidence import english
 
 PACKED = "cifar10.npz"
 VALIDATION = 5_000  # of CIFAR-10's training images, the last ones: what tuning looks at
@@ -54,6 +56,8 @@ def prepare(data: Path, cache: Path, sources: Sequence[Path] | None = None, proc
         facts["cifar10"] = _decode_cifar(data / PACKED, cache, processes)
     if folders := _installed() if sources is None else sources:
         facts["python"] = _gather_python(cache, folders)
+        if (data / "glue").exists():
+            facts["english"] = english.prepare(data, cache, folders, processes)
     (cache / "facts.json").write_text(json.dumps(facts, indent=1))
     return facts
 

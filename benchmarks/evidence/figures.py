@@ -40,6 +40,9 @@ class Panel:
     log_x: bool = False
 
 
+FEW = 6  # points on a logarithmic axis that have a tick each
+
+
 def digest(panels: list[Panel]) -> str:
     return hashlib.sha256(json.dumps([asdict(panel) for panel in panels]).encode()).hexdigest()[:16]
 
@@ -71,6 +74,10 @@ def draw(panels: list[Panel], path: Path) -> None:
             axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label, ylim=(panel.bottom, panel.top))
             if panel.log_x:
                 axes.set_xscale("log")
+                places = sorted({x for line in panel.lines for x in line.x})
+                if len(places) <= FEW:  # else powers of ten
+                    axes.set_xticks(places, [f"{x:g}" for x in places])
+                    axes.minorticks_off()
             axes.spines[["top", "right"]].set_visible(False)
             axes.legend(frameon=False, fontsize=8)
         metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evidence import models
+from evidence import english, models
 from evidence.data import VALIDATION, array
 
 EVAL_BATCH = 2_000
@@ -33,6 +33,7 @@ class Problem:
     decay_all: biases and norms decay too.
     captures: whether a CUDA graph can hold a step.
     stream: what gives the batches and has a state that a checkpoint must hold.
+    handed_over: the part of the model whose weights other runs start from.
     """
 
     model: nn.Module
@@ -51,6 +52,7 @@ class Problem:
     schedule: str = "cosine"
     warmup: float = 0.05
     stream: Any = None
+    handed_over: nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,73 @@ def without_cudnn_attention() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
+def weights_of(cache: Path, key: str) -> Path:
+    """Where a run leaves the weights that others start from."""
+    return cache / "weights" / f"{key}.pt"
+
+
+def begin(model: nn.Module, setup: Setup, key: str | None, own: str = "") -> None:
+    """Load the weights that the run with this key left, but for parameters whose names begin with `own`."""
+    if key is None:
+        return
+    path = weights_of(setup.cache, key)
+    if not path.exists():
+        raise FileNotFoundError(f"start {key}: {path} is not there; make the run with that key again, or copy the file")
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    mine = {name: value for name, value in model.state_dict().items() if own and name.startswith(own)}
+    model.load_state_dict({**found, **mine})
+
+
 # CIFAR-10
 
 
-def vit(setup: Setup, batch_size: int = 256, width: int = 256, layers: int = 6, heads: int = 4) -> Problem:
+def vit(
+    setup: Setup,
+    batch_size: int = 256,
+    width: int = 256,
+    layers: int = 6,
+    heads: int = 4,
+    start: str | None = None,
+) -> Problem:
+    """start: the key of a run of `mae` whose encoder is fine-tuned."""
     without_cudnn_attention()
     model = models.ViT(width, layers, heads)
+    begin(model, setup, start, own="head")
     problem = _cifar(setup, model, batch_size, smoothing=0.1, cutout=8)
     problem.max_grad_norm = 1.0
     return problem
+
+
+def mae(setup: Setup, batch_size: int = 256, width: int = 256, layers: int = 6, heads: int = 4) -> Problem:
+    """The ViT pre-trained by drawing three quarters of the patches from the others."""
+    without_cudnn_attention()
+    encoder = models.ViT(width, layers, heads)
+    model = models.MAE(encoder)
+    data = Cifar(setup, batch_size, torch.contiguous_format)
+    count = len(encoder.pos_embed)
+    noise = torch.rand(len(data.held_out), count, generator=torch.Generator().manual_seed(0)).to(setup.device)
+
+    def loss(step: Tensor) -> Tensor:
+        images, _ = data.batch(step, cutout=0)
+        return model(images, torch.rand(batch_size, count, device=setup.device))
+
+    def evaluate() -> Mapping[str, float]:
+        parts = zip(data.held_out.split(EVAL_BATCH), noise.split(EVAL_BATCH), strict=True)
+        total = torch.stack([model(data.normal(pixels), order) * len(pixels) for pixels, order in parts]).sum()
+        return {"loss": total.item() / len(data.held_out)}
+
+    return Problem(
+        model,
+        loss,
+        evaluate,
+        "loss",
+        False,
+        data.per_epoch,
+        data.note(0),
+        data.begin_epoch,
+        max_grad_norm=1.0,
+        handed_over=encoder,
+    )
 
 
 def convnext(setup: Setup, batch_size: int = 256, width: int = 64, depths: tuple[int, ...] = (2, 2, 6, 2)) -> Problem:
@@ -104,51 +164,71 @@ def resnet34(setup: Setup, batch_size: int = 128, width: int = 64, depths: tuple
     return problem
 
 
+class Cifar:
+    """CIFAR-10 on the device: batches by step, their images shifted by up to 4 pixels and flipped; what is held out."""
+
+    def __init__(self, setup: Setup, batch_size: int, memory_format: torch.memory_format) -> None:
+        device = setup.device
+        images, labels = (array(setup.cache, f"cifar-train-{part}", device) for part in ("images", "labels"))
+        if setup.tuning:
+            cut = max(len(images) - VALIDATION, len(images) // 2)
+            self.held_out, self.answers, images, labels = images[cut:], labels[cut:], images[:cut], labels[:cut]
+        else:
+            self.held_out, self.answers = (
+                array(setup.cache, f"cifar-test-{part}", device) for part in ("images", "labels")
+            )
+        self.setup, self.batch_size, self.memory_format = setup, batch_size, memory_format
+        self.images, self.labels = images, labels
+        self.per_epoch = len(images) // batch_size
+        self.order = torch.zeros(len(images), dtype=torch.int64, device=device)
+        self.within = torch.arange(batch_size, device=device)
+        self.mean, self.std = (
+            torch.tensor(values, device=device).view(1, 3, 1, 1)
+            for values in ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+        )
+
+    def normal(self, pixels: Tensor) -> Tensor:
+        return (pixels.float() / 255 - self.mean) / self.std
+
+    def begin_epoch(self, epoch: int) -> None:
+        shuffle(self.order, self.setup.seed, epoch)
+
+    def batch(self, step: Tensor, cutout: int) -> tuple[Tensor, Tensor]:
+        chosen = self.order.index_select(0, step % self.per_epoch * self.batch_size + self.within)
+        x = augmented(self.normal(self.images.index_select(0, chosen)), 4, cutout)
+        return x.contiguous(memory_format=self.memory_format), self.labels.index_select(0, chosen)
+
+    def note(self, cutout: int) -> str:
+        return (
+            f"CIFAR-10, JPEG copy: {len(self.images):,} images to train, shifted by up to 4 pixels, flipped"
+            f"{f', a square of {cutout} pixels cut out' if cutout else ''}; {len(self.held_out):,} held out"
+            f"{' of the training split' if self.setup.tuning else ', the test split'}"
+        )
+
+
+def shuffle(order: Tensor, seed: int, epoch: int) -> None:
+    key = torch.Generator().manual_seed(10_000 * seed + epoch)
+    order.copy_(torch.randperm(len(order), generator=key))
+
+
 def _cifar(setup: Setup, model: nn.Module, batch_size: int, smoothing: float, cutout: int) -> Problem:
-    """An image classifier on CIFAR-10; each image is shifted by up to 4 pixels, flipped, and loses a square."""
-    device = setup.device
-    images, labels = (array(setup.cache, f"cifar-train-{part}", device) for part in ("images", "labels"))
-    if setup.tuning:
-        cut = max(len(images) - VALIDATION, len(images) // 2)
-        held_out, answers, images, labels = images[cut:], labels[cut:], images[:cut], labels[:cut]
-    else:
-        held_out, answers = (array(setup.cache, f"cifar-test-{part}", device) for part in ("images", "labels"))
-    per_epoch = len(images) // batch_size
-    order = torch.zeros(len(images), dtype=torch.int64, device=device)
-    within = torch.arange(batch_size, device=device)
-    mean, std = (
-        torch.tensor(values, device=device).view(1, 3, 1, 1)
-        for values in ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-    )
-    memory_format = torch.contiguous_format if isinstance(model, models.ViT) else torch.channels_last
-
-    def normal(pixels: Tensor) -> Tensor:
-        return (pixels.float() / 255 - mean) / std
-
-    def begin_epoch(epoch: int) -> None:
-        key = torch.Generator().manual_seed(10_000 * setup.seed + epoch)
-        order.copy_(torch.randperm(len(order), generator=key))
+    """An image classifier on CIFAR-10. cutout: the side of a square that each image loses."""
+    data = Cifar(setup, batch_size, torch.contiguous_format if isinstance(model, models.ViT) else torch.channels_last)
 
     def loss(step: Tensor) -> Tensor:
-        chosen = order.index_select(0, step % per_epoch * batch_size + within)
-        x = augmented(normal(images.index_select(0, chosen)), 4, cutout).contiguous(memory_format=memory_format)
-        return F.cross_entropy(model(x).float(), labels.index_select(0, chosen), label_smoothing=smoothing)
+        images, labels = data.batch(step, cutout)
+        return F.cross_entropy(model(images).float(), labels, label_smoothing=smoothing)
 
     def evaluate() -> Mapping[str, float]:
-        right, total = torch.zeros((), device=device), torch.zeros((), device=device)
-        for pixels, answer in zip(held_out.split(EVAL_BATCH), answers.split(EVAL_BATCH), strict=True):
-            logits = model(normal(pixels).contiguous(memory_format=memory_format)).float()
+        right, total = torch.zeros((), device=setup.device), torch.zeros((), device=setup.device)
+        for pixels, answer in zip(data.held_out.split(EVAL_BATCH), data.answers.split(EVAL_BATCH), strict=True):
+            logits = model(data.normal(pixels).contiguous(memory_format=data.memory_format)).float()
             right += (logits.argmax(1) == answer).sum()
             total += F.cross_entropy(logits, answer, reduction="sum")
-        return {"accuracy": right.item() / len(answers), "loss": total.item() / len(answers)}
+        return {"accuracy": right.item() / len(data.answers), "loss": total.item() / len(data.answers)}
 
-    note = (
-        f"CIFAR-10, JPEG copy: {len(images):,} images to train, shifted by up to 4 pixels, flipped"
-        f"{f', a square of {cutout} pixels cut out' if cutout else ''}; {len(held_out):,} held out"
-        f"{' of the training split' if setup.tuning else ', the test split'}"
-        f"{f'; label smoothing {smoothing}' if smoothing else ''}"
-    )
-    return Problem(model, loss, evaluate, "accuracy", True, per_epoch, note, begin_epoch)
+    note = data.note(cutout) + (f"; label smoothing {smoothing}" if smoothing else "")
+    return Problem(model, loss, evaluate, "accuracy", True, data.per_epoch, note, data.begin_epoch)
 
 
 def augmented(images: Tensor, shift: int, cutout: int) -> Tensor:
@@ -217,6 +297,112 @@ def gpt(
     note = f"bytes of Python source: {len(text):,} to train, {len(windows):,} windows of {context} held out"
     per_epoch = max(1, len(text) // (batch_size * context))
     return Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0)
+
+
+def bert(
+    setup: Setup, batch_size: int = 128, width: int = 256, layers: int = 4, heads: int = 4, length: int = 128
+) -> Problem:
+    """BERT's masked language model on English text of word pieces; windows are drawn at random."""
+    device = setup.device
+    without_cudnn_attention()
+    encoder = models.BERT(width, layers, heads, length, english.VOCABULARY)
+    model = models.MaskedLanguage(encoder)
+    text = array(setup.cache, "english-train", device)
+    held_out = array(setup.cache, f"english-{'valid' if setup.tuning else 'test'}", device)
+    offsets = torch.arange(length - 1, device=device)
+
+    def rows(source: Tensor, first: Tensor) -> Tensor:
+        return F.pad(source[first + offsets].long(), (1, 0), value=english.START)
+
+    starts = torch.arange(min(512, len(held_out) // length), device=device).unsqueeze(1) * length
+    fixed = masked(rows(held_out, starts), torch.Generator(device).manual_seed(0))
+
+    def named(tokens: Tensor, places: Tensor, right: Tensor) -> Tensor:
+        return F.cross_entropy(model(tokens, places).float().flatten(0, 1), right.flatten())
+
+    def loss(step: Tensor) -> Tensor:
+        first = torch.randint(0, len(text) - length, (batch_size, 1), device=device)
+        return named(*masked(rows(text, first)))
+
+    def evaluate() -> Mapping[str, float]:
+        parts = list(zip(*(part.split(128) for part in fixed), strict=True))
+        total = torch.stack([named(*part) * len(part[0]) for part in parts]).sum()
+        return {"loss": total.item() / len(starts)}
+
+    note = (
+        f"English of installed packages: {len(text):,} word pieces to train, {len(starts):,} rows of {length} held out"
+    )
+    per_epoch = max(1, len(text) // (batch_size * length))
+    return Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0, handed_over=encoder)
+
+
+def glue(
+    setup: Setup,
+    task: str,
+    start: str | None = None,
+    batch_size: int = 32,
+    width: int = 256,
+    layers: int = 4,
+    heads: int = 4,
+    length: int = 128,
+) -> Problem:
+    """A task of GLUE. start: the key of a run of `bert` whose encoder is fine-tuned.
+
+    SST-2's trials look at the development split, its results at the test split. CoLA has no test split with answers:
+    its results are of the development split, and its trials hold out every eighth sentence of the training split.
+    """
+    from adan_bench.workloads.glue import KINDS, METRICS
+
+    device = setup.device
+    without_cudnn_attention()
+    encoder = models.BERT(width, layers, heads, length, english.VOCABULARY)
+    begin(encoder, setup, start)
+    model = models.Classifier(encoder, 2)
+    metric = next(kind.metric for kind in KINDS if kind.name == task)
+
+    def split(name: str) -> tuple[Tensor, Tensor]:
+        tokens, labels = (array(setup.cache, f"{task}-{name}-{part}", device) for part in ("tokens", "labels"))
+        return tokens.long(), labels
+
+    rows, labels = split("train")
+    if setup.tuning and "test" not in english.GLUE[task]:
+        apart = torch.arange(len(rows), device=device) % 8 == 0
+        held_out, answers, rows, labels = rows[apart], labels[apart], rows[~apart], labels[~apart]
+    else:
+        held_out, answers = split(english.GLUE[task][1 if setup.tuning else -1])
+    per_epoch = len(rows) // batch_size
+    order = torch.zeros(len(rows), dtype=torch.int64, device=device)
+    within = torch.arange(batch_size, device=device)
+
+    def begin_epoch(epoch: int) -> None:
+        shuffle(order, setup.seed, epoch)
+
+    def loss(step: Tensor) -> Tensor:
+        chosen = order.index_select(0, step % per_epoch * batch_size + within)
+        return F.cross_entropy(model(rows.index_select(0, chosen)).float(), labels.index_select(0, chosen))
+
+    def evaluate() -> Mapping[str, float]:
+        logits = torch.cat([model(part).float() for part in held_out.split(EVAL_BATCH)])
+        return {metric: METRICS[metric](logits, answers), "loss": F.cross_entropy(logits, answers).item()}
+
+    note = f"GLUE's {task}: {len(rows):,} sentences to train, {len(held_out):,} held out"
+    return Problem(model, loss, evaluate, metric, True, per_epoch, note, begin_epoch, max_grad_norm=1.0)
+
+
+def masked(tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows as BERT sees them, the 15% of their places that it is asked about, and what was there.
+
+    Of these, 80% are masked and 10% replaced at random. A row's first token is never asked about.
+    """
+    count, device = round(0.15 * (tokens.shape[1] - 1)), tokens.device
+    shape = len(tokens), count
+    noise = torch.rand(len(tokens), tokens.shape[1] - 1, device=device, generator=generator)
+    kind = torch.rand(shape, device=device, generator=generator)
+    other = torch.randint(len(english.SPECIAL), english.VOCABULARY, shape, device=device, generator=generator)
+    places = noise.argsort(1)[:, :count] + 1
+    right = tokens.gather(1, places)
+    said = torch.where(kind < 0.8, torch.full_like(right, english.MASK), torch.where(kind < 0.9, other, right))
+    return tokens.scatter(1, places, said), places, right
 
 
 def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "paper") -> Problem:
@@ -353,7 +539,10 @@ PROBLEMS: dict[str, Callable[..., Problem]] = {
     "vit": vit,
     "resnet34": resnet34,
     "convnext": convnext,
+    "mae": mae,
     "gpt": gpt,
+    "bert": bert,
+    "glue": glue,
     "lstm": lstm,
     "cora": cora,
     "harness": harness,

@@ -33,11 +33,34 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Start:
+    """Weights that another study pre-trained, for fine-tuning.
+
+    optimizer: whose run all optimizers start from, that of the first seed. Unless given, each starts from its own runs:
+    a seed from the same seed of pre-training, trials from the first.
+    """
+
+    study: Study
+    optimizer: str | None = None
+
+    def key(self, optimizer: str, seed: int, records: Records) -> str | None:
+        """The run whose weights are the start; None until it is made."""
+        study, name = self.study, self.optimizer or optimizer
+        same = self.optimizer is None and seed in study.seeds
+        settings = study.best(name, records) if study.tuned(records) else None
+        if settings is None:
+            return None
+        job = study.job(name, settings, seed if same else study.seeds[0])
+        return job.key if records.get(job.key, {}).get("status") == "finished" else None
+
+
+@dataclass(frozen=True)
 class Study:
     """Optimizers tuned alike, then several seeds at each one's best settings.
 
     tune_length: where it is not `length`: tuning runs are shorter, and the record says so.
     rates_only: tuning ends after the four learning rates.
+    start: the weights that are fine-tuned; trials wait until those of every optimizer are there.
     """
 
     name: str
@@ -51,6 +74,7 @@ class Study:
     rates_only: bool = False
     evaluations: int = 25
     lane: str = "gpu"
+    start: Start | None = None
 
     def job(self, optimizer: str, settings: Settings, seed: int, **changes: Any) -> Job:
         tuning = seed == TUNING_SEED
@@ -73,6 +97,8 @@ class Study:
         Optimizers take turns, so that a deadline leaves all of them with as many runs; in trials, the one that has
         made the fewest comes first.
         """
+        if not self.ready(records):
+            return
         searches = [self.search(entry, records) for entry in self.entries]
         if waiting := sorted((missing for missing, _ in searches if missing), key=len, reverse=True):
             for turn in zip_longest(*waiting):
@@ -85,18 +111,34 @@ class Study:
         chosen = {entry.optimizer: self.search(entry, records)[1] for entry in self.entries}
         for seed in self.seeds:
             for optimizer, settings in chosen.items():
-                if settings is not None:
-                    yield self.job(optimizer, settings, seed)
+                begun = self.begun(optimizer, seed, records)
+                if settings is not None and begun is not None:
+                    yield self.job(optimizer, settings, seed, options=begun)
 
     def tuned(self, records: Records) -> bool:
         """Whether no optimizer has a trial left."""
-        return not any(self.search(entry, records)[0] for entry in self.entries)
+        return self.ready(records) and not any(self.search(entry, records)[0] for entry in self.entries)
+
+    def ready(self, records: Records) -> bool:
+        """Whether the weights with which trials start are there."""
+        return all(self.begun(entry.optimizer, TUNING_SEED, records) is not None for entry in self.entries)
+
+    def begun(self, optimizer: str, seed: int, records: Records) -> Mapping[str, str] | None:
+        """The option that names the weights to start from, if any; None where they are not there yet."""
+        if self.start is None:
+            return {}
+        key = self.start.key(optimizer, seed, records)
+        return None if key is None else {"start": key}
 
     def search(self, entry: Entry, records: Records) -> tuple[list[Job], Settings | None]:
         """The trials to make now, and the best settings once all are made."""
+        begun = self.begun(entry.optimizer, TUNING_SEED, records)
+        if begun is None:
+            return [], None
 
         def trial(lr: float, changes: Mapping[str, Any] | None = None) -> Job:
-            return self.job(entry.optimizer, {"lr": lr, **entry.settings, **(changes or {})}, TUNING_SEED)
+            settings = {"lr": lr, **entry.settings, **(changes or {})}
+            return self.job(entry.optimizer, settings, TUNING_SEED, options=begun)
 
         trials = [trial(_rounded(entry.lr * factor)) for factor in FACTORS]
         if missing := [job for job in trials if job.key not in records]:
@@ -157,12 +199,16 @@ class Variant:
 
 @dataclass(frozen=True)
 class Follow:
-    """Runs that start from the settings which another study found. They wait until all its optimizers are tuned."""
+    """Runs with the settings that another study found. They wait until all its optimizers are tuned.
+
+    start: other weights than those with which that study starts.
+    """
 
     name: str
     of: Study
     variants: tuple[Variant, ...]
     seeds: Sequence[int] = (0, 1, 2)
+    start: Start | None = None
 
     def jobs(self, records: Records) -> Iterator[Job]:
         return (job for job in self.reported(records) if job.key not in records)
@@ -172,14 +218,16 @@ class Follow:
         if not self.of.tuned(records):
             return
         chosen = {name: self.of.best(name, records) for name in {v.optimizer for v in self.variants}}
+        begins = replace(self.of, start=self.start or self.of.start)
         for seed in self.seeds:
             for variant in self.variants:
-                found = chosen[variant.optimizer]
-                if found is not None:
+                found, begun = chosen[variant.optimizer], begins.begun(variant.optimizer, seed, records)
+                if found is not None and begun is not None:
                     settings = {**found, **variant.settings, "lr": _rounded(found["lr"] * variant.lr_factor)}
                     if "lr" in variant.settings:
                         settings["lr"] = variant.settings["lr"]
-                    yield self.of.job(variant.optimizer, settings, seed, study=self.name, **variant.changes)
+                    changes = {**variant.changes, "options": {**begun, **variant.changes.get("options", {})}}
+                    yield self.of.job(variant.optimizer, settings, seed, study=self.name, **changes)
 
 
 def adan(lr: float, *, b1: float, other: float, decay: float, other_decay: float) -> Entry:
@@ -231,6 +279,21 @@ GPT = Study(
     evaluations=20,
 )
 GPT_HALF = Follow("gpt-half", GPT, (Variant("adan", changes={"length": 1_000}),), range(5))
+GPT_30M = Study(
+    "gpt-30m",
+    "gpt",
+    {"batch_size": 32, "width": 512, "layers": 8, "heads": 8, "context": 512},
+    3_000,
+    "steps",
+    (
+        adan(2e-3, b1=0.9, other=0.95, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 1e-3, b2=0.99, other=0.95, decay=0.1, other_decay=0.02),
+    ),
+    tune_length=1_000,
+    rates_only=True,
+    evaluations=20,
+)
+GPT_30M_HALF = Follow("gpt-30m-half", GPT_30M, (Variant("adan", changes={"length": 1_500}),))
 
 #: Which b1 for which length: three rates each, the best of which counts.
 B1_LENGTH = Follow(
@@ -270,14 +333,45 @@ CONVNEXT = Study(
         adam_like("adamw", 1e-3, b2=0.999, other=0.98, decay=0.05, other_decay=0.2),
     ),
 )
+#: The square-root rule from the batch of 256 at which the ViT is tuned.
+BATCH_SIZES = (128, 256, 512, 1_024, 2_048, 4_096)
 BATCH_SIZE = Follow(
     "batch-size-vit",
     VIT_25,
     tuple(
         Variant(name, {}, math.sqrt(size / 256), {"options": {"batch_size": size}})
-        for size in (128, 512, 1_024, 2_048, 4_096)
+        for size in BATCH_SIZES
         for name in ("adan", "adamw", "lamb")
     ),
+)
+#: Pre-training is tuned by the error of the drawn patches, at a fifth of its length.
+MAE = Study(
+    "mae-50",
+    "mae",
+    {"batch_size": 256},
+    50,
+    "epochs",
+    (
+        adan(2e-3, b1=0.98, other=0.9, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 1e-3, b2=0.95, other=0.999, decay=0.05, other_decay=0.2),
+    ),
+    tune_length=10,
+    rates_only=True,
+    evaluations=10,
+)
+MAE_FINE_TUNED = Study(
+    "mae-50-fine-tuned",
+    "vit",
+    {"batch_size": 256},
+    10,
+    "epochs",
+    (
+        adan(1e-3, b1=0.98, other=0.9, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 5e-4, b2=0.999, other=0.98, decay=0.05, other_decay=0.2),
+    ),
+    rates_only=True,
+    evaluations=10,
+    start=Start(MAE),
 )
 LSTM = Study(
     "lstm-8",
@@ -350,6 +444,44 @@ TRANSFORMER_XL = Study(
     evaluations=20,
 )
 
+
+def published_adam(lr: float, decay: float) -> Entry:
+    """Fairseq's Adam, with which the paper trains BERT: its decay is decoupled."""
+    settings = {"betas": [0.9, 0.98], "eps": 1e-6, "weight_decay": decay, "decoupled_weight_decay": True}
+    return Entry("adam", lr, settings, ({"betas": [0.9, 0.999]}, {"weight_decay": 0.1 if decay < 0.1 else 0.01}))
+
+
+BERT = Study(
+    "bert",
+    "bert",
+    {"batch_size": 128},
+    8_000,
+    "steps",
+    (adan(2e-3, b1=0.98, other=0.9, decay=0.02, other_decay=0.1), published_adam(1e-3, 0.01)),
+    tune_length=2_000,
+    rates_only=True,
+    evaluations=20,
+)
+#: All fine-tuning starts from the BERT that Adam pre-trained from seed 0.
+COLA, SST2 = (
+    Study(
+        f"bert-{task}",
+        "glue",
+        {"task": task, "batch_size": 32},
+        10,
+        "epochs",
+        (adan(4e-4, b1=0.98, other=0.9, decay=0.01, other_decay=0.1), published_adam(2e-4, 0.1)),
+        range(5),
+        evaluations=10,
+        start=Start(BERT, "adam"),
+    )
+    for task in ("cola", "sst2")
+)
+#: The paper's way: each optimizer fine-tunes what it has pre-trained, seed by seed.
+COLA_OWN, SST2_OWN = (
+    Follow(f"{study.name}-own", study, (Variant("adan"), Variant("adam")), start=Start(BERT)) for study in (COLA, SST2)
+)
+
 #: What states of fewer bits cost in quality. The fp32 runs are the study's own where the length is.
 _SHORT_VIT = {"length": 10, "evaluations": 10}
 _FORMATS: tuple[tuple[str, Study, Mapping[str, Any]], ...] = (
@@ -383,7 +515,7 @@ SENSITIVITY = tuple(
         ),
         (TUNING_SEED,),
     )
-    for study, first in ((GPT, 0), (VIT_25, 0), (LSTM_AGAIN, 2))
+    for study, first in ((GPT, 0), (VIT_25, 0), (LSTM_AGAIN, 2), (RESNET, 0))
 )
 
 _TINY = {"batch_size": 32, "width": 128, "layers": 4, "heads": 4, "context": 128}
@@ -509,6 +641,15 @@ _ORDER: tuple[Study | Follow, ...] = (
     VIT_100,
     RESNET,
     CONVNEXT,
+    BERT,
+    COLA,
+    SST2,
+    COLA_OWN,
+    SST2_OWN,
+    MAE,
+    MAE_FINE_TUNED,
+    GPT_30M,
+    GPT_30M_HALF,
     BATCH_SIZE,
     TRANSFORMER_XL,
     *LSTM_LONGER,

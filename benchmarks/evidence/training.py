@@ -121,6 +121,8 @@ def run(job: Job, device: str, folder: Path, graph: bool = True) -> Record:
         trainer = Trainer(job, device, folder)
         kept = folder / "checkpoints" / f"{job.key}.pt" if trainer.problem.stream is not None else None
         record = _train(trainer, job, stream, graph and cuda and trainer.problem.captures, kept)
+        if (handed := trainer.problem.handed_over) is not None and not job.tuning and record["status"] == "finished":
+            _keep(handed.state_dict(), problems.weights_of(folder, job.key))
     if cuda:
         record["cudnn_attention"] = torch.backends.cuda.cudnn_sdp_enabled()
     record["wall_seconds"] = round(time.perf_counter() - began, 3)

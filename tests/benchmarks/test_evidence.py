@@ -1,6 +1,7 @@
 """The evidence runner at tiny size on the CPU: the same code as on a GPU but for the capture."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,19 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from torch._subclasses import FakeTensorMode
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from evidence import data, models, optimizers, problems, training
+from evidence import compare, data, english, models, optimizers, problems, training
 from evidence.__main__ import Runner
 from evidence.jobs import Job, compact, read, store
 from evidence.pool import Place, Pool
-from evidence.studies import STUDIES, TUNING_SEED, Entry, Follow, Study, Variant, next_rate
+from evidence.studies import STUDIES, TUNING_SEED, Entry, Follow, Start, Study, Variant, next_rate
 from evidence.training import run
 
 OPTIONS = {
     "vit": {"batch_size": 8, "width": 16, "layers": 1, "heads": 2},
     "resnet34": {"batch_size": 8, "width": 4, "depths": [1, 1, 1, 1]},
+    "mae": {"batch_size": 8, "width": 16, "layers": 1, "heads": 2},
+    "bert": {"batch_size": 4, "width": 16, "layers": 1, "heads": 2, "length": 64},
+    "glue": {"task": "sst2", "batch_size": 8, "width": 16, "layers": 1, "heads": 2, "length": 64},
     "gpt": {"batch_size": 4, "width": 16, "layers": 1, "heads": 2, "context": 16},
     "lstm": {"batch_size": 2, "scale": "small"},
     "cora": {"layers": 2, "channels": 16},
@@ -46,7 +52,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """64 images of noise whose brightness tells their class, and this folder's Python files."""
+    """64 images of noise whose brightness tells their class, this file, its English, and sentences of two words."""
     folder = tmp_path_factory.mktemp("cache")
     rng = np.random.default_rng(0)
     for split in ("train", "test"):
@@ -62,7 +68,23 @@ def cache(tmp_path_factory):
         sentence = f"the {split} of the words is one of the words of the {split}\n"
         (folder / "data" / "ptb" / f"ptb.{split}.txt").write_text(sentence * lines)
     _graph(folder / "data" / "graphs" / "cora", rng)
+    _glue(folder / "data" / "glue", rng)
+    english.prepare(folder / "data", folder, [Path(__file__).parent], processes=1)
+    for split in ("valid", "test"):  # so few files leave them empty
+        shutil.copy(folder / "english-train.npy", folder / f"english-{split}.npy")
     return folder
+
+
+def _glue(folder, rng):
+    """CoLA and SST-2 in the layout of their files; the second word of a sentence is its answer."""
+    for task, splits in (("CoLA", ("train", "dev")), ("SST-2", ("train", "dev", "test"))):
+        (folder / task).mkdir(parents=True)
+        for split in splits:
+            lines = []
+            for label in rng.integers(0, 2, 64):
+                sentence = f"a {('test', 'seed')[label]} that {split} runs"
+                lines.append(f"x\t{label}\t\t{sentence}" if task == "CoLA" else f"{sentence}\t{label}")
+            (folder / task / f"{split}.tsv").write_text("\n".join(lines) + "\n")
 
 
 def _graph(folder, rng):
@@ -91,6 +113,15 @@ def test_every_problem_trains(problem, cache):
     assert record["status"] == "finished"
     assert record["mode"] == "eager"
     assert [point["step"] for point in record["curve"]] == [15, 30]
+
+
+@pytest.mark.parametrize("problem", sorted(OPTIONS.keys() - {"harness"}))
+def test_no_loss_reads_a_value_or_has_a_shape_that_depends_on_one(problem, cache):
+    """What a CUDA graph needs; tensors without values show it on a CPU."""
+    built = problems.build(problem, OPTIONS[problem], problems.Setup(0, False, "cpu", cache))
+    built.begin_epoch(0)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert built.loss(torch.zeros(1, dtype=torch.int64)).shape == ()
 
 
 @pytest.mark.parametrize("optimizer", SETTINGS)
@@ -135,6 +166,103 @@ def test_a_node_weighs_its_neighbours_by_a_softmax():
         aggregate = torch.zeros(3, 4)
         aggregate[0] = (messages.softmax(0) * messages).sum(0)
         assert torch.allclose(block(x, *neighbours), x + block.mlp(y + aggregate), atol=1e-6)
+
+
+def test_a_masked_autoencoder_is_judged_by_the_patches_that_it_does_not_see():
+    torch.manual_seed(0)
+    model = models.MAE(models.ViT(16, 1, 2), 8, 1, 2)
+    images, noise = torch.randn(2, 3, 32, 32), torch.rand(2, 64)
+    drawn = []
+    model.head.register_forward_hook(lambda module, inputs, output: drawn.append(output))
+    with torch.no_grad():
+        found = model(images, noise)
+        errors = []
+        for i, places in enumerate(noise.argsort(1)):
+            for place in places[16:]:
+                y, x = divmod(place.item(), 8)
+                patch = images[i, :, 4 * y : 4 * y + 4, 4 * x : 4 * x + 4].flatten()
+                normal = (patch - patch.mean()) / (patch.var() + 1e-6).sqrt()
+                errors.append(((drawn[0][i, place] - normal) ** 2).mean())
+        assert found == pytest.approx(torch.stack(errors).mean().item(), rel=1e-5)
+        hidden = noise.argsort(1)[0, -1].item()  # what is not shown changes the target alone
+        y, x = divmod(hidden, 8)
+        images[0, :, 4 * y : 4 * y + 4, 4 * x : 4 * x + 4] += 1
+        model(images, noise)
+        assert torch.equal(drawn[0], drawn[1])
+
+
+def test_masks_are_bert_s():
+    tokens = torch.randint(5, english.VOCABULARY, (2_000, 128), generator=torch.Generator().manual_seed(0))
+    tokens[:, 0] = english.START
+    seen, places, right = problems.masked(tokens, torch.Generator().manual_seed(1))
+    assert places.shape == (2_000, 19)
+    assert all(len(set(row)) == 19 for row in places.tolist())
+    assert torch.equal(right, tokens.gather(1, places))
+    assert torch.equal(seen[:, 0], tokens[:, 0])
+    untouched = torch.ones_like(tokens, dtype=torch.bool).scatter(1, places, False)
+    assert torch.equal(seen[untouched], tokens[untouched])
+    said = seen.gather(1, places)
+    assert (said == english.MASK).float().mean() == pytest.approx(0.8, abs=0.01)
+    assert (said == right).float().mean() == pytest.approx(0.1, abs=0.01)
+
+
+def test_padding_does_not_change_what_bert_says():
+    torch.manual_seed(0)
+    model = models.Classifier(models.BERT(16, 2, 2, 32, 50), 2).eval()
+    short = torch.randint(5, 50, (3, 8))
+    with torch.no_grad():
+        long = torch.nn.functional.pad(short, (0, 12))
+        assert torch.allclose(model(short), model(long), atol=1e-6)
+
+
+def test_english_is_prose_once_and_no_code(tmp_path):
+    folder, cache = tmp_path / "package", tmp_path / "cache"
+    folder.mkdir(), cache.mkdir()
+    words = "this sentence has more than six words"
+    (folder / "a.py").write_text(
+        f'"""{words} in a docstring.\n\n{words} twice."""\n\n# {words}\n# of a comment\nx = {{1: [2], 3: "[4]"}}\n'
+    )
+    (folder / "b.py").write_text(
+        f'def f():\n    """{words} twice.\n\n    >>> f(1, 2) == {{3: 4, 5: 6}} | {{}}\n    """\n'
+    )
+    (folder / "c.md").write_text(f"# title\n\n{words} in a page.\n\n| 1 | 2 | 3 | 4 | 5 | 6 |\n")
+    (folder / "d.json").write_text(words)
+    facts = english.prepare(tmp_path, cache, [folder], processes=1)
+    tokens = np.concatenate([np.load(cache / f"english-{split}.npy") for split in data.SPLITS])
+    shown = Tokenizer.from_file(str(cache / "english-vocabulary.json")).decode(tokens.tolist())
+    counts = {words: 4, "docstring": 1, "twice": 1, "of a comment": 1, "page": 1, "title": 0, "4": 0}
+    assert {part: shown.count(part) for part in counts} == counts
+    assert "in 3 files" in facts
+    assert "no GLUE" in facts
+
+
+def test_trials_on_cola_hold_out_training_sentences(cache):
+    options = {**OPTIONS["glue"], "task": "cola"}
+    for tuning, note in ((True, "56 sentences to train, 8 held out"), (False, "64 sentences to train, 64 held out")):
+        problem = problems.build("glue", options, problems.Setup(0, tuning, "cpu", cache))
+        assert note in problem.note
+        assert problem.metric == "matthews"
+
+
+@pytest.mark.parametrize(("before", "after"), [("mae", "vit"), ("bert", "glue")])
+def test_a_run_starts_from_the_weights_of_another(before, after, cache):
+    first = job(before, steps=4)
+    run(first, "cpu", cache)
+    left = torch.load(cache / "weights" / f"{first.key}.pt", weights_only=True)
+    options = {**OPTIONS[after], "start": first.key}
+    torch.manual_seed(5)
+    model = problems.build(after, options, problems.Setup(0, False, "cpu", cache)).model
+    for name, value in getattr(model, "encoder", model).state_dict().items():
+        assert torch.equal(value, left[name]) == (not name.startswith("head.weight"))
+    assert run(replace(job(after, steps=4), options=options), "cpu", cache)["status"] == "finished"
+    with pytest.raises(FileNotFoundError, match=r"start 123: .*make the run with that key again"):
+        problems.build(after, {**options, "start": "123"}, problems.Setup(0, False, "cpu", cache))
+
+
+def test_a_trial_leaves_no_weights(cache):
+    trial = job("mae", steps=2, seed=TUNING_SEED, tuning=True)
+    run(trial, "cpu", cache)
+    assert not (cache / "weights" / f"{trial.key}.pt").exists()
 
 
 def test_the_seed_decides(cache):
@@ -352,6 +480,24 @@ def test_a_following_study_waits_for_the_first():
     assert only.settings["lr"] == 4e-2
 
 
+@pytest.mark.parametrize("shared", [None, "adamw"])
+def test_fine_tuning_waits_for_pre_training_and_names_its_weights(shared):
+    tuned = replace(STUDY, name="tuned", length=3, seeds=(0, 1, 2), start=Start(STUDY, shared))
+    records = {}
+    while jobs := list(STUDY.jobs(records)):
+        assert list(tuned.jobs(records)) == []
+        records |= pretend(jobs)
+    keys = {(job.optimizer, job.seed): job.key for job in STUDY.reported(records)}
+    while jobs := list(tuned.jobs(records)):
+        for made in jobs:
+            seed = 0 if shared or made.seed not in STUDY.seeds else made.seed
+            assert made.options["start"] == keys[shared or made.optimizer, seed]
+        records |= pretend(jobs)
+    own = Follow("own", tuned, (Variant("adan"),), start=Start(STUDY))
+    assert [job.options["start"] for job in own.reported(records)] == [keys["adan", seed] for seed in (0, 1, 0)]
+    assert [group.n for group in compare.compared(tuned, {k: {**r, "seed": 0} for k, r in records.items()})] == [3, 3]
+
+
 def test_the_next_rate_goes_beyond_an_end_or_between():
     assert next_rate([(1.0, 3.0), (2.0, 2.0), (4.0, 1.0)]) == 0.5
     assert next_rate([(1.0, 2.0), (4.0, 3.0), (16.0, 1.0)]) == 2.0
@@ -387,6 +533,23 @@ def test_a_study_runs_resumes_and_keeps_its_deadline(cache, tmp_path):
         assert out.stat().st_size == size
     finally:
         pool.close()
+
+
+def test_a_study_fine_tunes_what_another_pre_trained(cache, tmp_path):
+    out = tmp_path / "runs.jsonl"
+    entry = ENTRIES[:1]
+    before = Study("before", "mae", OPTIONS["mae"], 4, "steps", entry, (0,), rates_only=True, evaluations=1)
+    after = replace(before, name="after", problem="vit", start=Start(before))
+    pool = Pool({"gpu": 1}, Place(cache, gpu="cpu"))
+    try:
+        Runner([after, before], out, {}, deadline=600).run(pool)
+    finally:
+        pool.close()
+    records = read(out)
+    assert all(record["status"] == "finished" for record in records.values())
+    assert [record["job"]["study"] for record in records.values()] == ["before"] * 5 + ["after"] * 5
+    (pre_trained,) = before.reported(records)
+    assert {record["job"]["options"].get("start") for record in records.values()} == {None, pre_trained.key}
 
 
 def test_a_run_that_raises_is_recorded_and_costs_only_itself(cache, tmp_path, capsys):

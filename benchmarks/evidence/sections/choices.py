@@ -1,0 +1,175 @@
+"""What a user of Adan chooses: the format of its states, the learning rate, b1."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from adan_bench.records.stats import MIN_SEEDS, WIDTH_TOLERANCE
+from adan_bench.reports.palette import COLORS
+from evidence.compare import Records, groups, verdict
+from evidence.figures import Line, Panel
+from evidence.jobs import Job, read, score
+from evidence.sections.parts import ACCURACY, LOSS, NAMES, PERPLEXITY, RUNS, Section, color, joined, table
+from evidence.studies import B1_LENGTH, FORMATS, FOUR_BIT, SENSITIVITY
+
+#: 4-bit formats that were given up: their runs, and how many bits they had for m and √n.
+GIVEN_UP = {RUNS.with_name("four-bit-first.jsonl"): (8, 4), RUNS.with_name("four-bit-second.jsonl"): (4, 8)}
+#: The workloads of which learning rates are studied.
+TITLES = {"gpt": "GPT", "vit-25": "ViT", "lstm-8-again": "LSTM", "resnet34-30": "ResNet-34"}
+
+
+def formats(records: Records) -> Section | None:
+    section = Section("States of 8 and 4 bits", [], "")
+    rows = []
+    for eight, four, unit in zip(FORMATS, FOUR_BIT, (PERPLEXITY, LOSS, ACCURACY), strict=True):
+        by_format = {
+            group.settings.get("state_format", "fp32"): group
+            for study in (eight, four)
+            for group in groups(study, records)
+            if group.n >= MIN_SEEDS
+        }
+        full = by_format.pop("fp32", None)
+        if full is None or not by_format:
+            continue
+        steps = full.records[0]["steps"]
+        name = {"lstm-8": "LSTM", "gpt": "GPT", "vit-25": "ViT"}[eight.of.name]
+        row = [f"{name}, {steps:,} steps: {unit.name}", f"{unit.spread(full.final())} (n = {full.n})"]
+        for state_format in ("8bit", "4bit"):
+            if group := by_format.get(state_format):
+                lead = verdict(group, full, len(by_format))
+                row.append(f"{unit.change(lead.difference)}: {lead.word} (n = {group.n})")
+            else:
+                row.append("not run")
+        rows.append(row)
+    if not rows:
+        return None
+    section.body.append(
+        "Adan with `state_format` `8bit` and `4bit`, settings as tuned with fp32 states; what is shown of them is the "
+        "difference from fp32."
+    )
+    section.body.append(table(["", "fp32", "8 bit minus fp32", "4 bit minus fp32"], rows))
+    section.body += [text for path in GIVEN_UP if (text := given_up(path, records))]
+    return section
+
+
+def given_up(path: Path, records: Records) -> str:
+    """What an earlier 4-bit format did, whose runs lie in a file of their own."""
+    parts = []
+    others = {key: r for key, r in records.items() if r["job"]["settings"].get("state_format") != "4bit"}
+    for study, unit in zip(FOUR_BIT, (PERPLEXITY, LOSS, ACCURACY), strict=True):
+        found = {"state_format" in g.settings: g for g in groups(study, others | read(path))}
+        if len(found) == 2 and min(group.n for group in found.values()) >= MIN_SEEDS:
+            lead = verdict(found[True], found[False], 1)
+            name = study.of.problem.upper().replace("VIT", "ViT")
+            parts.append(
+                f"{name} {unit.change(lead.difference)}{unit.of_difference}: {lead.word} (n = {found[True].n})"
+            )
+    m, n = GIVEN_UP[path]
+    return (
+        f"A 4-bit format with {m} bits for m and {n} for √n, where it has 6 each now, was given up for what it did to "
+        f"the LSTM. Its difference from fp32: {'; '.join(parts)} ([runs](../results/evidence/{path.name}))."
+        if parts
+        else ""
+    )
+
+
+def sensitivity(records: Records) -> Section | None:
+    section = Section("How much the learning rate matters", [], "results-lr.svg")
+    rows: list[list[str]] = []
+    notes: list[str] = []
+    shown = ((LOSS, 0.3), (ACCURACY, 12.0), (PERPLEXITY, 60.0), (ACCURACY, 12.0))
+    for study, (unit, room) in zip(SENSITIVITY, shown, strict=True):
+        jobs = list(study.reported(records))
+        if not jobs or any(job.key not in records for job in jobs):
+            continue
+        name = f"{TITLES[study.of.name]}, {study.of.tune_length or study.of.length:,} {study.of.unit}"
+        lines, bests, found = [], [], {}
+        for optimizer in ("adan", "adamw"):
+            mine = sorted((job for job in jobs if job.optimizer == optimizer), key=lambda job: job.settings["lr"])
+            made = [(job.settings["lr"], records[job.key]) for job in mine]
+            finite = [(lr, r["final"][r["metric"]]) for lr, r in made if r["status"] == "finished"]
+            best_lr, best = max(finite, key=lambda pair: score(dict(made)[pair[0]]))
+            near = [lr for lr, value in finite if abs(value - best) <= WIDTH_TOLERANCE * abs(best)]
+            lost = [f"{lr:g}" for lr, r in made if r["status"] != "finished"]
+            rows.append(
+                [
+                    name,
+                    NAMES[optimizer],
+                    f"{best_lr:g}",
+                    unit(best),
+                    f"{min(near):g} – {max(near):g} (×{max(near) / min(near):.1f})",
+                    ", ".join(lost) or "none",
+                ]
+            )
+            bests.append(unit.factor * best)
+            found[optimizer] = [(lr, score(r)) for lr, r in made]
+            xs, ys = [lr for lr, _ in finite], [round(unit.factor * value, 4) for _, value in finite]
+            lines.append(Line(color(optimizer), NAMES[optimizer], xs, ys, points=True))
+        goal = max(value for _, value in found["adamw"])
+        wins = [f"{lr:g}" for lr, value in found["adan"] if value > goal]
+        chosen = [study.of.best(optimizer, records) for optimizer in ("adan", "adamw")]
+        ratio = chosen[0]["lr"] / chosen[1]["lr"] if chosen[0] and chosen[1] else math.nan
+        notes.append(
+            f"{name}: Adan beats AdamW's best at {f'lr {joined(wins)}' if wins else 'no rate'}; the rates that tuning "
+            f"chose are {ratio:.1f} to 1."
+        )
+        margin = room / 20
+        low, high = (
+            (max(bests) - room, max(bests) + margin) if unit is ACCURACY else (min(bests) - margin, min(bests) + room)
+        )
+        y_label = unit.name.replace("test", "validation")
+        section.panels.append(Panel(name, "learning rate", y_label, lines, round(low, 4), round(high, 4), log_x=True))
+    if not rows:
+        return None
+    section.body.append(
+        "Nine rates over two decades, all else as tuned; **one seed, the tuning seed**, on the validation split. "
+        "Points far worse than the best lie outside the figure."
+    )
+    head = [
+        "",
+        "optimizer",
+        "best rate",
+        "validation result",
+        "rates within 2% of it",
+        "rates with a loss that was not finite",
+    ]
+    section.body.append(table(head, rows))
+    section.body += notes
+    return section
+
+
+def momentum(records: Records) -> Section | None:
+    section = Section("b1 and the length of the run", [], "results-b1.svg")
+    by_length: dict[int, list[Job]] = {}
+    for job in B1_LENGTH.reported(records):
+        by_length.setdefault(job.length, []).append(job)
+    rows = []
+    for length, jobs in by_length.items():
+        if any(records.get(job.key, {}).get("status") != "finished" for job in jobs):
+            continue
+        cells, lines, tops = [], [], []
+        for i, b1 in enumerate((0.9, 0.95, 0.98)):
+            mine = [job for job in jobs if job.settings["betas"][0] == b1]
+            points = sorted((job.settings["lr"], records[job.key]["final"]["loss"]) for job in mine)
+            loss, lr = min((loss, lr) for lr, loss in points)
+            end = {points[0][0]: ", the smallest", points[-1][0]: ", the largest"}.get(lr, "")
+            cells.append(f"{loss:.3f} (lr {lr:g}{end})")
+            tops.append(loss)
+            xs, ys = [lr for lr, _ in points], [loss for _, loss in points]
+            lines.append(Line(COLORS[i][0], f"b1 = {b1}", xs, ys, points=True))
+        rows.append([f"{length:,} steps", *cells])
+        everything = [y for line in lines for y in line.y]
+        bottom, top = min(tops) - 0.03, max(everything) + 0.03
+        title = f"{length:,} steps"
+        section.panels.append(
+            Panel(title, "learning rate", "validation loss", lines, round(bottom, 4), round(top, 4), log_x=True)
+        )
+    if not rows:
+        return None
+    section.body.append(
+        "The GPT above, three rates for each b1, the best of which counts, with a word where it is at an end of the "
+        "three; **one seed, the tuning seed**, validation loss."
+    )
+    section.body.append(table(["", "b1 = 0.9", "b1 = 0.95", "b1 = 0.98"], rows))
+    return section

@@ -1,0 +1,126 @@
+"""Image classifiers on CIFAR-10."""
+
+from __future__ import annotations
+
+import statistics
+
+from adan_bench.records.stats import MIN_SEEDS
+from evidence.compare import Group, Records, compared, groups, reaches, verdict
+from evidence.figures import Line
+from evidence.sections.parts import (
+    ACCURACY,
+    NAMES,
+    WORDS,
+    Section,
+    alone,
+    color,
+    comparison,
+    curve,
+    curves,
+    equal_length,
+    half_length,
+    joined,
+    minutes,
+    paper,
+    table,
+)
+from evidence.studies import BATCH_SIZE, BATCH_SIZES, CONVNEXT, RESNET, VIT_25, VIT_50, VIT_100
+
+
+def vision(records: Records) -> Section | None:
+    found = compared(VIT_25, records)
+    if not found:
+        return None
+    size = found[0].records[0]["parameters"] / 1e6
+    section = Section("A vision transformer on CIFAR-10", [], "results-vit.svg")
+    section.body.append(
+        f"ViT of {size:.1f} M parameters, batches of 256, cosine schedule after 5% of warm-up, clipping at 1, shifts, "
+        "flips and cutout, label smoothing 0.1. This copy of CIFAR-10 is JPEG-compressed, which lowers every "
+        f"accuracy. {minutes(records, 'vit-25', 'vit-50', 'vit-100')}."
+    )
+    for epochs, study in ((25, VIT_25), (50, VIT_50), (100, VIT_100)):
+        if not (those := compared(study, records)):
+            continue
+        title = f"**{epochs} epochs**" + ("" if study is VIT_25 else ", with the settings tuned at 25")
+        section.body += [title, comparison(those, ACCURACY)]
+        equal_length(section, those, ACCURACY, f"ViT on CIFAR-10 ({epochs} epochs)")
+        lines = [curve(group, ACCURACY) for group in those]
+        adamw = next(group for group in those if group.optimizer == "adamw")
+        if at := reaches(those[0], adamw.final().mean):
+            section.body.append(f"Adan's mean reaches AdamW's final accuracy after {at:.0f} of {epochs} epochs.")
+        if study is VIT_50:
+            where = "ViT on CIFAR-10 after 25 epochs, the length at which both were tuned"
+            section.body.append(half_length(section, found[0], adamw, ACCURACY, where))
+            lines.append(curve(found[0], ACCURACY, "Adan, 25 epochs", dashed=True))
+        section.panels.append(curves(f"{epochs} epochs", "epoch", ACCURACY, lines))
+    figures = [paper("vit-s", row, f"{n} epochs") for n, row in ((150, "Adan"), (150, "AdamW (default)"))]
+    section.body.append(
+        f"The paper's Table 16 has ViT-S on ImageNet: after 150 epochs Adan {figures[0]}, AdamW {figures[1]}; AdamW "
+        f"after 300 epochs {paper('vit-s', 'AdamW (default)', '300 epochs').rstrip('*')}."
+    )
+    return section
+
+
+def batch_sizes(records: Records) -> Section | None:
+    """Those sizes at which every optimizer has enough seeds."""
+    by_size: dict[int, dict[str, Group]] = {size: {} for size in BATCH_SIZES}
+    for group in groups(BATCH_SIZE, records):
+        if group.n >= MIN_SEEDS:
+            by_size[group.options["batch_size"]][group.optimizer] = group
+    names = [entry.optimizer for entry in VIT_25.entries]
+    complete = {size: found for size, found in by_size.items() if len(found) == len(names)}
+    if len(complete) < 2:
+        return None
+    section = Section("Batch sizes", [], "results-batch-size.svg")
+    section.body.append(
+        "The ViT above for 25 epochs at each size; rates as tuned at 256, multiplied by the square root of the ratio "
+        f"of the sizes, all else as tuned. {minutes(records, BATCH_SIZE.name)}."
+    )
+    others = [name for name in names if name != "adan"]
+    rows: list[list[str]] = []
+    by_word: dict[tuple[str, str], list[str]] = {(name, word): [] for name in others for word in WORDS}
+    for size, found in complete.items():
+        row = [f"{size:,}", *(f"{ACCURACY.spread(found[name].final())} (n = {found[name].n})" for name in names)]
+        for name in others:
+            lead = verdict(found["adan"], found[name], len(complete) * len(others))
+            row.append(f"{ACCURACY.change(lead.difference)}: {lead.word}")
+            by_word[name, lead.word].append(f"{size:,} ({ACCURACY.change(lead.difference)} points)")
+        rows.append(row)
+    head = ["batch size", *(NAMES[name] for name in names), *(f"Adan minus {NAMES[name]}" for name in others)]
+    section.body.append(table(head, rows))
+    where = f"ViT on CIFAR-10 with batches of {min(complete):,} to {max(complete):,}"
+    for (name, word), sizes in by_word.items():
+        if sizes:
+            target = section.found if word == "better" else section.not_found
+            target.append(f"{where}: Adan is {WORDS[word]} {NAMES[name]} at {joined(sizes)}.")
+    section.places.append((where, not any(sizes for (_, word), sizes in by_word.items() if word != "better")))
+    lines = []
+    for name in names:
+        finals = [list(found[name].by_seed().values()) for found in complete.values()]
+        means, low, high = ([round(100 * f(values), 4) for values in finals] for f in (statistics.fmean, min, max))
+        lines.append(Line(color(name), NAMES[name], [float(size) for size in complete], means, low, high, points=True))
+    panel = curves("25 epochs", "batch size", ACCURACY, lines, share=0)
+    panel.log_x = True
+    section.panels.append(panel)
+    printed = "; ".join(
+        f"{optimizer} " + ", ".join(paper("batch-size", optimizer, f"batch {k}k") for k in (1, 2, 4, 8, 16, 32))
+        for optimizer in ("Adan", "LAMB")
+    )
+    section.body.append(
+        f"The paper's Table 7 has ViT-S on ImageNet with batches of 1k, 2k, 4k, 8k, 16k, 32k: {printed}."
+    )
+    return section
+
+
+def convolutions(records: Records) -> Section | None:
+    section = Section("CNNs on CIFAR-10", [], "results-cnn.svg")
+    vanilla = (
+        "**ResNet-34** of {size}, batches of 128, 30 epochs where the paper trains 200, tuned at 5; cosine schedule "
+        "after 5% of warm-up, shifts and flips. This copy of CIFAR-10 is JPEG-compressed."
+    )
+    modern = "**ConvNeXt** of {size}, batches of 256, 25 epochs, otherwise as the ViT, without clipping."
+    shown = [
+        alone(RESNET, ACCURACY, section, "ResNet-34 on CIFAR-10 (30 epochs)", vanilla, records),
+        alone(CONVNEXT, ACCURACY, section, "ConvNeXt on CIFAR-10 (25 epochs)", modern, records),
+    ]
+    return section if any(shown) else None

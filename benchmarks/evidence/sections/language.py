@@ -1,0 +1,193 @@
+"""Language models, from the LSTM to a mixture of experts."""
+
+from __future__ import annotations
+
+from adan_bench.records.stats import MIN_SEEDS
+from evidence.compare import Records, best_other, compared, groups, reaches, verdict
+from evidence.sections.parts import (
+    LOSS,
+    NAMES,
+    PERPLEXITY,
+    Section,
+    alone,
+    comparison,
+    curve,
+    curves,
+    equal_length,
+    half_length,
+    joined,
+    minutes,
+    paper,
+    table,
+)
+from evidence.studies import (
+    BETAS,
+    COMPONENTS,
+    GPT,
+    GPT_30M,
+    GPT_30M_HALF,
+    GPT_HALF,
+    LSTM,
+    LSTM_AGAIN,
+    MOE,
+    TINY_GPT,
+    TRANSFORMER_XL,
+    Follow,
+    Study,
+)
+
+PTB_EPOCH = 663  # steps with batches of 20 × 70 words
+
+
+def language(records: Records) -> Section | None:
+    section = Section("A language model on Python source", [], "results-gpt.svg")
+    setting = (
+        "GPT of {size} M parameters over bytes, 2,000 steps of 64 × 256 bytes drawn from 391 MB of installed packages, "
+        "cosine schedule after 5% of warm-up, clipping at 1."
+    )
+    larger = (
+        "**A larger one**, {size} M parameters, 3,000 steps of 32 × 512 bytes, otherwise as the first. Tuned by four "
+        "rates at 1,000 steps."
+    )
+    if not at_both_lengths(section, GPT, GPT_HALF, setting, records):
+        return None
+    at_both_lengths(section, GPT_30M, GPT_30M_HALF, larger, records)
+    section.body.append(
+        f"The paper's Table 12 has GPT-2 of 345 M: pass@1 of {paper('gpt2', 'Adan, 150k steps', 'pass@1')} with Adan "
+        f"after 150,000 steps, {paper('gpt2', 'Adam, 300k steps', 'pass@1')} with Adam after 300,000. A run of "
+        f"{section.panels[-1].lines[0].x[-1]:,.0f} steps does not test what happens at that length."
+    )
+    return section
+
+
+def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str, records: Records) -> bool:
+    """A GPT: the comparison at equal length, Adan with half of it, a panel. False where it has too few runs."""
+    found = compared(study, records)
+    if not found:
+        return False
+    size = f"{found[0].records[0]['parameters'] / 1e6:.1f}"
+    section.body += [
+        f"{intro.format(size=size)} {minutes(records, study.name, shorter.name)}.",
+        comparison(found, LOSS),
+    ]
+    equal_length(section, found, LOSS, f"GPT of {size} M on Python source ({study.length:,} steps)")
+    lines = [curve(group, LOSS) for group in found]
+    best = best_other(found)
+    if at := reaches(found[0], best.final().mean):
+        section.body.append(
+            f"Adan's mean reaches {NAMES[best.optimizer]}'s final loss after {at:,.0f} of {study.length:,} steps."
+        )
+    for half in groups(shorter, records):
+        if half.n >= MIN_SEEDS:
+            name = "GPT" if study is GPT else f"GPT of {size} M"
+            section.body.append(half_length(section, half, best, LOSS, f"{name} after {half.length:,} steps"))
+            lines.append(curve(half, LOSS, f"Adan, {half.length:,} steps", dashed=True))
+    title = "test loss" if study is GPT else f"{size} M parameters"
+    section.panels.append(curves(title, "step", LOSS, lines, share=0.4))
+    return True
+
+
+def words(records: Records) -> Section | None:
+    section = Section("An LSTM on Penn Treebank", [], "results-lstm.svg")
+    intro = (
+        "AWD-LSTM of one layer and {size} in the setting of AdaBelief's published scripts, rows of 70 words in 20 "
+        f"columns, clipping at 0.25, **8 epochs** ({8 * PTB_EPOCH:,} steps) where the paper trains 200; cosine "
+        "schedule after 5% of warm-up. Tuned at 4 epochs. Held-out text runs in ten columns."
+    )
+    if not alone(LSTM_AGAIN, PERPLEXITY, section, "LSTM on Penn Treebank (8 epochs)", intro, records):
+        return None
+    section.body.append(
+        "This is the second search: a first one of seven trials for each (`lstm-8`) had ended at its largest rate for "
+        "AdamW, Adam and AdaBelief and had tried Adan's smaller b1 at one rate only, so this one starts from what that "
+        "chose, again with seven trials for each, and with b1 = 0.8 for Adan, below what the paper uses."
+    )
+    if before := compared(LSTM, records):
+        listed = joined([f"{NAMES[group.optimizer]} {PERPLEXITY(group.final().mean)}" for group in before])
+        section.body.append(f"With what the first search chose, three seeds each: {listed}.")
+    names = [NAMES[entry.optimizer] for entry in LSTM.entries]
+    listed = joined([f"{name} {paper('lstm', name, '1 layer')}" for name in names])
+    section.body.append(f"The paper's Table 10 has, after 200 epochs, {listed}.")
+    return section
+
+
+def memories(records: Records) -> Section | None:
+    section = Section("Transformer-XL on Penn Treebank", [], "results-transformer-xl.svg")
+    intro = (
+        "Transformer-XL of {size}, rows of 70 words with a memory of as many in 20 columns, clipping at 0.25, cosine "
+        "schedule after 5% of warm-up. Tuned at a fifth of the length."
+    )
+    where = "Transformer-XL on Penn Treebank (20,000 steps)"
+    return section if alone(TRANSFORMER_XL, PERPLEXITY, section, where, intro, records) else None
+
+
+def mixtures(records: Records) -> Section | None:
+    """What the paper shows on mixtures of experts, on a tiny one and on the GPT that it is made of."""
+    section = Section("A tiny GPT", [], "results-tiny.svg")
+    for study, name in ((TINY_GPT, "GPT"), (MOE, "Mixture of 8 experts")):
+        found = compared(study, records)
+        if not found:
+            continue
+        size = found[0].records[0]["parameters"] / 1e6
+        section.body.append(f"**{name}, {size:.1f} M parameters**")
+        section.body.append(comparison(found, LOSS))
+        equal_length(section, found, LOSS, f"{name} of {size:.1f} M on Python source (2,000 steps)")
+        title = f"{name}, {size:.1f} M"
+        section.panels.append(curves(title, "step", LOSS, [curve(group, LOSS) for group in found], share=0.4))
+    if not section.panels:
+        return None
+    spent = minutes(records, *(study.name for study in (TINY_GPT, MOE, COMPONENTS, BETAS)))
+    intro = (
+        "Four layers of width 128 over bytes of the same Python source, 2,000 steps of 32 × 128 bytes, otherwise as "
+        f"the GPT above. {spent}."
+    )
+    if compared(MOE, records):
+        section.heading += " and a mixture of experts"
+        intro += " In the mixture a router gives each byte two experts."
+    section.body.insert(0, intro)
+    section.body += parts_of_adan(records) + betas(records)
+    return section
+
+
+def parts_of_adan(records: Records) -> list[str]:
+    found = compared(COMPONENTS, records)
+    if not found:
+        return []
+    plain = next(g for g in found if g.optimizer == "adan" and not {"no_prox", "restart"} & g.settings.keys())
+    rows = []
+    for group in found:
+        name = NAMES[group.optimizer]
+        if group.settings.get("no_prox"):
+            name = "Adan, AdamW's decay"
+        if every := group.settings.get("restart"):
+            name = f"Adan, a restart every {every['every']} steps"
+        lead = verdict(group, plain, len(found) - 1) if group is not plain else None
+        change = f"{LOSS.change(lead.difference)}: {lead.word}" if lead else ""
+        rows.append([name, str(group.n), LOSS.spread(group.final()), change])
+    text = (
+        "**Parts of Adan** (the paper's Tables 20 and 22 add Nesterov's term, the proximal decay and restarts, each of "
+        "which helps a little there), the GPT at the settings tuned for Adan and AdamW"
+    )
+    return [text, table(["", "n", LOSS.name, "minus Adan"], rows)]
+
+
+def betas(records: Records) -> list[str]:
+    found = compared(BETAS, records)
+    if not found:
+        return []
+    rows = []
+    for optimizer in ("adan", "adamw"):
+        for last in (0.95, 0.99):
+            cells = [
+                group.final()
+                for b1 in (0.9, 0.94, 0.98)
+                for group in found
+                if group.optimizer == optimizer
+                and group.settings["betas"][:: len(group.settings["betas"]) - 1] == [b1, last]
+            ]
+            name = f"{NAMES[optimizer]}, {'b3' if optimizer == 'adan' else 'b2'} = {last}"
+            rows.append([name, *(LOSS.spread(cell) for cell in cells)])
+    text = (
+        "**Betas**, the grid of the paper's Table 19 on the GPT, n = 3, all else as tuned; Adan's b2 is 0.92. In the "
+        "paper the best b1 is 0.94, of three, for both optimizers"
+    )
+    return [text, table(["", "b1 = 0.9", "b1 = 0.94", "b1 = 0.98"], rows)]

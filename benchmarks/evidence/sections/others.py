@@ -1,0 +1,100 @@
+"""A graph network, and PPO on robots."""
+
+from __future__ import annotations
+
+from evidence.compare import Group, Records, compared, verdict
+from evidence.sections.parts import ACCURACY, NAMES, REWARD, Section, alone, curve, curves, joined, paper, table
+from evidence.studies import CORA, HALFCHEETAH, HOPPER, ROBOTS, TIANSHOU, Follow, Study
+
+#: By whose PPO: the harness's is Tianshou's, and was another before.
+PPO: dict[str, tuple[Study | Follow, ...]] = {
+    "Tianshou's PPO": TIANSHOU,
+    "stable-baselines3's PPO": (HOPPER, *ROBOTS),
+}
+
+
+def graphs(records: Records) -> Section | None:
+    section = Section("A graph network on Cora", [], "results-cora.svg")
+    intro = (
+        "DeeperGCN's layers, 14 of 64 channels ({size}), dropout 0.5, on the public split of Cora: 140 nodes train, "
+        "1,000 test; 300 steps on the whole graph, cosine schedule after 5% of warm-up."
+    )
+    if not alone(CORA, ACCURACY, section, "DeepGCN on Cora", intro, records):
+        return None
+    section.body.append(
+        f"The paper's Table 14 has ogbn-proteins: ROC-AUC {paper('deepgcn', 'Adan', '1000 epochs')} with Adan, "
+        f"{paper('deepgcn', 'Adam (official)', '1000 epochs')} with Adam after 1,000 epochs."
+    )
+    return section
+
+
+def robot_of(study: Study | Follow) -> str:
+    name = study.name.removeprefix("ppo-").removeprefix("tianshou-")
+    return {"halfcheetah": "HalfCheetah"}.get(name, name.capitalize())
+
+
+def own_rates(records: Records) -> str:
+    """What HalfCheetah's own trials say of Hopper's rate."""
+    parts = []
+    for entry in HALFCHEETAH.entries:
+        tried = sorted(
+            (r["job"]["settings"]["lr"], r["final"][r["metric"]])
+            for r in records.values()
+            if (r["job"]["study"], r["job"]["optimizer"]) == (HALFCHEETAH.name, entry.optimizer) and r["job"]["tuning"]
+        )
+        if tried:
+            shown = ", ".join(f"{REWARD(reward)} at {lr:g}" for lr, reward in tried)
+            parts.append(f"{NAMES[entry.optimizer]} {shown}")
+    return f"HalfCheetah by rate, one seed at a fifth of the length: {'; '.join(parts)}." if parts else ""
+
+
+def reinforcement(records: Records) -> Section | None:
+    section = Section("PPO on MuJoCo", [], "results-ppo.svg")
+    section.body.append(
+        "245 rollouts of 2,048 steps (501,760 in all), 10 passes in batches of 64, on CPU cores; the rate falls "
+        "linearly. It is the best of four for each optimizer, tried on one seed of Hopper at a fifth of the length and "
+        "used for all robots, so neither is tuned well. Each row is a comparison of its own, without correction."
+    )
+    for whose, studies in PPO.items():
+        robots(section, whose, [(robot_of(s), found) for s in studies if (found := compared(s, records))])
+    if not section.panels:
+        return None
+    if tried := own_rates(records):
+        section.body.append(tried)
+    section.body.append(
+        "The paper's Figure 2 shows ten seeds; its text says that PPO with Adan reaches much higher rewards on all "
+        "four games. Its PPO is Tianshou's, which the harness has now: observations divided by their running "
+        "deviation, returns scaled, advantages computed anew before every pass. The older runs are of "
+        "stable-baselines3's, with other normalisation, rollouts and initialisation."
+    )
+    return section
+
+
+def robots(section: Section, whose: str, found: list[tuple[str, list[Group]]]) -> None:
+    """A table, a panel for each robot and sentences about one implementation of PPO."""
+    rows, weak = [], []
+    by_word: dict[str, list[str]] = {}
+    lower = 0
+    for robot, (adan, adam) in found:
+        lead = verdict(adan, adam, 1)
+        if lead.word != verdict(adan, adam, len(found)).word:
+            weak.append(robot)
+        by_word.setdefault(lead.word, []).append(f"{robot} ({REWARD.change(lead.difference)})")
+        lower += lead.difference.mean < 0
+        cells = [f"{REWARD.spread(group.final())} (n = {group.n})" for group in (adan, adam)]
+        rates = " and ".join(f"{group.settings['lr']:g}" for group in (adan, adam))
+        rows.append([robot, rates, *cells, f"{REWARD.change(lead.difference)}: {lead.word}"])
+        lines = [curve(group, REWARD) for group in (adan, adam)]
+        section.panels.append(curves(f"{robot}, {whose}", "update", REWARD, lines, share=0))
+    if not rows:
+        return
+    warning = f"; corrected for {len(found)} robots, {joined(weak)} would not be separated" if weak else ""
+    section.body.append(f"**{whose}**{warning}")
+    section.body.append(table(["robot", "lr", "Adan", "Adam", "Adan minus Adam"], rows))
+    for word, text in (("better", "higher"), ("worse", "**lower**"), ("not separated", "not separated from Adam's")):
+        if named := by_word.get(word):
+            target = section.found if word == "better" else section.not_found
+            target.append(f"{whose}, rates chosen on Hopper: Adan's reward is {text} on {joined(named)}.")
+    section.places.append((whose, set(by_word) == {"better"}))
+    if lower and len(found) > 1:
+        section.not_found.append(f"{whose}: Adan's mean reward is the lower one on {lower} of {len(found)} robots.")

@@ -1,0 +1,201 @@
+"""What every section is made of: units, tables, curves, comparisons and the sentences about them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adan_bench.records.stats import Interval
+from adan_bench.reports.palette import style_of
+from evidence.compare import Group, Records, best_other, compared, reaches, verdict
+from evidence.figures import Line, Panel
+from evidence.studies import Study
+
+ROOT = Path(__file__).resolve().parents[3]
+RUNS = ROOT / "results" / "evidence" / "runs.jsonl"
+NAMES = {"adan": "Adan", "adamw": "AdamW", "adam": "Adam", "lamb": "LAMB", "sgd": "SGD", "adabelief": "AdaBelief"}
+
+
+# Words
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a metric is shown."""
+
+    name: str
+    factor: float
+    digits: int
+    of_difference: str
+
+    def __call__(self, value: float) -> str:
+        return f"{value * self.factor:,.{self.digits}f}"
+
+    def spread(self, found: Interval) -> str:
+        return self(found.mean) + (f" ± {self(found.half)}" if found.half is not None else "")
+
+    def change(self, found: Interval) -> str:
+        ends = (
+            "" if found.low is None or found.high is None else f" [{self.signed(found.low)}, {self.signed(found.high)}]"
+        )
+        return f"{self.signed(found.mean)}{ends}"
+
+    def signed(self, value: float) -> str:
+        return f"{value * self.factor:+,.{self.digits}f}".replace("-", "−")
+
+
+ACCURACY = Unit("test accuracy, %", 100, 2, " points")
+LOSS = Unit("test loss, nats per byte", 1, 4, " nats")
+PERPLEXITY = Unit("test perplexity", 1, 2, "")
+REWARD = Unit("episode reward", 1, 0, "")
+#: What a verdict's word is before another optimizer's name.
+WORDS = {"better": "better than", "worse": "worse than", "not separated": "not separated from"}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(head), ["---"] * len(head), *map(list, rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def joined(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def settings(found: dict[str, Any]) -> str:
+    """All of an optimizer's settings but what is 0."""
+    names = {"weight_decay": "decay"}
+    parts = []
+    for key, value in found.items():
+        if isinstance(value, list):
+            parts.append(f"{key} " + ", ".join(f"{v:g}" for v in value))
+        elif value or key == "weight_decay":
+            parts.append(f"{names.get(key, key)} {value:g}")
+    return ", ".join(parts)
+
+
+def comparison(found: list[Group], unit: Unit) -> str:
+    """One row per optimizer, with Adan's lead over it."""
+    first, others = found[0], found[1:]
+    rows = []
+    for group in found:
+        row = [NAMES[group.optimizer], settings(group.settings), str(group.n), unit.spread(group.final())]
+        row.append(f"{group.final('train_loss').mean:.3f}")
+        lead = verdict(first, group, len(others)) if group is not first else None
+        row.append(f"{unit.change(lead.difference)}: {lead.word}" if lead else "")
+        rows.append(row)
+    head = ["optimizer", "settings", "n", unit.name, "training loss", "Adan minus it"]
+    return table(head, rows)
+
+
+# Curves
+
+
+def color(optimizer: str) -> str:
+    return style_of(optimizer, list(NAMES))["light"]
+
+
+def curve(group: Group, unit: Unit, label: str = "", dashed: bool = False) -> Line:
+    points = group.curve()
+    means, low, high = ([round(unit.factor * f(ys), 4) for _, ys in points] for f in (statistics.fmean, min, max))
+    return Line(
+        color(group.optimizer), label or NAMES[group.optimizer], [x for x, _ in points], means, low, high, dashed
+    )
+
+
+def curves(title: str, x_label: str, unit: Unit, lines: list[Line], share: float = 0.2) -> Panel:
+    """A panel of curves; its vertical axis holds what comes after this share of a run."""
+    late = [
+        value
+        for line in lines
+        for i in range(int(share * len(line.x)), len(line.x))
+        for value in (line.low[i], line.high[i])
+    ]
+    room = 0.04 * (max(late) - min(late))
+    return Panel(title, x_label, unit.name, lines, round(min(late) - room, 4), round(max(late) + room, 4))
+
+
+# Studies
+
+
+@dataclass
+class Section:
+    """A part of the page.
+
+    found, not_found: sentences for its beginning, by whether the paper's claim was found.
+    places: where Adan was better than all others at equal length (True) or not.
+    """
+
+    heading: str
+    body: list[str]
+    figure: str = ""
+    panels: list[Panel] = field(default_factory=list)
+    found: list[str] = field(default_factory=list)
+    not_found: list[str] = field(default_factory=list)
+    places: list[tuple[str, bool]] = field(default_factory=list)
+
+
+def paper(name: str, row: str, column: str) -> str:
+    """A figure of the paper, as printed."""
+    data = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{name}.json").read_text())
+    at = [c["head"] for c in data["columns"]].index(column)
+    return str(next(r["values"][at] for r in data["rows"] if r["head"] == row))
+
+
+def minutes(records: Records, *names: str) -> str:
+    """A GPU's time for studies: each run's seconds over the number of runs that shared the GPU."""
+    runs = [r for r in records.values() if r["job"]["study"] in names]
+    return on_gpu(sum(r["wall_seconds"] / r["environment"]["workers"] for r in runs))
+
+
+def on_gpu(seconds: float) -> str:
+    value, unit = (f"{seconds / 60:.0f}", "minute") if seconds < 3600 else (f"{seconds / 3600:.1f}", "hour")
+    return f"{value} {unit}{'' if value == '1' else 's'} of one H200"
+
+
+def equal_length(section: Section, found: list[Group], unit: Unit, where: str) -> None:
+    """Sort what a study says about the claim that Adan is better at equal length. found: Adan's group first."""
+    first, others = found[0], found[1:]
+    for word, text in WORDS.items():
+        named = []
+        for group in others:
+            lead = verdict(first, group, len(others))
+            if lead.word == word:
+                named.append(f"{NAMES[group.optimizer]} ({unit.change(lead.difference)}{unit.of_difference})")
+        if named:
+            target = section.found if word == "better" else section.not_found
+            target.append(f"{where}: Adan is {text} {joined(named)}.")
+    section.places.append((where, all(verdict(first, group, len(others)).word == "better" for group in others)))
+
+
+def half_length(section: Section, half: Group, full: Group, unit: Unit, where: str) -> str:
+    """Adan with half the budget against another with all of it."""
+    lead = verdict(half, full, 1)
+    text = (
+        f"{where}: Adan {unit(half.final().mean)}, {NAMES[full.optimizer]} with twice the length "
+        f"{unit(full.final().mean)} (n = {half.n} and {full.n}); the difference is {unit.change(lead.difference)}"
+        f"{unit.of_difference}: {'not separated' if lead.word == 'not separated' else f'Adan is {lead.word}'}."
+    )
+    (section.found if lead.word == "better" else section.not_found).append("Half the length, " + text)
+    return text
+
+
+def alone(study: Study, unit: Unit, section: Section, where: str, intro: str, records: Records) -> bool:
+    """A section of one study: what it is, the comparison, a figure. False where it has too few runs."""
+    found = compared(study, records)
+    if not found:
+        return False
+    first, best = found[0], best_other(found)
+    size = f"{first.records[0]['parameters'] / 1e6:.2g} M parameters"
+    section.body += [f"{intro.format(size=size)} {minutes(records, study.name)}.", comparison(found, unit)]
+    equal_length(section, found, unit, where)
+    lines = [curve(group, unit) for group in found]
+    share = 0.5 if unit is PERPLEXITY else 0.2
+    section.panels.append(curves(unit.name.partition(",")[0], study.unit.removesuffix("s"), unit, lines, share))
+    if at := reaches(first, best.final().mean):
+        at_all = f"{at:.0f} of {first.length} {study.unit}"
+        section.body.append(f"Adan's mean first reaches the final result of {NAMES[best.optimizer]} after {at_all}.")
+    return True

@@ -1,0 +1,112 @@
+"""Pre-training without labels, then fine-tuning: BERT on GLUE, MAE on CIFAR-10."""
+
+from __future__ import annotations
+
+from evidence.compare import Group, Records, compared
+from evidence.sections.parts import (
+    ACCURACY,
+    NAMES,
+    Section,
+    Unit,
+    comparison,
+    curve,
+    curves,
+    equal_length,
+    joined,
+    minutes,
+    paper,
+)
+from evidence.studies import BERT, COLA, COLA_OWN, MAE, MAE_FINE_TUNED, SST2, SST2_OWN, VIT_25, Follow, Study
+
+MASKED = Unit("test loss, nats per masked piece", 1, 4, " nats")
+DRAWN = Unit("test error of drawn patches", 1, 4, "")
+MATTHEWS = Unit("Matthews correlation, %", 100, 2, " points")
+#: A task counts where the interval of every optimizer's mean lies this far above what guessing gives.
+CLEARLY = 0.05
+CHANCE = {COLA.name: 0.0, COLA_OWN.name: 0.0, SST2.name: 0.5, SST2_OWN.name: 0.5}
+
+
+def shown(study: Study | Follow, records: Records) -> list[Group]:
+    """The groups of a study that can be compared; none where one of them is not clearly above chance."""
+    found = compared(study, records)
+    lows = [low for group in found if (low := group.final().low) is not None]
+    return found if study.name not in CHANCE or min(lows, default=0.0) > CHANCE[study.name] + CLEARLY else []
+
+
+def bert(records: Records) -> Section | None:
+    found = compared(BERT, records)
+    if not found:
+        return None
+    section = Section("A small BERT", [], "results-bert.svg")
+    size = found[0].records[0]["parameters"] / 1e6
+    facts = found[0].records[0]["environment"].get("data", {}).get("english", "English text")
+    section.body.append(
+        f"BERT of {size:.1f} M parameters: four layers of width 256, 8,000 word pieces. It is pre-trained on "
+        f"{facts.partition(' of installed')[0]} of installed packages: 8,000 steps of 128 × 128 pieces, of which 15% "
+        "are asked about, 80% of these masked and 10% replaced; cosine schedule after 5% of warm-up, clipping at 1. "
+        "Tuned by four rates at 2,000 steps. "
+        f"{minutes(records, *(study.name for study in (BERT, COLA, COLA_OWN, SST2, SST2_OWN)))}."
+    )
+    section.body += ["**Pre-training**", comparison(found, MASKED)]
+    equal_length(section, found, MASKED, "BERT's pre-training (8,000 steps)")
+    section.panels.append(curves("pre-training", "step", MASKED, [curve(group, MASKED) for group in found], share=0.4))
+    tasks = (
+        (COLA, COLA_OWN, "CoLA", MATTHEWS, "development split"),
+        (SST2, SST2_OWN, "SST-2", ACCURACY, "whole sentences, test split"),
+    )
+    for study, own, name, unit, split in tasks:
+        if those := shown(study, records):
+            title = f"**{name}**, 10 epochs of batches of 32, {split}; all start from what Adam pre-trained from seed 0"
+            section.body += [title, comparison(those, unit)]
+            equal_length(section, those, unit, f"BERT on {name}")
+            section.panels.append(curves(name, "epoch", unit, [curve(group, unit) for group in those]))
+            if both := shown(own, records):
+                section.body += [
+                    f"{name} as in the paper, at these settings: each optimizer fine-tunes what it has pre-trained",
+                    comparison(both, unit),
+                ]
+                equal_length(section, both, unit, f"BERT on {name}, each from its own pre-training")
+        elif those := compared(study, records):
+            listed = joined([unit.spread(group.final()) for group in those])
+            section.body.append(
+                f"{name} is left out: {unit.name} of {listed} is not clearly above the {unit(CHANCE[study.name])} of "
+                "guessing, so it tells nothing about optimizers."
+            )
+    printed = "; ".join(
+        f"{task}: Adan {paper('bert', 'Adan', task)}, Adam {paper('bert', 'Adam (reproduced)', task)}"
+        for task in ("CoLA", "SST-2")
+    )
+    section.body.append(
+        f"The paper's Table 11 has BERT-base, pre-trained and fine-tuned by the same optimizer. {printed}."
+    )
+    return section
+
+
+def masked_images(records: Records) -> Section | None:
+    before, after = compared(MAE, records), compared(MAE_FINE_TUNED, records)
+    if not before or not after:
+        return None
+    section = Section("Masked autoencoding, then fine-tuning", [], "results-mae.svg")
+    section.body.append(
+        "The ViT above is pre-trained to draw three quarters of an image's patches, normalized, from the other quarter "
+        "with a decoder of two layers of width 128: 50 epochs, shifts and flips. Then it is fine-tuned for 10 epochs "
+        "as the ViT above is trained, by the same optimizer and from the same seed. Both are tuned by four rates: "
+        "pre-training by its error at 10 epochs, fine-tuning by accuracy, from the weights of seed 0, which have seen "
+        f"the validation split's images but not their labels. {minutes(records, MAE.name, MAE_FINE_TUNED.name)}."
+    )
+    for title, found, unit, where in (
+        ("Pre-training, 50 epochs", before, DRAWN, "MAE's pre-training on CIFAR-10 (50 epochs)"),
+        ("Fine-tuning, 10 epochs", after, ACCURACY, "MAE on CIFAR-10, fine-tuned for 10 epochs"),
+    ):
+        section.body += [f"**{title}**", comparison(found, unit)]
+        equal_length(section, found, unit, where)
+        section.panels.append(curves(title, "epoch", unit, [curve(group, unit) for group in found]))
+    if scratch := [group for group in compared(VIT_25, records) if group.optimizer in ("adan", "adamw")]:
+        listed = joined([f"{ACCURACY(group.final().mean)} with {NAMES[group.optimizer]}" for group in scratch])
+        section.body.append(f"Without pre-training, 25 epochs reach {listed}.")
+    section.body.append(
+        "The paper's Table 6 has ViT-B on ImageNet: with 300 epochs of pre-training Adan "
+        f"{paper('mae', 'Adan', 'MAE ViT-B, 300 epochs')}, AdamW "
+        f"{paper('mae', 'AdamW', 'MAE ViT-B, 300 epochs').rstrip('*')}."
+    )
+    return section
