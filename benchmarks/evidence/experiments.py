@@ -143,7 +143,12 @@ EXPERIMENTS = (
         (COMPONENTS,),
         "the same on the paper's models",
     ),
-    Experiment("PPO", "Figure 2", (*TIANSHOU, HOPPER, *ROBOTS), "three million steps, ten seeds"),
+    Experiment(
+        "PPO",
+        "Figure 2",
+        (*TIANSHOU, HOPPER, *ROBOTS),
+        "Ant with Tianshou's PPO (`tianshou-ant`); three million steps, ten seeds",
+    ),
     Experiment(
         "learning rates",
         "",
