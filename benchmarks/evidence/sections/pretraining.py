@@ -44,7 +44,7 @@ def bert(records: Records) -> Section | None:
         f"BERT of {size:.1f} M parameters: four layers of width 256, 8,000 word pieces. It is pre-trained on "
         f"{facts.partition(' of installed')[0]} of installed packages: 8,000 steps of 128 × 128 pieces, of which 15% "
         "are asked about, 80% of these masked and 10% replaced; cosine schedule after 5% of warm-up, clipping at 1. "
-        "Tuned by four rates at 2,000 steps. "
+        "Tuned by four rates at 4,000 steps. "
         f"{minutes(records, *(study.name for study in (BERT, COLA, COLA_OWN, SST2, SST2_OWN)))}."
     )
     section.body += ["**Pre-training**", comparison(found, MASKED)]
