@@ -58,3 +58,4 @@ if __name__ == "__main__":
         if torch.distributed.get_rank() == 0:
             off, again = (once - expected).abs().max(), (once - resumed).abs().max()
             print(f"ZeRO {stage}: differs by {off:.1e}, resumed differs by {again}")
+    torch.distributed.destroy_process_group()
