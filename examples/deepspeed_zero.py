@@ -3,7 +3,7 @@
 $ DS_ACCELERATOR=cpu torchrun --nproc-per-node 2 examples/deepspeed_zero.py
 """
 
-import argparse
+import sys
 import warnings
 
 import deepspeed
@@ -48,9 +48,7 @@ def train(stage: int, steps: int, folder: str = "", resume: bool = False) -> tor
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=20)
-    steps = parser.parse_args().steps
+    steps = int(sys.argv[1]) if sys.argv[1:] else 20
     deepspeed.init_distributed()
     expected = train(0, steps)
     for stage in (1, 2, 3):
