@@ -108,8 +108,8 @@ def rng_offset(seed: int, index: int) -> int:
 #: What makes the words of four neighbors of one hash. The low bytes were searched for words without correlation.
 SPREAD = (1, 0x2265B147, 0x91B7584B, 0xD8F16AB1)
 
-#: What is added to all words in each step, near the golden ratio's share of 2³² by its highest 8, 16, 24 and 32 bits
-#: alike: every byte is the highest one of some state's random bits.
+#: What is added to all words in each step. Its lowest 8, 16, 24 and 32 bits are all near the golden ratio's share of
+#: their range, because each byte of a word leads the random bits of another state.
 ADVANCE = 0x9F9F9F9F
 
 

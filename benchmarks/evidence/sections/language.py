@@ -103,7 +103,7 @@ def words(records: Records) -> Section | None:
     )
     if before := compared(LSTM, records):
         listed = joined([f"{NAMES[group.optimizer]} {PERPLEXITY(group.final().mean)}" for group in before])
-        section.body.append(f"With what the first search chose, three seeds each: {listed}.")
+        section.body.append(f"With what the first search chose, n = {before[0].n}: {listed}.")
     names = [NAMES[entry.optimizer] for entry in LSTM.entries]
     listed = joined([f"{name} {paper('lstm', name, '1 layer')}" for name in names])
     section.body.append(f"The paper's Table 10 has, after 200 epochs, {listed}.")

@@ -318,7 +318,7 @@ def update_block(
         if PACKED:
             exp_avg, exp_avg_sq = six_bit_numbers(low, high, exp_avg_sq)
         else:
-            exp_avg, exp_avg_sq = signed_numbers(exp_avg, PACKED), root_numbers(exp_avg_sq)
+            exp_avg, exp_avg_sq = signed_numbers(exp_avg, False), root_numbers(exp_avg_sq)
         exp_avg = scaled(exp_avg, power, 1 - w_m if REMAINS else 1.0)
         exp_avg_sq = scaled(exp_avg_sq, power >> 16, 1.0)
         exp_avg_sq *= exp_avg_sq
@@ -391,7 +391,7 @@ def update_block(
             low, high, codes, power = six_bit_codes(exp_avg, root, words)
             store_bytes(m, at, block, low, high, inside, ALIGNED)
         else:
-            codes, power = signed_codes(exp_avg, words, WRITE_M, 0, PACKED)
+            codes, power = signed_codes(exp_avg, words, WRITE_M, 0, False)
             tl.store(m + at, codes, mask=inside)
             codes, power_n = root_codes(root, words)
             power |= power_n
