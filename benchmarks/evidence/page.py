@@ -11,13 +11,14 @@ from evidence.figures import Panel, digest, draw, drawn
 from evidence.jobs import read
 from evidence.sections import SECTIONS
 from evidence.sections.others import robot_of
-from evidence.sections.parts import ACCURACY, LOSS, NAMES, PERPLEXITY, REWARD, ROOT, RUNS, Unit, joined, table
+from evidence.sections.parts import ACCURACY, BOX_AP, LOSS, NAMES, PERPLEXITY, REWARD, ROOT, RUNS, Unit, joined, table
 from evidence.sections.pretraining import MASKED, MATTHEWS, shown
 from evidence.studies import (
     BERT,
     COLA,
     CONVNEXT,
     CORA,
+    DETR,
     GPT,
     GPT_30M,
     HOPPER,
@@ -45,9 +46,15 @@ FIGURES = ROOT / "docs" / "figures"
 #: All whose settings the page tells.
 TUNED = (
     *(VIT_25, RESNET, CONVNEXT, MAE, MAE_FINE_TUNED, GPT, GPT_30M, LSTM_AGAIN, TRANSFORMER_XL, TINY_GPT, MOE),
-    *(BERT, COLA, SST2, CORA, TIANSHOU_HOPPER, HOPPER),
+    *(BERT, COLA, SST2, DETR, CORA, TIANSHOU_HOPPER, HOPPER),
 )
-ONLY_RATES = {"PPO": TIANSHOU_HOPPER, "MAE": MAE, "the larger GPT": GPT_30M, "BERT's pre-training": BERT}
+ONLY_RATES = {
+    "PPO": TIANSHOU_HOPPER,
+    "MAE": MAE,
+    "the larger GPT": GPT_30M,
+    "BERT's pre-training": BERT,
+    "the detector": DETR,
+}
 
 
 def only_rates(records: Records) -> str:
@@ -98,6 +105,7 @@ def summary() -> str:
         ("small BERT, pre-training", BERT, MASKED),
         ("small BERT, CoLA", COLA, MATTHEWS),
         ("small BERT, SST-2", SST2, ACCURACY),
+        ("Deformable DETR, BCCD", DETR, BOX_AP),
         ("DeepGCN, Cora", CORA, ACCURACY),
         *((f"PPO, {robot_of(study)}", study, REWARD) for study in TIANSHOU),
     ]

@@ -3,7 +3,7 @@
 from evidence.sections.choices import formats, momentum, sensitivity
 from evidence.sections.images import batch_sizes, convolutions, vision
 from evidence.sections.language import language, memories, mixtures, words
-from evidence.sections.others import graphs, reinforcement
+from evidence.sections.others import detection, graphs, reinforcement
 from evidence.sections.pretraining import bert, masked_images
 
 SECTIONS = (
@@ -16,6 +16,7 @@ SECTIONS = (
     memories,
     mixtures,
     bert,
+    detection,
     graphs,
     reinforcement,
     formats,

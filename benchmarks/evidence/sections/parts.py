@@ -49,6 +49,7 @@ class Unit:
 
 
 ACCURACY = Unit("test accuracy, %", 100, 2, " points")
+BOX_AP = Unit("test box AP, %", 100, 1, " points")
 LOSS = Unit("test loss, nats per byte", 1, 4, " nats")
 PERPLEXITY = Unit("test perplexity", 1, 2, "")
 REWARD = Unit("episode reward", 1, 0, "")
