@@ -8,11 +8,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from support.coco_folder import write_coco
-
-from adan_bench.data.files import BCCD
 from evidence import data, english
 from evidence.jobs import Job
+
+from adan_bench.data.files import BCCD
+from support.coco_folder import write_coco
 
 TESTS = Path(__file__).parents[1] / "benchmarks"
 OPTIONS = {
