@@ -32,6 +32,7 @@ class Problem:
     per_epoch: steps of an epoch.
     decay_all: biases and norms decay too.
     captures: whether a CUDA graph can hold a step.
+    compiles: whether a captured step's loss is compiled, which pays where many small kernels can become one.
     stream: what gives the batches and has a state that a checkpoint must hold.
     handed_over: the part of the model whose weights other runs start from.
     """
@@ -48,6 +49,7 @@ class Problem:
     decay_all: bool = False
     channels_last: bool = False
     captures: bool = True
+    compiles: bool = True
     bf16: bool = True
     schedule: str = "cosine"
     warmup: float = 0.05
@@ -296,7 +298,7 @@ def gpt(
 
     note = f"bytes of Python source: {len(text):,} to train, {len(windows):,} windows of {context} held out"
     per_epoch = max(1, len(text) // (batch_size * context))
-    return Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0)
+    return Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0, compiles=not experts)
 
 
 def bert(
@@ -386,7 +388,7 @@ def glue(
         return {metric: METRICS[metric](logits, answers), "loss": F.cross_entropy(logits, answers).item()}
 
     note = f"GLUE's {task}: {len(rows):,} sentences to train, {len(held_out):,} held out"
-    return Problem(model, loss, evaluate, metric, True, per_epoch, note, begin_epoch, max_grad_norm=1.0)
+    return Problem(model, loss, evaluate, metric, True, per_epoch, note, begin_epoch, max_grad_norm=1.0, compiles=False)
 
 
 def masked(tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -447,6 +449,7 @@ def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "pape
         task.note,
         max_grad_norm=task.max_grad_norm,
         decay_all=True,
+        compiles=False,
     )
 
 
@@ -481,7 +484,7 @@ def cora(setup: Setup, layers: int = 14, channels: int = 64) -> Problem:
         return {"accuracy": accuracy, "loss": F.cross_entropy(logits, answers).item()}
 
     note = f"Cora, public split: {len(train)} of {len(rows):,} nodes to train, {len(held_out):,} held out"
-    return Problem(model, loss, evaluate, "accuracy", True, 1, note, bf16=False)
+    return Problem(model, loss, evaluate, "accuracy", True, 1, note, compiles=False, bf16=False)
 
 
 # The harness
@@ -521,6 +524,7 @@ def harness(
         max_grad_norm=task.max_grad_norm,
         decay_all=True,
         captures=False,
+        compiles=False,
         bf16=False,
         schedule=schedule,
         warmup=warmup,

@@ -332,9 +332,11 @@ CONVNEXT = Study(
         adan(2e-3, b1=0.98, other=0.95, decay=0.02, other_decay=0.1),
         adam_like("adamw", 1e-3, b2=0.999, other=0.98, decay=0.05, other_decay=0.2),
     ),
+    tune_length=10,
+    rates_only=True,
 )
 #: The square-root rule from the batch of 256 at which the ViT is tuned.
-BATCH_SIZES = (128, 256, 512, 1_024, 2_048, 4_096)
+BATCH_SIZES = (128, 256, 1_024, 4_096)
 BATCH_SIZE = Follow(
     "batch-size-vit",
     VIT_25,
