@@ -75,7 +75,7 @@ EXPERIMENTS = (
         "ConvNeXt in Setting II",
         "Table 2",
         (CONVNEXT,),
-        f"`convnext-25`, 14 trials and 6 runs, at the ViT's rate: {cost('vit', 14 * 4_375 + 6 * 4_875)}",
+        f"`convnext-25`, 8 trials of 10 epochs and 6 runs, at the ViT's rate: {cost('vit', 8 * 1_750 + 6 * 4_875)}",
     ),
     Experiment("ViT", "Tables 5 and 16", (VIT_25, VIT_50), f"100 epochs (`vit-100`): {cost('vit', 6 * 19_500)}"),
     Experiment(
@@ -85,7 +85,7 @@ EXPERIMENTS = (
         "`mae-50`, 8 trials of 10 and 6 runs of 50 epochs, and `mae-50-fine-tuned`, 8 trials and 6 runs of 10, at the "
         f"ViT's rate: {cost('vit', 8 * 1_750 + 6 * 9_750 + 8 * 1_750 + 6 * 1_950)}",
     ),
-    Experiment("batch sizes", "Table 7", (BATCH_SIZE,), f"`batch-size-vit`, 45 runs: {cost('vit', 45 * 4_875)}"),
+    Experiment("batch sizes", "Table 7", (BATCH_SIZE,), f"`batch-size-vit`, 27 runs: {cost('vit', 27 * 4_875)}"),
     Experiment(
         "detection",
         "Tables 8 and 9",
