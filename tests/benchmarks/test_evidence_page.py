@@ -168,7 +168,7 @@ def test_the_page_of_all_studies_together():
         "ResNet-34, 5 epochs",
         "Matthews correlation, %",
         "GPT of 1.0 M after 1,500 steps",
-        "PPO, MAE, the larger GPT and BERT's pre-training have only the four rates",
+        "PPO has only the four rates; ConvNeXt, MAE, the larger GPT and BERT's pre-training have only the five rates",
         "Adan 64.6, Adam 58.5",
         "by the same optimizer and from the same seed",
     ):
