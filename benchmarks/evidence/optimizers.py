@@ -5,7 +5,7 @@ Adam, AdamW and SGD are torch's own, fused. LAMB and AdaBelief are the harness's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,12 +18,18 @@ Groups = list[dict[str, Any]]
 
 
 def build(
-    name: str, model: nn.Module, settings: Mapping[str, Any], lr: Tensor, decay_all: bool
+    name: str,
+    model: nn.Module,
+    settings: Mapping[str, Any],
+    lr: Tensor,
+    decay_all: bool,
+    own: Callable[[nn.Module, dict[str, Any]], Groups] | None = None,
 ) -> torch.optim.Optimizer:
     """The optimizer `name` on a model's parameters.
 
     lr: read at every step where it lies.
     decay_all: biases, norms and embeddings of position decay too.
+    own: the groups of a rate of 1, where they differ in it. Each has its `share` of the rate, and a rate of its own.
     """
     options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
@@ -32,6 +38,11 @@ def build(
     groups: Groups = [{"params": list(model.parameters()), "weight_decay": decay}]
     if not decay_all:
         groups = parameter_groups(model, decay, named=False)
+    if own is not None:
+        groups = [{"weight_decay": decay, **group} for group in own(model, {"lr": 1.0})]
+        for group in groups:
+            group["share"] = group.pop("lr", 1.0)
+            group["lr"] = group["share"] * lr
     capturable = lr.device.type == "cuda"
     if name == "adan":
         if "restart" in options:

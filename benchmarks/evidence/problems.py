@@ -34,6 +34,7 @@ class Problem:
     captures: whether a CUDA graph can hold a step.
     compiles: whether a captured step's loss is compiled, which pays where many small kernels can become one.
     stream: what gives the batches and has a state that a checkpoint must hold.
+    groups: parameters and their shares of the learning rate, where these differ; as a harness's task has them.
     handed_over: the part of the model whose weights other runs start from.
     """
 
@@ -54,6 +55,7 @@ class Problem:
     schedule: str = "cosine"
     warmup: float = 0.05
     stream: Any = None
+    groups: Callable[[nn.Module, dict[str, Any]], list[dict[str, Any]]] | None = None
     handed_over: nn.Module | None = None
 
 
@@ -487,6 +489,51 @@ def cora(setup: Setup, layers: int = 14, channels: int = 64) -> Problem:
     return Problem(model, loss, evaluate, "accuracy", True, 1, note, compiles=False, bf16=False)
 
 
+# Detection
+
+
+def detr(setup: Setup, batch_size: int = 16, scale: str = "small", size: tuple[int, int] = (320, 240)) -> Problem:
+    """The harness's Deformable-DETR on photographs of blood cells, scaled to a size in pixels.
+
+    Trials hold out every sixth of the photographs that train.
+    """
+    from adan_bench.data.batching import prepared
+    from adan_bench.data.coco import blood_cells
+    from adan_bench.spec import Context
+    from adan_bench.workloads.deformable_detr import detection
+    from adan_bench.workloads.registry import get_workload
+
+    sizes = get_workload("deformable-detr", scale).scales[scale].sizes
+    context = Context(setup.seed, batch_size, setup.cache / "data", str(setup.device), scale, sizes=sizes)
+    train, held_out = blood_cells(context, tuple(size))
+    if setup.tuning:
+        apart = train.ids[::6]
+        train, held_out = train.subset(sorted({*train.ids} - {*apart})), train.subset(apart)
+    note = (
+        f"BCCD: {len(train.ids)} photographs of blood cells to train, {size[0]}×{size[1]} pixels, mirrored by a fair "
+        f"coin; {len(held_out.ids)} held out{' of the training split' if setup.tuning else ''}"
+    )
+    task = detection(context, train, held_out, note)
+
+    def loss(step: Tensor) -> Tensor:
+        return task.loss(task.model, prepared(task, int(step.item()), setup.device))
+
+    return Problem(
+        task.model,
+        loss,
+        lambda: task.evaluate(task.model),
+        "box AP",
+        True,
+        len(train.ids) // batch_size,
+        task.note,
+        max_grad_norm=task.max_grad_norm,
+        decay_all=True,
+        captures=False,
+        bf16=False,
+        groups=task.groups,
+    )
+
+
 # The harness
 
 
@@ -549,5 +596,6 @@ PROBLEMS: dict[str, Callable[..., Problem]] = {
     "glue": glue,
     "lstm": lstm,
     "cora": cora,
+    "detr": detr,
     "harness": harness,
 }

@@ -576,6 +576,22 @@ CORA = Study(
     evaluations=30,
 )
 
+#: Steps are launched one by one, 5 to 10 per second of a process: hence the few and short trials.
+DETR = Study(
+    "detr-bccd",
+    "detr",
+    {"batch_size": 16},
+    1_500,
+    "steps",
+    (
+        adan(2e-3, b1=0.98, other=0.9, decay=0.02, other_decay=0.1),
+        adam_like("adamw", 5e-4, b2=0.999, other=0.99, decay=1e-4, other_decay=0.02),
+    ),
+    tune_length=400,
+    rates_only=True,
+    evaluations=5,
+)
+
 _PPO = {"scale": "paper", "batch_size": 64, "schedule": "linear", "warmup": 0.0}
 _ROLLOUT = 320  # updates; 2,048 steps of the simulator
 HOPPER = Study(
@@ -635,6 +651,7 @@ _ORDER: tuple[Study | Follow, ...] = (
     *FORMATS,
     *SENSITIVITY,
     CORA,
+    DETR,
     TINY_GPT,
     MOE,
     COMPONENTS,

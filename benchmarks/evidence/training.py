@@ -47,7 +47,7 @@ class Trainer:
         self.lr = self.rates[0].clone()
         self.total = torch.zeros((), device=device)
         model = self.problem.model
-        self.optimizer = optimizers.build(job.optimizer, model, settings, self.lr, self.problem.decay_all)
+        self.optimizer = optimizers.build(job.optimizer, model, settings, self.lr, self.problem.decay_all, self.problem.groups)
         self.params = [p for p in model.parameters() if p.requires_grad]
         self.captures = graph and self.device.type == "cuda" and self.problem.captures
         self.mode = "eager"
@@ -62,6 +62,9 @@ class Trainer:
     def update(self) -> None:
         """One step. No value is read back, and no reference to the loss stays."""
         self.lr.copy_(self.rates.index_select(0, self.count).squeeze(0))
+        for group in self.optimizer.param_groups:
+            if "share" in group:
+                group["lr"].copy_(group["share"] * self.lr)
         self.optimizer.zero_grad(set_to_none=True)
         with self.autocast():
             loss = self.loss(self.count)
@@ -89,7 +92,8 @@ class Trainer:
         self.problem.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         for group in self.optimizer.param_groups:
-            group["lr"] = self.lr
+            if "share" not in group:
+                group["lr"] = self.lr
         self.problem.stream.load_state_dict(state["stream"])
         self.count.copy_(state["count"])
         torch.set_rng_state(state["random"])

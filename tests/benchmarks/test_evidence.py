@@ -29,7 +29,7 @@ def test_every_problem_trains(problem, cache):
     assert [point["step"] for point in record["curve"]] == [15, 30]
 
 
-@pytest.mark.parametrize("problem", sorted(OPTIONS.keys() - {"harness"}))
+@pytest.mark.parametrize("problem", sorted(OPTIONS.keys() - {"harness", "detr"}))
 def test_no_loss_reads_a_value_or_has_a_shape_that_depends_on_one(problem, cache):
     """What a CUDA graph needs; tensors without values show it on a CPU."""
     built = problems.build(problem, OPTIONS[problem], problems.Setup(0, False, "cpu", cache))
@@ -204,6 +204,29 @@ def test_tuning_looks_at_held_out_training_images(cache):
     assert tuning.per_epoch == 4
     assert reported.per_epoch == 8
     assert "of the training split" in tuning.note
+
+
+def test_trials_of_detection_hold_out_training_photographs(cache):
+    for tuning, note in ((True, "10 photographs"), (False, "12 photographs")):
+        problem = problems.build("detr", OPTIONS["detr"], problems.Setup(0, tuning, "cpu", cache))
+        assert note in problem.note
+        assert ("2 held out of the training split" if tuning else "12 held out") in problem.note
+        problem.model.eval()
+        with torch.no_grad():
+            assert problem.evaluate().keys() == {"box AP", "box AP50", "box AP75"}
+
+
+@pytest.mark.parametrize("optimizer", ["adan", "adamw"])
+def test_slow_parameters_of_the_detector_learn_at_a_tenth_of_the_rate(optimizer, cache):
+    """The first step of either optimizer moves every element by its rate, but for eps and decay."""
+    trainer = training.Trainer(job("detr", optimizer, steps=4), "cpu", cache)
+    parts = {name: p for name, p in trainer.problem.model.named_parameters() if name.endswith("bias")}
+    before = {name: p.detach().clone() for name, p in parts.items()}
+    for _ in range(2):
+        trainer.update()
+        fast, slow = (group["lr"].item() for group in trainer.optimizer.param_groups)
+        assert fast == trainer.lr.item() > 0
+        assert slow == pytest.approx(0.1 * fast)
 
 
 def test_the_lstm_is_judged_as_the_harness_judges_it(cache, monkeypatch):

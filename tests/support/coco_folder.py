@@ -1,4 +1,4 @@
-"""A tiny data folder laid out as COCO is unpacked: annotations as json, images as jpg."""
+"""A tiny data folder laid out as COCO is unpacked, or BCCD: annotations as json, images as jpg."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from adan_bench.data.coco import scenes
 from adan_bench.data.files import COCO
 
 
-def write_coco(data: Path, count: int = 4) -> None:
-    for seed, name in enumerate(COCO):
+def write_coco(data: Path, count: int = 4, files: tuple[str, ...] = COCO) -> None:
+    for seed, name in enumerate(files):
         made = scenes(count, 64, seed)
         content = made.index.dataset
-        images = data / "coco" / name.split("_")[-1].removesuffix(".json")
+        images = (data / name).parents[1] / name.split("_")[-1].removesuffix(".json")
         images.mkdir(parents=True)
         for entry in content["images"]:
             picture = made.read(entry["file_name"])

@@ -8,6 +8,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from support.coco_folder import write_coco
+
+from adan_bench.data.files import BCCD
 from evidence import data, english
 from evidence.jobs import Job
 
@@ -21,6 +24,7 @@ OPTIONS = {
     "gpt": {"batch_size": 4, "width": 16, "layers": 1, "heads": 2, "context": 16},
     "lstm": {"batch_size": 2, "scale": "small"},
     "cora": {"layers": 2, "channels": 16},
+    "detr": {"batch_size": 4, "scale": "smoke", "size": [64, 64]},
     "convnext": {"batch_size": 8, "width": 8, "depths": [1, 1]},
     "harness": {
         "workload": "transformer-xl",
@@ -58,6 +62,7 @@ def write_cache(folder):
         (folder / "data" / "ptb" / f"ptb.{split}.txt").write_text(sentence * lines)
     _graph(folder / "data" / "graphs" / "cora", rng)
     _glue(folder / "data" / "glue", rng)
+    write_coco(folder / "data", 12, BCCD)
     english.prepare(folder / "data", folder, [TESTS], processes=1)
     for split in ("valid", "test"):  # so few files leave them empty
         shutil.copy(folder / "english-train.npy", folder / f"english-{split}.npy")

@@ -1,4 +1,4 @@
-"""Images with boxes and masks in COCO's format: its folder or generated scenes, batches, and scores by pycocotools."""
+"""Images with boxes and masks in COCO's format: folders or generated scenes, batches, and scores by pycocotools."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 from adan_bench.data.batching import generator, prefetch, shuffled
+from adan_bench.data.files import BCCD
 from adan_bench.data.files import COCO as COCO_FILES
 from adan_bench.spec import Context, UsageError, cores
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as both detectors take them
 SHORT_SIDES = range(480, 801, 32)
 LONG_SIDE = 1333
+PHOTOGRAPH = (320, 240)  # pixels to which those of blood cells are scaled
 SHAPES = ("circle", "square", "triangle")
 
 Example = dict[str, Any]
@@ -72,6 +74,33 @@ class Coco:
     def size(self, image_id: int) -> tuple[int, int]:
         entry = self.index.imgs[image_id]
         return entry["width"], entry["height"]
+
+    def subset(self, ids: Sequence[int]) -> Coco:
+        """These images alone."""
+        chosen, content = set(ids), self.index.dataset
+        images = [entry for entry in content["images"] if entry["id"] in chosen]
+        annotations = [a for a in content["annotations"] if a["image_id"] in chosen]
+        return Coco({**content, "images": images, "annotations": annotations}, self.read)
+
+    def in_memory(self, size: tuple[int, int]) -> Coco:
+        """All images decoded, scaled to one size, with their boxes; masks are left out."""
+        from PIL import Image
+
+        content = self.index.dataset
+        names = [entry["file_name"] for entry in content["images"]]
+        with ThreadPoolExecutor(cores()) as pool:
+            pictures = pool.map(lambda name: self.read(name).resize(size, Image.Resampling.BILINEAR), names)
+            held = dict(zip(names, pictures, strict=True))
+        annotations = []
+        for found in content["annotations"]:
+            width, height = self.size(found["image_id"])
+            across, down = size[0] / width, size[1] / height
+            x, y, w, h = found["bbox"]
+            rest = {key: value for key, value in found.items() if key != "segmentation"}
+            box = [x * across, y * down, w * across, h * down]
+            annotations.append({**rest, "bbox": box, "area": found["area"] * across * down})
+        images = [{**entry, "width": size[0], "height": size[1]} for entry in content["images"]]
+        return Coco({**content, "images": images, "annotations": annotations}, held.__getitem__)
 
 
 @dataclass(frozen=True)
@@ -125,7 +154,7 @@ def detr_view(size: tuple[int, int], draws: Tensor) -> View:
 
 
 def flipped_view(size: tuple[int, int], draws: Tensor) -> View:
-    """The image as it is, or mirrored; for generated scenes."""
+    """The image as it is, or mirrored; for what is small already."""
     return View((0, 0, *size), size, bool(draws[0] < 0.5))
 
 
@@ -157,17 +186,28 @@ def _decoded(lengths: Any) -> Any:
 # Where the images come from
 
 
-def splits(context: Context, generated: tuple[int, int, int]) -> tuple[Coco, Coco, str]:
-    """What trains, what is held out, and a note: COCO at the scale "paper".
+def splits(context: Context, generated: tuple[int, int, int], masks: bool = False) -> tuple[Coco, Coco, str]:
+    """What trains, what is held out, and a note: COCO at the scale "paper", BCCD at "small" where it is there.
 
-    generated: at the other scales, the pixels of a scene, how many train and how many are held out.
+    generated: otherwise, the pixels of a scene, how many train and how many are held out.
+    masks: they are needed, and BCCD has none.
     """
     size, *counts = generated
     if context.scale == "paper":
         train, held_out = (folder(context.path(name)) for name in COCO_FILES)
         return train, held_out, f"COCO: {len(train.ids):,} images to train, {len(held_out.ids):,} held out"
+    if context.scale == "small" and not masks and all(map(context.has, BCCD)):
+        train, held_out = blood_cells(context)
+        what = "BCCD, photographs of blood cells, {}×{} pixels".format(*PHOTOGRAPH)
+        return train, held_out, f"{what}: {len(train.ids):,} to train, {len(held_out.ids):,} held out"
     train, held_out = (scenes(count, size, seed) for seed, count in enumerate(counts))
     return train, held_out, f"generated scenes of shapes: {counts[0]:,} to train, {counts[1]:,} held out"
+
+
+def blood_cells(context: Context, size: tuple[int, int] = PHOTOGRAPH) -> tuple[Coco, Coco]:
+    """The photographs of BCCD in memory, scaled to one size: what trains and what is held out."""
+    train, held_out = (folder(context.path(name)).in_memory(size) for name in BCCD)
+    return train, held_out
 
 
 def folder(annotations: Path) -> Coco:

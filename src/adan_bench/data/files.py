@@ -8,6 +8,7 @@ IMAGENET = ("imagenet/train", "imagenet/val")
 IMAGENET_SIZE = 1_281_167  # images to train
 COCO = ("coco/annotations/instances_train2017.json", "coco/annotations/instances_val2017.json")
 COCO_SIZE = 118_287  # images of train2017; an epoch of the published schedules
+BCCD = ("bccd/annotations/instances_train.json", "bccd/annotations/instances_val.json")
 PENN_TREEBANK = tuple(f"ptb/ptb.{split}.txt" for split in SPLITS)
 WIKITEXT = tuple(f"wikitext-103/wiki.{split}.tokens" for split in SPLITS)
 SHAKESPEARE = "tinyshakespeare/input.txt"

@@ -1,4 +1,4 @@
-"""Deformable-DETR: on COCO as MMDetection trains it, else on generated scenes of shapes."""
+"""Deformable-DETR: on COCO as MMDetection trains it, else on photographs of blood cells or generated scenes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from adan_bench.data.coco import Coco
 
 WEIGHTS = {"loss_ce": 2, "loss_bbox": 5, "loss_giou": 2}  # of the loss and of the matching
 SLOW = ("sampling_offsets", "reference_points")  # a tenth of the learning rate; a pre-trained backbone too
@@ -36,7 +38,7 @@ class Sizes:
 
 
 SMOKE = Sizes(32, (1, 2), 4, 64, 12, 3, 0.0, ([16, 32, 64, 64], [1, 1, 1, 1]), (64, 256, 48))
-SMALL = Sizes(128, (3, 3), 8, 256, 30, backbone=([32, 64, 128, 256], [2, 2, 2, 2]), scenes=(128, 4_000, 500))
+SMALL = Sizes(128, (3, 3), 8, 256, 60, backbone=([32, 64, 128, 256], [2, 2, 2, 2]), scenes=(128, 4_000, 500))
 PAPER = Sizes(256, (6, 6), 8, 1024, 300)
 
 
@@ -50,14 +52,20 @@ PAPER = Sizes(256, (6, 6), 8, 1024, 300)
     paper=Scale(0.445, 50 * COCO_SIZE // 32, 32, eval_every=COCO_SIZE // 32, needs=COCO, sizes=PAPER),
 )
 def deformable_detr(context: Context) -> Task:
-    """Deformable-DETR (ResNet-50 backbone) on COCO; smaller ones on generated scenes of shapes."""
+    """Deformable-DETR (ResNet-50 backbone) on COCO; smaller ones on BCCD or generated scenes of shapes."""
+    from adan_bench.data.coco import splits
+
+    return detection(context, *splits(context, context.sizes.scenes))
+
+
+def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
+    """The detector to train on one split and to judge by another."""
     import torch
 
-    from adan_bench.data.coco import MEAN, STD, View, average_precision, held_out, padded, scaled, splits
+    from adan_bench.data.coco import MEAN, STD, View, average_precision, held_out, padded, scaled
     from adan_bench.data.coco import batches as coco_batches
     from adan_bench.workloads.parts.backbones import begins
 
-    train, valid, note = splits(context, context.sizes.scenes)
     model = build(context.sizes, len(train.categories), context)
     examples = coco_batches(train, context)
     mean, std = (torch.tensor(values).view(3, 1, 1).to(context.device) for values in (MEAN, STD))

@@ -58,7 +58,7 @@ def mask_rcnn(context: Context) -> Task:
     from adan_bench.data.coco import batches as coco_batches
     from adan_bench.workloads.parts.backbones import begins
 
-    train, valid, note = splits(context, context.sizes.scenes)
+    train, valid, note = splits(context, context.sizes.scenes, masks=True)
     model = build(context.sizes, len(train.categories), context)
     examples = coco_batches(train, context, masks=True)
 
