@@ -529,6 +529,7 @@ def detr(setup: Setup, batch_size: int = 16, scale: str = "small", size: tuple[i
         max_grad_norm=task.max_grad_norm,
         decay_all=True,
         captures=False,
+        compiles=False,
         bf16=False,
         groups=task.groups,
     )

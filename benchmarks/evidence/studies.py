@@ -588,7 +588,7 @@ DETR = Study(
         adam_like("adamw", 5e-4, b2=0.999, other=0.99, decay=1e-4, other_decay=0.02),
     ),
     tune_length=400,
-    rates_only=True,
+    trials=5,
     evaluations=5,
 )
 

@@ -47,7 +47,9 @@ class Trainer:
         self.lr = self.rates[0].clone()
         self.total = torch.zeros((), device=device)
         model = self.problem.model
-        self.optimizer = optimizers.build(job.optimizer, model, settings, self.lr, self.problem.decay_all, self.problem.groups)
+        self.optimizer = optimizers.build(
+            job.optimizer, model, settings, self.lr, self.problem.decay_all, self.problem.groups
+        )
         self.params = [p for p in model.parameters() if p.requires_grad]
         self.captures = graph and self.device.type == "cuda" and self.problem.captures
         self.mode = "eager"
