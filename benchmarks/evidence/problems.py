@@ -505,7 +505,7 @@ def detr(setup: Setup, batch_size: int = 16, scale: str = "small", size: tuple[i
 
     sizes = get_workload("deformable-detr", scale).scales[scale].sizes
     context = Context(setup.seed, batch_size, setup.cache / "data", str(setup.device), scale, sizes=sizes)
-    train, held_out = blood_cells(context, tuple(size))
+    train, held_out = blood_cells(context, (size[0], size[1]))
     if setup.tuning:
         apart = train.ids[::6]
         train, held_out = train.subset(sorted({*train.ids} - {*apart})), train.subset(apart)

@@ -626,7 +626,7 @@ HALFCHEETAH = replace(HOPPER, name="ppo-halfcheetah-tuned", options={**_PPO, "wo
 #: that it had before; their runs are kept, and no more can be made.
 _TIANSHOU = {**_PPO, "schedule": "linear:245"}
 TIANSHOU_HOPPER = replace(HOPPER, name="tianshou-hopper", options={**_TIANSHOU, "workload": "ppo-hopper"})
-TIANSHOU = (
+TIANSHOU: tuple[Study | Follow, ...] = (
     TIANSHOU_HOPPER,
     *(
         Follow(
