@@ -216,7 +216,8 @@ class Shadow:
         averaged: bool = False,
         advancing: bool = False,
     ) -> None:
-        self.betas, self.block, self.codes, self.state = betas, block, (m, v, n, q), None
+        self.betas, self.block, self.codes = betas, block, (m, v, n, q)
+        self.state: tuple[Tensor, ...] | None = None
         self.averaged, self.advancing = averaged, advancing
         self.generator = torch.Generator().manual_seed(0)
 
@@ -251,13 +252,8 @@ def gradients(
     opt = Adan(task.model.parameters(), lr=lr, betas=betas, weight_decay=0.02)
     for k in range(steps):
         task.loss(task.model, prepared(task, k, "cpu")).backward()
-        yield torch.cat(
-            [
-                p.grad[: p.numel() // 128 * 128 // p[0].numel()].flatten()
-                for p in task.model.parameters()
-                if p.numel() >= 4096
-            ]
-        )
+        grads = [p.grad for p in task.model.parameters() if p.grad is not None and p.numel() >= 4096]
+        yield torch.cat([g[: g.numel() // 128 * 128 // g[0].numel()].flatten() for g in grads])
         opt.step()
         opt.zero_grad()
 

@@ -109,10 +109,11 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
 
     clock = time.process_time if arguments.cpu_time else time.perf_counter
-    record = {"environment": environment(), "seed": SEED, "clock": clock.__name__, "models": {}}
+    results: dict[str, Any] = {}
+    record = {"environment": environment(), "seed": SEED, "clock": clock.__name__, "models": results}
     console = Console(width=130)
     for model, (shapes, rounds) in MODELS.items():
-        record["models"][model] = result = measure(shapes, rounds, clock)
+        results[model] = result = measure(shapes, rounds, clock)
         console.print(table(model, result))
     path = ROOT / "results" / arguments.output
     path.write_text(json.dumps(record, indent=1) + "\n")

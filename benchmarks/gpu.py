@@ -14,7 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from common import ROOT, Shapes, copy_bandwidth, environment, others_8bit, resnet50, stepper
@@ -97,7 +97,7 @@ def milliseconds(run: Callable[[], object], steps: int) -> float:
         run()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / steps
+    return float(begin.elapsed_time(end)) / steps
 
 
 def copy_speed(size: int) -> float:
@@ -169,7 +169,7 @@ def kernels(run: Callable[[], object]) -> list[Any]:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         run()
         torch.cuda.synchronize()
-    return [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return [event for event in profile.events() if event.device_type.name == "CUDA"]
 
 
 def wall(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
@@ -245,10 +245,8 @@ def launches(shapes: Shapes) -> dict[str, int]:
 class _Tiled(cuda.Cuda):
     """The engine with one tile for everything."""
 
-    tiles: ClassVar[dict[Any, cuda.Tile]] = {}
-
     def __init__(self, tile: cuda.Tile) -> None:
-        self.tile = tile
+        self.tile, self.tiles = tile, {}
 
 
 def tune(shapes: Shapes) -> None:

@@ -11,6 +11,7 @@ import argparse
 import gc
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,12 +27,16 @@ COUPLED = (0.92, 0.92, 0.99)
 
 
 def adan(**options: Any) -> Callable[[nn.Module], Optimizer]:
-    return lambda model: Adan(model.parameters(), lr=1e-4, **options)
+    return of_model(partial(Adan, lr=1e-4, **options))
+
+
+def of_model(make: Callable[..., Optimizer]) -> Callable[[nn.Module], Optimizer]:
+    return lambda model: make(model.parameters())
 
 
 #: name → optimizer of a model, whether gradients are released, whether weights are bf16
 VARIANTS: dict[str, tuple[Callable[[nn.Module], Optimizer], bool, bool]] = {
-    BASE: (lambda model: AdamW(model.parameters(), lr=1e-4, fused=True), False, False),
+    BASE: (of_model(partial(AdamW, lr=1e-4, fused=True)), False, False),
     "Adan": (adan(), False, False),
     "Adan, consume_grad": (adan(consume_grad=True), False, False),
     "Adan, coupled": (adan(betas=COUPLED), False, False),
@@ -45,7 +50,7 @@ VARIANTS: dict[str, tuple[Callable[[nn.Module], Optimizer], bool, bool]] = {
     "Adan, 8 bit, release, bf16 weights": (adan(state_format="8bit", stochastic_rounding=True), True, True),
 }
 for other, make_other in others_8bit().items():
-    VARIANTS[other] = (lambda model, make=make_other: make(model.parameters()), False, False)
+    VARIANTS[other] = (of_model(make_other), False, False)
 
 
 def gpt2() -> Any:

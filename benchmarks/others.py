@@ -20,6 +20,7 @@ import torch.distributed as dist
 from common import ROOT, environment
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 import adan
 
@@ -34,9 +35,11 @@ def implementations(files: list[str]) -> dict[str, tuple[str, Any]]:
     for title, path in (word.split("=") for word in files):
         name, version = title.split("@")
         spec = importlib.util.spec_from_file_location(f"other_{name}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        found[name] = (version, module.Adan)
+        assert spec is not None, f"{path} is no Python file"
+        assert spec.loader is not None
+        loaded = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+        found[name] = (version, loaded.Adan)
     return found
 
 
@@ -53,6 +56,7 @@ def clips(make: Any) -> bool:
 def writes_gradients(make: Any) -> bool:
     """Whether `p.grad` is another after a step, clipped if it can clip."""
     p = parameter(8)
+    assert p.grad is not None
     before = p.grad.clone()
     make([p], lr=1e-3, **({"max_grad_norm": 0.1} if clips(make) else {})).step()
     return not torch.equal(p.grad, before)
@@ -106,7 +110,8 @@ def sharded(make: Any, limit: float) -> str:
                 optimizer.step()
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-        ends.append(torch.cat([(p.full_tensor() if shard else p).detach().flatten() for p in model.parameters()]))
+        whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
+        ends.append(torch.cat([p.detach().flatten() for p in whole]))
     return f"differs by {(ends[0] - ends[1]).abs().max().item():.1e}"
 
 

@@ -52,7 +52,7 @@ def train(
     options, half = VARIANTS[variant]
     workload = get_workload(name, scale)
     task = workload.task(seed, data=data, device=device)
-    model = task.model.to(device, memory_format=torch.channels_last)
+    model = task.model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     settings, _ = starting_settings(workload, optimizers.get_optimizer("adan"))
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     params = list(model.parameters())

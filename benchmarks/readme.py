@@ -10,6 +10,7 @@ import json
 import re
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +265,7 @@ def harness_together() -> str:
     return markdown(head, rows) + f"\n\n{where(data)}, MPS."
 
 
-TABLES = {
+TABLES: dict[str, Callable[[], str]] = {
     "harness": harness,
     "harness-together": harness_together,
     "results": page.summary,

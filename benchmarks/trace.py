@@ -27,7 +27,12 @@ import adan
 
 PACKAGE = Path(adan.__file__).resolve().parent
 ROOT = PACKAGE.parents[1]
-ENGINES = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "cpu": {"fused": True}, "cuda": {"fused": True}}
+ENGINES: dict[str, dict[str, Any]] = {
+    "loop": {"foreach": False},
+    "foreach": {"foreach": True},
+    "cpu": {"fused": True},
+    "cuda": {"fused": True},
+}
 WARM = 3
 
 
@@ -116,7 +121,7 @@ def main() -> None:
     parser.add_argument("--calls", action="store_true", help="list the functions in the order of their first call")
     arguments = parser.parse_args()
 
-    given = {
+    given: dict[str, tuple[bool, dict[str, Any]]] = {
         "clipped": (arguments.clipped, {"max_grad_norm": 1.0}),
         "consumed": (arguments.consumed, {"consume_grad": True}),
         "8 bit": (arguments.eight_bit, {"state_format": "8bit"}),

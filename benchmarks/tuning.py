@@ -13,7 +13,7 @@ from typing import Any
 
 from evidence.compare import Verdict, welch
 from evidence.jobs import Record, read, score
-from evidence.page import NAMES, RUNS, table
+from evidence.sections.parts import NAMES, RUNS, table
 from evidence.studies import HOPPER, STUDIES, TUNING_SEED, Study
 
 from adan.hyperparameters import recipes

@@ -189,14 +189,15 @@ def smoke(args: argparse.Namespace) -> None:
     )
     for job in jobs:
         pair = [found.get((job.key, graph), "not finished in time") for graph in (True, False)]
+        made = [record for record in pair if not isinstance(record, str)]
         name = f"{job.problem:9} {job.optimizer:9} {job.settings.get('state_format', ''):5}"
-        if isinstance(pair[0], str) or isinstance(pair[1], str):
+        if len(made) < len(pair):
             print(f"{name} FAILED: " + " | ".join(p.splitlines()[0] if isinstance(p, str) else p["mode"] for p in pair))
             continue
-        losses = [p["final"].get("train_loss", float("nan")) for p in pair]
-        rates = " ".join(f"{p['steps_per_second'] or 0:7.1f}" for p in pair)
+        losses = [p["final"].get("train_loss", float("nan")) for p in made]
+        rates = " ".join(f"{p['steps_per_second'] or 0:7.1f}" for p in made)
         gap = abs(losses[0] / losses[1] - 1)
-        print(f"{name} {losses[0]:.5f} {losses[1]:.5f} relative gap {gap:.1e}  {rates}  {pair[0]['mode']}")
+        print(f"{name} {losses[0]:.5f} {losses[1]:.5f} relative gap {gap:.1e}  {rates}  {made[0]['mode']}")
     for error in {error for error in found.values() if isinstance(error, str)}:
         print(error)
     args.out.write_text("".join(json.dumps(r) + "\n" for r in found.values() if not isinstance(r, str)))

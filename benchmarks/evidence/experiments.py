@@ -76,17 +76,17 @@ EXPERIMENTS = (
         "ConvNeXt in Setting II",
         "Table 2",
         (CONVNEXT,),
-        f"`convnext-25`, 14 trials and 6 runs, at the ViT's rate: {cost('vit', 14 * 4_375 + 6 * 4_875)}",
+        f"`convnext-25`, 10 trials of 10 epochs and 6 runs, at the ViT's rate: {cost('vit', 10 * 1_750 + 6 * 4_875)}",
     ),
     Experiment("ViT", "Tables 5 and 16", (VIT_25, VIT_50), f"100 epochs (`vit-100`): {cost('vit', 6 * 19_500)}"),
     Experiment(
         "MAE with fine-tuning",
         "Table 6",
         (MAE, MAE_FINE_TUNED),
-        "`mae-50`, 8 trials of 10 and 6 runs of 50 epochs, and `mae-50-fine-tuned`, 8 trials and 6 runs of 10, at the "
-        f"ViT's rate: {cost('vit', 8 * 1_750 + 6 * 9_750 + 8 * 1_750 + 6 * 1_950)}",
+        "`mae-50`, 10 trials of 10 and 6 runs of 50 epochs, and `mae-50-fine-tuned`, 10 trials and 6 runs of 10, at "
+        f"the ViT's rate: {cost('vit', 10 * 1_750 + 6 * 9_750 + 10 * 1_750 + 6 * 1_950)}",
     ),
-    Experiment("batch sizes", "Table 7", (BATCH_SIZE,), f"`batch-size-vit`, 45 runs: {cost('vit', 45 * 4_875)}"),
+    Experiment("batch sizes", "Table 7", (BATCH_SIZE,), f"`batch-size-vit`, 27 runs: {cost('vit', 27 * 4_875)}"),
     Experiment(
         "Deformable DETR",
         "Table 8",
@@ -105,8 +105,8 @@ EXPERIMENTS = (
         "BERT on GLUE",
         "Table 11",
         (BERT, COLA, SST2, COLA_OWN, SST2_OWN),
-        "`bert`, 8 trials of 4,000 and 6 runs of 8,000 steps, at the ViT's rate, whose batches have as many tokens: "
-        f"{cost('vit', 8 * 4_000 + 6 * 8_000)}; `bert-cola` and `bert-sst2`, 14 trials and 10 runs of 10 epochs each, "
+        "`bert`, 10 trials of 4,000 and 6 runs of 8,000 steps, at the ViT's rate, whose batches have as many tokens: "
+        f"{cost('vit', 10 * 4_000 + 6 * 8_000)}; `bert-cola` and `bert-sst2`, 14 trials and 10 runs of 10 epochs each, "
         "and `bert-cola-own` and `bert-sst2-own`, 6 runs each, at the tiny GPT's rate: "
         f"{cost('gpt-tiny', 140 * 233 + 160 * 267 + 300 * 216)}",
     ),
@@ -114,8 +114,8 @@ EXPERIMENTS = (
         "GPT-2 on code",
         "Table 12",
         (GPT, GPT_HALF, GPT_30M, GPT_30M_HALF),
-        "`gpt-30m` and `gpt-30m-half`, 8 trials of 1,000 and 6 runs of 3,000 steps, 3 of 1,500, whose steps have 2.4 "
-        f"times the arithmetic of the smaller GPT's: {cost('gpt', 2.4 * (8 * 1_000 + 6 * 3_000 + 3 * 1_500))}; 345 M "
+        "`gpt-30m` and `gpt-30m-half`, 10 trials of 1,000 and 6 runs of 3,000 steps, 3 of 1,500, whose steps have 2.4 "
+        f"times the arithmetic of the smaller GPT's: {cost('gpt', 2.4 * (10 * 1_000 + 6 * 3_000 + 3 * 1_500))}; 345 M "
         "parameters, 150,000 steps, pass@k",
     ),
     Experiment(

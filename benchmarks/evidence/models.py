@@ -270,6 +270,7 @@ class DeepGCN(nn.Module):
 
     def __init__(self, edges: Tensor, features: int, channels: int, layers: int, classes: int) -> None:
         super().__init__()
+        self.edges: Tensor
         self.register_buffer("edges", edges)
         self.first = nn.Linear(features, channels)
         self.blocks = nn.ModuleList(GraphBlock(channels) for _ in range(layers))

@@ -48,8 +48,10 @@ TUNED = (
     *(VIT_25, RESNET, CONVNEXT, MAE, MAE_FINE_TUNED, GPT, GPT_30M, LSTM_AGAIN, TRANSFORMER_XL, TINY_GPT, MOE),
     *(BERT, COLA, SST2, DETR, CORA, TIANSHOU_HOPPER, HOPPER),
 )
-ONLY_RATES = {
+#: With fewer trials than seven.
+FEWER = {
     "PPO": TIANSHOU_HOPPER,
+    "ConvNeXt": CONVNEXT,
     "MAE": MAE,
     "the larger GPT": GPT_30M,
     "BERT's pre-training": BERT,
@@ -57,9 +59,16 @@ ONLY_RATES = {
 }
 
 
-def only_rates(records: Records) -> str:
-    names = [name for name, study in ONLY_RATES.items() if study.tuned(records)]
-    return f"{joined(names)} {'has' if len(names) == 1 else 'have'} only the four rates." if names else ""
+def fewer(records: Records) -> str:
+    by_count: dict[int, list[str]] = {}
+    for name, study in FEWER.items():
+        if study.tuned(records):
+            by_count.setdefault(study.trials, []).append(name)
+    parts = [
+        f"{joined(names)} {'has' if len(names) == 1 else 'have'} only the {('four', 'five')[count - 4]} rates"
+        for count, names in by_count.items()
+    ]
+    return "; ".join(parts) + "." if parts else ""
 
 
 def tuning(records: Records) -> str:
@@ -134,7 +143,7 @@ def page(records: Records) -> tuple[str, dict[str, list[Panel]]]:
     how = [
         "- **Tuning**, on a seed of its own, by the validation split: learning rates at ½, 1, 2 and 4 times a "
         "centre, a fifth chosen by those, then two alternatives at the best rate, b1 (Adan) or b2 and the decay (SGD: "
-        f"momentum, AdaBelief: eps, and the decay): seven trials for each optimizer. {only_rates(records)} "
+        f"momentum, AdaBelief: eps, and the decay): seven trials for each optimizer. {fewer(records)} "
         f"{tuning(records)}",
         "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
         "the run. ± is the half width of a 95% t interval over seeds.",

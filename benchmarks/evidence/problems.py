@@ -32,6 +32,7 @@ class Problem:
     per_epoch: steps of an epoch.
     decay_all: biases and norms decay too.
     captures: whether a CUDA graph can hold a step.
+    compiles: whether a captured step's loss is compiled, which pays where many small kernels can become one.
     stream: what gives the batches and has a state that a checkpoint must hold.
     groups: parameters and their shares of the learning rate, where these differ; as a harness's task has them.
     handed_over: the part of the model whose weights other runs start from.
@@ -49,6 +50,7 @@ class Problem:
     decay_all: bool = False
     channels_last: bool = False
     captures: bool = True
+    compiles: bool = True
     bf16: bool = True
     schedule: str = "cosine"
     warmup: float = 0.05
@@ -298,7 +300,7 @@ def gpt(
 
     note = f"bytes of Python source: {len(text):,} to train, {len(windows):,} windows of {context} held out"
     per_epoch = max(1, len(text) // (batch_size * context))
-    return Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0)
+    return Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0, compiles=not experts)
 
 
 def bert(
@@ -388,7 +390,7 @@ def glue(
         return {metric: METRICS[metric](logits, answers), "loss": F.cross_entropy(logits, answers).item()}
 
     note = f"GLUE's {task}: {len(rows):,} sentences to train, {len(held_out):,} held out"
-    return Problem(model, loss, evaluate, metric, True, per_epoch, note, begin_epoch, max_grad_norm=1.0)
+    return Problem(model, loss, evaluate, metric, True, per_epoch, note, begin_epoch, max_grad_norm=1.0, compiles=False)
 
 
 def masked(tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -449,6 +451,7 @@ def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "pape
         task.note,
         max_grad_norm=task.max_grad_norm,
         decay_all=True,
+        compiles=False,
     )
 
 
@@ -483,7 +486,7 @@ def cora(setup: Setup, layers: int = 14, channels: int = 64) -> Problem:
         return {"accuracy": accuracy, "loss": F.cross_entropy(logits, answers).item()}
 
     note = f"Cora, public split: {len(train)} of {len(rows):,} nodes to train, {len(held_out):,} held out"
-    return Problem(model, loss, evaluate, "accuracy", True, 1, note, bf16=False)
+    return Problem(model, loss, evaluate, "accuracy", True, 1, note, compiles=False, bf16=False)
 
 
 # Detection
@@ -502,7 +505,7 @@ def detr(setup: Setup, batch_size: int = 16, scale: str = "small", size: tuple[i
 
     sizes = get_workload("deformable-detr", scale).scales[scale].sizes
     context = Context(setup.seed, batch_size, setup.cache / "data", str(setup.device), scale, sizes=sizes)
-    train, held_out = blood_cells(context, tuple(size))
+    train, held_out = blood_cells(context, (size[0], size[1]))
     if setup.tuning:
         apart = train.ids[::6]
         train, held_out = train.subset(sorted({*train.ids} - {*apart})), train.subset(apart)
@@ -526,6 +529,7 @@ def detr(setup: Setup, batch_size: int = 16, scale: str = "small", size: tuple[i
         max_grad_norm=task.max_grad_norm,
         decay_all=True,
         captures=False,
+        compiles=False,
         bf16=False,
         groups=task.groups,
     )
@@ -568,6 +572,7 @@ def harness(
         max_grad_norm=task.max_grad_norm,
         decay_all=True,
         captures=False,
+        compiles=False,
         bf16=False,
         schedule=schedule,
         warmup=warmup,

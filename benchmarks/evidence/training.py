@@ -1,5 +1,7 @@
 """One run: the step as a CUDA graph where that is possible, evaluations between its replays, the record of it all.
 
+The loss in such a graph is compiled where that pays; evaluations are not.
+
 The same function `Trainer.update` is the eager step and what the graph captures. Everything that changes from step to
 step is a tensor on the device: the step count, the learning rate (looked up in a table of all of them), the random
 state. The first steps are made eagerly on the stream of the capture; they count as steps.
@@ -30,9 +32,9 @@ class CaptureFailed(RuntimeError):
 
 
 class Trainer:
-    """A problem, its optimizer and the buffers that a step reads and writes."""
+    """A problem, its optimizer and the buffers that a step reads and writes. graph: whether a graph may hold a step."""
 
-    def __init__(self, job: Job, device: str, folder: Path) -> None:
+    def __init__(self, job: Job, device: str, folder: Path, graph: bool = False) -> None:
         torch.manual_seed(job.seed)
         self.problem = problems.build(job.problem, job.options, problems.Setup(job.seed, job.tuning, device, folder))
         self.steps = job.length * (self.problem.per_epoch if job.unit == "epochs" else 1)
@@ -49,6 +51,15 @@ class Trainer:
             job.optimizer, model, settings, self.lr, self.problem.decay_all, self.problem.groups
         )
         self.params = [p for p in model.parameters() if p.requires_grad]
+        self.captures = graph and self.device.type == "cuda" and self.problem.captures
+        self.mode = "eager"
+        self.loss = self.problem.loss
+        if self.captures:
+            self.mode = "graph"
+            if self.problem.compiles:
+                self.mode = "graph, compiled"
+                torch.compiler.reset()  # the run before has another model
+                self.loss = torch.compile(self.loss, dynamic=False)
 
     def update(self) -> None:
         """One step. No value is read back, and no reference to the loss stays."""
@@ -58,7 +69,7 @@ class Trainer:
                 group["lr"].copy_(group["share"] * self.lr)
         self.optimizer.zero_grad(set_to_none=True)
         with self.autocast():
-            loss = self.problem.loss(self.count)
+            loss = self.loss(self.count)
         loss.backward()
         if self.problem.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.params, self.problem.max_grad_norm)
@@ -124,9 +135,9 @@ def run(job: Job, device: str, folder: Path, graph: bool = True) -> Record:
         torch.cuda.empty_cache()  # of the run before
     stream = _stream() if cuda else None
     with torch.cuda.stream(stream) if cuda else contextlib.nullcontext():
-        trainer = Trainer(job, device, folder)
+        trainer = Trainer(job, device, folder, graph)
         kept = folder / "checkpoints" / f"{job.key}.pt" if trainer.problem.stream is not None else None
-        record = _train(trainer, job, stream, graph and cuda and trainer.problem.captures, kept)
+        record = _train(trainer, job, stream, kept)
         if (handed := trainer.problem.handed_over) is not None and not job.tuning and record["status"] == "finished":
             _keep(handed.state_dict(), problems.weights_of(folder, job.key))
     if cuda:
@@ -135,7 +146,7 @@ def run(job: Job, device: str, folder: Path, graph: bool = True) -> Record:
     return record
 
 
-def _train(trainer: Trainer, job: Job, stream: Any, captures: bool, kept: Path | None = None) -> Record:
+def _train(trainer: Trainer, job: Job, stream: Any, kept: Path | None = None) -> Record:
     """Train. kept: where a checkpoint lies from evaluation to evaluation, and from where one goes on."""
     problem, steps = trainer.problem, trainer.steps
     marks = {round(steps * (i + 1) / job.evaluations) for i in range(job.evaluations)} | {steps}
@@ -154,7 +165,7 @@ def _train(trainer: Trainer, job: Job, stream: Any, captures: bool, kept: Path |
     for step in range(first, steps):
         if step % problem.per_epoch == 0:
             problem.begin_epoch(step // problem.per_epoch)
-        if captures and step == WARMUP_STEPS:
+        if trainer.captures and step == WARMUP_STEPS:
             step_once = trainer.captured(stream).replay
         if step == WARMUP_STEPS:
             _wait(trainer)
@@ -190,7 +201,7 @@ def _train(trainer: Trainer, job: Job, stream: Any, captures: bool, kept: Path |
         "steps": steps,
         "train_seconds": round(seconds, 3),
         "steps_per_second": round((last_mark - timed) / seconds, 2) if seconds > 0 else None,
-        "mode": "graph" if captures else "eager",
+        "mode": trainer.mode,
         "parameters": sum(p.numel() for p in trainer.params),
         "note": problem.note,
         **({"resumed_at": first} if first else {}),

@@ -110,6 +110,30 @@ def test_run_lengths_and_crowds(scenes: Coco) -> None:
             assert (a["masks"] != b["masks"]).float().mean() < 0.02
 
 
+def test_in_memory_is_scaled_with_its_boxes(scenes: Coco) -> None:
+    """As if every image had been scaled when it was read."""
+    small = scenes.in_memory((48, 32))
+    assert small.ids == scenes.ids
+    for image_id in scenes.ids:
+        assert small.size(image_id) == (48, 32)
+        for flip in (False, True):
+            a = scenes.example(image_id, View((0, 0, 64, 64), (48, 32), flip))
+            b = small.example(image_id, View((0, 0, 48, 32), (48, 32), flip))
+            assert torch.equal(a["pixels"], b["pixels"])
+            assert torch.equal(a["labels"], b["labels"])
+            assert torch.allclose(a["boxes"], b["boxes"], atol=1e-4)
+    found = [{**a, "score": 0.9} for a in small.index.dataset["annotations"]]
+    assert average_precision(small, found, "bbox")["AP"] == pytest.approx(1)
+
+
+def test_subset(scenes: Coco) -> None:
+    some = scenes.subset(scenes.ids[::3])
+    assert some.ids == scenes.ids[::3]
+    assert {a["image_id"] for a in some.index.dataset["annotations"]} <= set(some.ids)
+    assert average_precision(some, results(some), "bbox")["AP"] == pytest.approx(1)
+    assert len(scenes.ids) == 8
+
+
 def test_batches_are_a_function_of_the_position(tmp_path: Path) -> None:
     """Read ahead by threads, augmented as published, in any order."""
     write_coco(tmp_path)

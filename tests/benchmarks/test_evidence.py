@@ -38,6 +38,19 @@ def test_no_loss_reads_a_value_or_has_a_shape_that_depends_on_one(problem, cache
         assert built.loss(torch.zeros(1, dtype=torch.int64)).shape == ()
 
 
+@pytest.mark.parametrize("problem", ["vit", "resnet34", "convnext", "mae", "gpt", "bert"])
+def test_a_loss_that_is_compiled_is_one_graph_and_the_same(problem, cache):
+    built = problems.build(problem, OPTIONS[problem], problems.Setup(0, False, "cpu", cache))
+    assert built.compiles
+    built.begin_epoch(0)
+    step, found = torch.zeros(1, dtype=torch.int64), []
+    torch.compiler.reset()
+    for loss in (built.loss, torch.compile(built.loss, dynamic=False, fullgraph=True, backend="eager")):
+        torch.manual_seed(0)
+        found.append(loss(step).item())
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
 @pytest.mark.parametrize("optimizer", SETTINGS)
 def test_every_optimizer_trains_and_repeats(optimizer, cache):
     first, again = (run(job(optimizer=optimizer, steps=20), "cpu", cache) for _ in range(2))

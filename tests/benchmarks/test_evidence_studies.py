@@ -69,11 +69,13 @@ def test_optimizers_take_turns_in_trials():
     assert [job.optimizer for job in STUDY.jobs({})] == ["adan", "adamw"] * 4
 
 
-def test_four_rates_can_be_all_of_tuning():
-    study = replace(STUDY, rates_only=True)
-    trials = list(study.jobs({}))
-    assert len(trials) == 8
-    assert {job.settings["lr"] for job in study.jobs(pretend(trials)) if job.optimizer == "adan"} == {2e-2}
+@pytest.mark.parametrize("trials", [4, 5, 7])
+def test_tuning_can_end_early(trials):
+    study, records = replace(STUDY, trials=trials), {}
+    while jobs := [job for job in study.jobs(records) if job.tuning]:
+        records |= pretend(jobs)
+    assert len(records) == trials * len(study.entries)
+    assert {job.seed for job in study.jobs(records)} == set(study.seeds)
 
 
 def test_a_following_study_waits_for_the_first():
@@ -144,7 +146,7 @@ def test_a_study_runs_resumes_and_keeps_its_deadline(cache, tmp_path):
 def test_a_study_fine_tunes_what_another_pre_trained(cache, tmp_path):
     out = tmp_path / "runs.jsonl"
     entry = ENTRIES[:1]
-    before = Study("before", "mae", OPTIONS["mae"], 4, "steps", entry, (0,), rates_only=True, evaluations=1)
+    before = Study("before", "mae", OPTIONS["mae"], 4, "steps", entry, (0,), trials=4, evaluations=1)
     after = replace(before, name="after", problem="vit", start=Start(before))
     pool = Pool({"gpu": 1}, Place(cache, gpu="cpu"))
     try:

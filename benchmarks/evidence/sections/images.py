@@ -118,7 +118,7 @@ def convolutions(records: Records) -> Section | None:
         "**ResNet-34** of {size}, batches of 128, 30 epochs where the paper trains 200, tuned at 5; cosine schedule "
         "after 5% of warm-up, shifts and flips. This copy of CIFAR-10 is JPEG-compressed."
     )
-    modern = "**ConvNeXt** of {size}, batches of 256, 25 epochs, otherwise as the ViT, without clipping."
+    modern = "**ConvNeXt** of {size}, batches of 256, 25 epochs, tuned at 10, otherwise as the ViT, without clipping."
     shown = [
         alone(RESNET, ACCURACY, section, "ResNet-34 on CIFAR-10 (30 epochs)", vanilla, records),
         alone(CONVNEXT, ACCURACY, section, "ConvNeXt on CIFAR-10 (25 epochs)", modern, records),

@@ -18,9 +18,9 @@ def detection(records: Records) -> Section | None:
     intro = (
         "Deformable DETR with 3 + 3 layers of width 128 and a small ResNet ({size}), all from random weights, on BCCD: "
         "292 photographs train, 72 test, scaled to 320×240 pixels and mirrored by a fair coin; red cells, white cells "
-        "and platelets. 1,500 steps in batches of 16, fp32, clipping at 0.1, a tenth of the rate for sampling offsets "
-        "and reference points, cosine schedule after 5% of warm-up. Trials, of 400 steps, hold out every sixth of the "
-        "292."
+        f"and platelets. {DETR.length:,} steps in batches of {DETR.options['batch_size']}, fp32, clipping at 0.1, a "
+        "tenth of the rate for sampling offsets and reference points, cosine schedule after 5% of warm-up. Trials, of "
+        f"{DETR.tune_length} steps, hold out every sixth of the 292."
     )
     if not alone(DETR, BOX_AP, section, "Deformable DETR on BCCD", intro, records):
         return None

@@ -44,7 +44,7 @@ def bert(records: Records) -> Section | None:
         f"BERT of {size:.1f} M parameters: four layers of width 256, 8,000 word pieces. It is pre-trained on "
         f"{facts.partition(' of installed')[0]} of installed packages: 8,000 steps of 128 × 128 pieces, of which 15% "
         "are asked about, 80% of these masked and 10% replaced; cosine schedule after 5% of warm-up, clipping at 1. "
-        "Tuned by four rates at 4,000 steps. "
+        "Tuned by five rates at 4,000 steps. "
         f"{minutes(records, *(study.name for study in (BERT, COLA, COLA_OWN, SST2, SST2_OWN)))}."
     )
     section.body += ["**Pre-training**", comparison(found, MASKED)]
@@ -90,7 +90,7 @@ def masked_images(records: Records) -> Section | None:
     section.body.append(
         "The ViT above is pre-trained to draw three quarters of an image's patches, normalized, from the other quarter "
         "with a decoder of two layers of width 128: 50 epochs, shifts and flips. Then it is fine-tuned for 10 epochs "
-        "as the ViT above is trained, by the same optimizer and from the same seed. Both are tuned by four rates: "
+        "as the ViT above is trained, by the same optimizer and from the same seed. Both are tuned by five rates: "
         "pre-training by its error at 10 epochs, fine-tuning by accuracy, from the weights of seed 0, which have seen "
         f"the validation split's images but not their labels. {minutes(records, MAE.name, MAE_FINE_TUNED.name)}."
     )
