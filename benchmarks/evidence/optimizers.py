@@ -29,7 +29,8 @@ def build(
 
     lr: read at every step where it lies.
     decay_all: biases, norms and embeddings of position decay too.
-    own: the groups of a rate of 1, where they differ in it. Each has its `share` of the rate, and a rate of its own.
+    own: a task's groups, where their rates differ. Each gets a tensor of its own for its `share` of `lr`, which the
+        caller must update.
     """
     options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()

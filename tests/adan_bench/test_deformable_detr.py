@@ -45,13 +45,13 @@ def test_reads_the_folder_of_coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_reads_the_folder_of_bccd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_coco(tmp_path, files=BCCD)
-    monkeypatch.setattr(coco.blood_cells, "__defaults__", ((96, 72),))
+    monkeypatch.setattr(coco, "PHOTOGRAPH", (96, 72))
     resize(monkeypatch, "deformable-detr", detr.SMOKE, "small")
     found = trainer("deformable-detr", data=tmp_path, scale="small", batch_size=2, steps=2)
     assert found.task.batches(0)["pixels"].shape == (2, 3, 72, 96)
     found.update()
     assert found.evaluate().keys() == {"box AP", "box AP50", "box AP75"}
-    assert found.task.note.startswith("BCCD, photographs of blood cells, 320×240 pixels: 4 to train, 4 held out; ")
+    assert found.task.note.startswith("BCCD, photographs of blood cells, 96×72 pixels: 4 to train, 4 held out; ")
     (tmp_path / BCCD[1]).unlink()
     resize(monkeypatch, "deformable-detr", replace(detr.SMOKE, scenes=(32, 4, 2)), "small")
     assert "generated scenes" in trainer("deformable-detr", data=tmp_path, scale="small", batch_size=2).task.note

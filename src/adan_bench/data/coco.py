@@ -197,14 +197,14 @@ def splits(context: Context, generated: tuple[int, int, int], masks: bool = Fals
         train, held_out = (folder(context.path(name)) for name in COCO_FILES)
         return train, held_out, f"COCO: {len(train.ids):,} images to train, {len(held_out.ids):,} held out"
     if context.scale == "small" and not masks and all(map(context.has, BCCD)):
-        train, held_out = blood_cells(context)
+        train, held_out = blood_cells(context, PHOTOGRAPH)
         what = "BCCD, photographs of blood cells, {}×{} pixels".format(*PHOTOGRAPH)
         return train, held_out, f"{what}: {len(train.ids):,} to train, {len(held_out.ids):,} held out"
     train, held_out = (scenes(count, size, seed) for seed, count in enumerate(counts))
     return train, held_out, f"generated scenes of shapes: {counts[0]:,} to train, {counts[1]:,} held out"
 
 
-def blood_cells(context: Context, size: tuple[int, int] = PHOTOGRAPH) -> tuple[Coco, Coco]:
+def blood_cells(context: Context, size: tuple[int, int]) -> tuple[Coco, Coco]:
     """The photographs of BCCD in memory, scaled to one size: what trains and what is held out."""
     train, held_out = (folder(context.path(name)).in_memory(size) for name in BCCD)
     return train, held_out

@@ -38,6 +38,7 @@ class Sizes:
 
 
 SMOKE = Sizes(32, (1, 2), 4, 64, 12, 3, 0.0, ([16, 32, 64, 64], [1, 1, 1, 1]), (64, 256, 48))
+# 60 queries: a photograph of BCCD shows up to 30 cells.
 SMALL = Sizes(128, (3, 3), 8, 256, 60, backbone=([32, 64, 128, 256], [2, 2, 2, 2]), scenes=(128, 4_000, 500))
 PAPER = Sizes(256, (6, 6), 8, 1024, 300)
 
