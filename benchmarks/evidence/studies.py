@@ -429,15 +429,8 @@ LSTM_LONGER = tuple(
 
 TRANSFORMER_XL = Study(
     "transformer-xl",
-    "harness",
-    {
-        "workload": "transformer-xl",
-        "scale": "small",
-        "batch_size": 20,
-        "schedule": "cosine",
-        "warmup": 0.05,
-        "validation": "valid_perplexity",
-    },
+    "transformer-xl",
+    {"batch_size": 20},
     20_000,
     "steps",
     (

@@ -18,6 +18,8 @@ from evidence.jobs import Job
 from evidence.studies import TUNING_SEED
 from evidence.training import run
 
+from adan_bench.data.batching import prepared
+
 
 @pytest.mark.parametrize("problem", OPTIONS)
 def test_every_problem_trains(problem, cache):
@@ -38,7 +40,7 @@ def test_no_loss_reads_a_value_or_has_a_shape_that_depends_on_one(problem, cache
         assert built.loss(torch.zeros(1, dtype=torch.int64)).shape == ()
 
 
-@pytest.mark.parametrize("problem", ["vit", "resnet34", "convnext", "mae", "gpt", "bert"])
+@pytest.mark.parametrize("problem", ["vit", "resnet34", "convnext", "mae", "gpt", "bert", "transformer-xl"])
 def test_a_loss_that_is_compiled_is_one_graph_and_the_same(problem, cache):
     built = problems.build(problem, OPTIONS[problem], problems.Setup(0, False, "cpu", cache))
     assert built.compiles
@@ -213,7 +215,9 @@ def test_trials_of_detection_hold_out_training_photographs(cache):
         assert ("2 held out of the training split" if tuning else "12 held out") in problem.note
         problem.model.eval()
         with torch.no_grad():
-            assert problem.evaluate().keys() == {"box AP", "box AP50", "box AP75"}
+            found = problem.evaluate()
+        assert found.keys() == {"box AP", "box AP50", "box AP75"} | ({"loss"} if tuning else set())
+        assert (problem.metric, problem.higher_is_better) == (("loss", False) if tuning else ("box AP", True))
 
 
 @pytest.mark.parametrize("optimizer", ["adan", "adamw"])
@@ -231,22 +235,30 @@ def test_slow_parameters_of_the_detector_learn_at_a_tenth_of_the_rate(optimizer,
     assert [g["lr"].item() / trainer.lr.item() for g in trainer.optimizer.param_groups] == pytest.approx([1, 0.1])
 
 
-def test_the_lstm_is_judged_as_the_harness_judges_it(cache, monkeypatch):
+@pytest.mark.parametrize("name", ["lstm", "transformer-xl"])
+def test_language_models_are_judged_as_the_harness_judges_them(name, cache, monkeypatch):
     setup = problems.Setup(0, False, "cpu", cache)
     tasks = []
     build = problems._task
     monkeypatch.setattr(problems, "_task", lambda *values: tasks.append(build(*values)) or tasks[-1])
-    for tuning, name in ((False, "perplexity"), (True, "valid_perplexity")):
-        problem = problems.build("lstm", OPTIONS["lstm"], replace(setup, tuning=tuning))
+    for tuning, metric in ((False, "perplexity"), (True, "valid_perplexity")):
+        problem = problems.build(name, OPTIONS[name], replace(setup, tuning=tuning))
         problem.model.eval()
         with torch.no_grad():
-            assert problem.evaluate()["perplexity"] == pytest.approx(tasks[-1].evaluate(problem.model)[name])
+            assert problem.evaluate()["perplexity"] == pytest.approx(tasks[-1].evaluate(problem.model)[metric])
 
 
-def test_tuning_looks_at_a_workload_s_validation_split(cache):
-    trial, reported = (run(job("harness", steps=2, tuning=tuning), "cpu", cache)["final"] for tuning in (True, False))
-    assert trial["perplexity"] == trial["valid_perplexity"]
-    assert reported["perplexity"] != reported["valid_perplexity"]
+def test_transformer_xl_takes_the_harness_s_steps(cache):
+    """Its memory is empty where an epoch begins."""
+    setup = problems.Setup(0, False, "cpu", cache)
+    problem = problems.build("transformer-xl", OPTIONS["transformer-xl"], setup)
+    task = problems._task(setup, "transformer-xl", "small", 2)
+    task.model.load_state_dict(problem.model.state_dict())
+    problem.model.eval(), task.model.eval()
+    assert len(task.model.clusters) == 2
+    for i in range(2 * problem.per_epoch + 1):
+        expected = task.loss(task.model, prepared(task, i, "cpu")).item()
+        assert problem.loss(torch.tensor([i])).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_stopped_run_of_ppo_goes_on_where_it_was(cache, monkeypatch):

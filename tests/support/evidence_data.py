@@ -23,6 +23,7 @@ OPTIONS = {
     "glue": {"task": "sst2", "batch_size": 8, "width": 16, "layers": 1, "heads": 2, "length": 64},
     "gpt": {"batch_size": 4, "width": 16, "layers": 1, "heads": 2, "context": 16},
     "lstm": {"batch_size": 2, "scale": "small"},
+    "transformer-xl": {"batch_size": 2},
     "cora": {"layers": 2, "channels": 16},
     "detr": {"batch_size": 4, "scale": "smoke", "size": [64, 64]},
     "convnext": {"batch_size": 8, "width": 8, "depths": [1, 1]},
@@ -32,7 +33,6 @@ OPTIONS = {
         "batch_size": 4,
         "schedule": "cosine",
         "warmup": 0.1,
-        "validation": "valid_perplexity",
     },
 }
 SETTINGS = {

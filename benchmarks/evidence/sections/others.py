@@ -20,7 +20,7 @@ def detection(records: Records) -> Section | None:
         "292 photographs train, 72 test, scaled to 320×240 pixels and mirrored by a fair coin; red cells, white cells "
         f"and platelets. {DETR.length:,} steps in batches of {DETR.options['batch_size']}, fp32, clipping at 0.1, a "
         "tenth of the rate for sampling offsets and reference points, cosine schedule after 5% of warm-up. Trials, of "
-        f"{DETR.tune_length} steps, hold out every sixth of the 292."
+        f"{DETR.tune_length} steps, hold out every sixth of the 292 and are judged by the loss on them."
     )
     if not alone(DETR, BOX_AP, section, "Deformable DETR on BCCD", intro, records):
         return None
