@@ -536,8 +536,8 @@ def cora(setup: Setup, layers: int = 14, channels: int = 64) -> Problem:
 def detr(setup: Setup, batch_size: int = 16, scale: str = "small", size: tuple[int, int] = (320, 240)) -> Problem:
     """The harness's Deformable-DETR on photographs of blood cells, scaled to a size in pixels.
 
-    Trials hold out every sixth of the photographs that train, and look at the loss on them: after so few steps the
-    average precision is near zero.
+    Trials hold out every sixth of the photographs that train, and look at the loss on them: the average precision says
+    little where it is near zero.
     """
     from adan_bench.data.batching import prepared
     from adan_bench.data.coco import blood_cells

@@ -132,29 +132,31 @@ class Study:
 
     def search(self, entry: Entry, records: Records) -> tuple[list[Job], Settings | None]:
         """The trials to make now, and the best settings once all are made."""
+        asked = self.asked(entry, records)
+        if missing := [job for job in asked if job.key not in records]:
+            return missing, None
+        return [], _best(asked, records) if asked else None
+
+    def asked(self, entry: Entry, records: Records) -> list[Job]:
+        """The trials that can be said already, made or not; none before the weights are there with which they start."""
         begun = self.begun(entry.optimizer, TUNING_SEED, records)
         if begun is None:
-            return [], None
+            return []
 
         def trial(lr: float, changes: Mapping[str, Any] | None = None) -> Job:
             settings = {"lr": lr, **entry.settings, **(changes or {})}
             return self.job(entry.optimizer, settings, TUNING_SEED, options=begun)
 
+        def made(trials: list[Job]) -> bool:
+            return all(job.key in records for job in trials)
+
         trials = [trial(_rounded(entry.lr * factor)) for factor in FACTORS]
-        if missing := [job for job in trials if job.key not in records]:
-            return missing, None
-        if self.trials == 4:
-            return [], _best(trials, records)
-        trials.append(trial(next_rate([(job.settings["lr"], score(records[job.key])) for job in trials])))
-        if missing := [job for job in trials if job.key not in records]:
-            return missing, None
-        if self.trials == 5:
-            return [], _best(trials, records)
-        best = max(trials, key=lambda job: score(records[job.key]))
-        trials += [trial(best.settings["lr"], changes) for changes in entry.alternatives]
-        if missing := [job for job in trials if job.key not in records]:
-            return missing, None
-        return [], _best(trials, records)
+        if self.trials > 4 and made(trials):
+            trials.append(trial(next_rate([(job.settings["lr"], score(records[job.key])) for job in trials])))
+            if self.trials > 5 and made(trials):
+                best = max(trials, key=lambda job: score(records[job.key]))
+                trials += [trial(best.settings["lr"], changes) for changes in entry.alternatives]
+        return trials
 
     def best(self, optimizer: str, records: Records) -> Settings | None:
         return next(self.search(entry, records)[1] for entry in self.entries if entry.optimizer == optimizer)
@@ -377,6 +379,29 @@ MAE_FINE_TUNED = Study(
     evaluations=10,
     start=Start(MAE),
 )
+#: The search again: AdamW had the b2 that MAE's authors use, Adan not the b3 of 0.9 that its paper has for MAE. With
+#: all seven trials, as tuning at a fifth of the length favours a smaller b1.
+MAE_AGAIN = replace(
+    MAE,
+    name="mae-50-again",
+    entries=(
+        Entry(
+            "adan",
+            2e-3,
+            {"betas": [0.98, 0.92, 0.9], "weight_decay": 0.02},
+            ({"betas": [0.9, 0.92, 0.9]}, {"weight_decay": 0.1}),
+        ),
+        MAE.entries[1],
+    ),
+    trials=7,
+)
+MAE_FINE_TUNED_AGAIN = replace(
+    MAE_FINE_TUNED,
+    name="mae-50-fine-tuned-again",
+    entries=(adan(2e-3, b1=0.98, other=0.9, decay=0.02, other_decay=0.1), MAE_FINE_TUNED.entries[1]),
+    trials=7,
+    start=Start(MAE_AGAIN),
+)
 LSTM = Study(
     "lstm-8",
     "lstm",
@@ -576,10 +601,9 @@ DETR = Study(
     1_000,
     "steps",
     (
-        adan(8e-3, b1=0.9, other=0.98, decay=0.02, other_decay=0.1),
+        adan(4e-3, b1=0.9, other=0.98, decay=0.02, other_decay=0.1),
         adam_like("adamw", 7e-4, b2=0.999, other=0.99, decay=1e-4, other_decay=0.02),
     ),
-    tune_length=400,
     trials=5,
     evaluations=5,
 )
@@ -659,6 +683,8 @@ _ORDER: tuple[Study | Follow, ...] = (
     SST2_OWN,
     MAE,
     MAE_FINE_TUNED,
+    MAE_AGAIN,
+    MAE_FINE_TUNED_AGAIN,
     GPT_30M,
     GPT_30M_HALF,
     BATCH_SIZE,

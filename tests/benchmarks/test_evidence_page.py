@@ -170,7 +170,7 @@ def test_the_page_of_all_studies_together():
         "ResNet-34, 5 epochs",
         "Matthews correlation, %",
         "GPT of 1.0 M after 1,500 steps",
-        "PPO has only the four rates; ConvNeXt, MAE, the larger GPT, BERT's pre-training and the detector have only",
+        "PPO has only the four rates; ConvNeXt, the first search of MAE, the larger GPT, BERT's pre-training and the",
         "Adan 64.6, Adam 58.5",
         "Box AP50, %: Adan 90.0 ± 0.0 and AdamW 90.0 ± 0.0. The paper's Table 8",
         "box AP 45.3 with Adan, 44.5 with AdamW after 50 epochs",

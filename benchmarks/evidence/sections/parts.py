@@ -73,6 +73,8 @@ def settings(found: dict[str, Any]) -> str:
     for key, value in found.items():
         if isinstance(value, list):
             parts.append(f"{key} " + ", ".join(f"{v:g}" for v in value))
+        elif value is True:
+            parts.append(key.replace("_", " "))
         elif value or key == "weight_decay":
             parts.append(f"{names.get(key, key)} {value:g}")
     return ", ".join(parts)
