@@ -13,8 +13,9 @@ from typing import Any
 
 from evidence.compare import Verdict, welch
 from evidence.jobs import Record, read, score
+from evidence.search import TUNING_SEED, Study
 from evidence.sections.parts import NAMES, RUNS, table
-from evidence.studies import HOPPER, STUDIES, TUNING_SEED, Study
+from evidence.studies import HOPPER, STUDIES
 
 from adan.hyperparameters import recipes
 from adan.suggestion import B1, LR_RATIO, Point, Task, suggest_from_adamw

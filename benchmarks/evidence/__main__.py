@@ -15,8 +15,9 @@ from adan_bench.training.mps import multi_process_service
 from evidence import data, page, report
 from evidence.jobs import Job, Record, read, store
 from evidence.pool import Outcome, Place, Pool
+from evidence.search import Follow, Study
 from evidence.sections.parts import RUNS
-from evidence.studies import GPT_30M, STUDIES, TIANSHOU_HOPPER, Follow, Study
+from evidence.studies import GPT_30M, STUDIES, TIANSHOU_HOPPER
 
 GRACE = 20  # seconds that runs under way have after the deadline
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from adan_bench.records.stats import LEVEL, MIN_SEEDS, Interval, interval
 from evidence.jobs import Job, Record
-from evidence.studies import Follow, Study
+from evidence.search import Follow, Study
 
 Records = dict[str, Record]
 

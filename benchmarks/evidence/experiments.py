@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evidence.compare import Records
+from evidence.search import Follow, Study
 from evidence.sections.language import PTB_EPOCH
 from evidence.sections.parts import on_gpu, table
 from evidence.sections.pretraining import shown
@@ -43,8 +44,6 @@ from evidence.studies import (
     VIT_25,
     VIT_50,
     VIT_100,
-    Follow,
-    Study,
 )
 
 CIFAR_EPOCH = 390  # steps with batches of 128

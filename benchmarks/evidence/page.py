@@ -9,6 +9,7 @@ from evidence import experiments
 from evidence.compare import Records, best_other, verdict
 from evidence.figures import Panel, digest, draw, drawn
 from evidence.jobs import read
+from evidence.search import Follow, Study
 from evidence.sections import SECTIONS
 from evidence.sections.others import robot_of
 from evidence.sections.parts import ACCURACY, BOX_AP, LOSS, NAMES, PERPLEXITY, REWARD, ROOT, RUNS, Unit, joined, table
@@ -37,8 +38,6 @@ from evidence.studies import (
     VIT_25,
     VIT_50,
     VIT_100,
-    Follow,
-    Study,
 )
 
 PAGE = ROOT / "docs" / "results.md"

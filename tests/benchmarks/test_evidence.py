@@ -15,7 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from evidence import data, english, models, optimizers, problems, training
 from evidence.jobs import Job
-from evidence.studies import TUNING_SEED
+from evidence.problems import language
+from evidence.problems.images import augmented
+from evidence.search import TUNING_SEED
 from evidence.training import run
 
 from adan_bench.data.batching import prepared
@@ -123,7 +125,7 @@ def test_a_masked_autoencoder_is_judged_by_the_patches_that_it_does_not_see():
 def test_masks_are_bert_s():
     tokens = torch.randint(5, english.VOCABULARY, (2_000, 128), generator=torch.Generator().manual_seed(0))
     tokens[:, 0] = english.START
-    seen, places, right = problems.masked(tokens, torch.Generator().manual_seed(1))
+    seen, places, right = language.masked(tokens, torch.Generator().manual_seed(1))
     assert places.shape == (2_000, 19)
     assert all(len(set(row)) == 19 for row in places.tolist())
     assert torch.equal(right, tokens.gather(1, places))
@@ -239,8 +241,8 @@ def test_slow_parameters_of_the_detector_learn_at_a_tenth_of_the_rate(optimizer,
 def test_language_models_are_judged_as_the_harness_judges_them(name, cache, monkeypatch):
     setup = problems.Setup(0, False, "cpu", cache)
     tasks = []
-    build = problems._task
-    monkeypatch.setattr(problems, "_task", lambda *values: tasks.append(build(*values)) or tasks[-1])
+    build = language.harness_task
+    monkeypatch.setattr(language, "harness_task", lambda *values: tasks.append(build(*values)) or tasks[-1])
     for tuning, metric in ((False, "perplexity"), (True, "valid_perplexity")):
         problem = problems.build(name, OPTIONS[name], replace(setup, tuning=tuning))
         problem.model.eval()
@@ -252,7 +254,7 @@ def test_transformer_xl_takes_the_harness_s_steps(cache):
     """Its memory is empty where an epoch begins."""
     setup = problems.Setup(0, False, "cpu", cache)
     problem = problems.build("transformer-xl", OPTIONS["transformer-xl"], setup)
-    task = problems._task(setup, "transformer-xl", "small", 2)
+    task = language.harness_task(setup, "transformer-xl", "small", 2)
     task.model.load_state_dict(problem.model.state_dict())
     problem.model.eval(), task.model.eval()
     assert len(task.model.clusters) == 2
@@ -307,7 +309,7 @@ def test_learning_rate_follows_the_schedule(cache):
 def test_augmentation_moves_pixels_and_makes_none():
     torch.manual_seed(0)
     images = torch.arange(1.0, 3 * 8 * 8 + 1).view(1, 3, 8, 8).repeat(50, 1, 1, 1)
-    out = problems.augmented(images, shift=2, cutout=0)
+    out = augmented(images, shift=2, cutout=0)
     for image in out:
         shown = image[image > 0]
         assert len(shown.unique()) == len(shown)  # every pixel at most once
@@ -319,7 +321,7 @@ def test_augmentation_moves_pixels_and_makes_none():
 
 def test_cutout_is_a_square():
     torch.manual_seed(0)
-    out = problems.augmented(torch.ones(200, 3, 16, 16), shift=0, cutout=4)
+    out = augmented(torch.ones(200, 3, 16, 16), shift=0, cutout=4)
     removed = (out[:, 0] == 0).sum((1, 2))
     assert removed.max() == 16
     assert removed.min() >= 4

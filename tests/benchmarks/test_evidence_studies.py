@@ -16,7 +16,8 @@ from evidence import compare, optimizers
 from evidence.__main__ import Runner
 from evidence.jobs import compact, read, store
 from evidence.pool import Place, Pool
-from evidence.studies import STUDIES, TUNING_SEED, Entry, Follow, Start, Study, Variant, next_rate
+from evidence.search import TUNING_SEED, Entry, Follow, Start, Study, Variant, next_rate
+from evidence.studies import STUDIES
 from evidence.training import run
 
 ENTRIES = tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from adan_bench.records.stats import MIN_SEEDS
 from evidence.compare import Records, best_other, compared, groups, reaches, verdict
+from evidence.search import Follow, Study
 from evidence.sections.parts import (
     LOSS,
     NAMES,
@@ -32,8 +33,6 @@ from evidence.studies import (
     MOE,
     TINY_GPT,
     TRANSFORMER_XL,
-    Follow,
-    Study,
 )
 
 PTB_EPOCH = 663  # steps with batches of 20 × 70 words

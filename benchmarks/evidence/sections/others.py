@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evidence.compare import Group, Records, compared, verdict
 from evidence.jobs import read
+from evidence.search import Follow, Study
 from evidence.sections.parts import (
     ACCURACY,
     BOX_AP,
@@ -18,7 +19,7 @@ from evidence.sections.parts import (
     paper,
     table,
 )
-from evidence.studies import CORA, DETR, HALFCHEETAH, HOPPER, ROBOTS, TIANSHOU, Follow, Study
+from evidence.studies import CORA, DETR, HALFCHEETAH, HOPPER, ROBOTS, TIANSHOU
 
 #: By whose PPO: the harness's is Tianshou's, and was another before.
 PPO: dict[str, tuple[Study | Follow, ...]] = {

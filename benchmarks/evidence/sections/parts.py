@@ -13,7 +13,7 @@ from adan_bench.records.stats import Interval
 from adan_bench.reports.palette import style_of
 from evidence.compare import Group, Records, best_other, compared, reaches, verdict
 from evidence.figures import Line, Panel
-from evidence.studies import Study
+from evidence.search import Study
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNS = ROOT / "results" / "evidence" / "runs.jsonl"

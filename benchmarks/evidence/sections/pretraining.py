@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evidence.compare import Group, Records, compared
+from evidence.search import Follow, Study
 from evidence.sections.parts import (
     ACCURACY,
     NAMES,
@@ -27,8 +28,6 @@ from evidence.studies import (
     SST2,
     SST2_OWN,
     VIT_25,
-    Follow,
-    Study,
 )
 
 MASKED = Unit("test loss, nats per masked piece", 1, 4, " nats")

@@ -1,0 +1,251 @@
+"""Text: GPT over bytes, BERT and GLUE over word pieces, an LSTM and Transformer-XL over words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from evidence import english, models
+from evidence.data import array
+from evidence.problems.problem import EVAL_BATCH, Problem, Setup, begin, harness_task, shuffle, without_cudnn_attention
+
+BALANCE = 0.02  # the weight of a router's loss, as the released Mixtral's
+
+
+def gpt(
+    setup: Setup,
+    batch_size: int = 64,
+    width: int = 384,
+    layers: int = 6,
+    heads: int = 6,
+    context: int = 256,
+    experts: int = 0,
+) -> Problem:
+    """A GPT over the bytes of Python source; windows are drawn at random. experts: a mixture in each layer."""
+    device = setup.device
+    without_cudnn_attention()
+    model = models.GPT(width, layers, heads, context, experts)
+    routed = [module for module in model.modules() if isinstance(module, models.Experts)]
+    text = array(setup.cache, "python-train", device)
+    held_out = array(setup.cache, f"python-{'valid' if setup.tuning else 'test'}", device)
+    offsets = torch.arange(context + 1, device=device)
+    count = min(1_024, len(held_out) // (context + 1))
+    starts = torch.arange(count, device=device).unsqueeze(1) * ((len(held_out) - context - 1) // count)
+    windows = held_out[starts + offsets].long()
+
+    def next_byte(rows: Tensor) -> Tensor:
+        return F.cross_entropy(model(rows[:, :-1]).float().flatten(0, 1), rows[:, 1:].flatten())
+
+    def loss(step: Tensor) -> Tensor:
+        first = torch.randint(0, len(text) - context - 1, (batch_size, 1), device=device)
+        total = next_byte(text[first + offsets].long())
+        for module in routed:
+            total = total + BALANCE * module.balance
+            module.balance = module.balance.detach()
+        return total
+
+    def evaluate() -> Mapping[str, float]:
+        parts = windows.split(128)
+        total = torch.stack([next_byte(part) * len(part) for part in parts]).sum()
+        return {"loss": total.item() / len(windows)}
+
+    note = f"bytes of Python source: {len(text):,} to train, {len(windows):,} windows of {context} held out"
+    per_epoch = max(1, len(text) // (batch_size * context))
+    return Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0, compiles=not experts)
+
+
+def bert(
+    setup: Setup, batch_size: int = 128, width: int = 256, layers: int = 4, heads: int = 4, length: int = 128
+) -> Problem:
+    """BERT's masked language model on English text of word pieces; windows are drawn at random."""
+    device = setup.device
+    without_cudnn_attention()
+    encoder = models.BERT(width, layers, heads, length, english.VOCABULARY)
+    model = models.MaskedLanguage(encoder)
+    text = array(setup.cache, "english-train", device)
+    held_out = array(setup.cache, f"english-{'valid' if setup.tuning else 'test'}", device)
+    offsets = torch.arange(length - 1, device=device)
+
+    def rows(source: Tensor, first: Tensor) -> Tensor:
+        return F.pad(source[first + offsets].long(), (1, 0), value=english.START)
+
+    starts = torch.arange(min(512, len(held_out) // length), device=device).unsqueeze(1) * length
+    fixed = masked(rows(held_out, starts), torch.Generator(device).manual_seed(0))
+
+    def named(tokens: Tensor, places: Tensor, right: Tensor) -> Tensor:
+        return F.cross_entropy(model(tokens, places).float().flatten(0, 1), right.flatten())
+
+    def loss(step: Tensor) -> Tensor:
+        first = torch.randint(0, len(text) - length, (batch_size, 1), device=device)
+        return named(*masked(rows(text, first)))
+
+    def evaluate() -> Mapping[str, float]:
+        parts = list(zip(*(part.split(128) for part in fixed), strict=True))
+        total = torch.stack([named(*part) * len(part[0]) for part in parts]).sum()
+        return {"loss": total.item() / len(starts)}
+
+    note = (
+        f"English of installed packages: {len(text):,} word pieces to train, {len(starts):,} rows of {length} held out"
+    )
+    per_epoch = max(1, len(text) // (batch_size * length))
+    return Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0, handed_over=encoder)
+
+
+def glue(
+    setup: Setup,
+    task: str,
+    start: str | None = None,
+    batch_size: int = 32,
+    width: int = 256,
+    layers: int = 4,
+    heads: int = 4,
+    length: int = 128,
+) -> Problem:
+    """A task of GLUE. start: the key of a run of `bert` whose encoder is fine-tuned.
+
+    SST-2's trials look at the development split, its results at the test split. CoLA has no test split with answers:
+    its results are of the development split, and its trials hold out every eighth sentence of the training split.
+    """
+    from adan_bench.workloads.glue import KINDS, METRICS
+
+    device = setup.device
+    without_cudnn_attention()
+    encoder = models.BERT(width, layers, heads, length, english.VOCABULARY)
+    begin(encoder, setup, start)
+    model = models.Classifier(encoder, 2)
+    metric = next(kind.metric for kind in KINDS if kind.name == task)
+
+    def split(name: str) -> tuple[Tensor, Tensor]:
+        tokens, labels = (array(setup.cache, f"{task}-{name}-{part}", device) for part in ("tokens", "labels"))
+        return tokens.long(), labels
+
+    rows, labels = split("train")
+    if setup.tuning and "test" not in english.GLUE[task]:
+        apart = torch.arange(len(rows), device=device) % 8 == 0
+        held_out, answers, rows, labels = rows[apart], labels[apart], rows[~apart], labels[~apart]
+    else:
+        held_out, answers = split(english.GLUE[task][1 if setup.tuning else -1])
+    per_epoch = len(rows) // batch_size
+    order = torch.zeros(len(rows), dtype=torch.int64, device=device)
+    within = torch.arange(batch_size, device=device)
+
+    def begin_epoch(epoch: int) -> None:
+        shuffle(order, setup.seed, epoch)
+
+    def loss(step: Tensor) -> Tensor:
+        chosen = order.index_select(0, step % per_epoch * batch_size + within)
+        return F.cross_entropy(model(rows.index_select(0, chosen)).float(), labels.index_select(0, chosen))
+
+    def evaluate() -> Mapping[str, float]:
+        logits = torch.cat([model(part).float() for part in held_out.split(EVAL_BATCH)])
+        return {metric: METRICS[metric](logits, answers), "loss": F.cross_entropy(logits, answers).item()}
+
+    note = f"GLUE's {task}: {len(rows):,} sentences to train, {len(held_out):,} held out"
+    return Problem(model, loss, evaluate, metric, True, per_epoch, note, begin_epoch, max_grad_norm=1.0, compiles=False)
+
+
+def masked(tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows as BERT sees them, the 15% of their places that it is asked about, and what was there.
+
+    Of these, 80% are masked and 10% replaced at random. A row's first token is never asked about.
+    """
+    count, device = round(0.15 * (tokens.shape[1] - 1)), tokens.device
+    shape = len(tokens), count
+    noise = torch.rand(len(tokens), tokens.shape[1] - 1, device=device, generator=generator)
+    kind = torch.rand(shape, device=device, generator=generator)
+    other = torch.randint(len(english.SPECIAL), english.VOCABULARY, shape, device=device, generator=generator)
+    places = noise.argsort(1)[:, :count] + 1
+    right = tokens.gather(1, places)
+    said = torch.where(kind < 0.8, torch.full_like(right, english.MASK), torch.where(kind < 0.9, other, right))
+    return tokens.scatter(1, places, said), places, right
+
+
+def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "paper") -> Problem:
+    """The harness's AWD-LSTM on Penn Treebank; the state that is carried along lies in buffers of its own."""
+    from adan_bench.data.words import penn_treebank, perplexity
+    from adan_bench.spec import Context
+
+    task = harness_task(setup, f"lstm-{layers}", scale, batch_size)
+    splits, _ = penn_treebank(Context(setup.seed, batch_size, setup.cache / "data"))
+    held_out = splits[1 if setup.tuning else 2]
+    model, stream = task.model.to(setup.device), task.batches
+    columns, length, per_epoch = stream.columns.to(setup.device), stream.length, stream.per_epoch
+    rows = torch.arange(length + 1, device=setup.device)
+    carry = [torch.zeros(2, batch_size, layer.hidden_size, device=setup.device) for layer in model.layers]
+
+    def loss(step: Tensor) -> Tensor:
+        position = step % per_epoch
+        words = columns.index_select(0, position * length + rows).long()
+        going_on = (position > 0).float()
+        logits, following, penalty = model(words[:-1], [state * going_on for state in carry])
+        for kept, state in zip(carry, following, strict=True):
+            kept.copy_(state)
+        total: Tensor = F.cross_entropy(logits.float().flatten(0, 1), words[1:].flatten()) + penalty
+        return total
+
+    def evaluate() -> Mapping[str, float]:
+        """As the task does it, but on one split: the other would cost as much again."""
+
+        def step(words: Tensor, following: Tensor, state: Any) -> tuple[Tensor, Any]:
+            logits, state, _ = model(words, state)
+            return F.cross_entropy(logits.float().flatten(0, 1), following.flatten()), state
+
+        return {"perplexity": perplexity(step, held_out, 10, length, setup.device)}
+
+    return Problem(
+        model,
+        loss,
+        evaluate,
+        "perplexity",
+        False,
+        per_epoch,
+        task.note,
+        max_grad_norm=task.max_grad_norm,
+        decay_all=True,
+        compiles=False,
+    )
+
+
+def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:
+    """The harness's Transformer-XL on Penn Treebank; the memory lies in buffers of its own."""
+    from adan_bench.data.words import penn_treebank, perplexity
+    from adan_bench.spec import Context
+
+    device = setup.device
+    task = harness_task(setup, "transformer-xl", "small", batch_size)
+    splits, _ = penn_treebank(Context(setup.seed, batch_size, setup.cache / "data"))
+    held_out = splits[1 if setup.tuning else 2]
+    model, stream = task.model.to(device), task.batches
+    columns, length, per_epoch = stream.columns.to(device), stream.length, stream.per_epoch
+    rows = torch.arange(length + 1, device=device)
+    past, filled = model.initial(batch_size, device)
+    # Where the rarer words stand, by row: by cluster, places and answers.
+    found = [stream(i)[2] for i in range(per_epoch)]
+    tails = [[torch.stack(parts).to(device) for parts in zip(*row, strict=True)] for row in zip(*found, strict=True)]
+
+    def loss(step: Tensor) -> Tensor:
+        position = step % per_epoch
+        words = columns.index_select(0, position * length + rows).long()
+        here = [[part.index_select(0, position).squeeze(0) for part in parts] for parts in tails]
+        memory = past, filled * (position > 0).squeeze(0)  # an epoch begins with none
+        total, (kept, count) = model(words[:-1], words[1:], here, memory)
+        past.copy_(kept)
+        filled.copy_(count)
+        return total
+
+    def evaluate() -> Mapping[str, float]:
+        """As the task does it, but on one split."""
+
+        def step(words: Tensor, following: Tensor, memories: Any) -> Any:
+            return model(words, following, memories=memories)
+
+        return {"perplexity": perplexity(step, held_out, 10, length, device)}
+
+    limit = task.max_grad_norm
+    return Problem(
+        model, loss, evaluate, "perplexity", False, per_epoch, task.note, max_grad_norm=limit, decay_all=True
+    )
