@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from adan_bench.records.stats import MIN_SEEDS
 from adan_bench.training.mps import multi_process_service
 from evidence import data, page, report
 from evidence.jobs import Job, Record, read, store
@@ -56,13 +57,19 @@ class Runner:
                 return
 
     def next_job(self, lane: str, running: set[str]) -> Job | None:
-        """The first job of the lane that nobody makes and that ends before the deadline, or that keeps checkpoints."""
+        """The first job of the lane that nobody makes and that ends before the deadline, or that keeps checkpoints.
+
+        Seeds beyond those without which nothing is reported come after all else.
+        """
         left = self.deadline - self.elapsed()
+        later = None
         for study in self.studies:
             for job in study.jobs(self.records):
                 if job.lane == lane and job.key not in running and (lane == "cpu" or self.expected(job) < left):
-                    return job
-        return None
+                    if job.tuning or job.seed < MIN_SEEDS:
+                        return job
+                    later = later or job
+        return later
 
     def expected(self, job: Job) -> float:
         """Seconds that a job may take: as the last of its kind, else of its problem, else half a minute."""

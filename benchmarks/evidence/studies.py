@@ -69,11 +69,12 @@ GPT_30M = Study(
         adan(2e-3, b1=0.9, other=0.95, decay=0.02, other_decay=0.1),
         adam_like("adamw", 1e-3, b2=0.99, other=0.95, decay=0.1, other_decay=0.02),
     ),
+    range(5),
     tune_length=1_000,
     trials=5,
     evaluations=20,
 )
-GPT_30M_HALF = Follow("gpt-30m-half", GPT_30M, (Variant("adan", changes={"length": 1_500}),))
+GPT_30M_HALF = Follow("gpt-30m-half", GPT_30M, (Variant("adan", changes={"length": 1_500}),), range(5))
 
 #: Which b1 for which length: three rates each, the best of which counts.
 B1_LENGTH = Follow(
@@ -112,6 +113,7 @@ CONVNEXT = Study(
         adan(2e-3, b1=0.98, other=0.95, decay=0.02, other_decay=0.1),
         adam_like("adamw", 1e-3, b2=0.999, other=0.98, decay=0.05, other_decay=0.2),
     ),
+    range(5),
     tune_length=10,
     trials=5,
 )
@@ -160,6 +162,7 @@ MAE_FINE_TUNED = Study(
 MAE_AGAIN = replace(
     MAE,
     name="mae-50-again",
+    seeds=range(5),
     entries=(
         Entry(
             "adan",
@@ -174,6 +177,7 @@ MAE_AGAIN = replace(
 MAE_FINE_TUNED_AGAIN = replace(
     MAE_FINE_TUNED,
     name="mae-50-fine-tuned-again",
+    seeds=range(5),
     entries=(adan(2e-3, b1=0.98, other=0.9, decay=0.02, other_decay=0.1), MAE_FINE_TUNED.entries[1]),
     trials=7,
     start=Start(MAE_AGAIN),
@@ -256,6 +260,7 @@ BERT = Study(
     8_000,
     "steps",
     (adan(2e-3, b1=0.98, other=0.9, decay=0.02, other_decay=0.1), published_adam(1e-3, 0.01)),
+    range(5),
     tune_length=4_000,  # a tiny one was at 6.0 nats after 1,500 steps, where frequencies alone give 6.4
     trials=5,
     evaluations=20,

@@ -79,6 +79,21 @@ def test_tuning_can_end_early(trials):
     assert {job.seed for job in study.jobs(records)} == set(study.seeds)
 
 
+def test_three_seeds_of_every_study_come_before_more_of_one(tmp_path):
+    studies = [replace(STUDY, seeds=range(5)), replace(STUDY, name="longer", length=2 * STUDY.length, seeds=range(5))]
+    runner = Runner(studies, tmp_path / "runs.jsonl", {}, deadline=600)
+    order = []
+    while job := runner.next_job(STUDY.lane, set()):
+        runner.records |= pretend([job])
+        if not job.tuning:
+            order.append((job.study, job.seed))
+    early, late = order[:12], order[12:]
+    assert {name for name, _ in early} == {STUDY.name, "longer"}
+    assert {seed for _, seed in early} == {0, 1, 2}
+    assert {seed for _, seed in late} == {3, 4}
+    assert len(late) == 8
+
+
 def test_a_following_study_waits_for_the_first():
     records = {}
     assert list(AFTER.jobs(records)) == []
