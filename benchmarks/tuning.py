@@ -35,12 +35,19 @@ KINDS: dict[Task | None, str] = {
 #: Studies that no rule was fitted to, by the task that a user would name.
 OTHERS: dict[str, Task | None] = {
     "gpt-tiny": "lm",
+    "gpt-30m": "lm",
+    "bert": "lm",
     "lstm-8-again": "lm",
     "transformer-xl": "lm",
     "moe": "moe",
+    "bert-cola": "finetune",
+    "bert-sst2": "finetune",
     "cora": None,
     "resnet34-30": "vision",
     "convnext-25": "vision",
+    "mae-50": "vision",
+    "mae-50-again": "vision",
+    "detr-bccd": "vision",
     "tianshou-hopper": "rl",
 }
 #: Recipes of `adan.recipes` behind the points of the paper.
@@ -63,15 +70,23 @@ def tuned(name: str, records: Records) -> tuple[str, dict[str, Any], dict[str, A
     return None if theirs is None or ours is None else (other, theirs, ours)
 
 
-def trials(name: str, records: Records, optimizer: str = "adan", length: int | None = None) -> list[Record]:
-    """The finished trials of a study, of one length if it has several."""
+def trials(name: str, records: Records, length: int | None = None) -> list[Record]:
+    """The finished trials of Adan in a study, of one length if it has several."""
     return [
         record
         for record in records.values()
-        if (record["job"]["study"], record["job"]["optimizer"], record["seed"]) == (name, optimizer, TUNING_SEED)
+        if (record["job"]["study"], record["job"]["optimizer"], record["seed"]) == (name, "adan", TUNING_SEED)
         and record["status"] == "finished"
         and length in (None, record["job"]["length"])
     ]
+
+
+def chosen(name: str, optimizer: str, records: Records) -> Record:
+    """The best trial of a study, which another study may have made."""
+    study = STUDIES[name]
+    assert isinstance(study, Study)
+    entry = next(entry for entry in study.entries if entry.optimizer == optimizer)
+    return max((records[job.key] for job in study.asked(entry, records)), key=score)
 
 
 def by_b1(found: list[Record]) -> dict[float, float]:
@@ -211,10 +226,10 @@ def elsewhere() -> str:
         if found is None:
             continue
         other, theirs, ours = found
-        steps = trials(name, records)[0]["steps"]
+        best = {who: chosen(name, who, records) for who in (other, "adan")}
+        steps = best["adan"]["steps"]
         decay, betas = theirs.get("weight_decay", 0.0), tuple(theirs["betas"])
         s = suggest_from_adamw(theirs["lr"], weight_decay=decay, betas=betas, total_steps=steps, task=task)
-        best = {who: max(trials(name, records, who), key=score) for who in (other, "adan")}
         result = {who: f"{r['final'][r['metric']]:.4g}" for who, r in best.items()}
         arrow = "↑" if best["adan"]["higher_is_better"] else "↓"
         lines.append(
