@@ -157,6 +157,7 @@ SMOKE: list[tuple[str, dict[str, Any], str, dict[str, Any], int]] = [
     ("bert", {}, "adan", {"lr": 2e-3, "weight_decay": 0.02}, 200),
     ("glue", {"task": "cola"}, "adan", {"lr": 4e-4, "weight_decay": 0.02}, 200),
     ("lstm", {}, "adan", {"lr": 5e-3, "weight_decay": 0.02}, 300),
+    ("transformer-xl", {}, "adan", {"lr": 2e-3, "betas": [0.9, 0.92, 0.99], "weight_decay": 0.02}, 300),
     ("detr", {}, "adan", {"lr": 2e-3, "weight_decay": 0.02}, 60),
     ("vit", {}, "adan", {"lr": 2e-3, "weight_decay": 0.02, "state_format": "8bit"}, 60),
     ("vit", {}, "adamw", {"lr": 1e-3, "weight_decay": 0.05}, 60),
