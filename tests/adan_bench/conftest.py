@@ -119,6 +119,18 @@ def inline_pool() -> Iterator[None]:
 
 
 @pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that need not import torch; `test_compare_resumes` and others have those that users have."""
+    import subprocess
+    from types import SimpleNamespace
+
+    from support.forked import Program
+
+    forked = SimpleNamespace(Popen=Program, PIPE=subprocess.PIPE)
+    monkeypatch.setattr("adan_bench.training.pool.subprocess", forked)
+
+
+@pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """`adan-bench` in this process: (exit code, standard output, standard error)."""
     from adan_bench.cli import app as cli

@@ -18,6 +18,7 @@ from adan_bench.reports import paper as reproduction_report
 from adan_bench.studies.paper import reproduce
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_curves_with_bands(regressions: Path, tmp_path: Path) -> None:
     columns = [
         {"head": "share", "workload": "plain"},
