@@ -41,7 +41,7 @@ class Interpreted(cuda.Cuda):
 
 @functools.cache
 def _speed_up_the_interpreter() -> None:
-    """Leave out what Triton 3.7's interpreter does to no effect: two thirds of the time of a step.
+    """Leave out what Triton 3.7's interpreter does to no effect: more than half of the time of a step.
 
     At each function that a kernel calls it patches Triton's language, which the launch has patched; of every sum and
     product of integers it works out whether it overflows, and drops the answer unless `debug` is set; and at every
