@@ -11,7 +11,13 @@ if not torch.cuda.is_available():
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, as of the tests themselves
 
 #: Imported once, by the server from which tests fork processes: 4 s of work that each would do anew.
-PRELOADED = ["torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict", "torch.distributed.tensor.parallel"]
+PRELOADED = [
+    "torch.distributed.fsdp",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.tensor.parallel",
+    "torch._dynamo",  # which every optimizer imports
+    "adan",
+]
 multiprocessing.set_forkserver_preload(PRELOADED)
 
 #: Tests that start processes, and wait for them: first, so that they do not end alone, and one after the other.

@@ -6,9 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from support.made_up_tables import Reproduced
 
 TINY = '''
 import random
@@ -79,6 +82,33 @@ def config(tiny: Path) -> Callable[..., Any]:
     return make
 
 
+@pytest.fixture(scope="session")
+def regressions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A script that registers the workloads of the made-up tables, registered here too."""
+    from support.made_up_tables import SCRIPT
+
+    from adan_bench.workloads.registry import load_script
+
+    path = tmp_path_factory.mktemp("script") / "script.py"
+    path.write_text(SCRIPT)
+    load_script(str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def reproduced(regressions: Path, tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
+    """Everything that a table may hold, run once."""
+    from support.learning import chosen
+    from support.made_up_tables import everything
+    from support.pools import inline_pools
+
+    from adan_bench.studies.paper import reproduce
+
+    tables, out = everything(), tmp_path_factory.mktemp("reproduction")
+    with inline_pools():
+        return reproduce(tables, chosen(script=regressions), out), out, tables
+
+
 @pytest.fixture
 def inline_pool() -> Iterator[None]:
     """For tests of what a study does, rather than of its workers."""
@@ -86,6 +116,18 @@ def inline_pool() -> Iterator[None]:
 
     with inline_pools():
         yield
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that need not import torch; `test_compare_resumes` and others have those that users have."""
+    import subprocess
+    from types import SimpleNamespace
+
+    from support.forked import Program
+
+    forked = SimpleNamespace(Popen=Program, PIPE=subprocess.PIPE)
+    monkeypatch.setattr("adan_bench.training.pool.subprocess", forked)
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked import Program
 
 from adan_bench.records.store import read_run, read_runs
 from adan_bench.spec import RunConfig, option
@@ -137,6 +137,7 @@ def test_an_exploding_optimizer_does_not_stop_the_comparison(bench: Any, tiny: P
     assert "sgd: 2 of 2 diverged" in out
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_worker_that_dies_costs_one_run(bench: Any, tmp_path: Path) -> None:
     """A process that is gone in the middle, an exception: recorded as failed, the others run, the exit code says so."""
     script = tmp_path / "bad.py"
@@ -181,9 +182,7 @@ def test_compare_resumes(tiny: Path, tmp_path: Path, bench: Any) -> None:
         str(out),
     ]
     arguments += ["--steps", "1000", "--threads", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "adan_bench.cli", *arguments], stdout=subprocess.DEVNULL, start_new_session=True
-    )
+    process = Program([sys.executable, "-m", "adan_bench.cli", *arguments])
     while not list(out.rglob("result.json")):
         assert process.poll() is None
         time.sleep(0.01)
@@ -203,23 +202,16 @@ def test_ctrl_c_says_how_to_continue(tiny: Path, tmp_path: Path, monkeypatch: py
     """The very command, with the folder that the study made up; it ends with the exit code of an interruption."""
     monkeypatch.chdir(tmp_path)
     arguments = ["compare", "tiny", "--script", str(tiny), "--optimizers", "adan", "--seeds", "1", "--steps", "20000"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "adan_bench.cli", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores it
-    )
+    with (tmp_path / "errors").open("w") as errors:
+        process = Program([sys.executable, "-m", "adan_bench.cli", *arguments], stderr=errors)
     while not list(tmp_path.rglob("metrics.jsonl")):
         assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(60) == 130
     (folder,) = (tmp_path / "runs").iterdir()
     wanted = f"continue with: adan-bench {' '.join(arguments)} --out runs/{folder.name} --resume"
-    assert err.splitlines()[-1] == f"adan-bench: interrupted; {wanted}"
+    assert (tmp_path / "errors").read_text().splitlines()[-1] == f"adan-bench: interrupted; {wanted}"
 
 
 #: Another value than the default for every flag of a run; those that need another machine are left out.

@@ -99,6 +99,7 @@ def again(context):
 """
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_what_a_node_gets_and_sends(tmp_path: Path) -> None:
     """The weights of another run go along; the record names their folder here, and says how a killed run ended."""
     script, init = tmp_path / "again.py", tmp_path / "before"

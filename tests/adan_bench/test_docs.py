@@ -61,7 +61,7 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("inline_pool")
 def test_commands_of_the_page(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them, on a narrower network than it names: the page is about the commands."""
-    monkeypatch.setattr(networks, "resnet", lambda widths, *others: resnet([w // 4 for w in widths], *others))
+    monkeypatch.setattr(networks, "resnet", lambda widths, *others: resnet([w // 16 for w in widths], *others))
     monkeypatch.chdir(tmp_path)
     found = commands("bench.md")
     assert len(found) >= 9

@@ -7,15 +7,15 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked import Program
 
-from adan_bench.records.store import RunStore, read_lines, read_run, read_runs
+from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.spec import UsageError
 from adan_bench.training.pool import Job, record_failure
 from adan_bench.training.trainer import Trainer, run
@@ -29,6 +29,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
     """The metrics without the clock, every line of the file whole."""
     found = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+
+
+def written(path: Path) -> int:
+    """How many lines the metrics have so far."""
+    file = path / "metrics.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
 def killer(at: int) -> Any:
@@ -62,11 +68,11 @@ def test_kill_9_at_random_moments(bench: Any, tiny: Path, tmp_path: Path) -> Non
     kills = 0
     for threshold in sorted(chance.sample(range(1, int(total * 0.85)), 3)):
         words = [*CLI, *command(tiny, broken, steps)]
-        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and len(read_lines(broken / "metrics.jsonl")) < threshold:
+        process = Program(words)
+        while process.poll() is None and written(broken) < threshold:
             time.sleep(0.002)
         time.sleep(chance.random() * 0.05)
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         kills += process.wait() == -signal.SIGKILL
     assert kills == 3, f"the run ended before it could be killed (seed {seed})"
     assert read_run(broken).status == "unfinished"
@@ -132,14 +138,12 @@ def test_full_disk_keeps_what_was_written(bench: Any, tiny: Path, tmp_path: Path
     """The disk takes no more in the middle: exit code 1, one line, and --resume ends like an undisturbed run."""
     out, steps = tmp_path / "full", 400
     assert bench(*command(tiny, tmp_path / "whole", steps))[0] == 0
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))  # bytes: some lines, no checkpoint
-
-    failed = subprocess.run([*CLI, *command(tiny, out, steps)], preexec_fn=limit, capture_output=True, text=True)
-    assert failed.returncode == 1
-    assert len(failed.stderr.splitlines()) == 1
-    assert "--resume" in failed.stderr
+    with (tmp_path / "errors").open("w") as errors:
+        failed = Program([*CLI, *command(tiny, out, steps)], stderr=errors)
+    resource.prlimit(failed.pid, resource.RLIMIT_FSIZE, (6_000, 6_000))  # bytes: some lines, no checkpoint
+    assert failed.wait() == 1
+    (line,) = (tmp_path / "errors").read_text().splitlines()
+    assert "--resume" in line
     before = len(read_run(out).metrics)
     assert before > 0
     assert not list(out.glob("*.part"))
@@ -207,6 +211,7 @@ def broken(sizes):
 """
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_a_failed_run_keeps_its_traceback(bench: Any, tmp_path: Path, command: str) -> None:
     """The user's own line is in the message, the whole traceback in the folder of the run."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.forked import Program
 from support.learning import chosen
 
 from adan_bench.data.cache import decoded
@@ -127,10 +128,14 @@ def test_processes_decode_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("ADAN_CACHE", str(tmp_path / "cache"))
     source = tmp_path / "source"
     source.write_text("a")
-    command = [sys.executable, "-c", DECODE, str(source)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate()[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 2
+    program = tmp_path / "decode.py"
+    program.write_text(DECODE)
+    processes = [Program([sys.executable, str(program), str(source)], stdout=subprocess.PIPE) for _ in range(2)]
+    said = []
+    for process in processes:
+        with process.stdout:
+            said.append(process.stdout.read())
+    assert [process.wait() for process in processes] == [0] * 2
     assert sorted(said) == ["", "decoded\n"]
     (entry,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
     assert [path.name for path in entry.iterdir()] == ["x.npy"]

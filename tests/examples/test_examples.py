@@ -7,10 +7,12 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from support.forked import Program
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -31,19 +33,26 @@ def commands(name):
     return [line.replace("node 2", "node 1") if torch.cuda.device_count() == 1 else line for line in found]
 
 
-def run(command, folder):
-    """The exit status of a command, and what it prints. What it writes lands in the folder."""
+def start(command, folder):
+    """A command as a program that is running. What it prints lands in the folder's `output`, what it writes beside it.
+
+    torchrun starts Python; the others are forked.
+    """
     settings, program, words = re.fullmatch(r"((?:\w+=\w+ )*)(python|torchrun) (.*)", command).groups()
-    start = (
-        [sys.executable, "-m", "torch.distributed.run", "--standalone"] if program == "torchrun" else [sys.executable]
-    )
     env = {**os.environ, **dict(word.split("=") for word in settings.split())}
     env |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
     words = shlex.split(words.replace("examples/", f"{ROOT}/examples/"))
-    done = subprocess.run(
-        [*start, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    with (folder / "output").open("w") as file:
+        if program == "python":
+            return Program([sys.executable, *words], stdout=file, stderr=file, env=env, cwd=folder)
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words]
+        return subprocess.Popen(words, stdout=file, stderr=file, env=env, cwd=folder)
+
+
+def run(command, folder):
+    """The exit status of a command, and what it prints."""
+    status = start(command, folder).wait(600)
+    return status, (folder / "output").read_text()
 
 
 def numbers(command, folder, pattern):
@@ -70,11 +79,12 @@ def test_minimal_gpt(tmp_path):
     whole = numbers(command, tmp_path, r"step (\d+): held-out loss (\S+)")
     assert [step for step, _ in whole] == [20, 40]
     assert whole[1][1] < whole[0][1] < 4  # bytes at random: ln 256 = 5.5
-    words = [sys.executable, str(ROOT / "examples/minimal_gpt.py"), "40"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(words, cwd=killed, env=env, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline().startswith("step 20")
-        process.kill()
+    process = start(command, killed)
+    while not (killed / "output").read_text().startswith("step 20"):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
     assert numbers(command, killed, r"step (\d+): held-out loss (\S+)") == whole[1:]
 
 
@@ -122,7 +132,7 @@ def test_cuda_graph(tmp_path):
 
 @needs("timm")
 def test_timm(tmp_path):
-    if run("python -c 'import torchvision'", tmp_path)[0]:
+    if subprocess.run([sys.executable, "-c", "import torchvision"], stderr=subprocess.DEVNULL, check=False).returncode:
         pytest.skip("timm needs torchvision, which does not import beside this build of torch")
     (command,) = commands("timm_layer_decay.py")
     ((accuracy, low, high),) = numbers(command, tmp_path, r"adan.optimizer: accuracy (\S+), rates from (\S+) to (\S+)")

@@ -1,0 +1,168 @@
+"""Which runs `adan-bench reproduce` plans for a table, at every scale, and with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.learning import chosen
+from support.made_up_tables import ADAMW, ADAN, made_up
+
+from adan_bench.spec import RunConfig, RunRecord, UsageError
+from adan_bench.studies import paper
+from adan_bench.studies.paper import figure_of
+from adan_bench.studies.plan import plan
+from adan_bench.tables import Table
+from adan_bench.training.configure import configure
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.workloads.registry import get_workload
+
+
+@pytest.fixture
+def configs(regressions: Path) -> Callable[..., list[RunConfig]]:
+    """The configurations that tables need, without a folder: planning touches none."""
+
+    def make(*found: Table, scale: str = "smoke", **more: Any) -> list[RunConfig]:
+        runs = plan(found, chosen(script=regressions, scale=scale, **more), Path("/nowhere")).runs
+        return [run.config for run in runs.values()]
+
+    return make
+
+
+def test_a_plan_is_pure_and_in_stages(regressions: Path, tmp_path: Path) -> None:
+    """Pre-training and pilots first, then what starts from them; the folder is not touched."""
+    rows = [ADAN, {"head": "restart", "optimizer": "adan", "restart": True}]
+    found = plan(
+        [made_up([{"head": "tuned", "workload": "later"}], rows)], chosen(script=regressions), tmp_path / "out"
+    )
+    names = [[(run.config.workload, run.config.role) for run in stage] for stage in found.stages()]
+    assert names == [
+        [("earlier", "run")],
+        [("later", "run"), ("later", "pilot")],
+        [("later", "run")],
+    ]
+    pilot = next(run.config for run in found.runs.values() if run.config.role == "pilot")
+    assert (pilot.steps, pilot.stop_after, pilot.seed) == (60, 10, 1000)
+    assert not (tmp_path / "out").exists()
+    assert found == plan([cell.table for cell in found.cells][:1], chosen(script=regressions), tmp_path / "out")
+
+
+def test_paper_scale_takes_what_the_paper_states(configs: Callable[..., list[RunConfig]]) -> None:
+    settings = [
+        {"optimizer": "adan", "settings": {"lr": 0.5, "betas": [0.9, 0.8, 0.7]}, "source": "here", "batch_size": 32},
+        {"optimizer": "adan", "column": "whole", "settings": {"lr": 0.25}, "source": "there", "warmup": [20, 100]},
+        {"optimizer": "adan", "workload": "earlier", "settings": {"lr": 0.125}, "source": "before"},
+    ]
+    later = {"head": "tuned", "workload": "later", "budget": [1, 6], "before": [1, 2]}
+    columns = [{"head": "whole", "workload": "plain"}, later]
+    found = configs(made_up(columns, [ADAN, ADAMW], settings=settings), scale="paper")
+    by = {(c.workload, c.optimizer): c for c in found if c.seed == 0}
+    assert len(found) == 2 * len(by) == 12
+    plain = by["plain", "adan"]
+    assert (plain.settings["lr"], plain.settings["betas"]) == (0.25, [0.9, 0.8, 0.7])
+    assert (plain.batch_size, plain.steps, plain.warmup) == (32, 1200, 0.2)  # half the batch, twice the steps
+    assert plain.origin == "here; there"
+    earlier = by["earlier", "adan"]
+    assert (earlier.settings["lr"], earlier.origin, earlier.batch_size) == (0.125, "before", 64)
+    assert (earlier.steps, by["later", "adan"].steps) == (300, 200)
+    assert by["plain", "adamw"].origin == "guess: lr; untuned defaults"
+    assert (by["plain", "adamw"].batch_size, by["plain", "adamw"].warmup) == (64, 0.05)
+
+
+def test_schedules_at_paper_scale(configs: Callable[..., list[RunConfig]]) -> None:
+    """A table's schedule is for all its rows; a warm-up is so many epochs, however long the run."""
+    columns = [{"head": str(epochs), "workload": "plain", "budget": [epochs, 300]} for epochs in (100, 300)]
+    stated = [{"optimizer": "adan", "settings": {"lr": 0.5}, "source": "here", "warmup": [5, 300]}]
+    table = made_up(columns, [ADAN], settings=stated)
+    for scale, shares in (("paper", [0.05, 5 / 300]), ("smoke", [0.05, 0.05])):
+        found = configs(table, scale=scale)
+        assert [c.warmup for c in found if c.seed == 0] == pytest.approx(shares)
+        assert {c.schedule for c in found} == {"cosine"}
+    table = made_up(columns, [ADAN, ADAMW], settings=stated, schedule="step", warmup=[0, 1])
+    found = configs(table, scale="paper")
+    assert {c.schedule for c in found} == {"step"}
+    assert {c.warmup for c in found if c.optimizer == "adamw"} == {0.0}
+    assert [c.warmup for c in found if c.optimizer == "adan" and c.seed == 0] == pytest.approx([0.05, 5 / 300])
+
+
+def test_a_recipe_reaches_the_runs(configs: Callable[..., list[RunConfig]]) -> None:
+    """Lowest rate, cooldown, clipping and average of weights; SAM has the epochs of the others, not their gradients."""
+    columns = [{"head": "100", "workload": "plain", "budget": [100, 300]}]
+    stated = [
+        {
+            "optimizer": name,
+            "settings": {"lr": 0.5},
+            "source": "here",
+            "guess": "lr",
+            "schedule": "full-cosine",
+            "warmup": [60, 300],
+            "cooldown": [10, 300],
+            "min_lr": 0.005,
+            "clip": 0,
+            "ema": 0.99,
+        }
+        for name in ("adan", "sam")
+    ]
+    sam = {"head": "SAM", "optimizer": "sam"}
+    found = [c for c in configs(made_up(columns, [ADAN, sam], settings=stated), scale="paper") if c.seed == 0]
+    for config, passes in zip(found, (1, 2), strict=True):
+        assert config.steps == 220 * passes
+        assert (config.schedule, config.clip, config.ema) == ("full-cosine", 0, 0.99)
+        assert (config.warmup, config.cooldown, config.floor) == pytest.approx((60 / 110, 10 / 110, 0.01))
+        assert config.origin == "guess: lr; here"
+    (smoke,) = (c for c in configs(made_up(columns, [ADAN], settings=stated)) if c.seed == 0)
+    assert (smoke.schedule, smoke.clip, smoke.ema, smoke.floor, smoke.cooldown) == ("cosine", -1, 0, 0, 0)
+    with pytest.raises(UsageError, match="plain has no option 'repeats'; it has: none"):
+        configure(get_workload("plain", "paper"), get_optimizer("adan"), replace(found[0], training={"repeats": 3}))
+
+
+def test_the_reported_evaluation(regressions: Path, tmp_path: Path) -> None:
+    """At paper scale a column may choose an evaluation as the published code does; elsewhere it is the last."""
+    column = {"head": "a", "workload": "plain", "metric": "test", "chosen_by": "valid"}
+    table = made_up([column], [ADAN])
+    (found,) = plan([table], chosen(script=regressions), tmp_path).cells
+    common = {"kind": "eval", "seconds": 0.0}
+    lines = [{**common, "step": 1, "valid": 9.0, "test": 1.0}, {**common, "step": 2, "valid": 5.0, "test": 2.0}]
+    record = RunRecord(tmp_path, RunConfig(scale="paper"), {}, {}, {}, lines, {"final": lines[-1]})
+    assert table.higher_is_better
+    assert figure_of(record, "test", found) == 1
+    assert figure_of(replace(record, config=RunConfig()), "test", found) == 2
+
+
+def test_accumulate_reaches_every_run(
+    configs: Callable[..., list[RunConfig]], monkeypatch: pytest.MonkeyPatch, bench: Any, tmp_path: Path
+) -> None:
+    seen: list[RunConfig] = []
+
+    def stop(tables: Any, chosen: RunConfig, *_: Any) -> None:
+        seen.append(chosen)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(paper, "reproduce", stop)
+    assert bench("reproduce", "cnn", "--accumulate", "4", "--out", str(tmp_path / "x"))[0] == 2
+    assert [choice.accumulate for choice in seen] == [4]
+    found = configs(made_up([{"head": "a", "workload": "plain"}], [ADAN]), accumulate=4)
+    assert {c.accumulate for c in found} == {4}
+    code, _, error = bench("reproduce", "cnn", "--accumulate", "0")
+    assert code == 2
+    assert "--accumulate" in error
+
+
+def test_batch_sizes_follow_the_square_root_rule(configs: Callable[..., list[RunConfig]]) -> None:
+    columns = [
+        {"head": size, "workload": "plain", "batch_size": 64 * n, "batch_factor": n} for size, n in (("a", 1), ("b", 4))
+    ]
+    for scale, batch, steps in (("smoke", 16, 60), ("paper", 64, 600)):
+        small, large = [c for c in configs(made_up(columns, [ADAMW]), scale=scale) if c.seed == 0]
+        assert (small.batch_size, small.steps, large.batch_size, large.steps) == (batch, steps, 4 * batch, steps // 4)
+        assert large.settings["lr"] == 2 * small.settings["lr"]
+        assert f"lr × √({4 * batch}/{batch})" in large.origin
+
+
+def test_the_longest_run_has_the_budget_at_smaller_scales(configs: Callable[..., list[RunConfig]]) -> None:
+    columns = [{"head": str(n), "workload": "plain", "budget": [n, 10]} for n in (3, 50, 100)]
+    for scale, steps in (("smoke", [20, 30, 60]), ("paper", [180, 3000, 6000])):
+        assert [c.steps for c in configs(made_up(columns, [ADAN]), scale=scale) if c.seed == 0] == steps

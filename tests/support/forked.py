@@ -1,0 +1,79 @@
+"""Python programs forked from a server that has imported torch, which takes every new Python 4 s, compiler and all."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any
+
+
+class Program:
+    """As `subprocess.Popen` with `[sys.executable, "-m", module, …]` or `[sys.executable, file, …]`, in text mode.
+
+    A stream is `subprocess.PIPE`, a file, or nothing.
+    """
+
+    stdin: IO[str]
+    stdout: IO[str]
+
+    def __init__(
+        self,
+        words: list[str],
+        stdin: int | None = None,
+        stdout: int | IO[Any] | None = None,
+        stderr: IO[Any] | None = None,
+        text: bool = True,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        ends = []
+        for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
+            if stream == subprocess.PIPE:
+                reader, writer = os.pipe()
+                theirs, ours, mode = (reader, writer, "w") if name == "stdin" else (writer, reader, "r")
+                setattr(self, name, os.fdopen(ours, mode))
+            else:
+                theirs = os.open(os.devnull, os.O_RDWR) if stream is None else os.dup(stream.fileno())
+            ends.append(Connection(theirs))  # which multiprocessing can send to the process
+        arguments = words[1:], ends, dict(env or os.environ), cwd or Path.cwd()
+        self.process = multiprocessing.get_context("forkserver").Process(target=_run, args=arguments, daemon=True)
+        self.process.start()
+        for end in ends:
+            end.close()
+        self.pid, self.kill = self.process.pid, self.process.kill
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self.process.join(timeout)
+        return self.process.exitcode
+
+
+def _run(words: list[str], ends: list[Connection], env: Mapping[str, str], cwd: Path) -> None:
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    for fd, end in enumerate(ends):
+        os.dup2(end.fileno(), fd)
+        end.close()
+    sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, range(3), "rww")
+    module = words[0] == "-m"
+    sys.argv = words[module:]
+    try:
+        if module:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()
