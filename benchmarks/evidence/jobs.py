@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ class Job:
     evaluations: int
     lane: str = field(default="gpu", compare=False)
 
-    @property
+    @cached_property
     def key(self) -> str:
-        facts = {k: v for k, v in asdict(self).items() if k not in ("study", "lane")}
+        facts = {k: v for k, v in vars(self).items() if k not in ("study", "lane")}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:

@@ -29,8 +29,8 @@ OPTIONS = {
     "convnext": {"batch_size": 8, "width": 8, "depths": [1, 1]},
     "harness": {
         "workload": "transformer-xl",
-        "scale": "smoke",
-        "batch_size": 4,
+        "scale": "small",
+        "batch_size": 2,
         "schedule": "cosine",
         "warmup": 0.1,
     },
