@@ -68,7 +68,7 @@ def detr(setup: Setup, batch_size: int = 16, scale: str = "small", size: tuple[i
         f"coin; {len(held_out.ids)} held out{' of the training split' if setup.tuning else ''}"
     )
     task = detection(context, train, held_out, note)
-
+    # For batches of what is held out.
     count = min(batch_size, len(held_out.ids))
     others = detection(replace(context, batch_size=count), held_out, held_out, "") if setup.tuning else None
 
@@ -93,7 +93,6 @@ def detr(setup: Setup, batch_size: int = 16, scale: str = "small", size: tuple[i
         max_grad_norm=task.max_grad_norm,
         decay_all=True,
         captures=False,
-        compiles=False,
         bf16=False,
         groups=task.groups,
     )
@@ -128,7 +127,6 @@ def harness(
         max_grad_norm=task.max_grad_norm,
         decay_all=True,
         captures=False,
-        compiles=False,
         bf16=False,
         schedule=schedule,
         warmup=warmup,
