@@ -53,15 +53,19 @@ def one_core() -> Iterator[None]:
         yield
 
 
+def registered(path: Path, text: str) -> Path:
+    """A script of workloads, which are registered here too."""
+    from adan_bench.workloads.registry import load_script
+
+    path.write_text(text)
+    load_script(str(path))
+    return path
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A script that registers the workload "tiny", registered here too."""
-    from adan_bench.workloads.registry import load_script
-
-    path = tmp_path_factory.mktemp("script") / "tiny.py"
-    path.write_text(TINY)
-    load_script(str(path))
-    return path
+    return registered(tmp_path_factory.mktemp("script") / "tiny.py", TINY)
 
 
 @pytest.fixture
@@ -87,12 +91,7 @@ def regressions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A script that registers the workloads of the made-up tables, registered here too."""
     from support.made_up_tables import SCRIPT
 
-    from adan_bench.workloads.registry import load_script
-
-    path = tmp_path_factory.mktemp("script") / "script.py"
-    path.write_text(SCRIPT)
-    load_script(str(path))
-    return path
+    return registered(tmp_path_factory.mktemp("script") / "script.py", SCRIPT)
 
 
 @pytest.fixture(scope="session")

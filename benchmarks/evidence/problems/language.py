@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -164,72 +164,82 @@ def masked(tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Te
     return tokens.scatter(1, places, said), places, right
 
 
-def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "paper") -> Problem:
-    """The harness's AWD-LSTM on Penn Treebank; the state that is carried along lies in buffers of its own."""
-    from adan_bench.data.words import penn_treebank, perplexity
-    from adan_bench.spec import Context
+class Treebank:
+    """A language model of the harness on Penn Treebank, its text on the device."""
 
-    task = harness_task(setup, f"lstm-{layers}", scale, batch_size)
-    splits, _ = penn_treebank(Context(setup.seed, batch_size, setup.cache / "data"))
-    held_out = splits[1 if setup.tuning else 2]
-    model, stream = task.model.to(setup.device), task.batches
-    columns, length, per_epoch = stream.columns.to(setup.device), stream.length, stream.per_epoch
-    rows = torch.arange(length + 1, device=setup.device)
+    def __init__(self, setup: Setup, workload: str, scale: str, batch_size: int) -> None:
+        from adan_bench.data.words import penn_treebank
+        from adan_bench.spec import Context
+
+        self.task = harness_task(setup, workload, scale, batch_size)
+        splits, _ = penn_treebank(Context(setup.seed, batch_size, setup.cache / "data"))
+        self.held_out = splits[1 if setup.tuning else 2]
+        self.model, self.device = self.task.model.to(setup.device), setup.device
+        self.length, self.per_epoch = self.task.batches.length, self.task.batches.per_epoch
+        self.columns = self.task.batches.columns.to(setup.device)
+        self.rows = torch.arange(self.length + 1, device=setup.device)
+
+    def words(self, position: Tensor) -> Tensor:
+        """A row of an epoch, and the word that follows it."""
+        return self.columns.index_select(0, position * self.length + self.rows).long()
+
+    def problem(self, loss: Callable[[Tensor], Tensor], step: Callable[..., Any], compiles: bool) -> Problem:
+        """step: as `perplexity` takes it. Judged as the task is, but on one split: the other would cost as much."""
+        from adan_bench.data.words import perplexity
+
+        def evaluate() -> Mapping[str, float]:
+            return {"perplexity": perplexity(step, self.held_out, 10, self.length, self.device)}
+
+        return Problem(
+            self.model,
+            loss,
+            evaluate,
+            "perplexity",
+            False,
+            self.per_epoch,
+            self.task.note,
+            max_grad_norm=self.task.max_grad_norm,
+            decay_all=True,
+            compiles=compiles,
+        )
+
+
+def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "paper") -> Problem:
+    """The harness's AWD-LSTM; the state that is carried along lies in buffers of its own."""
+    text = Treebank(setup, f"lstm-{layers}", scale, batch_size)
+    model = text.model
     carry = [torch.zeros(2, batch_size, layer.hidden_size, device=setup.device) for layer in model.layers]
 
     def loss(step: Tensor) -> Tensor:
-        position = step % per_epoch
-        words = columns.index_select(0, position * length + rows).long()
+        position = step % text.per_epoch
+        words = text.words(position)
         going_on = (position > 0).float()
         logits, following, penalty = model(words[:-1], [state * going_on for state in carry])
         for kept, state in zip(carry, following, strict=True):
             kept.copy_(state)
-        total: Tensor = F.cross_entropy(logits.float().flatten(0, 1), words[1:].flatten()) + penalty
-        return total
+        return F.cross_entropy(logits.float().flatten(0, 1), words[1:].flatten()) + penalty
 
-    def evaluate() -> Mapping[str, float]:
-        """As the task does it, but on one split: the other would cost as much again."""
+    def judged(words: Tensor, following: Tensor, state: Any) -> tuple[Tensor, Any]:
+        logits, state, _ = model(words, state)
+        return F.cross_entropy(logits.float().flatten(0, 1), following.flatten()), state
 
-        def step(words: Tensor, following: Tensor, state: Any) -> tuple[Tensor, Any]:
-            logits, state, _ = model(words, state)
-            return F.cross_entropy(logits.float().flatten(0, 1), following.flatten()), state
-
-        return {"perplexity": perplexity(step, held_out, 10, length, setup.device)}
-
-    return Problem(
-        model,
-        loss,
-        evaluate,
-        "perplexity",
-        False,
-        per_epoch,
-        task.note,
-        max_grad_norm=task.max_grad_norm,
-        decay_all=True,
-        compiles=False,
-    )
+    return text.problem(loss, judged, compiles=False)
 
 
 def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:
-    """The harness's Transformer-XL on Penn Treebank; the memory lies in buffers of its own."""
-    from adan_bench.data.words import penn_treebank, perplexity
-    from adan_bench.spec import Context
-
-    device = setup.device
-    task = harness_task(setup, "transformer-xl", "small", batch_size)
-    splits, _ = penn_treebank(Context(setup.seed, batch_size, setup.cache / "data"))
-    held_out = splits[1 if setup.tuning else 2]
-    model, stream = task.model.to(device), task.batches
-    columns, length, per_epoch = stream.columns.to(device), stream.length, stream.per_epoch
-    rows = torch.arange(length + 1, device=device)
-    past, filled = model.initial(batch_size, device)
+    """The harness's Transformer-XL; the memory lies in buffers of its own."""
+    text = Treebank(setup, "transformer-xl", "small", batch_size)
+    model = text.model
+    past, filled = model.initial(batch_size, setup.device)
     # Where the rarer words stand, by row: by cluster, places and answers.
-    found = [stream(i)[2] for i in range(per_epoch)]
-    tails = [[torch.stack(parts).to(device) for parts in zip(*row, strict=True)] for row in zip(*found, strict=True)]
+    found = [text.task.batches(i)[2] for i in range(text.per_epoch)]
+    tails = [
+        [torch.stack(parts).to(setup.device) for parts in zip(*row, strict=True)] for row in zip(*found, strict=True)
+    ]
 
     def loss(step: Tensor) -> Tensor:
-        position = step % per_epoch
-        words = columns.index_select(0, position * length + rows).long()
+        position = step % text.per_epoch
+        words = text.words(position)
         here = [[part.index_select(0, position).squeeze(0) for part in parts] for parts in tails]
         memory = past, filled * (position > 0).squeeze(0)  # an epoch begins with none
         total, (kept, count) = model(words[:-1], words[1:], here, memory)
@@ -237,15 +247,7 @@ def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:
         filled.copy_(count)
         return total
 
-    def evaluate() -> Mapping[str, float]:
-        """As the task does it, but on one split."""
+    def judged(words: Tensor, following: Tensor, memories: Any) -> Any:
+        return model(words, following, memories=memories)
 
-        def step(words: Tensor, following: Tensor, memories: Any) -> Any:
-            return model(words, following, memories=memories)
-
-        return {"perplexity": perplexity(step, held_out, 10, length, device)}
-
-    limit = task.max_grad_norm
-    return Problem(
-        model, loss, evaluate, "perplexity", False, per_epoch, task.note, max_grad_norm=limit, decay_all=True
-    )
+    return text.problem(loss, judged, compiles=True)

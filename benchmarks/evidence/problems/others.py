@@ -51,10 +51,10 @@ def detr(setup: Setup, batch_size: int = 16, scale: str = "small", size: tuple[i
     Trials hold out every sixth of the photographs that train, and look at the loss on them: the average precision says
     little where it is near zero.
     """
-    from adan_bench.data.batching import prepared
+    from adan_bench.data.batching import moved, prepared
     from adan_bench.data.coco import blood_cells
     from adan_bench.spec import Context
-    from adan_bench.workloads.deformable_detr import detection
+    from adan_bench.workloads.deformable_detr import detection, with_targets
     from adan_bench.workloads.registry import get_workload
 
     sizes = get_workload("deformable-detr", scale).scales[scale].sizes
@@ -68,14 +68,13 @@ def detr(setup: Setup, batch_size: int = 16, scale: str = "small", size: tuple[i
         f"coin; {len(held_out.ids)} held out{' of the training split' if setup.tuning else ''}"
     )
     task = detection(context, train, held_out, note)
-    # For batches of what is held out.
     count = min(batch_size, len(held_out.ids))
-    others = detection(replace(context, batch_size=count), held_out, held_out, "") if setup.tuning else None
+    judged = with_targets(held_out, replace(context, batch_size=count))
 
     def evaluate() -> Mapping[str, float]:
         values = dict(task.evaluate(task.model))
-        if others is not None:
-            batches = [prepared(others, i, setup.device) for i in range(len(held_out.ids) // count)]
+        if setup.tuning:
+            batches = [moved(judged(i), setup.device) for i in range(len(held_out.ids) // count)]
             values["loss"] = sum(task.loss(task.model, batch).item() for batch in batches) / len(batches)
         return values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,20 +64,13 @@ def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
     import torch
 
     from adan_bench.data.coco import MEAN, STD, View, average_precision, held_out, padded, scaled
-    from adan_bench.data.coco import batches as coco_batches
     from adan_bench.workloads.parts.backbones import begins
 
     model = build(context.sizes, len(train.categories), context)
-    examples = coco_batches(train, context)
     mean, std = (torch.tensor(values).view(3, 1, 1).to(context.device) for values in (MEAN, STD))
 
     def normal(pixels: Tensor, there: Tensor) -> Tensor:
         return (pixels / 255 - mean) / std * there.unsqueeze(1)
-
-    def batches(position: int) -> dict[str, Any]:
-        found = examples(position)
-        pixels, there = padded(found)
-        return {"pixels": pixels, "there": there, "labels": [_targets(example) for example in found]}
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         output = model(
@@ -109,7 +102,22 @@ def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
 
     note += f"; {begins(context, 'ResNet-50')}"
     slow = SLOW if context.init is None else (*SLOW, "backbone")
+    batches = with_targets(train, context)
     return Task(model, batches, loss, evaluate, note, max_grad_norm=0.1, groups=lambda m, s: groups(m, s, slow))
+
+
+def with_targets(split: Coco, context: Context) -> Callable[[int], dict[str, Any]]:
+    """Batches as the detector's loss takes them, as a function of the position."""
+    from adan_bench.data.coco import batches, padded
+
+    examples = batches(split, context)
+
+    def batch(position: int) -> dict[str, Any]:
+        found = examples(position)
+        pixels, there = padded(found)
+        return {"pixels": pixels, "there": there, "labels": [_targets(example) for example in found]}
+
+    return batch
 
 
 def build(sizes: Sizes, categories: int, context: Context | None = None) -> nn.Module:
