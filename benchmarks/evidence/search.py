@@ -29,7 +29,7 @@ class Entry:
     optimizer: str
     lr: float
     settings: Mapping[str, Any]
-    alternatives: tuple[Mapping[str, Any], Mapping[str, Any]]
+    alternatives: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ class Study:
     """Optimizers tuned alike, then several seeds at each one's best settings.
 
     tune_length: where it is not `length`: tuning runs are shorter, and the record says so.
-    trials: of each optimizer: 4 (rates), 5 (one rate more) or 7 (the alternatives too).
+    trials: of each optimizer: 4 (rates), 5 (one rate more) or 7 (the alternatives too); 0 where the entries' settings
+        are published ones, which are taken as they are.
     start: the weights that are fine-tuned; trials wait until those of every optimizer are there.
     """
 
@@ -132,6 +133,8 @@ class Study:
 
     def search(self, entry: Entry, records: Records) -> tuple[list[Job], Settings | None]:
         """The trials to make now, and the best settings once all are made."""
+        if self.trials == 0:
+            return [], {"lr": entry.lr, **entry.settings}
         asked = self.asked(entry, records)
         if missing := [job for job in asked if job.key not in records]:
             return missing, None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from adan_bench.tables import tables
 from evidence.search import TUNING_SEED, Entry, Follow, Start, Study, Variant
 
 
@@ -102,6 +103,20 @@ RESNET = Study(
     ),
     tune_length=5,
     evaluations=30,
+)
+#: Tuned in the same way, and shown beside those.
+RESNET_OTHERS = replace(
+    RESNET,
+    name="resnet34-30-others",
+    entries=(
+        adam_like("adam", 5e-4, b2=0.999, other=0.99, decay=5e-4, other_decay=1e-4),
+        adam_like("lamb", 5e-3, b2=0.999, other=0.99, decay=0.02, other_decay=0.1),
+    ),
+)
+RESNET_LONGER = Follow(
+    "resnet34-200",
+    RESNET,
+    tuple(Variant(entry.optimizer, changes={"length": 200, "evaluations": 50}) for entry in RESNET.entries),
 )
 CONVNEXT = Study(
     "convnext-25",
@@ -222,14 +237,38 @@ LSTM_AGAIN = replace(
     ),
     seeds=range(5),
 )
-#: At the published length, and with more layers.
-LSTM_LONGER = tuple(
-    Follow(name, LSTM_AGAIN, tuple(Variant(entry.optimizer, changes=changes) for entry in LSTM_AGAIN.entries))
-    for name, changes in (
-        ("lstm-200", {"length": 200, "evaluations": 50}),
-        ("lstm-2-layers", {"options": {"layers": 2}}),
-        ("lstm-3-layers", {"options": {"layers": 3}}),
+LSTM_LAYERS = tuple(
+    Follow(
+        f"lstm-{layers}-layers",
+        LSTM_AGAIN,
+        tuple(Variant(entry.optimizer, changes={"options": {"layers": layers}}) for entry in LSTM_AGAIN.entries),
     )
+    for layers in (2, 3)
+)
+
+_TABLE_10 = tables()["lstm"]
+
+
+def as_published(optimizer: str, **further: Any) -> Entry:
+    """The harness's settings for a cell of Table 10."""
+    found = _TABLE_10.published(optimizer, "lstm-1", _TABLE_10.columns[0]).merged("settings")
+    return Entry(optimizer, found.pop("lr"), {**found, **further})
+
+
+#: The published length, schedule and settings, but for rows of random length and SGD's switch to averaging.
+LSTM_PUBLISHED = Study(
+    "lstm-200",
+    "lstm",
+    {"layers": 1, "scale": "small", "schedule": _TABLE_10.schedule, "warmup": 0.0},
+    200,
+    "epochs",
+    (
+        *(as_published(name) for name in ("adan", "adamw", "adam")),
+        as_published("sgd", momentum=0.0),
+        as_published("adabelief"),
+    ),
+    trials=0,
+    evaluations=50,
 )
 
 TRANSFORMER_XL = Study(
@@ -456,6 +495,7 @@ _ORDER: tuple[Study | Follow, ...] = (
     B1_LENGTH,
     VIT_100,
     RESNET,
+    RESNET_OTHERS,
     CONVNEXT,
     BERT,
     COLA,
@@ -470,7 +510,9 @@ _ORDER: tuple[Study | Follow, ...] = (
     GPT_30M_HALF,
     BATCH_SIZE,
     TRANSFORMER_XL,
-    *LSTM_LONGER,
+    LSTM_PUBLISHED,
+    RESNET_LONGER,
+    *LSTM_LAYERS,
     *TIANSHOU,
 )
 STUDIES = {study.name: study for study in _ORDER}

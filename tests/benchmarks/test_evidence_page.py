@@ -175,6 +175,8 @@ def test_the_page_of_all_studies_together():
         "Box AP50, %: Adan 90.0 ± 0.0 and AdamW 90.0 ± 0.0. The paper's Table 8",
         "box AP 45.3 with Adan, 44.5 with AdamW after 50 epochs",
         "by the same optimizer and from the same seed",
+        "ResNet-34 on CIFAR-10 (200 epochs): Adan is better than AdamW",
+        "LSTM on Penn Treebank (200 epochs, published settings): Adan is better than AdamW",
     ):
         assert part in flat
     assert "not run" not in text.partition("## States of 8 and 4 bits")[2].partition("##")[0]

@@ -17,7 +17,7 @@ from evidence.__main__ import Runner
 from evidence.jobs import compact, read, store
 from evidence.pool import Place, Pool
 from evidence.search import TUNING_SEED, Entry, Follow, Start, Study, Variant, next_rate
-from evidence.studies import STUDIES
+from evidence.studies import LSTM_PUBLISHED, STUDIES
 from evidence.training import run
 
 ENTRIES = tuple(
@@ -79,6 +79,13 @@ def test_tuning_can_end_early(trials):
     assert {job.seed for job in study.jobs(records)} == set(study.seeds)
 
 
+def test_published_settings_are_taken_as_they_are():
+    study = replace(STUDY, trials=0)
+    assert [(job.optimizer, job.settings["lr"], job.seed) for job in study.jobs({})] == [
+        (entry.optimizer, entry.lr, seed) for seed in study.seeds for entry in ENTRIES
+    ]
+
+
 def test_three_seeds_of_every_study_come_before_more_of_one(tmp_path):
     studies = [replace(STUDY, seeds=range(5)), replace(STUDY, name="longer", length=2 * STUDY.length, seeds=range(5))]
     runner = Runner(studies, tmp_path / "runs.jsonl", {}, deadline=600)
@@ -131,7 +138,7 @@ def test_the_studies_are_sound():
     assert len(STUDIES) == len({study.name for study in STUDIES.values()})
     for study in STUDIES.values():
         for first in study.jobs({}):
-            assert first.tuning
+            assert first.tuning or study is LSTM_PUBLISHED
             json.dumps(dict(first.settings))
             model = torch.nn.Linear(2, 2)
             settings = {key: value for key, value in first.settings.items() if key != "lr"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -204,7 +205,14 @@ class Treebank:
         )
 
 
-def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "paper") -> Problem:
+def lstm(
+    setup: Setup,
+    layers: int = 1,
+    batch_size: int = 20,
+    scale: str = "paper",
+    schedule: str = "cosine",
+    warmup: float = 0.05,
+) -> Problem:
     """The harness's AWD-LSTM; the state that is carried along lies in buffers of its own."""
     text = Treebank(setup, f"lstm-{layers}", scale, batch_size)
     model = text.model
@@ -223,7 +231,7 @@ def lstm(setup: Setup, layers: int = 1, batch_size: int = 20, scale: str = "pape
         logits, state, _ = model(words, state)
         return F.cross_entropy(logits.float().flatten(0, 1), following.flatten()), state
 
-    return text.problem(loss, judged, compiles=False)
+    return replace(text.problem(loss, judged, compiles=False), schedule=schedule, warmup=warmup)
 
 
 def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:

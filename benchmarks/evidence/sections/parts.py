@@ -13,7 +13,7 @@ from adan_bench.records.stats import Interval
 from adan_bench.reports.palette import style_of
 from evidence.compare import Group, Records, best_other, compared, reaches, verdict
 from evidence.figures import Line, Panel
-from evidence.search import Study
+from evidence.search import Follow, Study
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNS = ROOT / "results" / "evidence" / "runs.jsonl"
@@ -186,19 +186,33 @@ def half_length(section: Section, half: Group, full: Group, unit: Unit, where: s
     return text
 
 
-def alone(study: Study, unit: Unit, section: Section, where: str, intro: str, records: Records) -> bool:
-    """A section of one study: what it is, the comparison, a figure. False where it has too few runs."""
+def alone(
+    study: Study | Follow,
+    unit: Unit,
+    section: Section,
+    where: str,
+    intro: str,
+    records: Records,
+    also: Study | None = None,
+    title: str = "",
+) -> bool:
+    """What a study is, the comparison, a panel. also: further optimizers. False where it has too few runs."""
     found = compared(study, records)
     if not found:
         return False
+    others = compared(also, records) if also else []
+    found += others
     first, best = found[0], best_other(found)
     size = f"{first.records[0]['parameters'] / 1e6:.2g} M parameters"
-    section.body += [f"{intro.format(size=size)} {minutes(records, study.name)}.", comparison(found, unit)]
+    spent = minutes(records, study.name, *([also.name] if also and others else []))
+    section.body += [f"{intro.format(size=size)} {spent}.", comparison(found, unit)]
     equal_length(section, found, unit, where)
     lines = [curve(group, unit) for group in found]
     share = 0.5 if unit is PERPLEXITY else 0.2
-    section.panels.append(curves(unit.name.partition(",")[0], study.unit.removesuffix("s"), unit, lines, share))
+    counted = first.records[0]["job"]["unit"]
+    title = title or unit.name.partition(",")[0]
+    section.panels.append(curves(title, counted.removesuffix("s"), unit, lines, share))
     if at := reaches(first, best.final().mean):
-        at_all = f"{at:.0f} of {first.length} {study.unit}"
+        at_all = f"{at:.0f} of {first.length} {counted}"
         section.body.append(f"Adan's mean first reaches the final result of {NAMES[best.optimizer]} after {at_all}.")
     return True
