@@ -21,7 +21,9 @@ sys.path.insert(0, str(ROOT / "src"))  # this script needs no installation
 
 import planner  # noqa: E402
 import tuning  # noqa: E402
-from evidence import page  # noqa: E402
+from evidence import overview, page  # noqa: E402
+from evidence.jobs import read  # noqa: E402
+from evidence.sections.parts import RUNS  # noqa: E402
 
 from adan_bench.reports import recipes  # noqa: E402
 
@@ -268,7 +270,7 @@ def harness_together() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "harness": harness,
     "harness-together": harness_together,
-    "results": page.summary,
+    "results": lambda: overview.summary(read(RUNS)),
     "step-time": step_time,
     "tables-run": tables_run,
     "summary": summary,

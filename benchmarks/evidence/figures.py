@@ -10,7 +10,10 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass
@@ -40,10 +43,32 @@ class Panel:
     log_x: bool = False
 
 
+@dataclass
+class Effect:
+    """A row of a forest plot: a difference with its interval, and from what."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+    color: str
+    other: str
+
+
+@dataclass
+class Forest:
+    """Differences one below the other; intervals are cut off at ±widest."""
+
+    x_label: str
+    widest: float
+    effects: list[Effect]
+
+
+Picture = list[Panel] | list[Forest]
 FEW = 6  # points on a logarithmic axis that have a tick each
 
 
-def digest(panels: list[Panel]) -> str:
+def digest(panels: Picture) -> str:
     return hashlib.sha256(json.dumps([asdict(panel) for panel in panels]).encode()).hexdigest()[:16]
 
 
@@ -54,32 +79,67 @@ def drawn(path: Path) -> str | None:
     return text.partition(marker)[2][:16] or None
 
 
-def draw(panels: list[Panel], path: Path) -> None:
+def draw(panels: Picture, path: Path) -> None:
     import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "adan", "font.size": 9, "svg.fonttype": "none"}):
+        figure = _forest(panels[0]) if isinstance(panels[0], Forest) else _curves(panels)
+        metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}
+        figure.savefig(path, format="svg", metadata=metadata)
+    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
+
+
+def _curves(panels: list[Panel]) -> Figure:
     from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 
     columns = min(len(panels), 2)
     rows = math.ceil(len(panels) / columns)
-    with matplotlib.rc_context({"svg.hashsalt": "adan", "font.size": 9, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")
-        all_axes = figure.subplots(rows, columns, squeeze=False).flat
-        for axes in list(all_axes)[len(panels) :]:
-            axes.set_axis_off()
-        for axes, panel in zip(figure.axes, panels, strict=False):
-            for line in panel.lines:
-                style: Any = {"color": line.color, "linestyle": "--" if line.dashed else "-", "linewidth": 1.6}
-                axes.plot(line.x, line.y, label=line.label, marker="o" if line.points else None, markersize=3, **style)
-                if line.low:
-                    axes.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.15, linewidth=0)
-            axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label, ylim=(panel.bottom, panel.top))
-            if panel.log_x:
-                axes.set_xscale("log")
-                places = sorted({x for line in panel.lines for x in line.x})
-                if len(places) <= FEW:  # else powers of ten
-                    axes.set_xticks(places, [f"{x:g}" for x in places])
-                    axes.minorticks_off()
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.legend(frameon=False, fontsize=8)
-        metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}
-        figure.savefig(path, format="svg", metadata=metadata)
-    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
+    figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")
+    all_axes = figure.subplots(rows, columns, squeeze=False).flat
+    for axes in list(all_axes)[len(panels) :]:
+        axes.set_axis_off()
+    for axes, panel in zip(figure.axes, panels, strict=False):
+        for line in panel.lines:
+            style: Any = {"color": line.color, "linestyle": "--" if line.dashed else "-", "linewidth": 1.6}
+            axes.plot(line.x, line.y, label=line.label, marker="o" if line.points else None, markersize=3, **style)
+            if line.low:
+                axes.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.15, linewidth=0)
+        axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label, ylim=(panel.bottom, panel.top))
+        if panel.log_x:
+            axes.set_xscale("log")
+            places = sorted({x for line in panel.lines for x in line.x})
+            if len(places) <= FEW:  # else powers of ten
+                axes.set_xticks(places, [f"{x:g}" for x in places])
+                axes.minorticks_off()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _forest(forest: Forest) -> Figure:
+    from matplotlib.figure import Figure
+
+    effects, widest = forest.effects, forest.widest
+    figure = Figure(figsize=(8, 0.21 * len(effects) + 0.8), layout="constrained")
+    axes = figure.subplots()
+    axes.axvline(0, color="#888888", linewidth=0.8)
+    for at, effect in enumerate(effects):
+        low, high = max(effect.low, -widest), min(effect.high, widest)
+        axes.plot([low, high], [at, at], color=effect.color, linewidth=1.6)
+        for end, beyond, marker in ((low, effect.low < -widest, "<"), (high, effect.high > widest, ">")):
+            if beyond:
+                axes.plot(end, at, marker, color=effect.color, markersize=4, clip_on=False)
+        if abs(effect.mean) < widest:
+            axes.plot(effect.mean, at, "o", color=effect.color, markersize=4)
+        axes.annotate(
+            f"{effect.mean:+.1f}% vs {effect.other}".replace("-", "−"),
+            (1.02, at),
+            xycoords=("axes fraction", "data"),
+            verticalalignment="center",
+            fontsize=8,
+        )
+    axes.set_yticks(range(len(effects)), [effect.label for effect in effects])
+    axes.set(xlabel=forest.x_label, xlim=(-widest, widest), ylim=(len(effects) - 0.5, -0.5))
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(left=False)
+    return figure

@@ -5,15 +5,12 @@ from __future__ import annotations
 import textwrap
 from functools import partial
 
-from evidence import experiments
-from evidence.compare import Records, best_other, verdict
-from evidence.figures import Panel, digest, draw, drawn
+from evidence import experiments, overview
+from evidence.compare import Records
+from evidence.figures import Picture, digest, draw, drawn
 from evidence.jobs import read
-from evidence.search import Follow, Study
 from evidence.sections import SECTIONS
-from evidence.sections.others import robot_of
-from evidence.sections.parts import ACCURACY, BOX_AP, LOSS, NAMES, PERPLEXITY, REWARD, ROOT, RUNS, Unit, joined, table
-from evidence.sections.pretraining import MASKED, MATTHEWS, autoencoders, shown
+from evidence.sections.parts import NAMES, ROOT, RUNS, joined
 from evidence.studies import (
     BERT,
     COLA,
@@ -31,15 +28,13 @@ from evidence.studies import (
     MOE,
     RESNET,
     SST2,
-    TIANSHOU,
     TIANSHOU_HOPPER,
     TINY_GPT,
     TRANSFORMER_XL,
     VIT_25,
-    VIT_50,
-    VIT_100,
 )
 
+OVERVIEW = "results-all.svg"
 PAGE = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "figures"
 
@@ -93,51 +88,15 @@ def tuning(records: Records) -> str:
     )
 
 
-def summary() -> str:
-    """The table of the README: Adan beside the best of the others, study by study."""
-    records = read(RUNS)
-    studies: list[tuple[str, Study | Follow, Unit]] = [
-        ("ViT, CIFAR-10, 25 epochs", VIT_25, ACCURACY),
-        ("ViT, CIFAR-10, 50 epochs", VIT_50, ACCURACY),
-        ("ViT, CIFAR-10, 100 epochs", VIT_100, ACCURACY),
-        ("ResNet-34, CIFAR-10, 30 epochs", RESNET, ACCURACY),
-        ("ConvNeXt, CIFAR-10, 25 epochs", CONVNEXT, ACCURACY),
-        ("ViT after MAE, CIFAR-10", autoencoders(records)[1], ACCURACY),
-        ("GPT, 25.7 M, Python source", GPT_30M, LOSS),
-        ("GPT, 10.9 M, Python source", GPT, LOSS),
-        ("GPT, 0.9 M, Python source", TINY_GPT, LOSS),
-        ("mixture of experts, Python source", MOE, LOSS),
-        ("LSTM, Penn Treebank, 8 epochs", LSTM_AGAIN, PERPLEXITY),
-        ("Transformer-XL, Penn Treebank", TRANSFORMER_XL, PERPLEXITY),
-        ("small BERT, pre-training", BERT, MASKED),
-        ("small BERT, CoLA", COLA, MATTHEWS),
-        ("small BERT, SST-2", SST2, ACCURACY),
-        ("Deformable DETR, BCCD", DETR, BOX_AP),
-        ("DeepGCN, Cora", CORA, ACCURACY),
-        *((f"PPO, {robot_of(study)}", study, REWARD) for study in TIANSHOU),
-    ]
-    rows = []
-    for name, study, unit in studies:
-        if found := shown(study, records):
-            best = best_other(found)
-            lead = verdict(found[0], best, len(found) - 1)
-            values = [unit.spread(group.final()) for group in (found[0], best)]
-            n = "/".join(dict.fromkeys(str(group.n) for group in (found[0], best)))
-            change = f"{unit.change(lead.difference)}: {lead.word}"
-            rows.append([f"{name}: {unit.name}", values[0], f"{NAMES[best.optimizer]} {values[1]}", n, change])
-    return table(["", "Adan", "best other", "seeds", "difference"], rows)
+def half_the_length(found: list[tuple[str, str]]) -> str:
+    enough = sum(word != "worse" for word, _ in found)
+    return f"With **half of another's length** it was as good in {enough} of {len(found)} studies that tried."
 
 
-def page(records: Records) -> tuple[str, dict[str, list[Panel]]]:
+def page(records: Records) -> tuple[str, dict[str, Picture]]:
     """The text, and the panels of every figure by file name."""
     sections = [section for build in SECTIONS if (section := build(records)) is not None]
-    found = [text for section in sections for text in section.found]
-    not_found = [text for section in sections for text in section.not_found]
-    better, other = (
-        joined([where for section in sections for where, holds in section.places if holds == wanted] or ["nowhere"])
-        for wanted in (True, False)
-    )
-    halves = [text for text in not_found if text.startswith("Half")]
+    halves = [pair for section in sections for pair in section.halves]
     how = [
         "- **Tuning**, on a seed of its own, by the validation split: learning rates at ½, 1, 2 and 4 times a "
         "centre, a fifth chosen by those, then two alternatives at the best rate, b1 (Adan) or b2 and the decay (SGD: "
@@ -161,20 +120,20 @@ def page(records: Records) -> tuple[str, dict[str, list[Panel]]]:
         "# Does it train better?",
         "<!-- written by `make tables` from results/evidence/runs.jsonl -->",
         "The paper claims that Adan trains better than other optimizers at equal length, as well as they do in half "
-        "of it, and PPO to much higher rewards. With every optimizer tuned by the same number of trials, small models "
-        f"and at least three seeds, **better at equal length** was found in: {better}. **It was not** in: {other}. "
-        + ("**Half the length** did not suffice where it was tried. " if halves else "")
-        + f"**Not tested**: {joined(experiments.untested(records))}, and the paper's sizes.",
-        "**Where the claim was found**",
-        "\n".join(f"- {text}" for text in found or ["Nowhere."]),
-        "**Where it was not**",
-        "\n".join(f"- {text}" for text in not_found or ["Nowhere."]),
+        "of it, and PPO to much higher rewards. Here are small models on real data, every optimizer tuned by the same "
+        "number of trials, three seeds or more. "
+        f"{overview.verdicts(records)} {half_the_length(halves)} **Not tested**: "
+        f"{joined(experiments.untested(records))}, and the paper's sizes.",
+        f"![Adan's lead over the best other optimizer, study by study](figures/{OVERVIEW})",
+        overview.summary(records),
+        "**With half the length**" if halves else "",
+        "\n".join(f"- {text}" for _, text in halves),
         "**What could not be tested here** is in the [last table](#the-papers-experiments-one-by-one). At the paper's "
         "sizes all of it runs with [`adan-bench reproduce`](reproduce.md).",
         "## How",
         "\n".join(how),
     ]
-    figures = {}
+    figures: dict[str, Picture] = {OVERVIEW: [overview.forest(records)]}
     for section in sections:
         parts.append(f"## {section.heading}")
         if section.figure:
@@ -187,7 +146,7 @@ def page(records: Records) -> tuple[str, dict[str, list[Panel]]]:
         "A study lacks runs for want of GPU time. Trials of tuning are not counted, and a run that two studies share "
         "counts for both. Times are those of runs without trials at the rates measured here, several at a time.",
     ]
-    return "\n\n".join(map(wrapped, parts)) + "\n", figures
+    return "\n\n".join(wrapped(part) for part in parts if part) + "\n", figures
 
 
 def wrapped(part: str) -> str:

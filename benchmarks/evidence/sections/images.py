@@ -11,16 +11,13 @@ from evidence.search import Follow, Study
 from evidence.sections.parts import (
     ACCURACY,
     NAMES,
-    WORDS,
     Section,
     alone,
     color,
     comparison,
     curve,
     curves,
-    equal_length,
     half_length,
-    joined,
     minutes,
     paper,
     table,
@@ -54,7 +51,6 @@ def vision(records: Records) -> Section | None:
             continue
         title = f"**{epochs} epochs**" + ("" if study is VIT_25 else ", with the settings tuned at 25")
         section.body += [title, comparison(those, ACCURACY)]
-        equal_length(section, those, ACCURACY, f"ViT on CIFAR-10 ({epochs} epochs)")
         lines = [curve(group, ACCURACY) for group in those]
         adamw = next(group for group in those if group.optimizer == "adamw")
         if at := reaches(those[0], adamw.final().mean):
@@ -72,14 +68,17 @@ def vision(records: Records) -> Section | None:
     return section
 
 
+def by_batch_size(records: Records) -> dict[int, list[Group]]:
+    """The optimizers, Adan first, at those sizes at which all of them have enough seeds."""
+    found = {
+        size: [g for g in groups(BATCH_SIZE, records) if g.options["batch_size"] == size and g.n >= MIN_SEEDS]
+        for size in BATCH_SIZES
+    }
+    return {size: those for size, those in found.items() if len(those) == len(VIT_25.entries)}
+
+
 def batch_sizes(records: Records) -> Section | None:
-    """Those sizes at which every optimizer has enough seeds."""
-    by_size: dict[int, dict[str, Group]] = {size: {} for size in BATCH_SIZES}
-    for group in groups(BATCH_SIZE, records):
-        if group.n >= MIN_SEEDS:
-            by_size[group.options["batch_size"]][group.optimizer] = group
-    names = [entry.optimizer for entry in VIT_25.entries]
-    complete = {size: found for size, found in by_size.items() if len(found) == len(names)}
+    complete = by_batch_size(records)
     if len(complete) < 2:
         return None
     section = Section("Batch sizes", [], "results-batch-size.svg")
@@ -87,27 +86,19 @@ def batch_sizes(records: Records) -> Section | None:
         "The ViT above for 25 epochs at each size; rates as tuned at 256, multiplied by the square root of the ratio "
         f"of the sizes, all else as tuned. {minutes(records, BATCH_SIZE.name)}."
     )
-    others = [name for name in names if name != "adan"]
-    rows: list[list[str]] = []
-    by_word: dict[tuple[str, str], list[str]] = {(name, word): [] for name in others for word in WORDS}
-    for size, found in complete.items():
-        row = [f"{size:,}", *(f"{ACCURACY.spread(found[name].final())} (n = {found[name].n})" for name in names)]
-        for name in others:
-            lead = verdict(found["adan"], found[name], len(complete) * len(others))
+    names = [entry.optimizer for entry in VIT_25.entries]
+    rows = []
+    for size, (adan, *others) in complete.items():
+        row = [f"{size:,}", *(f"{ACCURACY.spread(group.final())} (n = {group.n})" for group in (adan, *others))]
+        for group in others:
+            lead = verdict(adan, group, len(complete) * len(others))
             row.append(f"{ACCURACY.change(lead.difference)}: {lead.word}")
-            by_word[name, lead.word].append(f"{size:,} ({ACCURACY.change(lead.difference)} points)")
         rows.append(row)
-    head = ["batch size", *(NAMES[name] for name in names), *(f"Adan minus {NAMES[name]}" for name in others)]
+    head = ["batch size", *(NAMES[name] for name in names), *(f"Adan minus {NAMES[name]}" for name in names[1:])]
     section.body.append(table(head, rows))
-    where = f"ViT on CIFAR-10 with batches of {min(complete):,} to {max(complete):,}"
-    for (name, word), sizes in by_word.items():
-        if sizes:
-            target = section.found if word == "better" else section.not_found
-            target.append(f"{where}: Adan is {WORDS[word]} {NAMES[name]} at {joined(sizes)}.")
-    section.places.append((where, not any(sizes for (_, word), sizes in by_word.items() if word != "better")))
     lines = []
-    for name in names:
-        finals = [list(found[name].by_seed().values()) for found in complete.values()]
+    for at, name in enumerate(names):
+        finals = [list(found[at].by_seed().values()) for found in complete.values()]
         means, low, high = ([round(100 * f(values), 4) for values in finals] for f in (statistics.fmean, min, max))
         lines.append(Line(color(name), NAMES[name], [float(size) for size in complete], means, low, high, points=True))
     panel = curves("25 epochs", "batch size", ACCURACY, lines, share=0)
@@ -137,6 +128,5 @@ def convolutions(records: Records) -> Section | None:
         (CONVNEXT, modern, "ConvNeXt", 25, None),
     )
     for study, intro, name, epochs, also in studies:
-        where = f"{name} on CIFAR-10 ({epochs} epochs)"
-        alone(study, ACCURACY, section, where, intro, records, also, title=f"{name}, {epochs} epochs")
+        alone(study, ACCURACY, section, intro, records, also, title=f"{name}, {epochs} epochs")
     return section if section.panels else None

@@ -14,7 +14,6 @@ from evidence.sections.parts import (
     comparison,
     curve,
     curves,
-    equal_length,
     half_length,
     joined,
     minutes,
@@ -70,7 +69,6 @@ def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str,
         f"{intro.format(size=size)} {minutes(records, study.name, shorter.name)}.",
         comparison(found, LOSS),
     ]
-    equal_length(section, found, LOSS, f"GPT of {size} M on Python source ({study.length:,} steps)")
     lines = [curve(group, LOSS) for group in found]
     best = best_other(found)
     if at := reaches(found[0], best.final().mean):
@@ -94,8 +92,7 @@ def words(records: Records) -> Section | None:
         f"columns, clipping at 0.25, **8 epochs** ({8 * PTB_EPOCH:,} steps) where the paper trains 200; cosine "
         "schedule after 5% of warm-up. Tuned at 4 epochs. Held-out text runs in ten columns."
     )
-    where = "LSTM on Penn Treebank (8 epochs)"
-    if not alone(LSTM_AGAIN, PERPLEXITY, section, where, intro, records, title="8 epochs"):
+    if not alone(LSTM_AGAIN, PERPLEXITY, section, intro, records, title="8 epochs"):
         return None
     section.body.append(
         "This is the second search: a first one of seven trials for each (`lstm-8`) had ended at its largest rate for "
@@ -111,8 +108,7 @@ def words(records: Records) -> Section | None:
         "published: rows have a fixed length, SGD does not switch to averaging, and the test split counts at the end, "
         "not where it was best."
     )
-    title = "200 epochs, published settings"
-    alone(LSTM_PUBLISHED, PERPLEXITY, section, f"LSTM on Penn Treebank ({title})", published, records, title=title)
+    alone(LSTM_PUBLISHED, PERPLEXITY, section, published, records, title="200 epochs, published settings")
     names = [NAMES[entry.optimizer] for entry in LSTM.entries]
     listed = joined([f"{name} {paper('lstm', name, '1 layer')}" for name in names])
     section.body.append(f"The paper's Table 10 has, after 200 epochs, {listed}.")
@@ -125,8 +121,7 @@ def memories(records: Records) -> Section | None:
         "Transformer-XL of {size}, rows of 70 words with a memory of as many in 20 columns, clipping at 0.25, cosine "
         "schedule after 5% of warm-up. Tuned at a fifth of the length."
     )
-    where = "Transformer-XL on Penn Treebank (20,000 steps)"
-    return section if alone(TRANSFORMER_XL, PERPLEXITY, section, where, intro, records) else None
+    return section if alone(TRANSFORMER_XL, PERPLEXITY, section, intro, records) else None
 
 
 def mixtures(records: Records) -> Section | None:
@@ -139,7 +134,6 @@ def mixtures(records: Records) -> Section | None:
         size = found[0].records[0]["parameters"] / 1e6
         section.body.append(f"**{name}, {size:.1f} M parameters**")
         section.body.append(comparison(found, LOSS))
-        equal_length(section, found, LOSS, f"{name} of {size:.1f} M on Python source (2,000 steps)")
         title = f"{name}, {size:.1f} M"
         section.panels.append(curves(title, "step", LOSS, [curve(group, LOSS) for group in found], share=0.4))
     if not section.panels:

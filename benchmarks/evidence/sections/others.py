@@ -37,7 +37,7 @@ def detection(records: Records) -> Section | None:
         "tenth of the rate for sampling offsets and reference points, cosine schedule after 5% of warm-up. Trials "
         "are as long; they hold out every sixth of the 292 and are judged by the loss on them."
     )
-    if not alone(DETR, BOX_AP, section, "Deformable DETR on BCCD", intro, records):
+    if not alone(DETR, BOX_AP, section, intro, records):
         return None
     before = read(RUNS.with_name("detr-first.jsonl")).values()
     early = [r["final"]["box AP"] for r in before if r["job"]["tuning"]]
@@ -66,7 +66,7 @@ def graphs(records: Records) -> Section | None:
         "DeeperGCN's layers, 14 of 64 channels ({size}), dropout 0.5, on the public split of Cora: 140 nodes train, "
         "1,000 test; 300 steps on the whole graph, cosine schedule after 5% of warm-up."
     )
-    if not alone(CORA, ACCURACY, section, "DeepGCN on Cora", intro, records):
+    if not alone(CORA, ACCURACY, section, intro, records):
         return None
     section.body.append(
         f"The paper's Table 14 has ogbn-proteins: ROC-AUC {paper('deepgcn', 'Adan', '1000 epochs')} with Adan, "
@@ -118,16 +118,12 @@ def reinforcement(records: Records) -> Section | None:
 
 
 def robots(section: Section, whose: str, found: list[tuple[str, list[Group]]]) -> None:
-    """A table, a panel for each robot and sentences about one implementation of PPO."""
+    """A table and a panel for each robot, of one implementation of PPO."""
     rows, weak = [], []
-    by_word: dict[str, list[str]] = {}
-    lower = 0
     for robot, (adan, adam) in found:
         lead = verdict(adan, adam, 1)
         if lead.word != verdict(adan, adam, len(found)).word:
             weak.append(robot)
-        by_word.setdefault(lead.word, []).append(f"{robot} ({REWARD.change(lead.difference)})")
-        lower += lead.difference.mean < 0
         cells = [f"{REWARD.spread(group.final())} (n = {group.n})" for group in (adan, adam)]
         rates = " and ".join(f"{group.settings['lr']:g}" for group in (adan, adam))
         rows.append([robot, rates, *cells, f"{REWARD.change(lead.difference)}: {lead.word}"])
@@ -138,10 +134,3 @@ def robots(section: Section, whose: str, found: list[tuple[str, list[Group]]]) -
     warning = f"; corrected for {len(found)} robots, {joined(weak)} would not be separated" if weak else ""
     section.body.append(f"**{whose}**{warning}")
     section.body.append(table(["robot", "lr", "Adan", "Adam", "Adan minus Adam"], rows))
-    for word, text in (("better", "higher"), ("worse", "**lower**"), ("not separated", "not separated from Adam's")):
-        if named := by_word.get(word):
-            target = section.found if word == "better" else section.not_found
-            target.append(f"{whose}, rates chosen on Hopper: Adan's reward is {text} on {joined(named)}.")
-    section.places.append((whose, set(by_word) == {"better"}))
-    if lower and len(found) > 1:
-        section.not_found.append(f"{whose}: Adan's mean reward is the lower one on {lower} of {len(found)} robots.")

@@ -53,8 +53,6 @@ BOX_AP = Unit("test box AP, %", 100, 1, " points")
 LOSS = Unit("test loss, nats per byte", 1, 4, " nats")
 PERPLEXITY = Unit("test perplexity", 1, 2, "")
 REWARD = Unit("episode reward", 1, 0, "")
-#: What a verdict's word is before another optimizer's name.
-WORDS = {"better": "better than", "worse": "worse than", "not separated": "not separated from"}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -126,19 +124,13 @@ def curves(title: str, x_label: str, unit: Unit, lines: list[Line], share: float
 
 @dataclass
 class Section:
-    """A part of the page.
-
-    found, not_found: sentences for its beginning, by whether the paper's claim was found.
-    places: where Adan was better than all others at equal length (True) or not.
-    """
+    """A part of the page. halves: what it says of Adan with half of another's length, for the beginning."""
 
     heading: str
     body: list[str]
     figure: str = ""
     panels: list[Panel] = field(default_factory=list)
-    found: list[str] = field(default_factory=list)
-    not_found: list[str] = field(default_factory=list)
-    places: list[tuple[str, bool]] = field(default_factory=list)
+    halves: list[tuple[str, str]] = field(default_factory=list)
 
 
 def paper(name: str, row: str, column: str) -> str:
@@ -159,21 +151,6 @@ def on_gpu(seconds: float) -> str:
     return f"{value} {unit}{'' if value == '1' else 's'} of one H200"
 
 
-def equal_length(section: Section, found: list[Group], unit: Unit, where: str) -> None:
-    """Sort what a study says about the claim that Adan is better at equal length. found: Adan's group first."""
-    first, others = found[0], found[1:]
-    for word, text in WORDS.items():
-        named = []
-        for group in others:
-            lead = verdict(first, group, len(others))
-            if lead.word == word:
-                named.append(f"{NAMES[group.optimizer]} ({unit.change(lead.difference)}{unit.of_difference})")
-        if named:
-            target = section.found if word == "better" else section.not_found
-            target.append(f"{where}: Adan is {text} {joined(named)}.")
-    section.places.append((where, all(verdict(first, group, len(others)).word == "better" for group in others)))
-
-
 def half_length(section: Section, half: Group, full: Group, unit: Unit, where: str) -> str:
     """Adan with half the budget against another with all of it."""
     lead = verdict(half, full, 1)
@@ -182,7 +159,7 @@ def half_length(section: Section, half: Group, full: Group, unit: Unit, where: s
         f"{unit(full.final().mean)} (n = {half.n} and {full.n}); the difference is {unit.change(lead.difference)}"
         f"{unit.of_difference}: {'not separated' if lead.word == 'not separated' else f'Adan is {lead.word}'}."
     )
-    (section.found if lead.word == "better" else section.not_found).append("Half the length, " + text)
+    section.halves.append((lead.word, text))
     return text
 
 
@@ -190,7 +167,6 @@ def alone(
     study: Study | Follow,
     unit: Unit,
     section: Section,
-    where: str,
     intro: str,
     records: Records,
     also: Study | None = None,
@@ -206,7 +182,6 @@ def alone(
     size = f"{first.records[0]['parameters'] / 1e6:.2g} M parameters"
     spent = minutes(records, study.name, *([also.name] if also and others else []))
     section.body += [f"{intro.format(size=size)} {spent}.", comparison(found, unit)]
-    equal_length(section, found, unit, where)
     lines = [curve(group, unit) for group in found]
     share = 0.5 if unit is PERPLEXITY else 0.2
     counted = first.records[0]["job"]["unit"]

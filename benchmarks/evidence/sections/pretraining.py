@@ -13,7 +13,6 @@ from evidence.sections.parts import (
     comparison,
     curve,
     curves,
-    equal_length,
     joined,
     minutes,
     paper,
@@ -74,7 +73,6 @@ def bert(records: Records) -> Section | None:
     )
     added = "; seeds beyond the third were added when three had been seen" if found[0].n > MIN_SEEDS else ""
     section.body += [f"**Pre-training**{added}", comparison(found, MASKED)]
-    equal_length(section, found, MASKED, "BERT's pre-training (8,000 steps)")
     section.panels.append(curves("pre-training", "step", MASKED, [curve(group, MASKED) for group in found], share=0.4))
     tasks = (
         (COLA, COLA_OWN, "CoLA", MATTHEWS, "development split"),
@@ -84,14 +82,12 @@ def bert(records: Records) -> Section | None:
         if those := shown(study, records):
             title = f"**{name}**, 10 epochs of batches of 32, {split}; all start from what Adam pre-trained from seed 0"
             section.body += [title, comparison(those, unit)]
-            equal_length(section, those, unit, f"BERT on {name}")
             section.panels.append(curves(name, "epoch", unit, [curve(group, unit) for group in those]))
             if both := shown(own, records):
                 section.body += [
                     f"{name} as in the paper, at these settings: each optimizer fine-tunes what it has pre-trained",
                     comparison(both, unit),
                 ]
-                equal_length(section, both, unit, f"BERT on {name} from its own pre-training")
             else:
                 section.body += left_out(f"{name} as in the paper", own, unit, records)
         else:
@@ -133,12 +129,8 @@ def masked_images(records: Records) -> Section | None:
             [f"{ACCURACY(g.final().mean)} with {NAMES[g.optimizer]}" for g in compared(MAE_FINE_TUNED, records)]
         )
         section.body.append(f"This is the second search. A first one {first}; it ended at {listed}.")
-    for title, found, unit, where in (
-        ("Pre-training, 50 epochs", before, DRAWN, "MAE's pre-training on CIFAR-10 (50 epochs)"),
-        ("Fine-tuning, 10 epochs", after, ACCURACY, "MAE fine-tuned on CIFAR-10 (10 epochs)"),
-    ):
+    for title, found, unit in (("Pre-training, 50 epochs", before, DRAWN), ("Fine-tuning, 10 epochs", after, ACCURACY)):
         section.body += [f"**{title}**", comparison(found, unit)]
-        equal_length(section, found, unit, where)
         section.panels.append(curves(title, "epoch", unit, [curve(group, unit) for group in found]))
     if scratch := [group for group in compared(VIT_25, records) if group.optimizer in ("adan", "adamw")]:
         listed = joined([f"{ACCURACY(group.final().mean)} with {NAMES[group.optimizer]}" for group in scratch])

@@ -1,0 +1,135 @@
+"""All comparisons at a glance: Adan beside the best of the others, study by study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adan_bench.reports.palette import COLORS
+from evidence.compare import Group, Records, Verdict, best_other, compared, verdict
+from evidence.figures import Effect, Forest
+from evidence.sections.images import by_batch_size
+from evidence.sections.others import PPO, robot_of
+from evidence.sections.parts import ACCURACY, BOX_AP, LOSS, NAMES, PERPLEXITY, REWARD, Unit, table
+from evidence.sections.pretraining import DRAWN, MASKED, MATTHEWS, autoencoders, shown
+from evidence.studies import (
+    BERT,
+    COLA,
+    COLA_OWN,
+    CONVNEXT,
+    CORA,
+    DETR,
+    GPT,
+    GPT_30M,
+    LSTM_AGAIN,
+    LSTM_PUBLISHED,
+    MOE,
+    RESNET,
+    RESNET_LONGER,
+    RESNET_OTHERS,
+    SST2,
+    SST2_OWN,
+    TINY_GPT,
+    TRANSFORMER_XL,
+    VIT_25,
+    VIT_50,
+    VIT_100,
+)
+
+WIDEST = 12.0  # percent; what lies beyond is cut off
+SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not separated": "#888888"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Adan and the best of the others at equal length."""
+
+    name: str
+    unit: Unit
+    adan: Group
+    best: Group
+    lead: Verdict
+
+    @property
+    def effect(self) -> Effect:
+        """The difference in percent of the other's result, positive where Adan is better."""
+        share = (100 if self.lead.higher else -100) / abs(self.best.final().mean)
+        found = self.lead.difference
+        ends = sorted(round(share * end, 2) for end in (found.low, found.high) if end is not None)
+        color = SHADES[self.lead.word]
+        return Effect(self.name, round(share * found.mean, 2), ends[0], ends[1], color, NAMES[self.best.optimizer])
+
+
+def comparisons(records: Records) -> list[Comparison]:
+    """All of them whose optimizers have enough seeds."""
+    before, after = autoencoders(records)
+    studies: list[tuple[str, Sequence[Group], Unit]] = [
+        *((f"ViT, {s.name[4:]} epochs", compared(s, records), ACCURACY) for s in (VIT_25, VIT_50, VIT_100)),
+        *((f"ViT, batches of {n:,}", found, ACCURACY) for n, found in by_batch_size(records).items() if n != 256),
+        ("ResNet-34, 30 epochs", compared(RESNET, records), ACCURACY),
+        ("ResNet-34, 200 epochs", compared(RESNET_LONGER, records), ACCURACY),
+        ("ConvNeXt", compared(CONVNEXT, records), ACCURACY),
+        ("MAE, pre-training", compared(before, records), DRAWN),
+        ("MAE, fine-tuned", compared(after, records), ACCURACY),
+        ("GPT, 25.7 M", compared(GPT_30M, records), LOSS),
+        ("GPT, 10.9 M", compared(GPT, records), LOSS),
+        ("GPT, 0.9 M", compared(TINY_GPT, records), LOSS),
+        ("mixture of experts", compared(MOE, records), LOSS),
+        ("LSTM, 8 epochs", compared(LSTM_AGAIN, records), PERPLEXITY),
+        ("LSTM, 200 epochs, published settings", compared(LSTM_PUBLISHED, records), PERPLEXITY),
+        ("Transformer-XL", compared(TRANSFORMER_XL, records), PERPLEXITY),
+        ("BERT, pre-training", compared(BERT, records), MASKED),
+        ("BERT, CoLA", shown(COLA, records), MATTHEWS),
+        ("BERT, CoLA from its own pre-training", shown(COLA_OWN, records), MATTHEWS),
+        ("BERT, SST-2", shown(SST2, records), ACCURACY),
+        ("BERT, SST-2 from its own pre-training", shown(SST2_OWN, records), ACCURACY),
+        ("Deformable DETR", compared(DETR, records), BOX_AP),
+        ("DeepGCN", compared(CORA, records), ACCURACY),
+        *(
+            (f"{whose}, {robot_of(study)}", compared(study, records), REWARD)
+            for whose, studies in PPO.items()
+            for study in studies
+        ),
+    ]
+    made = []
+    for name, found, unit in studies:
+        if found:
+            if name.startswith("ResNet-34, 30"):
+                found = [*found, *compared(RESNET_OTHERS, records)]
+            best = best_other(found)
+            tests = len(found) - 1
+            if "batches" in name:
+                tests *= len(by_batch_size(records))
+            made.append(Comparison(name, unit, found[0], best, verdict(found[0], best, tests)))
+    return made
+
+
+def summary(records: Records) -> str:
+    rows = []
+    for c in comparisons(records):
+        n = "/".join(dict.fromkeys(str(group.n) for group in (c.adan, c.best)))
+        values = [c.unit.spread(group.final()) for group in (c.adan, c.best)]
+        change = f"{c.unit.change(c.lead.difference)}: {c.lead.word}"
+        rows.append([f"{c.name}: {c.unit.name}", values[0], f"{NAMES[c.best.optimizer]} {values[1]}", n, change])
+    return table(["", "Adan", "best other", "seeds", "difference"], rows)
+
+
+def forest(records: Records) -> Forest:
+    label = "difference in percent of the other's result, 95% interval; to the right Adan is better"
+    return Forest(label, WIDEST, [c.effect for c in comparisons(records)])
+
+
+def verdicts(records: Records) -> str:
+    """Where Adan was better, worse, and not separated from the best of the others."""
+    found = comparisons(records)
+    parts = []
+    for word in SHADES:
+        names = [c.name for c in found if c.lead.word == word]
+        models: dict[str, list[str]] = {}
+        for name in names:
+            model, _, detail = name.partition(", ")
+            models.setdefault(model, []).extend([detail] if detail else [])
+        listed = "; ".join(model + (f" ({', '.join(details)})" if details else "") for model, details in models.items())
+        if names:
+            parts.append(f"**{word}** in {len(names)}: {listed}.")
+    return f"Of {len(found)} comparisons with the best of the others at equal length, Adan was {' It was '.join(parts)}"
