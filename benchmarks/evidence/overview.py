@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from adan_bench.reports.palette import COLORS
 from evidence.compare import Group, Records, Verdict, best_other, compared, verdict
 from evidence.figures import Effect, Forest
+from evidence.search import Follow, Study
 from evidence.sections.images import by_batch_size
 from evidence.sections.others import PPO, robot_of
 from evidence.sections.parts import ACCURACY, BOX_AP, LOSS, NAMES, PERPLEXITY, REWARD, Unit, table
@@ -36,6 +37,7 @@ from evidence.studies import (
     VIT_100,
 )
 
+VIT: dict[int, Study | Follow] = {25: VIT_25, 50: VIT_50, 100: VIT_100}
 WIDEST = 12.0  # percent; what lies beyond is cut off
 SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not separated": "#888888"}
 
@@ -60,13 +62,20 @@ class Comparison:
         return Effect(self.name, round(share * found.mean, 2), ends[0], ends[1], color, NAMES[self.best.optimizer])
 
 
+def beside_best(name: str, found: Sequence[Group], unit: Unit, tables: int = 1) -> Iterator[Comparison]:
+    """found: Adan's group first, or none. tables: how many such groups one table of the page compares."""
+    if found:
+        best = best_other(found)
+        yield Comparison(name, unit, found[0], best, verdict(found[0], best, tables * (len(found) - 1)))
+
+
 def comparisons(records: Records) -> list[Comparison]:
     """All of them whose optimizers have enough seeds."""
     before, after = autoencoders(records)
-    studies: list[tuple[str, Sequence[Group], Unit]] = [
-        *((f"ViT, {s.name[4:]} epochs", compared(s, records), ACCURACY) for s in (VIT_25, VIT_50, VIT_100)),
-        *((f"ViT, batches of {n:,}", found, ACCURACY) for n, found in by_batch_size(records).items() if n != 256),
-        ("ResNet-34, 30 epochs", compared(RESNET, records), ACCURACY),
+    sizes = by_batch_size(records)
+    resnet = compared(RESNET, records)
+    rows: list[tuple[str, list[Group], Unit]] = [
+        ("ResNet-34, 30 epochs", resnet and [*resnet, *compared(RESNET_OTHERS, records)], ACCURACY),
         ("ResNet-34, 200 epochs", compared(RESNET_LONGER, records), ACCURACY),
         ("ConvNeXt", compared(CONVNEXT, records), ACCURACY),
         ("MAE, pre-training", compared(before, records), DRAWN),
@@ -85,23 +94,14 @@ def comparisons(records: Records) -> list[Comparison]:
         ("BERT, SST-2 from its own pre-training", shown(SST2_OWN, records), ACCURACY),
         ("Deformable DETR", compared(DETR, records), BOX_AP),
         ("DeepGCN", compared(CORA, records), ACCURACY),
-        *(
-            (f"{whose}, {robot_of(study)}", compared(study, records), REWARD)
-            for whose, studies in PPO.items()
-            for study in studies
-        ),
     ]
-    made = []
-    for name, found, unit in studies:
-        if found:
-            if name.startswith("ResNet-34, 30"):
-                found = [*found, *compared(RESNET_OTHERS, records)]
-            best = best_other(found)
-            tests = len(found) - 1
-            if "batches" in name:
-                tests *= len(by_batch_size(records))
-            made.append(Comparison(name, unit, found[0], best, verdict(found[0], best, tests)))
-    return made
+    rows += [(f"{whose}, {robot_of(s)}", compared(s, records), REWARD) for whose, those in PPO.items() for s in those]
+    lengths = [(f"ViT, {epochs} epochs", compared(s, records), ACCURACY) for epochs, s in VIT.items()]
+    made = [found for row in lengths for found in beside_best(*row)]
+    for size, groups in sizes.items():
+        if size != VIT_25.options["batch_size"]:  # else a row above
+            made += beside_best(f"ViT, batches of {size:,}", groups, ACCURACY, len(sizes))
+    return made + [found for row in rows for found in beside_best(*row)]
 
 
 def summary(records: Records) -> str:
