@@ -11,13 +11,27 @@ from evidence.figures import Effect, Forest
 from evidence.search import Follow, Study
 from evidence.sections.images import by_batch_size
 from evidence.sections.others import PPO, robot_of
-from evidence.sections.parts import ACCURACY, BOX_AP, LOSS, NAMES, PERPLEXITY, REWARD, Unit, table
+from evidence.sections.parts import (
+    ACCURACY,
+    BOX_AP,
+    EARLY,
+    LOSS,
+    NAMES,
+    PERPLEXITY,
+    REWARD,
+    Unit,
+    early,
+    joined,
+    latest,
+    table,
+)
 from evidence.sections.pretraining import DRAWN, MASKED, MATTHEWS, autoencoders, shown
 from evidence.studies import (
     BERT,
     COLA,
     COLA_OWN,
     CONVNEXT,
+    CONVNEXT_AGAIN,
     CORA,
     DETR,
     GPT,
@@ -26,6 +40,7 @@ from evidence.studies import (
     LSTM_PUBLISHED,
     MOE,
     RESNET,
+    RESNET_AGAIN,
     RESNET_LONGER,
     RESNET_OTHERS,
     SST2,
@@ -73,11 +88,12 @@ def comparisons(records: Records) -> list[Comparison]:
     """All of them whose optimizers have enough seeds."""
     before, after = autoencoders(records)
     sizes = by_batch_size(records)
-    resnet = compared(RESNET, records)
+    resnet = compared(latest(records, RESNET, RESNET_AGAIN), records)
+    convnext = latest(records, CONVNEXT, CONVNEXT_AGAIN)
     rows: list[tuple[str, list[Group], Unit]] = [
         ("ResNet-34, 30 epochs", resnet and [*resnet, *compared(RESNET_OTHERS, records)], ACCURACY),
         ("ResNet-34, 200 epochs", compared(RESNET_LONGER, records), ACCURACY),
-        ("ConvNeXt", compared(CONVNEXT, records), ACCURACY),
+        ("ConvNeXt", compared(convnext, records), ACCURACY),
         ("MAE, pre-training", compared(before, records), DRAWN),
         ("MAE, fine-tuned", compared(after, records), ACCURACY),
         ("GPT, 25.7 M", compared(GPT_30M, records), LOSS),
@@ -119,17 +135,28 @@ def forest(records: Records) -> Forest:
     return Forest(label, WIDEST, [c.effect for c in comparisons(records)])
 
 
-def verdicts(records: Records) -> str:
-    """Where Adan was better, worse, and not separated from the best of the others."""
+def counts(records: Records) -> str:
     found = comparisons(records)
-    parts = []
+    listed = joined([f"**{word}** in {sum(c.lead.word == word for c in found)}" for word in SHADES])
+    return f"Of {len(found)} comparisons with the best of the others at equal length, Adan was {listed}."
+
+
+def places(records: Records) -> list[str]:
+    """Where Adan was better, worse, and not separated from the best of the others; where it was ahead early."""
+    found = comparisons(records)
+    lines = []
     for word in SHADES:
-        names = [c.name for c in found if c.lead.word == word]
         models: dict[str, list[str]] = {}
-        for name in names:
-            model, _, detail = name.partition(", ")
-            models.setdefault(model, []).extend([detail] if detail else [])
-        listed = "; ".join(model + (f" ({', '.join(details)})" if details else "") for model, details in models.items())
-        if names:
-            parts.append(f"**{word}** in {len(names)}: {listed}.")
-    return f"Of {len(found)} comparisons with the best of the others at equal length, Adan was {' It was '.join(parts)}"
+        for c in found:
+            if c.lead.word == word:
+                model, _, detail = c.name.partition(", ")
+                models.setdefault(model, []).extend([detail] if detail else [])
+        listed = [model + (f" ({', '.join(details)})" if details else "") for model, details in models.items()]
+        lines.append(f"**{word.capitalize()}**: {'; '.join(listed) or 'none'}.")
+    pairs = [early([c.adan, c.best])[1] for c in found if c.unit is ACCURACY]
+    ahead = sum(mine is not None and (theirs is None or mine < theirs) for mine, theirs in pairs)
+    near = f"{EARLY:.0%} of the better final result"
+    return [
+        *lines,
+        f"**Early**: in {ahead} of the {len(pairs)} that measure accuracy, Adan is the first to reach {near}.",
+    ]

@@ -163,6 +163,33 @@ def half_length(section: Section, half: Group, full: Group, unit: Unit, where: s
     return text
 
 
+EARLY = 0.95
+
+
+def early(found: Sequence[Group]) -> tuple[float, list[float | None]]:
+    """A share of the best final result, and when each group's mean first reaches it."""
+    target = EARLY * max(group.final().mean for group in found)
+    return target, [reaches(group, target) for group in found]
+
+
+def early_text(found: list[Group], counted: str) -> str:
+    target, places = early(found)
+    listed = [f"{NAMES[g.optimizer]} after {at:.0f}" for g, at in zip(found, places, strict=True) if at is not None]
+    return f"The mean first reaches {ACCURACY(target)}%, {EARLY:.0%} of the best final one: {joined(listed)} {counted}."
+
+
+def latest(records: Records, *searches: Study) -> Study:
+    """The last of several searches for the same comparison that can be compared; the first one until then."""
+    return next((study for study in reversed(searches) if compared(study, records)), searches[0])
+
+
+def earlier(study: Study, why: str, unit: Unit, records: Records) -> str:
+    """What a search found that a later one took the place of. why: what was wrong with it."""
+    found = compared(study, records)
+    listed = joined([f"{NAMES[group.optimizer]} {unit.spread(group.final())}" for group in found])
+    return f"An earlier search, `{study.name}`, {why}; it ended at {listed} (n = {found[0].n})."
+
+
 def alone(
     study: Study | Follow,
     unit: Unit,
@@ -190,4 +217,6 @@ def alone(
     if at := reaches(first, best.final().mean):
         at_all = f"{at:.0f} of {first.length} {counted}"
         section.body.append(f"Adan's mean first reaches the final result of {NAMES[best.optimizer]} after {at_all}.")
+    if unit is ACCURACY:
+        section.body.append(early_text(found, counted))
     return True
