@@ -19,6 +19,7 @@ from evidence.sections.parts import (
     earlier,
     early_text,
     half_length,
+    joined,
     latest,
     minutes,
     paper,
@@ -145,7 +146,16 @@ def convolutions(records: Records) -> Section | None:
         why = "tuned at 5 epochs and had decays for Adan whose share of the weights per step was far below AdamW's"
         section.body.append(earlier(RESNET, why, ACCURACY, records))
     alone(RESNET_LONGER, ACCURACY, section, longer, records, title="ResNet-34, 200 epochs")
+    if section.panels:
+        names = [NAMES[entry.optimizer] for study in (RESNET, RESNET_OTHERS) for entry in study.entries]
+        listed = joined([f"{name} {paper('cifar10', name, 'ResNet-34, CIFAR-10')}" for name in names])
+        section.body.append(f"The paper's Table 4 has, after 200 epochs, {listed}.")
     if alone(convnext, ACCURACY, section, modern, records, title="ConvNeXt, 25 epochs") and convnext is CONVNEXT_AGAIN:
         why = "tuned at 10 epochs and chose the largest rate that it tried for both"
         section.body.append(earlier(CONVNEXT, why, ACCURACY, records))
+    if compared(convnext, records):
+        printed = [paper("cnn", name, "ConvNeXt-T, 150 epochs") for name in ("Adan", "AdamW")]
+        section.body.append(
+            f"The paper's Table 2 has ConvNeXt-T on ImageNet, 150 epochs: Adan {printed[0]}, AdamW {printed[1]}."
+        )
     return section if section.panels else None
