@@ -293,10 +293,10 @@ TRANSFORMER_XL = Study(
     20_000,
     "steps",
     (
-        adan(1e-3, b1=0.9, other=0.98, decay=0.02, other_decay=0.1),
-        adam_like("adam", 2.5e-4, b2=0.999, other=0.99, decay=0.0, other_decay=1e-6),
+        adan(5e-4, b1=0.9, other=0.98, decay=0.02, other_decay=0.1),
+        adam_like("adam", 1.25e-4, b2=0.999, other=0.99, decay=0.0, other_decay=1e-6),
     ),
-    tune_length=4_000,
+    trials=5,  # as long as the runs: rates that are fine for 4,000 steps fail later
     evaluations=20,
 )
 
