@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from evidence.sections.parts import NAMES, RUNS, table
 from evidence.studies import HOPPER, STUDIES
 
 from adan.hyperparameters import recipes
-from adan.suggestion import B1, LR_RATIO, Point, Task, suggest_from_adamw
+from adan.suggestion import B1, LR_RATIO, Point, Suggestion, Task, suggest_from_adamw
 
 ROOT = Path(__file__).resolve().parent.parent
 Records = dict[str, Record]
@@ -217,10 +218,17 @@ def held_out() -> str:
     )
 
 
+def nearest(s: Suggestion, name: str, records: Records) -> Record | None:
+    """The trial of Adan nearest to a suggestion, where one has its b1 and is less than a factor of 1.5 away."""
+    found = [r for r in trials(name, records) if abs(r["job"]["settings"]["betas"][0] - s.betas[0]) < 0.01]
+    far = {abs(math.log(r["job"]["settings"]["lr"] / s.lr)): r for r in found}
+    return far[min(far)] if min(far, default=math.inf) < math.log(1.5) else None
+
+
 def elsewhere() -> str:
     """What tuning chose in studies that no rule was fitted to, beside what the suggestion would have been."""
     records = read(RUNS)
-    lines = []
+    lines, wins = [], []
     for name, task in OTHERS.items():
         found = tuned(name, records)
         if found is None:
@@ -232,17 +240,21 @@ def elsewhere() -> str:
         s = suggest_from_adamw(theirs["lr"], weight_decay=decay, betas=betas, total_steps=steps, task=task)
         result = {who: f"{r['final'][r['metric']]:.4g}" for who, r in best.items()}
         arrow = "↑" if best["adan"]["higher_is_better"] else "↓"
+        if near := nearest(s, name, records):
+            wins.append(score(near) > score(best[other]))
         lines.append(
             [
                 f"`{name}`, {steps:,} steps, {best['adan']['metric']} {arrow}",
                 f"{NAMES[other]}, lr {theirs['lr']:g}: {result[other]}",
                 settings(s.options()),
+                f"lr {near['job']['settings']['lr']:g}: {near['final'][near['metric']]:.4g}" if near else "none",
                 f"{settings(ours)}: {result['adan']}",
                 f"{ours['lr'] / theirs['lr']:.2g}",
             ]
         )
-    head = ["study", "tuned", "suggestion for Adan", "what tuning chose for Adan", "lr ÷ lr"]
-    return table(head, lines) if lines else "No other study has all its trials yet."
+    head = ["study", "tuned", "suggestion for Adan", "nearest trial", "what tuning chose for Adan", "lr ÷ lr"]
+    beats = f"{sum(wins)} of {len(wins)}"
+    return f"{table(head, lines)}\n\nWith the nearest trial Adan beats the other's best in {beats} studies."
 
 
 def harness() -> str:
