@@ -18,6 +18,7 @@ from evidence.jobs import Job
 from evidence.problems import language
 from evidence.problems.images import augmented
 from evidence.search import TUNING_SEED
+from evidence.studies import LSTM_PUBLISHED
 from evidence.training import run
 
 from adan_bench.data.batching import prepared
@@ -305,6 +306,12 @@ def test_learning_rate_follows_the_schedule(cache):
     assert seen[0] == pytest.approx(1e-2)  # the warm-up is one step
     assert seen == sorted(seen, reverse=True)
     assert seen[-1] < 1e-4
+
+
+def test_the_published_schedule_of_the_lstm(cache):
+    options = {**LSTM_PUBLISHED.options, **OPTIONS["lstm"]}
+    trainer = training.Trainer(replace(job("lstm", steps=20), options=options), "cpu", cache)
+    assert trainer.rates.tolist() == pytest.approx([1e-2] * 10 + [1e-3] * 5 + [1e-4] * 5)
 
 
 def test_augmentation_moves_pixels_and_makes_none():
