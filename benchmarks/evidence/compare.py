@@ -106,7 +106,9 @@ class Verdict:
     @property
     def word(self) -> str:
         low, high = self.difference.low, self.difference.high
-        if low is None or high is None or low <= 0 <= high:
+        if low is None or high is None:
+            return "too few seeds"
+        if low <= 0 <= high:
             return "not separated"
         return "better" if (low > 0) == self.higher else "worse"
 

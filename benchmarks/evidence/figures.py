@@ -45,19 +45,19 @@ class Panel:
 
 @dataclass
 class Effect:
-    """A row of a forest plot: a difference with its interval, and from what."""
+    """A row of a forest plot: a difference with its interval, and a text beside it."""
 
     label: str
     mean: float
     low: float
     high: float
     color: str
-    other: str
+    text: str
 
 
 @dataclass
 class Forest:
-    """Differences one below the other; intervals are cut off at ±widest."""
+    """Differences one below the other; what lies beyond ±widest is cut off."""
 
     x_label: str
     widest: float
@@ -83,7 +83,8 @@ def draw(panels: Picture, path: Path) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "adan", "font.size": 9, "svg.fonttype": "none"}):
-        figure = _forest(panels[0]) if isinstance(panels[0], Forest) else _curves(panels)
+        forests = [panel for panel in panels if isinstance(panel, Forest)]
+        figure = _forests(forests) if forests else _curves([panel for panel in panels if isinstance(panel, Panel)])
         metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}
         figure.savefig(path, format="svg", metadata=metadata)
     path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
@@ -116,30 +117,28 @@ def _curves(panels: list[Panel]) -> Figure:
     return figure
 
 
-def _forest(forest: Forest) -> Figure:
+def _forests(forests: list[Forest]) -> Figure:
     from matplotlib.figure import Figure
 
-    effects, widest = forest.effects, forest.widest
-    figure = Figure(figsize=(8, 0.21 * len(effects) + 0.8), layout="constrained")
-    axes = figure.subplots()
-    axes.axvline(0, color="#888888", linewidth=0.8)
-    for at, effect in enumerate(effects):
-        low, high = max(effect.low, -widest), min(effect.high, widest)
-        axes.plot([low, high], [at, at], color=effect.color, linewidth=1.6)
-        for end, beyond, marker in ((low, effect.low < -widest, "<"), (high, effect.high > widest, ">")):
-            if beyond:
-                axes.plot(end, at, marker, color=effect.color, markersize=4, clip_on=False)
-        if abs(effect.mean) < widest:
-            axes.plot(effect.mean, at, "o", color=effect.color, markersize=4)
-        axes.annotate(
-            f"{effect.mean:+.1f}% vs {effect.other}".replace("-", "−"),
-            (1.02, at),
-            xycoords=("axes fraction", "data"),
-            verticalalignment="center",
-            fontsize=8,
-        )
-    axes.set_yticks(range(len(effects)), [effect.label for effect in effects])
-    axes.set(xlabel=forest.x_label, xlim=(-widest, widest), ylim=(len(effects) - 0.5, -0.5))
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(left=False)
+    rows = [len(forest.effects) for forest in forests]
+    figure = Figure(figsize=(8, 0.2 * sum(rows) + 0.55 * len(rows) + 0.3), layout="constrained")
+    figure.suptitle("Adan beside the best other optimizer, 95% intervals; to the right of 0 Adan is better", size=9)
+    all_axes = figure.subplots(len(rows), squeeze=False, height_ratios=[count + 0.5 for count in rows]).flat
+    for axes, forest in zip(all_axes, forests, strict=True):
+        widest = forest.widest
+        axes.axvline(0, color="#888888", linewidth=0.8)
+        for at, effect in enumerate(forest.effects):
+            low, high = max(effect.low, -widest), min(effect.high, widest)
+            axes.plot([low, high], [at, at], color=effect.color, linewidth=1.6)
+            for end, beyond, marker in ((low, effect.low < -widest, "<"), (high, effect.high > widest, ">")):
+                if beyond:
+                    axes.plot(end, at, marker, color=effect.color, markersize=4, clip_on=False)
+            if abs(effect.mean) <= widest:
+                axes.plot(effect.mean, at, "o", color=effect.color, markersize=4)
+            place = {"xycoords": ("axes fraction", "data"), "verticalalignment": "center", "fontsize": 8}
+            axes.annotate(effect.text, (1.02, at), **place)
+        axes.set_yticks(range(len(forest.effects)), [effect.label for effect in forest.effects])
+        axes.set(xlabel=forest.x_label, xlim=(-widest, widest), ylim=(len(forest.effects) - 0.5, -0.5))
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(left=False)
     return figure

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adan_bench.reports.palette import COLORS
-from evidence.compare import Group, Records, Verdict, best_other, compared, verdict
+from evidence.compare import Group, Records, Verdict, best_other, compared, verdict, welch
 from evidence.figures import Effect, Forest
 from evidence.search import Follow, Study
-from evidence.sections.images import by_batch_size
+from evidence.sections.images import VIT, by_batch_size
 from evidence.sections.others import PPO, robot_of
 from evidence.sections.parts import (
     ACCURACY,
@@ -25,7 +26,7 @@ from evidence.sections.parts import (
     latest,
     table,
 )
-from evidence.sections.pretraining import DRAWN, MASKED, MATTHEWS, autoencoders, shown
+from evidence.sections.pretraining import MASKED, MATTHEWS, RECONSTRUCTION, above_chance, autoencoders
 from evidence.studies import (
     BERT,
     COLA,
@@ -36,8 +37,10 @@ from evidence.studies import (
     DETR,
     GPT,
     GPT_30M,
+    GPT_30M_AGAIN,
     LSTM_AGAIN,
     LSTM_PUBLISHED,
+    MAE,
     MOE,
     RESNET,
     RESNET_AGAIN,
@@ -48,115 +51,139 @@ from evidence.studies import (
     TINY_GPT,
     TRANSFORMER_XL,
     VIT_25,
-    VIT_50,
-    VIT_100,
 )
 
-VIT: dict[int, Study | Follow] = {25: VIT_25, 50: VIT_50, 100: VIT_100}
-WIDEST = 12.0  # percent; what lies beyond is cut off
 SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not separated": "#888888"}
+#: What a forest shows on one axis: its label, and where it ends.
+AXES = {
+    "points": ("accuracy, correlation, AP: difference in points", 8.0),
+    "loss": ("loss, logarithm of perplexity: difference in nats", 0.1),
+    "reward": ("reward: difference in percent of the other's", 60.0),
+}
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Adan and the best of the others at equal length."""
+class Row:
+    """Adan and the best of the others after the same number of steps. tests: how many its table makes."""
 
     name: str
     unit: Unit
     adan: Group
     best: Group
-    lead: Verdict
+    tests: int
+
+    @property
+    def lead(self) -> Verdict:
+        return verdict(self.adan, self.best, self.tests)
+
+    @property
+    def axis(self) -> str:
+        return "loss" if self.unit.family == "perplexity" else self.unit.family
 
     @property
     def effect(self) -> Effect:
-        """The difference in percent of the other's result, positive where Adan is better."""
-        share = (100 if self.lead.higher else -100) / abs(self.best.final().mean)
-        found = self.lead.difference
-        ends = sorted(round(share * end, 2) for end in (found.low, found.high) if end is not None)
-        color = SHADES[self.lead.word]
-        return Effect(self.name, round(share * found.mean, 2), ends[0], ends[1], color, NAMES[self.best.optimizer])
+        """The lead on its axis, positive where Adan is better."""
+        mine, theirs = (list(group.by_seed().values()) for group in (self.adan, self.best))
+        if self.unit.family == "perplexity":
+            mine, theirs = ([math.log(value) for value in values] for values in (mine, theirs))
+        found = welch(mine, theirs, self.tests)
+        share = {"points": 100.0, "loss": 1.0, "reward": 100 / abs(self.best.final().mean)}[self.axis]
+        share *= 1 if self.adan.higher else -1
+        low, high = sorted(round(share * end, 4) for end in (found.low, found.high) if end is not None)
+        mean = round(share * found.mean, 4)
+        digits = {"points": 2, "loss": 4, "reward": 0}[self.axis]
+        text = f"{mean:+.{digits}f} vs {NAMES[self.best.optimizer]}".replace("-", "−")
+        return Effect(self.name, mean, low, high, SHADES[self.lead.word], text)
 
 
-def beside_best(name: str, found: Sequence[Group], unit: Unit, tables: int = 1) -> Iterator[Comparison]:
+def row(name: str, found: Sequence[Group], unit: Unit, tables: int = 1) -> list[Row]:
     """found: Adan's group first, or none. tables: how many such groups one table of the page compares."""
-    if found:
-        best = best_other(found)
-        yield Comparison(name, unit, found[0], best, verdict(found[0], best, tables * (len(found) - 1)))
+    return [Row(name, unit, found[0], best_other(found), tables * (len(found) - 1))] if found else []
 
 
-def comparisons(records: Records) -> list[Comparison]:
-    """All of them whose optimizers have enough seeds."""
+def rows(records: Records) -> list[Row]:
+    """All comparisons whose optimizers have enough seeds."""
+
+    def plain(name: str, study: Study | Follow, unit: Unit, also: Study | Follow | None = None) -> list[Row]:
+        found = compared(study, records)
+        return row(name, [*found, *(compared(also, records) if also else [])] if found else [], unit)
+
+    resnet, convnext = latest(records, RESNET, RESNET_AGAIN), latest(records, CONVNEXT, CONVNEXT_AGAIN)
     before, after = autoencoders(records)
-    sizes = by_batch_size(records)
-    resnet = compared(latest(records, RESNET, RESNET_AGAIN), records)
-    convnext = latest(records, CONVNEXT, CONVNEXT_AGAIN)
-    rows: list[tuple[str, list[Group], Unit]] = [
-        ("ResNet-34, 30 epochs", resnet and [*resnet, *compared(RESNET_OTHERS, records)], ACCURACY),
-        ("ResNet-34, 200 epochs", compared(RESNET_LONGER, records), ACCURACY),
-        ("ConvNeXt", compared(convnext, records), ACCURACY),
-        ("MAE, pre-training", compared(before, records), DRAWN),
-        ("MAE, fine-tuned", compared(after, records), ACCURACY),
-        ("GPT, 25.7 M", compared(GPT_30M, records), LOSS),
-        ("GPT, 10.9 M", compared(GPT, records), LOSS),
-        ("GPT, 0.9 M", compared(TINY_GPT, records), LOSS),
-        ("mixture of experts", compared(MOE, records), LOSS),
-        ("LSTM, 8 epochs", compared(LSTM_AGAIN, records), PERPLEXITY),
-        ("LSTM, 200 epochs, published settings", compared(LSTM_PUBLISHED, records), PERPLEXITY),
-        ("Transformer-XL", compared(TRANSFORMER_XL, records), PERPLEXITY),
-        ("BERT, pre-training", compared(BERT, records), MASKED),
-        ("BERT, CoLA", shown(COLA, records), MATTHEWS),
-        ("BERT, CoLA from its own pre-training", shown(COLA_OWN, records), MATTHEWS),
-        ("BERT, SST-2", shown(SST2, records), ACCURACY),
-        ("BERT, SST-2 from its own pre-training", shown(SST2_OWN, records), ACCURACY),
-        ("Deformable DETR", compared(DETR, records), BOX_AP),
-        ("DeepGCN", compared(CORA, records), ACCURACY),
-    ]
-    rows += [(f"{whose}, {robot_of(s)}", compared(s, records), REWARD) for whose, those in PPO.items() for s in those]
-    lengths = [(f"ViT, {epochs} epochs", compared(s, records), ACCURACY) for epochs, s in VIT.items()]
-    made = [found for row in lengths for found in beside_best(*row)]
-    for size, groups in sizes.items():
-        if size != VIT_25.options["batch_size"]:  # else a row above
-            made += beside_best(f"ViT, batches of {size:,}", groups, ACCURACY, len(sizes))
-    return made + [found for row in rows for found in beside_best(*row)]
+    sizes = {size: found for size, found in by_batch_size(records).items() if size != VIT_25.options["batch_size"]}
+    made = [r for epochs, (study, lamb) in VIT.items() for r in plain(f"ViT, {epochs} epochs", study, ACCURACY, lamb)]
+    for size, found in sizes.items():
+        made += row(f"ViT, batches of {size:,}", found, ACCURACY, len(by_batch_size(records)))
+    made += plain("ResNet-34, 30 epochs" + uneven(resnet is RESNET), resnet, ACCURACY, RESNET_OTHERS)
+    made += plain("ResNet-34, 200 epochs", RESNET_LONGER, ACCURACY)
+    made += plain("ConvNeXt", convnext, ACCURACY)
+    made += plain("MAE, pre-training" + uneven(before is MAE), before, RECONSTRUCTION)
+    made += plain("MAE, fine-tuned" + uneven(before is MAE), after, ACCURACY)
+    made += plain("GPT, 25.7 M", latest(records, GPT_30M, GPT_30M_AGAIN), LOSS)
+    made += plain("GPT, 10.9 M", GPT, LOSS)
+    made += plain("GPT, 0.9 M", TINY_GPT, LOSS)
+    made += plain("mixture of experts", MOE, LOSS)
+    made += plain("LSTM, 8 epochs", LSTM_AGAIN, PERPLEXITY)
+    made += plain("LSTM, 200 epochs, published settings", LSTM_PUBLISHED, PERPLEXITY)
+    made += plain("Transformer-XL", TRANSFORMER_XL, PERPLEXITY)
+    made += plain("BERT, pre-training", BERT, MASKED)
+    made += row("BERT, CoLA", above_chance(COLA, records), MATTHEWS)
+    made += row("BERT, CoLA from its own pre-training", above_chance(COLA_OWN, records), MATTHEWS)
+    made += row("BERT, SST-2", above_chance(SST2, records), ACCURACY)
+    made += row("BERT, SST-2 from its own pre-training", above_chance(SST2_OWN, records), ACCURACY)
+    made += plain("Deformable DETR", DETR, BOX_AP)
+    made += plain("DeepGCN", CORA, ACCURACY)
+    for whose, studies in PPO.items():
+        robots = {robot_of(study): found for study in studies if (found := compared(study, records))}
+        for robot, found in robots.items():
+            made += row(f"{whose}, {robot}", found, REWARD, len(robots))
+    return made
+
+
+def uneven(search: bool) -> str:
+    return " †" if search else ""
 
 
 def summary(records: Records) -> str:
-    rows = []
-    for c in comparisons(records):
-        n = "/".join(dict.fromkeys(str(group.n) for group in (c.adan, c.best)))
-        values = [c.unit.spread(group.final()) for group in (c.adan, c.best)]
-        change = f"{c.unit.change(c.lead.difference)}: {c.lead.word}"
-        rows.append([f"{c.name}: {c.unit.name}", values[0], f"{NAMES[c.best.optimizer]} {values[1]}", n, change])
-    return table(["", "Adan", "best other", "seeds", "difference"], rows)
+    lines = []
+    for r in rows(records):
+        n = "/".join(dict.fromkeys(str(group.n) for group in (r.adan, r.best)))
+        values = [r.unit.spread(group.final()) for group in (r.adan, r.best)]
+        change = f"{r.unit.change(r.lead.difference)}: {r.lead.word}"
+        lines.append([f"{r.name}: {r.unit.name}", values[0], f"{NAMES[r.best.optimizer]} {values[1]}", n, change])
+    text = table(["", "Adan", "best other", "seeds", "difference"], lines)
+    return text + ("\n\n† An uneven search, as its section says." if "†" in text else "")
 
 
-def forest(records: Records) -> Forest:
-    label = "difference in percent of the other's result, 95% interval; to the right Adan is better"
-    return Forest(label, WIDEST, [c.effect for c in comparisons(records)])
+def forests(records: Records) -> list[Forest]:
+    effects: dict[str, list[Effect]] = {axis: [] for axis in AXES}
+    for r in rows(records):
+        effects[r.axis].append(r.effect)
+    return [Forest(*AXES[axis], found) for axis, found in effects.items() if found]
 
 
 def counts(records: Records) -> str:
-    found = comparisons(records)
-    listed = joined([f"**{word}** in {sum(c.lead.word == word for c in found)}" for word in SHADES])
-    return f"Of {len(found)} comparisons with the best of the others at equal length, Adan was {listed}."
+    found = rows(records)
+    listed = joined([f"**{word}** in {sum(r.lead.word == word for r in found)}" for word in SHADES])
+    return f"Of {len(found)} comparisons with the best of the others after equally many steps, Adan was {listed}."
 
 
-def places(records: Records) -> list[str]:
-    """Where Adan was better, worse, and not separated from the best of the others; where it was ahead early."""
-    found = comparisons(records)
+def by_verdict(records: Records) -> list[str]:
+    """Where Adan was better, worse, and not separated from the best of the others."""
     lines = []
     for word in SHADES:
         models: dict[str, list[str]] = {}
-        for c in found:
-            if c.lead.word == word:
-                model, _, detail = c.name.partition(", ")
+        for r in rows(records):
+            if r.lead.word == word:
+                model, _, detail = r.name.partition(", ")
                 models.setdefault(model, []).extend([detail] if detail else [])
         listed = [model + (f" ({', '.join(details)})" if details else "") for model, details in models.items()]
         lines.append(f"**{word.capitalize()}**: {'; '.join(listed) or 'none'}.")
-    pairs = [early([c.adan, c.best])[1] for c in found if c.unit is ACCURACY]
+    return lines
+
+
+def early_on(records: Records) -> str:
+    pairs = [early([r.adan, r.best])[1] for r in rows(records) if r.unit is ACCURACY]
     ahead = sum(mine is not None and (theirs is None or mine < theirs) for mine, theirs in pairs)
-    near = f"{EARLY:.0%} of the better final result"
-    return [
-        *lines,
-        f"**Early**: in {ahead} of the {len(pairs)} that measure accuracy, Adan is the first to reach {near}.",
-    ]
+    near = f"{EARLY:.0%} of the better final accuracy"
+    return f"**Early**: in {ahead} of {len(pairs)} image, text and graph classifiers Adan is the first to reach {near}."

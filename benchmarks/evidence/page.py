@@ -6,7 +6,7 @@ import textwrap
 from functools import partial
 
 from evidence import experiments, overview
-from evidence.compare import Records
+from evidence.compare import Records, compared
 from evidence.figures import Picture, digest, draw, drawn
 from evidence.jobs import read
 from evidence.sections import SECTIONS
@@ -20,6 +20,7 @@ from evidence.studies import (
     DETR,
     GPT,
     GPT_30M,
+    GPT_30M_AGAIN,
     HOPPER,
     LSTM_AGAIN,
     MAE,
@@ -47,7 +48,7 @@ FIGURES = ROOT / "docs" / "figures"
 TUNED = (
     *(VIT_25, RESNET, RESNET_AGAIN, RESNET_OTHERS, CONVNEXT, CONVNEXT_AGAIN),
     *(MAE, MAE_FINE_TUNED, MAE_AGAIN, MAE_FULL, MAE_FULL_FINE_TUNED),
-    *(GPT, GPT_30M, LSTM_AGAIN, TRANSFORMER_XL, TINY_GPT, MOE, BERT, COLA, SST2),
+    *(GPT, GPT_30M, GPT_30M_AGAIN, LSTM_AGAIN, TRANSFORMER_XL, TINY_GPT, MOE, BERT, COLA, SST2),
     *(DETR, CORA, TIANSHOU_HOPPER, HOPPER),
 )
 #: With fewer trials than seven.
@@ -75,7 +76,7 @@ def fewer(records: Records) -> str:
 
 def tuning(records: Records) -> str:
     """The rule, and where what it chose stands at an end of what was tried."""
-    ends: list[str] = []
+    ends: dict[str, list[str]] = {}
     lost: set[str] = set()
     for study in TUNED:
         if not study.tuned(records):
@@ -86,8 +87,9 @@ def tuning(records: Records) -> str:
             rates = [r["job"]["settings"]["lr"] for r in tried]
             chosen = study.best(entry.optimizer, records)
             if chosen and chosen["lr"] in (min(rates), max(rates)):
-                ends.append(f"{NAMES[entry.optimizer]} in {study.name}")
-    where = f"at an end for {joined(ends)}" if ends else "never the smallest or the largest that was tried"
+                ends.setdefault(study.name, []).append(NAMES[entry.optimizer])
+    listed = [f"`{name}` ({' and '.join(who)})" for name, who in ends.items()]
+    where = f"at an end in {joined(listed)}" if ends else "never the smallest or the largest that was tried"
     return (
         f"The chosen rate is {where}; {len(lost)} trials ended with a loss that was not finite. The fifth rate lies "
         "between two others where the best of the first four is inside, and beyond them where it is at an end."
@@ -95,8 +97,14 @@ def tuning(records: Records) -> str:
 
 
 def half_the_length(found: list[tuple[str, str]]) -> str:
-    enough = sum(word != "worse" for word, _ in found)
-    return f"With **half of another's length** it was as good in {enough} of {len(found)}."
+    worse = sum(word == "worse" for word, _ in found)
+    return f"With **half the steps** of AdamW it was worse in {worse} of {len(found)}."
+
+
+def shorter(records: Records) -> str:
+    """The studies on the page whose trials are shorter than their runs."""
+    names = [s.name for s in TUNED if s.tune_length and compared(s, records)]
+    return joined([f"`{name}`" for name in names] or ["no study"])
 
 
 def page(records: Records) -> tuple[str, dict[str, Picture]]:
@@ -108,15 +116,22 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "centre, a fifth chosen by those, then two alternatives at the best rate, b1 (Adan) or b2 and the decay (SGD: "
         f"momentum, AdaBelief: eps, and the decay): seven trials for each optimizer. {fewer(records)} "
         f"{tuning(records)}",
+        f"- **Shorter trials** than runs have {shorter(records)}. Short runs prefer a smaller b1 and other rates, so "
+        "that their ranking may be due to the length of the trials.",
         "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
         "the run. ± is the half width of a 95% t interval over seeds.",
         "- **Adan minus it** is the difference of the means, in brackets its 95% interval by Welch's t test, with "
-        "Bonferroni's correction over the comparisons of a table. If it excludes zero, Adan is called better or "
-        "worse, otherwise the two are not separated. Seeds beyond the third of the ViT, of the 10.9 M GPT with its "
-        "8-bit states and half its length, and of HalfCheetah with stable-baselines3's PPO were added when three had "
-        "been seen, and later searches (LSTM, MAE) when the first one's results had been. Welch's test took the "
-        "place of one paired by seed after both had been seen: by the paired one, HalfCheetah was not separated and 8 "
-        "bits were better than fp32 on the GPT; the ViT at 25 epochs and the GPT read the same.",
+        "Bonferroni's correction over the comparisons of a table, not over tables. If it excludes zero, Adan is called "
+        "better or worse, otherwise the two are not separated, which does not mean that they are equal.",
+        "- **Not independent** are the rows above: four share the bytes of Python source, and PPO's eight stand on two "
+        "searches of four rates.",
+        "- **Equally many steps** are not equal cost: Adan's step takes [longer](performance.md) and its states more "
+        "[memory](memory.md).",
+        "- **Added later**: seeds beyond the third of the ViT, of the 10.9 M GPT with its 8-bit states and half its "
+        "length, and of HalfCheetah with stable-baselines3's PPO, when three had been seen; second searches, when the "
+        "first one's results had been.",
+        "- **Another test** before: one paired by seed, given up for Welch's after both had been seen. By the paired "
+        "one 8 bits were better than fp32 on the GPT; the ViT at 25 epochs and the GPT read the same.",
         "- **Curves** are means over seeds, bands reach from the lowest to the highest seed.",
         f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast, several runs at a time; "
         "PPO on 16 CPU cores. The records hold settings, curves and versions of every run: [what to know about them]"
@@ -125,22 +140,20 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
     parts = [
         "# Does it train better?",
         "<!-- written by `make tables` from results/evidence/runs.jsonl -->",
-        "The paper claims that Adan trains better than other optimizers at equal length, as well as they do in half "
-        "of it, and PPO to much higher rewards. Here are small models on real data, every optimizer tuned by the same "
-        "number of trials, three seeds or more. "
-        f"{overview.counts(records)} {half_the_length(halves)} **Not tested**: "
+        "The paper claims that Adan trains better than other optimizers in as many steps, as well as they do in "
+        "half of them, and PPO to much higher rewards. Here are small models on real data, every optimizer tuned by "
+        "the same number of trials, three seeds or more. "
+        f"{overview.counts(records)} {half_the_length(halves)} **Not tested or unfinished**: "
         f"{joined(experiments.untested(records))}, and the paper's sizes.",
-        "\n".join(f"- {line}" for line in overview.places(records)),
+        "\n".join(f"- {line}" for line in [*overview.by_verdict(records), overview.early_on(records)]),
         f"![Adan's lead over the best other optimizer, study by study](figures/{OVERVIEW})",
         overview.summary(records),
-        "**With half the length**" if halves else "",
-        "\n".join(f"- {text}" for _, text in halves),
         "**What could not be tested here** is in the [last table](#the-papers-experiments-one-by-one). At the paper's "
         "sizes all of it runs with [`adan-bench reproduce`](reproduce.md).",
         "## How",
         "\n".join(how),
     ]
-    figures: dict[str, Picture] = {OVERVIEW: [overview.forest(records)]}
+    figures: dict[str, Picture] = {OVERVIEW: [*overview.forests(records)]}
     for section in sections:
         parts.append(f"## {section.heading}")
         if section.figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,13 +37,14 @@ VIT_25 = Study(
 )
 
 
-def _longer(epochs: int, optimizers: Sequence[str]) -> Follow:
+def _longer(name: str, epochs: int, *optimizers: str) -> Follow:
     changes = {"length": epochs, "evaluations": 50}
-    return Follow(f"vit-{epochs}", VIT_25, tuple(Variant(name, changes=changes) for name in optimizers))
+    return Follow(name, VIT_25, tuple(Variant(optimizer, changes=changes) for optimizer in optimizers))
 
 
 #: AdamW with twice the epochs is also what Adan's runs of `vit-25` are to equal.
-VIT_50, VIT_100 = _longer(50, ("adan", "adamw")), _longer(100, ("adan", "adamw"))
+VIT_50, VIT_100 = _longer("vit-50", 50, "adan", "adamw"), _longer("vit-100", 100, "adan", "adamw")
+VIT_50_LAMB, VIT_100_LAMB = _longer("vit-50-lamb", 50, "lamb"), _longer("vit-100-lamb", 100, "lamb")
 
 GPT = Study(
     "gpt",
@@ -74,6 +75,13 @@ GPT_30M = Study(
     tune_length=1_000,
     trials=5,
     evaluations=20,
+)
+#: The search again, at full length: at a third of it, two of AdamW's rates were level.
+GPT_30M_AGAIN = replace(
+    GPT_30M,
+    name="gpt-30m-again",
+    entries=(GPT_30M.entries[0], adam_like("adamw", 7e-4, b2=0.99, other=0.95, decay=0.1, other_decay=0.02)),
+    tune_length=None,
 )
 GPT_30M_HALF = Follow("gpt-30m-half", GPT_30M, (Variant("adan", changes={"length": 1_500}),), range(5))
 
@@ -165,7 +173,16 @@ BATCH_SIZE = Follow(
         for name in ("adan", "adamw", "lamb")
     ),
 )
-#: Pre-training is tuned by the error of the drawn patches, at a fifth of its length.
+#: With the b1 for few steps: 25 epochs are 1,200 and 300 of them.
+BATCH_SIZE_B1 = Follow(
+    "batch-size-vit-b1",
+    VIT_25,
+    tuple(
+        Variant("adan", {"betas": [0.9, 0.92, 0.99]}, math.sqrt(size / 256), {"options": {"batch_size": size}})
+        for size in (1_024, 4_096)
+    ),
+)
+#: Pre-training is tuned by the reconstruction loss, at a fifth of its length.
 MAE = Study(
     "mae-50",
     "mae",
@@ -509,7 +526,9 @@ _ORDER: tuple[Study | Follow, ...] = (
     COMPONENTS,
     BETAS,
     B1_LENGTH,
+    VIT_50_LAMB,
     VIT_100,
+    VIT_100_LAMB,
     RESNET,
     RESNET_AGAIN,
     RESNET_OTHERS,
@@ -527,7 +546,9 @@ _ORDER: tuple[Study | Follow, ...] = (
     MAE_FULL_FINE_TUNED,
     GPT_30M,
     GPT_30M_HALF,
+    GPT_30M_AGAIN,
     BATCH_SIZE,
+    BATCH_SIZE_B1,
     TRANSFORMER_XL,
     LSTM_PUBLISHED,
     RESNET_LONGER,

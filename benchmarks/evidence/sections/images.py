@@ -5,28 +5,28 @@ from __future__ import annotations
 import statistics
 
 from adan_bench.records.stats import MIN_SEEDS
-from evidence.compare import Group, Records, compared, groups, reaches, verdict
+from evidence.compare import Group, Records, compared, groups, verdict
 from evidence.figures import Line
+from evidence.search import Follow, Study
 from evidence.sections.parts import (
     ACCURACY,
     NAMES,
     Section,
-    alone,
+    add_study,
     color,
-    comparison,
     curve,
     curves,
-    earlier,
-    early_text,
     half_length,
     joined,
     latest,
     minutes,
+    other_search,
     paper,
     table,
 )
 from evidence.studies import (
     BATCH_SIZE,
+    BATCH_SIZE_B1,
     BATCH_SIZES,
     CONVNEXT,
     CONVNEXT_AGAIN,
@@ -36,36 +36,40 @@ from evidence.studies import (
     RESNET_OTHERS,
     VIT_25,
     VIT_50,
+    VIT_50_LAMB,
     VIT_100,
+    VIT_100_LAMB,
 )
+
+#: By epochs; LAMB at the longer ones is a study of its own.
+VIT: dict[int, tuple[Study | Follow, Follow | None]] = {
+    25: (VIT_25, None),
+    50: (VIT_50, VIT_50_LAMB),
+    100: (VIT_100, VIT_100_LAMB),
+}
 
 
 def vision(records: Records) -> Section | None:
     found = compared(VIT_25, records)
     if not found:
         return None
-    size = found[0].records[0]["parameters"] / 1e6
     section = Section("A vision transformer on CIFAR-10", [], "results-vit.svg")
-    section.body.append(
-        f"ViT of {size:.1f} M parameters, batches of 256, cosine schedule after 5% of warm-up, clipping at 1, shifts, "
-        "flips and cutout, label smoothing 0.1. This copy of CIFAR-10 is JPEG-compressed, which lowers every "
-        f"accuracy. {minutes(records, 'vit-25', 'vit-50', 'vit-100')}."
+    intro = (
+        "ViT of {size}, batches of 256, cosine schedule after 5% of warm-up, clipping at 1, random crops, flips and "
+        "cutout, label smoothing 0.1. This copy of CIFAR-10 is JPEG-compressed, which lowers every accuracy. **25 "
+        "epochs**,"
     )
-    for epochs, study in ((25, VIT_25), (50, VIT_50), (100, VIT_100)):
-        if not (those := compared(study, records)):
+    for epochs, (study, lamb) in VIT.items():
+        text = intro if study is VIT_25 else f"**{epochs} epochs**, with the settings tuned at 25,"
+        if not add_study(study, ACCURACY, section, text, records, lamb, title=f"{epochs} epochs"):
             continue
-        title = f"**{epochs} epochs**" + ("" if study is VIT_25 else ", with the settings tuned at 25")
-        section.body += [title, comparison(those, ACCURACY)]
-        lines = [curve(group, ACCURACY) for group in those]
-        adamw = next(group for group in those if group.optimizer == "adamw")
-        if at := reaches(those[0], adamw.final().mean):
-            section.body.append(f"Adan's mean reaches AdamW's final accuracy after {at:.0f} of {epochs} epochs.")
-        section.body.append(early_text(those, "epochs"))
+        if lamb and not compared(lamb, records):
+            section.body.append(f"LAMB, second at 25 epochs, was not run at {epochs}.")
         if study is VIT_50:
+            adamw = next(group for group in compared(VIT_50, records) if group.optimizer == "adamw")
             where = "ViT on CIFAR-10 after 25 epochs, the length at which both were tuned"
             section.body.append(half_length(section, found[0], adamw, ACCURACY, where))
-            lines.append(curve(found[0], ACCURACY, "Adan, 25 epochs", dashed=True))
-        section.panels.append(curves(f"{epochs} epochs", "epoch", ACCURACY, lines))
+            section.panels[-1].lines.append(curve(found[0], ACCURACY, "Adan, 25 epochs", dashed=True))
     figures = [paper("vit-s", row, f"{n} epochs") for n, row in ((150, "Adan"), (150, "AdamW (default)"))]
     section.body.append(
         f"The paper's Table 16 has ViT-S on ImageNet: after 150 epochs Adan {figures[0]}, AdamW {figures[1]}; AdamW "
@@ -74,39 +78,45 @@ def vision(records: Records) -> Section | None:
     return section
 
 
-def by_batch_size(records: Records) -> dict[int, list[Group]]:
-    """The optimizers, Adan first, at those sizes at which all of them have enough seeds."""
+def by_batch_size(records: Records, seeds: int = MIN_SEEDS) -> dict[int, list[Group]]:
+    """The optimizers, Adan first, at those sizes at which all of them have so many seeds."""
     found = {
-        size: [g for g in groups(BATCH_SIZE, records) if g.options["batch_size"] == size and g.n >= MIN_SEEDS]
+        size: [g for g in groups(BATCH_SIZE, records) if g.options["batch_size"] == size and g.n >= seeds]
         for size in BATCH_SIZES
     }
     return {size: those for size, those in found.items() if len(those) == len(VIT_25.entries)}
 
 
 def batch_sizes(records: Records) -> Section | None:
-    complete = by_batch_size(records)
-    if len(complete) < 2:
+    by_size = by_batch_size(records, seeds=2)
+    if len(by_size) < 2:
         return None
     section = Section("Batch sizes", [], "results-batch-size.svg")
     section.body.append(
         "The ViT above for 25 epochs at each size; rates as tuned at 256, multiplied by the square root of the ratio "
         f"of the sizes, all else as tuned. {minutes(records, BATCH_SIZE.name)}."
     )
+    if len(by_size) > len(by_batch_size(records)):
+        section.body.append(f"**Unfinished**: where n is below {MIN_SEEDS}, nothing is tested.")
     names = [entry.optimizer for entry in VIT_25.entries]
     rows = []
-    for size, (adan, *others) in complete.items():
-        row = [f"{size:,}", *(f"{ACCURACY.spread(group.final())} (n = {group.n})" for group in (adan, *others))]
+    for size, (adan, *others) in by_size.items():
+        row = [f"{size:,}", f"{adan.records[0]['steps']:,}"]
+        row += [f"{ACCURACY.spread(group.final())} (n = {group.n})" for group in (adan, *others)]
         for group in others:
-            lead = verdict(adan, group, len(complete) * len(others))
+            lead = verdict(adan, group, len(by_size) * len(others))
             row.append(f"{ACCURACY.change(lead.difference)}: {lead.word}")
         rows.append(row)
-    head = ["batch size", *(NAMES[name] for name in names), *(f"Adan minus {NAMES[name]}" for name in names[1:])]
-    section.body.append(table(head, rows))
+    head = ["batch size", "steps", *(NAMES[name] for name in names)]
+    section.body.append(table([*head, *(f"Adan minus {NAMES[name]}" for name in names[1:])], rows))
+    if smaller := [group for group in groups(BATCH_SIZE_B1, records) if group.n >= MIN_SEEDS]:
+        listed = [f"{ACCURACY.spread(g.final())} at {g.options['batch_size']:,} (n = {g.n})" for g in smaller]
+        section.body.append(f"Adan with b1 = 0.9, which is for few steps: {joined(listed)}.")
     lines = []
     for at, name in enumerate(names):
-        finals = [list(found[at].by_seed().values()) for found in complete.values()]
+        finals = [list(found[at].by_seed().values()) for found in by_size.values()]
         means, low, high = ([round(100 * f(values), 4) for values in finals] for f in (statistics.fmean, min, max))
-        lines.append(Line(color(name), NAMES[name], [float(size) for size in complete], means, low, high, points=True))
+        lines.append(Line(color(name), NAMES[name], [float(size) for size in by_size], means, low, high, points=True))
     panel = curves("25 epochs", "batch size", ACCURACY, lines, share=0)
     panel.log_x = True
     section.panels.append(panel)
@@ -131,7 +141,7 @@ def convolutions(records: Records) -> Section | None:
     resnet, convnext = latest(records, RESNET, RESNET_AGAIN), latest(records, CONVNEXT, CONVNEXT_AGAIN)
     vanilla = (
         "**ResNet-34** of {size}, batches of 128, 30 epochs where the paper trains 200, tuned at "
-        f"{resnet.tune_length}; cosine schedule after 5% of warm-up, shifts and flips. This copy of CIFAR-10 is "
+        f"{resnet.tune_length}; cosine schedule after 5% of warm-up, random crops and flips. This copy of CIFAR-10 is "
         "JPEG-compressed."
     )
     longer = f"**The published 200 epochs**, with the settings tuned at {RESNET_AGAIN.tune_length}."
@@ -139,20 +149,23 @@ def convolutions(records: Records) -> Section | None:
         "**ConvNeXt** of {size}, batches of 256, 25 epochs, tuned at "
         f"{convnext.tune_length or convnext.length}, otherwise as the ViT, without clipping."
     )
-    shown = alone(resnet, ACCURACY, section, vanilla, records, RESNET_OTHERS, "ResNet-34, 30 epochs")
-    if shown and resnet is RESNET:
+    made = add_study(resnet, ACCURACY, section, vanilla, records, RESNET_OTHERS, "ResNet-34, 30 epochs")
+    if made and resnet is RESNET:
         section.body.append(LITTLE_DECAY)
-    elif shown:
+    elif made:
         why = "tuned at 5 epochs and had decays for Adan whose share of the weights per step was far below AdamW's"
-        section.body.append(earlier(RESNET, why, ACCURACY, records))
-    alone(RESNET_LONGER, ACCURACY, section, longer, records, title="ResNet-34, 200 epochs")
+        section.body.append(other_search(RESNET, why, ACCURACY, records))
+    add_study(RESNET_LONGER, ACCURACY, section, longer, records, title="ResNet-34, 200 epochs")
     if section.panels:
         names = [NAMES[entry.optimizer] for study in (RESNET, RESNET_OTHERS) for entry in study.entries]
         listed = joined([f"{name} {paper('cifar10', name, 'ResNet-34, CIFAR-10')}" for name in names])
         section.body.append(f"The paper's Table 4 has, after 200 epochs, {listed}.")
-    if alone(convnext, ACCURACY, section, modern, records, title="ConvNeXt, 25 epochs") and convnext is CONVNEXT_AGAIN:
+    if (
+        add_study(convnext, ACCURACY, section, modern, records, title="ConvNeXt, 25 epochs")
+        and convnext is CONVNEXT_AGAIN
+    ):
         why = "tuned at 10 epochs and chose the largest rate that it tried for both"
-        section.body.append(earlier(CONVNEXT, why, ACCURACY, records))
+        section.body.append(other_search(CONVNEXT, why, ACCURACY, records))
     if compared(convnext, records):
         printed = [paper("cnn", name, "ConvNeXt-T, 150 epochs") for name in ("Adan", "AdamW")]
         section.body.append(

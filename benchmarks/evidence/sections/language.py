@@ -14,14 +14,15 @@ from evidence.sections.parts import (
     PERPLEXITY,
     RUNS,
     Section,
-    alone,
+    add_study,
     comparison,
     curve,
     curves,
-    earlier,
     half_length,
     joined,
+    latest,
     minutes,
+    other_search,
     paper,
     table,
 )
@@ -30,6 +31,7 @@ from evidence.studies import (
     COMPONENTS,
     GPT,
     GPT_30M,
+    GPT_30M_AGAIN,
     GPT_30M_HALF,
     GPT_HALF,
     LSTM,
@@ -49,19 +51,33 @@ def language(records: Records) -> Section | None:
         "GPT of {size} M parameters over bytes, 2,000 steps of 64 × 256 bytes drawn from 391 MB of installed packages, "
         "cosine schedule after 5% of warm-up, clipping at 1."
     )
+    large = latest(records, GPT_30M, GPT_30M_AGAIN)
     larger = (
         "**A larger one**, {size} M parameters, 3,000 steps of 32 × 512 bytes, otherwise as the first. Tuned by five "
-        "rates at 1,000 steps."
+        f"rates at {large.tune_length or large.length:,} steps."
     )
     if not at_both_lengths(section, GPT, GPT_HALF, setting, records):
         return None
-    at_both_lengths(section, GPT_30M, GPT_30M_HALF, larger, records)
+    if at_both_lengths(section, large, GPT_30M_HALF, larger, records):
+        rates = [trial(GPT_30M, "adamw", lr, records) for lr in (5e-4, 1e-3)]
+        level = f"two of AdamW's rates were level ({rates[0]:.4f} at 0.0005, {rates[1]:.4f} at 0.001)"
+        if large is GPT_30M:
+            section.body.append(f"In the trials {level}. All seeds have the first, which may explain part of the lead.")
+        else:
+            section.body.append(other_search(GPT_30M, f"tuned at 1,000 steps, where {level}", LOSS, records))
     section.body.append(
         f"The paper's Table 12 has GPT-2 of 345 M: pass@1 of {paper('gpt2', 'Adan, 150k steps', 'pass@1')} with Adan "
         f"after 150,000 steps, {paper('gpt2', 'Adam, 300k steps', 'pass@1')} with Adam after 300,000. A run of "
         f"{section.panels[-1].lines[0].x[-1]:,.0f} steps does not test what happens at that length."
     )
     return section
+
+
+def trial(study: Study, optimizer: str, lr: float, records: Records) -> float:
+    """The validation result of a trial."""
+    (entry,) = (entry for entry in study.entries if entry.optimizer == optimizer)
+    (job,) = (job for job in study.asked(entry, records)[:4] if job.settings["lr"] == lr)
+    return float(records[job.key]["final"][records[job.key]["metric"]])
 
 
 def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str, records: Records) -> bool:
@@ -93,25 +109,25 @@ def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str,
 def words(records: Records) -> Section | None:
     section = Section("An LSTM on Penn Treebank", [], "results-lstm.svg")
     intro = (
-        "AWD-LSTM of one layer and {size} in the setting of AdaBelief's published scripts, rows of 70 words in 20 "
-        f"columns, clipping at 0.25, **8 epochs** ({8 * PTB_EPOCH:,} steps) where the paper trains 200; cosine "
-        "schedule after 5% of warm-up. Tuned at 4 epochs. Held-out text runs in ten columns."
+        "AWD-LSTM of one layer and {size} in the setting of AdaBelief's published scripts, BPTT length 70, batch size "
+        f"20, clipping at 0.25, **8 epochs** ({8 * PTB_EPOCH:,} steps) where the paper trains 200; cosine "
+        "schedule after 5% of warm-up. Tuned at 4 epochs. Evaluation batch size 10."
     )
-    if not alone(LSTM_AGAIN, PERPLEXITY, section, intro, records, title="8 epochs"):
+    if not add_study(LSTM_AGAIN, PERPLEXITY, section, intro, records, title="8 epochs"):
         return None
     why = (
         "of seven trials for each, too, chose its largest rate for AdamW, Adam and AdaBelief and tried Adan's smaller "
         "b1 at one rate only, so that this one starts from what that chose, with b1 down to 0.8"
     )
     if compared(LSTM, records):
-        section.body.append(earlier(LSTM, why, PERPLEXITY, records))
+        section.body.append(other_search(LSTM, why, PERPLEXITY, records))
     published = (
         "**200 epochs**, schedule and settings as published: Adan's in its paper, the others' in AdaBelief's scripts. "
         "Nothing was tuned here. The rate is divided by ten after 100 and 145 epochs, without warm-up. Not as "
-        "published: rows have a fixed length, SGD does not switch to averaging, and the test split counts at the end, "
+        "published: the BPTT length is fixed, SGD does not switch to averaging, and the test split counts at the end, "
         "not where it was best."
     )
-    alone(LSTM_PUBLISHED, PERPLEXITY, section, published, records, title="200 epochs, published settings")
+    add_study(LSTM_PUBLISHED, PERPLEXITY, section, published, records, title="200 epochs, published settings")
     names = [NAMES[entry.optimizer] for entry in LSTM.entries]
     listed = joined([f"{name} {paper('lstm', name, '1 layer')}" for name in names])
     section.body.append(f"The paper's Table 10 has, after 200 epochs, {listed}.")
@@ -124,10 +140,10 @@ FIRST_XL = RUNS.with_name("transformer-xl-first.jsonl")
 def memories(records: Records) -> Section:
     section = Section("Transformer-XL on Penn Treebank", [])
     intro = (
-        "Transformer-XL of {size}, rows of 70 words with a memory of as many in 20 columns, clipping at 0.25, cosine "
+        "Transformer-XL of {size}, segments and memory of 70 words, batch size 20, clipping at 0.25, cosine "
         "schedule after 5% of warm-up. Trials are as long as the runs."
     )
-    if alone(TRANSFORMER_XL, PERPLEXITY, section, intro, records):
+    if add_study(TRANSFORMER_XL, PERPLEXITY, section, intro, records):
         section.figure = "results-transformer-xl.svg"
     seeds = [r for r in read(FIRST_XL).values() if not r["job"]["tuning"]]
     lost = [r for r in seeds if r["final"]["perplexity"] > 2 * r["best"]]

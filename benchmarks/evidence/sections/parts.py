@@ -25,12 +25,13 @@ NAMES = {"adan": "Adan", "adamw": "AdamW", "adam": "Adam", "lamb": "LAMB", "sgd"
 
 @dataclass(frozen=True)
 class Unit:
-    """How a metric is shown."""
+    """How a metric is shown. family: which metrics a figure may show on one axis."""
 
     name: str
     factor: float
     digits: int
     of_difference: str
+    family: str
 
     def __call__(self, value: float) -> str:
         return f"{value * self.factor:,.{self.digits}f}"
@@ -48,11 +49,11 @@ class Unit:
         return f"{value * self.factor:+,.{self.digits}f}".replace("-", "−")
 
 
-ACCURACY = Unit("test accuracy, %", 100, 2, " points")
-BOX_AP = Unit("test box AP, %", 100, 1, " points")
-LOSS = Unit("test loss, nats per byte", 1, 4, " nats")
-PERPLEXITY = Unit("test perplexity", 1, 2, "")
-REWARD = Unit("episode reward", 1, 0, "")
+ACCURACY = Unit("test accuracy, %", 100, 2, " points", "points")
+BOX_AP = Unit("test box AP, %", 100, 1, " points", "points")
+LOSS = Unit("test loss, nats per byte", 1, 4, " nats", "loss")
+PERPLEXITY = Unit("test perplexity", 1, 2, "", "perplexity")
+REWARD = Unit("episode reward", 1, 0, "", "reward")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -172,10 +173,10 @@ def early(found: Sequence[Group]) -> tuple[float, list[float | None]]:
     return target, [reaches(group, target) for group in found]
 
 
-def early_text(found: list[Group], counted: str) -> str:
+def early_text(found: list[Group], unit: Unit, counted: str) -> str:
     target, places = early(found)
-    listed = [f"{NAMES[g.optimizer]} after {at:.0f}" for g, at in zip(found, places, strict=True) if at is not None]
-    return f"The mean first reaches {ACCURACY(target)}%, {EARLY:.0%} of the best final one: {joined(listed)} {counted}."
+    listed = [f"{NAMES[g.optimizer]} after {at:,.0f}" for g, at in zip(found, places, strict=True) if at is not None]
+    return f"The mean first reaches {unit(target)}%, {EARLY:.0%} of the best final one: {joined(listed)} {counted}."
 
 
 def latest(records: Records, *searches: Study) -> Study:
@@ -183,20 +184,20 @@ def latest(records: Records, *searches: Study) -> Study:
     return next((study for study in reversed(searches) if compared(study, records)), searches[0])
 
 
-def earlier(study: Study, why: str, unit: Unit, records: Records) -> str:
-    """What a search found that a later one took the place of. why: what was wrong with it."""
+def other_search(study: Study, why: str, unit: Unit, records: Records) -> str:
+    """What another search for the same comparison found. why: what was different or wrong with it."""
     found = compared(study, records)
     listed = joined([f"{NAMES[group.optimizer]} {unit.spread(group.final())}" for group in found])
-    return f"An earlier search, `{study.name}`, {why}; it ended at {listed} (n = {found[0].n})."
+    return f"Another search, `{study.name}`, {why}; it ended at {listed} (n = {found[0].n})."
 
 
-def alone(
+def add_study(
     study: Study | Follow,
     unit: Unit,
     section: Section,
     intro: str,
     records: Records,
-    also: Study | None = None,
+    also: Study | Follow | None = None,
     title: str = "",
 ) -> bool:
     """What a study is, the comparison, a panel. also: further optimizers. False where it has too few runs."""
@@ -215,8 +216,8 @@ def alone(
     title = title or unit.name.partition(",")[0]
     section.panels.append(curves(title, counted.removesuffix("s"), unit, lines, share))
     if at := reaches(first, best.final().mean):
-        at_all = f"{at:.0f} of {first.length} {counted}"
+        at_all = f"{at:,.0f} of {first.length:,} {counted}"
         section.body.append(f"Adan's mean first reaches the final result of {NAMES[best.optimizer]} after {at_all}.")
-    if unit is ACCURACY:
-        section.body.append(early_text(found, counted))
+    if unit.family == "points":
+        section.body.append(early_text(found, unit, counted))
     return True

@@ -13,9 +13,10 @@ from evidence.sections.parts import (
     comparison,
     curve,
     curves,
-    earlier,
     joined,
+    latest,
     minutes,
+    other_search,
     paper,
 )
 from evidence.studies import (
@@ -25,22 +26,21 @@ from evidence.studies import (
     MAE,
     MAE_AGAIN,
     MAE_FINE_TUNED,
-    MAE_FULL,
     MAE_FULL_FINE_TUNED,
     SST2,
     SST2_OWN,
     VIT_25,
 )
 
-MASKED = Unit("test loss, nats per masked piece", 1, 4, " nats")
-DRAWN = Unit("test error of drawn patches", 1, 4, "")
-MATTHEWS = Unit("Matthews correlation, %", 100, 2, " points")
+MASKED = Unit("test loss, nats per masked token", 1, 4, " nats", "loss")
+RECONSTRUCTION = Unit("test reconstruction loss", 1, 4, "", "loss")
+MATTHEWS = Unit("Matthews correlation, %", 100, 2, " points", "points")
 #: A task counts where the interval of every optimizer's mean lies this far above what guessing gives.
 CLEARLY = 0.05
 CHANCE = {COLA.name: 0.0, COLA_OWN.name: 0.0, SST2.name: 0.5, SST2_OWN.name: 0.5}
 
 
-def shown(study: Study | Follow, records: Records) -> list[Group]:
+def above_chance(study: Study | Follow, records: Records) -> list[Group]:
     """The groups of a study that can be compared; none where one of them is not clearly above chance."""
     found = compared(study, records)
     lows = [low for group in found if (low := group.final().low) is not None]
@@ -54,8 +54,8 @@ def left_out(name: str, study: Study | Follow, unit: Unit, records: Records) -> 
     listed = joined([unit.spread(group.final()) for group in found])
     chance = unit(CHANCE[study.name])
     return [
-        f"{name} is left out: {unit.name} of {listed} is not clearly above the {chance} of guessing, so it tells "
-        "nothing about optimizers."
+        f"{name} is left out of the table: {unit.name.removesuffix(', %')} of {listed}%, not clearly above the "
+        f"{chance}% of guessing."
     ]
 
 
@@ -67,10 +67,10 @@ def bert(records: Records) -> Section | None:
     size = found[0].records[0]["parameters"] / 1e6
     facts = found[0].records[0]["environment"].get("data", {}).get("english", "English text")
     section.body.append(
-        f"BERT of {size:.1f} M parameters: four layers of width 256, 8,000 word pieces. It is pre-trained on "
-        f"{facts.partition(' of installed')[0]} of installed packages: 8,000 steps of 128 × 128 pieces, of which 15% "
-        "are asked about, 80% of these masked and 10% replaced; cosine schedule after 5% of warm-up, clipping at 1. "
-        "Tuned by five rates at 4,000 steps. "
+        f"BERT of {size:.1f} M parameters: four layers of width 256, a vocabulary of 8,000. It is pre-trained on "
+        f"{facts.partition(' of installed')[0]} of installed packages: 8,000 steps of 128 × 128 tokens, of which 15% "
+        "are prediction targets, 80% of these masked and 10% replaced; cosine schedule after 5% of warm-up, clipping "
+        "at 1. Tuned by five rates at 4,000 steps. "
         f"{minutes(records, *(study.name for study in (BERT, COLA, COLA_OWN, SST2, SST2_OWN)))}."
     )
     added = "; seeds beyond the third were added when three had been seen" if found[0].n > MIN_SEEDS else ""
@@ -81,11 +81,11 @@ def bert(records: Records) -> Section | None:
         (SST2, SST2_OWN, "SST-2", ACCURACY, "whole sentences, test split"),
     )
     for study, own, name, unit, split in tasks:
-        if those := shown(study, records):
+        if those := above_chance(study, records):
             title = f"**{name}**, 10 epochs of batches of 32, {split}; all start from what Adam pre-trained from seed 0"
             section.body += [title, comparison(those, unit)]
             section.panels.append(curves(name, "epoch", unit, [curve(group, unit) for group in those]))
-            if both := shown(own, records):
+            if both := above_chance(own, records):
                 section.body += [
                     f"{name} as in the paper, at these settings: each optimizer fine-tunes what it has pre-trained",
                     comparison(both, unit),
@@ -105,9 +105,10 @@ def bert(records: Records) -> Section | None:
 
 
 def autoencoders(records: Records) -> tuple[Study, Study]:
-    """Pre-training and fine-tuning: those tuned at full length once they are made."""
-    full = MAE_FULL, MAE_FULL_FINE_TUNED
-    return full if compared(MAE_FULL_FINE_TUNED, records) else (MAE, MAE_FINE_TUNED)
+    """Pre-training and fine-tuning, of the last search that has both."""
+    after = latest(records, MAE_FINE_TUNED, MAE_FULL_FINE_TUNED)
+    assert after.start is not None
+    return after.start.study, after
 
 
 def masked_images(records: Records) -> Section | None:
@@ -117,22 +118,24 @@ def masked_images(records: Records) -> Section | None:
         return None
     section = Section("Masked autoencoding, then fine-tuning", [], "results-mae.svg")
     section.body.append(
-        "The ViT above is pre-trained to draw three quarters of an image's patches, normalized, from the other quarter "
-        "with a decoder of two layers of width 128: 50 epochs, shifts and flips. Then it is fine-tuned for 10 epochs "
-        "as the ViT above is trained, by the same optimizer and from the same seed. Pre-training is tuned by its error "
+        "The ViT above is pre-trained to reconstruct the three quarters of an image's patches that are masked, "
+        "normalized, with a decoder of two layers of width 128: 50 epochs, random crops and flips. Then it is "
+        "fine-tuned for 10 epochs as the ViT above is trained, by the same optimizer and from the same seed. "
+        "Pre-training is tuned by its loss "
         f"at {studies[0].tune_length or studies[0].length} epochs, fine-tuning by accuracy, from the weights of seed "
         "0, which have seen the validation split's images but not their labels. "
         f"{minutes(records, *(study.name for study in studies))}."
     )
     first = "had five rates, and for Adan the default b3 of 0.99, where the paper takes 0.9 for MAE"
-    second = f"with that b3 and seven trials at {MAE_AGAIN.tune_length} epochs, chose a b1 of 0.9"
+    second = f"with that b3 and seven trials at {MAE_AGAIN.tune_length} epochs, chose b1 = 0.9 and was not fine-tuned"
     if studies[0] is MAE:
-        section.body.append(f"This search {first} (AdamW's b2, 0.95, is that of MAE's authors).")
+        section.body.append(f"This search {first} (AdamW's b2, 0.95, is that of MAE's authors), so it is uneven.")
     else:
-        section.body.append(earlier(MAE, first, DRAWN, records))
+        section.body.append(other_search(MAE, first, RECONSTRUCTION, records))
     if compared(MAE_AGAIN, records):
-        section.body.append(earlier(MAE_AGAIN, second, DRAWN, records))
-    for title, found, unit in (("Pre-training, 50 epochs", before, DRAWN), ("Fine-tuning, 10 epochs", after, ACCURACY)):
+        section.body.append(other_search(MAE_AGAIN, second, RECONSTRUCTION, records))
+    parts = ("Pre-training, 50 epochs", before, RECONSTRUCTION), ("Fine-tuning, 10 epochs", after, ACCURACY)
+    for title, found, unit in parts:
         section.body += [f"**{title}**", comparison(found, unit)]
         section.panels.append(curves(title, "epoch", unit, [curve(group, unit) for group in found]))
     if scratch := [group for group in compared(VIT_25, records) if group.optimizer in ("adan", "adamw")]:
