@@ -184,7 +184,7 @@ class Treebank:
         """A row of an epoch, and the word that follows it."""
         return self.columns.index_select(0, position * self.length + self.rows).long()
 
-    def problem(self, loss: Callable[[Tensor], Tensor], step: Callable[..., Any], compiles: bool) -> Problem:
+    def problem(self, loss: Callable[[Tensor], Tensor], step: Callable[..., Any]) -> Problem:
         """step: as `perplexity` takes it. Judged as the task is, but on one split: the other would cost as much."""
         from adan_bench.data.words import perplexity
 
@@ -201,7 +201,7 @@ class Treebank:
             self.task.note,
             max_grad_norm=self.task.max_grad_norm,
             decay_all=True,
-            compiles=compiles,
+            compiles=False,
         )
 
 
@@ -231,7 +231,7 @@ def lstm(
         logits, state, _ = model(words, state)
         return F.cross_entropy(logits.float().flatten(0, 1), following.flatten()), state
 
-    return replace(text.problem(loss, judged, compiles=False), schedule=schedule, warmup=warmup)
+    return replace(text.problem(loss, judged), schedule=schedule, warmup=warmup)
 
 
 def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:
@@ -258,4 +258,6 @@ def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:
     def judged(words: Tensor, following: Tensor, memories: Any) -> Any:
         return model(words, following, memories=memories)
 
-    return text.problem(loss, judged, compiles=True)
+    # With bf16 and a compiled loss most runs collapsed, Adam's at lr 5e-4 before step 800; in fp32 on a CPU that one did
+    # not within 900.
+    return replace(text.problem(loss, judged), bf16=False)
