@@ -191,6 +191,12 @@ def other_search(study: Study, why: str, unit: Unit, records: Records) -> str:
     return f"Another search, `{study.name}`, {why}; it ended at {listed} (n = {found[0].n})."
 
 
+def together(study: Study | Follow, also: Study | Follow | None, records: Records) -> list[Group]:
+    """The groups of a study and of one with further optimizers, Adan's first; none where the first lacks runs."""
+    found = compared(study, records)
+    return [*found, *compared(also, records)] if found and also else found
+
+
 def add_study(
     study: Study | Follow,
     unit: Unit,
@@ -201,14 +207,12 @@ def add_study(
     title: str = "",
 ) -> bool:
     """What a study is, the comparison, a panel. also: further optimizers. False where it has too few runs."""
-    found = compared(study, records)
+    found = together(study, also, records)
     if not found:
         return False
-    others = compared(also, records) if also else []
-    found += others
     first, best = found[0], best_other(found)
     size = f"{first.records[0]['parameters'] / 1e6:.2g} M parameters"
-    spent = minutes(records, study.name, *([also.name] if also and others else []))
+    spent = minutes(records, study.name, *([also.name] if also else []))
     section.body += [f"{intro.format(size=size)} {spent}.", comparison(found, unit)]
     lines = [curve(group, unit) for group in found]
     share = 0.5 if unit is PERPLEXITY else 0.2
