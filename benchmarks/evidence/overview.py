@@ -25,6 +25,7 @@ from evidence.sections.parts import (
     joined,
     latest,
     table,
+    together,
 )
 from evidence.sections.pretraining import MASKED, MATTHEWS, RECONSTRUCTION, above_chance, autoencoders
 from evidence.studies import (
@@ -105,8 +106,7 @@ def rows(records: Records) -> list[Row]:
     """All comparisons whose optimizers have enough seeds."""
 
     def plain(name: str, study: Study | Follow, unit: Unit, also: Study | Follow | None = None) -> list[Row]:
-        found = compared(study, records)
-        return row(name, [*found, *(compared(also, records) if also else [])] if found else [], unit)
+        return row(name, together(study, also, records), unit)
 
     resnet, convnext = latest(records, RESNET, RESNET_AGAIN), latest(records, CONVNEXT, CONVNEXT_AGAIN)
     before, after = autoencoders(records)
