@@ -116,21 +116,21 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "centre, a fifth chosen by those, then two alternatives at the best rate, b1 (Adan) or b2 and the decay (SGD: "
         f"momentum, AdaBelief: eps, and the decay): seven trials for each optimizer. {fewer(records)} "
         f"{tuning(records)}",
-        f"- **Shorter trials** than runs have {shorter(records)}. Short runs prefer a smaller b1 and other rates, so "
-        "that their ranking may be due to the length of the trials.",
+        f"- **Trials shorter than the runs**: {shorter(records)}. Short runs prefer a smaller b1 and other rates, so "
+        "these rankings may be due to the length of the trials.",
         "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
         "the run. ± is the half width of a 95% t interval over seeds.",
         "- **Adan minus it** is the difference of the means, in brackets its 95% interval by Welch's t test, with "
         "Bonferroni's correction over the comparisons of a table, not over tables. If it excludes zero, Adan is called "
         "better or worse, otherwise the two are not separated, which does not mean that they are equal.",
-        "- **Not independent** are the rows above: four share the bytes of Python source, and PPO's eight stand on two "
+        "- **The rows above are not independent**: four share the bytes of Python source, and PPO's eight rest on two "
         "searches of four rates.",
-        "- **Equally many steps** are not equal cost: Adan's step takes [longer](performance.md) and its states more "
+        "- **Equally many steps are not equal cost**: Adan's step takes [longer](performance.md) and its states more "
         "[memory](memory.md).",
         "- **Added later**: seeds beyond the third of the ViT, of the 10.9 M GPT with its 8-bit states and half its "
         "length, and of HalfCheetah with stable-baselines3's PPO, when three had been seen; second searches, when the "
         "first one's results had been.",
-        "- **Another test** before: one paired by seed, given up for Welch's after both had been seen. By the paired "
+        "- **The test was changed** once, from one paired by seed to Welch's, after both had been seen. By the paired "
         "one 8 bits were better than fp32 on the GPT; the ViT at 25 epochs and the GPT read the same.",
         "- **Curves** are means over seeds, bands reach from the lowest to the highest seed.",
         f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast, several runs at a time; "
