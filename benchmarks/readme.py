@@ -270,7 +270,7 @@ def harness_together() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "harness": harness,
     "harness-together": harness_together,
-    "results": lambda: overview.summary(read(RUNS)),
+    "results": lambda: overview.summary(overview.rows(read(RUNS))),
     "step-time": step_time,
     "tables-run": tables_run,
     "summary": summary,

@@ -48,7 +48,7 @@ def finals(study, metric, **options):
         job = run["job"]
         same = job["study"] == study and not job["tuning"] and options.items() <= job["options"].items()
         if same and "state_format" not in job["settings"]:
-            found[run["job"]["optimizer"]].append(run["final"][metric])
+            found[job["optimizer"]].append(run["final"][metric])
     return found
 
 

@@ -89,7 +89,7 @@ EXPERIMENTS = (
         "ViT",
         "Tables 5 and 16",
         (VIT_25, VIT_50, VIT_50_LAMB, VIT_100, VIT_100_LAMB),
-        f"ImageNet; 100 epochs here: {cost('vit', 6 * 19_500)}",
+        f"ImageNet; 100 epochs here: {cost('vit', 9 * 19_500)}",
     ),
     Experiment(
         "MAE with fine-tuning",

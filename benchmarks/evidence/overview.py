@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from adan_bench.records.stats import MIN_SEEDS
 from adan_bench.reports.palette import COLORS
 from evidence.compare import Group, Records, Verdict, best_other, compared, verdict, welch
 from evidence.figures import Effect, Forest
@@ -73,7 +75,7 @@ class Row:
     best: Group
     tests: int
 
-    @property
+    @cached_property
     def lead(self) -> Verdict:
         return verdict(self.adan, self.best, self.tests)
 
@@ -110,10 +112,11 @@ def rows(records: Records) -> list[Row]:
 
     resnet, convnext = latest(records, RESNET, RESNET_AGAIN), latest(records, CONVNEXT, CONVNEXT_AGAIN)
     before, after = autoencoders(records)
-    sizes = {size: found for size, found in by_batch_size(records).items() if size != VIT_25.options["batch_size"]}
+    sizes = by_batch_size(records)
     made = [r for epochs, (study, lamb) in VIT.items() for r in plain(f"ViT, {epochs} epochs", study, ACCURACY, lamb)]
     for size, found in sizes.items():
-        made += row(f"ViT, batches of {size:,}", found, ACCURACY, len(by_batch_size(records)))
+        if size != VIT_25.options["batch_size"] and all(group.n >= MIN_SEEDS for group in found):
+            made += row(f"ViT, batches of {size:,}", found, ACCURACY, len(sizes))
     made += plain("ResNet-34, 30 epochs" + uneven(resnet is RESNET), resnet, ACCURACY, RESNET_OTHERS)
     made += plain("ResNet-34, 200 epochs", RESNET_LONGER, ACCURACY)
     made += plain("ConvNeXt", convnext, ACCURACY)
@@ -144,9 +147,9 @@ def uneven(search: bool) -> str:
     return " †" if search else ""
 
 
-def summary(records: Records) -> str:
+def summary(found: list[Row]) -> str:
     lines = []
-    for r in rows(records):
+    for r in found:
         n = "/".join(dict.fromkeys(str(group.n) for group in (r.adan, r.best)))
         values = [r.unit.spread(group.final()) for group in (r.adan, r.best)]
         change = f"{r.unit.change(r.lead.difference)}: {r.lead.word}"
@@ -155,25 +158,24 @@ def summary(records: Records) -> str:
     return text + ("\n\n† An uneven search, as its section says." if "†" in text else "")
 
 
-def forests(records: Records) -> list[Forest]:
+def forests(found: list[Row]) -> list[Forest]:
     effects: dict[str, list[Effect]] = {axis: [] for axis in AXES}
-    for r in rows(records):
+    for r in found:
         effects[r.axis].append(r.effect)
-    return [Forest(*AXES[axis], found) for axis, found in effects.items() if found]
+    return [Forest(*AXES[axis], those) for axis, those in effects.items() if those]
 
 
-def counts(records: Records) -> str:
-    found = rows(records)
+def counts(found: list[Row]) -> str:
     listed = joined([f"**{word}** in {sum(r.lead.word == word for r in found)}" for word in SHADES])
     return f"Of {len(found)} comparisons with the best of the others after equally many steps, Adan was {listed}."
 
 
-def by_verdict(records: Records) -> list[str]:
+def by_verdict(found: list[Row]) -> list[str]:
     """Where Adan was better, worse, and not separated from the best of the others."""
     lines = []
     for word in SHADES:
         models: dict[str, list[str]] = {}
-        for r in rows(records):
+        for r in found:
             if r.lead.word == word:
                 model, _, detail = r.name.partition(", ")
                 models.setdefault(model, []).extend([detail] if detail else [])
@@ -182,8 +184,8 @@ def by_verdict(records: Records) -> list[str]:
     return lines
 
 
-def early_on(records: Records) -> str:
-    pairs = [early([r.adan, r.best])[1] for r in rows(records) if r.unit is ACCURACY]
+def early_on(found: list[Row]) -> str:
+    pairs = [early([r.adan, r.best])[1] for r in found if r.unit is ACCURACY]
     ahead = sum(mine is not None and (theirs is None or mine < theirs) for mine, theirs in pairs)
     near = f"{EARLY:.0%} of the better final accuracy"
     return f"**Early**: in {ahead} of {len(pairs)} image, text and graph classifiers Adan is the first to reach {near}."

@@ -110,6 +110,7 @@ def shorter(records: Records) -> str:
 def page(records: Records) -> tuple[str, dict[str, Picture]]:
     """The text, and the panels of every figure by file name."""
     sections = [section for build in SECTIONS if (section := build(records)) is not None]
+    rows = overview.rows(records)
     halves = [pair for section in sections for pair in section.halves]
     how = [
         "- **Tuning**, on a seed of its own, by the validation split: learning rates at ½, 1, 2 and 4 times a "
@@ -143,17 +144,17 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "The paper claims that Adan trains better than other optimizers in as many steps, as well as they do in "
         "half of them, and PPO to much higher rewards. Here are small models on real data, every optimizer tuned by "
         "the same number of trials, three seeds or more. "
-        f"{overview.counts(records)} {half_the_length(halves)} **Not tested or unfinished**: "
+        f"{overview.counts(rows)} {half_the_length(halves)} **Not tested or unfinished**: "
         f"{joined(experiments.untested(records))}, and the paper's sizes.",
-        "\n".join(f"- {line}" for line in [*overview.by_verdict(records), overview.early_on(records)]),
+        "\n".join(f"- {line}" for line in [*overview.by_verdict(rows), overview.early_on(rows)]),
         f"![Adan's lead over the best other optimizer, study by study](figures/{OVERVIEW})",
-        overview.summary(records),
+        overview.summary(rows),
         "**What could not be tested here** is in the [last table](#the-papers-experiments-one-by-one). At the paper's "
         "sizes all of it runs with [`adan-bench reproduce`](reproduce.md).",
         "## How",
         "\n".join(how),
     ]
-    figures: dict[str, Picture] = {OVERVIEW: [*overview.forests(records)]}
+    figures: dict[str, Picture] = {OVERVIEW: [*overview.forests(rows)]}
     for section in sections:
         parts.append(f"## {section.heading}")
         if section.figure:
