@@ -48,6 +48,7 @@ OTHERS: dict[str, Task | None] = {
     "convnext-25": "vision",
     "mae-50": "vision",
     "mae-50-again": "vision",
+    "mae-50-full": "vision",
     "detr-bccd": "vision",
     "tianshou-hopper": "rl",
 }

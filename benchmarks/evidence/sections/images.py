@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from adan_bench.records.stats import MIN_SEEDS
-from evidence.compare import Group, Records, compared, groups, verdict
+from evidence.compare import Group, Records, best_other, compared, groups, verdict
 from evidence.figures import Line
 from evidence.search import Follow, Study
 from evidence.sections.parts import (
@@ -79,12 +79,17 @@ def vision(records: Records) -> Section | None:
 
 
 def by_batch_size(records: Records) -> dict[int, list[Group]]:
-    """The optimizers, Adan first, at those sizes at which all of them have two seeds or more."""
-    found = {
-        size: [g for g in groups(BATCH_SIZE, records) if g.options["batch_size"] == size and g.n > 1]
-        for size in BATCH_SIZES
-    }
+    """The optimizers, Adan first, at those sizes at which all of them have enough seeds."""
+    enough = [group for group in groups(BATCH_SIZE, records) if group.n >= MIN_SEEDS]
+    found = {size: [group for group in enough if group.options["batch_size"] == size] for size in BATCH_SIZES}
     return {size: those for size, those in found.items() if len(those) == len(VIT_25.entries)}
+
+
+def over_sizes(found: list[Group], label: str, dashed: bool = False) -> Line:
+    finals = [list(group.by_seed().values()) for group in found]
+    means, low, high = ([round(100 * f(values), 4) for values in finals] for f in (statistics.fmean, min, max))
+    sizes = [float(group.options["batch_size"]) for group in found]
+    return Line(color(found[0].optimizer), label, sizes, means, low, high, dashed, points=True)
 
 
 def batch_sizes(records: Records) -> Section | None:
@@ -96,8 +101,6 @@ def batch_sizes(records: Records) -> Section | None:
         "The ViT above for 25 epochs at each size; rates as tuned at 256, multiplied by the square root of the ratio "
         f"of the sizes, all else as tuned. {minutes(records, BATCH_SIZE.name)}."
     )
-    if any(group.n < MIN_SEEDS for found in by_size.values() for group in found):
-        section.body.append(f"**Unfinished**: where n is below {MIN_SEEDS}, nothing is tested.")
     names = [entry.optimizer for entry in VIT_25.entries]
     rows = []
     for size, (adan, *others) in by_size.items():
@@ -109,14 +112,23 @@ def batch_sizes(records: Records) -> Section | None:
         rows.append(row)
     head = ["batch size", "steps", *(NAMES[name] for name in names)]
     section.body.append(table([*head, *(f"Adan minus {NAMES[name]}" for name in names[1:])], rows))
-    if smaller := [group for group in groups(BATCH_SIZE_B1, records) if group.n >= MIN_SEEDS]:
-        listed = [f"{ACCURACY.spread(g.final())} at {g.options['batch_size']:,} (n = {g.n})" for g in smaller]
-        section.body.append(f"Adan with b1 = 0.9, which is for few steps: {joined(listed)}.")
-    lines = []
-    for at, name in enumerate(names):
-        finals = [list(found[at].by_seed().values()) for found in by_size.values()]
-        means, low, high = ([round(100 * f(values), 4) for values in finals] for f in (statistics.fmean, min, max))
-        lines.append(Line(color(name), NAMES[name], [float(size) for size in by_size], means, low, high, points=True))
+    lines = [over_sizes([found[at] for found in by_size.values()], NAMES[name]) for at, name in enumerate(names)]
+    smaller = [g for g in groups(BATCH_SIZE_B1, records) if g.n >= MIN_SEEDS and g.options["batch_size"] in by_size]
+    if smaller:
+        lines.append(over_sizes(smaller, "Adan, b1 = 0.9", dashed=True))
+        listed = []
+        for group in smaller:
+            size = group.options["batch_size"]
+            best = best_other(by_size[size])
+            lead = verdict(group, best, len(smaller))
+            listed.append(
+                f"{ACCURACY.spread(group.final())} at {size:,}, {ACCURACY.change(lead.difference)} to "
+                f"{NAMES[best.optimizer]}: {lead.word}"
+            )
+        section.body.append(
+            "**With b1 = 0.9**, as [the guide](tuning.md) has it for few steps, and all else as above, Adan reaches "
+            f"{'; '.join(listed)} (n = {smaller[0].n})."
+        )
     panel = curves("25 epochs", "batch size", ACCURACY, lines, share=0)
     panel.log_x = True
     section.panels.append(panel)

@@ -141,10 +141,17 @@ def memories(records: Records) -> Section:
     section = Section("Transformer-XL on Penn Treebank", [])
     intro = (
         "Transformer-XL of {size}, segments and memory of 70 words, batch size 20, clipping at 0.25, cosine "
-        "schedule after 5% of warm-up, fp32. Trials are as long as the runs."
+        "schedule after 5% of warm-up, in fp32, not compiled. Trials are as long as the runs."
     )
     if add_study(TRANSFORMER_XL, PERPLEXITY, section, intro, records):
         section.figure = "results-transformer-xl.svg"
+    elif begun := groups(TRANSFORMER_XL, records):
+        size = f"{begun[0].records[0]['parameters'] / 1e6:.2g} M parameters"
+        listed = [f"{NAMES[g.optimizer]} {joined([PERPLEXITY(v) for v in g.by_seed().values()])}" for g in begun]
+        section.body.append(
+            f"{intro.format(size=size)} **Unfinished**: after {TRANSFORMER_XL.length:,} steps the test perplexity is, "
+            f"seed by seed, {'; '.join(listed)}. Fewer than {MIN_SEEDS} seeds are not tested."
+        )
     seeds = [r for r in read(FIRST_XL).values() if not r["job"]["tuning"]]
     lost = [r for r in seeds if r["final"]["perplexity"] > 2 * r["best"]]
     rates = {r["job"]["optimizer"]: r["job"]["settings"]["lr"] for r in seeds}
@@ -152,7 +159,8 @@ def memories(records: Records) -> Section:
         f"A first search, by trials of 4,000 steps, was given up ([runs](../results/evidence/{FIRST_XL.name})): with "
         f"what it chose, lr {rates['adan']:g} for Adan and {rates['adam']:g} for Adam, {len(lost)} of {len(seeds)} "
         f"runs of 20,000 steps lost on the way what they had learned, {joined(lost_by(lost))}, and at twice these "
-        "rates the trials did. All were in bf16 with a compiled loss; the next search is in fp32, without compiling."
+        "rates the trials did. All were in bf16 with a compiled loss, which was the cause: with either alone the same "
+        "settings train ([what was tried](../results/evidence/README.md))."
     )
     printed = [paper("transformer-xl", name, "50k steps") for name in ("Adan", "Adam")]
     section.body.append(
