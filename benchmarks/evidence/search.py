@@ -93,18 +93,16 @@ class Study:
         return Job(optimizer=optimizer, settings=settings, seed=seed, tuning=tuning, **values)
 
     def jobs(self, records: Records) -> Iterator[Job]:
-        """What is still to do and can be said already: trials, and once no optimizer has any left, seeds.
+        """What is still to do and can be said already: trials, then seeds of those optimizers that have none left.
 
         Optimizers take turns, so that a deadline leaves all of them with as many runs; in trials, the one that has
         made the fewest comes first.
         """
         if not self.ready(records):
             return
-        searches = [self.search(entry, records) for entry in self.entries]
-        if waiting := sorted((missing for missing, _ in searches if missing), key=len, reverse=True):
-            for turn in zip_longest(*waiting):
-                yield from (job for job in turn if job is not None)
-            return
+        trials = [self.search(entry, records)[0] for entry in self.entries]
+        for turn in zip_longest(*sorted(trials, key=len, reverse=True)):
+            yield from (job for job in turn if job is not None)
         yield from (job for job in self.reported(records) if job.key not in records)
 
     def reported(self, records: Records) -> Iterator[Job]:
