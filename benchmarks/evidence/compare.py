@@ -46,6 +46,10 @@ class Group:
         return int(self.records[0]["job"]["length"])
 
     @property
+    def size(self) -> str:
+        return f"{self.records[0]['parameters'] / 1e6:.1f} M parameters"
+
+    @property
     def higher(self) -> bool:
         return bool(self.records[0]["higher_is_better"])
 

@@ -182,7 +182,7 @@ def test_the_page_of_all_studies_together():
         "| 4,096 | 250 | 61.",
         "ResNet-34, 5 epochs",
         "Matthews correlation, %",
-        "GPT of 1.0 M after 1,500 steps",
+        "GPT of 1.0 M parameters after 1,500 steps",
         "PPO has only the four rates; ConvNeXt, MAE, the larger GPT, Transformer-XL, BERT's pre-training and",
         "Another search, `convnext-25`, tuned at 10 epochs",
         "Adan 64.6, Adam 58.5",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from adan_bench.records.stats import MIN_SEEDS
-from evidence.compare import Records, best_other, compared, groups, reaches, verdict
+from evidence.compare import Records, best_other, compared, groups, verdict
 from evidence.jobs import Record, read
 from evidence.search import Follow, Study
 from evidence.sections.parts import (
@@ -48,12 +48,12 @@ PTB_EPOCH = 663  # steps with batches of 20 × 70 words
 def language(records: Records) -> Section | None:
     section = Section("A language model on Python source", [], "results-gpt.svg")
     setting = (
-        "GPT of {size} M parameters over bytes, 2,000 steps of 64 × 256 bytes drawn from 391 MB of installed packages, "
+        "GPT of {size} over bytes, 2,000 steps of 64 × 256 bytes drawn from 391 MB of installed packages, "
         "cosine schedule after 5% of warm-up, clipping at 1."
     )
     large = latest(records, GPT_30M, GPT_30M_AGAIN)
     larger = (
-        "**A larger one**, {size} M parameters, 3,000 steps of 32 × 512 bytes, otherwise as the first. Tuned by five "
+        "**A larger one**, {size}, 3,000 steps of 32 × 512 bytes, otherwise as the first. Tuned by five "
         f"rates at {large.tune_length or large.length:,} steps."
     )
     if not at_both_lengths(section, GPT, GPT_HALF, setting, records):
@@ -83,26 +83,13 @@ def trial(study: Study, optimizer: str, lr: float, records: Records) -> float:
 def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str, records: Records) -> bool:
     """A GPT: the comparison at equal length, Adan with half of it, a panel. False where it has too few runs."""
     found = compared(study, records)
-    if not found:
+    if not add_study(study, LOSS, section, intro, records, title=found[0].size if found else "", share=0.4):
         return False
-    size = f"{found[0].records[0]['parameters'] / 1e6:.1f}"
-    section.body += [
-        f"{intro.format(size=size)} {minutes(records, study.name, shorter.name)}.",
-        comparison(found, LOSS),
-    ]
-    lines = [curve(group, LOSS) for group in found]
-    best = best_other(found)
-    if at := reaches(found[0], best.final().mean):
-        section.body.append(
-            f"Adan's mean reaches {NAMES[best.optimizer]}'s final loss after {at:,.0f} of {study.length:,} steps."
-        )
     for half in groups(shorter, records):
         if half.n >= MIN_SEEDS:
-            name = "GPT" if study is GPT else f"GPT of {size} M"
-            section.body.append(half_length(section, half, best, LOSS, f"{name} after {half.length:,} steps"))
-            lines.append(curve(half, LOSS, f"Adan, {half.length:,} steps", dashed=True))
-    title = "test loss" if study is GPT else f"{size} M parameters"
-    section.panels.append(curves(title, "step", LOSS, lines, share=0.4))
+            where = f"GPT of {half.size} after {half.length:,} steps"
+            section.body.append(half_length(section, half, best_other(found), LOSS, where))
+            section.panels[-1].lines.append(curve(half, LOSS, f"Adan, {half.length:,} steps", dashed=True))
     return True
 
 
@@ -113,7 +100,7 @@ def words(records: Records) -> Section | None:
         f"20, clipping at 0.25, **8 epochs** ({8 * PTB_EPOCH:,} steps) where the paper trains 200; cosine "
         "schedule after 5% of warm-up. Tuned at 4 epochs. Evaluation batch size 10."
     )
-    if not add_study(LSTM_AGAIN, PERPLEXITY, section, intro, records, title="8 epochs"):
+    if not add_study(LSTM_AGAIN, PERPLEXITY, section, intro, records, title="8 epochs", share=0.5):
         return None
     why = (
         "of seven trials for each, too, chose its largest rate for AdamW, Adam and AdaBelief and tried Adan's smaller "
@@ -127,7 +114,8 @@ def words(records: Records) -> Section | None:
         "published: the BPTT length is fixed, SGD does not switch to averaging, and the test split counts at the end, "
         "not where it was best."
     )
-    add_study(LSTM_PUBLISHED, PERPLEXITY, section, published, records, title="200 epochs, published settings")
+    title = "200 epochs, published settings"
+    add_study(LSTM_PUBLISHED, PERPLEXITY, section, published, records, title=title, share=0.5)
     names = [NAMES[entry.optimizer] for entry in LSTM.entries]
     listed = joined([f"{name} {paper('lstm', name, '1 layer')}" for name in names])
     section.body.append(f"The paper's Table 10 has, after 200 epochs, {listed}.")
@@ -143,14 +131,13 @@ def memories(records: Records) -> Section:
         "Transformer-XL of {size}, segments and memory of 70 words, batch size 20, clipping at 0.25, cosine "
         "schedule after 5% of warm-up, in fp32, not compiled. Trials are as long as the runs."
     )
-    if add_study(TRANSFORMER_XL, PERPLEXITY, section, intro, records):
+    if add_study(TRANSFORMER_XL, PERPLEXITY, section, intro, records, share=0.5):
         section.figure = "results-transformer-xl.svg"
     elif begun := groups(TRANSFORMER_XL, records):
-        size = f"{begun[0].records[0]['parameters'] / 1e6:.2g} M parameters"
         listed = [f"{NAMES[g.optimizer]} {joined([PERPLEXITY(v) for v in g.by_seed().values()])}" for g in begun]
         section.body.append(
-            f"{intro.format(size=size)} **Unfinished**: after {TRANSFORMER_XL.length:,} steps the test perplexity is, "
-            f"seed by seed, {'; '.join(listed)}. Fewer than {MIN_SEEDS} seeds are not tested."
+            f"{intro.format(size=begun[0].size)} **Unfinished**: after {TRANSFORMER_XL.length:,} steps the test "
+            f"perplexity is, seed by seed, {'; '.join(listed)}. Fewer than {MIN_SEEDS} seeds are not tested."
         )
     seeds = [r for r in read(FIRST_XL).values() if not r["job"]["tuning"]]
     lost = [r for r in seeds if r["final"]["perplexity"] > 2 * r["best"]]
@@ -182,10 +169,9 @@ def mixtures(records: Records) -> Section | None:
         found = compared(study, records)
         if not found:
             continue
-        size = found[0].records[0]["parameters"] / 1e6
-        section.body.append(f"**{name}, {size:.1f} M parameters**")
+        section.body.append(f"**{name}, {found[0].size}**")
         section.body.append(comparison(found, LOSS))
-        title = f"{name}, {size:.1f} M"
+        title = f"{name}, {found[0].size}"
         section.panels.append(curves(title, "step", LOSS, [curve(group, LOSS) for group in found], share=0.4))
     if not section.panels:
         return None

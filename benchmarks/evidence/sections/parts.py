@@ -205,17 +205,19 @@ def add_study(
     records: Records,
     also: Study | Follow | None = None,
     title: str = "",
+    share: float = 0.2,
 ) -> bool:
-    """What a study is, the comparison, a panel. also: further optimizers. False where it has too few runs."""
+    """What a study is, the comparison, a panel. also: further optimizers. False where it has too few runs.
+
+    share: of a run, which the panel's vertical axis leaves out.
+    """
     found = together(study, also, records)
     if not found:
         return False
     first, best = found[0], best_other(found)
-    size = f"{first.records[0]['parameters'] / 1e6:.2g} M parameters"
     spent = minutes(records, study.name, *([also.name] if also else []))
-    section.body += [f"{intro.format(size=size)} {spent}.", comparison(found, unit)]
+    section.body += [f"{intro.format(size=first.size)} {spent}.", comparison(found, unit)]
     lines = [curve(group, unit) for group in found]
-    share = 0.5 if unit is PERPLEXITY else 0.2
     counted = first.records[0]["job"]["unit"]
     title = title or unit.name.partition(",")[0]
     section.panels.append(curves(title, counted.removesuffix("s"), unit, lines, share))

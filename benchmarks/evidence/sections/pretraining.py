@@ -64,10 +64,9 @@ def bert(records: Records) -> Section | None:
     if not found:
         return None
     section = Section("A small BERT", [], "results-bert.svg")
-    size = found[0].records[0]["parameters"] / 1e6
     facts = found[0].records[0]["environment"].get("data", {}).get("english", "English text")
     section.body.append(
-        f"BERT of {size:.1f} M parameters: four layers of width 256, a vocabulary of 8,000. It is pre-trained on "
+        f"BERT of {found[0].size}: four layers of width 256, a vocabulary of 8,000. It is pre-trained on "
         f"{facts.partition(' of installed')[0]} of installed packages: 8,000 steps of 128 × 128 tokens, of which 15% "
         "are prediction targets, 80% of these masked and 10% replaced; cosine schedule after 5% of warm-up, clipping "
         "at 1. Tuned by five rates at 4,000 steps. "
