@@ -14,13 +14,26 @@ from adan.optimizer import Adan
 class GradientRelease:
     """Undo by :meth:`remove`, or use it as a context manager."""
 
-    def __init__(self, handles: list[Any]) -> None:
-        self._handles = handles
+    def __init__(self, model: nn.Module, opt: Adan, owners: dict[Tensor, int]) -> None:
+        def release(param: Tensor) -> None:
+            with torch.no_grad():
+                opt.step_parameter(owners[param], param)
+
+        def check(model: nn.Module, inputs: Any) -> None:
+            _check_options(opt)  # a checkpoint may have brought others
+            _refuse_float16(model)
+
+        self._params = opt.releases, set(owners)
+        opt.releases.update(owners)
+        self._handles = [model.register_forward_pre_hook(check)]
+        self._handles += [p.register_post_accumulate_grad_hook(release) for p in owners]
 
     def remove(self) -> None:
         """Leave gradients to `step()` again."""
         for handle in self._handles:
             handle.remove()
+        releases, params = self._params
+        releases -= params
 
     def __enter__(self) -> GradientRelease:
         return self
@@ -34,8 +47,8 @@ class GradientRelease:
 def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     """Let backward update each parameter of a model and free its gradient: never are all gradients in memory at once.
 
-    Call ``opt.step()`` after backward as usual: it updates parameters of the optimizer that are not the model's, and
-    marks the end of a step. With ``consume_grad=True`` a gradient becomes the previous gradient's state.
+    Call ``opt.step()`` after backward as usual: it updates parameters of the optimizer that are not the model's or were
+    frozen, and marks the end of a step. With ``consume_grad=True`` a gradient becomes the previous gradient's state.
 
     What needs all gradients at once is not possible and raises an error: clipping (``max_grad_norm``),
     ``skip_nonfinite``, ``restart=``, accumulating over several backward passes. So does float16 autocast, whose
@@ -60,33 +73,38 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
             "release_gradients: model is a DistributedDataParallel, which sums gradients after they were used here; "
             "use torch.distributed.fsdp.fully_shard"
         )
+    _check_options(opt)
+    wanted = {p for p in model.parameters() if p.requires_grad}
+    # By index: loading a state dict replaces the groups.
+    owners = {p: i for i, group in enumerate(opt.param_groups) for p in group["params"] if p in wanted}
+    if not owners:
+        raise ValueError(
+            "release_gradients: no parameter of model that requires a gradient is one of opt's; pass the model that "
+            "opt trains"
+        )
+    if not opt.releases.isdisjoint(owners):
+        raise ValueError(
+            "release_gradients: gradients of this model are released already; remove() what the first call returned"
+        )
+    return GradientRelease(model, opt, owners)
+
+
+def _check_options(opt: Adan) -> None:
     for group in opt.param_groups:
         for name in ("max_grad_norm", "skip_nonfinite", "differentiable"):
             if group[name]:
                 raise ValueError(
                     f"release_gradients: {name}={group[name]!r} needs all gradients at once, and each is used and "
-                    f"freed before the next is there; construct Adan without {name}"
+                    f"freed before the next is there; construct Adan without {name}, or load a checkpoint without it"
                 )
     if opt.restart_rule is not None:
         raise ValueError(
             f"release_gradients: restart={opt.restart_rule!r} is decided when all parameters have made their step, and "
             "here each makes its own; construct Adan without restart, and call restart() where you want one"
         )
-    wanted = set(model.parameters())
-    # By index: loading a state dict replaces the groups.
-    owners = {p: i for i, group in enumerate(opt.param_groups) for p in group["params"] if p in wanted}
-    if not owners:
-        raise ValueError("release_gradients: no parameter of model is one of opt's; pass the model that opt trains")
-
-    def release(param: Tensor) -> None:
-        with torch.no_grad():
-            opt.step_parameter(owners[param], param)
-
-    hooks = [p.register_post_accumulate_grad_hook(release) for p in owners]
-    return GradientRelease([model.register_forward_pre_hook(_refuse_float16), *hooks])
 
 
-def _refuse_float16(model: nn.Module, inputs: Any) -> None:
+def _refuse_float16(model: nn.Module) -> None:
     """Before there is a gradient: float16 needs a GradScaler, and scaled gradients would be used as they are."""
     for kind in {p.device.type for p in model.parameters()} - {"meta"}:
         if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16:

@@ -311,7 +311,7 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
             _store(columns.compensation[i], (theta - rounded).to(p.dtype), keep)
             _store(p, rounded.to(p.dtype), keep)
         elif theta is not p:
-            _store(p, to_bf16(theta, bits.param.as_strided(p.shape, p.stride())), keep)
+            _store(p, to_bf16(theta, bits.param.as_strided(theta.shape, theta.stride())), keep)
     return displacement
 
 

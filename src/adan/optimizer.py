@@ -21,7 +21,7 @@ from adan.scalars import Options, Signals
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 
 #: Plans to keep, for models whose parameters do not all get a gradient at every step.
-MOST_PLANS = 8
+MOST_PLANS = 64
 
 
 class Adan(Optimizer):
@@ -140,7 +140,8 @@ class Adan(Optimizer):
         """Start without anything that can be worked out again."""
         self._plans: dict[Any, Plan] = {}  #: by which parameters have a gradient, or by a parameter that steps alone
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
-        self._released: set[Tensor] = set()
+        self._released: set[Tensor] = set()  #: whose gradient was used since the last step
+        self.releases: set[Tensor] = set()  #: whose gradients `release_gradients` uses inside backward
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_cycle": self._cycle, "_started": self._started}
@@ -236,10 +237,11 @@ class Adan(Optimizer):
             plan.update(options, plan.group, columns.grad, self._signals())
 
     def _signals(self) -> Signals:
+        found_inf = getattr(self, "found_inf", None)
         return Signals(
             grad_scale=getattr(self, "grad_scale", None),
-            skip=getattr(self, "found_inf", None),
-            check_finite=self.defaults["skip_nonfinite"],
+            skip=None if found_inf is None else found_inf.clamp(max=1.0),  # GradScaler adds up those of several devices
+            check_finite=any(group["skip_nonfinite"] for group in self.param_groups),
             forget=self._cycle is not None,
         )
 
@@ -278,8 +280,8 @@ class Adan(Optimizer):
         """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""
         if param in self._released:
             raise RuntimeError(
-                f"a parameter of shape {tuple(param.shape)} got a second gradient before step(), and its first is used "
-                "and freed: with release_gradients gradients do not accumulate over backward passes; call step() after "
+                f"parameter {self._describe(param)} got a second gradient before step(), and its first is used and "
+                "freed: with release_gradients gradients do not accumulate over backward passes; call step() after "
                 "each, or remove() the release"
             )
         self._released.add(param)
@@ -297,10 +299,13 @@ class Adan(Optimizer):
 
     def _check_fsdp1(self) -> None:
         names = [name for name in ("max_grad_norm", "skip_nonfinite") if any(g[name] for g in self.param_groups)]
-        for name in [*names, *(["restart"] if self._cycle is not None else [])]:
+        if self._cycle is not None:
+            names.append("restart")
+        if names:
             raise RuntimeError(
-                f"{name} needs all gradients, and FullyShardedDataParallel (FSDP1) leaves each process a part of them: "
-                "pass norm_group='world', or the process group of the shards, to Adan(...), or use FSDP2's fully_shard"
+                f"{names[0]} needs all gradients, and FullyShardedDataParallel (FSDP1) leaves each process a part of "
+                "them: pass norm_group='world', or the process group of the shards, to Adan(...), or use FSDP2's "
+                "fully_shard"
             )
 
     def _is_state_initialization(self) -> bool:
@@ -330,8 +335,10 @@ class Adan(Optimizer):
         if plan.sharded if plan is not None else sharding.any_sharded(params):
             grads = sharding.local_grads(params, grads)
         if plan is None or not plan.holds(self.param_groups, params, grads, self.state):
-            if plan is not None or (group_index is None and len(self._plans) >= MOST_PLANS):
+            if plan is not None:
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
+            elif group_index is None and len(self._plans) >= MOST_PLANS:
+                del self._plans[next(iter(self._plans))]  # the oldest
             self._check_dense()
             members, columns = self._collect(group_index, params)
             plan = Plan(self.param_groups, members, params, grads, self.state, columns, self._captured)
@@ -368,21 +375,38 @@ class Adan(Optimizer):
         for p in group["params"]:
             if p.grad is None:
                 continue
-            if p.grad.shape != p.shape:
-                raise RuntimeError(
-                    f"the gradient of a parameter of shape {tuple(p.shape)} has shape {tuple(p.grad.shape)}: "
-                    "call zero_grad() after changing a parameter's shape"
-                )
+            try:
+                state = self._state_of(group, p, p.grad)
+            except RuntimeError as error:
+                raise RuntimeError(f"parameter {self._describe(p)}: {error}") from None
             params.append(p)
             grads.append(p.grad)
-            state = self.state[p]
-            device = self._counter_device(group, p)
-            if not state:
-                state.update(states.first_state(group, p, device))
-            elif not torch.compiler.is_compiling():
-                states.fit(state, group, p, p.device if state["step"].device == p.device else device)
             for name, column in zip(NAMES, columns, strict=True):
                 column.append(state.get(name))
+
+    def _state_of(self, group: dict[str, Any], param: Tensor, grad: Tensor) -> dict[str, Tensor]:
+        """A parameter's state, made or brought to the form that is needed now."""
+        if grad.shape != param.shape:
+            raise RuntimeError(
+                f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing a parameter's shape"
+            )
+        state: dict[str, Tensor] = self.state[param]
+        device = self._counter_device(group, param)
+        if not state:
+            state.update(states.first_state(group, param, device))
+            return state
+        states.check_coupled(state, group)
+        if not torch.compiler.is_compiling():
+            states.fit(state, group, param, param.device if state["step"].device == param.device else device)
+        return state
+
+    def _describe(self, param: Tensor) -> str:
+        return next(
+            describe(group, i, g)
+            for g, group in enumerate(self.param_groups)
+            for i, p in enumerate(group["params"])
+            if p is param
+        )
 
     def _rng_offsets(self, params: list[Tensor], members: list[int]) -> list[int]:
         """Where the random bits of each parameter start: that depends on its position among all parameters."""

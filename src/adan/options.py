@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from adan.lowbit import FORMATS
 from adan.restart import Restart
@@ -46,6 +47,8 @@ def _betas(name: str, value: Any) -> None:
         _number(f"{name}[{i}]", b)
         if b >= 1:
             raise ValueError(f"{name}[{i}] must be below 1, got {b!r}")
+    if value[2] == 0:
+        raise ValueError(f"{name}[2] must be above 0, got {value[2]!r}: it averages the squares that a step divides by")
     if all(0 < b <= 0.2 for b in value):
         where, _, option = name.rpartition(" ")
         warnings.warn(
@@ -66,7 +69,7 @@ def _choice(name: str, value: Any) -> None:
 
 
 def _format(name: str, value: Any) -> None:
-    if value not in FORMATS:
+    if not isinstance(value, str) or value not in FORMATS:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, FORMATS))}, got {value!r}")
 
 
@@ -179,12 +182,19 @@ def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -
     """Refuse what is no tensor, is listed twice or cannot be rounded, by name where the caller gave names."""
     seen: set[Tensor] = set()
     for i, entry in enumerate(params):
+        if isinstance(entry, tuple) and len(entry) != 2:
+            raise TypeError(f"{where}: parameter {i} must be a tensor or a pair (name, tensor), got {entry!r}")
         name, p = entry if isinstance(entry, tuple) else (f"parameter {i}", entry)
         if not isinstance(p, Tensor):
             raise TypeError(f"{where}: {name} must be a tensor, got {type(p).__name__}")
         if not (p.is_floating_point() or p.is_complex()):
             raise TypeError(
                 f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}; only real or complex can be trained"
+            )
+        if not is_lazy(p) and (p.is_conj() or p.is_neg()):
+            raise ValueError(
+                f"{where}: {name} of shape {tuple(p.shape)} is a lazily conjugated or negated view, which cannot be "
+                "updated in place; pass p.resolve_conj().resolve_neg()"
             )
         if stochastic_rounding and p.dtype == torch.float16:
             raise ValueError(

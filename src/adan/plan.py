@@ -150,7 +150,7 @@ class Plan:
         self, groups: list[dict[str, Any]], grads: list[Tensor], state: Mapping[Tensor, dict[str, Tensor]]
     ) -> None:
         """Note down what `holds` compares."""
-        self.group_count, self.shaping = len(groups), [_shaping(groups[i]) for i in self.options]
+        self.group_sizes, self.shaping = _sizes(groups), [_shaping(groups[i]) for i in self.options]
         #: of all parameters; of one that steps alone, inside backward, it is enough to look up its own
         self.states = list(state.values()) if len(self.params) > 1 else []
         consumed = set(self.consumed)
@@ -189,7 +189,7 @@ class Plan:
         return (
             self.is_reusable
             and all(map(is_, params, self.params))
-            and len(groups) == self.group_count
+            and _sizes(groups) == self.group_sizes
             and [_shaping(groups[i]) for i in self.options] == self.shaping
             and (len(state) == len(self.states) if self.states else state.get(params[0]) is self.entries[0])
             and all(map(is_, state.values(), self.states))
@@ -237,10 +237,10 @@ class Plan:
         self, options: list[Options], group: list[int], grads: list[Tensor], signals: Signals
     ) -> tuple[Tensor | None, Tensor | None]:
         """One step by all engines. Returns what `Engine.update` does, of all of them, and `Signals.skip`."""
-        grads = self.as_real(grads) if self.complex else grads
+        grads = self.as_real(grads)
         # Skipped steps must not be counted, so a restart condition needs to know of them.
-        told = signals.check_finite and signals.forget
-        if len(self.parts) > 1 or not self.parts[0].engine.measures_norm or told:
+        restart_needs_skip = signals.check_finite and signals.forget
+        if len(self.parts) > 1 or not self.parts[0].engine.measures_norm or restart_needs_skip:
             signals = measure(grads, any(x.max_grad_norm > 0 for x in options), signals)
         squares: list[Tensor | None] = []
         for part in self.parts:
@@ -310,6 +310,10 @@ class Plan:
             entry["prev_grad"] = sharding.like(self.params[i], grads[i]) if self.sharded else grads[i]
         for p in self.clears:
             p.grad = None
+
+
+def _sizes(groups: list[dict[str, Any]]) -> list[int]:
+    return [len(group["params"]) for group in groups]
 
 
 def _shaping(group: Mapping[str, Any]) -> tuple[Any, ...]:

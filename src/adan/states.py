@@ -128,23 +128,30 @@ def forget(state: dict[str, Tensor]) -> None:
             value.fill_(name == "prev_scale")
 
 
+def check_coupled(state: Mapping[str, Tensor], group: dict[str, Any]) -> None:
+    """Refuse other betas than those of a state that has one average for two."""
+    if "exp_avg_diff" in state:
+        return
+    b1, b2, _ = group["betas"]
+    beta = group.setdefault("coupled_beta", b2)  # a parameter that came from another group has brought no beta along
+    if not b1 == b2 == beta:
+        raise RuntimeError(
+            f"its state is stored in the coupled form for betas[0] = betas[1] = {beta}, and one average cannot serve "
+            f"betas={group['betas']}: set those again, construct Adan with unequal ones from the start, or start anew "
+            "by optimizer.state.clear()"
+        )
+
+
 def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str) -> None:
     """Bring a state from another form, layout, type or device to what is needed now."""
     for name in STATES:
         shapes = (param.shape, _packed(param)) if "exponents" in state else (param.shape,)
         if name in state and tuple(state[name].shape) not in shapes:
             raise RuntimeError(
-                f"{name} of a parameter of shape {tuple(param.shape)} has shape {tuple(state[name].shape)}: "
-                "a parameter that changes its shape needs a new state, so delete optimizer.state[parameter]"
+                f"its {name} has shape {tuple(state[name].shape)}: a parameter that changes its shape needs a new "
+                "state, so delete optimizer.state[parameter]"
             )
     form = Form.of(group, param, state)
-    b1, b2, _ = group["betas"]
-    if form.coupled and not b1 == b2 == group["coupled_beta"]:
-        raise RuntimeError(
-            f"the state of a parameter of shape {tuple(param.shape)} is stored in the coupled form for "
-            f"betas[0] = betas[1] = {group['coupled_beta']}, and one average cannot serve betas={group['betas']}: set "
-            "those again, construct Adan with unequal ones from the start, or start anew by optimizer.state.clear()"
-        )
     if not _fits(state, param, form):
         fitted = convert(state, param, form, group)
         state.clear()
@@ -157,14 +164,19 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
 def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     names = [name for name in form.names if name in state and not (form.consume and name == "prev_grad")]
     averages = [sharding.local(state[name]) for name in names if not form.is_packed(name)]
-    stride = sharding.local(param).stride()
+    local = sharding.local(param)
+
+    def is_laid_out(x: Tensor) -> bool:
+        """As the parameter, or as a new tensor like it where that one has gaps in memory."""
+        return x.stride() == local.stride() or x.stride() == torch.empty_like(local, device="meta").stride()
+
     return (
         ("exp_avg_diff" not in state) == form.coupled
         and ("prev_scale" in state) == form.consume
         and ("compensation" in state) == form.kahan
         and (not form.kahan or state["compensation"].dtype == param.dtype)
-        and (not sharding.local(param).numel() or lowbit.format_of(_local(state)) == form.quantized)
-        and all(x.dtype == form.dtype and x.stride() == stride for x in averages)
+        and (not local.numel() or lowbit.format_of(_local(state)) == form.quantized)
+        and all(x.dtype == form.dtype and is_laid_out(x) for x in averages)
         and all(x.device == param.device for name, x in state.items() if name not in ("step", "prev_scale"))
     )
 

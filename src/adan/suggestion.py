@@ -259,8 +259,8 @@ def _choose_betas(betas: tuple[float, float], task: Task | None, steps: int, why
     b2 = 0.99 if task == "finetune" else 0.92
     why.append(f"b2 = {b2:g} (paper): Adan is not sensitive to it.")
     b3 = 0.95 if task == "moe" else 0.99
-    if second <= 0.95:
-        b3 = min(b3, second)
+    if 0 < second <= 0.95:
+        b3 = second
         why.append(f"b3 = {b3:g} (kept): AdamW's second beta is 0.95 or less; taken as deliberate.")
     else:
         why.append(f"b3 = {b3:g} (paper): {'its best for a mixture of experts' if task == 'moe' else 'its default'}.")

@@ -91,3 +91,18 @@ def test_under_gradscaler_the_step_is_that_of_the_unscaled_loss(engine, unscale_
             oracle.step([2 * (theta.numpy() - k)])
     assert torch.allclose(p.detach(), torch.tensor(oracle.theta[0]), atol=1e-10)
     assert opt.state[p]["step"] == 7
+
+
+@pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
+def test_infinities_on_two_devices_skip_a_step_as_on_one(foreach, monkeypatch):
+    """`GradScaler` adds up what it found on each device."""
+    p = torch.ones(4, requires_grad=True)
+    opt = Adan([p], lr=0.1, foreach=foreach)
+    p.grad = torch.ones(4)
+    opt.step()
+    before = p.detach().clone(), {name: x.clone() for name, x in opt.state[p].items()}
+    count_as_on_a_device(monkeypatch)
+    opt.found_inf = torch.tensor(2.0)
+    opt.step()
+    assert torch.equal(p, before[0])
+    assert all(torch.equal(x, opt.state[p][name]) for name, x in before[1].items())

@@ -10,7 +10,7 @@ import torch
 from support import engines
 from support.parity import ROWS, assert_parity
 
-from adan import Adan, plan, scalars
+from adan import Adan, optimizer, plan, scalars
 from adan.engines import cuda, loop, slots
 from adan.options import OPTIONS, OUTSIDE_GROUPS
 
@@ -130,14 +130,20 @@ def test_a_few_plans_serve_a_model_with_conditional_parts():
         for i, p in enumerate(params):
             p.grad = torch.ones(3) if (i + k) % 2 else None
         opt.step()
-        if k == 1:
+        if k == 3:  # all states are there
             kept = list(opt._plans.values())
     assert len(kept) == 2
-    assert list(opt._plans.values()) != []
-    for k in range(40):
-        for i, p in enumerate(params):
-            p.grad = torch.ones(3) if k >> i & 1 or i == 0 else None
-        opt.step()
-    from adan.optimizer import MOST_PLANS
+    assert list(opt._plans.values()) == kept
 
-    assert len(opt._plans) <= MOST_PLANS
+
+def test_the_oldest_plan_makes_room_for_a_new_one():
+    params = [torch.ones(3, requires_grad=True) for _ in range(8)]
+    opt = Adan(params)
+    for k in range(1, 129):
+        for i, p in enumerate(params):
+            p.grad = torch.ones(3) if k >> i & 1 else None
+        opt.step()
+        if k == 1:
+            (oldest,) = opt._plans
+    assert len(opt._plans) == optimizer.MOST_PLANS
+    assert oldest not in opt._plans

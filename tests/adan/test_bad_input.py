@@ -124,3 +124,24 @@ def test_a_sparse_gradient_is_refused_by_name_and_nothing_moves(foreach):
     with pytest.raises(RuntimeError, match=r"parameter 2 of group 0, of shape \(5, 3\)"):
         Adan(model.parameters(), foreach=foreach).step()
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "view", [torch.ones(2, dtype=torch.complex64).conj(), torch.ones(2, dtype=torch.complex64).conj().imag]
+)
+def test_lazy_views_are_refused(view):
+    """An update in place would go into a copy, or have the wrong sign."""
+    with pytest.raises(ValueError, match=r"parameter 0 of shape \(2,\) is a lazily conjugated or negated view"):
+        Adan([view.requires_grad_()])
+
+
+def test_a_last_beta_of_zero_is_refused():
+    with pytest.raises(ValueError, match=r"betas\[2\] must be above 0, got 0"):
+        Adan([torch.ones(2, requires_grad=True)], betas=(0, 0, 0))
+
+
+def test_what_is_no_pair_and_what_is_no_format():
+    with pytest.raises(TypeError, match=r"parameter 0 must be a tensor or a pair \(name, tensor\)"):
+        Adan([("a", torch.ones(2), 3)])
+    with pytest.raises(ValueError, match=r"state_format must be one of .*, got \['8bit'\]"):
+        Adan([torch.ones(2, requires_grad=True)], state_format=["8bit"])

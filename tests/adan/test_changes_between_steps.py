@@ -60,7 +60,7 @@ def test_a_parameter_that_grows_is_an_error_and_not_a_crash(engine):
     p.grad = None
     p.data = torch.ones(100_000)
     p.grad = torch.ones(100_000)
-    with pytest.raises(RuntimeError, match=r"exp_avg of a parameter of shape \(100000,\) has shape \(10,\)"):
+    with pytest.raises(RuntimeError, match=r"0 of group 0, of shape \(100000,\): its exp_avg has shape \(10,\)"):
         opt.step()
     assert (p == 1).all()
 
@@ -154,3 +154,50 @@ def test_state_dicts_with_bad_options_change_nothing():
         with pytest.raises(ValueError, match=message):
             opt.load_state_dict(bad)
     assert opt.param_groups[0]["lr"] == 0.1
+
+
+def test_a_parameter_moves_to_another_group(engine):
+    """Between neighbours the order of all parameters stays as it is."""
+    a, b, c = (torch.ones(3, requires_grad=True) for _ in range(3))
+    opt = Adan([{"params": [a, b]}, {"params": [c], "lr": 0.0}], lr=0.1, **engine)
+    for p in (a, b, c):
+        p.grad = torch.ones(3)
+    opt.step()
+    opt.param_groups[0]["params"], opt.param_groups[1]["params"] = [a], [b, c]
+    before = b.detach().clone()
+    opt.step()
+    assert torch.equal(b, before)
+
+
+def test_a_parameter_with_a_coupled_state_moves_to_a_new_group(engine):
+    a, b = (torch.ones(3, requires_grad=True) for _ in range(2))
+    opt = Adan([a, b], lr=0.1, betas=(0.9, 0.9, 0.99), **engine)
+    for p in (a, b):
+        p.grad = torch.ones(3)
+    opt.step()
+    opt.param_groups[0]["params"] = [a]
+    opt.add_param_group({"params": [b]})
+    opt.step()
+    assert torch.equal(a, b)
+    opt.param_groups[1]["betas"] = (0.8, 0.8, 0.99)
+    with pytest.raises(RuntimeError, match=r"parameter 0 of group 1, of shape \(3,\): its state is"):
+        opt.step()
+
+
+def test_errors_in_a_step_name_the_parameter():
+    model = torch.nn.Linear(2, 2)
+    opt = Adan(model.named_parameters(), betas=(0.9, 0.9, 0.99))
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    opt.step()
+    opt.param_groups[0]["betas"] = (0.8, 0.9, 0.99)
+    with pytest.raises(RuntimeError, match=r"parameter 'weight' of shape \(2, 2\): its state"):
+        opt.step()
+
+
+def test_skip_nonfinite_of_a_group_that_is_set_later(engine):
+    p = torch.ones(3, requires_grad=True)
+    opt = Adan([p], lr=0.1, **engine)
+    opt.param_groups[0]["skip_nonfinite"] = True
+    step(opt, p, float("nan"))
+    assert (p == 1).all()

@@ -107,3 +107,15 @@ def test_the_pretended_gpu_notices_a_synchronization(monkeypatch):
     monkeypatch.setattr(scalars.host_readable, "__code__", (lambda number: True).__code__)
     with pytest.raises(DataDependentOutputException):
         run_on_a_pretended_gpu(capturable=True)
+
+
+def test_other_betas_than_those_of_a_coupled_state_are_an_error_when_compiled_too():
+    p = torch.ones(3, requires_grad=True)
+    opt = Adan([p], betas=(0.9, 0.9, 0.99))
+    compiled = torch.compile(opt.step, backend="eager")
+    p.grad = torch.ones(3)
+    compiled()
+    compiled()
+    opt.param_groups[0]["betas"] = (0.5, 0.9, 0.99)
+    with pytest.raises(Exception, match="coupled form"):
+        compiled()

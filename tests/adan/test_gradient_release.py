@@ -134,3 +134,36 @@ def test_a_group_that_is_replaced():
         pass
     for p, value in zip(model.parameters(), before, strict=True):
         assert torch.equal(p, value)
+
+
+def test_a_checkpoint_that_brings_a_limit_of_the_norm():
+    """Loaded after the release, it would have clipped each gradient by its own norm."""
+    model, opt = make({})
+    _, limited = make({"max_grad_norm": 0.5})
+    release_gradients(model, opt)
+    opt.load_state_dict(limited.state_dict())
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(ValueError, match=r"max_grad_norm=0\.5 needs all gradients at once"):
+        model(torch.ones(1, 70))
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_frozen_parameters_wait_for_step():
+    model, opt = make({})
+    first, *others = model.parameters()
+    first.requires_grad_(False)
+    with release_gradients(model, opt):
+        first.requires_grad_(True)
+        before = first.detach().clone()
+        model(torch.ones(1, 70)).sum().backward()
+        assert first.grad is not None
+        assert all(p.grad is None for p in others)
+        opt.step()
+        assert not torch.equal(first, before)
+
+
+def test_a_second_release_is_refused_until_the_first_is_removed():
+    model, opt = make({})
+    with release_gradients(model, opt), pytest.raises(ValueError, match="released already"):
+        release_gradients(model, opt)
+    release_gradients(model, opt).remove()

@@ -351,3 +351,21 @@ def test_a_traced_step_has_the_same_codes(monkeypatch):
         torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-2)
         for name, x in traced.state[q].items():
             assert x.dtype != torch.uint8 or (plain.state[p][name] == x).double().mean() > 0.9
+
+
+@pytest.mark.parametrize("foreach", [None, True, False])
+def test_a_parameter_with_gaps_in_memory(foreach):
+    """Rounded with the bits of a dense one; states that have its shape and no gaps are left as they are."""
+    memory = torch.ones(8, 5, dtype=torch.bfloat16)
+    params = [memory[:, :3].requires_grad_(), torch.ones(8, 3, dtype=torch.bfloat16, requires_grad=True)]
+    opts = [Adan([p], lr=1e-3, stochastic_rounding=True, foreach=foreach) for p in params]
+    for k in range(3):
+        for opt, p in zip(opts, params, strict=True):
+            p.grad = torch.full_like(p, 1.0 + k)
+            opt.step()
+    assert torch.equal(*params)
+    assert (memory[:, 3:] == 1).all()
+    average = opts[0].state[params[0]]["exp_avg"]
+    opts[0]._plans.clear()
+    opts[0].step()
+    assert opts[0].state[params[0]]["exp_avg"] is average
