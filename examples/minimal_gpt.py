@@ -1,5 +1,5 @@
 """A small GPT on text, complete: settings from AdamW's, warm-up and schedule, checkpoints, resume.
-Stop it at any time: run again, it continues from its last checkpoint, and ends as if it had never stopped.
+Stop it at any time: run again, it continues from minimal_gpt-300.pt and ends as if it had never stopped.
 
 $ python examples/minimal_gpt.py 300
 """
@@ -14,7 +14,7 @@ from torch import nn, optim
 import adan
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-CHECKPOINT = Path("minimal_gpt.pt")
+CHECKPOINT = Path(f"minimal_gpt-{STEPS}.pt")
 CONTEXT, BATCH, WIDTH = 64, 16, 64
 train, held_out = torch.tensor(list("\n".join(topics.values()).encode())).tensor_split([400_000])
 

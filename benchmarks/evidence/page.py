@@ -130,6 +130,8 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "searches, when an earlier one's results had been.",
         "- **The test was changed** once, from one paired by seed to Welch's, after both had been seen. By the paired "
         "one 8 bits were better than fp32 on the GPT; the ViT at 25 epochs and the GPT read the same.",
+        "- **Made by** `benchmarks/evidence`, a runner for hundreds of runs on one GPU, not by `adan-bench`: "
+        "[what differs](../CONTRIBUTING.md).",
         "- **Curves** are means over seeds, bands reach from the lowest to the highest seed.",
         f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast, several runs at a time; "
         "PPO on 16 CPU cores. The records hold settings, curves and versions of every run: [what to know about them]"
@@ -138,9 +140,9 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
     parts = [
         "# Does it train better?",
         "<!-- written by `make tables` from results/evidence/runs.jsonl -->",
-        "The paper claims that Adan trains better than other optimizers in as many steps, as well as they do in "
-        "half of them, and PPO to much higher rewards. Here are small models on real data, every optimizer tuned by "
-        "the same number of trials, three seeds or more. "
+        "The paper claims that Adan trains better than other optimizers in the same number of steps, matches them in "
+        "half as many, and takes PPO to much higher rewards. Here are small models on real data, every optimizer tuned "
+        "by the same number of trials, three seeds or more. "
         f"{overview.counts(rows)} {half_the_length(halves)} **Not tested or unfinished**: "
         f"{joined(experiments.untested(records))}, and the paper's sizes.",
         "\n".join(f"- {line}" for line in [*overview.by_verdict(rows), overview.early_on(rows)]),

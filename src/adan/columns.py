@@ -26,7 +26,7 @@ class Columns(NamedTuple):
     """Parameters with their gradients and states, a row for each parameter; complex ones as views of reals.
 
     Lists have the names of the state dict. A row has None for what it does not have: `exp_avg_diff` in the coupled
-    form, `prev_scale` unless its gradient is consumed, `exponents` unless its states are quantized to 8 bits,
+    form, `prev_scale` unless its gradient is consumed, `exponents` unless its states are quantized,
     `compensation` without Kahan summation. Where there is a `prev_scale`, the previous gradient is the buffer that
     backward filled, and the scale is the factor it was used with.
     """

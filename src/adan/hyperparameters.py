@@ -38,7 +38,7 @@ def scaled_lr(batch_size: int, base_lr: float = 6.25e-3, base_batch_size: int = 
     its other ImageNet runs, at 2048, have 1.5e-2, where the rule gives 1.77e-2.
 
     Args:
-        batch_size: samples a step, over all devices and accumulated micro-batches.
+        batch_size: samples per step, over all devices and accumulated micro-batches.
         base_lr: the rate that suits `base_batch_size`; the default is the paper's for vision models.
         base_batch_size: the batch that `base_lr` belongs to.
 
@@ -66,7 +66,7 @@ class Recipe:
         weight_decay: λ.
         eps: ε. The paper leaves it as the compared optimizer had it, without naming a value.
         max_grad_norm: limit of the global gradient norm; 0.0 where the paper says that it does not clip.
-        batch_size: samples a step.
+        batch_size: samples per step.
         warmup_epochs: epochs of linear growth from 0 to `lr`.
         no_prox: False is the proximal decay of Algorithm 1, which the paper uses.
         lr_sweep: the rates that the paper chose from, where it names several; `lr` is the first.

@@ -40,7 +40,7 @@ class Adan(Optimizer):
 
     Args:
         params: parameters, named parameters, or parameter groups, as for any ``torch.optim`` optimizer.
-        lr: η. Two to three times AdamW's; see :func:`adan.suggest_from_adamw`. A tensor is read on its device.
+        lr: η. Mostly two to four times AdamW's; see :func:`adan.suggest_from_adamw`. A tensor is read on its device.
         betas: :math:`(b_1, b_2, b_3)`. The default suits long runs; for a few thousand steps take b1 = 0.9.
         eps: ε, outside the root.
         weight_decay: λ, decoupled from the gradient.
@@ -462,7 +462,7 @@ class Adan(Optimizer):
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any optimizer; 8-bit states of DTensors as fp32, so that they can be resharded."""
+        """As of any optimizer; quantized states of DTensors as fp32, so that they can be resharded."""
         saved = super().state_dict()
         for group, mine in zip(saved["param_groups"], self.param_groups, strict=True):
             for key, param in zip(group["params"], mine["params"], strict=True):

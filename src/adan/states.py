@@ -281,6 +281,11 @@ def load(
     for g, (saved, group) in enumerate(zip(saved_groups, groups, strict=True)):
         if "betas" not in saved:
             raise ValueError(f"group {g} of this state dict has no betas ({', '.join(saved)}): it is not one of Adan")
+        if isinstance(saved["betas"], (tuple, list)) and len(saved["betas"]) == 2:
+            raise ValueError(
+                f"group {g} of this state dict has two betas, as Adam's and AdamW's have, whose moments are of no use "
+                "to Adan: load the model's weights alone, and start with a warm-up"
+            )
         merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
         unsaved = {"step", "restart_state", *(name for name, option in OPTIONS.items() if not option.saved)}
         merged.update((key, value) for key, value in saved.items() if key not in unsaved)

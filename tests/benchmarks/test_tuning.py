@@ -111,7 +111,7 @@ def test_the_width_of_good_rates_is_that_of_the_results():
     results = (ROOT / "docs" / "results.md").read_text()
     widths = re.findall(r"\| GPT, 2,000 steps \| (\w+) \|.*\(×([\d.]+)\)", results)
     assert dict(widths) == {"Adan": "1.9", "AdamW": "3.0"}
-    assert "are a factor of 1.9 apart with Adan, and 3.0 with AdamW" in TEXT
+    assert "span a factor of 1.9 with Adan and 3.0 with AdamW" in TEXT
 
 
 def test_the_page_says_the_rules_in_short():

@@ -892,7 +892,7 @@ EXPORT void adan_cpu_counts(const double *const *steps, int64_t count, double *c
 }
 
 /* One step of all tensors. Counters are advanced, and the scales of consumed gradients are set. With `displacements`, `square`
- * the sum over all tensors, in an order that does not depend on the number of threads. */
+ * becomes the sum over all tensors, in an order that does not depend on the number of threads. */
 EXPORT int adan_cpu_update(const struct tensor *tensors, int64_t count, const struct scalars *scalars,
                            const struct displacement *displacements, int threads, double *square) {
     int64_t *ends = malloc((size_t)(count ? count : 1) * sizeof *ends);

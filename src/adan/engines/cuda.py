@@ -143,8 +143,7 @@ class Cuda:
             grads = [laid_out_as(p, grad, grad.dtype) for p, grad in zip(columns.param, grads, strict=True)]
         per_step, aligned = self._per_step_table(columns, grads, memo, device, capturing)
 
-        clips = any(options.max_grad_norm > 0 for options in columns.options)
-        measures = columns.options[0].last_lr is not None
+        clips, measures = columns.clips(), columns.measures()
         measure_norm = signals.check_finite or (clips and signals.norm is None)
         programs = [min(launch.norm_chunks, self.norm_programs) if measure_norm else 0 for launch in launches]
         n_partials = sum(programs)
