@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,22 @@ def test_all_pairs_are_corrected_for() -> None:
     )
     assert "The difference from adamw is within what the seeds explain." in text
     assert winner(summary) is None
+
+
+def test_what_the_stored_report_of_the_demo_says_follows_from_its_runs() -> None:
+    folder = Path(__file__).parents[2] / "results" / "adan_bench" / "demo"
+    runs = []
+    for line in (folder / "runs.jsonl").read_text().splitlines():
+        found = json.loads(line)
+        config = RunConfig.from_json(found["config"])
+        metric = "loss" if config.workload == "pycode-gpt2" else "accuracy"
+        facts = {"metric": metric, "higher_is_better": metric == "accuracy", "target": 0.0}
+        runs.append(RunRecord(Path(), config, facts, {}, {}, [], found["result"]))
+    report = (folder / "report.md").read_text()
+    summaries = summarize(runs)
+    assert len(summaries) == 3
+    for summary in summaries:
+        assert conclude(summary).partition(" The target")[0] in report
 
 
 @pytest.mark.parametrize(
