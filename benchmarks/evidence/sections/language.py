@@ -202,7 +202,7 @@ def parts_of_adan(records: Records) -> list[str]:
             name = f"Adan, a restart every {every['every']} steps"
         lead = verdict(group, plain, len(found) - 1) if group is not plain else None
         change = f"{LOSS.change(lead.difference)}: {lead.word}" if lead else ""
-        rows.append([name, str(group.n), LOSS.spread(group.final()), change])
+        rows.append([name, group.counted, LOSS.spread(group.final()), change])
     text = (
         "**Parts of Adan** (the paper's Tables 20 and 22 add Nesterov's term, the proximal decay and restarts, each of "
         "which helps a little there), the GPT at the settings tuned for Adan and AdamW"
