@@ -137,8 +137,9 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
         "the run. ± is the half width of a 95% t interval over seeds.",
         "- **Adan minus it** is the difference of the means, in brackets its 95% interval by Welch's t test, with "
-        "Bonferroni's correction over the comparisons of a table, not over tables. If it excludes zero, Adan is called "
-        "better or worse, otherwise the two are not separated, which does not mean that they are equal.",
+        "Bonferroni's correction over the comparisons of a table, not over tables; beside the best of several others, "
+        "over all of them. If it excludes zero, Adan is called better or worse, otherwise the two are not separated, "
+        "which does not mean that they are equal.",
         *diverged(records),
         "- **The rows above are not independent**: all of the ViT's rest on one search, four share the bytes of Python "
         "source, and PPO's eight rest on two searches of four rates.",

@@ -12,8 +12,22 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from evidence import compare, experiments, figures, overview, page
 from evidence.jobs import read
-from evidence.sections import choices, images, others, parts, pretraining
-from evidence.studies import BATCH_SIZE, BERT, COLA, COLA_OWN, DETR, RESNET, SST2, SST2_OWN, STUDIES, VIT_25
+from evidence.sections import choices, images, language, others, parts, pretraining
+from evidence.studies import (
+    BATCH_SIZE,
+    BATCH_SIZE_B1,
+    BERT,
+    COLA,
+    COLA_OWN,
+    DETR,
+    GPT,
+    GPT_HALF,
+    RESNET,
+    SST2,
+    SST2_OWN,
+    STUDIES,
+    VIT_25,
+)
 
 
 @pytest.fixture
@@ -273,6 +287,20 @@ def test_batch_sizes_are_shown_one_by_one():
     assert section.panels[0].lines[0].x == [128, 256, 1_024]
     assert all(len(line.low) == 3 for line in section.panels[0].lines)
     assert any("Adan 80.9, 81.1" in text for text in section.body)
+
+
+def test_the_best_of_several_others_is_corrected_for_all_of_them(records):
+    """The results choose between AdamW and LAMB, at two sizes: four comparisons, and two at half the length."""
+    size = 1_024
+    (adan,) = (g for g in compare.groups(BATCH_SIZE_B1, records) if g.options["batch_size"] == size)
+    others = images.by_batch_size(records)[size]
+    best = compare.best_other(others)
+    (said,) = (text for text in images.batch_sizes(records).body if text.startswith("**With b1 = 0.9**"))
+    assert parts.ACCURACY.change(compare.verdict(adan, best, 4).difference) in said
+    (half,), found = compare.groups(GPT_HALF, records), compare.compared(GPT, records)
+    assert len(found) == 3
+    change = parts.LOSS.change(compare.verdict(half, compare.best_other(found), 2).difference)
+    assert any(f"the difference is {change}" in text for text in language(records).body)
 
 
 def test_a_task_that_guessing_solves_is_left_out():

@@ -120,7 +120,7 @@ def batch_sizes(records: Records) -> Section | None:
         for group in smaller:
             size = group.options["batch_size"]
             best = best_other(by_size[size])
-            lead = verdict(group, best, len(smaller))
+            lead = verdict(group, best, len(smaller) * (len(by_size[size]) - 1))
             listed.append(
                 f"{ACCURACY.spread(group.final())} at {size:,}, {ACCURACY.change(lead.difference)} to "
                 f"{NAMES[best.optimizer]}: {lead.word}"

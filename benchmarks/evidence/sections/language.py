@@ -88,7 +88,7 @@ def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str,
     for half in groups(shorter, records):
         if half.n >= MIN_SEEDS:
             where = f"GPT of {half.size} after {half.length:,} steps"
-            section.body.append(half_length(section, half, best_other(found), LOSS, where))
+            section.body.append(half_length(section, half, best_other(found), LOSS, where, len(found) - 1))
             section.panels[-1].lines.append(curve(half, LOSS, f"Adan, {half.length:,} steps", dashed=True))
     return True
 

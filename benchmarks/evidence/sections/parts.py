@@ -152,9 +152,9 @@ def on_gpu(seconds: float) -> str:
     return f"{value} {unit}{'' if value == '1' else 's'} of one H200"
 
 
-def half_length(section: Section, half: Group, full: Group, unit: Unit, where: str) -> str:
-    """Adan with half the budget against another with all of it."""
-    lead = verdict(half, full, 1)
+def half_length(section: Section, half: Group, full: Group, unit: Unit, where: str, comparisons: int = 1) -> str:
+    """Adan with half the budget against another with all of it. comparisons: of how many that is the best."""
+    lead = verdict(half, full, comparisons)
     text = (
         f"{where}: Adan {unit(half.final().mean)}, {NAMES[full.optimizer]} with twice the length "
         f"{unit(full.final().mean)} (n = {half.counted} and {full.counted}); "
