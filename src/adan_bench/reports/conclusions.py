@@ -164,8 +164,8 @@ def repeated(summaries: Sequence[WorkloadSummary]) -> str:
 
 def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     """How the settings came about, and whether every optimizer had the same chance."""
-    schedules = sorted({s.schedule for s in summaries})
-    text = f"Every optimizer ran under the same schedule ({', '.join(schedules)}, same warm-up), budget and seeds."
+    schedules = ", ".join(sorted({s.schedule for s in summaries}))
+    text = f"In each table every optimizer ran under the same schedule ({schedules}, same warm-up), budget and seeds."
     counts = {o.trials for s in summaries for o in s.optimizers}
     if len(counts) == 1 and counts != {0}:
         return f"{text} Every optimizer had {counts.pop()} tuning trials, with a seed that no reported run uses."
