@@ -2,6 +2,7 @@
 
 Which runs belong to a study is asked of the study itself, so that the page and the runner cannot disagree. A difference
 counts where its interval by Welch's t test, with Bonferroni's correction over the comparisons of its table, excludes 0.
+A group's numbers are of the seeds that did not diverge, so that one with diverged seeds is never the better one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adan_bench.records.stats import LEVEL, MIN_SEEDS, Interval, interval
-from evidence.jobs import Job, Record
+from evidence.jobs import Job, Record, diverged, succeeded
 from evidence.search import Follow, Study
 
 Records = dict[str, Record]
@@ -22,14 +23,20 @@ Records = dict[str, Record]
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in their seed."""
+    """Runs that differ only in their seed: those that finished, and how many others diverged."""
 
     optimizer: str
     records: tuple[Record, ...]
+    diverged: int = 0
 
     @property
     def n(self) -> int:
         return len(self.records)
+
+    @property
+    def counted(self) -> str:
+        """n, with the seeds that diverged where some did."""
+        return f"{self.n} of {self.n + self.diverged}, {self.diverged} diverged" if self.diverged else str(self.n)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -72,9 +79,9 @@ def groups(study: Study | Follow, records: Records, tuning: bool = False) -> lis
     """What a study reports, by settings; only groups of which a run has finished."""
     found = []
     for seeds in _by_settings(study, records, tuning):
-        made = [records[job.key] for job in seeds if records.get(job.key, {}).get("status") == "finished"]
-        if made:
-            found.append(Group(seeds[0].optimizer, tuple(made)))
+        made = [records[job.key] for job in seeds if job.key in records]
+        if finished := tuple(filter(succeeded, made)):
+            found.append(Group(seeds[0].optimizer, finished, sum(map(diverged, made))))
     return found
 
 
@@ -88,6 +95,16 @@ def _by_settings(study: Study | Follow, records: Records, tuning: bool) -> list[
     return list(jobs.values())
 
 
+def lost(study: Study | Follow, records: Records) -> list[tuple[str, int, int]]:
+    """(optimizer, seeds that diverged, seeds that were run) of all settings of which some diverged."""
+    found = []
+    for seeds in _by_settings(study, records, False):
+        made = [records[job.key] for job in seeds if job.key in records]
+        if count := sum(map(diverged, made)):
+            found.append((seeds[0].optimizer, count, len(made)))
+    return found
+
+
 def compared(study: Study | Follow, records: Records) -> list[Group]:
     """The groups of a study where each of them has enough seeds to be compared, Adan's first; else none."""
     found = groups(study, records)
@@ -96,29 +113,35 @@ def compared(study: Study | Follow, records: Records) -> list[Group]:
 
 
 def best_other(found: Sequence[Group]) -> Group:
-    """The best of all but the first."""
-    return max(found[1:], key=lambda group: group.final().mean * (1 if group.higher else -1))
+    """The best of all but the first; one without diverged seeds, where there is one."""
+    return max(found[1:], key=lambda group: (not group.diverged, group.final().mean * (1 if group.higher else -1)))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Adan, or a variant of it, minus another: the interval of the difference, and what it says."""
+    """Adan, or a variant of it, minus another: the interval of the difference, and what it says.
+
+    diverged: how many seeds of each did. Whoever has such seeds is not the better one, whatever the interval.
+    """
 
     difference: Interval
     higher: bool
+    diverged: tuple[int, int] = (0, 0)
 
     @property
     def word(self) -> str:
         low, high = self.difference.low, self.difference.high
         if low is None or high is None:
             return "too few seeds"
-        if low <= 0 <= high:
+        better = (low > 0) == self.higher
+        if low <= 0 <= high or self.diverged[0 if better else 1]:
             return "not separated"
-        return "better" if (low > 0) == self.higher else "worse"
+        return "better" if better else "worse"
 
 
 def verdict(a: Group, b: Group, comparisons: int) -> Verdict:
-    return Verdict(welch(list(a.by_seed().values()), list(b.by_seed().values()), comparisons), a.higher)
+    found = welch(list(a.by_seed().values()), list(b.by_seed().values()), comparisons)
+    return Verdict(found, a.higher, (a.diverged, b.diverged))
 
 
 def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Interval:
@@ -129,6 +152,8 @@ def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Inter
     from scipy.special import stdtrit
 
     errors = [statistics.variance(values) / len(values) for values in (a, b)]
+    if not any(errors):  # all seeds alike in both, and no degrees of freedom to compute
+        return Interval(min(len(a), len(b)), mean, mean, mean)
     freedom = sum(errors) ** 2 / sum(e**2 / (len(values) - 1) for e, values in zip(errors, (a, b), strict=True))
     half = float(stdtrit(freedom, 1 - (1 - LEVEL) / (2 * comparisons))) * math.sqrt(sum(errors))
     return Interval(min(len(a), len(b)), mean, mean - half, mean + half)

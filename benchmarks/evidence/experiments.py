@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evidence.compare import Records
+from evidence.compare import Records, lost
+from evidence.jobs import succeeded
 from evidence.search import Follow, Study
 from evidence.sections.language import PTB_EPOCH
 from evidence.sections.parts import on_gpu, table
@@ -138,8 +139,11 @@ def made(study: Study | Follow, records: Records) -> str:
     """How many runs a study has, its trials apart, and of how many where some are missing."""
     each = study.entries if isinstance(study, Study) else study.variants
     total = len(study.seeds) * len(each)
-    count = sum(records.get(job.key, {}).get("status") == "finished" for job in study.reported(records))
-    return f"`{study.name}` {count}" + (f" of {total}" if count < total else "")
+    count = sum(job.key in records and succeeded(records[job.key]) for job in study.reported(records))
+    gone = sum(diverged for _, diverged, _ in lost(study, records))
+    return (
+        f"`{study.name}` {count}" + (f" of {total}" if count < total else "") + (f", {gone} diverged" if gone else "")
+    )
 
 
 def listed(records: Records) -> str:

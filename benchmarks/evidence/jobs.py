@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -110,9 +111,20 @@ def store(target: Path, sources: Iterable[Path]) -> int:
     return len(read(target))
 
 
+def succeeded(record: Record) -> bool:
+    """Whether a run finished with a finite metric."""
+    value = record["final"].get(record["metric"]) if record["status"] == "finished" else None
+    return value is not None and math.isfinite(value)
+
+
+def diverged(record: Record) -> bool:
+    """Whether the loss, or the metric of a run that finished, is not finite."""
+    return record["status"] in ("finished", "diverged") and not succeeded(record)
+
+
 def score(record: Record) -> float:
     """The final metric, larger is better; a run that did not finish is worse than any that did."""
-    if record["status"] != "finished":
+    if not succeeded(record):
         return float("-inf")
     value = float(record["final"][record["metric"]])
     return value if record["higher_is_better"] else -value

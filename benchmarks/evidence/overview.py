@@ -149,7 +149,7 @@ def uneven(search: bool) -> str:
 def summary(found: list[Row]) -> str:
     lines = []
     for r in found:
-        n = "/".join(dict.fromkeys(str(group.n) for group in (r.adan, r.best)))
+        n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
         values = [r.unit.spread(group.final()) for group in (r.adan, r.best)]
         change = f"{r.unit.change(r.lead.difference)}: {r.lead.word}"
         lines.append([f"{r.name}: {r.unit.name}", values[0], f"{NAMES[r.best.optimizer]} {values[1]}", n, change])

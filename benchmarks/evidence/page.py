@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from functools import partial
 
+from adan_bench.records.stats import MIN_SEEDS
 from evidence import experiments, overview
-from evidence.compare import Records, compared
+from evidence.compare import Records, compared, lost
 from evidence.figures import Picture, digest, draw, drawn
 from evidence.jobs import read
 from evidence.sections import SECTIONS
@@ -93,6 +94,23 @@ def tuning(records: Records) -> str:
     )
 
 
+def diverged(records: Records) -> list[str]:
+    """A line on the seeds that diverged, where some did."""
+    studies = {study.name: study for row in experiments.EXPERIMENTS for study in row.studies}
+    found = [
+        f"`{study.name}` {NAMES[optimizer]} {count} of {made}"
+        for study in studies.values()
+        for optimizer, count, made in lost(study, records)
+    ]
+    if not found:
+        return []
+    return [
+        f"- **Diverged seeds**: {'; '.join(found)}. Means are of the other seeds, so an optimizer with diverged seeds "
+        "is never called the better one; where it would be, the two are not separated. With fewer than "
+        f"{MIN_SEEDS} other seeds nothing is compared."
+    ]
+
+
 def half_the_length(found: list[tuple[str, str]]) -> str:
     worse = sum(word == "worse" for word, _ in found)
     return f"With **half the steps** of AdamW it was worse in {worse} of {len(found)}."
@@ -119,8 +137,10 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
         "the run. ± is the half width of a 95% t interval over seeds.",
         "- **Adan minus it** is the difference of the means, in brackets its 95% interval by Welch's t test, with "
-        "Bonferroni's correction over the comparisons of a table, not over tables. If it excludes zero, Adan is called "
-        "better or worse, otherwise the two are not separated, which does not mean that they are equal.",
+        "Bonferroni's correction over the comparisons of a table, not over tables; beside the best of several others, "
+        "over all of them. If it excludes zero, Adan is called better or worse, otherwise the two are not separated, "
+        "which does not mean that they are equal.",
+        *diverged(records),
         "- **The rows above are not independent**: all of the ViT's rest on one search, four share the bytes of Python "
         "source, and PPO's eight rest on two searches of four rates.",
         "- **Equally many steps are not equal cost**: Adan's step takes [longer](performance.md) and its states more "

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from evidence.jobs import Record, read, score
+from evidence.jobs import Record, diverged, read, score, succeeded
 
 
 def show(path: Path) -> None:
@@ -40,12 +40,14 @@ def _setting(record: Record) -> str:
 
 
 def _summary(records: list[Record]) -> str:
-    finished = [record for record in records if record["status"] == "finished"]
+    finished = [record for record in records if succeeded(record)]
     if not finished:
         return f"diverged (n = {len(records)})"
     metric = finished[0]["metric"]
     parts = [f"{metric} {_spread(r['final'][metric] for r in finished)}"]
     parts += [f"train loss {_spread(r['final']['train_loss'] for r in finished)}", f"n = {len(finished)}"]
+    if lost := sum(map(diverged, records)):
+        parts.append(f"{lost} diverged")
     return ", ".join(parts)
 
 

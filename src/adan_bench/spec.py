@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -429,7 +430,12 @@ class RunRecord:
         if self.result is None or self.result["status"] != "finished":
             return None
         value = self.result["final"].get(self.workload["metric"])
-        return None if value is None else float(value)
+        return None if value is None or not math.isfinite(value) else float(value)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss became infinite, or the run went through and ended with a metric that is not finite."""
+        return self.status == "diverged" or (self.status == "finished" and self.final is None)
 
     @property
     def training_loss(self) -> float | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adan_bench.records.stats import interval, performance_profile, sensitivity, summarize, to_target
+from adan_bench.reports.comparison import warn
 from adan_bench.reports.conclusions import caution, conclude, number, spread, tuning, winner
 from adan_bench.spec import UNTUNED, RunConfig, RunRecord
 
@@ -22,6 +25,10 @@ def record(
     higher: bool = True,
     workload: str = "w",
     origin: str = "by hand",
+    status: str = "",
+    path: str = "nowhere",
+    started: str = "",
+    **more: Any,
 ) -> RunRecord:
     """A run of 100 steps with evaluations at equal distances, the last of them `final`."""
     config = RunConfig(
@@ -35,6 +42,7 @@ def record(
         seed=seed,
         role=role,
         origin=origin,
+        **more,
     )
     facts = {"metric": "m", "higher_is_better": higher, "target": 0.5, "name": workload, "summary": "made up"}
     values = curve or (0.0, final or 0.0)
@@ -42,9 +50,9 @@ def record(
         {"kind": "eval", "step": 100 * (i + 1) // len(values), "seconds": float(i + 1), "m": value}
         for i, value in enumerate(values)
     ]
-    status = "finished" if final is not None else "diverged"
+    status = status or ("finished" if final is not None else "diverged")
     result = {"status": status, "step": 100, "seconds": 2.0, "final": {"m": final}, "best": final}
-    return RunRecord(Path("nowhere"), config, facts, {"passes": 1}, {}, metrics, result)
+    return RunRecord(Path(path), config, facts, {"passes": 1}, {"started": started}, metrics, result)
 
 
 def three(optimizer: str, *finals: float | None, **more: Any) -> list[RunRecord]:
@@ -89,6 +97,129 @@ def test_diverged_runs_are_said() -> None:
     assert conclude(summary).endswith("sgd: 3 of 3 diverged.")
     (summary,) = summarize(three("sgd", None, None))
     assert conclude(summary) == "No run finished, so there is nothing to compare. sgd: 2 of 2 diverged."
+
+
+def test_an_optimizer_with_diverged_seeds_is_not_better() -> None:
+    """Its mean is that of the seeds that went well: here it loses on each of them, and has the better mean."""
+    adan, adamw = (0.80, 0.801, 0.802, None, None), (0.90, 0.901, 0.903, 0.1, 0.1)
+    (summary,) = summarize(three("adan", *adan) + three("adamw", *adamw))
+    assert [o.name for o in summary.optimizers] == ["adamw", "adan"]
+    text = conclude(summary)
+    assert text.startswith("adamw, among those without a diverged seed, has the highest mean m, 0.5808 (n=5).")
+    assert "It is better than adan by more than the seeds explain" in text
+    assert text.endswith("adan: 2 of 5 diverged.")
+    assert winner(summary) == "adamw"
+    ahead = three("sgd", 0.95, 0.952, 0.951, None) + three("adan", 0.90, 0.901, 0.902, 0.9)
+    (summary,) = summarize(ahead)
+    assert "better" not in conclude(summary)
+    assert "within what the seeds explain" not in conclude(summary)
+    assert winner(summary) is None
+    (summary,) = summarize(three("sgd", 0.9, 0.9, 0.9, None) + three("adan", 0.5, 0.5, 0.5, None))
+    assert conclude(summary).startswith("Every optimizer with a result has a diverged seed, so none is called better.")
+    assert conclude(summary).endswith("sgd: 1 of 4 diverged; adan: 1 of 4 diverged.")
+    assert winner(summary) is None
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_better_one_is_better_on_the_seeds_that_both_finished(sign: int) -> None:
+    """Two runs of Adan failed, which leaves it the better mean although it loses on each seed that it finished."""
+    adan = three("adan", *(sign * value for value in (0.80, 0.801, 0.802)), higher=sign > 0)
+    adan += [record("adan", 0.0, seed, status="failed", higher=sign > 0) for seed in (3, 4)]
+    adamw = three("adamw", *(sign * value for value in (0.90, 0.901, 0.903, 0.1, 0.1)), higher=sign > 0)
+    (summary,) = summarize(adan + adamw)
+    assert summary.optimizers[0].name == "adan"
+    assert "adan is better" not in conclude(summary)
+    assert "It is better" not in conclude(summary)
+    assert "On the seeds that both finished, adamw did better." in conclude(summary)
+    assert winner(summary) is None
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
+def test_a_metric_that_is_not_finite_counts_as_diverged(value: float | None) -> None:
+    runs = [*three("adan", 0.95, 0.951, 0.952), record("adan", value, 3, status="finished")]
+    (summary,) = summarize(runs + three("sgd", 0.9, 0.9, 0.9, 0.9))
+    assert conclude(summary).endswith("adan: 1 of 4 diverged.")
+    assert winner(summary) is None
+    (adan,) = (o for o in summary.optimizers if o.name == "adan")
+    assert (adan.n, adan.diverged, adan.final and adan.final.n) == (4, 1, 3)
+
+
+def test_all_pairs_are_corrected_for() -> None:
+    """Any of the five could have been the best, so there were ten comparisons to make and not four."""
+    close = three("adan", 0.900, 0.910, 0.920) + three("adamw", 0.845, 0.845, 0.845)  # a gap of 0.065 ± 0.01 (sd)
+    assert winner(summarize(close)[0]) == "adan"
+    names = ("adam", "sgd", "lamb")
+    (summary,) = summarize(close + [r for name in names for r in three(name, 0.1, 0.11, 0.12)])
+    text = conclude(summary)
+    assert (
+        "is better than adam, sgd and lamb by more than the seeds explain (95%, paired, corrected for all 10 pairs)"
+        in text
+    )
+    assert "The difference from adamw is within what the seeds explain." in text
+    assert winner(summary) is None
+
+
+def test_what_the_stored_report_of_the_demo_says_follows_from_its_runs() -> None:
+    folder = Path(__file__).parents[2] / "results" / "adan_bench" / "demo"
+    runs = []
+    for line in (folder / "runs.jsonl").read_text().splitlines():
+        found = json.loads(line)
+        config = RunConfig.from_json(found["config"])
+        metric = "loss" if config.workload == "pycode-gpt2" else "accuracy"
+        facts = {"metric": metric, "higher_is_better": metric == "accuracy", "target": 0.0}
+        runs.append(RunRecord(Path(), config, facts, {}, {}, [], found["result"]))
+    report = (folder / "report.md").read_text()
+    summaries = summarize(runs)
+    assert len(summaries) == 3
+    for summary in summaries:
+        assert conclude(summary).partition(" The target")[0] in report
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels"),
+    [
+        ({"warmup": 0.5}, ["w, warmup 0.05", "w, warmup 0.5"]),
+        ({"floor": 0.1}, ["w, no floor", "w, floor 0.1"]),
+        ({"cooldown": 0.1}, ["w, no cooldown", "w, cooldown 0.1"]),
+        ({"clip": 1.0}, ["w, default clip", "w, clip 1"]),
+        ({"ema": 0.9}, ["w, no ema", "w, ema 0.9"]),
+        ({"accumulate": 2}, ["w, accumulate 1", "w, accumulate 2"]),
+        ({"stop_after": 50}, ["w, no stop after", "w, stop after 50"]),
+        ({"init": Path("a")}, ["w, no init", "w, init a"]),
+        ({"scale": "small"}, ["w, scale smoke", "w, scale small"]),
+        ({"training": {"drop_path": 0.1}}, ["w, no training", "w, training drop_path=0.1"]),
+        ({"channels_last": True}, ["w, no channels last", "w, channels last"]),
+        ({"data": Path("a")}, ["w, no data", "w, data a"]),
+        ({"steps": 50, "batch_size": 16, "eval_every": 5}, ["w, 100 steps, batch 8", "w, 50 steps, batch 16"]),
+        ({"eval_every": 5}, ["w, eval every 10", "w, eval every 5"]),
+    ],
+)
+def test_runs_that_differ_otherwise_are_shown_apart(changes: dict[str, Any], labels: list[str]) -> None:
+    other = record("adan", 0.2)
+    other = replace(other, config=replace(other.config, **changes))
+    found = summarize([record("adan", 0.1), other, record("sgd", 0.1)])
+    assert [summary.name for summary in found] == labels
+    assert [o.name for o in found[0].optimizers] == ["adan", "sgd"]
+    assert [o.n for o in found[1].optimizers] == [1]
+
+
+def test_what_leaves_the_numbers_as_they_are_does_not_set_runs_apart() -> None:
+    runs = [record("adan", 0.1), record("adan", 0.2, 1, threads=4, jobs=2, keep_weights=True)]
+    (summary,) = summarize(runs)
+    assert (summary.name, summary.optimizers[0].n) == ("w", 2)
+
+
+def test_a_seed_that_was_run_twice_counts_once() -> None:
+    first = record("adan", 0.1, path="b", started="2026-01-01T10:00:00+00:00")
+    again = record("adan", 0.3, path="a", started="2026-01-02T10:00:00+00:00")
+    killed = record("adan", 0.0, path="c", started="2026-01-03T10:00:00+00:00", status="failed")
+    found = summarize([again, first, killed, record("adan", 0.5, 1)])
+    (adan,) = found[0].optimizers
+    assert adan.by_seed() == {0: 0.3, 1: 0.5}
+    assert (adan.n, adan.failed) == (2, 0)
+    (text,) = warn(found)
+    assert text == "Runs with the same settings and seed count once, by the one named last: c, b and a."
+    assert warn(summarize([again, record("adan", 0.5, 1), record("sgd", 0.5, lr=0.2)])) == []
 
 
 def test_steps_to_target() -> None:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,22 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from evidence import compare, experiments, figures, overview, page
 from evidence.jobs import read
-from evidence.sections import choices, images, others, pretraining
-from evidence.studies import BATCH_SIZE, BERT, COLA, COLA_OWN, RESNET, SST2, SST2_OWN, STUDIES, VIT_25
+from evidence.sections import choices, images, language, others, parts, pretraining
+from evidence.studies import (
+    BATCH_SIZE,
+    BATCH_SIZE_B1,
+    BERT,
+    COLA,
+    COLA_OWN,
+    DETR,
+    GPT,
+    GPT_HALF,
+    RESNET,
+    SST2,
+    SST2_OWN,
+    STUDIES,
+    VIT_25,
+)
 
 
 @pytest.fixture
@@ -36,6 +50,12 @@ def test_welch_is_scipy_s():
     wider = ttest_ind(a, b, equal_var=False).confidence_interval(1 - 0.05 / 3)
     assert compare.welch(a, b, 3).high == pytest.approx(wider.high)
     assert compare.welch(a, b[:2]).low is None
+
+
+def test_welch_of_groups_that_do_not_vary():
+    found = compare.welch([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
+    assert (found.mean, found.low, found.high) == (1.0, 1.0, 1.0)
+    assert compare.Verdict(compare.welch([1.0] * 3, [1.0] * 3), higher=True).word == "not separated"
 
 
 @pytest.mark.parametrize(("problem", "length", "digits"), [("vit", 25, 2), ("gpt", 2_000, 4)])
@@ -200,6 +220,59 @@ def test_the_page_of_all_studies_together():
     assert "**worse** in 0" in first
 
 
+@pytest.mark.parametrize("status", ["diverged", "finished"])
+def test_an_optimizer_with_diverged_seeds_is_not_called_better(status):
+    """Adan's other seeds are better than AdamW's by far; a metric that is not finite is no better than a loss."""
+    study = replace(VIT_25, seeds=(0, 1, 2, 3, 4))
+    made = {}
+    while jobs := [job for job in study.jobs(made) if job.key not in made]:
+        made |= {job.key: imagined(job) for job in jobs}
+
+    def rows():
+        return parts.comparison(compare.compared(study, made), parts.ACCURACY).splitlines()[2:]
+
+    assert [row.endswith(": better |") for row in rows()] == [False, True, True]
+    seeds = [r for r in made.values() if r["job"]["optimizer"] == "adan" and not r["job"]["tuning"]]
+    for record in seeds[3:]:
+        record["status"], record["final"]["accuracy"] = status, float("nan")
+    adan, *others = rows()
+    assert "| 3 of 5, 2 diverged | 61." in adan
+    assert all(row.endswith(": not separated |") for row in others)
+    (row,) = overview.row("ViT", compare.compared(study, made), parts.ACCURACY)
+    assert "| 3 of 5, 2 diverged/5 |" in overview.summary([row])
+    assert "**Better**: none." in overview.by_verdict([row])
+    for record in seeds[2:]:
+        record["status"] = "diverged"
+    assert compare.compared(study, made) == []
+    assert compare.lost(study, made) == [("adan", 3, 5)]
+
+
+def test_an_opponent_with_diverged_seeds_is_neither_better_nor_the_best_other():
+    made = {}
+    while jobs := [job for job in VIT_25.jobs(made) if job.key not in made]:
+        made |= {job.key: imagined(job) for job in jobs}
+    adan, adamw, lamb = (
+        compare.Group(name, tuple(r for r in made.values() if r["job"]["optimizer"] == name and not r["job"]["tuning"]))
+        for name in ("adan", "adamw", "lamb")
+    )
+    assert compare.verdict(lamb, adan, 1).word == "worse"
+    lost = replace(adan, diverged=1)
+    assert compare.verdict(lamb, lost, 1).word == "not separated"
+    assert compare.verdict(lost, lamb, 1).word == "not separated"
+    assert compare.verdict(adan, replace(lamb, diverged=1), 1).word == "better"
+    assert compare.best_other([lamb, lost, adamw]) is adamw
+
+
+def test_the_page_says_which_seeds_diverged(records):
+    assert "Diverged seeds" not in page.page(records)[0]
+    lost = [r for r in records.values() if r["job"]["study"] == "detr-bccd" and not r["job"]["tuning"]][:1]
+    lost[0]["status"] = "diverged"
+    text = " ".join(page.page(records)[0].split())
+    name, n = page.NAMES[lost[0]["job"]["optimizer"]], len(compare.groups(DETR, read(page.RUNS))[0].records)
+    assert f"- **Diverged seeds**: `detr-bccd` {name} 1 of {n}. Means are of the other seeds" in text
+    assert f"| {n - 1} of {n}, 1 diverged |" in text
+
+
 def test_batch_sizes_are_shown_one_by_one():
     """With two seeds of three at 4,096 the table ends at 1,024."""
     made = {}
@@ -214,6 +287,20 @@ def test_batch_sizes_are_shown_one_by_one():
     assert section.panels[0].lines[0].x == [128, 256, 1_024]
     assert all(len(line.low) == 3 for line in section.panels[0].lines)
     assert any("Adan 80.9, 81.1" in text for text in section.body)
+
+
+def test_the_best_of_several_others_is_corrected_for_all_of_them(records):
+    """The results choose between AdamW and LAMB, at two sizes: four comparisons, and two at half the length."""
+    size = 1_024
+    (adan,) = (g for g in compare.groups(BATCH_SIZE_B1, records) if g.options["batch_size"] == size)
+    others = images.by_batch_size(records)[size]
+    best = compare.best_other(others)
+    (said,) = (text for text in images.batch_sizes(records).body if text.startswith("**With b1 = 0.9**"))
+    assert parts.ACCURACY.change(compare.verdict(adan, best, 4).difference) in said
+    (half,), found = compare.groups(GPT_HALF, records), compare.compared(GPT, records)
+    assert len(found) == 3
+    change = parts.LOSS.change(compare.verdict(half, compare.best_other(found), 2).difference)
+    assert any(f"the difference is {change}" in text for text in language(records).body)
 
 
 def test_a_task_that_guessing_solves_is_left_out():

@@ -34,11 +34,11 @@ def formats(records: Records) -> Section | None:
             continue
         steps = full.records[0]["steps"]
         name = {"lstm-8": "LSTM", "gpt": "GPT", "vit-25": "ViT"}[eight.of.name]
-        row = [f"{name}, {steps:,} steps: {unit.name}", f"{unit.spread(full.final())} (n = {full.n})"]
+        row = [f"{name}, {steps:,} steps: {unit.name}", f"{unit.spread(full.final())} (n = {full.counted})"]
         for state_format in ("8bit", "4bit"):
             if group := by_format.get(state_format):
                 lead = verdict(group, full, len(by_format))
-                row.append(f"{unit.change(lead.difference)}: {lead.word} (n = {group.n})")
+                row.append(f"{unit.change(lead.difference)}: {lead.word} (n = {group.counted})")
             else:
                 row.append("not run")
         rows.append(row)
@@ -63,7 +63,7 @@ def given_up(path: Path, records: Records) -> str:
             lead = verdict(found[True], found[False], 1)
             name = study.of.problem.upper().replace("VIT", "ViT")
             parts.append(
-                f"{name} {unit.change(lead.difference)}{unit.of_difference}: {lead.word} (n = {found[True].n})"
+                f"{name} {unit.change(lead.difference)}{unit.of_difference}: {lead.word} (n = {found[True].counted})"
             )
     m, n = GIVEN_UP[path]
     return (

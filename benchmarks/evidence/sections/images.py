@@ -105,7 +105,7 @@ def batch_sizes(records: Records) -> Section | None:
     rows = []
     for size, (adan, *others) in by_size.items():
         row = [f"{size:,}", f"{adan.records[0]['steps']:,}"]
-        row += [f"{ACCURACY.spread(group.final())} (n = {group.n})" for group in (adan, *others)]
+        row += [f"{ACCURACY.spread(group.final())} (n = {group.counted})" for group in (adan, *others)]
         for group in others:
             lead = verdict(adan, group, len(by_size) * len(others))
             row.append(f"{ACCURACY.change(lead.difference)}: {lead.word}")
@@ -120,14 +120,14 @@ def batch_sizes(records: Records) -> Section | None:
         for group in smaller:
             size = group.options["batch_size"]
             best = best_other(by_size[size])
-            lead = verdict(group, best, len(smaller))
+            lead = verdict(group, best, len(smaller) * (len(by_size[size]) - 1))
             listed.append(
                 f"{ACCURACY.spread(group.final())} at {size:,}, {ACCURACY.change(lead.difference)} to "
                 f"{NAMES[best.optimizer]}: {lead.word}"
             )
         section.body.append(
             "**With b1 = 0.9**, as [the guide](tuning.md) has it for few steps, and all else as above, Adan reaches "
-            f"{'; '.join(listed)} (n = {smaller[0].n})."
+            f"{'; '.join(listed)} (n = {'; '.join(dict.fromkeys(group.counted for group in smaller))})."
         )
     panel = curves("25 epochs", "batch size", ACCURACY, lines, share=0)
     panel.log_x = True

@@ -88,7 +88,7 @@ def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str,
     for half in groups(shorter, records):
         if half.n >= MIN_SEEDS:
             where = f"GPT of {half.size} after {half.length:,} steps"
-            section.body.append(half_length(section, half, best_other(found), LOSS, where))
+            section.body.append(half_length(section, half, best_other(found), LOSS, where, len(found) - 1))
             section.panels[-1].lines.append(curve(half, LOSS, f"Adan, {half.length:,} steps", dashed=True))
     return True
 
@@ -202,7 +202,7 @@ def parts_of_adan(records: Records) -> list[str]:
             name = f"Adan, a restart every {every['every']} steps"
         lead = verdict(group, plain, len(found) - 1) if group is not plain else None
         change = f"{LOSS.change(lead.difference)}: {lead.word}" if lead else ""
-        rows.append([name, str(group.n), LOSS.spread(group.final()), change])
+        rows.append([name, group.counted, LOSS.spread(group.final()), change])
     text = (
         "**Parts of Adan** (the paper's Tables 20 and 22 add Nesterov's term, the proximal decay and restarts, each of "
         "which helps a little there), the GPT at the settings tuned for Adan and AdamW"

@@ -130,7 +130,7 @@ def robots(section: Section, whose: str, found: list[tuple[str, list[Group]]]) -
         lead, single = verdict(adan, adam, tests), verdict(adan, adam, 1)
         if lead.word != single.word:
             weak.append(f"{robot} would be {single.word} ({REWARD.change(single.difference)})")
-        cells = [f"{REWARD.spread(group.final())} (n = {group.n})" for group in (adan, adam)]
+        cells = [f"{REWARD.spread(group.final())} (n = {group.counted})" for group in (adan, adam)]
         rates = " and ".join(f"{group.settings['lr']:g}" for group in (adan, adam))
         rows.append([robot, rates, *cells, f"{REWARD.change(lead.difference)}: {lead.word}"])
         lines = [curve(group, REWARD) for group in (adan, adam)]

@@ -84,7 +84,7 @@ def comparison(found: list[Group], unit: Unit) -> str:
     first, others = found[0], found[1:]
     rows = []
     for group in found:
-        row = [NAMES[group.optimizer], settings(group.settings), str(group.n), unit.spread(group.final())]
+        row = [NAMES[group.optimizer], settings(group.settings), group.counted, unit.spread(group.final())]
         row.append(f"{group.final('train_loss').mean:.3f}")
         lead = verdict(first, group, len(others)) if group is not first else None
         row.append(f"{unit.change(lead.difference)}: {lead.word}" if lead else "")
@@ -152,12 +152,13 @@ def on_gpu(seconds: float) -> str:
     return f"{value} {unit}{'' if value == '1' else 's'} of one H200"
 
 
-def half_length(section: Section, half: Group, full: Group, unit: Unit, where: str) -> str:
-    """Adan with half the budget against another with all of it."""
-    lead = verdict(half, full, 1)
+def half_length(section: Section, half: Group, full: Group, unit: Unit, where: str, comparisons: int = 1) -> str:
+    """Adan with half the budget against another with all of it. comparisons: of how many that is the best."""
+    lead = verdict(half, full, comparisons)
     text = (
         f"{where}: Adan {unit(half.final().mean)}, {NAMES[full.optimizer]} with twice the length "
-        f"{unit(full.final().mean)} (n = {half.n} and {full.n}); the difference is {unit.change(lead.difference)}"
+        f"{unit(full.final().mean)} (n = {half.counted} and {full.counted}); "
+        f"the difference is {unit.change(lead.difference)}"
         f"{unit.of_difference}: {'not separated' if lead.word == 'not separated' else f'Adan is {lead.word}'}."
     )
     section.halves.append((lead.word, text))
@@ -188,7 +189,8 @@ def other_search(study: Study, why: str, unit: Unit, records: Records) -> str:
     """What another search for the same comparison found. why: what was different or wrong with it."""
     found = compared(study, records)
     listed = joined([f"{NAMES[group.optimizer]} {unit.spread(group.final())}" for group in found])
-    return f"Another search, `{study.name}`, {why}; it ended at {listed} (n = {found[0].n})."
+    n = joined(list(dict.fromkeys(group.counted for group in found)))
+    return f"Another search, `{study.name}`, {why}; it ended at {listed} (n = {n})."
 
 
 def together(study: Study | Follow, also: Study | Follow | None, records: Records) -> list[Group]:

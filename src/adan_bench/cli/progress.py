@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from adan_bench.records.stats import WorkloadSummary
-from adan_bench.reports.conclusions import caution, conclude, number, spread, steps, tuning
+from adan_bench.reports.conclusions import caution, conclude, number, repeated, spread, steps, tuning
 from adan_bench.reports.tuning import TERMS, budget_of, tuning_rows
 from adan_bench.spec import Progress as Report
 from adan_bench.training.pool import Event, OnEvent
@@ -159,8 +159,9 @@ def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
 
 def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> None:
     """The table of results and the conclusion of every workload, after a word of caution where one is due."""
-    if text := caution(summaries):
-        console.print(text, style="bold red", highlight=False, soft_wrap=True)
+    for text in (caution(summaries), repeated(summaries)):
+        if text:
+            console.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
     for summary in summaries:
         arrow = "↑" if summary.higher_is_better else "↓"
         table = Table(title=f"{summary.name}: {summary.steps} steps of {summary.batch_size}", title_justify="left")

@@ -10,16 +10,19 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
-from adan_bench.spec import RunRecord
+from adan_bench.spec import RunConfig, RunRecord
 
 MIN_SEEDS = 3
 LEVEL = 0.95
 WIDTH_TOLERANCE = 0.02  # the learning rates whose result is within 2% of the best
 RANGES = {"accuracy": (0.0, 1.0), "auc": (0.0, 1.0), "loss": (0.0, math.inf), "perplexity": (1.0, math.inf)}
 ANYTHING = (-math.inf, math.inf)
+#: In what runs that are compared may differ. log_every and keep_weights leave the reported numbers as they are.
+FREE = ("optimizer", "settings", "seed", "role", "threads", "log_every", "keep_weights")
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,16 @@ class OptimizerSummary:
     seconds_per_step: float | None
     sensitivity: Sensitivity | None
     trials: int
+    repeats: tuple[tuple[Path, ...], ...] = ()  # runs with the same settings and seed; the last of them counts
 
     @property
     def n(self) -> int:
         return len(self.records)
+
+    @property
+    def whole(self) -> bool:
+        """Whether no seed diverged: only then is the mean that of all seeds, and not of those that went well."""
+        return not any(r.diverged for r in self.records)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -90,7 +99,7 @@ class OptimizerSummary:
 
 @dataclass(frozen=True)
 class WorkloadSummary:
-    """All optimizers on one workload, best mean first; those without a finished run last."""
+    """All optimizers on one workload, best mean first; then those with diverged seeds, then those with no result."""
 
     name: str
     facts: Mapping[str, Any]
@@ -110,8 +119,10 @@ class WorkloadSummary:
 
 
 def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING) -> Interval:
-    """Mean and t interval; with several comparisons the level is Bonferroni's, so that all hold together with 95%.
+    """Mean and t interval.
 
+    comparisons: how many could have been made; the level is Bonferroni's, so that all hold together with 95%. Where the
+        results decide which optimizer the others are compared with, these are all pairs (`pairs`).
     within: the range of the metric, which the interval does not leave.
 
     >>> interval([1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
@@ -128,6 +139,15 @@ def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float,
     quantile = float(stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * comparisons)))
     half = quantile * statistics.stdev(values) / math.sqrt(n)
     return Interval(n, mean, max(within[0], mean - half), min(within[1], mean + half))
+
+
+def pairs(n: int) -> int:
+    """How many pairs n optimizers make.
+
+    >>> pairs(2), pairs(5)
+    (1, 10)
+    """
+    return n * (n - 1) // 2
 
 
 def mean_curve(
@@ -191,15 +211,15 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
 
 
 def summarize(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
-    """One summary for each set of runs that may be compared: same workload, budget, batch, schedule, device."""
-    groups = _comparable(records).items()
-    return [_summarize(label, group) for label, group in groups if any(r.config.role == "run" for r in group)]
+    """One summary for each set of runs that may be compared: they differ in optimizer, settings and seed only."""
+    groups = [group for group in _comparable(records) if any(r.config.role == "run" for r in group)]
+    return [_summarize(label, group) for label, group in _labeled(groups)]
 
 
 def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
     """The same of tuning trials alone: every optimizer with its best trial in place of runs."""
     found = []
-    for label, group in _comparable([r for r in records if r.config.role == "tune"]).items():
+    for label, group in _labeled(_comparable([r for r in records if r.config.role == "tune"])):
         trials: dict[str, list[RunRecord]] = {}
         for record in group:
             trials.setdefault(record.config.name, []).append(record)
@@ -209,7 +229,7 @@ def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
 
 def _best_trial(name: str, trials: Sequence[RunRecord]) -> OptimizerSummary:
     best = _optimizer(name, [min(trials, key=rank)], trials)
-    return replace(best, diverged=sum(r.status == "diverged" for r in trials))
+    return replace(best, diverged=sum(r.diverged for r in trials))
 
 
 def rank(record: RunRecord) -> float:
@@ -219,20 +239,63 @@ def rank(record: RunRecord) -> float:
     return -record.final if record.workload["higher_is_better"] else record.final
 
 
-def _comparable(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Runs of the same workload, budget, batch, schedule and device, by a name for them."""
-    groups: dict[tuple[Any, ...], list[RunRecord]] = {}
+def _setup(config: RunConfig) -> dict[str, Any]:
+    """What runs have to share to be compared, without what has its default."""
+    found = {**config.identity(), "data": None if config.data is None else str(config.data)}
+    return {name: value for name, value in found.items() if name not in FREE}
+
+
+def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    groups: dict[str, list[RunRecord]] = {}
     for record in records:
-        c = record.config
-        key = (c.workload, c.batch_size, c.steps, c.schedule, c.device, c.bf16, c.compile, c.data)
-        groups.setdefault(key, []).append(record)
-    names = [key[0] for key in groups]
-    found: dict[str, list[RunRecord]] = {}
-    for (name, batch_size, steps, *_), group in groups.items():
-        label = name if names.count(name) == 1 else f"{name}, batch {batch_size}, {steps} steps"
-        label += "" if label not in found else f" ({len(found)})"
-        found[label] = group
+        groups.setdefault(_text(_setup(record.config)), []).append(record)
+    return list(groups.values())
+
+
+def _labeled(groups: Sequence[list[RunRecord]]) -> list[tuple[str, list[RunRecord]]]:
+    """Each group with its workload's name and, where the workload has several groups, in what they differ."""
+    found = []
+    for group in groups:
+        config = group[0].config
+        same = [other[0].config for other in groups if other[0].config.workload == config.workload]
+        found.append((_label(config, same), group))
     return found
+
+
+def _label(config: RunConfig, same: Sequence[RunConfig]) -> str:
+    """A name for a configuration that tells it from the others of its workload."""
+    setups = [_setup(other) for other in same]
+    differing = [f.name for f in fields(config) if len({_text(setup.get(f.name)) for setup in setups}) > 1]
+
+    def label(of: RunConfig, names: Sequence[str]) -> str:
+        return ", ".join([of.workload, *(_value(name, getattr(of, name)) for name in names)])
+
+    short = [name for name in differing if name != "eval_every"]  # which usually follows from the steps
+    return label(config, short if len({label(other, short) for other in same}) == len(same) else differing)
+
+
+def _value(name: str, value: Any) -> str:
+    """A field of a configuration in words.
+
+    >>> [_value(*pair) for pair in (("steps", 100), ("batch_size", 8), ("warmup", 0.0), ("bf16", True), ("clip", -1.0))]
+    ['100 steps', 'batch 8', 'no warmup', 'bf16', 'default clip']
+    """
+    word = {"batch_size": "batch"}.get(name, name.replace("_", " "))
+    if name == "steps":
+        return f"{value} steps"
+    if value is True:
+        return word
+    if not value:
+        return f"no {word}"
+    if value == -1:  # of `clip`: left to the workload
+        return f"default {word}"
+    if isinstance(value, Mapping):
+        value = " ".join(f"{key}={item}" for key, item in value.items())
+    return f"{word} {value:g}" if isinstance(value, float) else f"{word} {value}"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
@@ -240,20 +303,34 @@ def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
     runs: dict[tuple[str, str], list[RunRecord]] = {}
     for record in records:
         if record.config.role == "run":
-            settings = json.dumps(record.config.settings, sort_keys=True, default=str)
-            runs.setdefault((record.config.name, settings), []).append(record)
+            runs.setdefault((record.config.name, _text(record.config.settings)), []).append(record)
     names = [name for name, _ in runs]
     found = []
     for (name, settings), group in runs.items():
         trials = [r for r in records if r.config.role == "tune" and r.config.name == name]
-        found.append(_optimizer(name if names.count(name) == 1 else f"{name} {settings}", group, trials))
+        by_seed: dict[int, list[RunRecord]] = {}
+        for record in sorted(group, key=_age):
+            by_seed.setdefault(record.config.seed, []).append(record)
+        once = [same[-1] for same in by_seed.values()]
+        summary = _optimizer(name if names.count(name) == 1 else f"{name} {settings}", once, trials)
+        repeats = (tuple(r.path for r in same) for same in by_seed.values() if len(same) > 1)
+        found.append(replace(summary, repeats=tuple(repeats)))
     return _workload(label, found)
+
+
+def _age(record: RunRecord) -> tuple[bool, str]:
+    """Orders the runs of a seed: those that did not end, then the others, each by their start."""
+    return record.status not in ("failed", "unfinished"), str(record.environment.get("started", ""))
 
 
 def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSummary:
     first = optimizers[0].records[0]
     sign = -1 if first.workload["higher_is_better"] else 1
-    order = sorted(optimizers, key=lambda o: math.inf if o.final is None else sign * o.final.mean)
+
+    def rank_of(o: OptimizerSummary) -> tuple[float, ...]:
+        return (2, 0.0) if o.final is None else (0 if o.whole else 1, sign * o.final.mean)
+
+    order = sorted(optimizers, key=rank_of)
     c = first.config
     return WorkloadSummary(label, first.workload, tuple(order), c.steps, c.batch_size, c.schedule, c.device)
 
@@ -272,7 +349,7 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
         steps_to_target=statistics.median_low([*(hit[0] for hit in reached), *missing]) if majority else None,
         seconds_to_target=statistics.median_low([*(hit[1] for hit in reached), *missing]) if majority else None,
         reached=len(reached),
-        diverged=sum(r.status == "diverged" for r in runs),
+        diverged=sum(r.diverged for r in runs),
         failed=sum(r.status in ("failed", "unfinished") for r in runs),
         seconds_per_step=statistics.median(speeds) if speeds else None,
         sensitivity=sensitivity(trials),

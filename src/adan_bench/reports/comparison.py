@@ -11,7 +11,7 @@ from typing import Any
 from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, performance_profile, summarize
 from adan_bench.records.store import DamagedRecord, finite, write_bytes
 from adan_bench.reports import html
-from adan_bench.reports.conclusions import caution, conclude, count, number, spread, steps, tuning, winner
+from adan_bench.reports.conclusions import caution, conclude, count, number, repeated, spread, steps, tuning, winner
 from adan_bench.reports.figures import write_figures
 from adan_bench.reports.palette import style_of
 from adan_bench.spec import RunRecord
@@ -42,7 +42,7 @@ def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[D
 
 def warn(summaries: Sequence[WorkloadSummary], damaged: Sequence[DamagedRecord] = ()) -> list[str]:
     """What a reader has to know before any number."""
-    found = [text] if (text := caution(summaries)) else []
+    found = [text for text in (caution(summaries), repeated(summaries)) if text]
     if damaged:
         found.append(f"{count(len(damaged), 'record')} left out: {'; '.join(map(str, damaged))}.")
     return found

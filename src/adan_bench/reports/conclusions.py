@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference
+from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference, pairs
 from adan_bench.spec import UNTUNED
 
 
@@ -76,7 +76,10 @@ def unfair(summary: WorkloadSummary) -> str:
 
 
 def conclude(summary: WorkloadSummary) -> str:
-    """One plain paragraph for a workload. Where the optimizers had no equal chance, it names no winner."""
+    """One plain paragraph for a workload. Where the optimizers had no equal chance, it names no winner.
+
+    Nor is an optimizer with a diverged seed called better: its mean is that of the seeds that went well.
+    """
     done = [o for o in summary.optimizers if o.final is not None]
     metric = summary.facts["metric"]
     if not done:
@@ -85,20 +88,24 @@ def conclude(summary: WorkloadSummary) -> str:
     if not others:
         return f"Only {best.name} finished: mean {metric} {_mean(best)}, n={_n(best)}." + _lost(summary)
     superlative = "highest" if summary.higher_is_better else "lowest"
-    n = min(_n(o) for o in done)
-    text = f"{best.name} has the {superlative} mean {metric}, {_mean(best)} (n={n})."
-    ties = [o.name for o in done if o.final == best.final or _mean(o) == _mean(best)]
-    if len(ties) > 1:
-        text = f"{_join(ties)} share the {superlative} mean {metric}, {_mean(best)} (n={n})."
-        others = [o for o in others if o.name not in ties]
+    whole = [o for o in done if o.whole]
+    if not whole:
+        text = f"{unfair(summary)} Every optimizer with a result has a diverged seed, so none is called better."
+        return text.strip() + _target(summary, done) + _edges(done) + _lost(summary)
+    n = min(_n(o) for o in whole)
+    among = "" if len(whole) == len(done) else ", among those without a diverged seed,"
+    ties = [o.name for o in whole if o.final == best.final or _mean(o) == _mean(best)]
+    have = f"{best.name}{among} has" if len(ties) == 1 else f"{_join(ties)}{among} share"
+    text = f"{have} the {superlative} mean {metric}, {_mean(best)} (n={n})."
+    others = [o for o in others if o.name not in ties]
     if reason := unfair(summary):
         text = f"{reason} With these settings {text}"
     elif n < MIN_SEEDS:
-        if others:
+        if others and others[0].whole:
             text += f" {others[0].name} follows with {_mean(others[0])}."
         text += f" With {n} {'seed' if n == 1 else 'seeds'} this is no evidence of a difference."
     else:
-        text += _comparisons(best, others, shared=len(ties) > 1)
+        text += _comparisons(summary, best, others, shared=len(ties) > 1)
     return text + _target(summary, done) + _edges(done) + _lost(summary)
 
 
@@ -108,35 +115,57 @@ def winner(summary: WorkloadSummary) -> str | None:
     if len(done) < 2 or unfair(summary):
         return None
     best, *others = done
-    return best.name if all(_decided(best, other, len(others)) for other in others) else None
+    return best.name if all(_lead(summary, best, other) > 0 for other in others) else None
 
 
-def _decided(best: OptimizerSummary, other: OptimizerSummary, comparisons: int) -> bool:
-    """Whether the two differ by more than the seeds explain; all so many comparisons hold together at 95%."""
-    gap = difference(best, other, comparisons)
-    return gap is not None and gap.low is not None and gap.high is not None and (gap.low > 0 or gap.high < 0)
+def _pairs(summary: WorkloadSummary) -> int:
+    """The results decide which optimizer the others are compared with, so that any pair could have been."""
+    return pairs(sum(o.final is not None for o in summary.optimizers))
 
 
-def _comparisons(best: OptimizerSummary, others: Sequence[OptimizerSummary], shared: bool) -> str:
+def _lead(summary: WorkloadSummary, best: OptimizerSummary, other: OptimizerSummary) -> int:
+    """1 where the first is better on the seeds that both finished by more than the seeds explain, −1 where it is worse.
+
+    0 where the seeds explain the difference, or where a seed of the first diverged.
+    """
+    gap = difference(best, other, _pairs(summary))
+    if not best.whole or gap is None or gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
+        return 0
+    return 1 if (gap.low > 0) == summary.higher_is_better else -1
+
+
+def _comparisons(
+    summary: WorkloadSummary, best: OptimizerSummary, others: Sequence[OptimizerSummary], shared: bool
+) -> str:
     """From whom the best differs by more than the seeds explain."""
-    clear: list[str] = []
-    unclear: list[str] = []
+    names: dict[int, list[str]] = {1: [], 0: [], -1: []}
     for other in others:
-        (clear if _decided(best, other, len(others)) else unclear).append(other.name)
-    text = ""
-    if clear:
-        who = best.name if shared else "It"
-        text += f" {who} is better than {_join(clear)} by more than the seeds explain"
-        text += f" (95%, paired, corrected for {len(others)} comparisons)." if len(others) > 1 else " (95%, paired)."
-    if unclear:
-        text += f" The difference from {_join(unclear)} is within what the seeds explain."
+        lead = _lead(summary, best, other)
+        if lead > 0 or other.whole:  # nothing else is said of one with diverged seeds
+            names[lead].append(other.name)
+    comparisons, text, who = _pairs(summary), "", best.name if shared else "It"
+    if names[1]:
+        text += f" {who} is better than {_join(names[1])} by more than the seeds explain"
+        text += f" (95%, paired, corrected for all {comparisons} pairs)." if comparisons > 1 else " (95%, paired)."
+    if names[0]:
+        text += f" The difference from {_join(names[0])} is within what the seeds explain."
+    if names[-1]:  # runs failed, and the means are of different seeds
+        text += f" On the seeds that both finished, {_join(names[-1])} did better."
     return text
+
+
+def repeated(summaries: Sequence[WorkloadSummary]) -> str:
+    """Which runs are of the same settings and seed, so that only one of them counts; empty where none are."""
+    found = [_join([str(path) for path in paths]) for s in summaries for o in s.optimizers for paths in o.repeats]
+    if not found:
+        return ""
+    return f"Runs with the same settings and seed count once, by the one named last: {'; '.join(found)}."
 
 
 def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     """How the settings came about, and whether every optimizer had the same chance."""
-    schedules = sorted({s.schedule for s in summaries})
-    text = f"Every optimizer ran under the same schedule ({', '.join(schedules)}, same warm-up), budget and seeds."
+    schedules = ", ".join(sorted({s.schedule for s in summaries}))
+    text = f"In each table every optimizer ran under the same schedule ({schedules}, same warm-up), budget and seeds."
     counts = {o.trials for s in summaries for o in s.optimizers}
     if len(counts) == 1 and counts != {0}:
         return f"{text} Every optimizer had {counts.pop()} tuning trials, with a seed that no reported run uses."
