@@ -207,8 +207,12 @@ def held_out() -> str:
         )
     head = ["workload", "AdamW's lr", "suggestion", "AdamW", "Adan", "Adan minus AdamW"]
     said = [
-        f"{'not separated on' if word == 'not separated' else word + ' than AdamW on'} {', '.join(words[word])}"
-        for word in ("better", "worse", "not separated")
+        f"{said} on {', '.join(words[word])}"
+        for word, said in (
+            ("better", "better than AdamW"),
+            ("worse", "worse than AdamW"),
+            ("not significant", "not significantly different"),
+        )
         if word in words
     ]
     e = data["environment"]

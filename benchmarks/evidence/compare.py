@@ -135,7 +135,7 @@ class Verdict:
             return "too few seeds"
         better = (low > 0) == self.higher
         if low <= 0 <= high or self.diverged[0 if better else 1]:
-            return "not separated"
+            return "not significant"
         return "better" if better else "worse"
 
 

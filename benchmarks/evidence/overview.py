@@ -23,7 +23,6 @@ from evidence.sections.parts import (
     REWARD,
     Unit,
     early,
-    joined,
     latest,
     table,
     together,
@@ -56,7 +55,7 @@ from evidence.studies import (
     VIT_25,
 )
 
-SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not separated": "#888888"}
+SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not significant": "#888888"}
 #: What a forest shows on one axis: its label, and where it ends.
 AXES = {
     "points": ("accuracy, correlation, AP: difference in points", 8.0),
@@ -154,7 +153,8 @@ def summary(found: list[Row]) -> str:
         change = f"{r.unit.change(r.lead.difference)}: {r.lead.word}"
         lines.append([f"{r.name}: {r.unit.name}", values[0], f"{NAMES[r.best.optimizer]} {values[1]}", n, change])
     text = table(["", "Adan", "best other", "seeds", "difference"], lines)
-    return text + ("\n\n† An uneven search, as its section says." if "†" in text else "")
+    text += "\n\nNot significant: the 95% interval includes zero."
+    return text + (" † An uneven search, as its section says." if "†" in text else "")
 
 
 def forests(found: list[Row]) -> list[Forest]:
@@ -165,12 +165,15 @@ def forests(found: list[Row]) -> list[Forest]:
 
 
 def counts(found: list[Row]) -> str:
-    listed = joined([f"**{word}** in {sum(r.lead.word == word for r in found)}" for word in SHADES])
-    return f"Of {len(found)} comparisons with the best of the others after equally many steps, Adan was {listed}."
+    better, worse, neither = (sum(r.lead.word == word for r in found) for word in SHADES)
+    return (
+        f"In {len(found)} comparisons with the best of the others after equally many steps, Adan was **better** in "
+        f"{better} and **worse** in {worse}; in {neither} the difference was **not significant**."
+    )
 
 
 def by_verdict(found: list[Row]) -> list[str]:
-    """Where Adan was better, worse, and not separated from the best of the others."""
+    """Where Adan was better than the best of the others, where worse, and where the difference was not significant."""
     lines = []
     for word in SHADES:
         models: dict[str, list[str]] = {}

@@ -106,7 +106,7 @@ def diverged(records: Records) -> list[str]:
         return []
     return [
         f"- **Diverged seeds**: {'; '.join(found)}. Means are of the other seeds, so an optimizer with diverged seeds "
-        "is never called the better one; where it would be, the two are not separated. With fewer than "
+        "is never called the better one; where it would be, the difference is not called significant. With fewer than "
         f"{MIN_SEEDS} other seeds nothing is compared."
     ]
 
@@ -136,10 +136,10 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "these rankings may be due to the length of the trials.",
         "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
         "the run. ± is the half width of a 95% t interval over seeds.",
-        "- **Adan minus it** is the difference of the means, in brackets its 95% interval by Welch's t test, with "
-        "Bonferroni's correction over the comparisons of a table, not over tables; beside the best of several others, "
-        "over all of them. If it excludes zero, Adan is called better or worse, otherwise the two are not separated, "
-        "which does not mean that they are equal.",
+        "- **Differences** are of the means, in brackets the 95% interval by Welch's t test, with Bonferroni's "
+        "correction over the comparisons of a table, not over tables; beside the best of several others, over all of "
+        "them. If the interval excludes zero, Adan is called better or worse, otherwise the difference is not "
+        "significant, which does not mean that there is none.",
         *diverged(records),
         "- **The rows above are not independent**: all of the ViT's rest on one search, four share the bytes of Python "
         "source, and PPO's eight rest on two searches of four rates.",

@@ -55,7 +55,7 @@ def test_welch_is_scipy_s():
 def test_welch_of_groups_that_do_not_vary():
     found = compare.welch([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
     assert (found.mean, found.low, found.high) == (1.0, 1.0, 1.0)
-    assert compare.Verdict(compare.welch([1.0] * 3, [1.0] * 3), higher=True).word == "not separated"
+    assert compare.Verdict(compare.welch([1.0] * 3, [1.0] * 3), higher=True).word == "not significant"
 
 
 @pytest.mark.parametrize(("problem", "length", "digits"), [("vit", 25, 2), ("gpt", 2_000, 4)])
@@ -100,10 +100,10 @@ def test_what_the_page_on_memory_says_of_formats_is_in_the_records(records):
 
 def test_what_the_readme_says_of_formats_is_on_the_page():
     table = page.PAGE.read_text().partition("## States of 8 and 4 bits")[2].partition("\n\nA 4-bit format")[0]
-    assert table.count("not separated (n = 5)") == 6
+    assert table.count("not significant (n = 5)") == 6
     readme = " ".join((page.ROOT / "README.md").read_text().split())
     assert "Over five seeds each on a GPT, a ViT and an LSTM, neither was [significantly different from fp32" in readme
-    highest = max(map(float, re.findall(r"LSTM.*?, \+([\d.]+)\]: not separated \(n = 5\) \|$", table, re.M)))
+    highest = max(map(float, re.findall(r"LSTM.*?, \+([\d.]+)\]: not significant \(n = 5\) \|$", table, re.M)))
     assert f"on the LSTM the intervals allow for a perplexity up to {highest:.1f} higher, of 105" in readme
 
 
@@ -136,7 +136,7 @@ def test_how_uneven_the_search_for_the_resnet_was(records):
 def test_no_comparison_of_fewer_than_three_seeds(records):
     kept = {key: r for key, r in records.items() if r["job"]["tuning"] or r["job"]["seed"] < 2}
     text, shown = page.page(kept)
-    assert not re.search(r": (better|worse|not separated) \|", text)
+    assert not re.search(r": (better|worse|not significant) \|", text)
     assert overview.rows(kept) == []
     assert not {"results-vit.svg", "results-gpt.svg", "results-ppo.svg"} & shown.keys()
 
@@ -237,7 +237,7 @@ def test_an_optimizer_with_diverged_seeds_is_not_called_better(status):
         record["status"], record["final"]["accuracy"] = status, float("nan")
     adan, *others = rows()
     assert "| 3 of 5, 2 diverged | 61." in adan
-    assert all(row.endswith(": not separated |") for row in others)
+    assert all(row.endswith(": not significant |") for row in others)
     (row,) = overview.row("ViT", compare.compared(study, made), parts.ACCURACY)
     assert "| 3 of 5, 2 diverged/5 |" in overview.summary([row])
     assert "**Better**: none." in overview.by_verdict([row])
@@ -257,8 +257,8 @@ def test_an_opponent_with_diverged_seeds_is_neither_better_nor_the_best_other():
     )
     assert compare.verdict(lamb, adan, 1).word == "worse"
     lost = replace(adan, diverged=1)
-    assert compare.verdict(lamb, lost, 1).word == "not separated"
-    assert compare.verdict(lost, lamb, 1).word == "not separated"
+    assert compare.verdict(lamb, lost, 1).word == "not significant"
+    assert compare.verdict(lost, lamb, 1).word == "not significant"
     assert compare.verdict(adan, replace(lamb, diverged=1), 1).word == "better"
     assert compare.best_other([lamb, lost, adamw]) is adamw
 

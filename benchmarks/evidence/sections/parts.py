@@ -89,7 +89,7 @@ def comparison(found: list[Group], unit: Unit) -> str:
         lead = verdict(first, group, len(others)) if group is not first else None
         row.append(f"{unit.change(lead.difference)}: {lead.word}" if lead else "")
         rows.append(row)
-    head = ["optimizer", "settings", "n", unit.name, "training loss", "Adan minus it"]
+    head = ["optimizer", "settings", "n", unit.name, "training loss", "Adan − this optimizer"]
     return table(head, rows)
 
 
@@ -159,7 +159,7 @@ def half_length(section: Section, half: Group, full: Group, unit: Unit, where: s
         f"{where}: Adan {unit(half.final().mean)}, {NAMES[full.optimizer]} with twice the length "
         f"{unit(full.final().mean)} (n = {half.counted} and {full.counted}); "
         f"the difference is {unit.change(lead.difference)}"
-        f"{unit.of_difference}: {'not separated' if lead.word == 'not separated' else f'Adan is {lead.word}'}."
+        f"{unit.of_difference}: {'not significant' if lead.word == 'not significant' else f'Adan is {lead.word}'}."
     )
     section.halves.append((lead.word, text))
     return text
