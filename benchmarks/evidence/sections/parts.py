@@ -149,7 +149,7 @@ def minutes(records: Records, *names: str) -> str:
 
 def on_gpu(seconds: float) -> str:
     value, unit = (f"{seconds / 60:.0f}", "minute") if seconds < 3600 else (f"{seconds / 3600:.1f}", "hour")
-    return f"{value} {unit}{'' if value == '1' else 's'} of one H200"
+    return f"{value} {unit}{'' if value == '1' else 's'} on one H200"
 
 
 def half_length(section: Section, half: Group, full: Group, unit: Unit, where: str, comparisons: int = 1) -> str:
