@@ -13,7 +13,7 @@ from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 from adan import lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
-from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe
+from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe, warn_of_paper_betas
 from adan.plan import Plan, choose, describe_engines
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Options, Signals
@@ -131,6 +131,7 @@ class Adan(Optimizer):
         )  # fmt: skip
         options: dict[str, Any] = dict(zip(OPTIONS, values, strict=True))
         check(options, "Adan")
+        warn_of_paper_betas(betas, "Adan")
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
         self._cycle = None if restart is None else Cycle(restart)
         self._started = False
@@ -160,6 +161,8 @@ class Adan(Optimizer):
         params = [params] if isinstance(params, Tensor) else list(params)
         group = {**self.defaults, **param_group, "params": params}
         check_group(group, self.defaults, where)
+        if "betas" in param_group:
+            warn_of_paper_betas(group["betas"], where)
         super().add_param_group(group)
         for name in OUTSIDE_GROUPS:
             self.param_groups[-1].pop(name, None)

@@ -49,12 +49,14 @@ def _betas(name: str, value: Any) -> None:
             raise ValueError(f"{name}[{i}] must be below 1, got {b!r}")
     if value[2] == 0:
         raise ValueError(f"{name}[2] must be above 0, got {value[2]!r}: it averages the squares that a step divides by")
-    if all(0 < b <= 0.2 for b in value):
-        where, _, option = name.rpartition(" ")
+
+
+def warn_of_paper_betas(betas: Sequence[float], where: str) -> None:
+    if all(0 < b <= 0.2 for b in betas):
         warnings.warn(
-            f"{where} {option}={tuple(value)} look like the paper's β. Here betas are 1 − β, as in torch.optim: "
-            f"pass betas={tuple(round(1 - b, 6) for b in value)}",
-            stacklevel=5,
+            f"{where}: betas={tuple(betas)} look like the paper's β. Here betas are 1 − β, as in torch.optim: "
+            f"pass betas={tuple(round(1 - b, 6) for b in betas)}",
+            stacklevel=3,
         )
 
 

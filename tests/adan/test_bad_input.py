@@ -47,9 +47,10 @@ def test_betas(betas, error, message):
         Adan([torch.zeros(2)], betas=betas)
 
 
-def test_betas_of_the_papers_convention_are_pointed_out():
-    with pytest.warns(UserWarning, match=r"pass betas=\(0.98, 0.92, 0.99\)"):
-        Adan([torch.zeros(2)], betas=(0.02, 0.08, 0.01))
+def test_betas_of_the_papers_convention_are_pointed_out_once():
+    with pytest.warns(UserWarning, match=r"pass betas=\(0.98, 0.92, 0.99\)") as caught:
+        Adan([{"params": [torch.zeros(2)]} for _ in range(2)], betas=(0.02, 0.08, 0.01))
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32, True, 0.5])
