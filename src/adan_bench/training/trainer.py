@@ -363,7 +363,8 @@ class Trainer:
         if getattr(optimizer, "restart_rule", None) is not None:  # Adan's
             result["restarts"] = {"count": optimizer.restarts, "radius": optimizer.restart_progress.radius}
         if self.config.keep_weights:
-            store.keep_weights(self.ranks.whole(self.model.state_dict()))
+            scored = self.model if self.average is None else self.average.module
+            store.keep_weights(self.ranks.whole(scored.state_dict()))
         store.finish(result)
         return result
 
