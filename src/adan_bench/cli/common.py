@@ -50,8 +50,6 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
             given = {flag.name: values.pop(flag.name) for flag in flags}
             chosen = RunConfig(**{name: value for name, value in given.items() if value is not None})
             chosen = dataclasses.replace(chosen, ranks=launched(chosen.parallel), jobs=values.get("jobs", 1))
-            if chosen.cluster is not None:  # the cores of this machine say nothing about those of the nodes
-                chosen = dataclasses.replace(chosen, threads=chosen.threads or 1)
             if chosen.script is not None:
                 registered = load_script(chosen.script)
                 if "workloads" in values:
