@@ -81,11 +81,11 @@ def _flag(f: dataclasses.Field[Any], panel: str) -> inspect.Parameter:
 
 
 def numbers(text: str | None, flag: str) -> list[int]:
-    """Whole numbers with commas between."""
-    try:
-        return [int(part) for part in text.split(",")] if text else []
-    except ValueError:
-        raise UsageError(f"{flag} {text}: write whole numbers with commas between, for example 1,10,100") from None
+    """Whole numbers from 1 on with commas between."""
+    parts = text.split(",") if text else []
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise UsageError(f"{flag} {text}: write whole numbers from 1 on with commas between, for example 1,10,100")
+    return [int(part) for part in parts]
 
 
 def deadline(time_limit: str | None) -> float | None:
