@@ -108,8 +108,8 @@ def threads(config: RunConfig, begun: RunConfig | None = None) -> int:
 def tuned_name(workload: str, scale: str) -> str:
     """Under which name a file of tuned settings has those of a workload at a scale.
 
-    >>> tuned_name("vit-s", "smoke"), tuned_name("vit-s", "small")
-    ('vit-s', 'vit-s@small')
+    >>> tuned_name("mine", "smoke"), tuned_name("mine", "small")
+    ('mine', 'mine@small')
     """
     return workload if scale == SCALES[0] else f"{workload}@{scale}"
 
