@@ -1,7 +1,7 @@
 """What the parts of the harness hand to each other: workloads, optimizer specs, configurations, records.
 
 A workload owns data, model, loss, metric, target and budget; an optimizer spec owns the update and its search space;
-`train.py` joins them; `stats.py` and `report.py` see only `RunRecord`s read from disk.
+`training/trainer.py` joins them; `records/stats.py` and `reports` see only `RunRecord`s read from disk.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class Workload:
 class OptimizerSpec:
     """An optimizer, its defaults for short runs, and the space in which tuning may look.
 
-    lr: the centre of the range of learning rates; every optimizer's range has the same width (`tune.DECADES`).
+    lr: the centre of the range of learning rates; every optimizer's range has the same width (`comparison.DECADES`).
     choices: alternatives to single defaults, tried after the learning rate, in this order.
     passes: gradients per update (SAM: 2); the budget counts gradients, so SAM makes half as many updates.
     """
@@ -311,14 +311,14 @@ class Execution:
     compile: bool = option(False, "torch.compile the model: fewer kernels, after half a minute of compiling.")
     graph: str = option("auto", "The step as one CUDA graph: auto (where it can be), on or off.", decides=False)
     accumulate: int = option(1, "Micro-batches per update: the batch is split into so many parts.", min=1)
-    threads: int = option(0, "Threads per run; cores / jobs unless given.", min=1)  # sums are ordered by their number
+    threads: int = option(0, "Threads per run; cores / jobs unless given.", min=1, decides=False)
     parallel: str | None = option(None, "ddp or fsdp, on the processes that torchrun starts.", decides=False)
     ranks: int = option(1, decides=False)
     jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only
     checkpoint_every: int = option(0, "Steps between checkpoints; about every 15 s unless given.", min=1, decides=False)
     cluster: str | None = option(None, "ray or ray:ADDRESS: hand the runs to a Ray cluster.", decides=False)
     tensorboard: bool = option(False, "Also write TensorBoard events.", decides=False)
-    keep_weights: bool = option(False, "Write the final weights.")
+    keep_weights: bool = option(False, "Write the final weights, with --ema their average.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,7 +328,8 @@ class Provenance:
     scale: str = option(SCALES[0], "smoke, small or paper, where the workload has it.")
     seed: int = option(0, "Seed of weights, batches and dropout.")
     data: Path | None = option(None, "The folder of the data sets.", env="ADAN_DATA", decides=False)
-    script: Path | None = option(None, "A Python file with @workload functions of your own.")
+    script: Path | None = option(None, "A Python file with @workload functions of your own.", decides=False)
+    script_sha256: str = option("")  # wherever the script lies, its content is what decides
     init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.")
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
     origin: str = option("", decides=False)  # where the settings come from, in words
@@ -373,10 +374,10 @@ class RunConfig(Budget, Execution, Provenance):
         }
 
     def differences(self, other: RunConfig) -> list[str]:
-        """Which fields that decide the numbers differ. Threads may, where the ranks do: each has its share of cores."""
+        """Which fields that decide the numbers differ; records of earlier versions have no checksum of the script."""
         a, b = (json.loads(json.dumps(config.identity())) for config in (self, other))  # tuples are lists on disk
-        free = {"threads"} if self.ranks != other.ranks else set()
-        return [name for name in {**a, **b} if name not in free and a.get(name) != b.get(name)]
+        unchecked = set() if self.script_sha256 and other.script_sha256 else {"script_sha256"}
+        return [name for name in {**a, **b} if name not in unchecked and a.get(name) != b.get(name)]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from support.forked import Program
 
 from adan_bench.records.store import read_run, read_runs
 from adan_bench.spec import RunConfig, option
-from adan_bench.training.configure import configure
+from adan_bench.training.configure import threads
 from adan_bench.training.optimizers import SPECS
 from adan_bench.workloads.registry import get_workload
 
@@ -46,6 +46,14 @@ from adan_bench.workloads.registry import get_workload
         (["run", "cifar-resnet34", "--scale", "small", "--data", "."], ["cifar10/train.parquet", "something.txt"]),
         (["run", "digits-vit", "--script", "nope.py"], ["nope.py"]),
         (["compare", "digits-vit", "--batch-sizes", "a,b"], ["a,b"]),
+        (["compare", "digits-vit", "--batch-sizes", "0"], ["--batch-sizes 0", "from 1 on"]),
+        (["compare", "digits-vit", "--batch-sizes", "8,-4"], ["--batch-sizes 8,-4", "from 1 on"]),
+        (["run", "digits-vit", "--optimizer", "sam", "--steps", "1"], ["--steps 1", "sam takes 2", "at least 2"]),
+        (["run", "digits-vit", "--optimizer", "sam", "--stop-after", "1"], ["--stop-after 1", "at least 2"]),
+        (["speed", "--optimizers", "adan,sam"], ["--optimizers sam", "2 gradients", "leave it out"]),
+        (["tune", "digits-vit", "--save", "something.txt"], ["--save something.txt", "name another file"]),
+        (["tune", "digits-vit", "--save", "."], ["--save .", "name another file"]),
+        (["compare", "digits-vit", "--tuned", "something.txt"], ["--tuned something.txt", "best.json"]),
         (["report", "nope"], ["nope"]),
         (["list", "nope"], ["workloads", "optimizers", "tables"]),
         (["nope"], ["list", "run", "compare", "tune", "report"]),
@@ -274,11 +282,37 @@ def test_an_option_that_is_added_later_changes_no_record(tiny: Path) -> None:
 
 
 def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among runs at a time, and among the ranks of this machine."""
+    """Among runs at a time, and among the ranks of this machine; a run that is resumed keeps its threads."""
     monkeypatch.setattr("adan_bench.training.configure.cores", lambda: 12)
-    workload, spec = get_workload("digits-vit"), SPECS["adan"]
-    assert configure(workload, spec, RunConfig()).threads == 12
-    assert configure(workload, spec, RunConfig(jobs=3)).threads == 4
+    assert threads(RunConfig()) == 12
+    assert threads(RunConfig(jobs=3)) == 4
+    begun = RunConfig(jobs=3, threads=4)
+    assert threads(RunConfig(jobs=1), begun) == 4
+    assert threads(RunConfig(jobs=1, threads=5), begun) == 5
+    assert threads(RunConfig(jobs=1, ranks=2), begun) == 12
+    assert threads(RunConfig(cluster="ray")) == 1
+    assert threads(RunConfig(cluster="ray"), begun) == 4
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert configure(workload, spec, RunConfig(jobs=3)).threads == 2
-    assert configure(workload, spec, RunConfig(jobs=3, threads=5)).threads == 5
+    assert threads(RunConfig(jobs=3)) == 2
+    assert threads(RunConfig(jobs=3, threads=5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import os\ndef f(:\n    pass\n", ["SyntaxError: invalid syntax", "line 2: def f(:"]),
+        ("import os\nimport no_such_package\n", ["No module named 'no_such_package'", "line 2, in <module>: import"]),
+        ("def f():\n    return 1 / 0\n\nf()\n", ["ZeroDivisionError: division by zero", "line 2, in f: return 1 / 0"]),
+        ("import sys\nsys.exit('usage: mine.py DATA')\n", ["SystemExit: usage: mine.py DATA", "line 2"]),
+    ],
+    ids=["syntax", "import", "error", "exit"],
+)
+def test_a_script_that_cannot_be_imported(bench: Any, tmp_path: Path, text: str, words: list[str]) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(text)
+    code, _, err = bench("compare", "--script", script, "--out", tmp_path / "a")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    for word in (f"--script {script}", str(script), *words):
+        assert word in err
+    assert not (tmp_path / "a").exists()

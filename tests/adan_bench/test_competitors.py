@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.learning import chosen
 
 from adan_bench.records.store import read_runs
 from adan_bench.spec import UsageError
+from adan_bench.studies.comparison import Study
 from adan_bench.studies.competitors import competitors, value_of
 
 SMALL = ("--steps", "20", "--seeds", "1")
@@ -85,3 +87,72 @@ def test_from_tune_to_compare(bench: Any, tiny: Path, tmp_path: Path) -> None:
     assert (code, "leave out one of the two" in err) == (2, True)
     code, _, err = bench("compare", *script, "--tuned", tiny, "--out", tmp_path / "x")
     assert (code, "not a file that adan-bench tune saved" in err) == (2, True)
+
+
+ENTRY = {"settings": {"lr": 0.01, "betas": [0.9, 0.92, 0.99]}, "trials": 8, "steps": 60, "batch_size": 16}
+
+
+def saved(path: Path, **entries: Any) -> Path:
+    """A file as tune saves it, with the entries of some workloads' Adan."""
+    path.write_text(json.dumps({"workloads": {name: {"adan": entry} for name, entry in entries.items()}}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("who", "pairs", "changed"),
+    [
+        ("adan", ["adan.lr=0.5"], ", then --set lr=0.5"),
+        ("adan", ["lr=0.01", "betas=0.9,0.92,0.99"], ""),
+        ("adan:betas=0.8,0.9,0.99", [], ", then --set betas=(0.8, 0.9, 0.99)"),
+        ("adan:state_format=8bit", [], ""),
+    ],
+)
+def test_tuned_settings_that_are_changed(tiny: Path, tmp_path: Path, who: str, pairs: list[str], changed: str) -> None:
+    """The origin says so, from which the report knows that the optimizers had no equal chance."""
+    file = saved(tmp_path / "best.json", tiny=ENTRY)
+    study = Study(["tiny"], competitors(who, pairs), chosen(script=tiny), out=tmp_path / "a", tuned=file)
+    assert study.bases["tiny", who].origin == f"tuned in 8 trials (best.json){changed}"
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_comparison_with_a_changed_setting_is_not_fair(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    entry = {**ENTRY, "settings": {"lr": 0.01}, "steps": 20}
+    (tmp_path / "best.json").write_text(json.dumps({"workloads": {"tiny": {"adan": entry, "adamw": entry}}}))
+    options = ("--optimizers", "adan,adamw", "--tuned", tmp_path / "best.json", *SMALL, "--set", "adan.lr=0.02")
+    code, out, _ = bench("compare", "tiny", "--script", tiny, *options, "--out", tmp_path / "a")
+    assert code == 0
+    assert "then --set lr=0.02" in out
+    assert "not a fair comparison" in out
+
+
+def test_tuned_settings_in_a_sweep_of_batch_sizes(tiny: Path, tmp_path: Path) -> None:
+    """The square-root rule starts from the batch size that was tuned."""
+    file = saved(tmp_path / "best.json", tiny={**ENTRY, "batch_size": 32, "steps": 30})
+    options = chosen(script=tiny)
+    study = Study(["tiny"], competitors("adan"), options, out=tmp_path / "a", tuned=file, batch_sizes=[8, 32])
+    small, same = study.bases["tiny-b8", "adan"], study.bases["tiny-b32", "adan"]
+    assert (small.settings["lr"], same.settings["lr"]) == (0.005, 0.01)
+    assert small.origin == "tuned in 8 trials (best.json) for 30 steps of 32, lr × √(8/32)"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([], "it is no JSON object"),
+        ({"workloads": [ENTRY]}, "it is no JSON object"),
+        ({"workloads": {"tiny": [ENTRY]}}, "it is no JSON object"),
+        ({"workloads": {"tiny": {"adan": [ENTRY]}}}, "tiny adan has no lr"),
+        ({"workloads": {"tiny": {"adan": {**ENTRY, "settings": {}}}}}, "tiny adan has no lr"),
+        ({"workloads": {"tiny": {"adan": {**ENTRY, "trials": None}}}}, "tiny adan has no trials"),
+        ({"workloads": {"tiny": {"adan": {**ENTRY, "batch_size": 0}}}}, "tiny adan has no batch_size"),
+    ],
+)
+def test_a_file_that_tune_did_not_save(bench: Any, tiny: Path, tmp_path: Path, content: Any, words: str) -> None:
+    file = tmp_path / "best.json"
+    file.write_text(json.dumps(content))
+    for command, flag in (("compare", "--tuned"), ("tune", "--save")):
+        code, _, err = bench(command, "tiny", "--script", tiny, flag, file, "--out", tmp_path / "a")
+        assert code == 2
+        assert f"{flag} {file}: not a file that adan-bench tune saved ({words}" in err
+        assert len(err.splitlines()) == 1
+    assert not (tmp_path / "a").exists()

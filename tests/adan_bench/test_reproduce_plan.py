@@ -132,6 +132,16 @@ def test_the_reported_evaluation(regressions: Path, tmp_path: Path) -> None:
     assert figure_of(replace(record, config=RunConfig()), "test", found) == 2
 
 
+def test_the_folder_of_a_run_depends_on_no_threads(regressions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer --jobs, and so more threads, --resume finds the runs that there are."""
+    monkeypatch.setattr("adan_bench.training.configure.cores", lambda: 4)
+    table, folders = made_up([{"head": "a", "workload": "plain"}], [ADAN]), []
+    for options in ({"jobs": 4}, {"jobs": 1}, {"threads": 3}):
+        found = plan([table], RunConfig(script=regressions, **options), Path("/nowhere"))
+        folders.append(sorted(found.runs))
+    assert folders[0] == folders[1] == folders[2]
+
+
 def test_accumulate_reaches_every_run(
     configs: Callable[..., list[RunConfig]], monkeypatch: pytest.MonkeyPatch, bench: Any, tmp_path: Path
 ) -> None:

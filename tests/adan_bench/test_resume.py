@@ -9,16 +9,21 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.forked import Program
+from support.learning import settings
 
 from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.spec import UsageError
 from adan_bench.training.pool import Job, record_failure
 from adan_bench.training.trainer import Trainer, run
+from adan_bench.training.worker import perform
+from adan_bench.workloads.registry import load_script
 
 
 class Killed(BaseException):
@@ -157,6 +162,68 @@ def test_resume_of_another_run_is_refused(config: Any, tmp_path: Path) -> None:
         run(config(steps=30), RunStore(tmp_path / "a"), resume=True)
     with pytest.raises(UsageError, match="already holds a run"):
         run(config(steps=20), RunStore(tmp_path / "a"))
+
+
+def test_other_jobs_keep_the_threads_of_a_run(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run goes on with fewer --jobs and its own threads, so to the bit; with --threads it says so."""
+    monkeypatch.setattr("adan_bench.training.configure.cores", lambda: 4)
+    settings = config(steps=60, checkpoint_every=7, log_every=3, threads=0, jobs=4)
+    run(settings, RunStore(tmp_path / "a"))
+    assert read_run(tmp_path / "a").config.threads == 1
+    killed_run(settings, tmp_path / "b", 20)
+    killed_run(settings, tmp_path / "c", 20)
+    run(replace(settings, jobs=1), RunStore(tmp_path / "b"), resume=True)
+    assert torch.get_num_threads() == 1
+    assert lines(tmp_path / "b") == lines(tmp_path / "a")
+    run(replace(settings, jobs=1, threads=2), RunStore(tmp_path / "c"), resume=True)
+    assert torch.get_num_threads() == 2
+    (note,) = [line for line in lines(tmp_path / "c") if line["kind"] == "resume"]
+    assert note["threads"] == 2
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_study_goes_on_with_fewer_jobs(
+    bench: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adan_bench.training.configure.cores", lambda: 2)
+    options = ("compare", "tiny", "--script", tiny, "--optimizers", "adan", "--steps", 20, "--out", tmp_path / "a")
+    assert bench(*options, "--seeds", 1, "--jobs", 2)[0] == 0
+    code, _, err = bench(*options, "--seeds", 2, "--jobs", 1, "--resume")
+    assert code == 0, err
+    assert [r.config.threads for r in read_runs(tmp_path / "a")[0]] == [1, 2]
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_script_that_was_edited_is_another_run(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """Its content decides, not its path; a study refuses to mix two models, before it makes a run."""
+    script, moved = tmp_path / "mine.py", tmp_path / "moved.py"
+    script.write_text(tiny.read_text().replace('"tiny"', '"edited"'))
+    options = ("--optimizers", "adan", "--steps", 20, "--out", tmp_path / "a")
+    assert bench("compare", "edited", "--script", script, *options, "--seeds", 1)[0] == 0
+    moved.write_text(script.read_text())
+    code, _, err = bench("compare", "edited", "--script", moved, *options, "--seeds", 1, "--resume")
+    assert code == 0, err
+    script.write_text(script.read_text().replace("nn.Tanh()", "nn.ReLU()"))
+    code, _, err = bench("compare", "edited", "--script", script, *options, "--seeds", 2, "--resume")
+    assert code == 2
+    assert f"(the script {script} has changed)" in err
+    assert len(read_runs(tmp_path / "a")[0]) == 1
+
+
+def test_a_script_that_is_edited_under_way_fails_the_run(tiny: Path, tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(tiny.read_text().replace('"tiny"', '"edited"'))
+    load_script(script)
+    config = settings("edited", script=script)
+    script.write_text(script.read_text() + "# edited\n")
+    result = perform(Job(config, tmp_path / "a"))
+    assert result["status"] == "failed"
+    assert "it has changed since the study began" in result["error"]
+    earlier = replace(config, script_sha256="")  # of a record of an earlier version
+    assert not config.differences(earlier)
+    assert config.differences(replace(config, script_sha256="0" * 64)) == ["script_sha256"]
 
 
 def test_a_damaged_record_is_named_and_left_out(bench: Any, config: Any, tmp_path: Path) -> None:

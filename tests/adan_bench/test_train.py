@@ -96,6 +96,16 @@ def test_clip_and_average_of_weights(config: Any) -> None:
     assert other.evaluate() != averaged.evaluate()
 
 
+def test_the_weights_that_are_kept_are_those_that_were_evaluated(config: Any, tmp_path: Path) -> None:
+    """With --ema, weights.pt has the average: a run that starts from it and does not move has the same metric."""
+    run(config("sgd", steps=20, ema=0.9, keep_weights=True), RunStore(tmp_path / "a"))
+    first = read_run(tmp_path / "a")
+    still = config("sgd", steps=1, init=tmp_path / "a")
+    run(replace(still, settings={**still.settings, "lr": 0.0}), RunStore(tmp_path / "b"))
+    assert first.final is not None
+    assert read_run(tmp_path / "b").final == pytest.approx(first.final, rel=1e-6)
+
+
 def test_nan_is_recorded_as_diverged(config: Any, tmp_path: Path) -> None:
     settings = config("sgd")
     run(config("sgd", settings={**settings.settings, "lr": 1e30}), RunStore(tmp_path / "a"))

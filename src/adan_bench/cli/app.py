@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from importlib import metadata
@@ -37,7 +37,7 @@ from adan_bench.cli.common import (
     run_flags,
 )
 from adan_bench.cli.memory import memory
-from adan_bench.spec import Pause, RunConfig, TimeLimitReached, UsageError
+from adan_bench.spec import Pause, RunConfig, RunRecord, TimeLimitReached, UsageError
 
 app = typer.Typer(
     name="adan-bench",
@@ -244,9 +244,13 @@ def tune(
     chosen: RunConfig,
 ) -> None:
     """Find every optimizer's settings by the same number of trials."""
+    from adan_bench.studies.comparison import read_tuned
+
     with _study(chosen, workloads, optimizers, out, resume, time_limit, as_json) as study:
+        file = save or study.out / "best.json"
+        if file.exists():
+            read_tuned(file, "--save")
         study.tune(trials, halving)
-    file = save or study.out / "best.json"
     study.save(file)
     _report_tuning(study, file, as_json)
 
@@ -343,37 +347,55 @@ def _report(folder: Path, as_json: bool) -> None:
     page = write_report(records, folder, damaged)
     failed = [record for record in records if record.status == "failed"]
     if as_json:
-        lost = {"failed": [str(record.path) for record in failed], "damaged": [str(error) for error in damaged]}
-        print(json.dumps({"event": "report", "path": str(page), **lost}))
+        print(json.dumps({"event": "report", "path": str(page), **_lost(failed, damaged)}))
     else:
         console = Console()
         show_summaries(console, summarize(records))
-        for record in failed[:5]:
-            assert record.result is not None
-            console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
-        for error in damaged:
-            console.print(f"left out: {error}", markup=False, soft_wrap=True, style="bold red")
+        _show_lost(console, failed, damaged)
         console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
     raise typer.Exit(EXIT_FAILED if failed or damaged else 0)
 
 
+def _lost(failed: Sequence[RunRecord], damaged: Sequence[UsageError]) -> dict[str, list[str]]:
+    return {"failed": [str(record.path) for record in failed], "damaged": [str(error) for error in damaged]}
+
+
+def _show_lost(console: Console, failed: Sequence[RunRecord], damaged: Sequence[UsageError]) -> None:
+    for record in failed[:5]:
+        assert record.result is not None
+        console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
+    for error in damaged:
+        console.print(f"left out: {error}", markup=False, soft_wrap=True, style="bold red")
+
+
 def _report_tuning(study: Any, file: Path, as_json: bool) -> None:
-    """The best settings of every optimizer, and where the report of the trials lies."""
+    """The best settings of every optimizer, what failed, and where the report of the trials lies."""
     from adan_bench.cli.progress import show_tuning
     from adan_bench.records.store import read_runs
     from adan_bench.reports.tuning import write_tuning
 
     records, damaged = read_runs(study.out)
     page, tunings = write_tuning(records, study.out, damaged)
+    failed = [record for record in records if record.status == "failed"]
+    untuned = [f"{folder} {name}" for folder, name in study.untuned]
     if as_json:
-        for (folder, name), config in study.bases.items():
-            print(json.dumps({"event": "best", "workload": folder, "optimizer": name, "settings": config.settings}))
-        print(json.dumps({"event": "report", "path": str(page), "saved": str(file)}))
-        return
-    console = Console()
-    show_tuning(console, tunings)
-    console.print(f"settings: {file}; compare with them: --tuned {file}", soft_wrap=True, highlight=False)
-    console.print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+        for folder, name in study.tuning:
+            best = study.bases[folder, name].settings
+            print(json.dumps({"event": "best", "workload": folder, "optimizer": name, "settings": best}))
+        saved = str(file) if study.tuning else None
+        lost = {**_lost(failed, damaged), "untuned": untuned}
+        print(json.dumps({"event": "report", "path": str(page), "saved": saved, **lost}))
+    else:
+        console = Console()
+        show_tuning(console, tunings)
+        _show_lost(console, failed, damaged)
+        for who in untuned:
+            text = f"nothing saved for {who}: no trial of it has a final value, so there are no settings to choose"
+            console.print(text, markup=False, soft_wrap=True, style="bold red")
+        if study.tuning:
+            console.print(f"settings: {file}; compare with them: --tuned {file}", soft_wrap=True, highlight=False)
+        console.print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+    raise typer.Exit(EXIT_FAILED if failed or damaged or untuned else 0)
 
 
 def main() -> None:

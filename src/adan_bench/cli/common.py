@@ -50,8 +50,6 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
             given = {flag.name: values.pop(flag.name) for flag in flags}
             chosen = RunConfig(**{name: value for name, value in given.items() if value is not None})
             chosen = dataclasses.replace(chosen, ranks=launched(chosen.parallel), jobs=values.get("jobs", 1))
-            if chosen.cluster is not None:  # the cores of this machine say nothing about those of the nodes
-                chosen = dataclasses.replace(chosen, threads=chosen.threads or 1)
             if chosen.script is not None:
                 registered = load_script(chosen.script)
                 if "workloads" in values:
@@ -83,11 +81,11 @@ def _flag(f: dataclasses.Field[Any], panel: str) -> inspect.Parameter:
 
 
 def numbers(text: str | None, flag: str) -> list[int]:
-    """Whole numbers with commas between."""
-    try:
-        return [int(part) for part in text.split(",")] if text else []
-    except ValueError:
-        raise UsageError(f"{flag} {text}: write whole numbers with commas between, for example 1,10,100") from None
+    """Whole numbers from 1 on with commas between."""
+    parts = text.split(",") if text else []
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise UsageError(f"{flag} {text}: write whole numbers from 1 on with commas between, for example 1,10,100")
+    return [int(part) for part in parts]
 
 
 def deadline(time_limit: str | None) -> float | None:

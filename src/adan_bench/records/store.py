@@ -4,7 +4,7 @@
     environment.json  commit, versions, hardware                                     written once, atomically
     metrics.jsonl     one JSON object a line, appended                               a torn last line is ignored
     checkpoint-STEP-SHA256.pt   the last two; the name holds the checksum            written aside, then renamed
-    weights.pt        the final weights, where they were asked for
+    weights.pt        the final weights, where they were asked for; with --ema their average, which was evaluated
     result.json       status and final numbers; its presence means that the run ended
     traceback.txt     of an error, where there was one
 
@@ -79,9 +79,12 @@ class RunStore:
         begun = RunConfig.from_json(read_json(self.path / "config.json", "config")["config"])
         if differing := config.differences(begun):
             parts = ", ".join(
-                f"{name}: {getattr(begun, name)} there, {getattr(config, name)} now" for name in differing
+                f"the script {config.script} has changed"
+                if name == "script_sha256"
+                else f"{name}: {getattr(begun, name)} there, {getattr(config, name)} now"
+                for name in differing
             )
-            raise UsageError(f"--resume: {self.path} holds another run ({parts})")
+            raise UsageError(f"--resume: {self.path} holds another run ({parts}); undo that, or choose another --out")
         return begun
 
     def append(self, line: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from adan_bench.spec import TUNING_SEED, OptimizerSpec, Pause, RunConfig, RunRec
 from adan_bench.studies.competitors import Competitor
 from adan_bench.studies.halving import rungs, stop_trial, survivors
 from adan_bench.training import optimizers
-from adan_bench.training.configure import configure
+from adan_bench.training.configure import configure, then_set, tuned_name
 from adan_bench.training.pool import Job, OnEvent, open_pool
 from adan_bench.workloads.registry import get_workload
 
@@ -70,7 +71,7 @@ class Study:
         self.on_event: OnEvent | None = None
         self.who = {c.name: c for c in who}
         check_empty(out, resume)
-        saved = None if tuned is None else read_tuned(tuned)
+        saved = None if tuned is None else read_tuned(tuned)["workloads"]
         self.bases: dict[Key, RunConfig] = {}
         self.tuning: dict[Key, dict[str, Any]] = {}  # how the settings were found, for the record
         for name in workloads:
@@ -79,11 +80,11 @@ class Study:
                 at_size = _at_batch_size(workload, chosen, size) if batch_sizes else chosen
                 folder = f"{name}-b{size}" if batch_sizes else name
                 for c in who:
-                    base = configure(workload, c.spec, at_size, c.settings)
+                    base, tuned_at = configure(workload, c.spec, at_size, c.settings), workload.batch_size
                     if tuned is not None and saved is not None:
-                        base = _with_saved(base, c, saved, folder, tuned)
-                    elif batch_sizes:
-                        base = _scaled(base, workload, size)
+                        base, tuned_at = _with_saved(base, c, saved, tuned)
+                    if batch_sizes:
+                        base = _scaled(base, tuned_at)
                     self.bases[folder, c.name] = replace(base, label="" if c.name == c.spec.name else c.name)
         self.pool = open_pool(out, chosen, deadline)
 
@@ -94,7 +95,10 @@ class Study:
         self.pool.close()
 
     def tune(self, trials: int, eta: int = 1) -> None:
-        """Choose every optimizer's settings by the same number of trials; with eta > 1 only the best are whole."""
+        """Choose every optimizer's settings by the same number of trials; with eta > 1 only the best are whole.
+
+        An optimizer of which no trial has a final value keeps the settings that it had.
+        """
         if fixed := [c.name for c in self.who.values() if "lr" in c.settings]:
             raise UsageError(f"{fixed[0]}: --set lr leaves nothing to tune; leave out one of the two")
         rates, others = split_trials(trials)
@@ -110,13 +114,11 @@ class Study:
         }
         records: dict[Key, list[RunRecord]] = {key: [] for key in self.bases}
         self._trials(first, records, eta, judged)
-        second = {
-            key: [{**variant, **c.settings} for variant in _second_stage(c.spec, records[key])[:others]]
-            for key in self.bases
-            if (c := self.who[key[1]])
-        }
+        second = {key: _second_stage(self.who[key[1]], records[key])[:others] for key in self.bases}
         self._trials(second, records, eta, judged)
         for key, found in records.items():
+            if all(record.final is None for record in found):
+                continue
             halved = f", halved by {eta} at steps {', '.join(map(str, judged[key]))}," if judged[key] else ""
             origin = f"tuned here in {trials} trials{halved} with seed {TUNING_SEED}"
             self.bases[key] = replace(self.bases[key], settings=_best(found), origin=origin)
@@ -164,58 +166,110 @@ class Study:
         ]
         self.pool.run(work, self.on_event)
 
+    @property
+    def untuned(self) -> list[Key]:
+        """Those for which `tune` found no settings."""
+        return [key for key in self.bases if key not in self.tuning]
+
     def save(self, path: Path) -> None:
-        """Merge the chosen settings into a file of tuned defaults."""
-        content = json.loads(path.read_text()) if path.exists() else {"workloads": {}}
-        for (folder, name), config in sorted(self.bases.items()):
+        """Merge the settings that `tune` found into a file; where it found none, the file stays as it is."""
+        content = read_tuned(path, "--save") if path.exists() else {"workloads": {}}
+        for key in sorted(self.tuning):
+            config = self.bases[key]
             entry = {
                 "settings": config.settings,
-                **self.tuning[folder, name],
+                **self.tuning[key],
                 "steps": config.steps,
                 "batch_size": config.batch_size,
             }
-            content["workloads"].setdefault(folder, {})[name] = entry
-        write_json(path, content)
+            content["workloads"].setdefault(tuned_name(key[0], config.scale), {})[key[1]] = entry
+        if self.tuning:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, content)
 
 
 def _best(records: Sequence[RunRecord]) -> Settings:
     return dict(min(records, key=rank).config.settings)
 
 
-def _second_stage(spec: OptimizerSpec, records: Sequence[RunRecord]) -> list[Settings]:
-    """What to try after the learning rates: one more rate where the best was the last of its side, then the choices."""
+def _second_stage(c: Competitor, records: Sequence[RunRecord]) -> list[Settings]:
+    """What to try after the learning rates: one more rate where the best was the last of its side, then the choices.
+
+    A choice that the user's settings override would only repeat a trial. In its place comes a rate between those that
+    were tried, the nearest to the best first, so that every optimizer has the same number of different trials.
+    """
     best = _best(records)
     rates = [float(r.config.settings["lr"]) for r in records]
-    variants = []
+    beyond = []
     if len(rates) > 1 and best["lr"] in (rates[0], rates[-1]):
         step = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
-        beyond = best["lr"] * step if best["lr"] == rates[-1] else best["lr"] / step
-        variants.append({**best, "lr": float(f"{beyond:.3g}")})
-    return variants + [{**best, **choice} for choice in spec.choices]
-
-
-def read_tuned(path: Path) -> dict[str, Any]:
-    """What `Study.save` wrote: workload -> optimizer -> settings and how they were found."""
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())["workloads"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--tuned {path}: not a file that adan-bench tune saved ({error})") from error
+        beyond = [best["lr"] * step if best["lr"] == rates[-1] else best["lr"] / step]
+    between = sorted((math.sqrt(a * b) for a, b in pairwise(rates)), key=lambda lr: abs(math.log(lr / best["lr"])))
+    first, last = ([{"lr": float(f"{lr:.3g}")} for lr in lrs] for lrs in (beyond, between))
+    made, found = [_as_json(record.config.settings) for record in records], []
+    for variant in (*first, *c.spec.choices, *last):
+        settings = {**best, **variant, **c.settings}
+        if _as_json(settings) not in made:
+            made.append(_as_json(settings))
+            found.append(settings)
     return found
 
 
-def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], folder: str, path: Path) -> RunConfig:
-    """With the settings that a tuning saved for this workload and optimizer."""
-    own = saved.get(folder, {})
+def _as_json(settings: Any) -> Any:
+    """As a file has them: tuples are lists there."""
+    return json.loads(json.dumps(settings, default=str))
+
+
+def read_tuned(path: Path, flag: str = "--tuned") -> dict[str, Any]:
+    """What `Study.save` wrote: "workloads" -> workload -> optimizer -> settings and how they were found."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        reason = _flaw(content)
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    if reason:
+        remedy = "name another file" if flag == "--save" else "give a best.json, or the file of --save"
+        raise UsageError(f"{flag} {path}: not a file that adan-bench tune saved ({reason}); {remedy}")
+    return content
+
+
+def _flaw(content: Any) -> str:
+    """Why this is not what `Study.save` writes; empty: it is."""
+    workloads = content.get("workloads") if isinstance(content, dict) else None
+    if not isinstance(workloads, dict) or not all(isinstance(own, dict) for own in workloads.values()):
+        return 'it is no JSON object with "workloads" and their optimizers'
+    for workload, own in workloads.items():
+        for name, entry in own.items():
+            settings = entry.get("settings") if isinstance(entry, dict) else None
+            values = {**entry, **settings} if isinstance(settings, dict) else {}
+            for key in ("lr", "trials", "steps", "batch_size"):
+                if not isinstance(values.get(key), (int, float)) or values[key] <= 0:
+                    return f"{workload} {name} has no {key} above 0"
+    return ""
+
+
+def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], path: Path) -> tuple[RunConfig, int]:
+    """With the settings that a tuning saved for this workload and optimizer, and the batch size it had."""
+    name = tuned_name(base.workload, base.scale)
+    own = saved.get(name, {})
     entry = own.get(c.name, own.get(c.spec.name))  # a variant that nobody tuned has the settings of its optimizer
     if entry is None:
         there = ", ".join(f"{workload} {name}" for workload, names in saved.items() for name in names)
-        raise UsageError(f"--tuned {path}: nothing for {folder} {c.name}; it has: {there or 'nothing'}")
+        raise UsageError(f"--tuned {path}: nothing for {name} {c.name}; it has: {there or 'nothing'}")
     origin = f"tuned in {entry['trials']} trials ({path.name})"
     if (entry["steps"], entry["batch_size"]) != (base.steps, base.batch_size):
         origin += f" for {entry['steps']} steps of {entry['batch_size']}"
+    searched = {*entry["settings"], *(key for choice in c.spec.choices for key in choice)}
+    changed = {
+        key: value
+        for key, value in c.settings.items()
+        if key in searched and _as_json(value) != entry["settings"].get(key)
+    }
+    if changed:
+        origin += then_set(changed)
     settings = {**entry["settings"], **c.settings}
     optimizers.check_values(c.spec, settings)
-    return replace(base, settings=settings, origin=origin)
+    return replace(base, settings=settings, origin=origin), entry["batch_size"]
 
 
 def _at_batch_size(workload: Workload, chosen: RunConfig, size: int) -> RunConfig:
@@ -224,8 +278,8 @@ def _at_batch_size(workload: Workload, chosen: RunConfig, size: int) -> RunConfi
     return replace(chosen, batch_size=size, steps=max(1, round(total / size)))
 
 
-def _scaled(config: RunConfig, workload: Workload, size: int) -> RunConfig:
-    """The paper's square-root rule for the learning rate, the same for every optimizer."""
-    factor = math.sqrt(size / workload.batch_size)
+def _scaled(config: RunConfig, tuned_at: int) -> RunConfig:
+    """The paper's square-root rule for a learning rate that is for another batch size, the same for every optimizer."""
+    factor = math.sqrt(config.batch_size / tuned_at)
     settings = {**config.settings, "lr": float(f"{config.settings['lr'] * factor:.4g}")}
-    return replace(config, settings=settings, origin=f"{config.origin}, lr × √({size}/{workload.batch_size})")
+    return replace(config, settings=settings, origin=f"{config.origin}, lr × √({config.batch_size}/{tuned_at})")

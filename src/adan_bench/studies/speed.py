@@ -155,6 +155,11 @@ def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str
             raise UsageError(f"--parallel {parallel}: {model} reads no tokens; take a GPT-2 or an MoE")
     for rival in map(_competitor, names):
         optimizers.check_settings(rival.spec, rival.settings)
+        if rival.spec.passes > 1:
+            raise UsageError(
+                f"--optimizers {rival.name}: an update of it takes {rival.spec.passes} gradients, and speed measures "
+                "one; leave it out"
+            )
         if parallel == "fsdp" and not rival.spec.shards:
             raise UsageError(f"{rival.name} cannot step on sharded parameters (DTensors); take --parallel ddp")
 

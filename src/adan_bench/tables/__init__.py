@@ -32,7 +32,6 @@ from adan_bench.spec import Settings, UsageError, unknown
 
 KINDS = ("train", "speed", "parallel", "statement")
 MARKS = "*⋄"
-UNPRINTED = ("figure", "unpublished")
 TRAINING_LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
 UNSTATED = "guess"  # begins the origin of settings that no public source states
 RECIPE_FIELDS = ("batch_size", "schedule", "warmup", "cooldown", "min_lr", "clip", "ema", "nonmono")

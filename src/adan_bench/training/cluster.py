@@ -19,6 +19,7 @@ from typing import Any
 
 from adan_bench.records.store import RunStore, write_bytes, write_json
 from adan_bench.spec import Progress, RunConfig, UsageError
+from adan_bench.training.configure import threads
 from adan_bench.training.pool import Job, Pool, Tally, Worker, command, record_failure
 
 LOSSES = 3  # a run that loses its node so often without a new checkpoint has failed
@@ -103,7 +104,9 @@ class RayPool(Pool):
 
     def _submit(self, job: Job) -> Any:
         # Ray's own retries would begin with the files of the first attempt.
-        options = {"num_cpus": job.config.threads, "num_gpus": self.share, "max_retries": 0}
+        store = RunStore(job.path)
+        begun = store.check_same(job.config) if job.resume and store.exists else None
+        options = {"num_cpus": threads(job.config, begun), "num_gpus": self.share, "max_retries": 0}
         task = self.ray.remote(num_returns="streaming", **options)(make)
         return task.remote(job, files_for(job), command())
 

@@ -24,6 +24,7 @@ from adan_bench.spec import (
 )
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
+from adan_bench.workloads.registry import script_checksum
 
 GRAPH = ("auto", "on", "off")
 
@@ -57,14 +58,17 @@ def configure(
         raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); take --parallel ddp")
     if chosen.parallel == "fsdp" and chosen.channels_last:
         raise UsageError("--channels-last: fsdp shards contiguous parameters only; take --parallel ddp")
+    steps = chosen.steps or workload.steps
+    if min(steps, chosen.stop_after or steps) < spec.passes:
+        flag = f"--stop-after {chosen.stop_after}" if steps >= spec.passes else f"--steps {steps}"
+        raise UsageError(f"{flag}: an update of {spec.name} takes {spec.passes} gradients; give at least {spec.passes}")
     if chosen.parallel == "fsdp" and chosen.ema:
         raise UsageError("--ema: fsdp shards the weights, and their average with them; take --parallel ddp")
     settings, origin = starting_settings(workload, spec)
     if overrides:
         settings = {**settings, **overrides}
-        origin += ", then --set " + " ".join(f"{key}={value}" for key, value in overrides.items())
+        origin += then_set(overrides)
     optimizers.check_values(spec, settings)
-    steps = chosen.steps or workload.steps
     if origin != UNTUNED and (steps != workload.steps or batch_size != workload.batch_size):
         origin += f" for {workload.steps} steps of {workload.batch_size}"
     return replace(
@@ -77,14 +81,42 @@ def configure(
         batch_size=batch_size,
         eval_every=chosen.eval_every or max(1, round(workload.eval_every * steps / workload.steps)),
         log_every=max(1, steps // 60),
-        threads=chosen.threads or max(1, cores() // (chosen.jobs * int(os.environ.get("LOCAL_WORLD_SIZE", 1)))),
+        script_sha256="" if chosen.script is None else script_checksum(chosen.script),
     )
+
+
+def then_set(settings: Mapping[str, Any]) -> str:
+    """What the origin of settings says of those that the user has changed."""
+    return ", then --set " + " ".join(f"{key}={value}" for key, value in settings.items())
+
+
+def threads(config: RunConfig, begun: RunConfig | None = None) -> int:
+    """Those of a run: as given, else as it began, else its share of the cores.
+
+    Sums are ordered by the number of threads: a run that is resumed with other --jobs keeps the threads it began with,
+    and so its numbers. With other ranks, each has a new share of the cores.
+    """
+    if config.threads:
+        return config.threads
+    if begun is not None and begun.threads and begun.ranks == config.ranks:
+        return begun.threads
+    if config.cluster is not None:  # the cores of this machine say nothing about those of the nodes
+        return 1
+    return max(1, cores() // (config.jobs * int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
+
+
+def tuned_name(workload: str, scale: str) -> str:
+    """Under which name a file of tuned settings has those of a workload at a scale.
+
+    >>> tuned_name("mine", "smoke"), tuned_name("mine", "small")
+    ('mine', 'mine@small')
+    """
+    return workload if scale == SCALES[0] else f"{workload}@{scale}"
 
 
 def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings, str]:
     """The tuned defaults where there are some, else the optimizer's own; and which of the two it was."""
-    name = workload.name if workload.scale == SCALES[0] else f"{workload.name}@{workload.scale}"
-    found = tuned_defaults()["workloads"].get(name, {}).get(spec.name)
+    found = tuned_defaults()["workloads"].get(tuned_name(workload.name, workload.scale), {}).get(spec.name)
     if found is None:
         return optimizers.defaults(spec), UNTUNED
     return dict(found["settings"]), f"defaults tuned in {found['trials']} trials"

@@ -24,6 +24,7 @@ from typing import IO, Any
 from adan_bench.records.environment import COMMAND
 from adan_bench.records.store import RunStore, append_line, read_run, write_bytes, write_json
 from adan_bench.spec import NEVER, Pause, Progress, RunConfig, TimeLimitReached
+from adan_bench.training.configure import threads
 from adan_bench.training.mps import multi_process_service
 
 
@@ -197,11 +198,11 @@ class LocalPool(Pool):
         if self._mps is None:
             several = self.chosen.jobs > 1 and self.chosen.device.startswith("cuda")
             self._mps = several and self._services.enter_context(multi_process_service())
-        threads = [threading.Thread(target=serve, args=(i,)) for i in range(min(len(self._workers), len(tally.todo)))]
-        for thread in threads:
+        serving = [threading.Thread(target=serve, args=(i,)) for i in range(min(len(self._workers), len(tally.todo)))]
+        for thread in serving:
             thread.start()
         try:
-            for thread in threads:
+            for thread in serving:
                 thread.join()
         except BaseException:  # Ctrl-C: what was written stays, and --resume continues from it
             self._stop.set()
@@ -237,7 +238,7 @@ class Worker:
 
     def __init__(self, log: Path, asked: str) -> None:
         self.log, self.leaves = log, False
-        threads = {"OMP_NUM_THREADS": "1"} if "OMP_NUM_THREADS" not in os.environ else {}
+        single = {"OMP_NUM_THREADS": "1"} if "OMP_NUM_THREADS" not in os.environ else {}
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "adan_bench.training.worker"],
@@ -245,7 +246,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, **threads, COMMAND: asked},
+                env={**os.environ, **single, COMMAND: asked},
             )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -303,9 +304,8 @@ def record_failure(job: Job, error: str, absent: bool = False, trace: str = "") 
 
             facts = get_workload(job.config.workload, job.config.scale).facts()
         optimizer = {"name": job.config.optimizer, "passes": 1}
-        write_json(
-            job.path / "config.json", {"config": job.config.to_json(), "workload": facts, "optimizer": optimizer}
-        )
+        config = replace(job.config, threads=threads(job.config)).to_json()
+        write_json(job.path / "config.json", {"config": config, "workload": facts, "optimizer": optimizer})
     if trace:
         write_bytes(job.path / "traceback.txt", trace.encode())
     write_json(job.path / "result.json", result)

@@ -12,6 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore
 from adan_bench.spec import NEVER, Pause, Progress, RunConfig, UsageError
 from adan_bench.training import optimizers
+from adan_bench.training.configure import threads
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.graph import StepGraph, side_stream
 from adan_bench.training.schedules import schedule
@@ -71,6 +73,7 @@ def run(
         begun, result = ranks.from_first(begin)
         if result is not None:
             return result
+        config = replace(config, threads=threads(config, begun))
         trainer = Trainer(config, ranks)
         if begun is None:
             ranks.from_first(create)
@@ -80,11 +83,15 @@ def run(
                 trainer.load_state_dict(state)
         if ranks.rank > 0:
             store, on_progress = NoStore(store.path), None
-        sharing = {"parallel": config.parallel, "ranks": config.ranks}
-        if begun is not None and sharing != {"parallel": begun.parallel, "ranks": begun.ranks}:
-            store.append({"kind": "resume", "step": trainer.step, **sharing})
+        if begun is not None and _sharing(config) != _sharing(begun):
+            store.append({"kind": "resume", "step": trainer.step, **_sharing(config)})
         with side_stream(trainer.device):
             return trainer.train(store, on_progress, pause)
+
+
+def _sharing(config: RunConfig) -> dict[str, Any]:
+    """How the work of a step is shared out: what a run may be resumed with another value of."""
+    return {"parallel": config.parallel, "ranks": config.ranks, "threads": config.threads}
 
 
 class Trainer:
@@ -92,8 +99,8 @@ class Trainer:
 
     def __init__(self, config: RunConfig, ranks: Ranks = ALONE) -> None:
         if config.script is not None:
-            load_script(config.script)
-        torch.set_num_threads(config.threads)
+            load_script(config.script, config.script_sha256)
+        torch.set_num_threads(threads(config))
         seed_everything(config.seed)
         self.config = config
         self.ranks = ranks
@@ -363,7 +370,8 @@ class Trainer:
         if getattr(optimizer, "restart_rule", None) is not None:  # Adan's
             result["restarts"] = {"count": optimizer.restarts, "radius": optimizer.restart_progress.radius}
         if self.config.keep_weights:
-            store.keep_weights(self.ranks.whole(self.model.state_dict()))
+            scored = self.model if self.average is None else self.average.module
+            store.keep_weights(self.ranks.whole(scored.state_dict()))
         store.finish(result)
         return result
 

@@ -8,12 +8,12 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from adan_bench.records.store import RunStore
 from adan_bench.spec import Progress, RunConfig, UsageError
 from adan_bench.training.pool import Job, record_failure
+from adan_bench.workloads.registry import where
 
 
 def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
@@ -53,14 +53,6 @@ def _reason(error: Exception, config: RunConfig) -> str:
         f"out of memory with {config.batch_size // config.accumulate} examples at a time: {fewer}begin anew with "
         f"--accumulate {2 * config.accumulate} ({text.splitlines()[0]})"
     )
-
-
-def where(error: BaseException, script: Path | None = None) -> str:
-    """The last frame of the user's own script on the way to an error, else the last of all."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if script is not None and Path(frame.filename).resolve() == script.resolve()]
-    frame = (own or frames)[-1]
-    return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
 
 
 def main() -> None:

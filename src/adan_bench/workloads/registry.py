@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,11 +53,37 @@ def workload(
     return register
 
 
-def load_script(path: Path | str) -> list[str]:
-    """Import a user's file; the names of the workloads that it registers."""
+def script_checksum(path: Path) -> str:
+    """The SHA-256 of a user's file."""
+    return hashlib.sha256(_content(path)).hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--script {path}: {error.strerror}; give a Python file") from error
+
+
+def where(error: BaseException, script: Path | None = None) -> str:
+    """The last frame of the user's own script on the way to an error, else the last of all."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: {(error.text or '').strip()}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if script is not None and Path(frame.filename).resolve() == script.resolve()]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
+
+
+def load_script(path: Path | str, sha256: str = "") -> list[str]:
+    """Import a user's file; the names of the workloads that it registers.
+
+    sha256: of the file as it was when the study began, where a run of that study is to be made.
+    """
     file = Path(path)
-    if not file.is_file():
-        raise UsageError(f"--script {path}: no such file")
+    content = _content(file)
+    if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+        raise UsageError(f"--script {path}: it has changed since the study began; undo that, or begin anew")
     before = workloads()
     spec = importlib.util.spec_from_file_location(f"adan_bench_script_{file.stem}", file)
     if spec is None or spec.loader is None:
@@ -63,7 +91,13 @@ def load_script(path: Path | str) -> list[str]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     # Not by spec.loader, which takes a file that was edited within a second, to the same length, for the old one.
-    exec(compile(file.read_bytes(), file, "exec"), module.__dict__)
+    try:
+        exec(compile(content, file, "exec"), module.__dict__)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+        raise UsageError(f"--script {path}: {type(error).__name__}: {reason} ({where(error, file)})") from error
     names = [name for name, found in _workloads.items() if before.get(name) is not found]
     for name in names:
         if name in before and before[name].build.__module__.startswith("adan_bench."):

@@ -1,0 +1,106 @@
+"""What a tuning spends its trials on, and what it saves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.learning import chosen
+
+from adan_bench.records.store import read_runs
+from adan_bench.studies.comparison import Study
+from adan_bench.studies.competitors import competitors
+
+SCALED = """
+import torch
+from adan_bench import Scale, Task, workload
+
+@workload("two-scales", metric="m", higher_is_better=True, smoke=Scale(1, 4, 1), small=Scale(1, 8, 2))
+def two_scales(context):
+    model = torch.nn.Linear(1, 1)
+    return Task(model, lambda i: i, lambda model, batch: model(torch.ones(1, 1)).sum(), lambda model: {"m": 1.0})
+"""
+
+FAILING = """
+import torch
+from adan_bench import Scale, Task, workload
+
+@workload("failing-often", metric="m", higher_is_better=True, smoke=Scale(1, 4, 1))
+def failing(context):
+    raise RuntimeError("no such luck")
+"""
+
+
+def distinct(out: Path, name: str) -> set[str]:
+    """The different settings of an optimizer's trials."""
+    return {json.dumps(r.config.settings, sort_keys=True) for r in read_runs(out)[0] if r.config.name == name}
+
+
+@pytest.mark.usefixtures("inline_pool")
+@pytest.mark.parametrize("trials", [4, 8, 12])
+def test_a_fixed_setting_repeats_no_trial(tiny: Path, tmp_path: Path, trials: int) -> None:
+    """Where the choices of an optimizer are fixed by the user, further learning rates take their place."""
+    fixed = "adan:betas=0.9,0.92,0.99"
+    with Study(["tiny"], competitors(f"adan,{fixed}"), chosen(script=tiny, steps=4), out=tmp_path) as study:
+        study.tune(trials)
+    assert len(distinct(tmp_path, "adan")) == len(distinct(tmp_path, fixed)) == trials
+    rates = {r.config.settings["lr"] for r in read_runs(tmp_path)[0] if r.config.name == fixed}
+    assert len(rates) == trials
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_an_optimizer_whose_trials_all_diverge(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """Nothing is saved for it, and the exit code says so; the other's settings are saved."""
+    bad, out = "sgd:momentum=1e30", tmp_path / "a"
+    options = ("--script", tiny, "--steps", 20, "--trials", 4, "--out", out)
+    code, text, _ = bench("tune", "tiny", "--optimizers", f"adan,{bad}", *options)
+    assert code == 1
+    assert f"nothing saved for tiny {bad}: no trial of it has a final value" in text
+    assert list(json.loads((out / "best.json").read_text())["workloads"]["tiny"]) == ["adan"]
+    assert len(distinct(out, bad)) == 4
+    code, text, _ = bench("tune", "tiny", "--optimizers", f"adan,{bad}", *options, "--resume", "--json")
+    assert code == 1
+    *best, report = [json.loads(line) for line in text.splitlines()]
+    assert [line["optimizer"] for line in best] == ["adan"]
+    assert (report["untuned"], report["failed"]) == ([f"tiny {bad}"], [])
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_trials_that_all_fail(bench: Any, tmp_path: Path) -> None:
+    """They are listed, the exit code is 1, and no file of settings is written."""
+    script, out = tmp_path / "failing.py", tmp_path / "a"
+    script.write_text(FAILING)
+    code, text, _ = bench("tune", "--script", script, "--optimizers", "adan", "--trials", 2, "--out", out)
+    assert code == 1
+    failed = [line for line in text.splitlines() if line.startswith("failed: ")]
+    assert len(failed) == 2
+    assert all("no such luck" in line for line in failed)
+    assert "--tuned" not in text
+    assert not (out / "best.json").exists()
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_comparison_after_a_tuning_without_result(tiny: Path, tmp_path: Path) -> None:
+    """The optimizer keeps its defaults, and its origin does not claim that they were tuned here."""
+    who = competitors("adan,sgd:momentum=1e30")
+    with Study(["tiny"], who, chosen(script=tiny, steps=20), out=tmp_path) as study:
+        study.tune(2)
+    assert study.bases["tiny", "adan"].origin.startswith("tuned here in 2 trials")
+    assert study.bases["tiny", "sgd:momentum=1e30"].origin.startswith("untuned defaults")
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_the_scales_of_a_workload_are_saved_apart(bench: Any, tmp_path: Path) -> None:
+    script, file = tmp_path / "scaled.py", tmp_path / "new" / "tuned.json"
+    script.write_text(SCALED)
+    for scale in ("smoke", "small"):
+        options = ("--script", script, "--optimizers", "adan", "--scale", scale)
+        assert bench("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / f"tune-{scale}")[0] == 0
+    found = json.loads(file.read_text())["workloads"]
+    assert {name: own["adan"]["steps"] for name, own in found.items()} == {"two-scales": 4, "two-scales@small": 8}
+    code, out, _ = bench("compare", *options, "--seeds", 1, "--tuned", file, "--out", tmp_path / "compare")
+    assert code == 0
+    assert "tuned in 1 trials (tuned.json)" in out
+    assert "for 4 steps" not in out
