@@ -295,7 +295,7 @@ class Budget:
     floor: float = option(0.0, "The lowest learning rate of a descent, as a share of the peak.", min=0, max=1)
     cooldown: float = option(0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1)
     nonmono: int = option(
-        0, "Evaluations without a better one after which the first rate returns: AWD-LSTM's ASGD.", min=1
+        0, "Switch to averaged SGD at the first rate after so many evaluations without a better one (AWD-LSTM).", min=1
     )
     clip: float = option(-1.0, "Limit of the gradient's norm, 0 for none; the workload's unless given.", min=0)
     ema: float = option(0.0, "Decay of an exponential average of the weights, which is evaluated.", min=0, max=1)
@@ -333,6 +333,7 @@ class Provenance:
     init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.")
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
     origin: str = option("", decides=False)  # where the settings come from, in words
+    lr_at_edge: bool = option(False, decides=False)  # of the rates that the tuning tried, where these were saved
     label: str = option("", decides=False)  # of a variant of an optimizer, such as adan:state_format=8bit
 
 

@@ -104,3 +104,29 @@ def test_the_scales_of_a_workload_are_saved_apart(bench: Any, tmp_path: Path) ->
     assert code == 0
     assert "tuned in 1 trials (tuned.json)" in out
     assert "for 4 steps" not in out
+
+
+EDGE = """
+import torch
+from adan_bench import Scale, Task, workload
+
+@workload("ever-faster", metric="m", higher_is_better=True, smoke=Scale(1e9, 4, 1))
+def ever_faster(context):
+    model = torch.nn.Linear(1, 1)
+    moved = lambda model: {"m": -model.weight.item()}
+    return Task(model, lambda i: i, lambda model, batch: model(torch.ones(1, 1)).sum(), moved)
+"""
+
+
+def test_a_rate_at_the_edge_is_told_when_settings_are_read_from_a_file_too(bench: Any, tmp_path: Path) -> None:
+    script = tmp_path / "edge.py"
+    script.write_text(EDGE)
+    options = ["--script", script, "--optimizers", "adan,sgd", "--seeds", 1]
+    bench("tune", *options[:4], "--trials", 3, "--out", tmp_path / "tune")
+    entry = json.loads((tmp_path / "tune" / "best.json").read_text())["workloads"]["ever-faster"]["adan"]
+    assert entry["at_edge"]
+    tuned = ["--tuned", tmp_path / "tune" / "best.json"]
+    _, out, _ = bench("compare", *options, *tuned, "--out", tmp_path / "compare")
+    assert "At the edge of the learning rates that were tried" in out
+    _, out, _ = bench("compare", *options, *tuned, "--set", "lr=0.1", "--out", tmp_path / "set")
+    assert "At the edge" not in out

@@ -42,7 +42,7 @@ from adan_bench.spec import Pause, RunConfig, RunRecord, TimeLimitReached, Usage
 app = typer.Typer(
     name="adan-bench",
     help="Compare optimizers on real workloads. "
-    "Exit codes: 0 done, 1 a run failed, 2 no such thing, 3 diverged, 4 the time limit was reached.",
+    "Exit codes: 0 done, 1 a run failed, 2 a wrong name, option or value, 3 diverged, 4 the time limit was reached.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -83,7 +83,8 @@ Optimizers = Annotated[
     str, typer.Option(help="Names separated by commas, variants such as adan:state_format=8bit, or 'all'.")
 ]
 Halving = Annotated[
-    int, typer.Option(min=1, max=4, help="Of so many trials one goes on past each rung of the schedule; 1: all do.")
+    int,
+    typer.Option(min=1, max=4, help="Past each rung only the best 1/N of the trials go on; 1: all do."),
 ]
 Set = Annotated[
     list[str] | None,
@@ -267,7 +268,7 @@ def report(
 def humaneval(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run that was made with --keep-weights.")],
     yes: Annotated[
-        bool, typer.Option("--yes-run-generated-code", help="The model's answers are run; say that you want that.")
+        bool, typer.Option("--yes-run-generated-code", help="Confirm that code written by the model may be run.")
     ] = False,
     data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 20,
@@ -436,7 +437,7 @@ def _usage_line(error: Any) -> str:
         if option in sys.argv[:-1]:
             return f"{option} {sys.argv[sys.argv.index(option) + 1]}: {text.partition(': ')[2] or text}"
     commands = getattr(context.command, "commands", None)
-    return f"{text.rstrip('.')}; there are: {', '.join(commands)}" if commands else text
+    return f"{text.rstrip('.') or 'no command was given'}; there are: {', '.join(commands)}" if commands else text
 
 
 def _complain(text: str, code: int) -> int:

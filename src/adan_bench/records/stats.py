@@ -283,6 +283,8 @@ def _value(name: str, value: Any) -> str:
     word = {"batch_size": "batch"}.get(name, name.replace("_", " "))
     if name == "steps":
         return f"{value} steps"
+    if name == "script_sha256" and value:
+        return f"script {value[:8]}"
     if value is True:
         return word
     if not value:

@@ -195,6 +195,8 @@ def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
 def _edges(done: Sequence[OptimizerSummary]) -> str:
     """Whose best learning rate is the lowest or highest that was tried, so that a better one may lie beyond."""
     edges = [f"{o.name} ({o.sensitivity.best_lr:g})" for o in done if o.sensitivity and o.sensitivity.at_edge]
+    tuned_before = [o.records[0].config for o in done if o.records[0].config.lr_at_edge]
+    edges += [f"{config.name} ({config.settings['lr']:g})" for config in tuned_before]
     if not edges:
         return ""
     return f" At the edge of the learning rates that were tried, so a better one may lie beyond: {_join(edges)}."

@@ -122,7 +122,9 @@ class Study:
             halved = f", halved by {eta} at steps {', '.join(map(str, judged[key]))}," if judged[key] else ""
             origin = f"tuned here in {trials} trials{halved} with seed {TUNING_SEED}"
             self.bases[key] = replace(self.bases[key], settings=_best(found), origin=origin)
-            self.tuning[key] = {"trials": trials}
+            tried = {float(record.config.settings["lr"]) for record in found}
+            at_edge = len(tried) > 1 and float(self.bases[key].settings["lr"]) in (min(tried), max(tried))
+            self.tuning[key] = {"trials": trials, "at_edge": at_edge}
             if eta > 1:
                 gradients = sum(record.result["step"] for record in found if record.result)
                 self.tuning[key] |= {"eta": eta, "rungs": judged[key], "gradients": gradients}
@@ -269,7 +271,8 @@ def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], path: 
         origin += then_set(changed)
     settings = {**entry["settings"], **c.settings}
     optimizers.check_values(c.spec, settings)
-    return replace(base, settings=settings, origin=origin), entry["batch_size"]
+    at_edge = entry.get("at_edge", False) and "lr" not in changed
+    return replace(base, settings=settings, origin=origin, lr_at_edge=at_edge), entry["batch_size"]
 
 
 def _at_batch_size(workload: Workload, chosen: RunConfig, size: int) -> RunConfig:
