@@ -121,12 +121,3 @@ def test_a_default_device_does_not_matter(options):
     with torch.device("meta"):
         opt.load_state_dict(saved)
     assert_same(opt, before)
-
-
-def test_a_checkpoint_of_adamw_is_told_from_one_with_wrong_betas():
-    p = torch.ones(3, requires_grad=True)
-    adamw = torch.optim.AdamW([p])
-    p.grad = torch.ones(3)
-    adamw.step()
-    with pytest.raises(ValueError, match=r"group 0 of this state dict has two betas, as Adam's and AdamW's have"):
-        Adan([p]).load_state_dict(adamw.state_dict())

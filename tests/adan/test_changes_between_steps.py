@@ -150,7 +150,11 @@ def test_state_dicts_with_bad_options_change_nothing():
     adamw = torch.optim.AdamW([p]).state_dict()
     negative = opt.state_dict()
     negative["param_groups"] = [{**negative["param_groups"][0], "lr": -1.0}]
-    for bad, message in ((adamw, "three numbers"), (negative, "lr must be finite"), ({}, "no optimizer's state dict")):
+    for bad, message in (
+        (adamw, "two betas, as Adam.s and AdamW.s have"),
+        (negative, "lr must be finite"),
+        ({}, "no optimizer's state dict"),
+    ):
         with pytest.raises(ValueError, match=message):
             opt.load_state_dict(bad)
     assert opt.param_groups[0]["lr"] == 0.1
