@@ -118,6 +118,7 @@ def ever_faster(context):
 """
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_a_rate_at_the_edge_is_told_when_settings_are_read_from_a_file_too(bench: Any, tmp_path: Path) -> None:
     script = tmp_path / "edge.py"
     script.write_text(EDGE)
