@@ -427,13 +427,12 @@ class Adan(Optimizer):
         return param.device if on_device or choose(group, param).counts_on_device else "cpu"
 
     def _check_dense(self) -> None:
-        for g, group in enumerate(self.param_groups):
-            for i, p in enumerate(group["params"]):
-                if p.grad is not None and p.grad.layout is not torch.strided:
-                    raise RuntimeError(
-                        f"the gradient of parameter {describe(group, i, g)} is {p.grad.layout}: Adan needs dense "
-                        "gradients; for an embedding, construct it with sparse=False"
-                    )
+        for p in chain.from_iterable(group["params"] for group in self.param_groups):
+            if p.grad is not None and p.grad.layout is not torch.strided:
+                raise RuntimeError(
+                    f"the gradient of parameter {self._describe(p)} is {p.grad.layout}: Adan needs dense gradients; "
+                    "for an embedding, construct it with sparse=False"
+                )
 
     # ---- restarts
 

@@ -376,9 +376,14 @@ class RunConfig(Budget, Execution, Provenance):
 
     def differences(self, other: RunConfig) -> list[str]:
         """Which fields that decide the numbers differ; records of earlier versions have no checksum of the script."""
-        a, b = (json.loads(json.dumps(config.identity())) for config in (self, other))  # tuples are lists on disk
+        a, b = as_json(self.identity()), as_json(other.identity())
         unchecked = set() if self.script_sha256 and other.script_sha256 else {"script_sha256"}
         return [name for name in {**a, **b} if name not in unchecked and a.get(name) != b.get(name)]
+
+
+def as_json(value: Any) -> Any:
+    """As a file has it: tuples are lists there."""
+    return json.loads(json.dumps(value, default=str))
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
     groups: dict[str, list[RunRecord]] = {}
     for record in trials:
         others = {key: value for key, value in record.config.settings.items() if key != "lr"}
-        groups.setdefault(json.dumps(others, sort_keys=True, default=str), []).append(record)
+        groups.setdefault(_text(others), []).append(record)
     largest: list[RunRecord] = max(groups.values(), key=lambda group: len(group), default=[])
     runs = sorted(largest, key=lambda r: float(r.config.settings["lr"]))
     finals = [r.final for r in runs]

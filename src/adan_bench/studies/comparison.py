@@ -14,9 +14,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from adan_bench.records.stats import rank
+from adan_bench.records.stats import rank, sensitivity
 from adan_bench.records.store import check_empty, read_run, write_json
-from adan_bench.spec import TUNING_SEED, OptimizerSpec, Pause, RunConfig, RunRecord, Settings, UsageError, Workload
+from adan_bench.spec import (
+    TUNING_SEED,
+    OptimizerSpec,
+    Pause,
+    RunConfig,
+    RunRecord,
+    Settings,
+    UsageError,
+    Workload,
+    as_json,
+)
 from adan_bench.studies.competitors import Competitor
 from adan_bench.studies.halving import rungs, stop_trial, survivors
 from adan_bench.training import optimizers
@@ -122,9 +132,8 @@ class Study:
             halved = f", halved by {eta} at steps {', '.join(map(str, judged[key]))}," if judged[key] else ""
             origin = f"tuned here in {trials} trials{halved} with seed {TUNING_SEED}"
             self.bases[key] = replace(self.bases[key], settings=_best(found), origin=origin)
-            tried = {float(record.config.settings["lr"]) for record in found}
-            at_edge = len(tried) > 1 and float(self.bases[key].settings["lr"]) in (min(tried), max(tried))
-            self.tuning[key] = {"trials": trials, "at_edge": at_edge}
+            rated = sensitivity(found)
+            self.tuning[key] = {"trials": trials, "at_edge": rated is not None and rated.at_edge}
             if eta > 1:
                 gradients = sum(record.result["step"] for record in found if record.result)
                 self.tuning[key] |= {"eta": eta, "rungs": judged[key], "gradients": gradients}
@@ -208,18 +217,13 @@ def _second_stage(c: Competitor, records: Sequence[RunRecord]) -> list[Settings]
         beyond = [best["lr"] * step if best["lr"] == rates[-1] else best["lr"] / step]
     between = sorted((math.sqrt(a * b) for a, b in pairwise(rates)), key=lambda lr: abs(math.log(lr / best["lr"])))
     first, last = ([{"lr": float(f"{lr:.3g}")} for lr in lrs] for lrs in (beyond, between))
-    made, found = [_as_json(record.config.settings) for record in records], []
+    made, found = [as_json(record.config.settings) for record in records], []
     for variant in (*first, *c.spec.choices, *last):
         settings = {**best, **variant, **c.settings}
-        if _as_json(settings) not in made:
-            made.append(_as_json(settings))
+        if as_json(settings) not in made:
+            made.append(as_json(settings))
             found.append(settings)
     return found
-
-
-def _as_json(settings: Any) -> Any:
-    """As a file has them: tuples are lists there."""
-    return json.loads(json.dumps(settings, default=str))
 
 
 def read_tuned(path: Path, flag: str = "--tuned") -> dict[str, Any]:
@@ -265,7 +269,7 @@ def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], path: 
     changed = {
         key: value
         for key, value in c.settings.items()
-        if key in searched and _as_json(value) != entry["settings"].get(key)
+        if key in searched and as_json(value) != entry["settings"].get(key)
     }
     if changed:
         origin += then_set(changed)
