@@ -2,6 +2,7 @@
 
     PYTHONPATH=src:benchmarks python -m evidence prepare --data DIR --cache CACHE
     PYTHONPATH=src:benchmarks python -m evidence smoke --cache CACHE --out smoke.jsonl
+    PYTHONPATH=src:benchmarks python -m evidence gradients --cache CACHE --out gradients.jsonl
     PYTHONPATH=src:benchmarks python -m evidence run vit-25 vit-50 gpt --cache CACHE --out runs.jsonl --deadline 900
     PYTHONPATH=src:benchmarks python -m evidence report runs.jsonl
     PYTHONPATH=src:benchmarks python -m evidence store runs.jsonl   # into results/evidence/runs.jsonl

@@ -13,7 +13,7 @@ from typing import Any
 
 from adan_bench.records.stats import MIN_SEEDS
 from adan_bench.training.mps import multi_process_service
-from evidence import data, page, report
+from evidence import data, gradients, page, report
 from evidence.jobs import Job, Record, read, store
 from evidence.pool import Outcome, Place, Pool
 from evidence.search import Follow, Study
@@ -251,6 +251,11 @@ def main() -> None:
         sub.add_argument("--gpu-workers", type=int, default=4)
         sub.add_argument("--site", type=Path, help="folder of further packages")
         sub.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which no run goes on")
+    comparing = command("gradients", gradients.run)
+    comparing.add_argument("--commit", help="of the code, where this is no checkout")
+    comparing.add_argument("--cache", type=Path, required=True)
+    comparing.add_argument("--out", type=Path, required=True)
+    comparing.add_argument("--device", default="cuda")
     reporting = command("report", lambda args: report.show(args.path))
     reporting.add_argument("path", type=Path)
     storing = command("store", lambda args: print(f"{store(RUNS, args.paths)} runs in {RUNS}"))

@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from evidence import data, english, models, optimizers, problems, training
+from evidence import data, english, gradients, models, optimizers, problems, training
 from evidence.jobs import Job
 from evidence.problems import language
 from evidence.problems.images import augmented
@@ -62,6 +62,17 @@ def test_every_optimizer_trains_and_repeats(optimizer, cache):
     first, again = (run(job(optimizer=optimizer, steps=20), "cpu", cache) for _ in range(2))
     assert first["final"] == again["final"]
     assert first["curve"][1]["train_loss"] < first["curve"][0]["train_loss"]
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bf16
+def test_gradients_are_compared_on_one_batch_after_one_past(cache, monkeypatch):
+    wrong = lambda loss, dynamic: lambda step: loss(step) * (1 + torch.is_autocast_enabled("cpu"))  # noqa: E731
+    monkeypatch.setattr(torch, "compile", wrong)
+    found = gradients.compare(job("transformer-xl", "adam"), 3, "cpu", cache)
+    assert found["distance"]["compiled"] < 1e-6  # with the same memory as the variant before
+    assert 0 < found["distance"]["bf16"] < 0.1 < 0.9 < found["distance"]["compiled, bf16"] < 1.1
+    assert len(found["worst"]["bf16"]) == gradients.WORST
+    assert all(value > 0.9 for value, _ in found["worst"]["compiled, bf16"])
 
 
 def test_a_mixture_trains_with_every_expert_at_work(cache):

@@ -231,7 +231,7 @@ def lstm(
         logits, state, _ = model(words, state)
         return F.cross_entropy(logits.float().flatten(0, 1), following.flatten()), state
 
-    return replace(text.problem(loss, judged), schedule=schedule, warmup=warmup)
+    return replace(text.problem(loss, judged), schedule=schedule, warmup=warmup, carried=carry)
 
 
 def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:
@@ -260,4 +260,4 @@ def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:
 
     # Runs in bf16 with a compiled loss collapsed on a GPU: compiled by torch 2.11, the attention's gradients are ten
     # times as far from fp32's as without compiling.
-    return replace(text.problem(loss, judged), bf16=False)
+    return replace(text.problem(loss, judged), bf16=False, carried=(past, filled))

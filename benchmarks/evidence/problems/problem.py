@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ class Problem:
     captures: whether a CUDA graph can hold a step.
     compiles: whether a captured step's loss is compiled, which pays where many small kernels can become one.
     stream: what gives the batches and has a state that a checkpoint must hold.
+    carried: tensors that a step leaves to the next one.
     groups: parameters and their shares of the learning rate, where these differ; as a harness's task has them.
     handed_over: the part of the model whose weights other runs start from.
     """
@@ -45,6 +46,7 @@ class Problem:
     schedule: str = "cosine"
     warmup: float = 0.05
     stream: Any = None
+    carried: Sequence[Tensor] = ()
     groups: Callable[[nn.Module, dict[str, Any]], list[dict[str, Any]]] | None = None
     handed_over: nn.Module | None = None
 
