@@ -252,7 +252,6 @@ def main() -> None:
         sub.add_argument("--site", type=Path, help="folder of further packages")
         sub.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which no run goes on")
     comparing = command("gradients", gradients.run)
-    comparing.add_argument("--commit", help="of the code, where this is no checkout")
     comparing.add_argument("--cache", type=Path, required=True)
     comparing.add_argument("--out", type=Path, required=True)
     comparing.add_argument("--device", default="cuda")

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
     from common import environment
 
     torch.set_float32_matmul_precision("highest")
-    facts = environment() | ({"commit": args.commit} if args.commit else {})
+    facts = environment() | {"command": "python -m evidence gradients"}
     with args.out.open("w") as file:
         for study, optimizer, settings, steps in CASES:
             record = compare(study.job(optimizer, settings, 0), steps, args.device, args.cache)

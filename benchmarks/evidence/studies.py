@@ -133,11 +133,6 @@ RESNET_OTHERS = replace(
         adam_like("lamb", 5e-3, b2=0.999, other=0.99, decay=0.1, other_decay=0.5),
     ),
 )
-RESNET_LONGER = Follow(
-    "resnet34-200",
-    RESNET_AGAIN,
-    tuple(Variant(entry.optimizer, changes={"length": 200, "evaluations": 50}) for entry in RESNET_AGAIN.entries),
-)
 CONVNEXT = Study(
     "convnext-25",
     "convnext",
@@ -278,26 +273,40 @@ LSTM_LAYERS = tuple(
     for layers in (2, 3)
 )
 
-_TABLE_10 = tables()["lstm"]
 
-
-def as_published(optimizer: str, **further: Any) -> Entry:
-    """The harness's settings for a cell of Table 10."""
-    found = _TABLE_10.published(optimizer, "lstm-1", _TABLE_10.columns[0]).merged("settings")
+def as_published(table: str, optimizer: str, there: str = "", **further: Any) -> Entry:
+    """The harness's settings for the first cell of an optimizer's row. there: its name in that table, if another."""
+    column = tables()[table].columns[0]
+    found = tables()[table].published(there or optimizer, column.workload, column).merged("settings")
     return Entry(optimizer, found.pop("lr"), {**found, **further})
 
 
-#: The published length, schedule and settings, but for rows of random length and SGD's switch to averaging.
-LSTM_PUBLISHED = Study(
-    "lstm-200",
-    "lstm",
-    {"layers": 1, "scale": "small", "schedule": _TABLE_10.schedule, "warmup": 0.0},
+#: The published length, schedule and settings. Adan's rate is not published.
+RESNET_PUBLISHED = Study(
+    "resnet34-200",
+    "resnet34",
+    {"batch_size": 128, "schedule": tables()["cifar10"].schedule, "warmup": 0.0},
     200,
     "epochs",
     (
-        *(as_published(name) for name in ("adan", "adamw", "adam")),
-        as_published("sgd", momentum=0.0),
-        as_published("adabelief"),
+        as_published("cifar10", "adan"),
+        as_published("cifar10", "adamw"),
+        as_published("cifar10", "sgd", "sgd-momentum"),
+    ),
+    trials=0,
+    evaluations=50,
+)
+#: The same, but for rows of random length and SGD's switch to averaging.
+LSTM_PUBLISHED = Study(
+    "lstm-200",
+    "lstm",
+    {"layers": 1, "scale": "small", "schedule": tables()["lstm"].schedule, "warmup": 0.0},
+    200,
+    "epochs",
+    (
+        *(as_published("lstm", name) for name in ("adan", "adamw", "adam")),
+        as_published("lstm", "sgd", momentum=0.0),
+        as_published("lstm", "adabelief"),
     ),
     trials=0,
     evaluations=50,
@@ -551,7 +560,7 @@ _ORDER: tuple[Study | Follow, ...] = (
     BATCH_SIZE_B1,
     TRANSFORMER_XL,
     LSTM_PUBLISHED,
-    RESNET_LONGER,
+    RESNET_PUBLISHED,
     *LSTM_LAYERS,
     *TIANSHOU,
 )

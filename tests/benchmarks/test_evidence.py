@@ -18,7 +18,7 @@ from evidence.jobs import Job
 from evidence.problems import language
 from evidence.problems.images import augmented
 from evidence.search import TUNING_SEED
-from evidence.studies import LSTM_PUBLISHED
+from evidence.studies import LSTM_PUBLISHED, RESNET_PUBLISHED
 from evidence.training import run
 
 from adan_bench.data.batching import prepared
@@ -319,10 +319,22 @@ def test_learning_rate_follows_the_schedule(cache):
     assert seen[-1] < 1e-4
 
 
-def test_the_published_schedule_of_the_lstm(cache):
-    options = {**LSTM_PUBLISHED.options, **OPTIONS["lstm"]}
-    trainer = training.Trainer(replace(job("lstm", steps=20), options=options), "cpu", cache)
-    assert trainer.rates.tolist() == pytest.approx([1e-2] * 10 + [1e-3] * 5 + [1e-4] * 5)
+@pytest.mark.parametrize(
+    ("study", "rates"),
+    [(LSTM_PUBLISHED, [1e-2] * 10 + [1e-3] * 5 + [1e-4] * 5), (RESNET_PUBLISHED, [1e-2] * 15 + [1e-3] * 5)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_published_schedules(study, rates, cache):
+    options = {**study.options, **OPTIONS[study.problem]}
+    trainer = training.Trainer(replace(job(study.problem, steps=20), options=options), "cpu", cache)
+    assert trainer.rates.tolist() == pytest.approx(rates)
+
+
+def test_published_settings_of_the_resnet():
+    settings = {entry.optimizer: {"lr": entry.lr, **entry.settings} for entry in RESNET_PUBLISHED.entries}
+    assert settings["sgd"] == {"lr": 0.1, "momentum": 0.9, "nesterov": False, "weight_decay": 5e-4}
+    assert (settings["adamw"]["lr"], settings["adamw"]["weight_decay"]) == (1e-3, 1e-2)
+    assert (settings["adan"]["lr"], settings["adan"]["weight_decay"]) == (1e-2, 0.02)
 
 
 def test_augmentation_moves_pixels_and_makes_none():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -68,10 +69,16 @@ def convnext(setup: Setup, batch_size: int = 256, width: int = 64, depths: tuple
     return problem
 
 
-def resnet34(setup: Setup, batch_size: int = 128, width: int = 64, depths: tuple[int, ...] = (3, 4, 6, 3)) -> Problem:
+def resnet34(
+    setup: Setup,
+    batch_size: int = 128,
+    width: int = 64,
+    depths: tuple[int, ...] = (3, 4, 6, 3),
+    schedule: str = "cosine",
+    warmup: float = 0.05,
+) -> Problem:
     problem = _cifar(setup, models.ResNet(tuple(depths), width), batch_size, smoothing=0.0, cutout=0)
-    problem.decay_all = problem.channels_last = True
-    return problem
+    return replace(problem, schedule=schedule, warmup=warmup, decay_all=True, channels_last=True)
 
 
 class Cifar:

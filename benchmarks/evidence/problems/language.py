@@ -258,6 +258,6 @@ def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:
     def judged(words: Tensor, following: Tensor, memories: Any) -> Any:
         return model(words, following, memories=memories)
 
-    # Runs in bf16 with a compiled loss collapsed on a GPU: compiled by torch 2.11, the attention's gradients are ten
-    # times as far from fp32's as without compiling.
+    # Runs in bf16 with a compiled loss collapsed on a GPU: torch 2.11 computes other gradients of the attention then
+    # (`evidence gradients`).
     return replace(text.problem(loss, judged), bf16=False, carried=(past, filled))

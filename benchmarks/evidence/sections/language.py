@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from adan_bench.records.stats import MIN_SEEDS
-from evidence.compare import Records, best_other, compared, groups, verdict
+from evidence.compare import Records, compared, groups, verdict
 from evidence.jobs import Record, read
 from evidence.search import Follow, Study
 from evidence.sections.parts import (
@@ -87,9 +87,7 @@ def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str,
         return False
     for half in groups(shorter, records):
         if half.n >= MIN_SEEDS:
-            where = f"GPT of {half.size} after {half.length:,} steps"
-            section.body.append(half_length(section, half, best_other(found), LOSS, where, len(found) - 1))
-            section.panels[-1].lines.append(curve(half, LOSS, f"Adan, {half.length:,} steps", dashed=True))
+            half_length(section, half, found, LOSS)
     return True
 
 
@@ -125,20 +123,14 @@ def words(records: Records) -> Section | None:
 FIRST_XL = RUNS.with_name("transformer-xl-first.jsonl")
 
 
-def memories(records: Records) -> Section:
-    section = Section("Transformer-XL on Penn Treebank", [])
+def memories(records: Records) -> Section | None:
+    section = Section("Transformer-XL on Penn Treebank", [], "results-transformer-xl.svg")
     intro = (
         "Transformer-XL of {size}, segments and memory of 70 words, batch size 20, clipping at 0.25, cosine "
         "schedule after 5% of warm-up, in fp32, not compiled. Trials are as long as the runs."
     )
-    if add_study(TRANSFORMER_XL, PERPLEXITY, section, intro, records, share=0.5):
-        section.figure = "results-transformer-xl.svg"
-    elif begun := groups(TRANSFORMER_XL, records):
-        listed = [f"{NAMES[g.optimizer]} {joined([PERPLEXITY(v) for v in g.by_seed().values()])}" for g in begun]
-        section.body.append(
-            f"{intro.format(size=begun[0].size)} **Unfinished**: after {TRANSFORMER_XL.length:,} steps the test "
-            f"perplexity is, seed by seed, {'; '.join(listed)}. Fewer than {MIN_SEEDS} seeds are not tested."
-        )
+    if not add_study(TRANSFORMER_XL, PERPLEXITY, section, intro, records, share=0.5):
+        return None
     seeds = [r for r in read(FIRST_XL).values() if not r["job"]["tuning"]]
     lost = [r for r in seeds if r["final"]["perplexity"] > 2 * r["best"]]
     rates = {r["job"]["optimizer"]: r["job"]["settings"]["lr"] for r in seeds}
@@ -146,8 +138,8 @@ def memories(records: Records) -> Section:
         f"A first search, by trials of 4,000 steps, was given up ([runs](../results/evidence/{FIRST_XL.name})): with "
         f"what it chose, lr {rates['adan']:g} for Adan and {rates['adam']:g} for Adam, {len(lost)} of {len(seeds)} "
         f"runs of 20,000 steps lost on the way what they had learned, {joined(lost_by(lost))}, and at twice these "
-        "rates the trials did. All were in bf16 with a compiled loss, which was the cause: with either alone the same "
-        "settings train ([what was tried](../results/evidence/README.md))."
+        "rates the trials did. All were in bf16 with a compiled loss, whose gradients are wrong with torch 2.11 "
+        "([compared with fp32's](../results/evidence/README.md))."
     )
     printed = [paper("transformer-xl", name, "50k steps") for name in ("Adan", "Adam")]
     section.body.append(

@@ -125,13 +125,13 @@ def curves(title: str, x_label: str, unit: Unit, lines: list[Line], share: float
 
 @dataclass
 class Section:
-    """A part of the page. halves: what it says of Adan with half of another's length, for the beginning."""
+    """A part of the page. halves: the verdicts on Adan with half the length of the best other."""
 
     heading: str
     body: list[str]
     figure: str = ""
     panels: list[Panel] = field(default_factory=list)
-    halves: list[tuple[str, str]] = field(default_factory=list)
+    halves: list[str] = field(default_factory=list)
 
 
 def paper(name: str, row: str, column: str) -> str:
@@ -152,17 +152,17 @@ def on_gpu(seconds: float) -> str:
     return f"{value} {unit}{'' if value == '1' else 's'} on one H200"
 
 
-def half_length(section: Section, half: Group, full: Group, unit: Unit, where: str, comparisons: int = 1) -> str:
-    """Adan with half the budget against another with all of it. comparisons: of how many that is the best."""
-    lead = verdict(half, full, comparisons)
-    text = (
-        f"{where}: Adan {unit(half.final().mean)}, {NAMES[full.optimizer]} with twice the length "
-        f"{unit(full.final().mean)} (n = {half.counted} and {full.counted}); "
-        f"the difference is {unit.change(lead.difference)}"
-        f"{unit.of_difference}: {'not significant' if lead.word == 'not significant' else f'Adan is {lead.word}'}."
+def half_length(section: Section, half: Group, full: Sequence[Group], unit: Unit) -> None:
+    """Adan with half the length against the others with all of it, and its curve. full: Adan's group first."""
+    leads = {group.optimizer: verdict(half, group, len(full) - 1) for group in full[1:]}
+    listed = [f"{NAMES[name]} {unit.change(lead.difference)}: {lead.word}" for name, lead in leads.items()]
+    length = f"{half.length:,} {half.records[0]['job']['unit']}"
+    section.body.append(
+        f"**Half the length**: Adan after {length}, {unit(half.final().mean)} (n = {half.counted}), minus the others "
+        f"after {full[0].length:,}: {'; '.join(listed)}."
     )
-    section.halves.append((lead.word, text))
-    return text
+    section.halves.append(leads[best_other(full).optimizer].word)
+    section.panels[-1].lines.append(curve(half, unit, f"Adan, {length}", dashed=True))
 
 
 EARLY = 0.95
