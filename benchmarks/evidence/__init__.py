@@ -12,6 +12,6 @@ Data lives on the device; batch selection, augmentation, forward, backward, clip
 CUDA graph. Every finished run is one line of the output file, and a run that has its line is not made again. Weights
 that other runs start from lie in CACHE/weights: fine-tune on the machine that pre-trained, or copy them.
 
-`prepare` takes from DIR what is there: cifar10.npz (by `pack`), ptb/, graphs/cora/, bccd/; where glue/ is, it gathers
-English.
+`prepare` takes from DIR what is there: cifar10.npz (by `pack`), debian.txt.xz (by `pack-english`), ptb/, graphs/cora/,
+bccd/; where glue/ is, it gathers English.
 """

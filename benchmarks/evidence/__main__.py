@@ -13,7 +13,7 @@ from typing import Any
 
 from adan_bench.records.stats import MIN_SEEDS
 from adan_bench.training.mps import multi_process_service
-from evidence import data, gradients, page, report
+from evidence import data, documentation, gradients, page, report
 from evidence.jobs import Job, Record, read, store
 from evidence.pool import Outcome, Place, Pool
 from evidence.search import Follow, Study
@@ -216,7 +216,7 @@ def prepare(args: argparse.Namespace) -> None:
     facts = data.prepare(args.data, args.cache, args.sources, args.processes)
     target = args.cache / "data"
     if not target.exists():
-        shutil.copytree(args.data, target, ignore=shutil.ignore_patterns(data.PACKED, "*.whl"))
+        shutil.copytree(args.data, target, ignore=shutil.ignore_patterns(data.PACKED, documentation.PACKED, "*.whl"))
     print(json.dumps(facts, indent=1))
 
 
@@ -233,6 +233,10 @@ def main() -> None:
     packing = command("pack", lambda args: data.pack(args.data, args.target))
     packing.add_argument("--data", type=Path, required=True)
     packing.add_argument("--target", type=Path, required=True)
+    gathering = command("pack-english", lambda args: print(documentation.pack(args.tree, args.target, args.processes)))
+    gathering.add_argument("--tree", type=Path, required=True, help="unpacked packages of Debian's documentation")
+    gathering.add_argument("--target", type=Path, required=True)
+    gathering.add_argument("--processes", type=int, default=8)
     preparing = command("prepare", prepare)
     preparing.add_argument("--data", type=Path, required=True)
     preparing.add_argument(

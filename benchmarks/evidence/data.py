@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evidence import english
+from evidence import documentation, english
 
 PACKED = "cifar10.npz"
 VALIDATION = 5_000  # of CIFAR-10's training images, the last ones: what tuning looks at
@@ -57,7 +57,9 @@ def prepare(data: Path, cache: Path, sources: Sequence[Path] | None = None, proc
     if folders := _installed() if sources is None else sources:
         facts["python"] = _gather_python(cache, folders)
         if (data / "glue").exists():
-            facts["english"] = english.prepare(data, cache, folders, processes)
+            facts["english"] = english.prepare("english", english.gather(folders, processes), data, cache, processes)
+    if (data / documentation.PACKED).exists():
+        facts["debian"] = english.prepare("debian", documentation.unpack(data), data, cache, processes)
     (cache / "facts.json").write_text(json.dumps(facts, indent=1))
     return facts
 

@@ -1,4 +1,4 @@
-"""English text of the packages installed here, and sentences of GLUE, as tokens: what the BERT problems read.
+"""English text, by default of the packages installed here, and sentences of GLUE, as tokens: what BERT reads.
 
 Docstrings and comments are found by regular expressions: 32 MB/s of source on a Neoverse-N1 core, where `ast` reads 2.
 They find 9% more than the docstrings of `ast`: any string of three quotes that begins a line.
@@ -33,29 +33,34 @@ _MARK = re.compile(r"^[ \t]*#[#:!]*", re.MULTILINE)
 _PROSE = re.compile(r"[A-Za-z ,.;:'()-]")
 
 
-def prepare(data: Path, cache: Path, folders: Iterable[Path], processes: int) -> str:
-    """Write the text's tokens in three splits, the vocabulary, and where the data folder has them, GLUE's sentences."""
+def gather(folders: Iterable[Path], processes: int) -> dict[bytes, list[str]]:
+    """The paragraphs of each file that has some, by the digest of its content."""
     walks = (walk for folder in folders for walk in os.walk(folder))
     paths = sorted({Path(base, name) for base, _, names in walks for name in names if name.endswith(SUFFIXES)})
     with ProcessPoolExecutor(processes) as pool:
-        files = {digest: found for digest, found in pool.map(_paragraphs, paths, chunksize=32) if found}
-        documents, size = _new(files)
-        words = _vocabulary(documents["train"]).to_str()
+        return {digest: found for digest, found in pool.map(_paragraphs, paths, chunksize=32) if found}
+
+
+def prepare(name: str, files: dict[bytes, list[str]], data: Path, cache: Path, processes: int) -> str:
+    """Write a text's tokens in three splits, its vocabulary, and where the data folder has them, GLUE's sentences.
+
+    name: of the text; what is written begins with it. files: the paragraphs of each document by its digest.
+    """
+    documents, size = _new(files)
+    words = _vocabulary(documents["train"]).to_str()
+    with ProcessPoolExecutor(processes) as pool:
         for split, texts in documents.items():
             parts = [texts[i : i + 500] for i in range(0, len(texts), 500)]
             rows = list(pool.map(partial(_joined, words), parts))
-            np.save(cache / f"english-{split}.npy", np.concatenate(rows or [np.zeros(0, np.int16)]))
-    (cache / "english-vocabulary.json").write_text(words)
-    counts = [f"{name} {part}" for name in GLUE if (part := _sentences(data, cache, name, words))]
+            np.save(cache / f"{name}-{split}.npy", np.concatenate(rows or [np.zeros(0, np.int16)]))
+    (cache / f"{name}-vocabulary.json").write_text(words)
+    counts = [f"{task} {part}" for task in GLUE if (part := _sentences(name, data, cache, task, words))]
     digest = hashlib.sha256("\0".join(text for texts in documents.values() for text in texts).encode()).hexdigest()[:12]
-    return (
-        f"{size:,} bytes of docstrings, comments and documentation in {len(files):,} files of installed packages, "
-        f"sha256 {digest}; {'; '.join(counts) or 'no GLUE'}"
-    )
+    return f"{size:,} bytes, {len(files):,} documents, sha256 {digest}; {'; '.join(counts) or 'no GLUE'}"
 
 
 def _paragraphs(path: Path) -> tuple[bytes, list[str]]:
-    """What a file has of prose: paragraphs of six words or more, nine tenths of their characters letters and stops."""
+    """The digest of a file's content, and what it has of prose."""
     try:
         content = path.read_bytes()
     except OSError:  # a broken link
@@ -64,8 +69,13 @@ def _paragraphs(path: Path) -> tuple[bytes, list[str]]:
     if path.suffix == ".py":
         comments = (_MARK.sub("", found) for found in _COMMENTS.findall(text))
         text = "\n\n".join([*(found[1] for found in _DOCSTRING.findall(text)), *comments])
+    return hashlib.sha256(content).digest(), prose(text)
+
+
+def prose(text: str) -> list[str]:
+    """Paragraphs of six words or more, nine tenths of their characters letters and stops."""
     found = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
-    return hashlib.sha256(content).digest(), [part for part in found if part[:1].isalpha() and _is_prose(part)]
+    return [part for part in found if part[:1].isalpha() and _is_prose(part)]
 
 
 def _is_prose(part: str) -> bool:
@@ -116,24 +126,24 @@ def _joined(words: str, texts: Sequence[str]) -> Any:
     return np.concatenate([np.array([*found.ids, END], np.int16) for found in tokenizer.encode_batch(list(texts))])
 
 
-def _sentences(data: Path, cache: Path, name: str, words: str) -> str:
+def _sentences(name: str, data: Path, cache: Path, task: str, words: str) -> str:
     """Rows of tokens and labels for each split of a task of GLUE; how many there are."""
     from tokenizers import Tokenizer
 
     from adan_bench.workloads.glue import KINDS, read
 
-    kind = next(kind for kind in KINDS if kind.name == name)
+    kind = next(kind for kind in KINDS if kind.name == task)
     if not (data / "glue" / kind.folder).exists():
         return ""
     tokenizer = Tokenizer.from_str(words)
     counts = []
-    for split in GLUE[name]:
+    for split in GLUE[task]:
         examples = read(data / "glue" / kind.folder / f"{split}.tsv", kind)
         rows = np.full((len(examples), SENTENCE), PAD, np.int16)
         for row, found in zip(rows, tokenizer.encode_batch([text for text, _, _ in examples]), strict=True):
             tokens = [START, *found.ids[: SENTENCE - 2], END]
             row[: len(tokens)] = tokens
-        np.save(cache / f"{name}-{split}-tokens.npy", rows)
-        np.save(cache / f"{name}-{split}-labels.npy", np.array([label for _, _, label in examples], np.int64))
+        np.save(cache / f"{name}-{task}-{split}-tokens.npy", rows)
+        np.save(cache / f"{name}-{task}-{split}-labels.npy", np.array([label for _, _, label in examples], np.int64))
         counts.append(f"{len(rows):,}")
     return " + ".join(counts)

@@ -27,11 +27,8 @@ from evidence.sections.parts import (
     table,
     together,
 )
-from evidence.sections.pretraining import MASKED, MATTHEWS, RECONSTRUCTION, above_chance
+from evidence.sections.pretraining import MASKED, MATTHEWS, RECONSTRUCTION, above_chance, chain
 from evidence.studies import (
-    BERT,
-    COLA,
-    COLA_OWN,
     CONVNEXT_AGAIN,
     CORA,
     DETR,
@@ -46,8 +43,6 @@ from evidence.studies import (
     RESNET_AGAIN,
     RESNET_OTHERS,
     RESNET_PUBLISHED,
-    SST2,
-    SST2_OWN,
     TINY_GPT,
     TRANSFORMER_XL,
     VIT_25,
@@ -124,11 +119,12 @@ def rows(records: Records) -> list[Row]:
     made += plain("LSTM, 8 epochs", LSTM_AGAIN, PERPLEXITY)
     made += plain("LSTM, 200 epochs, published settings", LSTM_PUBLISHED, PERPLEXITY)
     made += plain("Transformer-XL", TRANSFORMER_XL, PERPLEXITY)
-    made += plain("BERT, pre-training", BERT, MASKED)
-    made += row("BERT, CoLA", above_chance(COLA, records), MATTHEWS)
-    made += row("BERT, CoLA from its own pre-training", above_chance(COLA_OWN, records), MATTHEWS)
-    made += row("BERT, SST-2", above_chance(SST2, records), ACCURACY)
-    made += row("BERT, SST-2 from its own pre-training", above_chance(SST2_OWN, records), ACCURACY)
+    bert = chain(records)
+    made += plain("BERT, pre-training", bert.bert, MASKED)
+    made += row("BERT, CoLA", above_chance(bert.cola, records), MATTHEWS)
+    made += row("BERT, CoLA from its own pre-training", above_chance(bert.cola_own, records), MATTHEWS)
+    made += row("BERT, SST-2", above_chance(bert.sst2, records), ACCURACY)
+    made += row("BERT, SST-2 from its own pre-training", above_chance(bert.sst2_own, records), ACCURACY)
     made += plain("Deformable DETR", DETR, BOX_AP)
     made += plain("DeepGCN", CORA, ACCURACY)
     for whose, studies in PPO.items():

@@ -14,7 +14,9 @@ from evidence.sections import SECTIONS
 from evidence.sections.parts import NAMES, ROOT, RUNS, joined
 from evidence.studies import (
     BERT,
+    BERT_AGAIN,
     COLA,
+    COLA_AGAIN,
     CONVNEXT_AGAIN,
     CORA,
     DETR,
@@ -29,6 +31,7 @@ from evidence.studies import (
     RESNET_AGAIN,
     RESNET_OTHERS,
     SST2,
+    SST2_AGAIN,
     TIANSHOU_HOPPER,
     TINY_GPT,
     TRANSFORMER_XL,
@@ -44,6 +47,7 @@ FIGURES = ROOT / "docs" / "figures"
 TUNED = (
     *(VIT_25, RESNET_AGAIN, RESNET_OTHERS, CONVNEXT_AGAIN, MAE_FULL, MAE_FULL_FINE_TUNED),
     *(GPT, GPT_30M, GPT_30M_AGAIN, LSTM_AGAIN, TRANSFORMER_XL, TINY_GPT, MOE, BERT, COLA, SST2),
+    *(BERT_AGAIN, COLA_AGAIN, SST2_AGAIN),
     *(DETR, CORA, TIANSHOU_HOPPER, HOPPER),
 )
 #: With fewer trials than seven.

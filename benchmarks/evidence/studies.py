@@ -345,25 +345,36 @@ BERT = Study(
     trials=5,
     evaluations=20,
 )
-#: All fine-tuning starts from the BERT that Adam pre-trained from seed 0.
-COLA, SST2 = (
-    Study(
-        f"bert-{task}",
+#: With more text, and trials as long as the runs.
+BERT_AGAIN = replace(
+    BERT, name="bert-again", options={**BERT.options, "text": "debian"}, seeds=range(3), tune_length=None
+)
+
+
+def fine_tuned(bert: Study, task: str) -> Study:
+    """All start from the BERT that Adam pre-trained from seed 0."""
+    return Study(
+        bert.name.replace("bert", f"bert-{task}"),
         "glue",
-        {"task": task, "batch_size": 32},
+        {**bert.options, "task": task, "batch_size": 32},
         10,
         "epochs",
         (adan(4e-4, b1=0.98, other=0.9, decay=0.01, other_decay=0.1), published_adam(2e-4, 0.1)),
         range(5),
         evaluations=10,
-        start=Start(BERT, "adam"),
+        start=Start(bert, "adam"),
     )
-    for task in ("cola", "sst2")
-)
-#: The paper's way: each optimizer fine-tunes what it has pre-trained, seed by seed.
-COLA_OWN, SST2_OWN = (
-    Follow(f"{study.name}-own", study, (Variant("adan"), Variant("adam")), start=Start(BERT)) for study in (COLA, SST2)
-)
+
+
+def own(study: Study, bert: Study) -> Follow:
+    """The paper's way: each optimizer fine-tunes what it has pre-trained, seed by seed."""
+    return Follow(f"{study.name}-own", study, (Variant("adan"), Variant("adam")), start=Start(bert))
+
+
+COLA, SST2 = (fine_tuned(BERT, task) for task in ("cola", "sst2"))
+COLA_AGAIN, SST2_AGAIN = (fine_tuned(BERT_AGAIN, task) for task in ("cola", "sst2"))
+COLA_OWN, SST2_OWN = (own(study, BERT) for study in (COLA, SST2))
+COLA_OWN_AGAIN, SST2_OWN_AGAIN = (own(study, BERT_AGAIN) for study in (COLA_AGAIN, SST2_AGAIN))
 
 #: What states of fewer bits cost in quality. The fp32 runs are the study's own where the length is.
 _SHORT_VIT = {"length": 10, "evaluations": 10}
@@ -548,6 +559,11 @@ _ORDER: tuple[Study | Follow, ...] = (
     SST2,
     COLA_OWN,
     SST2_OWN,
+    BERT_AGAIN,
+    COLA_AGAIN,
+    SST2_AGAIN,
+    COLA_OWN_AGAIN,
+    SST2_OWN_AGAIN,
     MAE,
     MAE_FINE_TUNED,
     MAE_AGAIN,

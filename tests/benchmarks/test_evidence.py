@@ -1,5 +1,6 @@
 """The problems of the evidence runner at tiny size on the CPU: the same code as on a GPU but for the capture."""
 
+import gzip
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch._subclasses import FakeTensorMode
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from evidence import data, english, gradients, models, optimizers, problems, training
+from evidence import data, documentation, english, gradients, models, optimizers, problems, training
 from evidence.jobs import Job
 from evidence.problems import language
 from evidence.problems.images import augmented
@@ -171,13 +172,40 @@ def test_english_is_prose_once_and_no_code(tmp_path):
     )
     (folder / "c.md").write_text(f"# title\n\n{words} in a page.\n\n| 1 | 2 | 3 | 4 | 5 | 6 |\n")
     (folder / "d.json").write_text(words)
-    facts = english.prepare(tmp_path, cache, [folder], processes=1)
+    facts = english.prepare("english", english.gather([folder], 1), tmp_path, cache, 1)
     tokens = np.concatenate([np.load(cache / f"english-{split}.npy") for split in data.SPLITS])
     shown = Tokenizer.from_file(str(cache / "english-vocabulary.json")).decode(tokens.tolist())
     counts = {words: 4, "docstring": 1, "twice": 1, "of a comment": 1, "page": 1, "title": 0, "4": 0}
     assert {part: shown.count(part) for part in counts} == counts
-    assert "in 3 files" in facts
+    assert "3 documents" in facts
     assert "no GLUE" in facts
+
+
+def test_english_of_documentation_is_packed_and_read(tmp_path):
+    tree, target, cache = (tmp_path / name for name in ("tree", "data", "cache"))
+    (tree / "wordnet").mkdir(parents=True), cache.mkdir()
+    (tree / "page.html").write_text(
+        "<head><title>the title of the page is left out</title></head><p>A page that has <b>words</b> of interest "
+        "&amp; such.</p><pre>the code of the page is left out</pre><p>Une phrase qui parle des choses du monde</p>"
+    )
+    (tree / "guide.txt.gz").write_bytes(gzip.compress(b"This guide is one of the guides.\n"))
+    (tree / "broken.txt.gz").write_bytes(b"This is no archive of anything at all")
+    (tree / "words.dict.dz").write_bytes(gzip.compress(b"Aa is\n  the first of the words.\nBb is the next of them.\n"))
+    (tree / "wordnet" / "data.noun").write_text("00001740 03 n 01 entity 0 | that which is one of the things\n")
+    (tree / "again.rst").write_text("This guide is one of the guides.\n")
+    (tree / "code.c").write_text("the source of a program is no documentation of it\n")
+    assert documentation.pack(tree, target, 1) == "163 bytes in 4 documents"
+    found = [part for parts in documentation.unpack(target).values() for part in parts]
+    assert sorted(found) == [
+        "A page that has words of interest & such.",
+        "Aa is the first of the words.",
+        "Bb is the next of them.",
+        "This guide is one of the guides.",
+        "that which is one of the things",
+    ]
+    facts = data.prepare(target, cache, [], 1)
+    assert facts["debian"].startswith("157 bytes, 4 documents")
+    assert len(np.load(cache / "debian-train.npy")) > 30
 
 
 def test_trials_on_cola_hold_out_training_sentences(cache):

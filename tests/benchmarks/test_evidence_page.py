@@ -22,6 +22,7 @@ from evidence.studies import (
     DETR,
     GPT,
     GPT_HALF,
+    RESNET,
     SST2,
     SST2_OWN,
     STUDIES,
@@ -118,6 +119,14 @@ def test_the_page_says_where_adan_is_worse(records):
     assert "ViT" not in better
     assert "ViT (25 epochs" in worse
     assert f"- {better} - {worse}" in " ".join(page.page(records)[0].split())
+
+
+def test_what_the_page_says_of_the_first_search_for_the_resnet(records):
+    (entry,) = (entry for entry in RESNET.entries if entry.optimizer == "adan")
+    tried = [job.settings for job in RESNET.asked(entry, records)]
+    adamw = RESNET.best("adamw", records)
+    assert max(s["lr"] * s["weight_decay"] for s in tried) < 0.5 * adamw["lr"] * adamw["weight_decay"]
+    assert "was even half of AdamW's" in " ".join(page.PAGE.read_text().split())
 
 
 def test_no_comparison_of_fewer_than_three_seeds(records):

@@ -63,7 +63,7 @@ def write_cache(folder):
     _graph(folder / "data" / "graphs" / "cora", rng)
     _glue(folder / "data" / "glue", rng)
     write_coco(folder / "data", 12, BCCD)
-    english.prepare(folder / "data", folder, [TESTS], processes=1)
+    english.prepare("english", english.gather([TESTS], 1), folder / "data", folder, 1)
     for split in ("valid", "test"):  # so few files leave them empty
         shutil.copy(folder / "english-train.npy", folder / f"english-{split}.npy")
 

@@ -14,6 +14,8 @@ from evidence import english, models
 from evidence.data import array
 from evidence.problems.problem import EVAL_BATCH, Problem, Setup, begin, harness_task, shuffle, without_cudnn_attention
 
+#: Of English, by the name of a text.
+SOURCES = {"english": "docstrings, comments and pages of installed packages", "debian": "Debian's documentation"}
 BALANCE = 0.02  # the weight of a router's loss, as the released Mixtral's
 
 
@@ -60,15 +62,24 @@ def gpt(
 
 
 def bert(
-    setup: Setup, batch_size: int = 128, width: int = 256, layers: int = 4, heads: int = 4, length: int = 128
+    setup: Setup,
+    batch_size: int = 128,
+    width: int = 256,
+    layers: int = 4,
+    heads: int = 4,
+    length: int = 128,
+    text: str = "english",
 ) -> Problem:
-    """BERT's masked language model on English text of word pieces; windows are drawn at random."""
+    """BERT's masked language model on English text of word pieces; windows are drawn at random.
+
+    text: as `evidence.data.prepare` names it.
+    """
     device = setup.device
     without_cudnn_attention()
     encoder = models.BERT(width, layers, heads, length, english.VOCABULARY)
     model = models.MaskedLanguage(encoder)
-    text = array(setup.cache, "english-train", device)
-    held_out = array(setup.cache, f"english-{'valid' if setup.tuning else 'test'}", device)
+    pieces = array(setup.cache, f"{text}-train", device)
+    held_out = array(setup.cache, f"{text}-{'valid' if setup.tuning else 'test'}", device)
     offsets = torch.arange(length - 1, device=device)
 
     def rows(source: Tensor, first: Tensor) -> Tensor:
@@ -81,18 +92,16 @@ def bert(
         return F.cross_entropy(model(tokens, places).float().flatten(0, 1), right.flatten())
 
     def loss(step: Tensor) -> Tensor:
-        first = torch.randint(0, len(text) - length, (batch_size, 1), device=device)
-        return named(*masked(rows(text, first)))
+        first = torch.randint(0, len(pieces) - length, (batch_size, 1), device=device)
+        return named(*masked(rows(pieces, first)))
 
     def evaluate() -> Mapping[str, float]:
         parts = list(zip(*(part.split(128) for part in fixed), strict=True))
         total = torch.stack([named(*part) * len(part[0]) for part in parts]).sum()
         return {"loss": total.item() / len(starts)}
 
-    note = (
-        f"English of installed packages: {len(text):,} word pieces to train, {len(starts):,} rows of {length} held out"
-    )
-    per_epoch = max(1, len(text) // (batch_size * length))
+    note = f"{len(pieces):,} word pieces of {SOURCES[text]} to train, {len(starts):,} rows of {length} held out"
+    per_epoch = max(1, len(pieces) // (batch_size * length))
     return Problem(model, loss, evaluate, "loss", False, per_epoch, note, max_grad_norm=1.0, handed_over=encoder)
 
 
@@ -105,8 +114,9 @@ def glue(
     layers: int = 4,
     heads: int = 4,
     length: int = 128,
+    text: str = "english",
 ) -> Problem:
-    """A task of GLUE. start: the key of a run of `bert` whose encoder is fine-tuned.
+    """A task of GLUE. start: the key of a run of `bert` whose encoder is fine-tuned; text: what that one read.
 
     SST-2's trials look at the development split, its results at the test split. CoLA has no test split with answers:
     its results are of the development split, and its trials hold out every eighth sentence of the training split.
@@ -121,7 +131,7 @@ def glue(
     metric = next(kind.metric for kind in KINDS if kind.name == task)
 
     def split(name: str) -> tuple[Tensor, Tensor]:
-        tokens, labels = (array(setup.cache, f"{task}-{name}-{part}", device) for part in ("tokens", "labels"))
+        tokens, labels = (array(setup.cache, f"{text}-{task}-{name}-{part}", device) for part in ("tokens", "labels"))
         return tokens.long(), labels
 
     rows, labels = split("train")

@@ -1,0 +1,81 @@
+"""English of Debian's documentation packages, packed into one file of documents that `prepare` reads.
+
+    apt-get download $(cat packages)    # names are in PACKAGES
+    for file in *.deb; do dpkg -x $file TREE; done
+    PYTHONPATH=src:benchmarks python -m evidence pack-english --tree TREE --target DATA
+
+A document is a file, or 200 paragraphs of it: a dictionary is one file, and what it is made of decides its split.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import html
+import lzma
+import re
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from evidence.english import prose
+
+PACKED = "debian.txt.xz"
+PACKAGES = (
+    *("apache2-doc", "cmake-doc", "debian-handbook", "debian-policy", "debian-reference-en", "developers-reference"),
+    *("dict-foldoc", "dict-gcide", "dict-jargon", "erlang-doc", "exim4-doc-html", "ghc-doc", "gimp-help-en", "git-doc"),
+    *("libreoffice-help-en-us", "linux-doc-6.1", "llvm-15-doc", "openjdk-17-doc", "perl-doc", "postgresql-doc-15"),
+    *("python3.11-doc", "sqlite3-doc", "wordnet-base"),
+)
+LENGTH = 200  # paragraphs
+
+_SILENT = re.compile(r"<(script|style|pre|code|head|nav)\b.*?</\1>", re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(r"</?(?:p|div|li|ul|ol|td|tr|th|table|h\d|dd|dt|dl|br|blockquote|section)\b[^>]*>", re.IGNORECASE)
+_TAG = re.compile(r"<[^>]*>")
+#: Some packages have translations in the same folders.
+_ENGLISH = re.compile(r"\b(the|of|and|is|are|with|for|this|that|by|or)\b")
+
+
+def pack(tree: Path, target: Path, processes: int) -> str:
+    """Write what a tree of unpacked packages has of English prose, no paragraph twice; how much that is."""
+    paths = sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
+    seen: set[str] = set()
+    documents: list[str] = []
+    with ProcessPoolExecutor(processes) as pool:
+        for found in pool.map(english, paths, chunksize=64):
+            new = [part for part in dict.fromkeys(found) if part not in seen]
+            seen.update(new)
+            documents += ["\n".join(new[i : i + LENGTH]) for i in range(0, len(new), LENGTH)]
+    content = "\n\n".join(documents).encode()
+    target.mkdir(parents=True, exist_ok=True)
+    (target / PACKED).write_bytes(lzma.compress(content, preset=6))
+    return f"{len(content):,} bytes in {len(documents):,} documents"
+
+
+def unpack(data: Path) -> dict[bytes, list[str]]:
+    """The paragraphs of each document, by its digest."""
+    documents = lzma.decompress((data / PACKED).read_bytes()).decode().split("\n\n")
+    return {hashlib.sha256(text.encode()).digest(): text.split("\n") for text in documents}
+
+
+def english(path: Path) -> Iterable[str]:
+    """The English paragraphs of a file of documentation; none where its kind is not known."""
+    content = path.read_bytes()
+    name = path.name
+    if path.suffix in (".gz", ".dz"):
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error):
+            return []
+        name = path.stem
+    text = content.decode(errors="ignore")
+    if name.endswith((".html", ".xhtml")):
+        text = html.unescape(_TAG.sub("", _BLOCK.sub("\n\n", _SILENT.sub(" ", text))))
+    elif path.parent.name == "wordnet" and name.startswith("data."):
+        text = "\n\n".join(line.partition("| ")[2] for line in text.splitlines())
+    elif name.endswith(".dict"):
+        text = re.sub(r"\n(?=\S)", "\n\n", text)  # what belongs to an entry is indented
+    elif not name.endswith((".txt", ".rst", ".pod")):
+        return []
+    return [part for part in prose(text) if _ENGLISH.search(part)]
