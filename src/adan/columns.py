@@ -49,9 +49,13 @@ class Columns(NamedTuple):
     def empty(cls) -> Columns:
         return cls([], [], [], [], [], [], [], [], [], [], [], [], [])
 
+    def replaced(self, **columns: Any) -> Columns:
+        """As `_replace`, which `torch.compile` of torch 2.8 and older cannot trace."""
+        return Columns(*[columns.get(name, column) for name, column in zip(_COLUMNS, self, strict=True)])
+
     def select(self, rows: Iterable[int]) -> Columns:
         rows = list(rows)
-        columns = (getattr(self, name) for name in self._fields if name != "options")
+        columns: tuple[Any, ...] = self[1:]
         return Columns(self.options, *([column[i] for i in rows] for column in columns))
 
     def rounds_stochastically(self, row: int) -> bool:
@@ -80,6 +84,9 @@ class Columns(NamedTuple):
             for x in (self.exp_avg[i], self.exp_avg_diff[i], self.exp_avg_sq[i], self.exponents[i], prev_grad):
                 if x is not None:
                     x.masked_fill_(step.to(x.device) == 0, 0)
+
+
+_COLUMNS = Columns._fields
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -51,32 +51,29 @@ _MASK = 0xFFFFFFFF
 class Code(NamedTuple):
     """The bits of mantissa that a code keeps, and the code of 1: the few above it are for what δ lifts above 1.
 
-    The highest bit of a signed code is the sign.
+    The highest bit of a signed code is the sign. The rest follows from these; `torch.compile` of torch 2.10 and older
+    cannot trace properties of a NamedTuple, hence fields.
     """
 
     bits: int
     one: int
-    width: int = 8
-    signed: bool = True
+    width: int
+    signed: bool
+    shift: int
+    base: int
+    delta: float  #: the float with the bits `base << shift`: the exponent, then `bits` of mantissa
 
-    @property
-    def shift(self) -> int:
-        return 23 - self.bits
-
-    @property
-    def base(self) -> int:
-        return (127 << self.bits) - self.one
-
-    @property
-    def delta(self) -> float:
-        """The float with the bits `base << shift`: the exponent, then `bits` of mantissa."""
-        exponent, mantissa = divmod(self.base, 2**self.bits)
-        return float(2.0 ** (exponent - 127) * (1 + mantissa / 2**self.bits))
+    @classmethod
+    def of(cls, bits: int, one: int, width: int = 8, signed: bool = True) -> Code:
+        base = (127 << bits) - one
+        exponent, mantissa = divmod(base, 2**bits)
+        delta = float(2.0 ** (exponent - 127) * (1 + mantissa / 2**bits))
+        return cls(bits, one, width, signed, 23 - bits, base, delta)
 
 
-SIGNED, ROOT = Code(bits=5, one=124), Code(bits=6, one=250, signed=False)
-SIGNED6, ROOT6 = Code(bits=3, one=30, width=6), Code(bits=4, one=61, width=6, signed=False)
-SIGNED4 = Code(bits=2, one=5, width=4)
+SIGNED, ROOT = Code.of(bits=5, one=124), Code.of(bits=6, one=250, signed=False)
+SIGNED6, ROOT6 = Code.of(bits=3, one=30, width=6), Code.of(bits=4, one=61, width=6, signed=False)
+SIGNED4 = Code.of(bits=2, one=5, width=4)
 
 #: By format and state; of n the root is stored.
 CODES = {
@@ -285,7 +282,7 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
     rows = [i for i in range(len(columns.param)) if _is_special(columns, i)]
     if not rows:
         return engine.update(columns, memo, signals)
-    plain = columns._replace(**{name: list(getattr(columns, name)) for name in ("param", *STATES)})
+    plain = columns.replaced(**{name: list(getattr(columns, name)) for name in ("param", *STATES)})
     counts: dict[int, int | Tensor] = {}
     for i in rows:
         count = next_count(columns.step[i], torch.int64)

@@ -121,7 +121,8 @@ class Adan(Optimizer):
             raise TypeError(
                 f"Adan: params must be an iterable such as model.parameters(), got a {type(params).__name__}"
             )
-        params = list(params)  # type: ignore[assignment]
+        if not isinstance(params, set):  # torch 2.15 warns of a set, whose order changes from run to run
+            params = list(params)  # type: ignore[assignment]
         if not params:
             raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
         values = (

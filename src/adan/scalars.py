@@ -60,12 +60,20 @@ class Signals(NamedTuple):
     check_finite: bool = False  #: the engine itself must skip the step if a gradient is not finite
     forget: bool = False  #: where a count is 0 the states may hold anything, and must be read as zeros
 
+    def replaced(self, **signals: Any) -> Signals:
+        """As `_replace`, which `torch.compile` of torch 2.8 and older cannot trace."""
+        values: list[Any] = [signals.get(name, signal) for name, signal in zip(_SIGNALS, self, strict=True)]
+        return Signals(*values)
+
     def to(self, device: torch.device) -> Signals:
         # A copy to the host must be waited for before the host reads it; a copy to a device is ordered by its stream.
         non_blocking = device.type != "cpu"
         tensors = (self.norm, self.grad_scale, self.skip)
         norm, grad_scale, skip = (x if x is None else x.to(device, non_blocking=non_blocking) for x in tensors)
-        return self._replace(norm=norm, grad_scale=grad_scale, skip=skip)
+        return self.replaced(norm=norm, grad_scale=grad_scale, skip=skip)
+
+
+_SIGNALS = Signals._fields
 
 
 class Scalars(NamedTuple):

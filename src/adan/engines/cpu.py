@@ -117,7 +117,7 @@ class Cpu:
             if float(signals.skip):
                 columns.keep_previous()
                 return None
-            signals = signals._replace(skip=None)
+            signals = signals.replaced(skip=None)
         if memo.tables is None:
             memo.tables = _table(columns)
         table: Table = memo.tables
@@ -144,7 +144,7 @@ def _measured(columns: Columns, signals: Signals) -> Signals:
     total = sum_of_squares(columns.grad)
     if not math.isfinite(total):
         return measure(columns.grad, clips, signals)
-    return signals._replace(norm=torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu"), check_finite=False)
+    return signals.replaced(norm=torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu"), check_finite=False)
 
 
 def sum_of_squares(grads: Iterable[Tensor]) -> float:
