@@ -1,4 +1,4 @@
-"""English of Debian's documentation packages, packed into one file of documents that `prepare` reads.
+"""English of the documentation packages of Debian 12, packed into one file of documents that `prepare` reads.
 
     apt-get download $(cat packages)    # names are in PACKAGES
     for file in *.deb; do dpkg -x $file TREE; done
