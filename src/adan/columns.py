@@ -51,7 +51,9 @@ class Columns(NamedTuple):
 
     def replaced(self, **columns: Any) -> Columns:
         """As `_replace`, which `torch.compile` of torch 2.8 and older cannot trace."""
-        return Columns(*[columns.get(name, column) for name, column in zip(_COLUMNS, self, strict=True)])
+        found = Columns(*[columns.pop(name, column) for name, column in zip(_COLUMNS, self, strict=True)])
+        assert not columns, columns.keys()
+        return found
 
     def select(self, rows: Iterable[int]) -> Columns:
         rows = list(rows)

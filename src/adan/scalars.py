@@ -62,7 +62,8 @@ class Signals(NamedTuple):
 
     def replaced(self, **signals: Any) -> Signals:
         """As `_replace`, which `torch.compile` of torch 2.8 and older cannot trace."""
-        values: list[Any] = [signals.get(name, signal) for name, signal in zip(_SIGNALS, self, strict=True)]
+        values: list[Any] = [signals.pop(name, signal) for name, signal in zip(_SIGNALS, self, strict=True)]
+        assert not signals, signals.keys()
         return Signals(*values)
 
     def to(self, device: torch.device) -> Signals:
