@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from evidence.english import prose
+from evidence.english import prose, unseen
 
 PACKED = "debian.txt.xz"
 PACKAGES = (
@@ -44,9 +44,10 @@ def pack(tree: Path, target: Path, processes: int) -> str:
     documents: list[str] = []
     with ProcessPoolExecutor(processes) as pool:
         for found in pool.map(english, paths, chunksize=64):
-            new = [part for part in dict.fromkeys(found) if part not in seen]
-            seen.update(new)
+            new = unseen(found, seen)
             documents += ["\n".join(new[i : i + LENGTH]) for i in range(0, len(new), LENGTH)]
+    if not documents:
+        raise SystemExit(f"--tree {tree}: no English documentation in it; unpack packages of Debian's there (dpkg -x)")
     content = "\n\n".join(documents).encode()
     target.mkdir(parents=True, exist_ok=True)
     (target / PACKED).write_bytes(lzma.compress(content, preset=6))

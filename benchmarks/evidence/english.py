@@ -82,15 +82,20 @@ def _is_prose(part: str) -> bool:
     return part.count(" ") >= 5 and len(_PROSE.findall(part)) >= 0.9 * len(part)
 
 
+def unseen(parts: Iterable[str], seen: set[str]) -> list[str]:
+    """Those that have not been seen before, each once; from now on they have."""
+    new = [part for part in dict.fromkeys(parts) if part not in seen]
+    seen.update(new)
+    return new
+
+
 def _new(files: dict[bytes, list[str]]) -> tuple[dict[str, list[str]], int]:
     """Documents by split, which a file's content decides, and their bytes. No paragraph comes twice, as licences do."""
     documents: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
     seen: set[str] = set()
     size = 0
     for digest in sorted(files):
-        new = [part for part in dict.fromkeys(files[digest]) if part not in seen]
-        seen.update(new)
-        if new:
+        if new := unseen(files[digest], seen):
             split = {0: "valid", 1: "test"}.get(int.from_bytes(digest[-4:], "big") % 100, "train")
             documents[split].append("\n".join(new))
             size += len(documents[split][-1].encode())

@@ -89,11 +89,11 @@ def run(args: argparse.Namespace) -> None:
 
     torch.set_float32_matmul_precision("highest")
     facts = environment() | {"command": "python -m evidence gradients"}
-    with args.out.open("w") as file:
-        for study, optimizer, settings, steps in CASES:
-            record = compare(study.job(optimizer, settings, 0), steps, args.device, args.cache)
-            print(f"{study.name:15}", *(f"{k} {v:.2%}" for k, v in record["distance"].items()), flush=True)
-            for variant, worst in record["worst"].items():
-                print(f"    {variant:15}", *(f"{name} {value:.1%}" for value, name in worst), flush=True)
-            file.write(json.dumps(record | {"environment": facts}) + "\n")
-            file.flush()
+    lines = []
+    for study, optimizer, settings, steps in CASES:
+        record = compare(study.job(optimizer, settings, 0), steps, args.device, args.cache)
+        print(f"{study.name:15}", *(f"{k} {v:.2%}" for k, v in record["distance"].items()), flush=True)
+        for variant, worst in record["worst"].items():
+            print(f"    {variant:15}", *(f"{name} {value:.1%}" for value, name in worst), flush=True)
+        lines.append(json.dumps(record | {"environment": facts}) + "\n")
+    args.out.write_text("".join(lines))

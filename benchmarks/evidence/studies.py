@@ -274,10 +274,13 @@ LSTM_LAYERS = tuple(
 )
 
 
+_TABLES = tables()
+
+
 def as_published(table: str, optimizer: str, there: str = "", **further: Any) -> Entry:
     """The harness's settings for the first cell of an optimizer's row. there: its name in that table, if another."""
-    column = tables()[table].columns[0]
-    found = tables()[table].published(there or optimizer, column.workload, column).merged("settings")
+    column = _TABLES[table].columns[0]
+    found = _TABLES[table].published(there or optimizer, column.workload, column).merged("settings")
     return Entry(optimizer, found.pop("lr"), {**found, **further})
 
 
@@ -285,7 +288,7 @@ def as_published(table: str, optimizer: str, there: str = "", **further: Any) ->
 RESNET_PUBLISHED = Study(
     "resnet34-200",
     "resnet34",
-    {"batch_size": 128, "schedule": tables()["cifar10"].schedule, "warmup": 0.0},
+    {"batch_size": 128, "schedule": _TABLES["cifar10"].schedule, "warmup": 0.0},
     200,
     "epochs",
     (
@@ -300,7 +303,7 @@ RESNET_PUBLISHED = Study(
 LSTM_PUBLISHED = Study(
     "lstm-200",
     "lstm",
-    {"layers": 1, "scale": "small", "schedule": tables()["lstm"].schedule, "warmup": 0.0},
+    {"layers": 1, "scale": "small", "schedule": _TABLES["lstm"].schedule, "warmup": 0.0},
     200,
     "epochs",
     (

@@ -49,12 +49,6 @@ class Columns(NamedTuple):
     def empty(cls) -> Columns:
         return cls([], [], [], [], [], [], [], [], [], [], [], [], [])
 
-    def replaced(self, **columns: Any) -> Columns:
-        """As `_replace`, which `torch.compile` of torch 2.8 and older cannot trace."""
-        found = Columns(*[columns.pop(name, column) for name, column in zip(_COLUMNS, self, strict=True)])
-        assert not columns, columns.keys()
-        return found
-
     def select(self, rows: Iterable[int]) -> Columns:
         rows = list(rows)
         columns: tuple[Any, ...] = self[1:]
@@ -86,9 +80,6 @@ class Columns(NamedTuple):
             for x in (self.exp_avg[i], self.exp_avg_diff[i], self.exp_avg_sq[i], self.exponents[i], prev_grad):
                 if x is not None:
                     x.masked_fill_(step.to(x.device) == 0, 0)
-
-
-_COLUMNS = Columns._fields
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

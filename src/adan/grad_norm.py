@@ -12,14 +12,14 @@ from torch import Tensor
 
 from adan import sharding
 from adan.columns import compute_dtype
-from adan.scalars import Signals
+from adan.scalars import Signals, replaced
 
 
 def measure(grads: Iterable[Tensor], clips: bool, signals: Signals) -> Signals:
     """Add the norm to clip by and the decision to skip, for engines that do not measure gradients themselves."""
     grads = list(grads)
     if signals.norm is None and clips:
-        signals = signals.replaced(norm=global_norm(grads))
+        signals = replaced(signals, norm=global_norm(grads))
     if signals.check_finite:
         # The largest magnitude, not the 2-norm: that one overflows where every gradient is finite.
         signals = _skip_if(torch.isfinite(global_norm(grads, math.inf)).logical_not(), signals)
@@ -68,7 +68,7 @@ def measure_together(
     squares, not_finite, not_zero = total.unbind()
     if clips:
         wide = any(compute_dtype(p.dtype) == torch.float64 for p in params)
-        signals = signals.replaced(norm=squares.sqrt().to(torch.float64 if wide else torch.float32))
+        signals = replaced(signals, norm=squares.sqrt().to(torch.float64 if wide else torch.float32))
     if skips:
         signals = _skip_if(((not_finite > 0) & signals.check_finite) | ((not_zero == 0) & first), signals)
     return signals
@@ -91,7 +91,7 @@ def _skip_if(bad: Tensor, signals: Signals) -> Signals:
     skip = bad.to(torch.float32)
     if signals.skip is not None:
         skip = torch.maximum(skip, signals.skip.to(skip))
-    return signals.replaced(skip=skip, check_finite=False)
+    return replaced(signals, skip=skip, check_finite=False)
 
 
 def global_norm(grads: Iterable[Tensor], order: float = 2.0) -> Tensor:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from adan.columns import STATES, Columns, compute_dtype
 from adan.engines import Engine, Memo
-from adan.scalars import Signals, next_count
+from adan.scalars import Signals, next_count, replaced
 
 #: What `state_format` may be.
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8, "4bit": torch.uint8}
@@ -282,7 +282,7 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
     rows = [i for i in range(len(columns.param)) if _is_special(columns, i)]
     if not rows:
         return engine.update(columns, memo, signals)
-    plain = columns.replaced(**{name: list(getattr(columns, name)) for name in ("param", *STATES)})
+    plain = replaced(columns, **{name: list(getattr(columns, name)) for name in ("param", *STATES)})
     counts: dict[int, int | Tensor] = {}
     for i in rows:
         count = next_count(columns.step[i], torch.int64)

@@ -25,7 +25,7 @@ from adan.engines.foreach import Foreach
 from adan.engines.loop import Loop
 from adan.grad_norm import measure
 from adan.options import OPTIONS
-from adan.scalars import Options, Signals, is_plain
+from adan.scalars import Options, Signals, is_plain, replaced
 
 LOOP, FOREACH = Loop(), Foreach()
 
@@ -129,8 +129,8 @@ class Plan:
         self.group = [index[i] for i in members]
         self.consumed = [i for i, scale in enumerate(columns.prev_scale) if scale is not None]
         # A plan outlives its step, and a gradient must not.
-        columns = columns.replaced(group=self.group, grad=[], prev_grad=self._without_consumed(columns.prev_grad))
-        columns = columns.replaced(**{name: [self._local(x) for x in getattr(columns, name)] for name in _TENSORS})
+        columns = replaced(columns, group=self.group, grad=[], prev_grad=self._without_consumed(columns.prev_grad))
+        columns = replaced(columns, **{name: [self._local(x) for x in getattr(columns, name)] for name in _TENSORS})
         self.parts = self._partition(groups, members, columns, captured)
         if tracing:
             return
@@ -252,7 +252,7 @@ class Plan:
                 if local.skip.item():
                     columns.keep_previous()
                     continue
-                local = local.replaced(skip=None)
+                local = replaced(local, skip=None)
             if signals.forget and not part.engine.forgets:
                 columns.forget()
             if part.engine.reads_quantized:
@@ -275,7 +275,7 @@ class Plan:
             prev_grads = [by_row.get(i, x) for i, x in zip(part.rows, prev_grads, strict=True)]
         if len(part.rows) != len(grads):
             grads, group = [grads[i] for i in part.rows], [group[i] for i in part.rows]
-        return columns.replaced(options=options, group=group, grad=grads, prev_grad=prev_grads)
+        return replaced(columns, options=options, group=group, grad=grads, prev_grad=prev_grads)
 
     def own_grads(self, grads: list[Tensor]) -> list[Tensor]:
         """Local gradients, of which those that become states are alone in their memory and laid out as parameters."""
@@ -328,4 +328,4 @@ _TENSORS = ("param", *NAMES)
 
 def _select_static(columns: Columns, rows: list[int]) -> Columns:
     """Columns that have no gradients yet."""
-    return columns.replaced(grad=columns.param).select(rows).replaced(grad=[])
+    return replaced(replaced(columns, grad=columns.param).select(rows), grad=[])

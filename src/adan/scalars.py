@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -51,6 +51,17 @@ def _read(lr: Tensor) -> Number:
     return lr.item() if not lr.requires_grad and host_readable(lr) else lr.reshape(())
 
 
+Tuple = TypeVar("Tuple", bound=tuple[Any, ...])
+
+
+def replaced(old: Tuple, **changes: Any) -> Tuple:
+    """A NamedTuple's `_replace`, which `torch.compile` of torch 2.8 and older cannot trace."""
+    kind: Any = type(old)
+    values = [changes.pop(name, value) for name, value in zip(kind._fields, old, strict=True)]
+    assert not changes, changes.keys()
+    return kind(*values)  # type: ignore[no-any-return]
+
+
 class Signals(NamedTuple):
     """What is known about all gradients of a step together."""
 
@@ -60,21 +71,12 @@ class Signals(NamedTuple):
     check_finite: bool = False  #: the engine itself must skip the step if a gradient is not finite
     forget: bool = False  #: where a count is 0 the states may hold anything, and must be read as zeros
 
-    def replaced(self, **signals: Any) -> Signals:
-        """As `_replace`, which `torch.compile` of torch 2.8 and older cannot trace."""
-        values: list[Any] = [signals.pop(name, signal) for name, signal in zip(_SIGNALS, self, strict=True)]
-        assert not signals, signals.keys()
-        return Signals(*values)
-
     def to(self, device: torch.device) -> Signals:
         # A copy to the host must be waited for before the host reads it; a copy to a device is ordered by its stream.
         non_blocking = device.type != "cpu"
         tensors = (self.norm, self.grad_scale, self.skip)
         norm, grad_scale, skip = (x if x is None else x.to(device, non_blocking=non_blocking) for x in tensors)
-        return self.replaced(norm=norm, grad_scale=grad_scale, skip=skip)
-
-
-_SIGNALS = Signals._fields
+        return replaced(self, norm=norm, grad_scale=grad_scale, skip=skip)
 
 
 class Scalars(NamedTuple):

@@ -1,9 +1,11 @@
 """The problems of the evidence runner at tiny size on the CPU: the same code as on a GPU but for the capture."""
 
 import gzip
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from torch._subclasses import FakeTensorMode
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from evidence import data, documentation, english, gradients, models, optimizers, problems, training
+from evidence.__main__ import main
 from evidence.jobs import Job
 from evidence.problems import language
 from evidence.problems.images import augmented
@@ -65,11 +68,21 @@ def test_every_optimizer_trains_and_repeats(optimizer, cache):
     assert first["curve"][1]["train_loss"] < first["curve"][0]["train_loss"]
 
 
+def command(*words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["evidence", *map(str, words)])
+    main()
+
+
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bf16
-def test_gradients_are_compared_on_one_batch_after_one_past(cache, monkeypatch):
+def test_gradients_are_compared_on_one_batch_after_one_past(cache, tmp_path, monkeypatch):
+    tiny = SimpleNamespace(name="tiny", job=lambda optimizer, settings, seed: job("transformer-xl", optimizer))
+    monkeypatch.setattr(gradients, "CASES", ((tiny, "adam", {}, 3),))
     wrong = lambda loss, dynamic: lambda step: loss(step) * (1 + torch.is_autocast_enabled("cpu"))  # noqa: E731
     monkeypatch.setattr(torch, "compile", wrong)
-    found = gradients.compare(job("transformer-xl", "adam"), 3, "cpu", cache)
+    out = tmp_path / "gradients.jsonl"
+    command("gradients", "--cache", cache, "--out", out, "--device", "cpu", monkeypatch=monkeypatch)
+    (found,) = map(json.loads, out.read_text().splitlines())
+    assert found["environment"]["packages"]["torch"] == torch.__version__
     assert found["distance"]["compiled"] < 1e-6  # with the same memory as the variant before
     assert 0 < found["distance"]["bf16"] < 0.1 < 0.9 < found["distance"]["compiled, bf16"] < 1.1
     assert len(found["worst"]["bf16"]) == gradients.WORST
@@ -181,7 +194,7 @@ def test_english_is_prose_once_and_no_code(tmp_path):
     assert "no GLUE" in facts
 
 
-def test_english_of_documentation_is_packed_and_read(tmp_path):
+def test_english_of_documentation_is_packed_and_read(tmp_path, monkeypatch, capsys):
     tree, target, cache = (tmp_path / name for name in ("tree", "data", "cache"))
     (tree / "wordnet").mkdir(parents=True), cache.mkdir()
     (tree / "page.html").write_text(
@@ -194,7 +207,11 @@ def test_english_of_documentation_is_packed_and_read(tmp_path):
     (tree / "wordnet" / "data.noun").write_text("00001740 03 n 01 entity 0 | that which is one of the things\n")
     (tree / "again.rst").write_text("This guide is one of the guides.\n")
     (tree / "code.c").write_text("the source of a program is no documentation of it\n")
-    assert documentation.pack(tree, target, 1) == "163 bytes in 4 documents"
+    words = ("pack-english", "--target", target, "--processes", 1, "--tree")
+    command(*words, tree, monkeypatch=monkeypatch)
+    assert capsys.readouterr().out == "163 bytes in 4 documents\n"
+    with pytest.raises(SystemExit, match=r"--tree .*nowhere: no English documentation in it"):
+        command(*words, tmp_path / "nowhere", monkeypatch=monkeypatch)  # and what was packed is still there
     found = [part for parts in documentation.unpack(target).values() for part in parts]
     assert sorted(found) == [
         "A page that has words of interest & such.",

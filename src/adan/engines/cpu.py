@@ -21,7 +21,7 @@ from adan import lowbit
 from adan.columns import Columns, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo
 from adan.grad_norm import measure
-from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, step_scalars
+from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, replaced, step_scalars
 
 #: Where the build leaves the library.
 LIBRARY = str(Path(__file__).with_name("_cpu.so"))
@@ -117,7 +117,7 @@ class Cpu:
             if float(signals.skip):
                 columns.keep_previous()
                 return None
-            signals = signals.replaced(skip=None)
+            signals = replaced(signals, skip=None)
         if memo.tables is None:
             memo.tables = _table(columns)
         table: Table = memo.tables
@@ -144,7 +144,7 @@ def _measured(columns: Columns, signals: Signals) -> Signals:
     total = sum_of_squares(columns.grad)
     if not math.isfinite(total):
         return measure(columns.grad, clips, signals)
-    return signals.replaced(norm=torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu"), check_finite=False)
+    return replaced(signals, norm=torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu"), check_finite=False)
 
 
 def sum_of_squares(grads: Iterable[Tensor]) -> float:
