@@ -90,7 +90,7 @@ def unseen(parts: Iterable[str], seen: set[str]) -> list[str]:
 
 
 def _new(files: dict[bytes, list[str]]) -> tuple[dict[str, list[str]], int]:
-    """Documents by split, which a file's content decides, and their bytes. No paragraph comes twice, as licences do."""
+    """Documents by split, which a file's content decides, and their bytes. No paragraph comes twice, as licenses do."""
     documents: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
     seen: set[str] = set()
     size = 0

@@ -248,7 +248,7 @@ class ConvNeXt(nn.Module):
 
 
 class GraphBlock(nn.Module):
-    """DeeperGCN's layer (arXiv:2006.07739): a node's neighbours weighted by a softmax in each channel, then an MLP."""
+    """DeeperGCN's layer (arXiv:2006.07739): a node's neighbors weighted by a softmax in each channel, then an MLP."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

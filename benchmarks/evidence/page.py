@@ -134,7 +134,7 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
     halves = [word for section in sections for word in section.halves]
     how = [
         "- **Tuning**, on a seed of its own, by the validation split: learning rates at ½, 1, 2 and 4 times a "
-        "centre, a fifth chosen by those, then two alternatives at the best rate, b1 (Adan) or b2 and the decay (SGD: "
+        "center, a fifth chosen by those, then two alternatives at the best rate, b1 (Adan) or b2 and the decay (SGD: "
         f"momentum, AdaBelief: eps, and the decay): seven trials for each optimizer. {fewer(records)} "
         f"{tuning(records)}",
         f"- **Trials shorter than the runs**: {shorter(records)}. Short runs prefer a smaller b1 and other rates, so "

@@ -1,8 +1,8 @@
 """A study: what is compared, how long, and by which rule settings are chosen.
 
 Tuning gives every optimizer of a study the same number of trials, on a seed of its own, judged by the validation split:
-four learning rates (½, 1, 2 and 4 times the centre), one more (beyond the best if that stands at an end, else between
-the best and its better neighbour), then the optimizer's two alternatives at the best rate. What is reported is trained
+four learning rates (½, 1, 2 and 4 times the center), one more (beyond the best if that stands at an end, else between
+the best and its better neighbor), then the optimizer's two alternatives at the best rate. What is reported is trained
 from other seeds on all training data and judged by the test split.
 """
 
@@ -184,8 +184,8 @@ def next_rate(trials: list[tuple[float, float]]) -> float:
         return _rounded(rates[0] ** 2 / rates[1])
     if i == len(trials) - 1:
         return _rounded(rates[-1] ** 2 / rates[-2])
-    neighbour = i - 1 if trials[i - 1][1] > trials[i + 1][1] else i + 1
-    return _rounded(math.sqrt(rates[i] * rates[neighbour]))
+    neighbor = i - 1 if trials[i - 1][1] > trials[i + 1][1] else i + 1
+    return _rounded(math.sqrt(rates[i] * rates[neighbor]))
 
 
 def _rounded(value: float) -> float:

@@ -52,11 +52,11 @@ def parameter_groups(
     """A model's trainable parameters in two groups: those that decay by `weight_decay`, and those that do not.
 
     Decay pulls θ towards 0 by a factor 1/(1 + lr·λ) each step. That regularises a matrix or a convolution kernel; it
-    works against a bias, the scale of a normalisation layer, a learned token or an embedding of position. A parameter
+    works against a bias, the scale of a normalization layer, a learned token or an embedding of position. A parameter
     does not decay if any of these holds:
 
     - it has at most one dimension, or is called a bias;
-    - it belongs to a normalisation layer (torch's own, or a class whose name ends in Norm, such as `LlamaRMSNorm`);
+    - it belongs to a normalization layer (torch's own, or a class whose name ends in Norm, such as `LlamaRMSNorm`);
     - a pattern of `no_decay_names` matches one dotted part of its name;
     - the model or one of its modules lists it in a method `no_weight_decay()`, as timm's models do.
 

@@ -244,7 +244,7 @@ class Workload:
 class OptimizerSpec:
     """An optimizer, its defaults for short runs, and the space in which tuning may look.
 
-    lr: the centre of the range of learning rates; every optimizer's range has the same width (`comparison.DECADES`).
+    lr: the center of the range of learning rates; every optimizer's range has the same width (`comparison.DECADES`).
     choices: alternatives to single defaults, tried after the learning rate, in this order.
     passes: gradients per update (SAM: 2); the budget counts gradients, so SAM makes half as many updates.
     """
@@ -260,7 +260,7 @@ class OptimizerSpec:
     eager: str = ""  # why a CUDA graph cannot hold its step; empty: it can
 
     def facts(self) -> dict[str, Any]:
-        return {"name": self.name, "target": self.target, "lr_centre": self.lr, "passes": self.passes}
+        return {"name": self.name, "target": self.target, "lr_center": self.lr, "passes": self.passes}
 
 
 def option(

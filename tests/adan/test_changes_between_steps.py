@@ -161,7 +161,7 @@ def test_state_dicts_with_bad_options_change_nothing():
 
 
 def test_a_parameter_moves_to_another_group(engine):
-    """Between neighbours the order of all parameters stays as it is."""
+    """Between neighbors the order of all parameters stays as it is."""
     a, b, c = (torch.ones(3, requires_grad=True) for _ in range(3))
     opt = Adan([{"params": [a, b]}, {"params": [c], "lr": 0.0}], lr=0.1, **engine)
     for p in (a, b, c):

@@ -151,7 +151,7 @@ def test_what_is_not_finite_stays_so():
         torch.testing.assert_close(values[BLOCK:], torch.ones(BLOCK), rtol=0.02, atol=0)
 
 
-def test_draws_of_neighbours_and_parameters_have_nothing_in_common():
+def test_draws_of_neighbors_and_parameters_have_nothing_in_common():
     x = torch.zeros(4096)
     streams = [RandomBits.of(lowbit.rng_offset(*at), 1, x).exp_avg & 0xFFFF for at in ((0, 0), (0, 1), (1, 0))]
     table = torch.stack([*streams, *(streams[0].roll(i) for i in (1, 2, 3, 4))]).double()

@@ -142,7 +142,7 @@ def test_half_precision_is_computed_in_fp32_and_rounded_once(engine, dtype, ulp)
 
 def test_decay_does_not_round_away_in_half_precision():
     p = torch.full((8,), 1.0, dtype=torch.bfloat16).requires_grad_()
-    opt = Adan([p], lr=0.1, weight_decay=0.1)  # 1/1.01 rounds to a neighbour of 1, 1 − 1e-3 would round to 1
+    opt = Adan([p], lr=0.1, weight_decay=0.1)  # 1/1.01 rounds to a neighbor of 1, 1 − 1e-3 would round to 1
     p.grad = torch.zeros_like(p)
     opt.step()
     assert (p < 1).all()

@@ -108,7 +108,7 @@ def test_options_of_a_published_run() -> None:
     options = {"stochastic_depth": 0.3, "decay_all": True, "loss": "bce", "repeats": 3}
     model = MODELS["vit-s"].trained(options)
     assert (model.stochastic_depth, model.decay_all, model.repeats, model.setting.loss) == (0.3, True, 3, "bce")
-    assert (model.setting.magnitude, model.centre) == (MODELS["vit-s"].setting.magnitude, MODELS["vit-s"].centre)
+    assert (model.setting.magnitude, model.center) == (MODELS["vit-s"].setting.magnitude, MODELS["vit-s"].center)
     task = get_workload("vit-s").task(batch_size=8, training=options)
     assert "binary cross entropy" in task.note
     assert task.groups is None

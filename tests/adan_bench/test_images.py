@@ -25,7 +25,7 @@ from adan_bench.data.images import (
     Augmented,
     Batches,
     Folder,
-    _Centre,
+    _Center,
     _ResizedCrop,
     _Shift,
     cifar10,
@@ -59,7 +59,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / "imagenet" / split / name).mkdir(parents=True)
             for i in range(size):
                 image = photograph(100 * label + i, 60 + 10 * i, 50)
-                image = image if i else image.convert("L")  # ImageNet has a few grey ones
+                image = image if i else image.convert("L")  # ImageNet has a few gray ones
                 image.save(folder / "imagenet" / split / name / f"{name}_{i}.JPEG", "JPEG")
     return folder
 
@@ -138,11 +138,11 @@ def test_views() -> None:
     random.seed(0)
     for image in (wide, tall):
         assert _ResizedCrop(224, 0.08)(image).size == (224, 224)
-        assert _Centre(224, 0.875)(image).size == (224, 224)
+        assert _Center(224, 0.875)(image).size == (224, 224)
     assert _Shift(4)(photograph(2, 32, 32)).size == (32, 32)
     half = Image.new("L", (200, 100))
     half.paste(255, (100, 0, 200, 100))  # the right half is white
-    whole = np.asarray(_Centre(100, 1.0)(half))
+    whole = np.asarray(_Center(100, 1.0)(half))
     assert (whole[:, :45] == 0).all()
     assert (whole[:, 55:] == 255).all()
     shares = [np.asarray(_ResizedCrop(32, 0.9)(Image.new("L", (50, 50), 7))).mean() for _ in range(3)]

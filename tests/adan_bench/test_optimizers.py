@@ -18,7 +18,7 @@ from adan_bench.training.trainer import Trainer, run
 @pytest.mark.parametrize("name", SPECS)
 def test_learns(config: Any, tmp_path: Path, name: str) -> None:
     settings = config(name).settings
-    # A tenth of the default, which is for networks with normalisation: plain SGD at 0.3 explodes on a regression.
+    # A tenth of the default, which is for networks with normalization: plain SGD at 0.3 explodes on a regression.
     run(config(name, steps=60, settings={**settings, "lr": settings["lr"] / 10}), RunStore(tmp_path / "a"))
     record = read_run(tmp_path / "a")
     losses = [value for _, _, value in record.curve("train", "loss")]

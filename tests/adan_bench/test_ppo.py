@@ -55,7 +55,7 @@ def test_a_rollout_is_new_when_its_passes_are_made(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("short")
 def test_returns_are_those_of_tianshou() -> None:
-    """Generalised advantages one step of one robot at a time; episodes end by a fall or by their length."""
+    """Generalized advantages one step of one robot at a time; episodes end by a fall or by their length."""
     run = trainer("ppo-hopper", batch_size=32, steps=6)
     rollouts: Any = run.task.batches
     seen = []
@@ -81,7 +81,7 @@ def test_returns_are_those_of_tianshou() -> None:
         seen += returns.flatten().tolist()
         assert len(found["returns"]) == 32
     assert rollouts.returns.count == len(seen)
-    assert rollouts.rollout["rewards"].abs().max() > 0.5  # not normalised
+    assert rollouts.rollout["rewards"].abs().max() > 0.5  # not normalized
 
 
 @pytest.mark.usefixtures("short")

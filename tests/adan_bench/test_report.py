@@ -115,7 +115,7 @@ def test_in_chromium(browser: chromium.Browser, page: Path, width: int, dark: bo
 
 
 def test_on_paper(browser: chromium.Browser, page: Path) -> None:
-    """Printed: no buttons to press, the settings unfolded, swatches in colour, nothing cut off."""
+    """Printed: no buttons to press, the settings unfolded, swatches in color, nothing cut off."""
     browser.open(page.as_uri(), 1280, 900)
     shown = "document.querySelector('details .facts').checkVisibility()"
     assert not browser.evaluate(shown)

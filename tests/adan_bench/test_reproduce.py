@@ -25,7 +25,7 @@ def test_what_came_out(reproduced: Reproduced) -> None:
     assert whole["origin"] == "untuned defaults"
     assert cell(summary, "Adan", "half")["steps"] == 30
     assert cell(summary, "Adan", "other number")["values"] == [7.0]
-    assert "reports no colour" in cell(summary, "Adan", "no such number")["why"]
+    assert "reports no color" in cell(summary, "Adan", "no such number")["why"]
     lines = read_run(next((out / "runs" / "plain").glob("adan-*/seed-0"))).curve("train", "loss")
     assert len(cell(summary, "Adan", "loss")["values"]) == 1
     assert lines

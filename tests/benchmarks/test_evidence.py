@@ -114,16 +114,16 @@ def test_two_experts_share_a_token_and_an_even_router_has_balance_one():
     assert experts.balance == pytest.approx(1.0)
 
 
-def test_a_node_weighs_its_neighbours_by_a_softmax():
+def test_a_node_weighs_its_neighbors_by_a_softmax():
     torch.manual_seed(0)
     block = models.GraphBlock(4).eval()
-    x, neighbours = torch.randn(3, 4), torch.tensor([[1, 2], [0, 0]])
+    x, neighbors = torch.randn(3, 4), torch.tensor([[1, 2], [0, 0]])
     with torch.no_grad():
         y = torch.relu(block.norm(x))
         messages = y[1:] + 1e-7
         aggregate = torch.zeros(3, 4)
         aggregate[0] = (messages.softmax(0) * messages).sum(0)
-        assert torch.allclose(block(x, *neighbours), x + block.mlp(y + aggregate), atol=1e-6)
+        assert torch.allclose(block(x, *neighbors), x + block.mlp(y + aggregate), atol=1e-6)
 
 
 def test_a_masked_autoencoder_is_judged_by_the_patches_that_it_does_not_see():

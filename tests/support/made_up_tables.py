@@ -97,7 +97,7 @@ def everything() -> list[Table]:
         {"head": "whole", "workload": "plain"},
         {"head": "half", "workload": "plain", "budget": [1, 2]},
         {"head": "other number", "workload": "plain", "metric": "other"},
-        {"head": "no such number", "workload": "plain", "metric": "colour"},
+        {"head": "no such number", "workload": "plain", "metric": "color"},
         {"head": "loss", "workload": "plain", "metric": "training loss", "higher_is_better": False},
         {"head": "tuned", "workload": "later", "before": [1, 2]},
         {"head": "broken", "workload": "broken"},

@@ -105,7 +105,7 @@ LAYOUTS: dict[str, tuple[Layout, Layout]] = {
 
 
 def gradients(steps: int, shapes: list[tuple[int, ...]], seed: int = 0) -> Iterator[list[Any]]:
-    """Drifting gradients of order one: neighbours alike, so that differences matter, with a jump now and then."""
+    """Drifting gradients of order one: neighbors alike, so that differences matter, with a jump now and then."""
     rng = np.random.default_rng(seed)
     mean = [rng.standard_normal(shape) for shape in shapes]
     for k in range(steps):

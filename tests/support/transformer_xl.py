@@ -55,8 +55,8 @@ def sinusoid(distance: int, width: int) -> Tensor:
 
 
 def norm(x: Tensor, own: dict[str, Tensor], name: str) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    centered = x - x.mean(-1, keepdim=True)
+    scaled = centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     return scaled * own[f"{name}.weight"] + own[f"{name}.bias"]
 
 

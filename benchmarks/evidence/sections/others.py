@@ -117,7 +117,7 @@ def reinforcement(records: Records) -> Section | None:
         "The paper's Figure 2 shows ten seeds; its text says that PPO with Adan reaches much higher rewards in all "
         "four environments. Its PPO is Tianshou's, which the harness has now: observations divided by their running "
         "deviation, returns scaled, advantages computed anew before every pass. The older runs are of "
-        "stable-baselines3's, with other normalisation, rollouts and initialisation."
+        "stable-baselines3's, with other normalization, rollouts and initialization."
     )
     return section
 

@@ -47,7 +47,7 @@ INLINE bf16_t store_bf16(float x) {
     return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (bf16_t)rounded;
 }
 
-/* By integers and two multiplications, as not every compiler has _Float16, and GCC 12 does not vectorise it.
+/* By integers and two multiplications, as not every compiler has _Float16, and GCC 12 does not vectorize it.
  * 2^112 moves the exponent's bias from 15 to 127, which also makes normal numbers of fp16's subnormal ones. */
 INLINE float load_f16(f16_t x) {
     uint32_t magnitude = (uint32_t)(x & 0x7fff) << 13, sign = (uint32_t)(x & 0x8000) << 16;

@@ -68,9 +68,9 @@ def mixed(images: Tensor, targets: Tensor, draws: Mapping[str, Tensor]) -> tuple
 
 
 def _interval(length: int, share: float, draw: random.Random) -> tuple[int, int]:
-    """A part of `length` around a random centre, cut off at the ends."""
-    half, centre = int(length * share) // 2, draw.randrange(length)
-    return max(0, centre - half), min(length, centre + half)
+    """A part of `length` around a random center, cut off at the ends."""
+    half, center = int(length * share) // 2, draw.randrange(length)
+    return max(0, center - half), min(length, center + half)
 
 
 def erasing(count: int, size: int, share: float, draw: random.Random) -> dict[str, Tensor]:

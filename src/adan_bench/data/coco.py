@@ -238,7 +238,7 @@ def folder(annotations: Path) -> Coco:
 
 
 def scenes(count: int, size: int, seed: int) -> Coco:
-    """Pictures of one to three shapes that do not touch: red circles, green squares, blue triangles on grey noise."""
+    """Pictures of one to three shapes that do not touch: red circles, green squares, blue triangles on gray noise."""
     import numpy as np
     from PIL import Image, ImageDraw
 
@@ -263,9 +263,9 @@ def scenes(count: int, size: int, seed: int) -> Coco:
             if any(x0 < b[2] and b[0] < x1 and y0 < b[3] and b[1] < y1 for b in boxes):
                 continue
             boxes.append((x0, y0, x1, y1))
-            colour = random.integers(0, 60, 3)
-            colour[kind] = random.integers(180, 256)
-            ImageDraw.Draw(picture).polygon([tuple(p) for p in points.tolist()], fill=tuple(colour.tolist()))
+            color = random.integers(0, 60, 3)
+            color[kind] = random.integers(180, 256)
+            ImageDraw.Draw(picture).polygon([tuple(p) for p in points.tolist()], fill=tuple(color.tolist()))
             annotations.append(
                 {
                     "id": len(annotations) + 1,

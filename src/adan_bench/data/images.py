@@ -35,7 +35,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class ImageData:
-    """Labelled images: how to draw batches, and what is held out.
+    """Labeled images: how to draw batches, and what is held out.
 
     batches: what is drawn or decoded on the host for the batch at a position.
     gather: the images and labels of that, once it is on the device.
@@ -70,13 +70,13 @@ class Augmentation:
 
     crop: the smallest share of an ImageNet photograph that a random crop covers; CIFAR's are shifted by 4 pixels.
     magnitude: of RandAugment (two operations, deviation 0.5, as timm has it); None: none.
-    centre: the share of the shorter side that evaluation looks at.
+    center: the share of the shorter side that evaluation looks at.
     repeats: how often each image comes in an epoch, in other crops: repeated augmentation.
     """
 
     crop: float = 0.08
     magnitude: int | None = None
-    centre: float = 0.875
+    center: float = 0.875
     repeats: int = 1
 
 
@@ -212,7 +212,7 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
                 "RandAugment on ImageNet needs the packages timm and torchvision; run: pip install timm torchvision"
             )
     training = Augmented(train, _ResizedCrop(224, augmentation.crop), distort)
-    held_out = Augmented(val, _Centre(224, augmentation.centre), None)
+    held_out = Augmented(val, _Center(224, augmentation.center), None)
     loaded: list[Any] = []  # the workers that read the held-out images stay for all evaluations
 
     def evaluation() -> Iterator[Batch]:
@@ -349,7 +349,7 @@ def _flipped(image: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Centre:
+class _Center:
     """The middle `share` of the shorter side, resized to a square."""
 
     size: int

@@ -1,4 +1,4 @@
-"""Language modelling on sub-words: byte-level BPE, and folders of text that are read where a batch needs them."""
+"""Language modeling on sub-words: byte-level BPE, and folders of text that are read where a batch needs them."""
 
 from __future__ import annotations
 

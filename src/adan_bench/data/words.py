@@ -1,4 +1,4 @@
-"""Word-level language modelling: files of words, columns of text whose state is carried along, perplexity."""
+"""Word-level language modeling: files of words, columns of text whose state is carried along, perplexity."""
 
 from __future__ import annotations
 

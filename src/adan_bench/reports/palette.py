@@ -1,6 +1,6 @@
-"""One look per optimizer, the same on the page and in the figures: Okabe and Ito's colours, then dashes.
+"""One look per optimizer, the same on the page and in the figures: Okabe and Ito's colors, then dashes.
 
-The eight colours can be told apart by colour-blind readers; from the ninth optimizer on, dashes tell the rest apart.
+The eight colors can be told apart by color-blind readers; from the ninth optimizer on, dashes tell the rest apart.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ COLORS = (
     ("#A89F00", "#F0E442"),
 )
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
-FIXED = ("adan", "adamw", "adam", "sgd-momentum", "lamb")  # the same colour in every report
+FIXED = ("adan", "adamw", "adam", "sgd-momentum", "lamb")  # the same color in every report
 
 
 def style_of(name: str, names: Sequence[str]) -> dict[str, str]:
-    """Colours and dashes of one of the names of a report."""
+    """Colors and dashes of one of the names of a report."""
     order = [n for n in FIXED if n in names] if len(names) > len(COLORS) else list(FIXED)
     order += [n for n in names if n not in order]
     index = order.index(name)

@@ -1,7 +1,7 @@
 """Which runs make a comparison: configurations, the trials of a tuning, the seeds of a comparison.
 
 Tuning is the same for every optimizer: the same number of trials, the same number of learning rates over a range of the
-same width around its declared centre, the same schedule, and a seed that no reported run uses.
+same width around its declared center, the same schedule, and a seed that no reported run uses.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def run() -> Study:
         "Table 1: proven complexities",
         "Upper bounds on the number of stochastic gradients to an ϵ-stationary point, without the constants that "
         "O(·) hides. They compare what has been proven, not how fast the methods are; for A-NIGT and Adam⁺ the paper "
-        "prints no power of c₂, so with a Lipschitz Hessian the table favours them. `adan-bench theory constants "
+        "prints no power of c₂, so with a Lipschitz Hessian the table favors them. `adan-bench theory constants "
         "WORKLOAD` measures c∞ and c₂ on a model. The exponents of c∞ are those of the proofs' own constants: "
         "Theorem 1's 2.5 is for fixed ε and σ, and T grows as ε^−2.5 too; Assumption 2 alone allows σ² = d·c∞²/9, "
         "which makes it d²·c∞⁶. Theorem 2's c∞^1.25 does not follow from its proof: over all R, β, η and K the "

@@ -47,7 +47,7 @@ def run() -> Study:
     return Study(
         "proximal",
         "Weight decay by proximation",
-        "The step θ_{k+1} = (θ_k − η_k∘u_k)/(1 + λη) minimises (λ/2)‖θ‖²_{√n} + ⟨u, θ−θ_k⟩ + (1/2η)‖θ−θ_k‖²_{√n}. "
+        "The step θ_{k+1} = (θ_k − η_k∘u_k)/(1 + λη) minimizes (λ/2)‖θ‖²_{√n} + ⟨u, θ−θ_k⟩ + (1/2η)‖θ−θ_k‖²_{√n}. "
         "That objective is strongly convex, so the length of its gradient bounds the distance to the argmin.",
         [
             Check(
@@ -59,7 +59,7 @@ def run() -> Study:
             ),
             Check(
                 "proximal argmin, search",
-                "distance of the closed form to what a numerical minimiser finds",
+                "distance of the closed form to what a numerical minimizer finds",
                 _distance_by_search(theta, u, n, 0.1, lam),
                 1e-6,
                 note="BFGS with differences; half of fp64's digits is what it can have",

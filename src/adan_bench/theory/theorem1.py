@@ -1,7 +1,7 @@
 """Theorem 1 on nonconvex stochastic problems: its bounds with the constants of the proof, and fitted exponents.
 
 A fitted exponent on a few problems is evidence about these problems. The theorem is an upper bound over all problems,
-so what is checked is that the decay is not slower than the bound's, at the unfavourable end of the exponent's interval.
+so what is checked is that the decay is not slower than the bound's, at the unfavorable end of the exponent's interval.
 """
 
 from __future__ import annotations

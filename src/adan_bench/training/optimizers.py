@@ -28,7 +28,7 @@ TORCH, OTHERS, OURS = "torch.optim", "pytorch_optimizer", "adan_bench.training.r
 ADAN_ENGINES = {"cuda": "fused", "cpu": "fused", "loop": "single-tensor"}
 ON_HOST = "pytorch_optimizer's {} reads its learning rate and step count on the host"
 
-SPECS = {  # name, class, centre of the learning rates, defaults, what is tried after the learning rate
+SPECS = {  # name, class, center of the learning rates, defaults, what is tried after the learning rate
     spec.name: spec
     for spec in (
         OptimizerSpec("adan", "adan:Adan", 3e-3, {"betas": (0.9, 0.92, 0.99), **DECAY}, ADAN),

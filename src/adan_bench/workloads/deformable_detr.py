@@ -123,7 +123,7 @@ def with_targets(split: Coco, context: Context) -> Callable[[int], dict[str, Any
 def build(sizes: Sizes, categories: int, context: Context | None = None) -> nn.Module:
     """The detector. With `context.init`, a classifier's weights, statistics, stem and first stage are fixed.
 
-    Without them the backbone's normalisation must learn: 16 blocks of random weights with fixed statistics explode.
+    Without them the backbone's normalization must learn: 16 blocks of random weights with fixed statistics explode.
     """
     import math
 
@@ -179,7 +179,7 @@ def groups(model: nn.Module, settings: Settings, slow: tuple[str, ...]) -> list[
 
 
 def _targets(example: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Labels, and boxes as centre and size in shares of the image."""
+    """Labels, and boxes as center and size in shares of the image."""
     import torch
 
     _, height, width = example["pixels"].shape

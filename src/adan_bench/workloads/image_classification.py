@@ -27,7 +27,7 @@ class Model:
     family: "resnet" (basic blocks), "bottleneck", "convnext", "vit" or "swin".
     stochastic_depth: the largest share of examples for which a residual branch is left out, at the last block.
     decay_all: biases and norms decay too.
-    centre: the share of the shorter side that evaluation looks at.
+    center: the share of the shorter side that evaluation looks at.
     repeats: how often each image comes in an epoch: repeated augmentation.
     imagenet: whether ImageNet is the data at paper scale; else CIFAR-10.
     """
@@ -37,7 +37,7 @@ class Model:
     stochastic_depth: float = 0.0
     max_grad_norm: float | None = None
     decay_all: bool = False
-    centre: float = 0.875
+    center: float = 0.875
     repeats: int = 1
     imagenet: bool = True
 
@@ -48,7 +48,7 @@ class Model:
         return replace(self, setting=replace(self.setting, **rest), **own)
 
 
-MODEL_OPTIONS = ("stochastic_depth", "decay_all", "centre", "repeats")
+MODEL_OPTIONS = ("stochastic_depth", "decay_all", "center", "repeats")
 OPTIONS = (*MODEL_OPTIONS, "magnitude", "mixup", "smoothing", "loss")  # the latter of the training setting
 
 
@@ -134,7 +134,7 @@ def register(name: str, title: str, model: Model, scales: dict[str, Any]) -> Non
         from adan_bench.workloads.parts.classification import classification_task, without_decay
 
         trained = model.trained(context.training)
-        augmentation = Augmentation(magnitude=trained.setting.magnitude, centre=trained.centre, repeats=trained.repeats)
+        augmentation = Augmentation(magnitude=trained.setting.magnitude, center=trained.center, repeats=trained.repeats)
         on_cifar = context.scale == "paper" and not trained.imagenet
         data = cifar10(context, augmentation) if on_cifar else image_data(context, augmentation)
         network = BUILDERS[trained.family](trained, context.sizes, data)
@@ -161,11 +161,11 @@ def _resnet(name: str, title: str, depths: Sequence[int], target: float) -> None
 
 
 def _bottleneck(name: str, title: str, depths: Sequence[int], target: float) -> None:
-    """Setting I; the centre of 0.95 is that of the A2 recipe."""
+    """Setting I; the center of 0.95 is that of the A2 recipe."""
     epoch = IMAGENET_SIZE // 2048
     sizes = image_sizes("resnet", 64, depths)
     scales = image_scales(sizes, (0.6, 0.7, target), 80, (1950, 128), (300 * epoch, 2048, 10 * epoch))
-    register(name, title, Model("bottleneck", SETTING_I, 0.05, 5.0, decay_all=True, centre=0.95), scales)
+    register(name, title, Model("bottleneck", SETTING_I, 0.05, 5.0, decay_all=True, center=0.95), scales)
 
 
 def _modern(

@@ -17,7 +17,7 @@ from adan_bench.spec import Context, Settings, Task
 
 
 def classification_task(model: nn.Module, data: ImageData, context: Context, setting: Setting) -> Task:
-    """A model of transformers, or any other whose result has `logits`, on labelled images."""
+    """A model of transformers, or any other whose result has `logits`, on labeled images."""
     measure = loss_of(setting)
 
     def batches(position: int) -> Any:

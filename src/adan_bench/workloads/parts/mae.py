@@ -38,7 +38,7 @@ def waves(side: int, width: int) -> Tensor:
 
 
 class Classifier(nn.Module):
-    """A ViT whose patches are averaged, then normalised, then classified, as the official fine-tuning has it."""
+    """A ViT whose patches are averaged, then normalized, then classified, as the official fine-tuning has it."""
 
     def __init__(self, config: Any) -> None:
         import transformers
