@@ -39,6 +39,7 @@ PAGES = [
 ]
 WHOLE = {"docs/paper-settings.md": recipes.page}
 BASE = "AdamW fused"
+CPU = ("bench-cpu.json", "bench-cpu-x86.json", "bench-cpu-x86-8-threads.json")
 
 
 def record(name: str) -> dict[str, Any]:
@@ -97,18 +98,16 @@ def wall() -> str:
 
 
 def cpu() -> str:
-    data = record("bench-cpu.json")
-    names = list(next(iter(data["models"].values()))["rows"])
-    rows = []
-    for model, result in data["models"].items():
-        cells = [model]
-        for name in names:
-            row = result["rows"][name]
-            cells.append(f"{row['median_ms']:.2f} ms, ×{row['ratio_of_medians']:.2f}")
-        rows.append(cells)
-    clock = "processor time, " if data["clock"] == "process_time" else ""
-    rounds = f"{clock}medians; each round times every optimizer once"
-    return markdown(["fp32 parameters", *names], rows) + f"\n\n{where(data)}; {rounds}."
+    """A table for each machine and number of threads."""
+    found = []
+    for data in map(record, CPU):
+        names = list(next(iter(data["models"].values()))["rows"])
+        rows = [
+            [model, *(f"{row['median_ms']:.2f} ms, ×{row['ratio_of_medians']:.2f}" for row in result["rows"].values())]
+            for model, result in data["models"].items()
+        ]
+        found.append(markdown(["fp32 parameters", *names], rows) + f"\n\n{where(data)}.")
+    return "\n\n".join(found)
 
 
 def short_runs() -> str:
@@ -140,7 +139,8 @@ def memory() -> str:
 
 def summary() -> str:
     """What Adan costs beside AdamW: on a large and a small model, on a GPU and on a CPU."""
-    speed, cores, peak = record("bench-gpu.json"), record("bench-cpu.json"), record("memory-gpu.json")["rows"]
+    speed, peak = record("bench-gpu.json"), record("memory-gpu.json")["rows"]
+    cores = [record(name) for name in ("bench-cpu-x86-8-threads.json", "bench-cpu.json")]
     rows = []
     for name in (BASE, "Adan", "Adan, coupled", "Adan, 8 bit", "Adan, 4 bit"):
         cells = [name, f"{peak[name]['state_bytes_per_parameter']:.1f}"]
@@ -150,11 +150,14 @@ def summary() -> str:
         for model in ("GPT-2 1.1B", "ResNet-50"):
             row = speed["models"][model]["rows"][name]
             cells.append(f"{row['ms']:.2f} ms, ×{row['ratio']:.2f}")
-        row = cores["models"]["ResNet-50, 25.6 M in 161 tensors"]["rows"][name.replace("Adan", "Adan fused")]
-        rows.append([*cells, f"{row['median_ms']:.1f} ms, ×{row['ratio_of_medians']:.2f}"])
-    gpu, cpu = speed["environment"]["gpu"].removeprefix("NVIDIA "), cores["environment"]
+        for data in cores:
+            row = data["models"]["ResNet-50, 25.6 M in 161 tensors"]["rows"][name.replace("Adan", "Adan fused")]
+            cells.append(f"{row['median_ms']:.1f} ms, ×{row['ratio_of_medians']:.2f}")
+        rows.append(cells)
+    gpu = speed["environment"]["gpu"].removeprefix("NVIDIA ")
+    places = [gpu, *("{threads} threads, {platform}".format(**data["environment"]) for data in cores)]
     head = ["", "state bytes per parameter", f"training GPT-2 345M, {gpu}, peak memory", f"step, GPT-2 1.1B, {gpu}"]
-    head += [f"step, ResNet-50, {gpu}", f"step, ResNet-50, {cpu['threads']} CPU thread{'s'[: cpu['threads'] - 1]}"]
+    head += [f"step, ResNet-50, {place.replace('Linux ', '')}" for place in places]
     return markdown(head, rows)
 
 
