@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evidence.compare import Records, lost
+from evidence.compare import Records, compared, lost
 from evidence.jobs import succeeded
 from evidence.search import Follow, Study
 from evidence.sections.language import PTB_EPOCH
-from evidence.sections.parts import on_gpu, table
+from evidence.sections.parts import joined, on_gpu, table
 from evidence.sections.pretraining import above_chance
 from evidence.studies import (
     BATCH_SIZE,
@@ -160,11 +160,14 @@ def listed(records: Records) -> str:
 
 
 def untested(records: Records) -> list[str]:
-    """Experiments of the paper of which no study here has enough runs to be compared; pre-training alone is none."""
+    """What of the paper no study here has enough runs of to be compared; pre-training alone does not count."""
     studies = [study for row in EXPERIMENTS for study in row.studies]
     before = {study.start.study.name for study in studies if isinstance(study, Study) and study.start}
-    return [
+    none = [
         f"{row.what} ({row.where})"
         for row in EXPERIMENTS
         if row.where and not any(above_chance(study, records) for study in row.studies if study.name not in before)
     ]
+    published = (("ResNet-34", RESNET_PUBLISHED), ("the LSTM", LSTM_PUBLISHED))
+    short = [name for name, study in published if not compared(study, records)]
+    return [*none, *([f"200 epochs of {joined(short)}"] if short else []), "the paper's sizes"]

@@ -169,7 +169,7 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "half as many, and takes PPO to much higher rewards. Here are small models on real data, every optimizer tuned "
         "by the same number of trials, three seeds or more. "
         f"{overview.counts(rows)} {half_the_length(halves)} **Not tested or unfinished**: "
-        f"{joined(experiments.untested(records))}, and the paper's sizes.",
+        f"{'; '.join(experiments.untested(records))}.",
         "\n".join(f"- {line}" for line in [*overview.by_verdict(rows), overview.early_on(rows)]),
         f"![Adan's lead over the best other optimizer, study by study](figures/{OVERVIEW})",
         overview.summary(rows),

@@ -19,6 +19,7 @@ from evidence.studies import (
     BERT,
     COLA,
     COLA_OWN,
+    CONVNEXT_AGAIN,
     DETR,
     GPT,
     GPT_HALF,
@@ -133,8 +134,19 @@ def test_no_comparison_of_fewer_than_three_seeds(records):
     kept = {key: r for key, r in records.items() if r["job"]["tuning"] or r["job"]["seed"] < 2}
     text, shown = page.page(kept)
     assert not re.search(r": (better|worse|not significant) \|", text)
+    assert "200 epochs of ResNet-34 and the LSTM; the paper's sizes." in " ".join(text.split())
     assert overview.rows(kept) == []
     assert not {"results-vit.svg", "results-gpt.svg", "results-ppo.svg"} & shown.keys()
+
+
+def test_seeds_of_a_study_that_cannot_be_compared_yet_are_listed(records):
+    apart = {"study": "convnext-25-again", "seed": 2}
+    kept = {key: r for key, r in records.items() if not apart.items() <= r["job"].items()}
+    by_seed = [compare.groups(CONVNEXT_AGAIN, kept)[i].by_seed() for i in (0, 1)]
+    adan, adamw = (f"{100 * values[0]:.2f} and {100 * values[1]:.2f}" for values in by_seed)
+    text = " ".join(page.page(kept)[0].split())
+    begun = "without clipping. **Unfinished**, with too few seeds to compare them; test accuracy, %, so far:"
+    assert f"{begun} Adan {adan}; AdamW {adamw}." in text
 
 
 def test_a_figure_knows_the_records_that_it_shows(records, tmp_path):
@@ -212,7 +224,7 @@ def test_the_page_of_all_studies_together():
         assert part in flat
     assert "not run" not in text.partition("## States of 8 and 4 bits")[2].partition("##")[0]
     first = " ".join(text.split("\n\n")[2].split())
-    assert "**Not tested or unfinished**: Mask R-CNN (Table 9), and the paper's sizes" in first
+    assert "**Not tested or unfinished**: Mask R-CNN (Table 9); the paper's sizes." in first
     assert "**worse** in 0" in first
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from adan_bench.records.stats import Interval
 from adan_bench.reports.palette import style_of
-from evidence.compare import Group, Records, best_other, compared, reaches, verdict
+from evidence.compare import Group, Records, best_other, compared, groups, reaches, verdict
 from evidence.figures import Line, Panel
 from evidence.search import Follow, Study
 
@@ -209,12 +209,16 @@ def add_study(
     title: str = "",
     share: float = 0.2,
 ) -> bool:
-    """What a study is, the comparison, a panel. also: further optimizers. False where it has too few runs.
+    """What a study is, the comparison, a panel. also: further optimizers. False where it has too few runs to compare.
 
     share: of a run, which the panel's vertical axis leaves out.
     """
     found = together(study, also, records)
     if not found:
+        if made := groups(study, records):
+            listed = [f"{NAMES[g.optimizer]} {joined([unit(value) for value in g.by_seed().values()])}" for g in made]
+            begun = f"{intro.format(size=made[0].size)} **Unfinished**, with too few seeds to compare them"
+            section.body.append(f"{begun}; {unit.name}, so far: {'; '.join(listed)}.")
         return False
     first, best = found[0], best_other(found)
     spent = minutes(records, study.name, *([also.name] if also else []))
