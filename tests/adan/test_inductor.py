@@ -23,7 +23,7 @@ def compiled():
         params = [torch.nn.Parameter(x.clone()) for x in start]
         groups = [
             {"params": params[:2], "state_format": "8bit", "betas": (0.9, 0.9, 0.95)},
-            {"params": params[2:], "state_format": "4bit", "betas": (0.9, 0.8, 0.95)},
+            {"params": params[2:], "state_format": "4bit", "betas": (0.9, 0.9, 0.95)},
         ]
         twins.append((params, Adan(groups, lr=1e-3, kahan_sum=True, foreach=True)))
     steps = [twins[0][1].step, torch.compile(twins[1][1].step)]

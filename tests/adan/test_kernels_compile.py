@@ -52,53 +52,63 @@ kinds = {
 }
 rows = ["rows", "first_row", "end_row"]
 tables = {"static": "*i64", "per_step": "*i64"}
-out = {}
-for capability in (80, 90):
-    for name, constants in kinds.items():
-        warps = constants["BLOCK"] // 256
-        pointers = {**tables, "coefs": "*fp64", "squares": "*fp64"}
-        integers = ["rows", "first_chunk"]
-        out[f"{name} {capability}"] = ptx(kernels.update, capability, warps, pointers, integers, constants)
-    constants = {"G": tl.float32, "COMPUTE": tl.float32, "ALIGNED": True, "CHECK": True, "CHUNK": 4096}
-    pointers, integers = {**tables, "partials": "*fp64"}, [*rows, "chunks", "first_partial", "n_partials"]
-    out[f"squares {capability}"] = ptx(kernels.sum_of_squares, capability, 4, pointers, integers, constants)
-    flags = {"NORM": 2, "GRAD_SCALE": True, "FOUND_INF": True, "CHECK": True, "RESTART": 2, "LANES": 128}
-    pointers = {**tables, "coefs": "*fp64", "partials": "*fp64"}
-    pointers.update(dict.fromkeys(("norm", "grad_scale", "found_inf"), "*fp32"))
-    out[f"scalars {capability}"] = ptx(kernels.step_scalars, capability, 4, pointers, ["rows", "n_partials"], flags)
-json.dump(out, sys.stdout)
+
+
+def compiled(name, capability):
+    if name == "squares":
+        constants = {"G": tl.float32, "COMPUTE": tl.float32, "ALIGNED": True, "CHECK": True, "CHUNK": 4096}
+        pointers, integers = {**tables, "partials": "*fp64"}, [*rows, "chunks", "first_partial", "n_partials"]
+        return ptx(kernels.sum_of_squares, capability, 4, pointers, integers, constants)
+    if name == "scalars":
+        constants = {"NORM": 2, "GRAD_SCALE": True, "FOUND_INF": True, "CHECK": True, "RESTART": 2, "LANES": 128}
+        pointers = {**tables, "coefs": "*fp64", "partials": "*fp64"}
+        pointers.update(dict.fromkeys(("norm", "grad_scale", "found_inf"), "*fp32"))
+        return ptx(kernels.step_scalars, capability, 4, pointers, ["rows", "n_partials"], constants)
+    constants = kinds[name]
+    pointers = {**tables, "coefs": "*fp64", "squares": "*fp64"}
+    warps = constants["BLOCK"] // 256
+    return ptx(kernels.update, capability, warps, pointers, ["rows", "first_chunk"], constants)
+
+
+capability, *names = sys.argv[1:]
+names = names or [*kinds, "squares", "scalars"]
+json.dump({name: compiled(name, int(capability)) for name in names}, sys.stdout)
 """
 
+#: Those that are looked at.
+SEEN = ("fp32", "fp32 consumed", "fp32 restart", "squares", "8bit", "4bit")
 
-@pytest.fixture(scope="module")
-def ptx():
+
+def compiled(capability, *names):
+    """PTX by name, of all kernels unless some are named. Each test compiles its own: workers share nothing."""
+    command = [sys.executable, "-c", COMPILE, str(capability), *names]
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-def test_whole_blocks_move_sixteen_bytes_at_a_time(ptx, capability):
-    # Six arrays are read and five written; 512 elements over 64 threads are two accesses of four floats each.
+def moves_sixteen_bytes_at_a_time(ptx):
+    """Six arrays are read and five written; 512 elements over 64 threads are two accesses of four floats each."""
     for name, reads, writes in (("fp32", 12, 10), ("fp32 consumed", 12, 8), ("fp32 restart", 12, 10)):
-        text = ptx[f"{name} {capability}"]
-        assert text.count("ld.global.v4.b32") >= reads, name
-        assert text.count("st.global.v4.b32") >= writes, name
-    assert ptx[f"squares {capability}"].count("ld.global.v4.b32") >= 8
+        assert ptx[name].count("ld.global.v4.b32") >= reads, name
+        assert ptx[name].count("st.global.v4.b32") >= writes, name
+    assert ptx["squares"].count("ld.global.v4.b32") >= 8
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-def test_codes_stay_in_registers(ptx, capability):
+def keeps_codes_in_registers(ptx):
     """Nothing but the parameter, which is stored in runs of 16 bytes per thread, passes through shared memory."""
     for name in ("8bit", "4bit"):
-        stores = [line.split()[0] for line in ptx[f"{name} {capability}"].splitlines() if "st.shared" in line]
+        stores = [line.split()[0] for line in ptx[name].splitlines() if "st.shared" in line]
         # 8 floats of a thread are two accesses, the exponents of a block one; for whole blocks, and for the last one.
         assert len(stores) <= 2 * 3, (name, stores)
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-def test_every_kernel_compiles(ptx, capability):
-    compiled = {name: text for name, text in ptx.items() if name.endswith(f" {capability}")}
-    assert len(compiled) == len(ptx) // 2
-    assert all(".visible .entry" in text for text in compiled.values())
+@pytest.mark.parametrize(("capability", "names"), [(90, ()), (80, SEEN)], ids=["all, 9.0", "some, 8.0"])
+def test_compiled_kernels(capability, names):
+    """The PTX for 8.0 differs from that for 9.0 in a line or two, so there ptxas gets a few of the kernels only."""
+    ptx = compiled(capability, *names)
+    assert set(SEEN) <= ptx.keys()
+    assert all(".visible .entry" in text and f".target sm_{capability}" in text for text in ptx.values())
+    moves_sixteen_bytes_at_a_time(ptx)
+    keeps_codes_in_registers(ptx)

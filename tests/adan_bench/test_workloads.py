@@ -75,9 +75,9 @@ def test_other_sizes_train(name: str) -> None:
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_learns(name: str, tmp_path: Path) -> None:
-    """The loss over the last third of 27 steps, or of the budget, is below that over the first third."""
+    """The loss over the last third of 18 steps, or of the budget, is below that over the first third."""
     workload = get_workload(name)
-    steps = min(27, workload.steps)
+    steps = min(18, workload.steps)
     config = configure(workload, SPECS["adan"], chosen(steps=steps, eval_every=steps))
     result = run(config, RunStore(tmp_path / "a"))
     lines = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]

@@ -118,7 +118,7 @@ def assert_parity(
     dtype: torch.dtype = torch.float32,
     layout: str = "dense",
     device: str = "cpu",
-    steps: int = 200,
+    steps: int = 120,
     lr: float = 0.02,
     shapes: list[tuple[int, ...]] | None = None,
     tolerance: float | None = None,
