@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ ROOMS = [
 ]
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module by its dotted name below the package; a package goes by its own name."""
     found = {}

@@ -39,7 +39,7 @@ FORMS = {
 }
 #: Blocks of 32 that are not full, more than one chunk, and at the end, so that norms are added up in the same order as
 #: without parting them, tensors that are too small to be coded.
-CODED_SIZES = [4096 + 3, 5000, (70, 71), (2, 40, 9, 11), 70_001, 7, ()]
+CODED_SIZES = [4096 + 3, 5000, (70, 71), (2, 40, 9, 11), 33_001, 7, ()]
 
 
 def problem(dtype, sizes, seed=0, relay=lambda x: x):
