@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,17 @@ def by_b1(found: list[Record]) -> dict[float, float]:
     return {b1: record["final"][record["metric"]] for b1, record in sorted(best.items())}
 
 
+def differing_in_b1(found: list[Record]) -> list[Record]:
+    """The trials that have others beside them with the same settings but for b1."""
+
+    def rest(record: Record) -> tuple[float, ...]:
+        job = record["job"]["settings"]
+        return job["lr"], job["weight_decay"], *job["betas"][1:]
+
+    count = Counter(map(rest, found))
+    return [record for record in found if count[rest(record)] > 1]
+
+
 def published(name: str) -> list[dict[str, Any]]:
     """The settings of one of the paper's tables."""
     data = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{name}.json").read_text())
@@ -139,9 +151,14 @@ def derived(setting: str, point: Point, records: Records) -> tuple[float, str]:
     other, theirs, ours = found
     if setting != "b1":
         return ours["lr"] / theirs["lr"], f"tuned lr {ours['lr']:g}, {NAMES[other]}'s {theirs['lr']:g}"
-    made = trials(point.source, records)
-    shown = ", ".join(f"{value:.4f} with {b1:g}" for b1, value in by_b1(made).items())
-    return ours["betas"][0], f"validation {made[0]['metric']} {shown}"
+    made = differing_in_b1(trials(point.source, records))
+    values = by_b1(made)
+    shown = ", ".join(f"{value:.4f} with {b1:g}" for b1, value in values.items())
+    best = chosen(point.source, "adan", records)
+    if best not in made:
+        decay = best["job"]["settings"]["weight_decay"]
+        shown += f"; chosen: {best['final'][best['metric']]:.4f} with {ours['betas'][0]:g} and decay {decay:g}"
+    return ours["betas"][0], f"validation {best['metric']} {shown}"
 
 
 def rows() -> Iterator[tuple[str, list[str], Point]]:

@@ -144,6 +144,13 @@ def verdict(a: Group, b: Group, comparisons: int) -> Verdict:
     return Verdict(found, a.higher, (a.diverged, b.diverged))
 
 
+def paired(a: Group, b: Group, comparisons: int) -> Verdict:
+    """The same by a t test of the differences seed by seed."""
+    left, right = a.by_seed(), b.by_seed()
+    found = interval([left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())], comparisons)
+    return Verdict(found, a.higher, (a.diverged, b.diverged))
+
+
 def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Interval:
     """The mean of a − b with its interval by Welch's t test."""
     mean = statistics.fmean(a) - statistics.fmean(b)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from adan_bench.reports.palette import COLORS
-from evidence.compare import Group, Records, Verdict, best_other, compared, verdict, welch
+from evidence.compare import Group, Records, Verdict, best_other, compared, paired, verdict, welch
 from evidence.figures import Effect, Forest
 from evidence.search import Follow, Study
 from evidence.sections.images import VIT, by_batch_size
@@ -172,6 +172,13 @@ def by_verdict(found: list[Row]) -> list[str]:
         listed = [model + (f" ({', '.join(details)})" if details else "") for model, details in models.items()]
         lines.append(f"**{word.capitalize()}**: {'; '.join(listed) or 'none'}.")
     return lines
+
+
+def by_pairs(found: list[Row]) -> str:
+    """The rows that a test paired by seed would read otherwise."""
+    words = {r.name: paired(r.adan, r.best, r.tests).word for r in found}
+    changed = [f"{r.name} ({words[r.name]})" for r in found if words[r.name] != r.lead.word]
+    return f"{len(changed)} of the {len(found)} rows above would read otherwise: {'; '.join(changed) or 'none'}"
 
 
 def early_on(found: list[Row]) -> str:

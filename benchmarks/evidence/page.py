@@ -135,8 +135,8 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
     how = [
         "- **Tuning**, on a seed of its own, by the validation split: learning rates at ½, 1, 2 and 4 times a "
         "center, a fifth chosen by those, then two alternatives at the best rate, b1 (Adan) or b2 and the decay (SGD: "
-        f"momentum, AdaBelief: eps, and the decay): seven trials for each optimizer. {fewer(records)} "
-        f"{tuning(records)}",
+        "amount or kind of momentum, AdaBelief: eps, and the decay): seven trials for each optimizer. "
+        f"{fewer(records)} {tuning(records)}",
         f"- **Trials shorter than the runs**: {shorter(records)}. Short runs prefer a smaller b1 and other rates, so "
         "these rankings may be due to the length of the trials.",
         "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
@@ -154,7 +154,7 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "length, of the detector, and of HalfCheetah with stable-baselines3's PPO, when three had been seen; further "
         "searches, when an earlier one's results had been.",
         "- **The test was changed** once, from one paired by seed to Welch's, after both had been seen. By the paired "
-        "one 8 bits were better than fp32 on the GPT; the ViT at 25 epochs and the GPT read the same.",
+        f"one {overview.by_pairs(rows)}.",
         "- **Made by** `benchmarks/evidence`, a runner for hundreds of runs on one GPU, not by `adan-bench`: "
         "[what differs](../CONTRIBUTING.md).",
         "- **Curves** are means over seeds, bands reach from the lowest to the highest seed.",
@@ -166,8 +166,8 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "# Does it train better?",
         "<!-- written by `make tables` from results/evidence/runs.jsonl -->",
         "The paper claims that Adan trains better than other optimizers in the same number of steps, matches them in "
-        "half as many, and takes PPO to much higher rewards. Here are small models on real data, every optimizer tuned "
-        "by the same number of trials, three seeds or more. "
+        "half as many, and takes PPO to much higher rewards. Here are small models on real data, three seeds or more, "
+        "every optimizer tuned by the same number of trials; where settings are the published ones, the row says so. "
         f"{overview.counts(rows)} {half_the_length(halves)} **Not tested or unfinished**: "
         f"{'; '.join(experiments.untested(records))}.",
         "\n".join(f"- {line}" for line in [*overview.by_verdict(rows), overview.early_on(rows)]),

@@ -53,6 +53,19 @@ def test_welch_is_scipy_s():
     assert compare.welch(a, b[:2]).low is None
 
 
+def test_the_paired_test_is_scipy_s_and_its_sentence_is_of_the_rows(records):
+    from scipy.stats import ttest_rel
+
+    rows = overview.rows(records)
+    row = next(r for r in rows if r.name == "ViT, batches of 128")
+    left, right = row.adan.by_seed(), row.best.by_seed()
+    expected = ttest_rel(*zip(*((left[seed], right[seed]) for seed in left), strict=True))
+    found = compare.paired(row.adan, row.best, 1).difference
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert "ViT, batches of 128 (not significant)" in overview.by_pairs(rows)
+    assert overview.by_pairs([r for r in rows if r.name == "ConvNeXt"]).endswith("otherwise: none")
+
+
 def test_welch_of_groups_that_do_not_vary():
     found = compare.welch([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
     assert (found.mean, found.low, found.high) == (1.0, 1.0, 1.0)

@@ -85,7 +85,8 @@ def comparison(found: list[Group], unit: Unit) -> str:
     rows = []
     for group in found:
         row = [NAMES[group.optimizer], settings(group.settings), group.counted, unit.spread(group.final())]
-        row.append(f"{group.final('train_loss').mean:.3f}")
+        loss = group.final("train_loss").mean
+        row.append(f"{loss:.3f}" if loss >= 0.01 else f"{loss:.1g}")
         lead = verdict(first, group, len(others)) if group is not first else None
         row.append(f"{unit.change(lead.difference)}: {lead.word}" if lead else "")
         rows.append(row)
