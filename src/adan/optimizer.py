@@ -136,10 +136,10 @@ class Adan(Optimizer):
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
         self._cycle = None if restart is None else Cycle(restart)
         self._started = False
-        self._reset()
+        self._start()
 
-    def _reset(self) -> None:
-        """Start without anything that can be worked out again."""
+    def _start(self) -> None:
+        """Make what is neither saved nor copied."""
         self._plans: dict[Any, Plan] = {}  #: by which parameters have a gradient, or by a parameter that steps alone
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
         self._released: set[Tensor] = set()  #: whose gradient was used since the last step
@@ -150,7 +150,8 @@ class Adan(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._reset()
+        if "_plans" not in self.__dict__:  # a copy; loading a state dict comes here, too
+            self._start()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"
@@ -160,7 +161,8 @@ class Adan(Optimizer):
         if isinstance(params, (set, frozenset)):
             raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
         params = [params] if isinstance(params, Tensor) else list(params)
-        group = {**self.defaults, **param_group, "params": params}
+        param_group["params"] = params  # as in torch: a generator can be read only once
+        group = {**self.defaults, **param_group}
         check_group(group, self.defaults, where)
         if "betas" in param_group:
             warn_of_paper_betas(group["betas"], where)
@@ -244,7 +246,8 @@ class Adan(Optimizer):
         found_inf = getattr(self, "found_inf", None)
         return Signals(
             grad_scale=getattr(self, "grad_scale", None),
-            skip=None if found_inf is None else found_inf.clamp(max=1.0),  # GradScaler adds up those of several devices
+            # GradScaler adds up those of several devices, and of none where no parameter has a gradient.
+            skip=found_inf.clamp(max=1.0) if isinstance(found_inf, Tensor) else None,
             check_finite=any(group["skip_nonfinite"] for group in self.param_groups),
             forget=self._cycle is not None,
         )
@@ -343,7 +346,6 @@ class Adan(Optimizer):
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
             elif group_index is None and len(self._plans) >= MOST_PLANS:
                 del self._plans[next(iter(self._plans))]  # the oldest
-            self._check_dense()
             members, columns = self._collect(group_index, params)
             plan = Plan(self.param_groups, members, params, grads, self.state, columns, self._captured)
             plan.all_sharded = sharding.any_sharded(all_params)
@@ -390,6 +392,11 @@ class Adan(Optimizer):
 
     def _state_of(self, group: dict[str, Any], param: Tensor, grad: Tensor) -> dict[str, Tensor]:
         """A parameter's state, made or brought to the form that is needed now."""
+        if grad.layout is not torch.strided:
+            raise RuntimeError(
+                f"its gradient is {grad.layout}, and Adan needs dense ones: for an embedding, construct it with "
+                "sparse=False"
+            )
         if grad.shape != param.shape:
             raise RuntimeError(
                 f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing a parameter's shape"
@@ -427,14 +434,6 @@ class Adan(Optimizer):
         on_device = self._cycle is not None or group["capturable"] or group["skip_nonfinite"]
         return param.device if on_device or choose(group, param).counts_on_device else "cpu"
 
-    def _check_dense(self) -> None:
-        for p in chain.from_iterable(group["params"] for group in self.param_groups):
-            if p.grad is not None and p.grad.layout is not torch.strided:
-                raise RuntimeError(
-                    f"the gradient of parameter {self._describe(p)} is {p.grad.layout}: Adan needs dense gradients; "
-                    "for an embedding, construct it with sparse=False"
-                )
-
     # ---- restarts
 
     @torch.no_grad()
@@ -466,16 +465,22 @@ class Adan(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As of any optimizer; quantized states of DTensors as fp32, so that they can be resharded."""
-        saved = super().state_dict()
-        for group, mine in zip(saved["param_groups"], self.param_groups, strict=True):
-            for key, param in zip(group["params"], mine["params"], strict=True):
-                if key in saved["state"]:
-                    saved["state"][key] = states.portable(saved["state"][key], param)
-        if self._cycle is not None:
-            self._cycle.fit(self.param_groups)
-            for i, group in enumerate(saved["param_groups"]):
-                group["restart_state"] = self._cycle.saved(i)
-        return saved
+
+        def finish(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+            for group, mine in zip(saved["param_groups"], self.param_groups, strict=True):
+                for key, param in zip(group["params"], mine["params"], strict=True):
+                    if key in saved["state"]:
+                        saved["state"][key] = states.portable(saved["state"][key], param)
+            if self._cycle is not None:
+                self._cycle.fit(self.param_groups)
+                for i, group in enumerate(saved["param_groups"]):
+                    group["restart_state"] = self._cycle.saved(i)
+
+        hook = self.register_state_dict_post_hook(finish, prepend=True)  # the user's own see what is saved
+        try:
+            return super().state_dict()
+        finally:
+            hook.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint of this class or of the authors' release (`docs/migration.md`).
@@ -507,6 +512,7 @@ class Adan(Optimizer):
             super().load_state_dict(state_dict)
             self._started = True
             self._plans.clear()
+            self._released.clear()
         finally:
             for hook in hooks:
                 hook.remove()

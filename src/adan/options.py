@@ -34,7 +34,16 @@ def _lr(name: str, value: Any) -> None:
         if value.device.type != "cpu" or torch.compiler.is_compiling():
             return  # reading it would be a synchronization
         value = value.item()
+    if isinstance(value, float) and -1e-9 < value < 0:  # LinearLR to 0 ends a rounding error below it
+        return
     _number(name, value)
+
+
+def _max_grad_norm(name: str, value: Any) -> None:
+    try:
+        _number(name, value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{error}; 0 turns clipping off") from None
 
 
 def _betas(name: str, value: Any) -> None:
@@ -66,7 +75,7 @@ def _flag(name: str, value: Any) -> None:
 
 
 def _choice(name: str, value: Any) -> None:
-    if value not in (None, True, False):
+    if value is not None and not isinstance(value, bool):
         raise TypeError(f"{name} must be None (choose), True or False, got {value!r}")
 
 
@@ -77,7 +86,7 @@ def _format(name: str, value: Any) -> None:
 
 def _seed(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
-        raise ValueError(f"{name} must be a whole number below 2³², got {value!r}")
+        raise ValueError(f"{name} must be a whole number from 0 to 2³² − 1, got {value!r}")
 
 
 def _restart(name: str, value: Any) -> None:
@@ -105,7 +114,7 @@ OPTIONS = {
     "betas": Option((0.98, 0.92, 0.99), _betas),  # shape the plan where b1 = b2: see `adan.plan`
     "eps": Option(1e-8, _number),
     "weight_decay": Option(0.0, _number),
-    "max_grad_norm": Option(0.0, _number),
+    "max_grad_norm": Option(0.0, _max_grad_norm),
     "no_prox": Option(False, _flag),
     "foreach": Option(None, _choice, saved=False, shapes_plan=True),
     "fused": Option(None, _choice, saved=False, shapes_plan=True),
@@ -191,7 +200,8 @@ def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -
             raise TypeError(f"{where}: {name} must be a tensor, got {type(p).__name__}")
         if not (p.is_floating_point() or p.is_complex()):
             raise TypeError(
-                f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}; only real or complex can be trained"
+                f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}, which cannot be trained; pass only those "
+                "parameters that require a gradient"
             )
         if not is_lazy(p) and (p.is_conj() or p.is_neg()):
             raise ValueError(
@@ -206,6 +216,10 @@ def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -
         if p in seen:
             raise ValueError(f"{where}: {name} of shape {tuple(p.shape)} is listed twice; pass each parameter once")
         seen.add(p)
+
+
+def counted(n: int) -> str:
+    return "1 parameter" if n == 1 else f"{n} parameters"
 
 
 def describe(group: Mapping[str, Any], index: int, group_index: int) -> str:

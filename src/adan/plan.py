@@ -24,7 +24,7 @@ from adan.engines.cuda import Cuda
 from adan.engines.foreach import Foreach
 from adan.engines.loop import Loop
 from adan.grad_norm import measure
-from adan.options import OPTIONS
+from adan.options import OPTIONS, counted
 from adan.scalars import Options, Signals, is_plain, replaced
 
 LOOP, FOREACH = Loop(), Foreach()
@@ -85,7 +85,7 @@ def describe_engines(groups: Iterable[Mapping[str, Any]]) -> str:
             if name == FOREACH.name and group["foreach"] is None and group["fused"] is None:
                 reasons.setdefault(name, f" (not fused: {fused_engine(param)[1]})")
             counts[name] += 1
-    return ", ".join(f"{name} for {n} parameters{reasons.get(name, '')}" for name, n in counts.items()) or "none"
+    return ", ".join(f"{name} for {counted(n)}{reasons.get(name, '')}" for name, n in counts.items()) or "none"
 
 
 # ---- plans ----------------------------------------------------------------------------------------------------------
@@ -186,16 +186,19 @@ class Plan:
         """Whether all that the plan was built from is as it was: options, parameters, states, their memory, and the
         types and layouts of gradients. `grads` are local.
         """
-        return (
-            self.is_reusable
-            and all(map(is_, params, self.params))
-            and _sizes(groups) == self.group_sizes
-            and [_shaping(groups[i]) for i in self.options] == self.shaping
-            and (len(state) == len(self.states) if self.states else state.get(params[0]) is self.entries[0])
-            and all(map(is_, state.values(), self.states))
-            and self._addresses() == self.addresses
-            and self.have_same_layouts(self._local_params() + self._prev_grads() + grads)
-        )
+        try:
+            return (
+                self.is_reusable
+                and all(map(is_, params, self.params))
+                and _sizes(groups) == self.group_sizes
+                and [_shaping(groups[i]) for i in self.options] == self.shaping
+                and (len(state) == len(self.states) if self.states else state.get(params[0]) is self.entries[0])
+                and all(map(is_, state.values(), self.states))
+                and self._addresses() == self.addresses
+                and self.have_same_layouts(self._local_params() + self._prev_grads() + grads)
+            )
+        except KeyError:  # a state was cleared, or converted to a form with other names
+            return False
 
     def _without_consumed(self, prev_grads: list[Any]) -> list[Any]:
         consumed = set(self.consumed)

@@ -121,8 +121,10 @@ class Cycle:
             dtype = torch.float32 if device.type == "mps" else torch.float64
             self.values = self.values.to(device, dtype, non_blocking=device.type != "cpu")
         missing = 3 + len(groups) - len(self.values)
-        if missing:
+        if missing > 0:
             self.values = torch.cat([self.values, self.values.new_zeros(missing)])
+        elif missing < 0:
+            self.values = self.values[:missing].clone()
 
     def last_lr(self, group: int) -> Tensor:
         return self.values.select(0, 3 + group)

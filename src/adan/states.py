@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from adan import lowbit, sharding
 from adan.columns import NAMES, STATES, compute_dtype
 from adan.lowbit import BLOCK, FORMATS, PACKED, SMALLEST
-from adan.options import OPTIONS, check, describe
+from adan.options import OPTIONS, check, counted, describe
 
 #: What a checkpoint adds to the name of a quantized state.
 QUANTIZED = "_codes"
@@ -70,7 +70,7 @@ def describe_forms(groups: Iterable[Mapping[str, Any]], state: Mapping[Tensor, M
         for group in groups
         for p in group["params"]
     )
-    return ", ".join(f"{name} for {count} parameters" for name, count in counts.items()) or "none"
+    return ", ".join(f"{name} for {counted(count)}" for name, count in counts.items()) or "none"
 
 
 def state_dtype(param: Tensor) -> torch.dtype:
@@ -264,7 +264,7 @@ def load(
     Raises ValueError, and has changed nothing, where it does not fit these parameter groups.
     """
     if "param_groups" not in state_dict or "state" not in state_dict:
-        raise ValueError(f"this is no optimizer's state dict: it has the keys {list(state_dict)}")
+        raise ValueError(f"this is not an optimizer's state dict: it has the keys {list(state_dict)}")
     saved_groups = state_dict["param_groups"]
     if not isinstance(saved_groups, list) or not all(isinstance(g, dict) and "params" in g for g in saved_groups):
         raise ValueError("param_groups of this state dict must be a list of groups, each a dict with the key 'params'")
@@ -299,9 +299,10 @@ def load(
             state = foreign.pop(key, None)
             if state:
                 values = _checked(state, saved, merged, param, f"parameter {describe(group, i, g)}")
-                if "exp_avg_diff" not in values or _is_coupled(merged):
+                couples = "neg_pre_grad" in state and _is_coupled(merged)  # the authors' release; ours stay as they are
+                if couples or "exp_avg_diff" not in values:
                     merged["coupled_beta"] = merged["betas"][1]
-                new_states[param] = _placed(values, merged, param, counter_device(merged, param))
+                new_states[param] = _placed(values, merged, param, counter_device(merged, param), couples)
     return {**state_dict, "state": foreign, "param_groups": new_groups}, new_states
 
 
@@ -320,7 +321,7 @@ def _checked(
     if missing:
         raise ValueError(
             f"the state of {name} lacks {', '.join(missing)} (it has {', '.join(map(str, state)) or 'nothing'}): "
-            "this is no checkpoint of Adan"
+            "this is not a checkpoint of Adan"
         )
     for key in ("step", "prev_scale"):
         if values.get(key) is not None:
@@ -362,9 +363,16 @@ def _checked_number(value: Any, name: str, is_count: bool) -> Tensor:
 
 
 def _placed(
-    state: Mapping[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str
+    state: Mapping[str, Tensor],
+    group: Mapping[str, Any],
+    param: Tensor,
+    counter_device: torch.device | str,
+    couples: bool,
 ) -> dict[str, Tensor]:
-    """A copy of a loaded state beside its parameter: in our types whatever the parameter's, in its layout."""
+    """A copy of a loaded state beside its parameter: in our types whatever the parameter's, in its layout.
+
+    couples: make one average of two.
+    """
     # A copy has the source's strides, along which the blocks of 8-bit codes run.
     placed = {name: value.detach().to(param.device, copy=True) for name, value in state.items()}
     for name in ("step", "prev_scale"):
@@ -372,7 +380,7 @@ def _placed(
             placed[name] = placed[name].reshape(())
     if "prev_scale" in placed:
         placed["prev_grad"] = torch.empty_like(param, dtype=placed["prev_grad"].dtype).copy_(placed["prev_grad"])
-    if _is_coupled(group) and "exp_avg_diff" in placed:
+    if couples:
         placed = convert(placed, param, Form.of(group, param), group)
     fit(placed, group, param, counter_device)
     return placed

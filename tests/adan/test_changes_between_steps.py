@@ -153,7 +153,7 @@ def test_state_dicts_with_bad_options_change_nothing():
     for bad, message in (
         (adamw, "two betas, as Adam.s and AdamW.s have"),
         (negative, "lr must be finite"),
-        ({}, "no optimizer's state dict"),
+        ({}, "not an optimizer's state dict"),
     ):
         with pytest.raises(ValueError, match=message):
             opt.load_state_dict(bad)

@@ -51,7 +51,7 @@ def test_a_checkpoint_in_another_form(after, engine):
     torch.testing.assert_close(*results)
 
 
-def test_a_checkpoint_that_becomes_coupled():
+def test_a_checkpoint_of_the_authors_becomes_coupled():
     """The one average of equal betas is that of complex numbers, too."""
     p = start().requires_grad_()
     opt = Adan([p], **OPTIONS)
@@ -59,6 +59,7 @@ def test_a_checkpoint_that_becomes_coupled():
     m, v = (opt.state[p][name].clone() for name in ("exp_avg", "exp_avg_diff"))
     saved = opt.state_dict()
     saved["param_groups"][0]["betas"] = (0.9, 0.9, 0.95)
+    saved["state"][0]["neg_pre_grad"] = -saved["state"][0].pop("prev_grad")
     opt = Adan([p], **{**OPTIONS, "betas": (0.9, 0.9, 0.95)})
     opt.load_state_dict(saved)
     torch.testing.assert_close(opt.state[p]["exp_avg"], m + 0.9 * v)

@@ -211,7 +211,7 @@ def test_expanded_and_overlapping_gradients_are_read_as_they_look():
 def test_repr_says_which_engine_serves():
     contiguous, strided = param(4), torch.zeros(8)[::2].requires_grad_()
     assert "Engines: foreach for 2 parameters\n" in repr(Adan([contiguous, strided], fused=False))
-    assert "Engines: loop for 1 parameters" in repr(Adan([contiguous], foreach=False))
+    assert "Engines: loop for 1 parameter" in repr(Adan([contiguous], foreach=False))
     if cpu.Cpu().unsupported_reason(contiguous) is None:
-        assert "Engines: cpu for 1 parameters, foreach for 1 parameters" in repr(Adan([contiguous, strided]))
-        assert "cpu for 1 parameters, none (see fused=True) for 1" in repr(Adan([contiguous, strided], fused=True))
+        assert "Engines: cpu for 1 parameter, foreach for 1 parameter" in repr(Adan([contiguous, strided]))
+        assert "cpu for 1 parameter, none (see fused=True) for 1" in repr(Adan([contiguous, strided], fused=True))
