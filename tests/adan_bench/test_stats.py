@@ -239,10 +239,35 @@ def test_learning_rate_range() -> None:
     found = sensitivity([record(final=final, lr=lr, role="tune") for lr, final in rates.items()])
     assert found is not None
     assert (found.best_lr, found.low, found.high, found.at_edge) == (1e-1, 1e-2, 1e-1, False)
-    assert found.decades == pytest.approx(1.0)
     lower = sensitivity([record(final=x, lr=lr, role="tune", higher=False) for lr, x in ((1.0, 2.0), (2.0, 2.03))])
     assert lower is not None
     assert (lower.low, lower.high, lower.at_edge) == (1.0, 2.0, True)
+
+
+@pytest.mark.parametrize(
+    ("tried", "best", "at_edge"),
+    [
+        ((0.2, 0.4, 0.1), 0.2, False),  # the first tried, which lies between
+        ((0.1, 0.2, 0.4), 0.1, False),  # the first tried is the lowest, but one between does as well
+        ((0.4, 0.1), 0.4, True),
+    ],
+)
+def test_rates_that_do_equally_well(tried: tuple[float, ...], best: float, at_edge: bool) -> None:
+    """The best is the one that a tuning chooses, and at the edge only where none between is as good."""
+    found = sensitivity([record(lr=lr, role="tune") for lr in tried] + [record(final=0.1, lr=0.3, role="tune")])
+    assert found is not None
+    assert (found.best_lr, found.at_edge) == (best, at_edge)
+
+
+def test_a_rate_is_at_the_edge_by_the_best_trial() -> None:
+    """With other settings the best trial may have a rate between those tried."""
+    trials = [record(final=final, lr=lr, role="tune") for lr, final in ((0.1, 0.5), (0.2, 0.6), (0.4, 0.7))]
+    config = replace(trials[1].config, settings={"lr": 0.2, "betas": (0.9, 0.95)})
+    better = replace(record(final=0.8, role="tune"), config=config)
+    for records, at_edge in ((trials, True), ([*trials, better], False)):
+        found = sensitivity(records)
+        assert found is not None
+        assert found.at_edge is at_edge
 
 
 def test_performance_profile() -> None:
