@@ -13,7 +13,7 @@ from support.learning import chosen, resumes
 
 from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.studies.comparison import Study
+from adan_bench.studies.comparison import Study, learning_rates
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import configure, tuned_defaults
 from adan_bench.training.optimizers import SPECS
@@ -119,6 +119,19 @@ def test_tuned_defaults_are_even_and_valid() -> None:
         }
         for optimizer, entry in found.items():
             check_settings(SPECS[optimizer], entry["settings"])
+            # Where the best of the six rates was the first or last, one more was tried: only that one is at the edge.
+            rates = learning_rates(SPECS[optimizer], 6)
+            assert entry["at_edge"] == (not rates[0] <= entry["settings"]["lr"] <= rates[-1]), (name, optimizer)
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_tuned_default_at_the_edge_is_marked(tmp_path: Path) -> None:
+    """Unless the rate is set, or tuned anew: then the trials tell."""
+    with Study(["digits-resnet"], competitors("adamw,adam,adamw:lr=0.01"), chosen(), out=tmp_path / "a") as study:
+        assert [base.lr_at_edge for base in study.bases.values()] == [True, False, False]
+    with Study(["digits-resnet"], competitors("adamw"), chosen(steps=1), out=tmp_path / "b") as study:
+        study.tune(1)
+        assert not study.bases["digits-resnet", "adamw"].lr_at_edge
 
 
 def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
