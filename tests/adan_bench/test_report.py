@@ -45,6 +45,7 @@ def test_markdown_and_figures(page: Path) -> None:
     for name in OPTIMIZERS:
         assert f"| {name} |" in text
     assert "3 of 3 diverged" in text
+    assert "1 workload, 3 optimizers, 18 runs in 2 tables, 24 tuning trials." in text
     figures = list(page.parent.glob("report-*.png"))
     assert len(figures) == 2
     for figure in figures:

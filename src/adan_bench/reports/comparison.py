@@ -74,7 +74,10 @@ def _overview(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]
     runs = [r for r in records if r.config.role == "run"]
     trials = len(records) - len(runs)
     optimizers = len({r.config.name for r in runs})
-    text = f"{count(len(summaries), 'workload')}, {count(optimizers, 'optimizer')}, {count(len(runs), 'run')}"
+    workloads = len({r.config.workload for r in runs})
+    text = f"{count(workloads, 'workload')}, {count(optimizers, 'optimizer')}, {count(len(runs), 'run')}"
+    if len(summaries) > workloads:
+        text += f" in {len(summaries)} tables"
     if trials:
         text += f", {count(trials, 'tuning trial')}"
     return f"{text}. Written {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC by adan-bench."
@@ -192,11 +195,11 @@ def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSum
     if len(summaries) < 2 or not profile:
         return ""
     text = (
-        "Performance profile: the share of the workloads whose target an optimizer met (median seed) within τ times "
-        "the fewest steps that any optimizer needed. Higher and further left is better; "
-        f"{len(summaries)} workloads make a picture, not a ranking."
+        "Performance profile: the share of the tables above in which an optimizer met the target (median seed) within "
+        "τ times the fewest steps that any optimizer needed. Higher and further left is better; "
+        f"{len(summaries)} tables make a picture, not a ranking."
     )
-    return html.section("Across workloads", html.paragraph(text, "soft"), html.chart("profile", "yes"))
+    return html.section("Across tables", html.paragraph(text, "soft"), html.chart("profile", "yes"))
 
 
 def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:

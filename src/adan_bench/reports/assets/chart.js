@@ -228,6 +228,6 @@ for (const host of document.querySelectorAll("[data-profile]")) {
     return styled(name, [line.map(p => [p[0], p[0], p[1]])]);
   });
   const axes = [{label: "", title: "τ: times the fewest steps", index: 0, log: false}];
-  new Chart(host, [{label: "share of workloads", target: null, axes, logChoice: false, steps: true, series}]);
+  new Chart(host, [{label: "share of tables", target: null, axes, logChoice: false, steps: true, series}]);
 }
 document.documentElement.dataset.ready = "yes";
