@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.learning import chosen, resumes
 
+from adan_bench.records.stats import RANGES
 from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
 from adan_bench.studies.comparison import Study, learning_rates
@@ -106,6 +107,11 @@ def test_script_that_registers_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("x = 1\n")
     with pytest.raises(UsageError, match="registers no workload"):
         load_script(str(tmp_path / "empty.py"))
+
+
+def test_the_range_of_every_metric_is_known() -> None:
+    unbounded = {"episode reward"}
+    assert {get_workload(name).metric for name in OWN} == RANGES.keys() | unbounded
 
 
 def test_tuned_defaults_are_even_and_valid() -> None:

@@ -19,7 +19,13 @@ from adan_bench.spec import RunConfig, RunRecord
 MIN_SEEDS = 3
 LEVEL = 0.95
 WIDTH_TOLERANCE = 0.02  # the learning rates whose result is within 2% of the best
-RANGES = {"accuracy": (0.0, 1.0), "auc": (0.0, 1.0), "loss": (0.0, math.inf), "perplexity": (1.0, math.inf)}
+#: What a metric of the bundled workloads can be, which its interval does not leave; an episode's reward is unbounded.
+RANGES = {
+    **dict.fromkeys(("accuracy", "ROC-AUC", "box AP", "mask AP"), (0.0, 1.0)),
+    **dict.fromkeys(("matthews", "pearson"), (-1.0, 1.0)),
+    "loss": (0.0, math.inf),
+    "perplexity": (1.0, math.inf),
+}
 ANYTHING = (-math.inf, math.inf)
 #: In what runs that are compared may differ. log_every and keep_weights leave the reported numbers as they are.
 FREE = ("optimizer", "settings", "seed", "role", "threads", "log_every", "keep_weights")
