@@ -45,6 +45,10 @@ def test_markdown_and_figures(page: Path) -> None:
     for name in OPTIMIZERS:
         assert f"| {name} |" in text
     assert "3 of 3 diverged" in text
+    assert "1 workload, 3 optimizers, 18 runs in 2 tables, 24 tuning trials." in text
+    assert text.count("best: the best evaluation of a run, mean over seeds. Steps and seconds to target") == 2
+    assert "validation" not in text
+    assert "shaded" not in text
     figures = list(page.parent.glob("report-*.png"))
     assert len(figures) == 2
     for figure in figures:
@@ -126,6 +130,27 @@ def test_on_paper(browser: chromium.Browser, page: Path) -> None:
     assert browser.evaluate("getComputedStyle(document.querySelector('.swatch')).printColorAdjust") == "exact"
     assert browser.evaluate("document.documentElement.scrollWidth") <= 1280
     browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_a_trial_without_a_result_is_a_cross(browser: chromium.Browser, page: Path, tmp_path: Path) -> None:
+    """Diverged and stopped trials stand on the chart of learning rates, and its legend says what they are."""
+    ended = {"diverged": "adan", "stopped": "adamw"}
+    records = [r for r in read_runs(page.parent)[0] if r.config.name in ended.values()]
+    trials = [r for r in records if r.config.role == "tune" and r.config.batch_size == 16]
+    for status, name in ended.items():
+        own = [i for i, r in enumerate(trials) if r.config.name == name]
+        i = max(own, key=lambda i: trials[i].config.settings["lr"])
+        trials[i] = replace(trials[i], result={**(trials[i].result or {}), "status": status})
+    found, _ = write_tuning(trials, tmp_path)
+    browser.open(found.as_uri(), 1280, 900)
+    assert browser.evaluate("document.querySelectorAll('path.lost').length") == 2
+    inside = (
+        "(() => { const box = document.querySelector('.plot > svg').getBoundingClientRect();"
+        "return [...document.querySelectorAll('path.lost')].map(p => p.getBoundingClientRect())"
+        ".every(p => p.left >= box.left && p.right <= box.right && p.top >= box.top && p.bottom <= box.bottom); })()"
+    )
+    assert browser.evaluate(inside)
+    assert "diverged, stopped or failed" in browser.evaluate("document.querySelector('.legend').innerText")
 
 
 @pytest.mark.parametrize("width", [1280, 400])

@@ -85,7 +85,8 @@ def test_what_the_report_concludes() -> None:
         "Variance over the 2 settings of adan: 2.25e+00; paper: 9e-1."
     )
     assert section.lines[0].cells == ["grid", "adan 0", "3.0", "31.00 ± 2.48 (n=3)", "3/3", "2/3"]
-    assert "Some settings are tuned and others are not: this is not a fair comparison." in section.how
+    assert any("others, marked “untuned”, are not: this is not a fair comparison" in line for line in section.how)
+    assert [", untuned" in line.cells[3] for line in section.lines] == [False, False, True]
     for cell_ in cells:
         cell_["tiny"] = True
     (section,) = reproduction_report.sections(summary, {"made-up": table})

@@ -71,7 +71,7 @@ def test_fewer_than_three_seeds_make_no_claim() -> None:
     assert summary.optimizers[0].final is not None
     assert summary.optimizers[0].final.low is None
     text = conclude(summary)
-    assert "no evidence" in text
+    assert "With 2 seeds this is no evidence" in text
     assert "better" not in text
 
 
@@ -82,6 +82,23 @@ def test_a_clear_difference_and_an_unclear_one() -> None:
     assert text.startswith("adan has the highest mean m, 0.9100 (n=3).")
     assert "better than adamw by more than the seeds explain" in text
     assert "The difference from adam is within what the seeds explain" in text
+
+
+def test_each_number_of_seeds_is_that_of_its_optimizer() -> None:
+    found = summarize(three("adan", 0.9, 0.8) + three("adamw", 0.1))
+    text = conclude(found[0])
+    assert text.startswith("adan has the highest mean m, 0.8500 (n=2). adamw follows with 0.1000 (n=1).")
+    assert "With 1 seed of adamw this is no evidence of a difference." in text
+    assert "schedule (cosine, same warm-up) and budget, but not with the same seeds in w." in tuning(found)
+    assert "budget and seeds." in tuning(summarize(three("adan", 0.9, 0.8) + three("adamw", 0.1, 0.2)))
+    shared = conclude(summarize(three("adan", 0.9, 0.9) + three("adamw", 0.9, 0.9, 0.9))[0])
+    assert shared.startswith("adan and adamw share the highest mean m, 0.9000 (n=2 and 3).")
+
+
+def test_one_optimizer_is_compared_with_none() -> None:
+    assert conclude(summarize(three("adan", 0.9))[0]) == "Only adan was run: mean m 0.9000, n=1."
+    (summary,) = summarize(three("adan", 0.9) + three("sgd", None))
+    assert conclude(summary).startswith("Only adan finished: mean m 0.9000, n=1.")
 
 
 def test_lower_is_better_and_ties() -> None:
@@ -239,10 +256,35 @@ def test_learning_rate_range() -> None:
     found = sensitivity([record(final=final, lr=lr, role="tune") for lr, final in rates.items()])
     assert found is not None
     assert (found.best_lr, found.low, found.high, found.at_edge) == (1e-1, 1e-2, 1e-1, False)
-    assert found.decades == pytest.approx(1.0)
     lower = sensitivity([record(final=x, lr=lr, role="tune", higher=False) for lr, x in ((1.0, 2.0), (2.0, 2.03))])
     assert lower is not None
     assert (lower.low, lower.high, lower.at_edge) == (1.0, 2.0, True)
+
+
+@pytest.mark.parametrize(
+    ("tried", "best", "at_edge"),
+    [
+        ((0.2, 0.4, 0.1), 0.2, False),  # the first tried, which lies between
+        ((0.1, 0.2, 0.4), 0.1, False),  # the first tried is the lowest, but one between does as well
+        ((0.4, 0.1), 0.4, True),
+    ],
+)
+def test_rates_that_do_equally_well(tried: tuple[float, ...], best: float, at_edge: bool) -> None:
+    """The best is the one that a tuning chooses, and at the edge only where none between is as good."""
+    found = sensitivity([record(lr=lr, role="tune") for lr in tried] + [record(final=0.1, lr=0.3, role="tune")])
+    assert found is not None
+    assert (found.best_lr, found.at_edge) == (best, at_edge)
+
+
+def test_a_rate_is_at_the_edge_by_the_best_trial() -> None:
+    """With other settings the best trial may have a rate between those tried."""
+    trials = [record(final=final, lr=lr, role="tune") for lr, final in ((0.1, 0.5), (0.2, 0.6), (0.4, 0.7))]
+    config = replace(trials[1].config, settings={"lr": 0.2, "betas": (0.9, 0.95)})
+    better = replace(record(final=0.8, role="tune"), config=config)
+    for records, at_edge in ((trials, True), ([*trials, better], False)):
+        found = sensitivity(records)
+        assert found is not None
+        assert found.at_edge is at_edge
 
 
 def test_performance_profile() -> None:
@@ -301,6 +343,8 @@ def test_an_interval_stays_in_the_range_of_its_metric() -> None:
     assert found.half is None
     assert spread(found, []) == "0.9867 [0.9487, 1.000] (n=3)"
     assert spread(interval([0.5, 0.6, 0.7], within=(0.0, 1.0)), []) == "0.6000 ± 0.2484 (n=3)"
+    assert spread(interval([2.01e-5, 2.02e-5, 2e-5]), []) == "2.01e-05 ± 2.5e-07 (n=3)"
+    assert spread(interval([5.0e-4, 5.1e-4, 4.9e-4]), []) == "0.0005 ± 2.5e-05 (n=3)"
 
 
 def test_numbers() -> None:

@@ -126,6 +126,11 @@ def test_a_rate_at_the_edge_is_told_when_settings_are_read_from_a_file_too(bench
     bench("tune", *options[:4], "--trials", 3, "--out", tmp_path / "tune")
     entry = json.loads((tmp_path / "tune" / "best.json").read_text())["workloads"]["ever-faster"]["adan"]
     assert entry["at_edge"]
+    (tmp_path / "tune" / "tuning.html").unlink()
+    code, out, _ = bench("report", tmp_path / "tune")  # of trials alone: the report of the tuning
+    assert (code, "(edge)" in out, "tuning.html" in out) == (0, True, True)
+    assert (tmp_path / "tune" / "tuning.html").exists()
+    assert not (tmp_path / "tune" / "report.html").exists()
     tuned = ["--tuned", tmp_path / "tune" / "best.json"]
     _, out, _ = bench("compare", *options, *tuned, "--out", tmp_path / "compare")
     assert "At the edge of the learning rates that were tried" in out

@@ -11,9 +11,10 @@ import pytest
 import torch
 from support.learning import chosen, resumes
 
+from adan_bench.records.stats import RANGES
 from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
-from adan_bench.studies.comparison import Study
+from adan_bench.studies.comparison import Study, learning_rates
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import configure, tuned_defaults
 from adan_bench.training.optimizers import SPECS
@@ -108,6 +109,11 @@ def test_script_that_registers_nothing(tmp_path: Path) -> None:
         load_script(str(tmp_path / "empty.py"))
 
 
+def test_the_range_of_every_metric_is_known() -> None:
+    unbounded = {"episode reward"}
+    assert {get_workload(name).metric for name in OWN} == RANGES.keys() | unbounded
+
+
 def test_tuned_defaults_are_even_and_valid() -> None:
     """On each workload the optimizers that have tuned defaults had the same trials at the same budget."""
     from adan_bench.training.optimizers import check_settings
@@ -119,6 +125,19 @@ def test_tuned_defaults_are_even_and_valid() -> None:
         }
         for optimizer, entry in found.items():
             check_settings(SPECS[optimizer], entry["settings"])
+            # Where the best of the six rates was the first or last, one more was tried: only that one is at the edge.
+            rates = learning_rates(SPECS[optimizer], 6)
+            assert entry["at_edge"] == (not rates[0] <= entry["settings"]["lr"] <= rates[-1]), (name, optimizer)
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_tuned_default_at_the_edge_is_marked(tmp_path: Path) -> None:
+    """Unless the rate is set, or tuned anew: then the trials tell."""
+    with Study(["digits-resnet"], competitors("adamw,adam,adamw:lr=0.01"), chosen(), out=tmp_path / "a") as study:
+        assert [base.lr_at_edge for base in study.bases.values()] == [True, False, False]
+    with Study(["digits-resnet"], competitors("adamw"), chosen(steps=1), out=tmp_path / "b") as study:
+        study.tune(1)
+        assert not study.bases["digits-resnet", "adamw"].lr_at_edge
 
 
 def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:

@@ -339,18 +339,23 @@ def _study(
 
 
 def _report(folder: Path, as_json: bool) -> None:
-    from adan_bench.cli.progress import show_summaries
+    from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.stats import summarize
     from adan_bench.records.store import read_runs
     from adan_bench.reports.comparison import write_report
+    from adan_bench.reports.tuning import write_tuning
 
     records, damaged = read_runs(folder)
-    page = write_report(records, folder, damaged)
+    if {record.config.role for record in records} == {"tune"}:
+        page, tunings = write_tuning(records, folder, damaged)
+    else:
+        page, tunings = write_report(records, folder, damaged), []
     failed = [record for record in records if record.status == "failed"]
     if as_json:
         print(json.dumps({"event": "report", "path": str(page), **_lost(failed, damaged)}))
     else:
         console = Console()
+        show_tuning(console, tunings)
         show_summaries(console, summarize(records))
         _show_lost(console, failed, damaged)
         console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)

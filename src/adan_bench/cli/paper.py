@@ -147,9 +147,12 @@ def speed(
         write_json(out, record)
     keys = ("step_ms", "optimizer_ms", "state_bytes", "peak_gb", "tokens_per_second")
     head = ("model", "optimizer", "ms per step", "ms per update", "state bytes", "peak GB", "tokens/s")
-    grid = Grid(*head, title=f"medians of {steps} steps; {device}, {scale}", title_justify="left")
+    title = f"medians of {steps} steps, and the range of those of {measuring.ROUNDS} rounds; {device}, {scale}"
+    grid = Grid(*head, title=title, title_justify="left")
     for case in record["cases"]:
         shown = [case["error"]] if "error" in case else [number(case[key]) for key in keys]
+        if rounds := case.get("rounds_ms"):
+            shown[0] += f" ({number(min(rounds))} to {number(max(rounds))})"
         grid.add_row(case["model"], case["optimizer"], *shown)
     console.print(grid)
 

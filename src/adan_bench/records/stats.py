@@ -19,7 +19,13 @@ from adan_bench.spec import RunConfig, RunRecord
 MIN_SEEDS = 3
 LEVEL = 0.95
 WIDTH_TOLERANCE = 0.02  # the learning rates whose result is within 2% of the best
-RANGES = {"accuracy": (0.0, 1.0), "auc": (0.0, 1.0), "loss": (0.0, math.inf), "perplexity": (1.0, math.inf)}
+#: What a metric of the bundled workloads can be, which its interval does not leave; an episode's reward is unbounded.
+RANGES = {
+    **dict.fromkeys(("accuracy", "ROC-AUC", "box AP", "mask AP"), (0.0, 1.0)),
+    **dict.fromkeys(("matthews", "pearson"), (-1.0, 1.0)),
+    "loss": (0.0, math.inf),
+    "perplexity": (1.0, math.inf),
+}
 ANYTHING = (-math.inf, math.inf)
 #: In what runs that are compared may differ. log_every and keep_weights leave the reported numbers as they are.
 FREE = ("optimizer", "settings", "seed", "role", "threads", "log_every", "keep_weights")
@@ -47,15 +53,11 @@ class Interval:
 class Sensitivity:
     """The learning rates that were tried with the same other settings, and what came out."""
 
-    points: tuple[tuple[float, float | None], ...]  # (lr, metric); None: diverged
+    points: tuple[tuple[float, float | None], ...]  # (lr, metric); None: diverged or stopped
     best_lr: float
     low: float  # the connected range of tried rates within 2% of the best
     high: float
-    at_edge: bool
-
-    @property
-    def decades(self) -> float:
-        return math.log10(self.high / self.low)
+    at_edge: bool  # the rate of the best trial is the lowest or highest, and none between does as well
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,11 @@ def to_target(record: RunRecord) -> tuple[int, float] | None:
 
 
 def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
-    """How the result depends on the learning rate, over the trials that differ in nothing else."""
+    """How the result depends on the learning rate, over the trials that differ in nothing else.
+
+    Of rates that do equally well the best is that of the first best trial, as `tune` chooses.
+    """
+    trials = list(trials)
     groups: dict[str, list[RunRecord]] = {}
     for record in trials:
         others = {key: value for key, value in record.config.settings.items() if key != "lr"}
@@ -198,16 +204,18 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
         return None
     higher = bool(runs[0].workload["higher_is_better"])
     scores = [math.inf if value is None else (-value if higher else value) for value in finals]
-    best = min(range(len(runs)), key=scores.__getitem__)
+    rates = [float(r.config.settings["lr"]) for r in runs]
+    chosen = float(min(trials, key=rank).config.settings["lr"])
+    ties = [i for i, score in enumerate(scores) if score == min(scores)]
+    best = next((i for i in ties if rates[i] == chosen), ties[0])
     limit = scores[best] + WIDTH_TOLERANCE * abs(scores[best])
     low = high = best
     while low > 0 and scores[low - 1] <= limit:
         low -= 1
     while high < len(runs) - 1 and scores[high + 1] <= limit:
         high += 1
-    rates = [float(r.config.settings["lr"]) for r in runs]
-    points = tuple(zip(rates, finals, strict=True))
-    return Sensitivity(points, rates[best], rates[low], rates[high], at_edge=best in (0, len(runs) - 1))
+    at_edge = rates[best] == chosen and all(i in (0, len(runs) - 1) for i in ties)
+    return Sensitivity(tuple(zip(rates, finals, strict=True)), rates[best], rates[low], rates[high], at_edge)
 
 
 def summarize(records: Sequence[RunRecord]) -> list[WorkloadSummary]:

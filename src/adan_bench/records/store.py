@@ -19,11 +19,11 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adan_bench.spec import RunConfig, RunRecord, UsageError
+from adan_bench.spec import RunConfig, RunRecord, UsageError, listing
 
 KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
 
@@ -219,7 +219,7 @@ def read_runs(folder: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
         except DamagedRecord as error:
             damaged.append(error)
     if not (records or damaged):
-        raise UsageError(f"{folder}: no runs there; it holds: {', '.join(_names(folder)) or 'nothing'}")
+        raise UsageError(f"{folder}: no runs there; it holds: {listing(folder)}")
     return records, damaged
 
 
@@ -288,8 +288,3 @@ def finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
     return value
-
-
-def _names(folder: Path) -> Iterator[str]:
-    if folder.is_dir():
-        yield from sorted(entry.name for entry in folder.iterdir())[:12]

@@ -17,11 +17,15 @@ from adan_bench.reports.palette import style_of
 from adan_bench.spec import RunRecord
 
 TERMS = (
-    "± and [ ]: 95% t interval over seeds. best: the best evaluation of a run, mean over seeds. Steps and seconds to "
-    "target: median over seeds until {metric} first reached {target}, and how many of the seeds did. lr range ±2%: the "
-    "learning rates around the best whose result is within 2% of it; edge: the best was the last one tried. A shaded "
-    "row is better than every other by more than the seeds explain."
+    "± and [ ]: 95% t interval over seeds; with fewer than three seeds, the range. best: the best evaluation of a run, "
+    "mean over seeds. Steps and seconds to target: median over seeds until {metric} first reached {target}, and how "
+    "many of the seeds did."
 )
+RATES = (
+    " lr range ±2%: the learning rates around the best whose result is within 2% of it; edge: the best is the lowest "
+    "or highest that was tried."
+)
+SHADED = " A shaded row is better than every other by more than the seeds explain."  # on the page only
 COLUMNS = ("optimizer", "{metric}", "best", "steps to target", "s to target", "ms/step", "lr range ±2%")
 
 
@@ -74,7 +78,10 @@ def _overview(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]
     runs = [r for r in records if r.config.role == "run"]
     trials = len(records) - len(runs)
     optimizers = len({r.config.name for r in runs})
-    text = f"{count(len(summaries), 'workload')}, {count(optimizers, 'optimizer')}, {count(len(runs), 'run')}"
+    workloads = len({r.config.workload for r in runs})
+    text = f"{count(workloads, 'workload')}, {count(optimizers, 'optimizer')}, {count(len(runs), 'run')}"
+    if len(summaries) > workloads:
+        text += f" in {len(summaries)} tables"
     if trials:
         text += f", {count(trials, 'tuning trial')}"
     return f"{text}. Written {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC by adan-bench."
@@ -92,7 +99,7 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
         html.paragraph(". ".join(str(part) for part in about) + ".", "soft"),
         html.paragraph(conclude(summary), "conclusion"),
         _table(summary, names),
-        html.paragraph(TERMS.format(**{**facts, "target": number(facts["target"], 3)}), "soft"),
+        html.paragraph(_terms(summary) + SHADED, "soft"),
         html.folded("Settings", html.facts(settings_lines(summary))),
         html.chart("curves", index),
     ]
@@ -101,6 +108,12 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
         text += "Large marks: within 2% of the best of that optimizer."
         parts += [html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index)]
     return html.section(summary.name, *parts)
+
+
+def _terms(summary: WorkloadSummary) -> str:
+    """What the columns of the table are."""
+    text = TERMS.format(**{**summary.facts, "target": number(summary.facts["target"], 3)})
+    return text + RATES if any(o.sensitivity for o in summary.optimizers) else text
 
 
 def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
@@ -173,7 +186,8 @@ def chart_data(summary: WorkloadSummary) -> dict[str, Any]:
         }
         if o.sensitivity is not None:
             points = [point for point in o.sensitivity.points if point[1] is not None]
-            entry["rates"] = {"points": points, "low": o.sensitivity.low, "high": o.sensitivity.high}
+            lost = [lr for lr, value in o.sensitivity.points if value is None]
+            entry["rates"] = {"points": points, "lost": lost, "low": o.sensitivity.low, "high": o.sensitivity.high}
         optimizers.append(entry)
     return {
         "name": summary.name,
@@ -192,11 +206,11 @@ def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSum
     if len(summaries) < 2 or not profile:
         return ""
     text = (
-        "Performance profile: the share of the workloads whose target an optimizer met (median seed) within τ times "
-        "the fewest steps that any optimizer needed. Higher and further left is better; "
-        f"{len(summaries)} workloads make a picture, not a ranking."
+        "Performance profile: the share of the tables above in which an optimizer met the target (median seed) within "
+        "τ times the fewest steps that any optimizer needed. Higher and further left is better; "
+        f"{len(summaries)} tables make a picture, not a ranking."
     )
-    return html.section("Across workloads", html.paragraph(text, "soft"), html.chart("profile", "yes"))
+    return html.section("Across tables", html.paragraph(text, "soft"), html.chart("profile", "yes"))
 
 
 def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
@@ -236,9 +250,9 @@ def render_markdown(
     for summary in summaries:
         head, rows = table_rows(summary)
         parts += [f"## {summary.name}", "", conclude(summary), ""]
-        parts += html.markdown_table(head, rows)
+        parts += [*html.markdown_table(head, rows), "", _terms(summary)]
         parts += ["", *(f"- {name}: {settings}" for name, settings in settings_lines(summary))]
-        parts += ["", f"![{summary.name}: training and validation curves]({figures[summary.name]})", ""]
+        parts += ["", f"![{summary.name}: training and held-out curves]({figures[summary.name]})", ""]
     parts += ["## Environment", ""]
     for facts in environments(records):
         parts += [f"- {key}: {value}" for key, value in facts.items()] + [""]

@@ -41,8 +41,9 @@ def spread(final: Interval | None, values: Sequence[float]) -> str:
         return "–"
     if final.half is not None:
         mean = number(final.mean)
-        decimals = len(mean.partition(".")[2]) if "e" not in mean else 2
-        return f"{mean} ± {final.half:.{decimals}f} (n={final.n})"
+        small = 0 < abs(final.mean) < 1e-3  # where `number` gives significant digits, it does for the half-width too
+        half = number(final.half, 3) if small else f"{final.half:.{len(mean.partition('.')[2])}f}"
+        return f"{mean} ± {half} (n={final.n})"
     if final.low is not None:  # the metric's range cuts it off on one side
         return f"{number(final.mean)} [{number(final.low)}, {number(final.high)}] (n={final.n})"
     if final.n > 1:
@@ -86,24 +87,29 @@ def conclude(summary: WorkloadSummary) -> str:
         return "No run finished, so there is nothing to compare." + _lost(summary)
     best, others = done[0], done[1:]
     if not others:
-        return f"Only {best.name} finished: mean {metric} {_mean(best)}, n={_n(best)}." + _lost(summary)
+        alone = "was run" if len(summary.optimizers) == 1 else "finished"
+        return f"Only {best.name} {alone}: mean {metric} {_mean(best)}, n={_n(best)}." + _lost(summary)
     superlative = "highest" if summary.higher_is_better else "lowest"
     whole = [o for o in done if o.whole]
     if not whole:
         text = f"{unfair(summary)} Every optimizer with a result has a diverged seed, so none is called better."
         return text.strip() + _target(summary, done) + _edges(done) + _lost(summary)
-    n = min(_n(o) for o in whole)
     among = "" if len(whole) == len(done) else ", among those without a diverged seed,"
-    ties = [o.name for o in whole if o.final == best.final or _mean(o) == _mean(best)]
-    have = f"{best.name}{among} has" if len(ties) == 1 else f"{_join(ties)}{among} share"
-    text = f"{have} the {superlative} mean {metric}, {_mean(best)} (n={n})."
-    others = [o for o in others if o.name not in ties]
+    ties = [o for o in whole if o.final == best.final or _mean(o) == _mean(best)]
+    names = [o.name for o in ties]
+    have = f"{best.name}{among} has" if len(ties) == 1 else f"{_join(names)}{among} share"
+    seeds = _join([str(n) for n in sorted({_n(o) for o in ties})])
+    text = f"{have} the {superlative} mean {metric}, {_mean(best)} (n={seeds})."
+    others = [o for o in others if o.name not in names]
+    fewest = min(_n(o) for o in whole)
     if reason := unfair(summary):
         text = f"{reason} With these settings {text}"
-    elif n < MIN_SEEDS:
+    elif fewest < MIN_SEEDS:
         if others and others[0].whole:
-            text += f" {others[0].name} follows with {_mean(others[0])}."
-        text += f" With {n} {'seed' if n == 1 else 'seeds'} this is no evidence of a difference."
+            text += f" {others[0].name} follows with {_mean(others[0])} (n={_n(others[0])})."
+        few = [o.name for o in whole if _n(o) == fewest]
+        of = "" if len(few) == len(whole) else f" of {_join(few)}"
+        text += f" With {count(fewest, 'seed')}{of} this is no evidence of a difference."
     else:
         text += _comparisons(summary, best, others, shared=len(ties) > 1)
     return text + _target(summary, done) + _edges(done) + _lost(summary)
@@ -165,7 +171,9 @@ def repeated(summaries: Sequence[WorkloadSummary]) -> str:
 def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     """How the settings came about, and whether every optimizer had the same chance."""
     schedules = ", ".join(sorted({s.schedule for s in summaries}))
-    text = f"In each table every optimizer ran under the same schedule ({schedules}, same warm-up), budget and seeds."
+    text = f"In each table every optimizer ran under the same schedule ({schedules}, same warm-up)"
+    uneven = [s.name for s in summaries if len({tuple(r.config.seed for r in o.records) for o in s.optimizers}) > 1]
+    text += f" and budget, but not with the same seeds in {_join(uneven)}." if uneven else ", budget and seeds."
     counts = {o.trials for s in summaries for o in s.optimizers}
     if len(counts) == 1 and counts != {0}:
         return f"{text} Every optimizer had {counts.pop()} tuning trials, with a seed that no reported run uses."

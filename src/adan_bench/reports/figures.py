@@ -11,6 +11,8 @@ from typing import Any
 from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, mean_curve
 from adan_bench.reports.palette import style_of
 
+LEVEL = 0.75  # of the bands: the paper's figure of PPO
+
 
 def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[str, str]:
     """One PNG per workload beside the report; workload -> file name."""
@@ -26,7 +28,7 @@ def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[st
             _draw(left, o, "train", "loss", style)
             _draw(right, o, "eval", summary.facts["metric"], style)
         left.set(title=f"{summary.name}: training loss", xlabel="steps")
-        right.set(title=f"validation {summary.facts['metric']}", xlabel="steps")
+        right.set(title=f"held-out {summary.facts['metric']}", xlabel="steps")
         right.axhline(summary.facts["target"], color="gray", linewidth=0.8, linestyle=":")
         if right.get_legend_handles_labels()[0]:
             right.legend(frameon=False, fontsize=8)
@@ -38,19 +40,14 @@ def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[st
 
 
 def _draw(axes: Any, o: OptimizerSummary, kind: str, key: str, style: dict[str, str]) -> None:
-    curves = [curve for r in o.records if (curve := r.curve(kind, key))]
+    curves = [[(step, value) for step, _, value in curve] for r in o.records if (curve := r.curve(kind, key))]
     if not curves:
         return
-    for curve in curves:
-        axes.plot([p[0] for p in curve], [p[2] for p in curve], color=style["light"], linewidth=0.6, alpha=0.4)
-    length = min(len(curve) for curve in curves)
-    steps = [curves[0][i][0] for i in range(length)]
-    means = [sum(curve[i][2] for curve in curves) / len(curves) for i in range(length)]
+    for points in curves:
+        axes.plot([p[0] for p in points], [p[1] for p in points], color=style["light"], linewidth=0.6, alpha=0.4)
+    steps, means, _ = mean_curve(curves, LEVEL)
     dashes = tuple(float(part) / 2 for part in style["dash"].split())
     axes.plot(steps, means, color=style["light"], linewidth=1.8, linestyle=(0, dashes) if dashes else "-", label=o.name)
-
-
-LEVEL = 0.75  # of the bands: the paper's figure of PPO
 
 
 def curves_png(cells: Sequence[Mapping[str, Any]]) -> bytes:

@@ -80,6 +80,7 @@ def sections(summary: Mapping[str, Any], known: Mapping[str, Table] | None = Non
 
 def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Section:
     found = {(cell["row"], cell["column"]): cell for cell in cells}
+    partly = _tuned(cells) == {True, False}  # where all or none are tuned, `_how` says it of the table
     whys: dict[str, int] = {}
     lines = []
     for column in table.columns:
@@ -93,9 +94,10 @@ def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Se
                     _place(row.head, {head: values[head] for head in shared}, table.higher(column)) if both else ""
                     for values in (published, ours)
                 ]
-                lines.append(
-                    Line([column.head, row.head, printed, _ours(table, cell, whys), *places], cell is not None)
-                )
+                ours_here = _ours(table, cell, whys)
+                if partly and cell is not None and cell["values"] and cell.get("origin", "").startswith(UNTUNED):
+                    ours_here += ", untuned"
+                lines.append(Line([column.head, row.head, printed, ours_here, *places], cell is not None))
     head: tuple[str, ...] = ("problem", "optimizer", "paper", titled("ours", scale), "paper's order", "our order")
     if table.kind == "statement":  # as it is printed, since there is nothing to compare
         head = ("", *(column.head for column in table.columns))
@@ -201,13 +203,16 @@ def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
     if scale == "paper":
         if any(origin.startswith(f"{UNSTATED}:") for origin in origins):
             lines.append("Some settings are guesses and untuned, see below: this is not a fair comparison.")
-    elif origins:
-        tuned = {not origin.startswith(UNTUNED) for origin in origins}
-        if tuned == {True, False}:
-            lines.append("Some settings are tuned and others are not: this is not a fair comparison.")
-        elif tuned == {False}:
-            lines.append("Nobody tuned these settings for this scale: this is not a fair comparison.")
+    elif (tuned := _tuned(cells)) == {True, False}:
+        lines.append("Some settings are tuned and others, marked “untuned”, are not: this is not a fair comparison.")
+    elif tuned == {False}:
+        lines.append("Nobody tuned these settings for this scale: this is not a fair comparison.")
     return lines
+
+
+def _tuned(cells: Sequence[Mapping[str, Any]]) -> set[bool]:
+    """Whether the settings of cells with a result are tuned: of all, of none, or of some."""
+    return {not cell["origin"].startswith(UNTUNED) for cell in cells if cell["values"] and "origin" in cell}
 
 
 def _span(counts: Any) -> str:

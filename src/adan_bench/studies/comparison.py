@@ -131,7 +131,7 @@ class Study:
                 continue
             halved = f", halved by {eta} at steps {', '.join(map(str, judged[key]))}," if judged[key] else ""
             origin = f"tuned here in {trials} trials{halved} with seed {TUNING_SEED}"
-            self.bases[key] = replace(self.bases[key], settings=_best(found), origin=origin)
+            self.bases[key] = replace(self.bases[key], settings=_best(found), origin=origin, lr_at_edge=False)
             rated = sensitivity(found)
             self.tuning[key] = {"trials": trials, "at_edge": rated is not None and rated.at_edge}
             if eta > 1:
@@ -149,7 +149,8 @@ class Study:
         work: dict[Key, list[Job]] = {}
         for key, variants in settings.items():
             for number, variant in enumerate(variants, len(records[key])):
-                config = replace(self.bases[key], settings=variant, seed=TUNING_SEED, role="tune", origin="trial")
+                base = replace(self.bases[key], lr_at_edge=False)
+                config = replace(base, settings=variant, seed=TUNING_SEED, role="tune", origin="trial")
                 job = Job(config, self.out / key[0] / self.who[key[1]].folder / f"tune-{number:02d}", self.resume)
                 work.setdefault(key, []).append(job)
         left = {key: list(jobs) for key, jobs in work.items()}

@@ -187,7 +187,7 @@ def _config(cell: Cell, workload: Workload, chosen: RunConfig, share: float, fix
         origin += f", lr × √({budget.batch_size}/{workload.batch_size})"
     if fixed:
         origin += f", {', '.join(fixed)} as the table says"
-    return replace(config, settings=settings, origin=origin)
+    return replace(config, settings=settings, origin=origin, lr_at_edge=config.lr_at_edge and "lr" not in fixed)
 
 
 def published_budget(

@@ -36,6 +36,7 @@ HEADS = {"GPT2": "LMHeadModel", "Mixtral": "ForCausalLM"}  # the families that r
 LENGTH, CLASSES = 1024, 1000  # tokens of a sequence, classes of an image
 GB = 1e9
 STEPS = {"smoke": 5, "small": 10, "paper": 200}  # of the paper's tables
+ROUNDS = 3  # the optimizers take turns, so that what else the machine does meets all of them alike
 
 OnCase = Callable[[Mapping[str, Any]], None]
 Key = tuple[str, str, str, int]  # kind of table, model, optimizer, the paper's GPUs
@@ -178,52 +179,69 @@ def measure(
     cases = []
     with joined(how.parallel, how.device) as ranks:
         for model in models:
-            for name in names:
-                cases.append(_measure(model, name, how, ranks))
+            for case in _measure(model, names, how, ranks):
+                cases.append(case)
                 if ranks.rank == 0:
-                    on_case(cases[-1])
+                    on_case(case)
     return {"environment": describe(how.device), "cases": cases}
 
 
-def _measure(name: str, optimizer: str, how: Measure, ranks: Ranks = ALONE) -> dict[str, Any]:
-    model = MODELS[name]
+@dataclass(frozen=True)
+class Sample:
+    """Steps of a model with an optimizer: seconds of whole steps and of updates alone, and sizes."""
+
+    times: list[float]
+    alone: list[float]
+    parameters: int
+    state_bytes: int
+    peak_gb: float | None
+    reserved_gb: float | None
+
+
+def _measure(name: str, names: Sequence[str], how: Measure, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
+    """A model's cases, one for each optimizer. Only one optimizer is in memory at a time, whose peak is measured."""
     device = torch.device(ranks.device or how.device)
-    batch_size = how.batch_size or (2 if how.tiny else model.batch_size)
-    case: dict[str, Any] = {
-        "model": name,
-        "optimizer": optimizer,
-        "tiny": how.tiny,
-        "batch_size": batch_size,
-        "bf16": how.bf16,
-        "steps": how.steps,
-        "parallel": how.parallel,
-        "ranks": ranks.count,
+    batch_size = how.batch_size or (2 if how.tiny else MODELS[name].batch_size)
+    samples: dict[str, list[Sample]] = {optimizer: [] for optimizer in names}
+    errors: dict[str, str] = {}
+    rounds = min(ROUNDS, how.steps)
+    for i in range(rounds):
+        part = replace(how, steps=how.steps * (i + 1) // rounds - how.steps * i // rounds)
+        for optimizer in [optimizer for optimizer in names if optimizer not in errors]:
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats(device)
+            torch.manual_seed(0)
+            try:
+                samples[optimizer].append(_train(MODELS[name], optimizer, part, ranks, device, batch_size))
+            except torch.OutOfMemoryError:
+                errors[optimizer] = f"out of memory with a batch of {batch_size}"
+    common: dict[str, Any] = {"tiny": how.tiny, "batch_size": batch_size, "bf16": how.bf16, "steps": how.steps}
+    common |= {"parallel": how.parallel, "ranks": ranks.count}
+    tokens = batch_size * _length(how) if MODELS[name].text else None
+    return [
+        {"model": name, "optimizer": optimizer, **common}
+        | ({"error": errors[optimizer]} if optimizer in errors else _pooled(samples[optimizer], tokens))
+        for optimizer in names
+    ]
+
+
+def _pooled(samples: Sequence[Sample], tokens: int | None) -> dict[str, Any]:
+    """Medians over all steps; rounds_ms has those of each round, whose differences are noise."""
+    median = statistics.median(seconds for sample in samples for seconds in sample.times)
+    return {
+        "parameters": samples[0].parameters,
+        "step_ms": 1e3 * median,
+        "rounds_ms": [1e3 * statistics.median(sample.times) for sample in samples],
+        "optimizer_ms": 1e3 * statistics.median(seconds for sample in samples for seconds in sample.alone),
+        "state_bytes": samples[0].state_bytes,
+        "peak_gb": samples[0].peak_gb,
+        "reserved_gb": samples[0].reserved_gb,
+        "tokens_per_second": None if tokens is None else tokens / median,
     }
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    torch.manual_seed(0)
-    try:
-        times, alone, size, state = _train(model, optimizer, how, ranks, device, batch_size)
-    except torch.OutOfMemoryError:
-        return {**case, "error": f"out of memory with a batch of {batch_size}"}
-    median = statistics.median(times)
-    case.update(
-        parameters=size,
-        step_ms=1e3 * median,
-        optimizer_ms=1e3 * statistics.median(alone),
-        state_bytes=state,
-        peak_gb=torch.cuda.max_memory_allocated(device) / GB if device.type == "cuda" else None,
-        reserved_gb=torch.cuda.max_memory_reserved(device) / GB if device.type == "cuda" else None,
-        tokens_per_second=batch_size * _length(how) / median if model.text else None,
-    )
-    return case
 
 
-def _train(
-    model: Model, name: str, how: Measure, ranks: Ranks, device: torch.device, batch_size: int
-) -> tuple[list[float], list[float], int, int]:
-    """Seconds of whole steps and of updates alone, parameters, bytes of the optimizer's state."""
+def _train(model: Model, name: str, how: Measure, ranks: Ranks, device: torch.device, batch_size: int) -> Sample:
     with device:  # a billion random weights take the CPU half a minute
         net = model.build(how.tiny).to(device).train()
     size = sum(p.numel() for p in net.parameters())
@@ -247,7 +265,15 @@ def _train(
         value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)
     ]
     local = [value.to_local() if hasattr(value, "to_local") else value for value in tensors]
-    return times, alone, size, sum(value.numel() * value.element_size() for value in local)
+    cuda = device.type == "cuda"
+    return Sample(
+        times,
+        alone,
+        parameters=size,
+        state_bytes=sum(value.numel() * value.element_size() for value in local),
+        peak_gb=torch.cuda.max_memory_allocated(device) / GB if cuda else None,
+        reserved_gb=torch.cuda.max_memory_reserved(device) / GB if cuda else None,
+    )
 
 
 def _length(how: Measure) -> int:

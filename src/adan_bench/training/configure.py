@@ -77,6 +77,7 @@ def configure(
         optimizer=spec.name,
         settings=settings,
         origin=origin,
+        lr_at_edge=_tuned(workload, spec).get("at_edge", False) and "lr" not in (overrides or ()),
         steps=steps,
         batch_size=batch_size,
         eval_every=chosen.eval_every or max(1, round(workload.eval_every * steps / workload.steps)),
@@ -116,10 +117,17 @@ def tuned_name(workload: str, scale: str) -> str:
 
 def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings, str]:
     """The tuned defaults where there are some, else the optimizer's own; and which of the two it was."""
-    found = tuned_defaults()["workloads"].get(tuned_name(workload.name, workload.scale), {}).get(spec.name)
-    if found is None:
+    found = _tuned(workload, spec)
+    if not found:
         return optimizers.defaults(spec), UNTUNED
     return dict(found["settings"]), f"defaults tuned in {found['trials']} trials"
+
+
+def _tuned(workload: Workload, spec: OptimizerSpec) -> dict[str, Any]:
+    """The entry of `tuned.json` for an optimizer on a workload; empty where there is none."""
+    own = tuned_defaults()["workloads"].get(tuned_name(workload.name, workload.scale), {})
+    found: dict[str, Any] = own.get(spec.name, {})
+    return found
 
 
 def check_data_folder(data: Path | None) -> None:

@@ -8,13 +8,10 @@ comes again before all have come once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adan_bench.spec import Context, Scale, Task
 from adan_bench.workloads.registry import workload
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ class Chart {
     this.tip = html("div", "tip", this.plot);
     this.legend = html("div", "legend", host);
     for (const series of views[0].series) this.entry(series);
+    if (views[0].series.some(s => s.lost && s.lost.length)) html("span", "soft", this.legend, "× no result: diverged, stopped or failed");
     new ResizeObserver(() => this.draw()).observe(this.plot);
     this.draw();
   }
@@ -125,7 +126,7 @@ class Chart {
     if (this.svg) this.svg.remove();
     this.svg = element("svg", {viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": view.label}, this.plot);
     if (!points.length) return;
-    const xs = points.map(p => p[0]), left = Math.min(...xs), right = Math.max(...xs);
+    const xs = [...points.map(p => p[0]), ...shown.flatMap(s => s.lost || [])], left = Math.min(...xs), right = Math.max(...xs);
     // The first tenth of a run would flatten the rest: it is cut off where it leaves the frame.
     const late = points.filter(p => axis.log || p[0] >= left + (right - left) / 10), ys = (late.length ? late : points).map(p => p[1]);
     let low = Math.min(...ys), high = Math.max(...ys);
@@ -150,6 +151,13 @@ class Chart {
       if (view.marks)
         for (const p of s.mean) element("circle", {cx: x(p[0]), cy: y(p[1]), r: s.inside && s.inside(p[0]) ? 5 : 2.5, fill: s.color}, area);
     }
+    // Trials without a result stand at the worse end of the frame, one below the other where they have the same rate.
+    const stacked = {};
+    for (const s of shown)
+      for (const lr of s.lost || []) {
+        const depth = 6 + 10 * (stacked[lr] = (stacked[lr] ?? -1) + 1), at = x(lr), to = view.cap ? box.top + depth : box.bottom - depth;
+        element("path", {d: `M${at - 4} ${to - 4}l8 8m0 -8l-8 8`, stroke: s.color, "stroke-width": 2, class: "lost"}, area);
+      }
     this.pointer(shown, axis, x, y, box);
   }
 
@@ -209,14 +217,14 @@ for (const host of document.querySelectorAll("[data-curves]")) {
   const view = (key, label, target) => ({
     label, target, axes, logChoice: true, series: w.optimizers.map(o => styled(o.name, o[key])),
   });
-  const views = [view("eval", `validation ${w.metric}`, w.target), view("train", "training loss", null)];
+  const views = [view("eval", `held-out ${w.metric}`, w.target), view("train", "training loss", null)];
   new Chart(host, views);
 }
 
 for (const host of document.querySelectorAll("[data-rates]")) {
   const w = data.workloads[host.dataset.rates];
   const series = w.optimizers.filter(o => o.rates).map(o => styled(o.name, [o.rates.points.map(p => [p[0], p[0], p[1]])],
-    {inside: lr => lr >= o.rates.low && lr <= o.rates.high}));
+    {inside: lr => lr >= o.rates.low && lr <= o.rates.high, lost: o.rates.lost}));
   const axes = [{label: "", title: "learning rate", index: 0, log: true}];
   new Chart(host, [{label: w.metric, target: null, axes, logChoice: true, marks: true, cap: !w.higher, series}]);
 }
@@ -228,6 +236,6 @@ for (const host of document.querySelectorAll("[data-profile]")) {
     return styled(name, [line.map(p => [p[0], p[0], p[1]])]);
   });
   const axes = [{label: "", title: "τ: times the fewest steps", index: 0, log: false}];
-  new Chart(host, [{label: "share of workloads", target: null, axes, logChoice: false, steps: true, series}]);
+  new Chart(host, [{label: "share of tables", target: null, axes, logChoice: false, steps: true, series}]);
 }
 document.documentElement.dataset.ready = "yes";
