@@ -75,7 +75,7 @@ def test_without_the_library_the_optimizer_says_why(monkeypatch):
 
     monkeypatch.setattr(cpu, "LIBRARY", "/nowhere/_cpu.so")
     param = torch.nn.Parameter(torch.zeros(1))
-    assert "foreach for 1 parameter (not fused: adan was built without a C compiler" in repr(adan.Adan([param]))
+    assert "foreach for 1 parameter (not fused: adan was installed without its C library" in repr(adan.Adan([param]))
 
 
 def test_the_sdist_is_whole_and_the_readme_works_elsewhere(source):

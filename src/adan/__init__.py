@@ -4,13 +4,14 @@ from adan.gradient_release import GradientRelease, release_gradients
 from adan.hyperparameters import Recipe, recipes, scaled_lr
 from adan.memory_plan import MemoryPlan, plan_memory
 from adan.optimizer import Adan
-from adan.parameter_groups import parameter_groups
+from adan.parameter_groups import NO_DECAY_NAMES, parameter_groups
 from adan.restart import Progress, Restart
 from adan.suggestion import Suggestion, suggest_from_adamw
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "NO_DECAY_NAMES",
     "Adan",
     "GradientRelease",
     "MemoryPlan",

@@ -67,7 +67,7 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
         >>> handle.remove()
     """
     if not isinstance(opt, Adan):
-        raise TypeError(f"release_gradients: opt must be an adan.Adan, got a {type(opt).__name__}")
+        raise TypeError(f"release_gradients: opt must be an adan.Adan, got {type(opt).__name__}")
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError(
             "release_gradients: model is a DistributedDataParallel, which sums gradients after they were used here; "

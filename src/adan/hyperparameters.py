@@ -24,6 +24,8 @@ def require_number(name: str, value: object, *, positive: bool, remedy: str) -> 
 
 
 def require_count(name: str, value: object, *, least: int, remedy: str) -> int:
+    if isinstance(value, float) and value.is_integer():  # 1e4
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}; {remedy}")
     if value < least:

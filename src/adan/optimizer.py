@@ -62,13 +62,15 @@ class Adan(Optimizer):
             gradient is written. Read gradients before the step, not after it.
         skip_nonfinite: a step in which any gradient is inf or NaN changes nothing at all; decided on the device.
         state_format: ``"fp32"``, 16 bytes per parameter; ``"bf16"``, 8; ``"8bit"``, 4.125; ``"4bit"``, 2.625.
-            Rounded without bias. Tensors of fewer than 4,096 elements and of double precision have unquantized states.
+            Rounded without bias. Tensors of fewer than 4,096 elements, of double precision and of complex numbers have
+            unquantized states.
         stochastic_rounding: round bfloat16 parameters without bias, so that updates below half a unit in their last
             place are not lost: half-precision training without a master copy.
         kahan_sum: the other remedy, 2 bytes per parameter: store what rounding a half-precision parameter has cut off,
             and add it to the next step.
-        rounding_seed: of the random bits of both; they also depend on the parameter's position, its step count and the
-            element, and on nothing else, so runs repeat and data-parallel replicas stay equal.
+        rounding_seed: of the random bits of stochastic rounding and of quantized states; they also depend on the
+            parameter's position, its step count and the element, and on nothing else, so runs repeat and data-parallel
+            replicas stay equal.
         norm_group: where each process optimizes other parameters, as under ``ZeroRedundancyOptimizer`` or FSDP1: the
             process group, its ``group_name`` or "world", over which the norm is taken and skipping is decided. DTensors
             need none: they know over which processes they are sharded.
@@ -118,9 +120,7 @@ class Adan(Optimizer):
         norm_group: torch.distributed.ProcessGroup | str | None = None,
     ) -> None:
         if not isinstance(params, Iterable) or isinstance(params, (Tensor, torch.nn.Module)):
-            raise TypeError(
-                f"Adan: params must be an iterable such as model.parameters(), got a {type(params).__name__}"
-            )
+            raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got {type(params).__name__}")
         if not isinstance(params, set):  # torch 2.15 warns of a set, whose order changes from run to run
             params = list(params)  # type: ignore[assignment]
         if not params:

@@ -51,7 +51,7 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """A model's trainable parameters in two groups: those that decay by `weight_decay`, and those that do not.
 
-    Decay pulls θ towards 0 by a factor 1/(1 + lr·λ) each step. That regularises a matrix or a convolution kernel; it
+    Decay pulls θ towards 0 by a factor 1/(1 + lr·λ) each step. That regularizes a matrix or a convolution kernel; it
     works against a bias, the scale of a normalization layer, a learned token or an embedding of position. A parameter
     does not decay if any of these holds:
 
@@ -68,7 +68,7 @@ def parameter_groups(
         model: any module.
         weight_decay: λ of the first group.
         no_decay_names: shell patterns (`*`, `?`, `[...]`), case-sensitive; one with a dot in it must match the whole
-            name. They replace the default, so add to it with `(*NO_DECAY_NAMES, "wte")`; `()` turns this rule off.
+            name. They replace the default, so add to it with `(*adan.NO_DECAY_NAMES, "wte")`; `()` turns this rule off.
         named: give `params` as (name, parameter) pairs, which lets an optimizer's errors and its `state_dict` name
             them. False gives bare parameters, for hosts that look into the groups before the optimizer does.
 

@@ -37,7 +37,9 @@ class Point:
 
     def __str__(self) -> str:
         length = f" ({self.steps:,} steps)" if self.steps else ""
-        return f"{self.value:g} {'in the paper, ' if self.paper else 'by tuning in the study '}{self.source}{length}"
+        if self.paper:
+            return f"the paper has {self.value:g} for {self.source}{length}"
+        return f"tuning chose {self.value:g} in our study {self.source}{length}"
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,10 @@ class Rule:
         point = self.short
         if self.long is not None and steps > self.short.steps:
             if steps < self.long.steps:
-                return "rule of thumb", f"between {self.short} and {self.long}."
+                return "rule of thumb", f"{self.short}, {self.long}; this is in between."
             point = self.long
         if point.task != task:
-            return "rule of thumb", f"{point}; no record decides it for this kind of model."
+            return "rule of thumb", f"{point}; it was not measured for this kind of model."
         return "paper" if point.paper else "measured", f"{point}."
 
 
@@ -162,12 +164,12 @@ def suggest_from_adamw(
         b1           0.9 up to T = 2,000;  vision: 0.98 from 4,375 on;  unknown kinds: 0.98 from 62,500 on
                      language models, mixtures of experts: 0.9 at any length
                      fine-tuning, reinforcement learning: 0.98 at any length
-        λ  = 0.4·λ₀  where lr grows
-        warm-up      T/20, or AdamW's if that is longer
+        λ            0.4·λ₀ where lr grows, else λ₀;  reinforcement learning: 0
+        warm-up      T/20 where lr grows, or AdamW's if that is longer;  fine-tuning: AdamW's
 
     Values of short runs are what tuning chose in recorded studies, those of long runs the paper's; `LR_RATIO` and `B1`
-    hold each with its source, and the tuning guide shows the records. It is a starting point: if you can afford three
-    runs, try the suggested lr, half of it and twice it.
+    of `adan.suggestion` hold each with its source, and the tuning guide shows the records. It is a starting point: if
+    you can afford three runs, try the suggested lr, half of it and twice it.
 
     Args:
         lr: AdamW's peak learning rate.

@@ -81,7 +81,7 @@ def test_differentiable_and_foreach_exclude_each_other():
         ([], ValueError, "params is empty"),
         (iter(()), ValueError, "params is empty"),
         (torch.zeros(2), TypeError, "iterable such as model.parameters"),
-        (torch.nn.Linear(2, 2), TypeError, "model.parameters.*got a Linear"),
+        (torch.nn.Linear(2, 2), TypeError, "model.parameters.*got Linear"),
         ([torch.zeros(2), "w"], TypeError, "parameter 1 must be a tensor, got str"),
         ([torch.zeros(2, dtype=torch.long)], TypeError, r"parameter 0 of shape \(2,\) is torch.int64"),
         ([{"lr": 0.1}], TypeError, "key 'params'"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 from array import array
 from collections.abc import Iterable
 from functools import cache
@@ -61,7 +62,8 @@ class _Loaded(NamedTuple):
 def _load(path: str) -> _Loaded:
     remedy = "install a C compiler and reinstall adan from its source to have it built"
     if not Path(path).exists():
-        return _Loaded(None, f"adan was built without a C compiler, so there is no {path}; {remedy}")
+        remedy = "it is not built on Windows" if sys.platform == "win32" else f"{remedy}, without ADAN_PURE"
+        return _Loaded(None, f"adan was installed without its C library {path}; {remedy}")
     try:
         library = ctypes.CDLL(path)
         library.adan_cpu_interface.restype = ctypes.c_char_p
