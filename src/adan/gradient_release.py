@@ -90,12 +90,15 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
 
 
 def _check_options(opt: Adan) -> None:
+    all_at_once = "needs all gradients at once, and each is used and freed before the next is there"
+    graph = "needs the graph of the step, and here a step is made inside backward"
+    reasons = {"max_grad_norm": all_at_once, "skip_nonfinite": all_at_once, "differentiable": graph}
     for group in opt.param_groups:
-        for name in ("max_grad_norm", "skip_nonfinite", "differentiable"):
+        for name, reason in reasons.items():
             if group[name]:
                 raise ValueError(
-                    f"release_gradients: {name}={group[name]!r} needs all gradients at once, and each is used and "
-                    f"freed before the next is there; construct Adan without {name}, or load a checkpoint without it"
+                    f"release_gradients: {name}={group[name]!r} {reason}; construct Adan without {name}, or load a "
+                    "checkpoint without it"
                 )
     if opt.restart_rule is not None:
         raise ValueError(
