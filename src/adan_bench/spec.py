@@ -315,7 +315,9 @@ class Execution:
     parallel: str | None = option(None, "ddp or fsdp, on the processes that torchrun starts.", decides=False)
     ranks: int = option(1, decides=False)
     jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only
-    checkpoint_every: int = option(0, "Steps between checkpoints; about every 15 s unless given.", min=1, decides=False)
+    checkpoint_every: int = option(
+        0, "Steps between checkpoints; about every 15 s unless given, less often if slow.", min=1, decides=False
+    )
     cluster: str | None = option(None, "ray or ray:ADDRESS: hand the runs to a Ray cluster.", decides=False)
     tensorboard: bool = option(False, "Also write TensorBoard events.", decides=False)
     keep_weights: bool = option(False, "Write the final weights, with --ema their average.")

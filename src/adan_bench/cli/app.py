@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import Enum
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +24,7 @@ from adan_bench.cli.common import (
     EXIT_INTERRUPTED,
     EXIT_TIME_LIMIT,
     EXIT_USAGE,
+    Interruptible,
     Jobs,
     Json,
     Out,
@@ -37,7 +38,7 @@ from adan_bench.cli.common import (
     run_flags,
 )
 from adan_bench.cli.memory import memory
-from adan_bench.spec import Pause, RunConfig, RunRecord, TimeLimitReached, UsageError
+from adan_bench.spec import RunConfig, RunRecord, TimeLimitReached, UsageError
 
 app = typer.Typer(
     name="adan-bench",
@@ -168,7 +169,7 @@ def run(
     chosen: RunConfig,
 ) -> None:
     """Train one workload with one optimizer."""
-    pause = Pause(time=deadline(time_limit))
+    pause = Interruptible(time=deadline(time_limit))
     from adan_bench.cli.progress import showing
     from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import configure
@@ -182,10 +183,13 @@ def run(
     job = Job(config, path, resume, pause)
     first = config.parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)
-    with showing(console, as_json and first) as show:
+    listening = pause.listening() if config.parallel is None else nullcontext()  # torchrun ends its ranks itself
+    with listening, showing(console, as_json and first) as show:
         result = attempt(job, lambda progress: show(Event(job, 0, 1, progress=progress)))
         show(Event(job, 1, 1, result=result))
     if result["status"] == "unfinished":
+        if pause.pressed:
+            raise KeyboardInterrupt
         raise TimeLimitReached(f"time limit reached at step {result['step']}")
     if result["status"] == "failed":
         raise typer.Exit(_complain(f"{result['error']}; what was recorded is kept; {how_to_continue()}", EXIT_FAILED))
