@@ -31,6 +31,7 @@ from adan_bench.cli.common import (
     Resume,
     Seeds,
     TimeLimit,
+    check_file,
     deadline,
     how_to_continue,
     numbers,
@@ -224,6 +225,13 @@ def compare(
         raise UsageError(
             f"--tune {tune} and --tuned {tuned}: the settings are searched or read; leave out one of the two"
         )
+    if halving > 1 and not tune:
+        raise UsageError(f"--halving {halving}: it stops trials of a search; add --tune K, or leave it out")
+    if batch_sizes and chosen.batch_size:
+        raise UsageError(
+            f"--batch-size {chosen.batch_size} and --batch-sizes {batch_sizes}: leave out one of the two, or add "
+            f"{chosen.batch_size} to the list"
+        )
     more = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
     with _study(chosen, workloads, optimizers, out, resume, time_limit, as_json, set_, **more) as study:
         if tune:
@@ -239,7 +247,9 @@ def tune(
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
     trials: Annotated[int, typer.Option(min=1, help="The same number for every optimizer.")] = 8,
     halving: Halving = 1,
-    save: Annotated[Path | None, typer.Option(help="A JSON file to merge the chosen settings into.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="A JSON file to merge the chosen settings into.", callback=check_file)
+    ] = None,
     jobs: Jobs = 1,
     out: Out = None,
     resume: Resume = False,

@@ -23,8 +23,30 @@ from adan_bench.spec import Budget, Execution, Pause, Provenance, RunConfig, Usa
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED, EXIT_TIME_LIMIT, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 
+
+def check_folder(param: typer.CallbackParam, value: Path | None) -> Path | None:
+    """Refuse a folder to write to, before any work, where a file has its name or that of one above it."""
+    return None if value is None else _check_folders(param, value, [value, *value.parents])
+
+
+def check_file(param: typer.CallbackParam, value: Path | None) -> Path | None:
+    """Refuse a file to write to, before any work, where a folder has its name, or it would lie in a file."""
+    if value is not None and value.is_dir():
+        raise UsageError(f"{param.opts[0]} {value}: it is a folder; name another file")
+    return None if value is None else _check_folders(param, value, value.parents)
+
+
+def _check_folders(param: typer.CallbackParam, value: Path, folders: Sequence[Path]) -> Path:
+    for path in folders:
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{param.opts[0]} {value}: {path} is a file, not a folder; give another path")
+    return value
+
+
 Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.", callback=check_folder)
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what was interrupted.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; on a cluster with --device cuda, per GPU.")]
 TimeLimit = Annotated[

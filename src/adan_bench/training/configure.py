@@ -21,6 +21,7 @@ from adan_bench.spec import (
     cores,
     listing,
     unknown,
+    weights_file,
 )
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
@@ -44,6 +45,8 @@ def configure(
         if name not in workload.options:
             raise unknown("option", name, workload.options, of=workload.name)
     check_data(workload, chosen.data)
+    if chosen.init is not None:
+        weights_file(chosen.init)
     if chosen.cluster is None:
         check_device(chosen.device)
     if chosen.graph not in GRAPH:
@@ -59,6 +62,8 @@ def configure(
     if chosen.parallel == "fsdp" and chosen.channels_last:
         raise UsageError("--channels-last: fsdp shards contiguous parameters only; take --parallel ddp")
     steps = chosen.steps or workload.steps
+    if chosen.stop_after > steps:
+        raise UsageError(f"--stop-after {chosen.stop_after}: the run ends after {steps} steps; give fewer")
     if min(steps, chosen.stop_after or steps) < spec.passes:
         flag = f"--stop-after {chosen.stop_after}" if steps >= spec.passes else f"--steps {steps}"
         raise UsageError(f"{flag}: an update of {spec.name} takes {spec.passes} gradients; give at least {spec.passes}")
