@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from enum import Enum
 from importlib import metadata
 from pathlib import Path
@@ -180,7 +181,10 @@ def run(
 
     (competitor,) = competitors(optimizer, set_ or [], flag="--optimizer", most=1)
     config = configure(get_workload(workload, chosen.scale), competitor.spec, chosen, competitor.settings)
+    config = replace(config, label=competitor.label)
     path = records_in(out, workload, competitor.folder, f"seed-{config.seed}")
+    if others := [file.parent for file in path.rglob("config.json") if file.parent != path]:
+        raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
     job = Job(config, path, resume, pause)
     first = config.parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)

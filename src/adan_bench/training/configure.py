@@ -18,6 +18,7 @@ from adan_bench.spec import (
     Settings,
     UsageError,
     Workload,
+    as_json,
     cores,
     listing,
     unknown,
@@ -70,11 +71,10 @@ def configure(
     if chosen.parallel == "fsdp" and chosen.ema:
         raise UsageError("--ema: fsdp shards the weights, and their average with them; take --parallel ddp")
     settings, origin = starting_settings(workload, spec)
-    if overrides:
-        settings = {**settings, **overrides}
-        origin += then_set(overrides)
+    origin += then_set(changes(spec, settings, overrides or {}))
+    settings = {**settings, **(overrides or {})}
     optimizers.check_values(spec, settings)
-    if origin != UNTUNED and (steps != workload.steps or batch_size != workload.batch_size):
+    if not origin.startswith(UNTUNED) and (steps != workload.steps or batch_size != workload.batch_size):
         origin += f" for {workload.steps} steps of {workload.batch_size}"
     return replace(
         chosen,
@@ -90,9 +90,15 @@ def configure(
     )
 
 
-def then_set(settings: Mapping[str, Any]) -> str:
+def changes(spec: OptimizerSpec, found: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+    """Which of the user's settings differ from what a search found; those that none looks for are not among them."""
+    searched = {*found, *(key for choice in spec.choices for key in choice)}
+    return {key: value for key, value in given.items() if key in searched and as_json(value) != as_json(found.get(key))}
+
+
+def then_set(changed: Mapping[str, Any]) -> str:
     """What the origin of settings says of those that the user has changed."""
-    return ", then --set " + " ".join(f"{key}={value}" for key, value in settings.items())
+    return ", then --set " + " ".join(f"{key}={value}" for key, value in changed.items()) if changed else ""
 
 
 def threads(config: RunConfig, begun: RunConfig | None = None) -> int:
