@@ -86,10 +86,7 @@ class Context:
         import torch
 
         assert self.init is not None
-        file = self.init / "weights.pt" if self.init.is_dir() else self.init
-        if not file.exists():
-            why = "it holds no weights.pt; make that run with --keep-weights" if self.init.is_dir() else "no such file"
-            raise UsageError(f"--init {self.init}: {why}")
+        file = weights_file(self.init)
         try:
             if file.suffix == ".safetensors":
                 from safetensors.torch import load_file
@@ -108,6 +105,16 @@ class Context:
                 f"--init {self.init}: {file.name} holds a {type(found).__name__}, not weights by their names"
             )
         return found
+
+
+def weights_file(init: Path) -> Path:
+    """The file of weights that --init names: its own, or the one that a run's folder holds."""
+    if not init.exists():
+        raise UsageError(f"--init {init}: no such file or folder; {init.parent} holds: {listing(init.parent)}")
+    file = init / "weights.pt" if init.is_dir() else init
+    if not file.exists():
+        raise UsageError(f"--init {init}: it holds no weights.pt; make that run with --keep-weights")
+    return file
 
 
 def listing(folder: Path) -> str:
@@ -315,7 +322,9 @@ class Execution:
     parallel: str | None = option(None, "ddp or fsdp, on the processes that torchrun starts.", decides=False)
     ranks: int = option(1, decides=False)
     jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only
-    checkpoint_every: int = option(0, "Steps between checkpoints; about every 15 s unless given.", min=1, decides=False)
+    checkpoint_every: int = option(
+        0, "Steps between checkpoints; about every 15 s unless given, less often if slow.", min=1, decides=False
+    )
     cluster: str | None = option(None, "ray or ray:ADDRESS: hand the runs to a Ray cluster.", decides=False)
     tensorboard: bool = option(False, "Also write TensorBoard events.", decides=False)
     keep_weights: bool = option(False, "Write the final weights, with --ema their average.")
@@ -326,7 +335,7 @@ class Provenance:
     """Where model, data and settings come from."""
 
     scale: str = option(SCALES[0], "smoke, small or paper, where the workload has it.")
-    seed: int = option(0, "Seed of weights, batches and dropout.")
+    seed: int = option(0, "Seed of weights, batches and dropout.", min=0, max=2**31 - 1)
     data: Path | None = option(None, "The folder of the data sets.", env="ADAN_DATA", decides=False)
     script: Path | None = option(None, "A Python file with @workload functions of your own.", decides=False)
     script_sha256: str = option("")  # wherever the script lies, its content is what decides

@@ -41,7 +41,22 @@ from adan_bench.workloads.registry import get_workload
         (["run", "digits-vit", "--batch-size", "5000", "--out", "x"], ["5000", "1437"]),
         (["run", "digits-vit", "--accumulate", "3"], ["--accumulate 3", "64"]),
         (["compare", "digits-vit", "--set", "lr=1", "--tune", "4", "--out", "x"], ["--set lr"]),
+        (["tune", "digits-vit", "--optimizers", "adan:lr=1", "--out", "x"], ["adan:lr=1: the lr in its name leaves"]),
         (["run", "digits-vit", "--schedule", "nope"], ["'nope'", "cosine", "linear", "constant"]),
+        (["run", "digits-vit", "--schedule", "steps:30,60"], ["--schedule steps:30,60", "between 0 and 1", "30/90"]),
+        (["run", "digits-vit", "--schedule", "steps:0"], ["--schedule steps:0", "30/90,60/90"]),
+        (["run", "digits-vit", "--steps", "4", "--stop-after", "9"], ["--stop-after 9", "after 4 steps"]),
+        (["run", "digits-vit", "--seed", "-1"], ["--seed -1", "0"]),
+        (["compare", "digits-vit", "--init", "/nowhere/w.pt"], ["--init /nowhere/w.pt", "no such file or folder"]),
+        (["compare", "digits-vit", "--init", "."], ["--init .", "--keep-weights"]),
+        (["reproduce", "lstm", "--init", "w.pt"], ["--init w.pt", "something.txt"]),
+        (["run", "digits-vit", "--out", "something.txt"], ["--out something.txt", "is a file"]),
+        (["compare", "digits-vit", "--out", "something.txt/a"], ["--out something.txt/a", "something.txt is a file"]),
+        (["theory", "--out", "something.txt"], ["--out something.txt", "is a file"]),
+        (["speed", "--out", "."], ["--out .", "it is a folder"]),
+        (["tune", "digits-vit", "--save", "something.txt/a"], ["--save something.txt/a", "something.txt is a file"]),
+        (["compare", "digits-vit", "--halving", "2"], ["--halving 2", "--tune K"]),
+        (["compare", "digits-vit", "--batch-size", "16", "--batch-sizes", "32,64"], ["--batch-size 16", "32,64"]),
         (["run", "digits-vit", "--data", "/nowhere/at/all"], ["/nowhere/at/all"]),
         (["run", "cifar-resnet34", "--scale", "small", "--data", "."], ["cifar10/train.parquet", "something.txt"]),
         (["run", "digits-vit", "--script", "nope.py"], ["nope.py"]),
@@ -78,6 +93,17 @@ def test_what_does_not_exist(
     for name in names:
         assert name in err
     assert [p.name for p in tmp_path.iterdir()] == ["something.txt"]
+
+
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_a_run_does_not_join_a_study(bench: Any, tmp_path: Path, resume: list[str]) -> None:
+    """Its report would count the run as one of the study's seeds."""
+    seed = tmp_path / "digits-vit" / "adan" / "seed-0"
+    seed.mkdir(parents=True)
+    (seed / "config.json").touch()
+    code, _, err = bench("run", "digits-vit", "--steps", "2", "--out", tmp_path, *resume)
+    assert (code, f"--out {tmp_path}: it already holds other runs, for example {seed}; name" in err) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["digits-vit"]
 
 
 def test_list_as_json(bench: Any) -> None:

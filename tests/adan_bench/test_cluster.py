@@ -109,7 +109,8 @@ def test_what_a_node_gets_and_sends(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(1, 1).state_dict(), init / "weights.pt")
     last: dict[int, Any] = {}
     for seed in (0, 1):
-        config = replace(settings("again", script=script, init=init), seed=seed)
+        start = init if seed else init / "weights.pt"  # a run's folder, or a file
+        config = replace(settings("again", script=script, init=start), seed=seed)
         job = Job(config, tmp_path / "out" / str(seed))
         for message in make(job, files_for(job), "adan-bench compare again"):
             receive(job, message)

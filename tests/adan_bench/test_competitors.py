@@ -31,6 +31,18 @@ def test_a_setting_of_one_optimizer() -> None:
     assert [c.settings for c in found] == [{"lr": 2}, {"lr": 3}, {"lr": 1, "weight_decay": 0.5}]
 
 
+def test_a_setting_of_one_variant() -> None:
+    """Its name has dots and equals signs of its own, and may begin with that of another."""
+    who = "adan,adan:eps=1e-6,adan:lr=0,adan:lr=0.5"
+    found = competitors(who, ["adan.eps=1", "adan:eps=1e-6.lr=2", "adan:lr=0.5.eps=3"])
+    assert [c.settings for c in found] == [
+        {"eps": 1},
+        {"eps": 1e-6, "lr": 2},
+        {"lr": 0, "eps": 1},
+        {"lr": 0.5, "eps": 3},
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "pairs", "words"),
     [
@@ -38,6 +50,8 @@ def test_a_setting_of_one_optimizer() -> None:
         ("adan:lr", [], "'lr' is not KEY=VALUE"),
         ("adanw", [], "did you mean adan or adamw"),
         ("adan", ["adamw.lr=1"], "no optimizer here 'adamw'"),
+        ("adan", ["adan:eps=1.lr=1"], "no optimizer here 'adan:eps=1'"),
+        ("adan:eps=1", ["adan:eps=1.eps=2"], "adan:eps=1 has its eps in its name; leave out one of the two"),
         ("adan", ["lr="], "'lr=' is not KEY=VALUE"),
         ("", [], "name at least one"),
     ],
@@ -57,6 +71,24 @@ def test_variants_are_rows_of_their_own(bench: Any, tiny: Path, tmp_path: Path) 
         assert f"| {name} |" in (tmp_path / "a" / "report.md").read_text()
     formats = {r.config.name: r.config.settings.get("state_format") for r in read_runs(tmp_path / "a")[0]}
     assert formats == {"adan": None, "adan:state_format=8bit": "8bit", "adamw": None}
+
+
+@pytest.mark.parametrize(("who", "changed"), [("adan:state_format=8bit", ""), ("adan:lr=2", ", then --set lr=2")])
+def test_variants_of_bundled_defaults(tmp_path: Path, who: str, changed: str) -> None:
+    """A setting that no search looks for leaves the comparison fair; a learning rate does not."""
+    study = Study(["digits-vit"], competitors(f"adan,{who}"), chosen(), out=tmp_path)
+    origins = [base.origin for base in study.bases.values()]
+    assert origins[1] == origins[0] + changed
+    assert origins[0].startswith("defaults tuned in")
+
+
+def test_a_run_of_a_variant_has_its_name(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    name = "adan:state_format=8bit"
+    options = ("--optimizer", name, "--set", f"{name}.lr=0.01", "--steps", 2, "--out", tmp_path / "a")
+    code, _, err = bench("run", "tiny", "--script", tiny, *options)
+    assert code == 0, err
+    ((record,), _) = read_runs(tmp_path / "a")
+    assert (record.config.name, record.config.settings["lr"]) == (name, 0.01)
 
 
 @pytest.mark.usefixtures("inline_pool")

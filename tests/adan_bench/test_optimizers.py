@@ -73,6 +73,31 @@ def test_unknown_setting() -> None:
     optimizers.check_settings(get_optimizer("sam"), {"rho": 0.1, "momentum": 0.9, "lr": 0.1})
 
 
+@pytest.mark.parametrize("name", ["lamb", "adabelief", "padam", "adai"])
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"lr": -0.01}, "lr must be at least 0 and finite, got -0.01"),
+        ({"lr": "fast"}, "lr must be a number, got 'fast'"),
+        ({"lr": float("nan")}, "lr must be at least 0 and finite, got nan"),
+        ({"betas": 5}, "betas must be two numbers, for example 0.9,0.999, got 5"),
+        ({"betas": (0.9, 1.0)}, r"betas\[1\] must be at least 0 and below 1, got 1.0"),
+        ({"eps": -1}, "eps must be at least 0 and finite, got -1"),
+        ({"weight_decay": True}, "weight_decay must be a number, got True"),
+    ],
+    ids=lambda value: "=".join(f"{key}={text}" for key, text in value.items()) if isinstance(value, dict) else "",
+)
+def test_our_rivals_refuse_wrong_values(name: str, setting: dict[str, Any], words: str) -> None:
+    spec = get_optimizer(name)
+    with pytest.raises(UsageError, match=f"{name} refuses .*: {words}"):
+        optimizers.check_values(spec, {**optimizers.defaults(spec), **setting})
+
+
+def test_a_flag_of_a_rival_is_true_or_false() -> None:
+    with pytest.raises(UsageError, match="always_adapt must be True or False, got 'maybe'"):
+        optimizers.check_values(get_optimizer("lamb"), {"always_adapt": "maybe"})
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_search_spaces_are_even(name: str) -> None:
     """The same width of learning rates and the same number of other choices for everyone."""

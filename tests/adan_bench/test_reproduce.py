@@ -71,6 +71,7 @@ def test_init_replaces_what_comes_before(reproduced: Reproduced, regressions: Pa
     assert found["data"] == "regression from weights"
     (section,) = reproduction_report.sections(summary, {table.name: table})
     assert f"from the weights of {first}" in section.settings[0][1]
+    (tmp_path / "weights.pt").touch()
     paths = [set(plan([table], chosen(script=regressions, init=init), tmp_path).runs) for init in (first, tmp_path)]
     assert not paths[0] & paths[1]
 

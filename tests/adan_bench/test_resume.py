@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,6 +97,62 @@ def test_resume_is_exact_in_process(config: Any, tmp_path: Path, at: int) -> Non
     killed_run(settings, tmp_path / "b", at)
     run(settings, RunStore(tmp_path / "b"), resume=True)
     assert lines(tmp_path / "a") == lines(tmp_path / "b")
+
+
+@pytest.mark.parametrize(("cost", "steps"), [(0, [15, 30, 45, 60]), (2, [15, 55])])
+def test_checkpoints_are_timed_between_lines_too(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost: int, steps: list[int]
+) -> None:
+    """Every 15 s, or 20 times as long as writing one takes, however rare lines are; resumed exactly."""
+    settings = config(steps=90, log_every=90, eval_every=90)
+    run(settings, RunStore(tmp_path / "a"))
+    seconds, update, checkpoint = [0], Trainer.update, RunStore.checkpoint
+
+    def second(trainer: Trainer) -> None:
+        seconds[0] += 1
+        update(trainer)
+
+    def slow(store: RunStore, step: int, state: Any) -> None:
+        seconds[0] += cost
+        saved.append(step)
+        checkpoint(store, step, state)
+
+    saved: list[int] = []
+    clock = SimpleNamespace(monotonic=lambda: seconds[0], perf_counter=time.perf_counter)
+    monkeypatch.setattr("adan_bench.training.trainer.time", clock)
+    monkeypatch.setattr(Trainer, "update", second)
+    monkeypatch.setattr(RunStore, "checkpoint", slow)
+    killed_run(settings, tmp_path / "b", steps[-1])
+    assert saved == steps
+    assert not lines(tmp_path / "b")
+    run(settings, RunStore(tmp_path / "b"), resume=True)
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+
+
+def test_ctrl_c_leaves_a_checkpoint(bench: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step under way is finished first, so that the rest is exact; a second Ctrl-C does not wait."""
+    options = ("run", "tiny", "--script", tiny, "--threads", 1, "--out")
+    assert bench(*options, tmp_path / "straight")[0] == 0
+    update, presses = Trainer.update, [1]
+
+    def pressed(trainer: Trainer) -> None:
+        if trainer.step == 7:
+            for _ in range(presses.pop() if presses else 0):
+                signal.raise_signal(signal.SIGINT)
+        update(trainer)
+
+    monkeypatch.setattr(Trainer, "update", pressed)
+    code, _, err = bench(*options, tmp_path / "a")
+    assert (code, err.splitlines()[-1].endswith(f"--out {tmp_path / 'a'} --resume")) == (130, True)
+    assert RunStore(tmp_path / "a").resume_step == 8
+    assert bench(*options, tmp_path / "a", "--resume")[::2] == (0, "")
+    assert lines(tmp_path / "a") == lines(tmp_path / "straight")
+    presses.append(2)
+    assert bench(*options, tmp_path / "b")[0] == 130
+    assert not RunStore(tmp_path / "b").checkpoints()
+    code, _, err = bench(*options, tmp_path / "b", "--resume")
+    assert (code, f"{tmp_path / 'b'} has no checkpoint to continue from; it starts at step 0" in err) == (0, True)
+    assert lines(tmp_path / "b") == lines(tmp_path / "straight")
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty"])

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from enum import Enum
 from importlib import metadata
 from pathlib import Path
@@ -24,12 +25,14 @@ from adan_bench.cli.common import (
     EXIT_INTERRUPTED,
     EXIT_TIME_LIMIT,
     EXIT_USAGE,
+    Interruptible,
     Jobs,
     Json,
     Out,
     Resume,
     Seeds,
     TimeLimit,
+    check_file,
     deadline,
     how_to_continue,
     numbers,
@@ -37,7 +40,7 @@ from adan_bench.cli.common import (
     run_flags,
 )
 from adan_bench.cli.memory import memory
-from adan_bench.spec import Pause, RunConfig, RunRecord, TimeLimitReached, UsageError
+from adan_bench.spec import RunConfig, RunRecord, TimeLimitReached, UsageError
 
 app = typer.Typer(
     name="adan-bench",
@@ -168,7 +171,7 @@ def run(
     chosen: RunConfig,
 ) -> None:
     """Train one workload with one optimizer."""
-    pause = Pause(time=deadline(time_limit))
+    pause = Interruptible(time=deadline(time_limit))
     from adan_bench.cli.progress import showing
     from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import configure
@@ -178,14 +181,20 @@ def run(
 
     (competitor,) = competitors(optimizer, set_ or [], flag="--optimizer", most=1)
     config = configure(get_workload(workload, chosen.scale), competitor.spec, chosen, competitor.settings)
+    config = replace(config, label=competitor.label)
     path = records_in(out, workload, competitor.folder, f"seed-{config.seed}")
+    if others := [file.parent for file in path.rglob("config.json") if file.parent != path]:
+        raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
     job = Job(config, path, resume, pause)
     first = config.parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)
-    with showing(console, as_json and first) as show:
+    listening = pause.listening() if config.parallel is None else nullcontext()  # torchrun ends its ranks itself
+    with listening, showing(console, as_json and first) as show:
         result = attempt(job, lambda progress: show(Event(job, 0, 1, progress=progress)))
         show(Event(job, 1, 1, result=result))
     if result["status"] == "unfinished":
+        if pause.pressed:
+            raise KeyboardInterrupt
         raise TimeLimitReached(f"time limit reached at step {result['step']}")
     if result["status"] == "failed":
         raise typer.Exit(_complain(f"{result['error']}; what was recorded is kept; {how_to_continue()}", EXIT_FAILED))
@@ -220,6 +229,13 @@ def compare(
         raise UsageError(
             f"--tune {tune} and --tuned {tuned}: the settings are searched or read; leave out one of the two"
         )
+    if halving > 1 and not tune:
+        raise UsageError(f"--halving {halving}: it stops trials of a search; add --tune K, or leave it out")
+    if batch_sizes and chosen.batch_size:
+        raise UsageError(
+            f"--batch-size {chosen.batch_size} and --batch-sizes {batch_sizes}: leave out one of the two, or add "
+            f"{chosen.batch_size} to the list"
+        )
     more = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
     with _study(chosen, workloads, optimizers, out, resume, time_limit, as_json, set_, **more) as study:
         if tune:
@@ -235,7 +251,9 @@ def tune(
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
     trials: Annotated[int, typer.Option(min=1, help="The same number for every optimizer.")] = 8,
     halving: Halving = 1,
-    save: Annotated[Path | None, typer.Option(help="A JSON file to merge the chosen settings into.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="A JSON file to merge the chosen settings into.", callback=check_file)
+    ] = None,
     jobs: Jobs = 1,
     out: Out = None,
     resume: Resume = False,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import re
 import shlex
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
@@ -16,12 +19,34 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from adan_bench.spec import Budget, Execution, Provenance, RunConfig, UsageError
+from adan_bench.spec import Budget, Execution, Pause, Provenance, RunConfig, UsageError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED, EXIT_TIME_LIMIT, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 
+
+def check_folder(param: typer.CallbackParam, value: Path | None) -> Path | None:
+    """Refuse a folder to write to, before any work, where a file has its name or that of one above it."""
+    return None if value is None else _check_folders(param, value, [value, *value.parents])
+
+
+def check_file(param: typer.CallbackParam, value: Path | None) -> Path | None:
+    """Refuse a file to write to, before any work, where a folder has its name, or it would lie in a file."""
+    if value is not None and value.is_dir():
+        raise UsageError(f"{param.opts[0]} {value}: it is a folder; name another file")
+    return None if value is None else _check_folders(param, value, value.parents)
+
+
+def _check_folders(param: typer.CallbackParam, value: Path, folders: Sequence[Path]) -> Path:
+    for path in folders:
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{param.opts[0]} {value}: {path} is a file, not a folder; give another path")
+    return value
+
+
 Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.", callback=check_folder)
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what was interrupted.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; on a cluster with --device cuda, per GPU.")]
 TimeLimit = Annotated[
@@ -97,6 +122,36 @@ def deadline(time_limit: str | None) -> float | None:
     if "".join(number + unit for number, unit in parts) != time_limit or seconds <= 0:
         raise UsageError(f"--time-limit {time_limit}: write a time such as 90s, 25m, 2h or 1h30m")
     return time.time() + seconds
+
+
+class Interruptible(Pause):
+    """A pause that Ctrl-C makes due as well, so that a run ends between two steps, with a checkpoint.
+
+    Before the first step, or pressed again, Ctrl-C ends the command at once.
+    """
+
+    stepped = pressed = False
+
+    def due(self, step: int) -> bool:
+        self.stepped = True
+        return self.pressed or super().due(step)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        def press(*_: object) -> None:
+            if self.pressed or not self.stepped:
+                raise KeyboardInterrupt
+            self.pressed = True
+            # Not by print, which may have been interrupted itself.
+            os.write(2, b"adan-bench: interrupted; finishing the step, Ctrl-C again ends at once\n")
+
+        before = signal.getsignal(signal.SIGINT)
+        if before is signal.default_int_handler:  # a command in the background of a shell ignores Ctrl-C
+            signal.signal(signal.SIGINT, press)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def new_folder() -> Path:

@@ -12,7 +12,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, TimeLimit, deadline, records_in, run_flags
+from adan_bench.cli.common import (
+    EXIT_FAILED,
+    Jobs,
+    Json,
+    Out,
+    Resume,
+    TimeLimit,
+    check_file,
+    deadline,
+    records_in,
+    run_flags,
+)
 from adan_bench.spec import RunConfig
 
 RECORDS = Path(__file__).parents[3] / "results" / "reproduce"  # of a checkout
@@ -116,7 +127,7 @@ def speed(
     ] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="bfloat16 autocast.")] = False,
     parallel: Annotated[str | None, typer.Option(help="ddp or fsdp, among the processes of torchrun.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A JSON file for the record.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for the record.", callback=check_file)] = None,
     as_json: Json = False,
 ) -> None:
     """Time whole steps and updates alone, and count peak memory, of the paper's models."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +19,7 @@ app = typer.Typer(help="Run the paper's theory: every claim with its number.", a
 @app.callback(invoke_without_command=True)
 def theory(
     context: typer.Context,
-    out: Annotated[Path | None, typer.Option(help="Folder of the report; a new one under runs/ unless given.")] = None,
+    out: Out = None,
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="One study; may be given again.")] = None,
     as_json: Json = False,
 ) -> None:

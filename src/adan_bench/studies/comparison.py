@@ -30,7 +30,7 @@ from adan_bench.spec import (
 from adan_bench.studies.competitors import Competitor
 from adan_bench.studies.halving import rungs, stop_trial, survivors
 from adan_bench.training import optimizers
-from adan_bench.training.configure import configure, then_set, tuned_name
+from adan_bench.training.configure import changes, configure, then_set, tuned_name
 from adan_bench.training.pool import Job, OnEvent, open_pool
 from adan_bench.workloads.registry import get_workload
 
@@ -52,10 +52,10 @@ def learning_rates(spec: OptimizerSpec, count: int) -> list[float]:
 
 
 def split_trials(trials: int) -> tuple[int, int]:
-    """How many of the trials go to the learning rate, and how many to the other choices: three quarters, one quarter.
+    """How many of the trials go to the learning rate, and how many to what follows: a quarter, at most three.
 
-    >>> split_trials(8), split_trials(4), split_trials(1)
-    ((6, 2), (3, 1), (1, 0))
+    >>> split_trials(8), split_trials(4), split_trials(2), split_trials(16)
+    ((6, 2), (3, 1), (2, 0), (13, 3))
     """
     others = min(3, trials // 4)
     return trials - others, others
@@ -95,7 +95,7 @@ class Study:
                         base, tuned_at = _with_saved(base, c, saved, tuned)
                     if batch_sizes:
                         base = _scaled(base, tuned_at)
-                    self.bases[folder, c.name] = replace(base, label="" if c.name == c.spec.name else c.name)
+                    self.bases[folder, c.name] = replace(base, label=c.label)
         self.pool = open_pool(out, chosen, deadline)
 
     def __enter__(self) -> Study:
@@ -109,8 +109,10 @@ class Study:
 
         An optimizer of which no trial has a final value keeps the settings that it had.
         """
-        if fixed := [c.name for c in self.who.values() if "lr" in c.settings]:
-            raise UsageError(f"{fixed[0]}: --set lr leaves nothing to tune; leave out one of the two")
+        for c in self.who.values():
+            if "lr" in c.settings:
+                where = "the lr in its name" if ":lr=" in c.name else "--set lr"
+                raise UsageError(f"{c.name}: {where} leaves nothing to tune; leave it out")
         rates, others = split_trials(trials)
         judged = {
             key: rungs(eta, rates, base.stop_after or base.steps, base.eval_every) for key, base in self.bases.items()
@@ -266,14 +268,8 @@ def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], path: 
     origin = f"tuned in {entry['trials']} trials ({path.name})"
     if (entry["steps"], entry["batch_size"]) != (base.steps, base.batch_size):
         origin += f" for {entry['steps']} steps of {entry['batch_size']}"
-    searched = {*entry["settings"], *(key for choice in c.spec.choices for key in choice)}
-    changed = {
-        key: value
-        for key, value in c.settings.items()
-        if key in searched and as_json(value) != entry["settings"].get(key)
-    }
-    if changed:
-        origin += then_set(changed)
+    changed = changes(c.spec, entry["settings"], c.settings)
+    origin += then_set(changed)
     settings = {**entry["settings"], **c.settings}
     optimizers.check_values(c.spec, settings)
     at_edge = entry.get("at_edge", False) and "lr" not in changed

@@ -26,6 +26,11 @@ class Competitor:
     settings: Settings = field(default_factory=dict)
 
     @property
+    def label(self) -> str:
+        """What a record calls a variant; an optimizer as such needs none."""
+        return "" if self.name == self.spec.name else self.name
+
+    @property
     def folder(self) -> str:
         return re.sub(r"[^\w.=+-]+", "-", self.name)
 
@@ -35,7 +40,7 @@ def competitors(
 ) -> list[Competitor]:
     """Those of a list such as "adan,adan:state_format=8bit:lr=0.01,adamw", or "all", with the settings of `pairs`.
 
-    pairs: KEY=VALUE for every optimizer, OPTIMIZER.KEY=VALUE for one of them.
+    pairs: KEY=VALUE for every optimizer, OPTIMIZER.KEY=VALUE for one with its variants, VARIANT.KEY=VALUE for that.
 
     >>> [(c.name, c.settings) for c in competitors("adan:betas=0.9,0.92,0.99,adamw", ["adamw.lr=0.001"])]
     [('adan:betas=0.9,0.92,0.99', {'betas': (0.9, 0.92, 0.99)}), ('adamw', {'lr': 0.001})]
@@ -54,22 +59,30 @@ def competitors(
 
 
 def _with_pairs(found: list[Competitor], pairs: Sequence[str]) -> list[Competitor]:
-    given = _settings(pairs, "--set", "--set lr=0.003 or --set adan.lr=0.003")
-    here = {name for c in found for name in (c.name, c.spec.name)}
-    for key in given:
-        owner, dot, _ = key.rpartition(".")
-        if dot and owner not in here:
-            raise unknown("optimizer here", owner, sorted(here))
+    given = [_owned(pair, found) for pair in pairs]
     result = []
     for c in found:
         said: Settings = {}
         for wanted in ("", c.spec.name, c.name):  # what is said of one optimizer overrides what is said of all
-            for key, value in given.items():
-                owner, _, name = key.rpartition(".")
+            for owner, settings in given:
                 if owner == wanted:
-                    said[name] = value
+                    said |= settings
         result.append(replace(c, settings={**said, **c.settings}))
     return result
+
+
+def _owned(pair: str, found: Sequence[Competitor]) -> tuple[str, Settings]:
+    """Whose setting a pair is, and the setting; "" is for all. The name of a variant has dots and = of its own."""
+    here: dict[str, Settings] = {c.spec.name: {} for c in found} | {c.name: c.settings for c in found}
+    owner = max((name for name in here if pair.startswith(f"{name}.")), key=len, default="")
+    setting = pair[len(owner) + 1 :] if owner else pair
+    settings = _settings([setting], "--set", "--set lr=0.003 or --set adan.lr=0.003")
+    for key in settings:
+        if "." in key or ":" in key:
+            raise unknown("optimizer here", pair.rpartition("=")[0].rpartition(".")[0] or key, sorted(here))
+        if owner and key in here[owner]:
+            raise UsageError(f"--set {pair}: {owner} has its {key} in its name; leave out one of the two")
+    return owner, settings
 
 
 def _split(text: str) -> list[str]:

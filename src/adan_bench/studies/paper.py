@@ -13,7 +13,7 @@ from typing import Any
 
 from adan_bench.records.environment import describe
 from adan_bench.records.store import check_empty, finite, read_run, write_json
-from adan_bench.spec import SCALES, RunConfig, RunRecord, UsageError, cores
+from adan_bench.spec import SCALES, RunConfig, RunRecord, UsageError, cores, weights_file
 from adan_bench.studies import speed
 from adan_bench.studies.plan import Cell, Plan, PlannedRun, plan
 from adan_bench.tables import TRAINING_LOSS, Table
@@ -84,6 +84,8 @@ def reproduce(
     if chosen.scale not in SCALES:
         raise UsageError(f"--scale {chosen.scale}: no such scale; there are: {', '.join(SCALES)}")
     check_data_folder(chosen.data)
+    if chosen.init is not None:
+        weights_file(chosen.init)
     if chosen.cluster is None:
         check_device(chosen.device)
     check_empty(out, resume)

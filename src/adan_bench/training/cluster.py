@@ -117,8 +117,9 @@ class RayPool(Pool):
 def files_for(job: Job) -> Files:
     """What a node needs of the driver's files."""
     files = _read(job.path) if job.resume else {}
-    if job.config.init is not None:
-        files |= {f"init/{name}": content for name, content in _contents(job.config.init, NEEDED).items()}
+    if (init := job.config.init) is not None:
+        folder, names = (init, NEEDED) if init.is_dir() else (init.parent, (init.name,))
+        files |= {f"init/{name}": content for name, content in _contents(folder, names).items()}
     return files
 
 
@@ -132,7 +133,8 @@ def make(job: Job, files: Files, command: str) -> Iterator[dict[str, Any]]:
             file.write_bytes(content)
         path.mkdir(exist_ok=True)
         if config.init is not None:
-            config = replace(config, init=Path(folder) / "init")
+            own = f"init/{config.init.name}"  # where it is a file
+            config = replace(config, init=Path(folder) / (own if own in files else "init"))
             _say_init(path, config)
         seen = _stamps(path)
         yield {"node": socket.gethostname(), "names": list(seen)}

@@ -18,9 +18,11 @@ from adan_bench.spec import (
     Settings,
     UsageError,
     Workload,
+    as_json,
     cores,
     listing,
     unknown,
+    weights_file,
 )
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
@@ -44,6 +46,8 @@ def configure(
         if name not in workload.options:
             raise unknown("option", name, workload.options, of=workload.name)
     check_data(workload, chosen.data)
+    if chosen.init is not None:
+        weights_file(chosen.init)
     if chosen.cluster is None:
         check_device(chosen.device)
     if chosen.graph not in GRAPH:
@@ -59,17 +63,18 @@ def configure(
     if chosen.parallel == "fsdp" and chosen.channels_last:
         raise UsageError("--channels-last: fsdp shards contiguous parameters only; take --parallel ddp")
     steps = chosen.steps or workload.steps
+    if chosen.stop_after > steps:
+        raise UsageError(f"--stop-after {chosen.stop_after}: the run ends after {steps} steps; give fewer")
     if min(steps, chosen.stop_after or steps) < spec.passes:
         flag = f"--stop-after {chosen.stop_after}" if steps >= spec.passes else f"--steps {steps}"
         raise UsageError(f"{flag}: an update of {spec.name} takes {spec.passes} gradients; give at least {spec.passes}")
     if chosen.parallel == "fsdp" and chosen.ema:
         raise UsageError("--ema: fsdp shards the weights, and their average with them; take --parallel ddp")
     settings, origin = starting_settings(workload, spec)
-    if overrides:
-        settings = {**settings, **overrides}
-        origin += then_set(overrides)
+    origin += then_set(changes(spec, settings, overrides or {}))
+    settings = {**settings, **(overrides or {})}
     optimizers.check_values(spec, settings)
-    if origin != UNTUNED and (steps != workload.steps or batch_size != workload.batch_size):
+    if not origin.startswith(UNTUNED) and (steps != workload.steps or batch_size != workload.batch_size):
         origin += f" for {workload.steps} steps of {workload.batch_size}"
     return replace(
         chosen,
@@ -86,9 +91,15 @@ def configure(
     )
 
 
-def then_set(settings: Mapping[str, Any]) -> str:
+def changes(spec: OptimizerSpec, found: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+    """Which of the user's settings differ from what a search found; those that none looks for are not among them."""
+    searched = {*found, *(key for choice in spec.choices for key in choice)}
+    return {key: value for key, value in given.items() if key in searched and as_json(value) != as_json(found.get(key))}
+
+
+def then_set(changed: Mapping[str, Any]) -> str:
     """What the origin of settings says of those that the user has changed."""
-    return ", then --set " + " ".join(f"{key}={value}" for key, value in settings.items())
+    return ", then --set " + " ".join(f"{key}={value}" for key, value in changed.items()) if changed else ""
 
 
 def threads(config: RunConfig, begun: RunConfig | None = None) -> int:

@@ -8,8 +8,10 @@ AdaBelief reads the count of steps on the host.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from torch.optim import Optimizer
 
 Parameters = Iterable[nn.Parameter] | list[dict[str, Any]]
 Tensors = tuple[Tensor, ...] | list[Tensor]
+FLAGS = ("always_adapt", "weight_decouple")
 
 
 @dataclass
@@ -77,6 +80,11 @@ class Rival(Optimizer):
 
     STATE: tuple[str, ...] = ()
 
+    def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
+        for name, value in defaults.items():
+            _check(name, value)
+        super().__init__(params, defaults)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
@@ -124,6 +132,28 @@ class Rival(Optimizer):
 
     def _update(self, parts: list[_Part]) -> None:
         raise NotImplementedError
+
+
+def _check(name: str, value: Any) -> None:
+    """Refuse a value with which no step makes sense."""
+    if name in FLAGS:
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, got {value!r}")
+    elif name == "betas":
+        if not isinstance(value, (tuple, list)) or len(value) != 2:
+            raise ValueError(f"betas must be two numbers, for example 0.9,0.999, got {value!r}")
+        for i, beta in enumerate(value):
+            _check_number(f"betas[{i}]", beta, below=1)
+    elif not isinstance(value, Tensor):  # a learning rate that may lie on a GPU: reading it would be a synchronization
+        _check_number(name, value)
+
+
+def _check_number(name: str, value: Any, below: float = math.inf) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not 0 <= float(value) < below:
+        limit = "finite" if below == math.inf else f"below {below}"
+        raise ValueError(f"{name} must be at least 0 and {limit}, got {value!r}")
 
 
 class Lamb(Rival):

@@ -61,5 +61,7 @@ def _descent(name: str) -> tuple[str, Descent]:
     try:
         shares = [float(Fraction(point)) for point in points.split(",")]
     except (ValueError, ZeroDivisionError):
-        raise UsageError(f"--schedule {name}: write shares of the run, for example {STEPS}:30/90,60/90") from None
+        shares = []
+    if not shares or not all(0 < share < 1 for share in shares):
+        raise UsageError(f"--schedule {name}: write shares of the run between 0 and 1, for example {STEPS}:30/90,60/90")
     return kind, lambda done: 0.1 ** sum(done >= share for share in shares)

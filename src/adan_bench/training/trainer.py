@@ -10,6 +10,7 @@ import contextlib
 import gc
 import math
 import random
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,6 +33,7 @@ from adan_bench.training.schedules import schedule
 from adan_bench.workloads.registry import get_workload, load_script
 
 CHECKPOINT_SECONDS = 15.0
+CHECKPOINT_SHARE = 0.05  # of the time, at most: where writing one takes longer than 0.75 s, they are further apart
 
 OnProgress = Callable[[Progress], None]
 
@@ -64,7 +66,10 @@ def run(
         store.reopen()
         if not store.described:
             store.describe(environment())
-        return store.restore()
+        state = store.restore()
+        if state is None:
+            print(f"adan-bench: {store.path} has no checkpoint to continue from; it starts at step 0", file=sys.stderr)
+        return state
 
     def create() -> None:
         store.create(config, trainer.workload.facts(), trainer.spec.facts(), environment())
@@ -246,7 +251,8 @@ class Trainer:
     def train(self, store: RunStore, on_progress: OnProgress | None = None, pause: Pause = NEVER) -> Mapping[str, Any]:
         config, passes = self.config, self.spec.passes
         writer = _tensorboard(store, self.step) if config.tensorboard and self.ranks.rank == 0 else None
-        started, first, saved = time.monotonic(), self.step, time.monotonic()
+        started, first = time.monotonic(), self.step
+        due = started + CHECKPOINT_SECONDS
         self.looked = self.step, self.seconds
         self.forward.train()
         last = min(config.stop_after or config.steps, config.steps)
@@ -259,8 +265,9 @@ class Trainer:
                 end or (every > 0 and self.step // every > before // every)
                 for every in (config.log_every, config.eval_every, config.checkpoint_every)
             )
-            pauses = self.ranks.count == 1 and pause.due(self.step)  # ranks agree where they write lines
-            if not (logs or evaluates or saves or pauses):
+            timed = not config.checkpoint_every and time.monotonic() >= due
+            stops = self.ranks.count == 1 and (timed or pause.due(self.step))  # ranks agree where they write lines
+            if not (logs or evaluates or saves or stops):
                 self.seconds += time.perf_counter() - tick
                 continue
             self.ranks.average(self.window)
@@ -282,12 +289,13 @@ class Trainer:
                 self._keep_best(self.last.get(self.workload.metric, math.nan))
                 self._return_to_first_rate(self.last.get(self.workload.metric, math.nan))
             self._write(store, lines, writer)
-            if not config.checkpoint_every and evaluates:
-                saves = self.ranks.from_all(time.monotonic() - saved >= CHECKPOINT_SECONDS)[0]
-            pauses = not end and self.ranks.from_all(pause.due(self.step))[0]
-            if (saves or pauses) and not end:
+            now = time.monotonic()
+            timed, pauses = self.ranks.from_all((not config.checkpoint_every and now >= due, pause.due(self.step)))[0]
+            pauses = pauses and not end
+            if (saves or timed or pauses) and not end:
                 store.checkpoint(self.step, self.state_dict())
-                saved = time.monotonic()
+                took = time.monotonic() - now
+                due = now + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
             if on_progress is not None:
                 left = (time.monotonic() - started) / (self.step - first) * (last - self.step)
                 metric = self.last.get(self.workload.metric)
