@@ -137,7 +137,7 @@ BAD = [
     (([{"params": [P], "state_format": "2bit"}],), {}, ValueError, "state_format must be one of .*, got '2bit'"),
     ((nn.LazyLinear(3),), {}, ValueError, "weight is uninitialized; run the model on a batch first"),
     ((7,), {"shards": 0}, ValueError, "shards must be at least 1, got 0"),
-    ((7,), {"shards": 2.0}, TypeError, "shards must be an integer, got 2.0"),
+    ((7,), {"shards": 2.5}, TypeError, "shards must be an integer, got 2.5"),
     ((7,), {"shards": 8, "rank": 8}, ValueError, "rank must be below shards=8, got 8"),
     ((7,), {"dtype": "bf16"}, TypeError, "dtype must be a floating-point type .* got 'bf16'"),
     ((7,), {"dtype": torch.int8}, TypeError, "got torch.int8"),

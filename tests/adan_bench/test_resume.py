@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,6 +130,15 @@ def test_checkpoints_are_timed_between_lines_too(
     assert lines(tmp_path / "a") == lines(tmp_path / "b")
 
 
+@pytest.fixture
+def sigint() -> Iterator[None]:
+    """Ctrl-C as in a terminal; tests in the background of a shell ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint")
 def test_ctrl_c_leaves_a_checkpoint(bench: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The step under way is finished first, so that the rest is exact; a second Ctrl-C does not wait."""
     options = ("run", "tiny", "--script", tiny, "--threads", 1, "--out")

@@ -162,7 +162,8 @@ def trains_as_one_process(strategy, engine, **options):
     options |= ENGINES[engine]
     sharded, single = Sharded(strategy, **options), Single(**options)
     names = adan.plan.describe_engines(sharded.adan.param_groups)
-    assert names == f"{engine} for {len(own_params(sharded))} parameters" or not own_params(sharded), names
+    own = len(own_params(sharded))
+    assert not own or names == f"{engine} for {own} parameter{'s' * (own > 1)}", names
     for i in range(STEPS[dist.get_world_size()]):
         sharded.step(i)
         single.step(i)

@@ -145,13 +145,14 @@ class Interruptible(Pause):
             # Not by print, which may have been interrupted itself.
             os.write(2, b"adan-bench: interrupted; finishing the step, Ctrl-C again ends at once\n")
 
-        before = signal.getsignal(signal.SIGINT)
-        if before is signal.default_int_handler:  # a command in the background of a shell ignores Ctrl-C
-            signal.signal(signal.SIGINT, press)
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield  # a command in the background of a shell ignores Ctrl-C
+            return
+        signal.signal(signal.SIGINT, press)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def new_folder() -> Path:
