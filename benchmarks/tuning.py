@@ -292,6 +292,6 @@ def harness() -> str:
         f"How far off may it be? On {len(ratios)} workloads of the harness, with runs of {min(steps)} to {max(steps)} "
         "steps and learning rates a factor of 3.2 apart, both optimizers were tuned with eight trials: Adan's lr ÷ "
         f"AdamW's lies between {min(ratios):.1g} and {max(ratios):.2g}, with a geometric mean of "
-        f"{statistics.geometric_mean(ratios):.1f}. Left out are {len(tuned) - len(both)} more, on which the best rate of "
-        "one of the two was the last that was tried."
+        f"{statistics.geometric_mean(ratios):.1f}. Left out are {len(tuned) - len(both)} more, on which the best rate "
+        "of one of the two was the last that was tried."
     )
