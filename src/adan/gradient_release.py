@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from adan.optimizer import Adan
 
+_DDP = "DistributedDataParallel, which sums gradients after they were used here; use torch.distributed.fsdp.fully_shard"
+
 
 class GradientRelease:
     """Undo by :meth:`remove`, or use it as a context manager."""
@@ -22,6 +24,8 @@ class GradientRelease:
         def check(model: nn.Module, inputs: Any) -> None:
             _check_options(opt)  # a checkpoint may have brought others
             _refuse_float16(model)
+            if nn.parallel.DistributedDataParallel._get_active_ddp_module() is not None:
+                raise RuntimeError(f"release_gradients: model runs inside a {_DDP}")
 
         self._params = opt.releases, set(owners)
         opt.releases.update(owners)
@@ -68,11 +72,8 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     """
     if not isinstance(opt, Adan):
         raise TypeError(f"release_gradients: opt must be an adan.Adan, got {type(opt).__name__}")
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise ValueError(
-            "release_gradients: model is a DistributedDataParallel, which sums gradients after they were used here; "
-            "use torch.distributed.fsdp.fully_shard"
-        )
+    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
+        raise ValueError(f"release_gradients: model is or holds a {_DDP}")
     _check_options(opt)
     wanted = {p for p in model.parameters() if p.requires_grad}
     # By index: loading a state dict replaces the groups.

@@ -406,6 +406,7 @@ class Adan(Optimizer):
         if not state:
             state.update(states.first_state(group, param, device))
             return state
+        states.unpack(state)
         states.check_coupled(state, group)
         if not torch.compiler.is_compiling():
             states.fit(state, group, param, param.device if state["step"].device == param.device else device)

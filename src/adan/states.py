@@ -224,7 +224,14 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     Blocks of codes run along the memory of a parameter, so they are saved flat in that order, with the sizes and
     strides that say what it is: `torch.distributed.checkpoint` loads into tensors of any layout. The blocks of a shard
     end where it does, so a DTensor's states are saved as numbers.
+
+    A consumed gradient is saved as the step saw it, clipped and unscaled: `torch.distributed.checkpoint` would load it
+    without its scale where gradients are not consumed.
     """
+    scale = state.get("prev_scale")
+    if scale is not None and scale.device.type != "meta" and scale != 1:
+        scaled = sharding.like(param, plain(state)["prev_grad"])
+        return {**state, "prev_grad": scaled, "prev_scale": torch.ones_like(scale)}
     if "exponents" not in state:
         return state
     others = {name: value for name, value in state.items() if name not in (*STATES, "exponents")}
@@ -234,6 +241,14 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     whole = state["exp_avg"]  # never packed
     layout = torch.tensor([whole.shape, whole.stride()], dtype=torch.int64, device="cpu")
     return {**others, **codes, "exponents": state["exponents"], "layout": layout}
+
+
+def unpack(state: dict[str, Tensor]) -> None:
+    """Rename and reshape a state that was put into the optimizer as checkpoints have it: by ZeroRedundancyOptimizer."""
+    if "layout" in state:
+        unpacked = _unpacked(state)
+        state.clear()
+        state.update(unpacked)
 
 
 def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import adan
-from adan import Adan
+from adan import Adan, release_gradients
 from support.sharded import (
     OPTIONS,
     Sharded,
@@ -202,7 +203,12 @@ def reads_gradients_that_a_scaler_scaled():
 
 def goes_through_zero_checkpoints():
     """ZeroRedundancyOptimizer collects the states on one process, and each takes its own back."""
-    sharded, other = Sharded("zero", max_grad_norm=0.05), Sharded("zero", seed=1, max_grad_norm=0.05)
+    for state_format in ("fp32", "8bit", "4bit"):
+        goes_through_zero_checkpoint(state_format=state_format, width=96, max_grad_norm=0.05)
+
+
+def goes_through_zero_checkpoint(**options):
+    sharded, other = Sharded("zero", **options), Sharded("zero", seed=1, **options)
     for i in range(3):
         sharded.step(i)
     sharded.opt.consolidate_state_dict()
@@ -272,6 +278,32 @@ def refuses_what_cannot_work():
     assert not torch.equal(p.detach().full_tensor(), before)
 
 
+def refuses_to_release_under_ddp():
+    """Wrapped itself, wrapped inside, or wrapped afterwards: gradients would be used before they are summed."""
+    net = torch.nn.Linear(3, 2)
+    opt, ddp = Adan(net.parameters()), DistributedDataParallel(net)
+    for model in (ddp, torch.nn.Sequential(ddp)):
+        with pytest.raises(ValueError, match="is or holds a DistributedDataParallel"):
+            release_gradients(model, opt)
+    with release_gradients(net, opt):
+        with pytest.raises(RuntimeError, match="runs inside a DistributedDataParallel"):
+            ddp(torch.ones(1, 3))
+        net(torch.ones(1, 3)).sum().backward()
+    assert opt.state[net.weight]["step"] == 1
+
+
+def loads_consumed_gradients_without_their_scale():
+    """`torch.distributed.checkpoint` loads by name what the target has: the previous gradient alone."""
+    sharded, other = Sharded("fsdp", consume_grad=True, max_grad_norm=0.01), Sharded("fsdp", max_grad_norm=0.01)
+    for run in (sharded, other):
+        run.step(0)
+    names = get_optimizer_state_dict(sharded.net, sharded.opt), get_optimizer_state_dict(other.net, other.opt)
+    for name, state in names[1]["state"].items():
+        mine = names[0]["state"][name]
+        assert mine["prev_scale"] == 1
+        torch.testing.assert_close(mine["prev_grad"].full_tensor(), state["prev_grad"].full_tensor())
+
+
 NONE: dict[str, int] = {}
 ONE = {"allreduce_": 1}
 CLIP, SKIP, BOTH = {"max_grad_norm": 0.1}, {"skip_nonfinite": True}, {"max_grad_norm": 0.1, "skip_nonfinite": True}
@@ -312,4 +344,6 @@ CASES = {
     "kept plans": keeps_its_plan,
     "restart": starts_anew_after_restart,
     "errors": refuses_what_cannot_work,
+    "release under DDP": refuses_to_release_under_ddp,
+    "saved consumed gradients": loads_consumed_gradients_without_their_scale,
 }
