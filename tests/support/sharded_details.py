@@ -204,7 +204,7 @@ def reads_gradients_that_a_scaler_scaled():
 def goes_through_zero_checkpoints():
     """ZeroRedundancyOptimizer collects the states on one process, and each takes its own back."""
     for state_format in ("fp32", "8bit", "4bit"):
-        goes_through_zero_checkpoint(state_format=state_format, width=96, max_grad_norm=0.05)
+        goes_through_zero_checkpoint(state_format=state_format, width=700, max_grad_norm=0.05)
 
 
 def goes_through_zero_checkpoint(**options):
