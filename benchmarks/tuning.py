@@ -152,8 +152,7 @@ def derived(setting: str, point: Point, records: Records) -> tuple[float, str]:
     if setting != "b1":
         return ours["lr"] / theirs["lr"], f"tuned lr {ours['lr']:g}, {NAMES[other]}'s {theirs['lr']:g}"
     made = differing_in_b1(trials(point.source, records))
-    values = by_b1(made)
-    shown = ", ".join(f"{value:.4f} with {b1:g}" for b1, value in values.items())
+    shown = ", ".join(f"{value:.4f} with {b1:g}" for b1, value in by_b1(made).items())
     best = chosen(point.source, "adan", records)
     if best not in made:
         decay = best["job"]["settings"]["weight_decay"]

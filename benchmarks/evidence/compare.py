@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adan_bench.records.stats import LEVEL, MIN_SEEDS, Interval, interval
+from adan_bench.records.stats import LEVEL, MIN_SEEDS, Interval, difference, interval
 from evidence.jobs import Job, Record, diverged, succeeded
 from evidence.search import Follow, Study
 
@@ -146,8 +146,8 @@ def verdict(a: Group, b: Group, comparisons: int) -> Verdict:
 
 def paired(a: Group, b: Group, comparisons: int) -> Verdict:
     """The same by a t test of the differences seed by seed."""
-    left, right = a.by_seed(), b.by_seed()
-    found = interval([left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())], comparisons)
+    found = difference(a.by_seed(), b.by_seed(), comparisons)
+    assert found is not None, "no seed is common to both"
     return Verdict(found, a.higher, (a.diverged, b.diverged))
 
 

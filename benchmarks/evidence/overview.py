@@ -176,8 +176,8 @@ def by_verdict(found: list[Row]) -> list[str]:
 
 def by_pairs(found: list[Row]) -> str:
     """The rows that a test paired by seed would read otherwise."""
-    words = {r.name: paired(r.adan, r.best, r.tests).word for r in found}
-    changed = [f"{r.name} ({words[r.name]})" for r in found if words[r.name] != r.lead.word]
+    words = [paired(r.adan, r.best, r.tests).word for r in found]
+    changed = [f"{r.name} ({word})" for r, word in zip(found, words, strict=True) if word != r.lead.word]
     return f"{len(changed)} of the {len(found)} rows above would read otherwise: {'; '.join(changed) or 'none'}"
 
 

@@ -136,9 +136,9 @@ class Adan(Optimizer):
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
         self._cycle = None if restart is None else Cycle(restart)
         self._started = False
-        self._start()
+        self._reset()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         """Make what is neither saved nor copied."""
         self._plans: dict[Any, Plan] = {}  #: by which parameters have a gradient, or by a parameter that steps alone
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
@@ -151,7 +151,7 @@ class Adan(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_plans" not in self.__dict__:  # a copy; loading a state dict comes here, too
-            self._start()
+            self._reset()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"

@@ -121,10 +121,8 @@ class Cycle:
             dtype = torch.float32 if device.type == "mps" else torch.float64
             self.values = self.values.to(device, dtype, non_blocking=device.type != "cpu")
         missing = 3 + len(groups) - len(self.values)
-        if missing > 0:
-            self.values = torch.cat([self.values, self.values.new_zeros(missing)])
-        elif missing < 0:
-            self.values = self.values[:missing].clone()
+        if missing:  # or, below 0, too many: a group was deleted
+            self.values = torch.nn.functional.pad(self.values, (0, missing))
 
     def last_lr(self, group: int) -> Tensor:
         return self.values.select(0, 3 + group)

@@ -171,11 +171,10 @@ def mean_curve(
     return [step for step, _ in curves[0][:length]], [statistics.fmean(at) for at in values], halves
 
 
-def difference(a: OptimizerSummary, b: OptimizerSummary, comparisons: int = 1) -> Interval | None:
-    """The mean of a − b over the seeds that both finished; None where they share none."""
-    left, right = a.by_seed(), b.by_seed()
-    shared = sorted(left.keys() & right.keys())
-    return interval([left[seed] - right[seed] for seed in shared], comparisons) if shared else None
+def difference(a: Mapping[int, float], b: Mapping[int, float], comparisons: int = 1) -> Interval | None:
+    """The mean of a − b, results by seed, over the seeds that both have; None where they share none."""
+    shared = sorted(a.keys() & b.keys())
+    return interval([a[seed] - b[seed] for seed in shared], comparisons) if shared else None
 
 
 def to_target(record: RunRecord) -> tuple[int, float] | None:

@@ -134,7 +134,7 @@ def _lead(summary: WorkloadSummary, best: OptimizerSummary, other: OptimizerSumm
 
     0 where the seeds explain the difference, or where a seed of the first diverged.
     """
-    gap = difference(best, other, _pairs(summary))
+    gap = difference(best.by_seed(), other.by_seed(), _pairs(summary))
     if not best.whole or gap is None or gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
         return 0
     return 1 if (gap.low > 0) == summary.higher_is_better else -1

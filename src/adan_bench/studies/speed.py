@@ -36,7 +36,7 @@ HEADS = {"GPT2": "LMHeadModel", "Mixtral": "ForCausalLM"}  # the families that r
 LENGTH, CLASSES = 1024, 1000  # tokens of a sequence, classes of an image
 GB = 1e9
 STEPS = {"smoke": 5, "small": 10, "paper": 200}  # of the paper's tables
-ROUNDS = 3  # the optimizers take turns, so that what else the machine does meets all of them alike
+ROUNDS = 3  # the optimizers take turns, so that other load on the machine affects them equally
 
 OnCase = Callable[[Mapping[str, Any]], None]
 Key = tuple[str, str, str, int]  # kind of table, model, optimizer, the paper's GPUs
