@@ -113,7 +113,9 @@ ADVANCE = 0x9F9F9F9F
 class RandomBits(NamedTuple):
     """32 random bits for each rounding of an element, of which codes take the low 24 and bf16 the low 16.
 
-    Those of the states are one word, rotated by a byte each: the high bits, which decide most, are not shared.
+    Those of the states are one word, rotated by a byte each: the high bits, which decide most, are not shared. Only in
+    the 4-bit format `exp_avg_diff` is rounded with those of `prev_grad`: v is the difference of the two, and the first
+    steps divide it by a small 1 − b2ᵗ.
     """
 
     exp_avg: Tensor
@@ -263,7 +265,7 @@ def write(
     codes = {}
     for name in states:
         code, value = CODES[name_of_format][name], flat(values[name])
-        bits = None if random_bits is None else getattr(random_bits, name)
+        bits = None if random_bits is None else getattr(random_bits, "prev_grad" if code.width == 4 else name)
         codes[name], powers = encode(value if code.signed else value.sqrt(), code, bits)
         _store(exponents[:, STATES.index(name)], powers, keep)
     for name, x in (stored(codes) if name_of_format == "4bit" else codes).items():

@@ -206,6 +206,21 @@ def test_a_state_dict_goes_on_bit_by_bit(form):
         assert all(torch.equal(value, fresh.state[q][name]) for name, value in whole.state[p].items())
 
 
+@pytest.mark.parametrize(("state_format", "bound"), [("fp32", 1.01), ("8bit", 2), ("4bit", 6)])
+@pytest.mark.parametrize("foreach", [False, None])
+def test_the_first_updates_are_small(state_format, bound, foreach):
+    """1 − b2ᵗ is small there, and magnifies what rounding does to v. (4 bits, independent bits for its parts: 16.)"""
+    gradient = torch.randn(1 << 16, generator=torch.Generator().manual_seed(1))
+    p = torch.nn.Parameter(torch.zeros(1 << 16))
+    opt = Adan([p], lr=1, state_format=state_format, foreach=foreach)
+    noise = torch.Generator().manual_seed(1)
+    for _ in range(6):
+        before = p.detach().clone()
+        p.grad = gradient + 0.1 * torch.randn(1 << 16, generator=noise)
+        opt.step()
+        assert (p.detach() - before).abs().max() < bound
+
+
 @pytest.mark.parametrize("target", ["fp32", "bf16", "8bit", "4bit"])
 @pytest.mark.parametrize("source", ["fp32", "bf16", "8bit", "4bit"])
 def test_formats_are_converted_when_loaded(source, target):

@@ -117,7 +117,7 @@ READ_SIGNED6, READ_ROOT6 = tl.constexpr(_read_bytes(SIGNED6)), tl.constexpr(_rea
 READ_SIGNED4 = tl.constexpr(_read_nibbles(SIGNED4))
 # Of m, v and g: the random bits of each state are rotated further.
 WRITE_M, WRITE_V, WRITE_G = (tl.constexpr(_write_bytes(SIGNED, 8 * state)) for state in (0, 1, 3))
-WRITE_V4, WRITE_G4 = (tl.constexpr(_write_nibbles(SIGNED4, 8 * state)) for state in (1, 3))
+WRITE_SIGNED4 = tl.constexpr(_write_nibbles(SIGNED4, 24))  # v is read as a difference from g: both are rounded alike
 WRITE_M6, WRITE_ROOT6 = tl.constexpr(_write_sixes(SIGNED6, 0)), tl.constexpr(_write_sixes(ROOT6, 16))
 WRITE_ROOT = tl.constexpr(_write_bytes(ROOT, 16))
 
@@ -305,7 +305,7 @@ def signed_codes(x, words, ASM: tl.constexpr, STATE: tl.constexpr, PACKED: tl.co
         else:
             codes = four(x, scale, words, ASM)
     elif PACKED:
-        codes = rounded(tl.abs(x) * scale, rotated(words, 8 * STATE), SIGNED4_LIFT, SIGNED4_TOP, SIGNED4_DELTA)
+        codes = rounded(tl.abs(x) * scale, rotated(words, 24), SIGNED4_LIFT, SIGNED4_TOP, SIGNED4_DELTA)
         codes = joined((codes >> 24) | ((x.to(tl.uint32, bitcast=True) >> 28) & 8))
     else:
         codes = rounded(tl.abs(x) * scale, rotated(words, 8 * STATE), SIGNED_LIFT, SIGNED_TOP, SIGNED_DELTA)

@@ -311,6 +311,7 @@ INLINE void decode(float *to, const uint8_t *codes, const uint8_t *exponents, in
 
 INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, const uint32_t *words, int64_t blocks,
                    const int state, const struct code c) {
+    const int drawn = c.width == 4 ? G : state; /* V is read as a difference from G: both are rounded alike */
     float scales[SPAN / SHARED];
     for (int64_t i = 0; i < blocks; i++) { /* not in the loop below, which would wait for it */
         uint8_t largest = 0;
@@ -325,7 +326,7 @@ INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, cons
     for (int64_t i = 0; i < blocks; i++, values += SHARED, words += SHARED, codes += SHARED) {
         const float scale = scales[i];
         INDEPENDENT for (int k = 0; k < SHARED; k++)
-            codes[k] = encoded(values[k], scale, words[k], state, c);
+            codes[k] = encoded(values[k], scale, words[k], drawn, c);
     }
 }
 
