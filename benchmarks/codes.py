@@ -189,12 +189,12 @@ def four_bits() -> dict[str, tuple[Any, ...]]:
     candidates["n: floored, 6 bits in all"] = (32, EXACT, EXACT, n6, EXACT)
     candidates["all: 8 bits, independent draws (4.125 bytes per parameter)"] = (32, m8, m8, n8, m8)
     candidates["all: 8 bits (4.125): ours"] = (32, m8, m8, n8, m8, False, True)
-    candidates["all: m, a, g, n in 4 bits (2.125)"] = (32, four, four, n4, four, True, True)
-    candidates["all: m, a, g in 4 bits, n in 8 (2.625)"] = (32, four, four, n8, four, True, True)
-    candidates["all: a, g, n in 4 bits, m in 8 (2.625)"] = (32, m8, four, n4, four, True, True)
+    candidates["all: m, a, g, n in 4 bits (2.125)"] = (32, four, four, n4, four, True, True, True)
+    candidates["all: m, a, g in 4 bits, n in 8 (2.625)"] = (32, four, four, n8, four, True, True, True)
+    candidates["all: a, g, n in 4 bits, m in 8 (2.625)"] = (32, m8, four, n4, four, True, True, True)
     candidates["all: v, g in 4 bits, m, n in 6 (2.625)"] = (32, m6, four, n6, four, False, True)
     candidates["all: a, g in 4 bits, m, n in 6, independent draws (2.625)"] = ours
-    candidates["all: a, g in 4 bits, m, n in 6, blocks of 128 (2.531)"] = (128, *ours[1:], True)
+    candidates["all: a, g in 4 bits, m, n in 6, blocks of 128 (2.531)"] = (128, *ours[1:], True, True)
     candidates["all: a, g in 4 bits, m, n in 6, a and g with draws of their own (2.625)"] = (*ours, True)
     candidates["all: a, g in 4 bits, m, n in 6 (2.625): ours"] = (*ours, True, True)
     return candidates

@@ -197,13 +197,13 @@ def codes() -> str:
 def codes_4bit() -> str:
     data = record("codes-4bit.json")
     rows = [
-        [name.removeprefix("all: "), *(f"{error:.3f}" for error in errors.values())]
+        [name.removeprefix("all: "), *(f"{error:.3f}" for error in errors.values()), f"{data['largest'][name]:.1f}"]
         for name, errors in data["errors"].items()
         if name.startswith(("all", "n: √n, floored, 3"))
         or name.endswith("in all")
         or (name.endswith("floored, 2 bits") and name[0] != "n")
     ]
-    head = list(next(iter(data["errors"].values())))
+    head = [*next(iter(data["errors"].values())), "largest early update"]
     return markdown(["codes", *head], rows) + f"\n\n{where(data)}."
 
 
@@ -225,19 +225,6 @@ def step_time() -> str:
     packages = e["packages"]
     place = f"{e['gpu']}, bf16 autocast, torch {packages['torch']}, transformers {packages['transformers']}"
     return markdown(head, rows) + f"\n\n{place}, commit {e['commit'][:7]}; the paper: one A800."
-
-
-def tables_run() -> str:
-    """Results of `adan-bench reproduce` at the scale small."""
-    rows = []
-    for name in ("small-cifar10", "small-text"):
-        for table in record(f"reproduce/{name}.json")["tables"]:
-            published = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{table['name']}.json").read_text())
-            for cell in table["cells"]:
-                values = [(100 if published.get("percent") else 1) * value for value in cell["values"]]
-                shown = f"{statistics.mean(values):.4g}" + (f" (n = {len(values)})" if values else "")
-                rows.append([f"{table['place']}, {cell['column']}", cell["row"], cell["paper"], shown])
-    return markdown(["", "optimizer", "paper", "here"], rows)
 
 
 def harness() -> str:
@@ -275,7 +262,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "harness-together": harness_together,
     "results": lambda: overview.summary(overview.rows(read(RUNS))),
     "step-time": step_time,
-    "tables-run": tables_run,
     "summary": summary,
     "memory": memory,
     "quality": quality,

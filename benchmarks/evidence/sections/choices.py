@@ -13,8 +13,18 @@ from evidence.jobs import Job, read, score
 from evidence.sections.parts import ACCURACY, LOSS, NAMES, PERPLEXITY, RUNS, Section, color, joined, table
 from evidence.studies import B1_LENGTH, FORMATS, FOUR_BIT, SENSITIVITY
 
-#: 4-bit formats that were given up: their runs, and how many bits they had for m and √n.
-GIVEN_UP = {RUNS.with_name("four-bit-first.jsonl"): (8, 4), RUNS.with_name("four-bit-second.jsonl"): (4, 8)}
+#: 4-bit formats that were given up: their runs, what was different, and why.
+GIVEN_UP = {
+    RUNS.with_name("four-bit-first.jsonl"): (
+        "A 4-bit format with 8 bits for m and 4 for √n, where it has 6 each now, was given up for what it did to the "
+        "LSTM."
+    ),
+    RUNS.with_name("four-bit-second.jsonl"): "So was one with 4 bits for m and 8 for √n.",
+    RUNS.with_name("four-bit-third.jsonl"): (
+        "A third had 6 bits each, but rounded the previous gradient and what v is read from with random bits of their "
+        "own, so that single updates at the beginning of a run were [too large](memory.md#8-bit-and-4-bit-states)."
+    ),
+}
 #: The workloads of which learning rates are studied.
 TITLES = {"gpt": "GPT", "vit-25": "ViT", "lstm-8-again": "LSTM", "resnet34-30": "ResNet-34"}
 
@@ -65,13 +75,8 @@ def given_up(path: Path, records: Records) -> str:
             parts.append(
                 f"{name} {unit.change(lead.difference)}{unit.of_difference}: {lead.word} (n = {found[True].counted})"
             )
-    m, n = GIVEN_UP[path]
-    return (
-        f"A 4-bit format with {m} bits for m and {n} for √n, where it has 6 each now, was given up for what it did to "
-        f"the LSTM. Its difference from fp32: {'; '.join(parts)} ([runs](../results/evidence/{path.name}))."
-        if parts
-        else ""
-    )
+    differences = f"Its difference from fp32: {'; '.join(parts)} ([runs](../results/evidence/{path.name}))."
+    return f"{GIVEN_UP[path]} {differences}" if parts else ""
 
 
 def sensitivity(records: Records) -> Section | None:
