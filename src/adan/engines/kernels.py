@@ -13,6 +13,7 @@ from adan.engines import slots
 from adan.engines.codes import (
     ADVANCE,
     AVERAGING,
+    PTX,
     SHARED,
     WRITE_G,
     WRITE_M,
@@ -334,7 +335,7 @@ def update_block(
         g_prev, exp_avg, exp_avg_sq = g_prev.to(COMPUTE), exp_avg.to(COMPUTE), exp_avg_sq.to(COMPUTE)
         exp_avg_diff = exp_avg_diff.to(COMPUTE)
     if CONSUME:
-        g_prev *= c_prev
+        g_prev = rounded_product(g_prev, c_prev)
     if RESTART > 0:
         g_prev = tl.where(has_prev > 0, g_prev, 0.0)
         exp_avg = tl.where(has_prev > 0, exp_avg, 0.0)
@@ -464,3 +465,15 @@ def sum_of_squares(
     tl.store(partials, tl.sum(total, 0).to(tl.float64))
     if CHECK:
         tl.store(partials + n_partials, tl.sum(nonfinite, 0).to(tl.float64))
+
+
+@triton.jit
+def rounded_product(x, factor):
+    """Rounded as a checkpoint has it, where the compiler would fuse it with the addition that follows."""
+    if PTX:
+        if x.dtype == tl.float64:
+            return tl.inline_asm_elementwise("mul.rn.f64 $0, $1, $2;", "=d,d,d", [x, factor], tl.float64, True, 1)
+        else:
+            return tl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [x, factor], tl.float32, True, 1)
+    else:
+        return x * factor
