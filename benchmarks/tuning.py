@@ -86,12 +86,12 @@ def trials(name: str, records: Records, length: int | None = None) -> list[Recor
     ]
 
 
-def chosen(name: str, optimizer: str, records: Records) -> Record:
-    """The best trial of a study, which another study may have made."""
+def search(name: str, optimizer: str, records: Records) -> list[Record]:
+    """The trials of a study, of which another study may have made some."""
     study = STUDIES[name]
     assert isinstance(study, Study)
     entry = next(entry for entry in study.entries if entry.optimizer == optimizer)
-    return max((records[job.key] for job in study.asked(entry, records)), key=score)
+    return [records[job.key] for job in study.asked(entry, records)]
 
 
 def by_b1(found: list[Record]) -> dict[float, float]:
@@ -153,7 +153,7 @@ def derived(setting: str, point: Point, records: Records) -> tuple[float, str]:
         return ours["lr"] / theirs["lr"], f"tuned lr {ours['lr']:g}, {NAMES[other]}'s {theirs['lr']:g}"
     made = differing_in_b1(trials(point.source, records))
     shown = ", ".join(f"{value:.4f} with {b1:g}" for b1, value in by_b1(made).items())
-    best = chosen(point.source, "adan", records)
+    best = max(search(point.source, "adan", records), key=score)
     if best not in made:
         decay = best["job"]["settings"]["weight_decay"]
         shown += f"; chosen: {best['final'][best['metric']]:.4f} with {ours['betas'][0]:g} and decay {decay:g}"
@@ -243,9 +243,14 @@ def held_out() -> str:
 
 def nearest(s: Suggestion, name: str, records: Records) -> Record | None:
     """The trial of Adan nearest to a suggestion, where one has its b1 and is less than a factor of 1.5 away."""
-    found = [r for r in trials(name, records) if abs(r["job"]["settings"]["betas"][0] - s.betas[0]) < 0.01]
-    far = {abs(math.log(r["job"]["settings"]["lr"] / s.lr)): r for r in found}
-    return far[min(far)] if min(far, default=math.inf) < math.log(1.5) else None
+
+    def distance(record: Record) -> tuple[float, float]:
+        settings = record["job"]["settings"]
+        return round(abs(math.log(settings["lr"] / s.lr)), 6), abs(settings.get("weight_decay", 0.0) - s.weight_decay)
+
+    made = [r for r in search(name, "adan", records) if abs(r["job"]["settings"]["betas"][0] - s.betas[0]) < 0.01]
+    near = [r for r in made if r["status"] == "finished" and distance(r)[0] < math.log(1.5)]
+    return min(near, key=distance, default=None)
 
 
 def elsewhere() -> str:
@@ -257,7 +262,7 @@ def elsewhere() -> str:
         if found is None:
             continue
         other, theirs, ours = found
-        best = {who: chosen(name, who, records) for who in (other, "adan")}
+        best = {who: max(search(name, who, records), key=score) for who in (other, "adan")}
         steps = best["adan"]["steps"]
         decay, betas = theirs.get("weight_decay", 0.0), tuple(theirs["betas"])
         s = suggest_from_adamw(theirs["lr"], weight_decay=decay, betas=betas, total_steps=steps, task=task)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import fill
 
 from adan_bench.reports.palette import COLORS
 from evidence.compare import Group, Records, Verdict, best_other, compared, paired, verdict, welch
@@ -52,20 +53,33 @@ SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not significant": "#88
 #: What a forest shows on one axis: its label, and where it ends.
 AXES = {
     "points": ("accuracy, correlation, AP: difference in points", 8.0),
-    "loss": ("loss, logarithm of perplexity: difference in nats", 0.1),
+    "loss": ("loss in nats (MAE: squared error), logarithm of perplexity: difference", 0.1),
     "reward": ("reward: difference in percent of the other's", 60.0),
 }
+LEGEND = (
+    "± is half of a mean's 95% interval over seeds. In brackets is the 95% interval of the difference, by Welch's t "
+    "test, corrected for the comparisons of the study; not significant: it includes zero. ↑ higher is better, ↓ lower. "
+    "Untuned: published settings, but for Adan's rate, which is not published."
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """Adan and the best of the others after the same number of steps. tests: how many its table makes."""
+    """Adan and the best of the others after the same number of steps.
+
+    others: how many there are. tables: how many such rows one table of the page compares.
+    """
 
     name: str
     unit: Unit
     adan: Group
     best: Group
-    tests: int
+    others: int
+    tables: int
+
+    @property
+    def tests(self) -> int:
+        return self.tables * self.others
 
     @cached_property
     def lead(self) -> Verdict:
@@ -92,8 +106,8 @@ class Row:
 
 
 def row(name: str, found: Sequence[Group], unit: Unit, tables: int = 1) -> list[Row]:
-    """found: Adan's group first, or none. tables: how many such groups one table of the page compares."""
-    return [Row(name, unit, found[0], best_other(found), tables * (len(found) - 1))] if found else []
+    """found: Adan's group first, or none."""
+    return [Row(name, unit, found[0], best_other(found), len(found) - 1, tables)] if found else []
 
 
 def rows(records: Records) -> list[Row]:
@@ -108,7 +122,7 @@ def rows(records: Records) -> list[Row]:
         if size != VIT_25.options["batch_size"]:
             made += row(f"ViT, batches of {size:,}", found, ACCURACY, len(sizes))
     made += plain("ResNet-34, 30 epochs", RESNET_AGAIN, ACCURACY, RESNET_OTHERS)
-    made += plain("ResNet-34, 200 epochs, published settings", RESNET_PUBLISHED, ACCURACY)
+    made += plain("ResNet-34, 200 epochs, untuned", RESNET_PUBLISHED, ACCURACY)
     made += plain("ConvNeXt", CONVNEXT_AGAIN, ACCURACY)
     made += plain("MAE, pre-training", MAE_FULL, RECONSTRUCTION)
     made += plain("MAE, fine-tuned", MAE_FULL_FINE_TUNED, ACCURACY)
@@ -117,7 +131,7 @@ def rows(records: Records) -> list[Row]:
     made += plain("GPT, 0.9 M", TINY_GPT, LOSS)
     made += plain("mixture of experts", MOE, LOSS)
     made += plain("LSTM, 8 epochs", LSTM_AGAIN, PERPLEXITY)
-    made += plain("LSTM, 200 epochs, published settings", LSTM_PUBLISHED, PERPLEXITY)
+    made += plain("LSTM, 200 epochs, untuned", LSTM_PUBLISHED, PERPLEXITY)
     made += plain("Transformer-XL", TRANSFORMER_XL, PERPLEXITY)
     bert = chain(records)
     made += plain("BERT, pre-training", bert.bert, MASKED)
@@ -140,9 +154,10 @@ def summary(found: list[Row]) -> str:
         n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
         values = [r.unit.spread(group.final()) for group in (r.adan, r.best)]
         change = f"{r.unit.change(r.lead.difference)}: {r.lead.word}"
-        lines.append([f"{r.name}: {r.unit.name}", values[0], f"{NAMES[r.best.optimizer]} {values[1]}", n, change])
-    text = table(["", "Adan", "best other", "seeds", "difference"], lines)
-    return f"{text}\n\nNot significant: the 95% interval includes zero."
+        arrow = "↑" if r.adan.higher else "↓"
+        other = f"{NAMES[r.best.optimizer]} {values[1]} (of {r.others})"
+        lines.append([f"{r.name}: {r.unit.name} {arrow}", values[0], other, n, change])
+    return table(["", "Adan", "best other (of how many)", "seeds", "difference"], lines) + "\n\n" + fill(LEGEND, 120)
 
 
 def forests(found: list[Row]) -> list[Forest]:
@@ -181,8 +196,26 @@ def by_pairs(found: list[Row]) -> str:
     return f"{len(changed)} of the {len(found)} rows above would read otherwise: {'; '.join(changed) or 'none'}"
 
 
+def with_all_rows(found: list[Row]) -> str:
+    """The verdicts if the correction were over all rows, too."""
+    words = [verdict(r.adan, r.best, len(found) * r.others).word for r in found]
+    kept = {word: [r.name for r, said in zip(found, words, strict=True) if said == word] for word in SHADES}
+    return (
+        f"better in {len(kept['better'])} ({'; '.join(kept['better'])}) and worse in {len(kept['worse'])} "
+        f"({'; '.join(kept['worse'])})"
+    )
+
+
 def early_on(found: list[Row]) -> str:
-    pairs = [early([r.adan, r.best])[1] for r in found if r.unit is ACCURACY]
-    ahead = sum(mine is not None and (theirs is None or mine < theirs) for mine, theirs in pairs)
+    classifiers = [r for r in found if r.unit is ACCURACY]
+    pairs = [early([r.adan, r.best])[1] for r in classifiers]
+    ahead = [
+        r.name
+        for r, (mine, theirs) in zip(classifiers, pairs, strict=True)
+        if mine is not None and (theirs is None or mine < theirs)
+    ]
     near = f"{EARLY:.0%} of the better final accuracy"
-    return f"**Early**: in {ahead} of {len(pairs)} image, text and graph classifiers Adan is the first to reach {near}."
+    return (
+        f"**Early**: in {len(ahead)} of {len(pairs)} image, text and graph classifiers, "
+        f"{sum(name.startswith('ViT') for name in ahead)} of them the ViT, Adan is the first to reach {near}."
+    )

@@ -134,17 +134,25 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
     halves = [word for section in sections for word in section.halves]
     how = [
         "- **Tuning**, on a seed of its own, by the validation split: learning rates at ½, 1, 2 and 4 times a "
-        "center, a fifth chosen by those, then two alternatives at the best rate, b1 (Adan) or b2 and the decay (SGD: "
-        "amount or kind of momentum, AdaBelief: eps, and the decay): seven trials for each optimizer. "
-        f"{fewer(records)} {tuning(records)}",
+        "center, and a fifth beside the best of them. Then, at the best rate, one trial with another beta (b1 for "
+        "Adan, b2 for Adam, AdamW and LAMB; SGD's momentum, AdaBelief's eps) and one with another weight decay: seven "
+        f"trials for each optimizer. {fewer(records)} {tuning(records)}",
+        "- **Chosen by hand**: the centers, and Adan's first b1, 0.9 or 0.98; for the LSTM (0.8) and the detector "
+        "(0.9) after larger ones had been tried. AdamW's and Adam's b1 is 0.9 throughout.",
+        "- **Settings tuned elsewhere**: the ViT's at 50 and 100 epochs and other batch sizes are those tuned at 25 "
+        "epochs and 256; those of PPO on three robots each are Hopper's; tasks that start from each optimizer's own "
+        "pre-training have the settings tuned on Adam's.",
         f"- **Trials shorter than the runs**: {shorter(records)}. Short runs prefer a smaller b1 and other rates, so "
         "these rankings may be due to the length of the trials.",
         "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
         "the run. ± is the half width of a 95% t interval over seeds.",
         "- **Differences** are of the means, in brackets the 95% interval by Welch's t test, with Bonferroni's "
-        "correction over the comparisons of a table, not over tables; beside the best of several others, over all of "
+        "correction over the comparisons of a study's own table below; beside the best of several others, over all of "
         "them. If the interval excludes zero, Adan is called better or worse, otherwise the difference is not "
-        "significant, which does not mean that there is none.",
+        "significant, which does not mean that there is none. Corrected over all rows of the table above as well, Adan "
+        f"would be {overview.with_all_rows(rows)}.",
+        "- **What the intervals leave out**: the luck of the search, which had one seed and sometimes chose by a hair, "
+        "and that of the test split. With three seeds they lean on a normal distribution.",
         *diverged(records),
         "- **The rows above are not independent**: all of the ViT's rest on one search, four share the bytes of Python "
         "source, and PPO's eight rest on two searches of four rates.",
@@ -158,16 +166,18 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "- **Made by** `benchmarks/evidence`, a runner for hundreds of runs on one GPU, not by `adan-bench`: "
         "[what differs](../CONTRIBUTING.md).",
         "- **Curves** are means over seeds, bands reach from the lowest to the highest seed.",
-        f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast, several runs at a time; "
-        "PPO on 16 CPU cores. The records hold settings, curves and versions of every run: [what to know about them]"
-        "(../results/evidence/README.md).",
+        f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast (fp32: Transformer-XL, the "
+        "detector, the graph network), several runs at a time; PPO on 16 CPU cores in fp32. Some runs that are "
+        "compared differ in the attention kernel, or in whether the loss was compiled. The records hold settings, "
+        "curves and versions of every run: [what to know about them](../results/evidence/README.md).",
     ]
     parts = [
         "# Does it train better?",
         "<!-- written by `make tables` from results/evidence/runs.jsonl -->",
         "The paper claims that Adan trains better than other optimizers in the same number of steps, matches them in "
         "half as many, and takes PPO to much higher rewards. Here are small models on real data, three seeds or more, "
-        "every optimizer tuned by the same number of trials; where settings are the published ones, the row says so. "
+        "every optimizer tuned by the same number of trials, though not anew for each length, batch size and robot; "
+        "a row says so if nothing was tuned. "
         f"{overview.counts(rows)} {half_the_length(halves)} **Not tested or unfinished**: "
         f"{'; '.join(experiments.untested(records))}.",
         "\n".join(f"- {line}" for line in [*overview.by_verdict(rows), overview.early_on(rows)]),

@@ -102,7 +102,7 @@ B1: Mapping[Task | None, Rule] = MappingProxyType(
 )
 #: Adan's weight decay ÷ AdamW's: 0.02 for ViT on ImageNet, where DeiT's AdamW has 0.05.
 DECAY_RATIO = 0.4
-#: The share of the run that warms up: that of every tuned run. Nothing else was tried.
+#: The share of the run that warms up: that of every tuned run but PPO's. Nothing else was tried.
 WARMUP = 0.05
 _ASSUMED_STEPS = 5_000
 
@@ -293,7 +293,7 @@ def _choose_warmup(given: int, task: Task | None, steps: int, lr_grows: bool, wh
     if given >= least or not lr_grows or task == "finetune":
         why.append(f"warmup_steps = {given:,} (kept): as with AdamW.")
         return given
-    why.append(f"warmup_steps = {least:,} (rule of thumb): {WARMUP:.0%} of the run, as in every tuned run.")
+    why.append(f"warmup_steps = {least:,} (rule of thumb): {WARMUP:.0%} of the run, as in our tuned runs.")
     return least
 
 

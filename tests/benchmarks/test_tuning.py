@@ -124,15 +124,16 @@ def test_the_width_of_good_rates_is_that_of_the_results():
     assert "ResNet-34, 5 epochs: Adan beats AdamW's best at lr 0.0018 and 0.003;" in results
     assert "LSTM, 4 epochs: Adan beats AdamW's best at no rate;" in results
     assert (
-        "Four of Adan's nine rates on the ViT beat AdamW's best, two on the GPT and two on the ResNet-34, none" in TEXT
+        "Four of Adan's nine rates on the ViT beat the best of AdamW's nine, two on the GPT and two on the ResNet-34, "
+        "none on an LSTM" in TEXT
     )
 
 
 def test_the_page_says_the_rules_in_short():
     assert (LR_RATIO["lm"].short.value, LR_RATIO["lm"].long.value) == (2, 4)
     assert (round(LR_RATIO["vision"].short.value, 1), LR_RATIO["vision"].long.value) == (2.8, 7.5)
-    assert "twice AdamW's for language models, 2.8 times for vision models" in TEXT
-    assert "the ratios are 4 and 7.5" in TEXT
+    assert "twice AdamW's for language models, 2.8 times for a vision transformer" in TEXT
+    assert "it is 4 times (Transformer-XL) and 7.5 times (ViT)" in TEXT
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_where_it_is_worth_it(model, word):
     [
         ("mae-50-full", 2, "twice AdamW's rate (a masked autoencoder, 8,750 steps)"),
         ("convnext-25-again", 8, "eight times (a ConvNeXt, 4,375, and"),
-        ("transformer-xl", 8, "Transformer-XL, 20,000) and"),
+        ("transformer-xl", 8, "Transformer-XL, 20,000, beside Adam) and"),
         ("resnet34-30-again", 14, "fourteen times (a ResNet-34, 5,265)"),
     ],
 )

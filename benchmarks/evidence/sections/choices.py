@@ -56,7 +56,7 @@ def formats(records: Records) -> Section | None:
         return None
     section.body.append(
         "Adan with `state_format` `8bit` and `4bit`, settings as tuned with fp32 states (the LSTM's by its first "
-        "search); what is shown of them is the difference from fp32."
+        "search); the last two columns are differences from fp32."
     )
     section.body.append(table(["", "fp32", "8 bit minus fp32", "4 bit minus fp32"], rows))
     section.body += [text for path in GIVEN_UP if (text := given_up(path, records))]

@@ -81,8 +81,8 @@ def left_out(name: str, study: Study | Follow, unit: Unit, records: Records) -> 
     listed = joined([unit.spread(group.final()) for group in found])
     chance = unit(CHANCE[found[0].options["task"]])
     return [
-        f"{name} is left out of the table: {unit.name.removesuffix(', %')} of {listed}%, not clearly above the "
-        f"{chance}% of guessing."
+        f"{name} is left out of the table: {unit.name.removesuffix(', %')} of {listed}%. A row needs intervals that "
+        f"begin at least {CLEARLY * 100:.0f} points above the {chance}% of guessing."
     ]
 
 
@@ -97,7 +97,8 @@ def bert(records: Records) -> Section | None:
     section.body.append(
         f"BERT of {found[0].size}: four layers of width 256, a vocabulary of 8,000. It is pre-trained on {size} bytes "
         f"of English from {SOURCES[text]}: 8,000 steps of 128 × 128 tokens, of which 15% are prediction targets, 80% "
-        "of these masked and 10% replaced; cosine schedule after 5% of warm-up, clipping at 1. Tuned by five rates at "
+        "of these masked and 10% replaced; cosine schedule after 5% of warm-up, clipping at 1. Adam's weight decay is "
+        "decoupled, as AdamW's is. Tuned by five rates at "
         f"{studies.bert.tune_length or studies.bert.length:,} steps. "
         f"{minutes(records, *(study.name for study in studies))}."
     )
