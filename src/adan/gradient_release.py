@@ -21,15 +21,9 @@ class GradientRelease:
             with torch.no_grad():
                 opt.step_parameter(owners[param], param)
 
-        def check(model: nn.Module, inputs: Any) -> None:
-            _check_options(opt)  # a checkpoint may have brought others
-            _refuse_float16(model)
-            if nn.parallel.DistributedDataParallel._get_active_ddp_module() is not None:
-                raise RuntimeError(f"release_gradients: model runs inside a {_DDP}")
-
         self._params = opt.releases, set(owners)
         opt.releases.update(owners)
-        self._handles = [model.register_forward_pre_hook(check)]
+        self._handles = [model.register_forward_pre_hook(_Check(opt))]
         self._handles += [p.register_post_accumulate_grad_hook(release) for p in owners]
 
     def remove(self) -> None:
@@ -46,6 +40,29 @@ class GradientRelease:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.remove()
+
+
+class _Check:
+    """What a model checks before it is run. Copies of the model, in memory or in a file, check nothing."""
+
+    def __init__(self, opt: Adan) -> None:
+        self._opt = opt
+
+    def __call__(self, model: nn.Module, inputs: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        _check_options(self._opt)  # a checkpoint may have brought others
+        _refuse_float16(model)
+        if nn.parallel.DistributedDataParallel._get_active_ddp_module() is not None:
+            raise RuntimeError(f"release_gradients: model runs inside a {_DDP}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Unchecked, ()
+
+
+class _Unchecked:
+    def __call__(self, model: nn.Module, inputs: Any) -> None:
+        pass
 
 
 def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:

@@ -119,7 +119,8 @@ class Adan(Optimizer):
         rounding_seed: int = 0,
         norm_group: torch.distributed.ProcessGroup | str | None = None,
     ) -> None:
-        if not isinstance(params, Iterable) or isinstance(params, (Tensor, torch.nn.Module)):
+        module = isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList)
+        if not isinstance(params, Iterable) or isinstance(params, Tensor) or module:
             raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got {type(params).__name__}")
         if not isinstance(params, set):  # torch 2.15 warns of a set, whose order changes from run to run
             params = list(params)  # type: ignore[assignment]
@@ -162,16 +163,19 @@ class Adan(Optimizer):
             raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
         params = [params] if isinstance(params, Tensor) else list(params)
         param_group["params"] = params  # as in torch: a generator can be read only once
-        group = {**self.defaults, **param_group}
-        check_group(group, self.defaults, where)
+        check_group({**self.defaults, **param_group}, self.defaults, where)
         if "betas" in param_group:
-            warn_of_paper_betas(group["betas"], where)
-        super().add_param_group(group)
+            warn_of_paper_betas(param_group["betas"], where)
+        super().add_param_group(param_group)
         for name in OUTSIDE_GROUPS:
-            self.param_groups[-1].pop(name, None)
+            param_group.pop(name, None)
 
     def __repr__(self) -> str:
-        engines, forms = describe_engines(self.param_groups), states.describe_forms(self.param_groups, self.state)
+        trained = [
+            {**group, "params": [p for p in group["params"] if p.is_floating_point() or p.is_complex()]}
+            for group in self.param_groups
+        ]
+        engines, forms = describe_engines(trained), states.describe_forms(trained, self.state)
         return f"{super().__repr__()[:-1]}Engines: {engines}\nStates: {forms}\n)"
 
     # ---- a step
@@ -203,6 +207,11 @@ class Adan(Optimizer):
     def _eager_step(self) -> None:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             self._check_capturable()
+        if self.releases and getattr(self, "grad_scale", None) is not None:
+            raise RuntimeError(
+                "release_gradients: GradScaler scaled the loss, and backward used the gradients before they could be "
+                "unscaled; leave GradScaler out (with bfloat16 it is not needed), or remove() the release"
+            )
         self._released.clear()
         params = [p for group in self.param_groups for p in group["params"]]
         all_grads = [p.grad for p in params]
@@ -223,6 +232,11 @@ class Adan(Optimizer):
             plan.update([Options.of(self.param_groups[i]) for i in plan.options], plan.group, grads, signals)
         if plan is not None and plan.clears:
             plan.consume_grads(grads)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of any optimizer. After a backward pass that failed, gradients may be released anew."""
+        super().zero_grad(set_to_none)
+        self._released.clear()
 
     def _is_traceable(self) -> bool:
         """Whether `torch.compile` can trace a step; else it runs in Python, after a graph break.
@@ -281,7 +295,7 @@ class Adan(Optimizer):
             square, skip = plan.update(options, [index[row] for row in rows], grads, signals)
         if sharded:
             square, skip = cycle.all_reduce(square, skip, plan is not None, mesh, self.defaults["norm_group"])
-        cycle.advance(square, skip, rates, [state["step"] for state in self.state.values() if state])
+        cycle.advance(square, skip, rates, [state["step"] for state in self._own_states()])
 
     def step_parameter(self, group_index: int, param: Tensor) -> None:
         """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""
@@ -403,7 +417,7 @@ class Adan(Optimizer):
             )
         state: dict[str, Tensor] = self.state[param]
         device = self._counter_device(group, param)
-        if not state:
+        if "step" not in state:
             state.update(states.first_state(group, param, device))
             return state
         states.unpack(state)
@@ -411,6 +425,10 @@ class Adan(Optimizer):
         if not torch.compiler.is_compiling():
             states.fit(state, group, param, param.device if state["step"].device == param.device else device)
         return state
+
+    def _own_states(self) -> list[dict[str, Tensor]]:
+        """Of all parameters that have one; others, such as timm's Lookahead, may keep more in `state`."""
+        return [state for p, state in self.state.items() if isinstance(p, Tensor) and "step" in state]
 
     def _describe(self, param: Tensor) -> str:
         return next(
@@ -440,7 +458,7 @@ class Adan(Optimizer):
     @torch.no_grad()
     def restart(self) -> None:
         """Forget the moments and the previous gradient: the next gradient of each parameter is its first again."""
-        for state in self.state.values():
+        for state in self._own_states():
             states.forget(state)
         if self._cycle is not None:
             self._cycle.start()

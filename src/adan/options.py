@@ -198,11 +198,8 @@ def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -
         name, p = entry if isinstance(entry, tuple) else (f"parameter {i}", entry)
         if not isinstance(p, Tensor):
             raise TypeError(f"{where}: {name} must be a tensor, got {type(p).__name__}")
-        if not (p.is_floating_point() or p.is_complex()):
-            raise TypeError(
-                f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}, which cannot be trained; pass only those "
-                "parameters that require a gradient"
-            )
+        if not (p.is_floating_point() or p.is_complex() or isinstance(p, torch.nn.Parameter)):  # such a one is frozen
+            raise TypeError(f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}, which cannot be trained")
         if not is_lazy(p) and (p.is_conj() or p.is_neg()):
             raise ValueError(
                 f"{where}: {name} of shape {tuple(p.shape)} is a lazily conjugated or negated view, which cannot be "

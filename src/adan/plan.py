@@ -291,7 +291,8 @@ class Plan:
                 if same and p.numel() and p.device.type != "meta":
                     raise RuntimeError(
                         f"consume_grad=True keeps the gradient of a parameter of shape {tuple(p.shape)}, and the next "
-                        "one was written over it: give every step a gradient of its own, or leave consume_grad at False"
+                        "one was written over it, as DistributedDataParallel does with gradient_as_bucket_view=True: "
+                        "give every step a gradient of its own, or leave consume_grad at False"
                     )
         # Over lists, each check takes a tenth of what it takes gradient by gradient.
         sizes = map(UntypedStorage.nbytes, map(Tensor.untyped_storage, mine))

@@ -199,7 +199,7 @@ class Cycle:
     def check_saved(saved: Iterable[object]) -> None:
         """Raise ValueError for what no checkpoint can hold."""
         for x in saved:
-            if x is not None and not (isinstance(x, Tensor) and x.numel() == 4 and bool(x.isfinite().all())):
+            if x is not None and not (isinstance(x, Tensor) and x.shape == (4,) and bool(x.isfinite().all())):
                 raise ValueError(f"restart_state of this state dict must be four finite numbers, got {x!r}")
 
     def load(self, saved: list[Tensor | None], rates: list[float | Tensor]) -> None:

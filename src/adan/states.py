@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +17,10 @@ from adan.columns import NAMES, STATES, compute_dtype
 from adan.lowbit import BLOCK, FORMATS, PACKED, SMALLEST
 from adan.options import OPTIONS, check, counted, describe
 
-#: What a checkpoint adds to the name of a quantized state.
-QUANTIZED = "_codes"
+#: What a checkpoint calls quantized states.
+CODES = {name: f"{name}_codes" for name in STATES}
+#: All that Adan keeps for a parameter, under every name. What others keep there, as timm's Lookahead does, is theirs.
+OURS = {*NAMES, *CODES.values(), "layout", "neg_pre_grad"}
 
 
 class Form(NamedTuple):
@@ -38,7 +41,7 @@ class Form(NamedTuple):
             dtype = FORMATS[group["state_format"]]
             quantized = group["state_format"] if dtype == torch.uint8 else None
         half = param.dtype in (torch.bfloat16, torch.float16)
-        coupled = _is_coupled(group) if not state else "exp_avg_diff" not in state
+        coupled = "exp_avg_diff" not in state if state and "step" in state else _is_coupled(group)
         return cls(dtype, quantized, coupled, group["consume_grad"] and dtype == plain, group["kahan_sum"] and half)
 
     @property
@@ -123,9 +126,10 @@ def _packed(param: Tensor) -> tuple[int, int]:
 
 def forget(state: dict[str, Tensor]) -> None:
     """As if there had been no gradient yet; what rounding has cut off the weights stays."""
-    for name, value in state.items():
-        if name != "compensation":
-            value.fill_(name == "prev_scale")
+    unpack(state)
+    for name in NAMES:
+        if name in state and name != "compensation":
+            state[name].fill_(name == "prev_scale")
 
 
 def check_coupled(state: Mapping[str, Tensor], group: dict[str, Any]) -> None:
@@ -153,9 +157,7 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
             )
     form = Form.of(group, param, state)
     if not _fits(state, param, form):
-        fitted = convert(state, param, form, group)
-        state.clear()
-        state.update(fitted)
+        replace(state, convert(state, param, form, group))
     for name in ("step", "prev_scale"):
         if name in state:
             state[name] = state[name].to(counter_device, _counter_dtype(counter_device))
@@ -164,7 +166,7 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
 def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     names = [name for name in form.names if name in state and not (form.consume and name == "prev_grad")]
     averages = [sharding.local(state[name]) for name in names if not form.is_packed(name)]
-    local = sharding.local(param)
+    local, beside = sharding.local(param), OURS - {"step", "prev_scale"}
 
     def is_laid_out(x: Tensor) -> bool:
         """As the parameter, or as a new tensor like it where that one has gaps in memory."""
@@ -177,8 +179,15 @@ def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
         and (not form.kahan or state["compensation"].dtype == param.dtype)
         and (not local.numel() or lowbit.format_of(_local(state)) == form.quantized)
         and all(x.dtype == form.dtype and is_laid_out(x) for x in averages)
-        and all(x.device == param.device for name, x in state.items() if name not in ("step", "prev_scale"))
+        and all(x.device == param.device for name, x in state.items() if name in beside)
     )
+
+
+def replace(state: dict[str, Any], new: Mapping[str, Any]) -> None:
+    """Put others in the place of our entries."""
+    for name in OURS & state.keys():
+        del state[name]
+    state.update(new)
 
 
 def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -237,7 +246,7 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     others = {name: value for name, value in state.items() if name not in (*STATES, "exponents")}
     if sharding.is_sharded(param):
         return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
-    codes = {f"{name}{QUANTIZED}": lowbit.flat(state[name]) for name in STATES if name in state}
+    codes = {CODES[name]: lowbit.flat(state[name]) for name in STATES if name in state}
     whole = state["exp_avg"]  # never packed
     layout = torch.tensor([whole.shape, whole.stride()], dtype=torch.int64, device="cpu")
     return {**others, **codes, "exponents": state["exponents"], "layout": layout}
@@ -246,22 +255,25 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
 def unpack(state: dict[str, Tensor]) -> None:
     """Rename and reshape a state that was put into the optimizer as checkpoints have it: by ZeroRedundancyOptimizer."""
     if "layout" in state:
-        unpacked = _unpacked(state)
-        state.clear()
-        state.update(unpacked)
+        replace(state, _unpacked(state))
 
 
 def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a checkpoint under the names, and in the shapes, that states have in the optimizer."""
-    values = {str(key).removesuffix(QUANTIZED): value for key, value in entry.items()}
+    names = {code: name for name, code in CODES.items()}
+    values = {names.get(key, key): value for key, value in entry.items()}
     layout = values.pop("layout", None)  # absent in older checkpoints, whose codes have the parameter's shape
-    if layout is not None:
-        sizes, strides = layout.tolist()
-        for name in STATES:
-            if name in values and values[name].numel() == math.prod(sizes):
-                values[name] = values[name].reshape(-1).as_strided(sizes, strides)
-            elif name in values and values[name].numel() % (BLOCK // 2) == 0:
-                values[name] = values[name].reshape(-1, BLOCK // 2)
+    if layout is None:
+        return values
+    if not isinstance(layout, Tensor) or layout.dim() != 2 or len(layout) != 2:
+        raise ValueError(f"layout of a quantized state must be its sizes and strides, got {layout!r}")
+    sizes, strides = layout.tolist()
+    for name in STATES:
+        value = values.get(name)
+        if isinstance(value, Tensor) and value.numel() == math.prod(sizes):
+            values[name] = value.reshape(-1).as_strided(sizes, strides)
+        elif isinstance(value, Tensor) and value.numel() % (BLOCK // 2) == 0:
+            values[name] = value.reshape(-1, BLOCK // 2)
     return values
 
 
@@ -281,8 +293,10 @@ def load(
     if "param_groups" not in state_dict or "state" not in state_dict:
         raise ValueError(f"this is not an optimizer's state dict: it has the keys {list(state_dict)}")
     saved_groups = state_dict["param_groups"]
-    if not isinstance(saved_groups, list) or not all(isinstance(g, dict) and "params" in g for g in saved_groups):
-        raise ValueError("param_groups of this state dict must be a list of groups, each a dict with the key 'params'")
+    if not isinstance(state_dict["state"], Mapping):
+        raise ValueError(f"state of this state dict must be a dict, got {type(state_dict['state']).__name__}")
+    if not isinstance(saved_groups, list) or not all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in saved_groups):
+        raise ValueError("param_groups of this state dict must be a list of groups, each a dict with a list under 'params'")
     saved_sizes = [len(group["params"]) for group in saved_groups]
     sizes = [len(group["params"]) for group in groups]
     if saved_sizes != sizes:
@@ -302,7 +316,10 @@ def load(
                 "to Adan: load the model's weights alone, and start with a warm-up"
             )
         merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        unsaved = {"step", "restart_state", *(name for name, option in OPTIONS.items() if not option.saved)}
+        unsaved = {"restart_state", *(name for name, option in OPTIONS.items() if not option.saved)}
+        mine = [foreign[key] for key in saved["params"] if isinstance(foreign.get(key), Mapping)]
+        if any("neg_pre_grad" in state for state in mine):
+            unsaved.add("step")  # of the authors' release: here every parameter has its own
         merged.update((key, value) for key, value in saved.items() if key not in unsaved)
         try:
             check(merged, f"this state dict, group {g}")
@@ -312,12 +329,16 @@ def load(
         merged.pop("coupled_beta", None)
         for i, (key, param) in enumerate(zip(saved["params"], group["params"], strict=True)):
             state = foreign.pop(key, None)
+            if state is not None and not isinstance(state, Mapping):
+                raise ValueError(f"the state of parameter {describe(group, i, g)} must be a dict, got {state!r}")
             if state:
                 values = _checked(state, saved, merged, param, f"parameter {describe(group, i, g)}")
                 couples = "neg_pre_grad" in state and _is_coupled(merged)  # the authors' release; ours stay as they are
                 if couples or "exp_avg_diff" not in values:
                     merged["coupled_beta"] = merged["betas"][1]
-                new_states[param] = _placed(values, merged, param, counter_device(merged, param), couples)
+                placed = _placed(values, merged, param, counter_device(merged, param), couples)
+                others = {key: value for key, value in state.items() if key not in OURS}
+                new_states[param] = {**_on_device(others, param), **placed}
     return {**state_dict, "state": foreign, "param_groups": new_groups}, new_states
 
 
@@ -338,6 +359,9 @@ def _checked(
             f"the state of {name} lacks {', '.join(missing)} (it has {', '.join(map(str, state)) or 'nothing'}): "
             "this is not a checkpoint of Adan"
         )
+    for key in STATES:
+        if not isinstance(values.get(key), (Tensor, NoneType)):
+            raise ValueError(f"{key} of {name} must be a tensor, got {values[key]!r} in this state dict")
     for key in ("step", "prev_scale"):
         if values.get(key) is not None:
             values[key] = _checked_number(values[key], f"{key} of {name}", is_count=key == "step")
@@ -375,6 +399,10 @@ def _checked_number(value: Any, name: str, is_count: bool) -> Tensor:
             wanted = "a whole number of at least 0" if is_count else "a finite number"
             raise ValueError(f"{name} must be {wanted}, got {x} in this state dict")
     return number
+
+
+def _on_device(values: Mapping[str, Any], param: Tensor) -> dict[str, Any]:
+    return {key: x.to(param.device) if isinstance(x, Tensor) else x for key, x in values.items()}
 
 
 def _placed(

@@ -289,7 +289,7 @@ def _choose_weight_decay(weight_decay: float, task: Task | None, lr_grows: bool,
 
 def _choose_warmup(given: int, task: Task | None, steps: int, lr_grows: bool, why: list[str]) -> int:
     least = round(WARMUP * steps)
-    least += least == 1  # torch's OneCycleLR divides by one less than the length
+    least, given = (2 if n == 1 else n for n in (least, given))  # torch's OneCycleLR divides by one less
     if given >= least or not lr_grows or task == "finetune":
         why.append(f"warmup_steps = {given:,} (kept): as with AdamW.")
         return given

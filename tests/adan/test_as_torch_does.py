@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LinearLR
 
-from adan import Adan, Restart, release_gradients
+from adan import Adan, Restart, plan_memory, release_gradients
 
 
 def two(*sizes, dtype=torch.float32):
@@ -141,3 +141,82 @@ def test_a_group_that_is_deleted_under_restarts():
 def test_a_limit_of_the_norm_that_is_none_says_how_to_turn_clipping_off():
     with pytest.raises(TypeError, match=r"max_grad_norm must be a number, got None.*; 0 turns clipping off"):
         Adan(two(3), max_grad_norm=None)
+
+
+def with_notes(params, **options):
+    """An optimizer after a step, in whose state a wrapper has put entries of its own: before the step, and after."""
+    opt = Adan(params, lr=0.1, **options)
+    opt.state[params[0]]["slow"] = torch.full_like(params[0], 7.0)
+    opt.state["all"] = 3
+    opt.step()
+    opt.state[params[0]]["name"] = "first"
+    return opt
+
+
+def test_what_wrappers_keep_in_the_state_stays(tmp_path):
+    """As timm's Lookahead keeps its slow weights there."""
+    opt = with_notes(two(4096), restart=Restart(every=100))
+    opt.restart()
+    opt.param_groups[0]["state_format"] = "8bit"
+    params = opt.param_groups[0]["params"]
+    params[0].grad = torch.ones(4096)
+    opt.step()
+    torch.save(opt.state_dict(), tmp_path / "opt.pt")
+    other = Adan(two(4096), state_format="8bit")
+    other.load_state_dict(torch.load(tmp_path / "opt.pt"))
+    for found in (opt, other):
+        state = found.state[found.param_groups[0]["params"][0]]
+        assert "exponents" in state
+        assert torch.equal(state["slow"], torch.full((4096,), 7.0))
+        assert state["name"] == "first"
+    other.step()
+
+
+def test_what_wrappers_keep_in_a_group_is_loaded():
+    opt = Adan(two(3), lr=0.1)
+    opt.param_groups[0]["step"] = 8
+    other = Adan(two(3))
+    other.load_state_dict(opt.state_dict())
+    assert other.param_groups[0]["step"] == 8
+
+
+def test_a_group_is_shared_with_who_gave_it():
+    """As by a wrapper that builds its optimizer from its own groups, for which a scheduler sets the rate."""
+    group = {"params": two(3), "lr": 0.1}
+    opt = Adan([group])
+    assert opt.param_groups[0] is group
+    group["lr"] = 0.0
+    opt.step()
+    assert torch.equal(group["params"][0], torch.ones(3))
+    with pytest.raises(TypeError, match="lr"):
+        opt.add_param_group(refused := {"params": two(3), "lr": "fast"})
+    assert refused.keys() == {"params", "lr"}
+
+
+def test_a_list_of_parameters():
+    params = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(2))])
+    assert Adan(params).param_groups[0]["params"][0] is params[0]
+
+
+def test_frozen_integers_stand_by():
+    """As beside adapters, where the weights are quantized."""
+    codes = torch.nn.Parameter(torch.ones(4, dtype=torch.uint8), requires_grad=False)
+    (p,) = two(3)
+    opt = Adan([codes, p], lr=0.1)
+    opt.step()
+    assert "for 1 parameter" in repr(opt)
+    assert torch.equal(codes, torch.ones(4, dtype=torch.uint8))
+    assert plan_memory([codes, p]).rows["AdamW"].weights == 4 + 12
+
+
+def test_a_gradient_in_the_memory_of_its_parameter(engine):
+    """Of ½‖p‖²."""
+    ends = []
+    for copied in (torch.clone, lambda x: x):
+        p = torch.tensor([1.0, 2.0, -3.0], requires_grad=True)
+        opt = Adan([p], lr=1e-2, **engine)
+        for _ in range(4):
+            p.grad = copied(p.detach())
+            opt.step()
+        ends.append(p.detach())
+    assert torch.equal(*ends)

@@ -1,5 +1,8 @@
 """Steps inside backward: the same numbers as after it, and less memory."""
 
+import copy
+import io
+
 import pytest
 import torch
 from torch import nn
@@ -167,3 +170,40 @@ def test_a_second_release_is_refused_until_the_first_is_removed():
     with release_gradients(model, opt), pytest.raises(ValueError, match="released already"):
         release_gradients(model, opt)
     release_gradients(model, opt).remove()
+
+
+def test_a_scaler_is_refused():
+    """With bfloat16 a scaler left on would hand over scaled gradients, and skip nothing."""
+    model, _ = make({})
+    beside = torch.ones((), requires_grad=True)
+    opt = Adan([*model.parameters(), beside], lr=1e-2)
+    release_gradients(model, opt)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.ones(2, 70)).mean() * beside).backward()
+    with pytest.raises(RuntimeError, match="GradScaler"):
+        scaler.step(opt)
+
+
+def test_a_model_whose_gradients_are_released_can_be_copied_saved_and_evaluated():
+    model, opt = make({})
+    release_gradients(model, opt)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        other(torch.ones(2, 70)).mean().backward()
+        assert other[0].weight.grad is not None
+    with torch.no_grad(), torch.autocast("cpu", torch.float16):
+        model(torch.ones(2, 70))
+
+
+def test_after_a_backward_pass_that_failed():
+    model, opt = make({})
+    release_gradients(model, opt)
+    handle = model[0].weight.register_hook(lambda grad: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(torch.ones(2, 70)).mean().backward()
+    handle.remove()
+    opt.zero_grad()
+    model(torch.ones(2, 70)).mean().backward()
+    opt.step()

@@ -199,6 +199,8 @@ def test_the_papers_lr_of_a_long_language_run() -> None:
 def test_fine_tuning_is_the_papers_at_any_length(total_steps: int | None) -> None:
     s = suggest_from_adamw(1e-5, weight_decay=0.1, warmup_steps=7, total_steps=total_steps, task="finetune")
     assert (s.lr, s.betas, s.weight_decay, s.warmup_steps) == (2e-5, (0.98, 0.99, 0.99), 0.04, 7)
+    # OneCycleLR divides by zero where a warm-up has one step.
+    assert suggest_from_adamw(1e-5, warmup_steps=1, total_steps=total_steps, task="finetune").warmup_steps == 2
 
 
 @pytest.mark.parametrize("total_steps", [500, 400_000])

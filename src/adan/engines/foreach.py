@@ -120,6 +120,8 @@ def _update(piece: Piece, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:
         g_prev = [prev.to(dtype) * scale.to(dtype) for prev, scale in zip(prev_grads, prev_scales, strict=True)]
 
     g = [grad.to(dtype) for grad in grads]
+    if not torch.compiler.is_compiling():  # parameters are written before gradients are read for the last time
+        g = [x.clone() if _share_memory(x, p) else x for x, p in zip(g, params, strict=True)]
     if not _is_one(s.grad_scale):
         g = list(torch._foreach_mul(g, s.grad_scale))
     if skip is not None:
@@ -193,6 +195,10 @@ def _before(piece: Piece, g_prev: list[Tensor], w: Any) -> list[Tensor]:
     y = list(torch._foreach_mul([p.to(prev_u[0].dtype) for p in piece.param], w.theta))
     torch._foreach_addcdiv_(y, prev_u, prev_denom, value=-1)
     return y
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 def _is_one(x: object) -> bool:
