@@ -295,8 +295,9 @@ def load(
     saved_groups = state_dict["param_groups"]
     if not isinstance(state_dict["state"], Mapping):
         raise ValueError(f"state of this state dict must be a dict, got {type(state_dict['state']).__name__}")
-    if not isinstance(saved_groups, list) or not all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in saved_groups):
-        raise ValueError("param_groups of this state dict must be a list of groups, each a dict with a list under 'params'")
+    listed = isinstance(saved_groups, list) and all(isinstance(group, dict) for group in saved_groups)
+    if not listed or not all(isinstance(group.get("params"), list) for group in saved_groups):
+        raise ValueError("param_groups of this state dict must be a list of dicts, each with a list under 'params'")
     saved_sizes = [len(group["params"]) for group in saved_groups]
     sizes = [len(group["params"]) for group in groups]
     if saved_sizes != sizes:
