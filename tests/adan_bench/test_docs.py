@@ -87,12 +87,10 @@ def test_page_names_what_exists(bench: Any) -> None:
         assert f"--{name.replace('_', '-')}" in text
 
 
-def test_page_names_the_untuned_cells_of_the_record() -> None:
-    text, rows = (DOCS / "reproduce.md").read_text(), []
+def test_every_cell_of_the_record_is_tuned() -> None:
+    assert "All settings were tuned with eight trials" in " ".join((DOCS / "reproduce.md").read_text().split())
     for name in ("smoke", "smoke-mask-rcnn"):
         for table in json.loads((DOCS.parent / "results" / "reproduce" / f"{name}.json").read_text())["tables"]:
-            cells = [cell for cell in table["cells"] if cell["values"] and "origin" in cell]
-            untuned = [cell["row"] for cell in cells if not cell["origin"].startswith("defaults tuned in 8 trials")]
-            if untuned:
-                rows.append((table["place"], ", ".join(sorted(set(untuned))), f"{len(untuned)} of {len(cells)}"))
-    assert sorted(re.findall(r"^\| (\w+ \d+)[^|]* \| ([^|]+) \| (\d+ of \d+) \|$", text, re.M)) == sorted(rows)
+            for cell in table["cells"]:
+                if cell["values"] and "origin" in cell:
+                    assert cell["origin"].startswith("defaults tuned in 8 trials"), (table["name"], cell["row"])

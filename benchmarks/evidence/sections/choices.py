@@ -61,7 +61,7 @@ def formats(records: Records) -> Section | None:
         "search); the last two columns are differences from fp32."
     )
     section.body.append(table(["", "fp32", "8 bit minus fp32", "4 bit minus fp32"], rows))
-    if any(r["commit"] == ROUNDED_APART for r in records.values()):
+    if any(r.get("commit") == ROUNDED_APART for r in records.values()):
         section.body.append(
             "The 4-bit runs were made before the format rounded the previous gradient and what v is read from with the "
             "same random bits, which makes [the first updates](memory.md#8-bit-and-4-bit-states) of a run smaller."
