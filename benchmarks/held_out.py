@@ -2,7 +2,7 @@
 
     ADAN_DATA=DIR python benchmarks/held_out.py     # Penn Treebank in DIR/ptb
 
-AdamW has the settings of the harness: tuned in eight trials, or its defaults where nobody tuned it. Adan has the
+AdamW has the settings of the harness, tuned in eight trials. Adan has the
 suggestion for exactly those settings, and no trial. Both have the schedule, warm-up and clipping of the workload at the
 scale smoke. Writes results/held-out.json, from which `make tables` writes the table of docs/tuning.md.
 """
