@@ -332,14 +332,18 @@ def load(
             state = foreign.pop(key, None)
             if state is not None and not isinstance(state, Mapping):
                 raise ValueError(f"the state of parameter {describe(group, i, g)} must be a dict, got {state!r}")
-            if state:
+            others = {key: value for key, value in (state or {}).items() if key not in OURS}
+            if others:
+                new_states[param] = {
+                    key: x.to(param.device) if isinstance(x, Tensor) else x for key, x in others.items()
+                }
+            if state and len(others) < len(state):
                 values = _checked(state, saved, merged, param, f"parameter {describe(group, i, g)}")
                 couples = "neg_pre_grad" in state and _is_coupled(merged)  # the authors' release; ours stay as they are
                 if couples or "exp_avg_diff" not in values:
                     merged["coupled_beta"] = merged["betas"][1]
                 placed = _placed(values, merged, param, counter_device(merged, param), couples)
-                others = {key: value for key, value in state.items() if key not in OURS}
-                new_states[param] = {**_on_device(others, param), **placed}
+                new_states.setdefault(param, {}).update(placed)
     return {**state_dict, "state": foreign, "param_groups": new_groups}, new_states
 
 
@@ -400,10 +404,6 @@ def _checked_number(value: Any, name: str, is_count: bool) -> Tensor:
             wanted = "a whole number of at least 0" if is_count else "a finite number"
             raise ValueError(f"{name} must be {wanted}, got {x} in this state dict")
     return number
-
-
-def _on_device(values: Mapping[str, Any], param: Tensor) -> dict[str, Any]:
-    return {key: x.to(param.device) if isinstance(x, Tensor) else x for key, x in values.items()}
 
 
 def _placed(

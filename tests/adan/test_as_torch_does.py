@@ -155,15 +155,18 @@ def with_notes(params, **options):
 
 def test_what_wrappers_keep_in_the_state_stays(tmp_path):
     """As timm's Lookahead keeps its slow weights there."""
-    opt = with_notes(two(4096), restart=Restart(every=100))
+    params = two(4096, 3)
+    params[1].grad = None
+    opt = with_notes(params, restart=Restart(every=100))
+    opt.state[params[1]]["slow"] = torch.zeros(3)
     opt.restart()
     opt.param_groups[0]["state_format"] = "8bit"
-    params = opt.param_groups[0]["params"]
     params[0].grad = torch.ones(4096)
     opt.step()
     torch.save(opt.state_dict(), tmp_path / "opt.pt")
-    other = Adan(two(4096), state_format="8bit")
+    other = Adan(two(4096, 3), state_format="8bit")
     other.load_state_dict(torch.load(tmp_path / "opt.pt"))
+    assert other.state[other.param_groups[0]["params"][1]].keys() == {"slow"}
     for found in (opt, other):
         state = found.state[found.param_groups[0]["params"][0]]
         assert "exponents" in state
