@@ -66,7 +66,7 @@ class _Unchecked:
 
 
 def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
-    """Let backward update each parameter of a model and free its gradient: never are all gradients in memory at once.
+    """Update each parameter inside backward and free its gradient: gradients are never all in memory at once.
 
     Call ``opt.step()`` after backward as usual: it updates parameters of the optimizer that are not the model's or were
     frozen, and marks the end of a step. With ``consume_grad=True`` a gradient becomes the previous gradient's state.

@@ -47,9 +47,9 @@ class Adan(Optimizer):
         max_grad_norm: clip the norm of all gradients of all groups together to this; 0 does not clip. Where groups
             differ, each is scaled for its own limit.
         no_prox: decay as AdamW does, :math:`(1 - \eta\lambda)\,\theta`, not by the proximal division.
-        foreach: True for list operations, False for one tensor at a time, None to choose.
-        fused: True for the one-pass kernels, on CUDA by Triton and on the CPU in C, or an error that says what is
-            missing; False for none of them; None to use them wherever they fit. ``repr(opt)`` says which is used.
+        foreach: True for list operations, False for one tensor at a time, None to choose automatically.
+        fused: True requires the one-pass kernels (Triton on CUDA, C on the CPU) and raises an error that says what is
+            missing; False disables them; None uses them wherever possible. ``repr(opt)`` says which is used.
         bias_correction: False is Algorithm 1 with its footnote to the letter: :math:`m_0 = g_0, v_0 = 0,
             v_1 = g_1 - g_0, n_0 = g_0^2`, and no hats.
         maximize: ascend.
@@ -68,10 +68,10 @@ class Adan(Optimizer):
             place are not lost: half-precision training without a master copy.
         kahan_sum: the other remedy, 2 bytes per parameter: store what rounding a half-precision parameter has cut off,
             and add it to the next step.
-        rounding_seed: of the random bits of stochastic rounding and of quantized states; they also depend on the
-            parameter's position, its step count and the element, and on nothing else, so runs repeat and data-parallel
-            replicas stay equal.
-        norm_group: where each process optimizes other parameters, as under ``ZeroRedundancyOptimizer`` or FSDP1: the
+        rounding_seed: seed of the random bits of stochastic rounding and quantized states. They otherwise depend only
+            on the parameter's position, its step count and the element, so runs are reproducible and data-parallel
+            replicas stay identical.
+        norm_group: where processes optimize different parameters, as under ``ZeroRedundancyOptimizer`` or FSDP1: the
             process group, its ``group_name`` or "world", over which the norm is taken and skipping is decided. DTensors
             need none: they know over which processes they are sharded.
 
@@ -234,7 +234,7 @@ class Adan(Optimizer):
             plan.consume_grads(grads)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of any optimizer. After a backward pass that failed, gradients may be released anew."""
+        """As in ``torch.optim``; after a failed backward pass, gradients can be released again."""
         super().zero_grad(set_to_none)
         self._released.clear()
 
@@ -483,7 +483,7 @@ class Adan(Optimizer):
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any optimizer; quantized states of DTensors as fp32, so that they can be resharded."""
+        """As in ``torch.optim``; quantized states of DTensors are saved as fp32, so they can be resharded."""
 
         def finish(optimizer: Optimizer, saved: dict[str, Any]) -> None:
             for group, mine in zip(saved["param_groups"], self.param_groups, strict=True):

@@ -142,7 +142,7 @@ def check(options: Mapping[str, Any], where: str) -> None:
         if name in options:
             option.check(f"{where}: {name}", options[name])
     if options["stochastic_rounding"] and options["kahan_sum"]:
-        raise ValueError(f"{where}: stochastic_rounding and kahan_sum are two remedies for one thing; choose one")
+        raise ValueError(f"{where}: stochastic_rounding and kahan_sum are alternatives; choose one")
     if options["foreach"] and options["fused"]:
         raise ValueError(f"{where}: foreach=True and fused=True name two engines; leave one of them at None")
     if options["consume_grad"] and options["capturable"]:

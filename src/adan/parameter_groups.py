@@ -60,9 +60,9 @@ def parameter_groups(
     - a pattern of `no_decay_names` matches one dotted part of its name;
     - the model or one of its modules lists it in a method `no_weight_decay()`, as timm's models do.
 
-    Everything else decays, embeddings of words included. Frozen parameters are left out and a shared parameter stands
-    once, in the group without decay if one of its names asks for that. Call it on the model as the optimizer will see
-    it: after freezing, and after `fully_shard`.
+    Everything else decays, word embeddings included. Frozen parameters are left out, and a shared parameter is listed
+    once, in the group without decay if any of its names qualifies. Call it on the model as the optimizer will see it:
+    after freezing, and after `fully_shard`.
 
     Args:
         model: any module.

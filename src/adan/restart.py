@@ -25,13 +25,13 @@ from adan import sharding
 
 @dataclass(frozen=True)
 class Restart:
-    """When to restart: after each step at which a cycle has gone far enough, or every so many steps.
+    """When to restart: once a cycle has moved far enough, or at a fixed interval.
 
     Args:
         radius: R of the paper's Eqn 8: restart when (k + 1)·Σ ‖y_{t+1} − y_t‖²_√n > R², k the cycle's steps from 0.
-        every: restart every so many steps instead.
-        after: with `every`, the first time after so many steps; the default is `every`.
-        min_interval: with `radius`, let no cycle be shorter than so many steps.
+        every: steps between restarts, instead of `radius`.
+        after: with `every`, steps before the first restart; the default is `every`.
+        min_interval: with `radius`, the minimum number of steps per cycle.
 
     R has no natural scale: it grows with the learning rate, the gradients and the number of parameters. Measure it with
     :meth:`probe`: the radius that is reached after N steps makes cycles of about N steps.

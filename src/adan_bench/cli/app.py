@@ -262,7 +262,7 @@ def tune(
     *,
     chosen: RunConfig,
 ) -> None:
-    """Find every optimizer's settings by the same number of trials."""
+    """Tune every optimizer with the same number of trials."""
     from adan_bench.studies.comparison import read_tuned
 
     with _study(chosen, workloads, optimizers, out, resume, time_limit, as_json) as study:
@@ -290,12 +290,12 @@ def humaneval(
     ] = False,
     data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 20,
-    k: Annotated[str, typer.Option(help="Whole numbers with commas between, at most the samples.")] = "1,10",
-    temperature: Annotated[float, typer.Option(min=0.01, help="Of the sampling; the paper's is 0.8.")] = 0.8,
-    tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 256,
-    problems: Annotated[int | None, typer.Option(min=1, help="Only the first of them.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="For each answer.")] = 10.0,
-    memory: Annotated[int, typer.Option(min=64, help="MiB for each answer.")] = 1024,
+    k: Annotated[str, typer.Option(help="Comma-separated k of pass@k, at most --samples.")] = "1,10",
+    temperature: Annotated[float, typer.Option(min=0.01, help="Sampling temperature; the paper's is 0.8.")] = 0.8,
+    tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 256,
+    problems: Annotated[int | None, typer.Option(min=1, help="Only the first N problems.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time limit per answer.")] = 10.0,
+    memory: Annotated[int, typer.Option(min=64, help="Memory limit per answer in MiB.")] = 1024,
     jobs: Annotated[int, typer.Option(min=1, help="Answers run at a time.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     seed: int = 0,

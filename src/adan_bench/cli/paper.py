@@ -130,7 +130,7 @@ def speed(
     out: Annotated[Path | None, typer.Option(help="A JSON file for the record.", callback=check_file)] = None,
     as_json: Json = False,
 ) -> None:
-    """Time whole steps and updates alone, and count peak memory, of the paper's models."""
+    """Measure step time, update time and peak memory of the paper's models."""
     from adan_bench.records.store import write_json
     from adan_bench.reports.conclusions import number
     from adan_bench.studies import speed as measuring
