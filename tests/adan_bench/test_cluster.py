@@ -39,13 +39,29 @@ def curve(path: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in read_run(path).metrics]
 
 
+#: Two runs meet at their 250th step, so that both are under way when the node is lost.
+GATE = """
+    made = []
+    def loss(model, batch):
+        made.append(time.monotonic())
+        while len(made) > 250 and not pathlib.Path({gate!r}).exists() and time.monotonic() < made[-1] + 60:
+            time.sleep(0.01)
+"""
+
+
 def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: Path) -> None:
     """A node is killed while each of the two has a run: both end with the numbers of an undisturbed process.
 
     Then --resume adds a third seed; the first two stay as they are.
     """
+    gate, script = tmp_path / "gate", tmp_path / "gated.py"
+    text = tiny.read_text().replace('"tiny"', '"gated"').replace("def tiny(", "def gated(")
+    loss = "\n    def loss(model, batch):\n"
+    assert loss in text
+    script.write_text("import pathlib, time\n" + text.replace(loss, GATE.format(gate=str(gate))))
+    load_script(script)
     out, lengths = tmp_path / "a", {"steps": 1000, "eval_every": 100, "checkpoint_every": 100}
-    paths = [out / "tiny" / "adan" / f"seed-{seed}" for seed in range(3)]
+    paths = [out / "gated" / "adan" / f"seed-{seed}" for seed in range(3)]
     began: dict[Path, list[list[int]]] = {path: [] for path in paths}  # the steps seen, by attempt
     checkpoints: dict[Path, int] = {}
 
@@ -58,9 +74,10 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
         if not checkpoints and all(there.values()):
             checkpoints.update(there)
             nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+            gate.touch()
 
-    options = chosen(cluster=f"ray:{nodes.address}", script=tiny, **lengths)
-    with Study(["tiny"], competitors("adan"), options, out=out) as study:
+    options = chosen(cluster=f"ray:{nodes.address}", script=script, **lengths)
+    with Study(["gated"], competitors("adan"), options, out=out) as study:
         study.on_event = watch
         study.compare(2)
     (line,) = (out / "study.jsonl").read_text().splitlines()
@@ -77,7 +94,7 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
         assert not RunStore(path).checkpoints()
 
     flags = [part for name, value in lengths.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    command = ["compare", "tiny", "--script", tiny, "--optimizers", "adan", "--seeds", "3", "--out", out, *flags]
+    command = ["compare", "gated", "--script", script, "--optimizers", "adan", "--seeds", "3", "--out", out, *flags]
     command += ["--cluster", options.cluster, "--resume"]
     written = [(path / "result.json").stat().st_mtime_ns for path in paths[:2]]
     assert bench(*command)[0] == 0
