@@ -80,7 +80,7 @@ EXPERIMENTS = (
         "CNNs in the vanilla setting",
         "Tables 3 and 4",
         (RESNET, RESNET_AGAIN, RESNET_OTHERS, RESNET_PUBLISHED),
-        "ImageNet, which was not at hand",
+        "ImageNet, which was not available",
     ),
     Experiment("ConvNeXt in Setting II", "Table 2", (CONVNEXT, CONVNEXT_AGAIN), "ImageNet"),
     Experiment(
@@ -100,9 +100,9 @@ EXPERIMENTS = (
         "Deformable DETR",
         "Table 8",
         (DETR,),
-        "COCO and a ResNet-50 pre-trained on ImageNet, neither of which was at hand; 50 epochs",
+        "COCO and a ResNet-50 pre-trained on ImageNet, neither of which was available; 50 epochs",
     ),
-    Experiment("Mask R-CNN", "Table 9", (), "no study: BCCD has boxes but no masks; COCO was not at hand"),
+    Experiment("Mask R-CNN", "Table 9", (), "no study: BCCD has boxes but no masks; COCO was not available"),
     Experiment(
         "LSTM",
         "Table 10",
@@ -121,8 +121,8 @@ EXPERIMENTS = (
         (GPT, GPT_HALF, GPT_30M, GPT_30M_HALF, GPT_30M_AGAIN),
         "345 M parameters, 150,000 steps, pass@k",
     ),
-    Experiment("Transformer-XL", "Table 13", (TRANSFORMER_XL,), "WikiText-103, which was not at hand"),
-    Experiment("graphs", "Table 14", (CORA,), "ogbn-proteins, which was not at hand"),
+    Experiment("Transformer-XL", "Table 13", (TRANSFORMER_XL,), "WikiText-103, which was not available"),
+    Experiment("graphs", "Table 14", (CORA,), "ogbn-proteins, which was not available"),
     Experiment("mixtures of experts", "Table 15", (MOE,), "0.5 to 4 B parameters"),
     Experiment("betas", "Table 19", (BETAS,), "the same on a mixture of experts"),
     Experiment("parts of Adan and restarts", "Tables 20 and 22", (COMPONENTS,), "the same on the paper's models"),
@@ -148,7 +148,7 @@ def listed(records: Records) -> str:
         [row.what, row.where, ", ".join(made(study, records) for study in row.studies) or "none", row.beyond]
         for row in EXPERIMENTS
     ]
-    return table(["experiment", "in the paper", "studies and runs here", "beyond them"], rows)
+    return table(["experiment", "in the paper", "studies and runs here", "not covered"], rows)
 
 
 def untested(records: Records) -> list[str]:

@@ -57,9 +57,9 @@ AXES = {
     "reward": ("reward: difference in percent of the other's", 60.0),
 }
 LEGEND = (
-    "± is half of a mean's 95% interval over seeds. In brackets is the 95% interval of the difference, by Welch's t "
-    "test, corrected for the comparisons of the study; not significant: it includes zero. ↑ higher is better, ↓ lower. "
-    "Untuned: published settings, but for Adan's rate, which is not published."
+    "± is the half-width of a mean's 95% interval over seeds. Brackets give the 95% interval of the difference, by "
+    "Welch's t test, corrected for the study's comparisons; not significant: it includes zero. ↑ higher is better, ↓ "
+    "lower. Untuned: published settings, except for Adan's rate, which is not published."
 )
 
 
@@ -170,7 +170,7 @@ def forests(found: list[Row]) -> list[Forest]:
 def counts(found: list[Row]) -> str:
     better, worse, neither = (sum(r.lead.word == word for r in found) for word in SHADES)
     return (
-        f"In {len(found)} comparisons with the best of the others after equally many steps, Adan was **better** in "
+        f"In {len(found)} comparisons with the best other optimizer at equal steps, Adan was **better** in "
         f"{better} and **worse** in {worse}; in {neither} the difference was **not significant**."
     )
 
@@ -216,6 +216,6 @@ def early_on(found: list[Row]) -> str:
     ]
     near = f"{EARLY:.0%} of the better final accuracy"
     return (
-        f"**Early**: in {len(ahead)} of {len(pairs)} image, text and graph classifiers, "
-        f"{sum(name.startswith('ViT') for name in ahead)} of them the ViT, Adan is the first to reach {near}."
+        f"**Early lead**: in {len(ahead)} of {len(pairs)} comparisons of image, text and graph classifiers, "
+        f"{sum(name.startswith('ViT') for name in ahead)} of them on the ViT, Adan is the first to reach {near}."
     )

@@ -89,10 +89,11 @@ def tuning(records: Records) -> str:
             if chosen and chosen["lr"] in (min(rates), max(rates)):
                 ends.setdefault(study.name, []).append(NAMES[entry.optimizer])
     listed = [f"`{name}` ({' and '.join(who)})" for name, who in ends.items()]
-    where = f"at an end in {joined(listed)}" if ends else "never the smallest or the largest that was tried"
+    extreme = "the smallest or largest tried"
+    where = f"{extreme} in {joined(listed)}" if ends else f"never {extreme}"
     return (
-        f"The chosen rate is {where}; {len(lost)} trials ended with a loss that was not finite. The fifth rate lies "
-        "between two others where the best of the first four is inside, and beyond them where it is at an end."
+        f"The chosen rate is {where}; {len(lost)} trials ended with a non-finite loss. The fifth rate lies between two "
+        "others if the best of the first four does, and otherwise beyond them."
     )
 
 
@@ -133,36 +134,36 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
     rows = overview.rows(records)
     halves = [word for section in sections for word in section.halves]
     how = [
-        "- **Tuning**, on a seed of its own, by the validation split: learning rates at ½, 1, 2 and 4 times a "
-        "center, and a fifth beside the best of them. Then, at the best rate, one trial with another beta (b1 for "
+        "- **Tuning** uses a separate seed and the validation split: learning rates at ½, 1, 2 and 4 times a "
+        "center, and a fifth next to the best of them. Then, at the best rate, one trial with another beta (b1 for "
         "Adan, b2 for Adam, AdamW and LAMB; SGD's momentum, AdaBelief's eps) and one with another weight decay: seven "
-        f"trials for each optimizer. {fewer(records)} {tuning(records)}",
-        "- **Chosen by hand**: the centers, and Adan's first b1, 0.9 or 0.98; for the LSTM (0.8) and the detector "
-        "(0.9) after larger ones had been tried. AdamW's and Adam's b1 is 0.9 throughout.",
-        "- **Settings tuned elsewhere**: the ViT's at 50 and 100 epochs and other batch sizes are those tuned at 25 "
-        "epochs and 256; those of PPO on three robots each are Hopper's; tasks that start from each optimizer's own "
-        "pre-training have the settings tuned on Adam's.",
+        f"trials per optimizer. {fewer(records)} {tuning(records)}",
+        "- **Chosen by hand**: the centers, and the b1 that Adan starts with, 0.9 or 0.98; for the LSTM (0.8) and the "
+        "detector (0.9) after larger ones had been tried. AdamW's and Adam's b1 is 0.9 throughout.",
+        "- **Settings tuned elsewhere**: the ViT at 50 and 100 epochs and at other batch sizes uses those tuned at 25 "
+        "epochs and batch size 256; PPO uses Hopper's on the other three robots; fine-tuning from an optimizer's own "
+        "pre-training uses those tuned on Adam's.",
         f"- **Trials shorter than the runs**: {shorter(records)}. Short runs prefer a smaller b1 and other rates, so "
         "these rankings may be due to the length of the trials.",
-        "- **Results** are of other seeds, trained on all training data and judged by the test split at the end of "
-        "the run. ± is the half width of a 95% t interval over seeds.",
-        "- **Differences** are of the means, in brackets the 95% interval by Welch's t test, with Bonferroni's "
-        "correction over the comparisons of a study's own table below; beside the best of several others, over all of "
+        "- **Results** come from other seeds, trained on all training data and evaluated on the test split at the end "
+        "of the run. ± is the half-width of a 95% t interval over seeds.",
+        "- **Differences** are between means; brackets give the 95% interval of Welch's t test, Bonferroni-corrected "
+        "for the comparisons in a study's own table below; where only the best of several others is shown, for all of "
         "them. If the interval excludes zero, Adan is called better or worse, otherwise the difference is not "
-        "significant, which does not mean that there is none. Corrected over all rows of the table above as well, Adan "
+        "significant, which does not mean that there is none. Corrected for all rows of the table above, too, Adan "
         f"would be {overview.with_all_rows(rows)}.",
-        "- **What the intervals leave out**: the luck of the search, which had one seed and sometimes chose by a hair, "
-        "and that of the test split. With three seeds they lean on a normal distribution.",
+        "- **What the intervals leave out**: the randomness of the search, which had one seed and was sometimes a "
+        "close call, and that of the test split. With three seeds they rely on normality.",
         *diverged(records),
-        "- **The rows above are not independent**: all of the ViT's rest on one search, four share the bytes of Python "
-        "source, and PPO's eight rest on two searches of four rates.",
-        "- **Equally many steps are not equal cost**: Adan's step takes [longer](performance.md) and its states more "
+        "- **The rows above are not independent**: all those of the ViT rest on one search, four use the same "
+        "Python source, and the eight of PPO rest on two searches of four rates.",
+        "- **Equal steps are not equal cost**: Adan's step takes [longer](performance.md) and its states take more "
         "[memory](memory.md).",
-        "- **Added later**: seeds beyond the third of the ViT, of the 10.9 M GPT with its 8-bit states and half its "
-        "length, of the detector, and of HalfCheetah with stable-baselines3's PPO, when three had been seen; further "
-        "searches, when an earlier one's results had been.",
-        "- **The test was changed** once, from one paired by seed to Welch's, after both had been seen. By the paired "
-        f"one {overview.by_pairs(rows)}.",
+        "- **Added later**, when the results of three seeds were known: more seeds of the ViT, the 10.9 M GPT (also "
+        "with 8-bit states and at half the length), the detector, and HalfCheetah with stable-baselines3's PPO. "
+        "Further searches were added when an earlier one's results were known.",
+        "- **The test was changed** once, from one paired by seed to Welch's, when the results of both were known. "
+        f"With the paired test {overview.by_pairs(rows)}.",
         "- **Made by** `benchmarks/evidence`, a runner for hundreds of runs on one GPU, not by `adan-bench`: "
         "[what differs](../CONTRIBUTING.md).",
         "- **Curves** are means over seeds, bands reach from the lowest to the highest seed.",
@@ -175,9 +176,9 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "# Does it train better?",
         "<!-- written by `make tables` from results/evidence/runs.jsonl -->",
         "The paper claims that Adan trains better than other optimizers in the same number of steps, matches them in "
-        "half as many, and takes PPO to much higher rewards. Here are small models on real data, three seeds or more, "
-        "every optimizer tuned by the same number of trials, though not anew for each length, batch size and robot; "
-        "a row says so if nothing was tuned. "
+        "half as many, and takes PPO to much higher rewards. These are tests on small models and real data, with "
+        "three seeds or more. Every optimizer has the same number of trials, but is not retuned for each length, "
+        "batch size and robot; a row says so if nothing was tuned. "
         f"{overview.counts(rows)} {half_the_length(halves)} **Not tested or unfinished**: "
         f"{'; '.join(experiments.untested(records))}.",
         "\n".join(f"- {line}" for line in [*overview.by_verdict(rows), overview.early_on(rows)]),
@@ -198,8 +199,8 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
     parts += [
         "## The paper's experiments, one by one",
         experiments.listed(records),
-        "A study lacks runs for want of GPU time. Trials of tuning are not counted, and a run that two studies share "
-        "counts for both. Times are those of runs without trials at the rates measured here, several at a time.",
+        "Missing runs are due to a lack of GPU time. Tuning trials are not counted, and a run shared by two studies "
+        "counts for both. Times exclude trials and assume the speed measured here, with several runs at a time.",
     ]
     return "\n\n".join(wrapped(part) for part in parts if part) + "\n", figures
 

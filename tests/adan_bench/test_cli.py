@@ -41,7 +41,7 @@ from adan_bench.workloads.registry import get_workload
         (["run", "digits-vit", "--batch-size", "5000", "--out", "x"], ["5000", "1437"]),
         (["run", "digits-vit", "--accumulate", "3"], ["--accumulate 3", "64"]),
         (["compare", "digits-vit", "--set", "lr=1", "--tune", "4", "--out", "x"], ["--set lr"]),
-        (["tune", "digits-vit", "--optimizers", "adan:lr=1", "--out", "x"], ["adan:lr=1: the lr in its name leaves"]),
+        (["tune", "digits-vit", "--optimizers", "adan:lr=1", "--out", "x"], ["adan:lr=1: the lr in its name fixes"]),
         (["run", "digits-vit", "--schedule", "nope"], ["'nope'", "cosine", "linear", "constant"]),
         (["run", "digits-vit", "--schedule", "steps:30,60"], ["--schedule steps:30,60", "between 0 and 1", "30/90"]),
         (["run", "digits-vit", "--schedule", "steps:0"], ["--schedule steps:0", "30/90,60/90"]),

@@ -50,7 +50,7 @@ def test_report(reproduced: Reproduced) -> None:
     assert lines["packageless", "Adan"][1].startswith("absent (")
     assert "cells of this scale have a result. Pairs of rows that differ in both: 1;" in first.conclusion
     assert "With 1 seed an order is no evidence" in first.conclusion
-    assert "Nobody tuned these settings for this scale: this is not a fair comparison." in first.how
+    assert "These settings were not tuned for this scale: this is not a fair comparison." in first.how
     assert any("regression; 5 parameters" in line for line in first.how)
     assert any("no_such_package" in note for note in first.notes)
     text = (out / "tables.md").read_text()

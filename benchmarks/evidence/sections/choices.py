@@ -63,7 +63,7 @@ def formats(records: Records) -> Section | None:
     section.body.append(table(["", "fp32", "8 bit minus fp32", "4 bit minus fp32"], rows))
     if any(r.get("commit") == ROUNDED_APART for r in records.values()):
         section.body.append(
-            "The 4-bit runs were made before the format rounded the previous gradient and what v is read from with the "
+            "The 4-bit runs predate a change: the previous gradient and what v is read from are now rounded with the "
             "same random bits, which makes [the first updates](memory.md#8-bit-and-4-bit-states) of a run smaller."
         )
     section.body += [text for path in GIVEN_UP if (text := given_up(path, records))]
@@ -123,8 +123,8 @@ def sensitivity(records: Records) -> Section | None:
         chosen = [study.of.best(optimizer, records) for optimizer in ("adan", "adamw")]
         ratio = chosen[0]["lr"] / chosen[1]["lr"] if chosen[0] and chosen[1] else math.nan
         notes.append(
-            f"{name}: Adan beats AdamW's best at {f'lr {joined(wins)}' if wins else 'no rate'}; the rates that tuning "
-            f"chose are {ratio:.1f} to 1."
+            f"{name}: Adan beats AdamW's best at {f'lr {joined(wins)}' if wins else 'no rate'}; its tuned rate is "
+            f"{ratio:.1f} times AdamW's."
         )
         margin = room / 20
         low, high = (
@@ -180,8 +180,8 @@ def momentum(records: Records) -> Section | None:
     if not rows:
         return None
     section.body.append(
-        "The GPT above, three rates for each b1, the best of which counts, with a word where it is at an end of the "
-        "three; **one seed, the tuning seed**, validation loss."
+        "Validation loss of the GPT above at the best of three rates for each b1, marked if that is the smallest or "
+        "the largest; **one seed, the tuning seed**."
     )
     section.body.append(table(["", "b1 = 0.9", "b1 = 0.95", "b1 = 0.98"], rows))
     return section

@@ -92,9 +92,9 @@ def batch_sizes(records: Records) -> Section | None:
         return None
     section = Section("Batch sizes", [], "results-batch-size.svg")
     section.body.append(
-        "The ViT above for 25 epochs at each size; rates as tuned at 256, multiplied by the square root of the ratio "
-        f"of the sizes, all else as tuned. {minutes(records, BATCH_SIZE.name)}. The runs at 256 are three seeds of "
-        "those above; among more comparisons they separate less."
+        "The ViT above for 25 epochs at each size; rates tuned at 256 and multiplied by the square root of the ratio "
+        f"of the sizes, all else as tuned. {minutes(records, BATCH_SIZE.name)}. The runs at 256 are three of the seeds "
+        "above; correcting for more comparisons widens the intervals."
     )
     names = [entry.optimizer for entry in VIT_25.entries]
     rows = []

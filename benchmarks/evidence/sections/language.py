@@ -60,10 +60,10 @@ def language(records: Records) -> Section | None:
         return None
     if at_both_lengths(section, large, GPT_30M_HALF, larger, records):
         rates = [trial(GPT_30M, "adamw", lr, records) for lr in (5e-4, 1e-3)]
-        level = f"two of AdamW's rates were level ({rates[0]:.4f} at 0.0005, {rates[1]:.4f} at 0.001)"
+        level = f"two of AdamW's rates were nearly tied ({rates[0]:.4f} at 0.0005, {rates[1]:.4f} at 0.001)"
         if large is GPT_30M:
             section.body.append(
-                f"In the trials {level}. The seeds have the first, which may explain part of the lead; a rate between "
+                f"In the trials {level}. The seeds use the first, which may explain part of the lead; a rate between "
                 "the two was not tried."
             )
         else:
@@ -104,8 +104,8 @@ def words(records: Records) -> Section | None:
     if not add_study(LSTM_AGAIN, PERPLEXITY, section, intro, records, title="8 epochs", share=0.5):
         return None
     why = (
-        "of seven trials for each, too, chose its largest rate for AdamW, Adam and AdaBelief and tried Adan's smaller "
-        "b1 at one rate only, so that this one starts from what that chose, with b1 down to 0.8"
+        "also of seven trials for each, chose its largest rate for AdamW, Adam and AdaBelief and tried Adan's smaller "
+        "b1 at one rate only (the search above starts from these choices, with b1 down to 0.8)"
     )
     if compared(LSTM, records):
         section.body.append(other_search(LSTM, why, PERPLEXITY, records))
@@ -138,10 +138,10 @@ def memories(records: Records) -> Section | None:
     lost = [r for r in seeds if r["final"]["perplexity"] > 2 * r["best"]]
     rates = {r["job"]["optimizer"]: r["job"]["settings"]["lr"] for r in seeds}
     section.body.append(
-        f"A first search, by trials of 4,000 steps, was given up ([runs](../results/evidence/{FIRST_XL.name})): with "
-        f"what it chose, lr {rates['adan']:g} for Adan and {rates['adam']:g} for Adam, {len(lost)} of {len(seeds)} "
-        f"runs of 20,000 steps collapsed on the way, {joined(lost_by(lost))}, as did the trials at twice these "
-        "rates. All were in bf16 with a compiled loss, whose gradients are wrong with torch 2.11 "
+        f"A first search, with trials of 4,000 steps, was abandoned ([runs](../results/evidence/{FIRST_XL.name})): at "
+        f"the rates it chose, {rates['adan']:g} for Adan and {rates['adam']:g} for Adam, {len(lost)} of {len(seeds)} "
+        f"runs of 20,000 steps collapsed, {joined(lost_by(lost))}, as did the trials at twice these rates. All "
+        "were in bf16 with a compiled loss, whose gradients are wrong with torch 2.11 "
         "([compared with fp32's](../results/evidence/README.md))."
     )
     printed = [paper("transformer-xl", name, "50k steps") for name in ("Adan", "Adam")]
@@ -177,7 +177,7 @@ def mixtures(records: Records) -> Section | None:
     )
     if compared(MOE, records):
         section.heading += " and a mixture of experts"
-        intro += " In the mixture a router gives each byte two experts."
+        intro += " In the mixture, a router sends each byte to two experts."
     section.body.insert(0, intro)
     section.body += parts_of_adan(records) + betas(records)
     return section

@@ -47,9 +47,9 @@ def detection(records: Records) -> Section | None:
     }
     listed = joined([f"{NAMES[name]} {joined(values)}" for name, values in ends.items()])
     section.body.append(
-        f"Two searches of 400 steps were given up ([runs](../results/evidence/detr-first.jsonl)): by then "
+        f"Two searches of 400 steps were abandoned ([runs](../results/evidence/detr-first.jsonl)): at the end "
         f"{sum(value < 0.03 for value in early)} of {len(early)} trials had a box AP below 3%. The seeds of the first, "
-        f"in which Adan had a b1 of 0.98, ended after 1,500 steps at {listed}."
+        f"with b1 = 0.98 for Adan, ended after 1,500 steps at {listed}."
     )
     seeds = [
         f"{NAMES[g.optimizer]} {', '.join(BOX_AP(value) for value in g.by_seed().values())}"
@@ -104,8 +104,8 @@ def reinforcement(records: Records) -> Section | None:
     section = Section("PPO on MuJoCo", [], "results-ppo.svg")
     section.body.append(
         "245 rollouts of 2,048 steps (501,760 in all), 10 passes in batches of 64, on CPU cores; the rate falls "
-        "linearly. It is the best of four for each optimizer, tried on one seed of Hopper at a fifth of the length and "
-        "used for all robots, so neither is tuned well."
+        "linearly. For each optimizer it is the best of four, tried with one seed on Hopper at a fifth of the length "
+        "and used for all robots, so neither is well tuned."
     )
     for whose, studies in PPO.items():
         robots(section, whose, [(robot_of(s), found) for s in studies if (found := compared(s, records))])
@@ -115,9 +115,9 @@ def reinforcement(records: Records) -> Section | None:
         section.body.append(tried)
     section.body.append(
         "The paper's Figure 2 shows ten seeds; its text says that PPO with Adan reaches much higher rewards in all "
-        "four environments. Its PPO is Tianshou's, which the harness has now: observations divided by their running "
-        "deviation, returns scaled, advantages computed anew before every pass. The older runs are of "
-        "stable-baselines3's, with other normalization, rollouts and initialization."
+        "four environments. Its PPO is Tianshou's, which we now use too: observations divided by their running "
+        "standard deviation, returns scaled, advantages recomputed before every pass. The older runs use "
+        "stable-baselines3's, with different normalization, rollouts and initialization."
     )
     return section
 

@@ -191,7 +191,7 @@ def other_search(study: Study, why: str, unit: Unit, records: Records) -> str:
     found = compared(study, records)
     listed = joined([f"{NAMES[group.optimizer]} {unit.spread(group.final())}" for group in found])
     n = joined(list(dict.fromkeys(group.counted for group in found)))
-    return f"Another search, `{study.name}`, {why}; it ended at {listed} (n = {n})."
+    return f"Another search, `{study.name}`, {why}; its results: {listed} (n = {n})."
 
 
 def together(study: Study | Follow, also: Study | Follow | None, records: Records) -> list[Group]:

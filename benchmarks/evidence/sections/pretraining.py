@@ -81,8 +81,8 @@ def left_out(name: str, study: Study | Follow, unit: Unit, records: Records) -> 
     listed = joined([unit.spread(group.final()) for group in found])
     chance = unit(CHANCE[found[0].options["task"]])
     return [
-        f"{name} is left out of the table: {unit.name.removesuffix(', %')} of {listed}%. A row needs intervals that "
-        f"begin at least {CLEARLY * 100:.0f} points above the {chance}% of guessing."
+        f"{name} is left out of the table: {unit.name.removesuffix(', %')} of {listed}%. A row requires "
+        f"intervals at least {CLEARLY * 100:.0f} points above chance, {chance}%."
     ]
 
 
@@ -110,12 +110,12 @@ def bert(records: Records) -> Section | None:
     )
     for study, own, name, unit, split in tasks:
         if those := above_chance(study, records):
-            title = f"**{name}**, 10 epochs of batches of 32, {split}; all start from what Adam pre-trained from seed 0"
+            title = f"**{name}**, 10 epochs of batches of 32, {split}; all start from Adam's pre-training with seed 0"
             section.body += [title, comparison(those, unit)]
             section.panels.append(curves(name, "epoch", unit, [curve(group, unit) for group in those]))
             if both := above_chance(own, records):
                 section.body += [
-                    f"{name} as in the paper, at these settings: each optimizer fine-tunes what it has pre-trained",
+                    f"{name} as in the paper, at these settings: each optimizer fine-tunes its own pre-trained model",
                     comparison(both, unit),
                 ]
             else:
@@ -144,11 +144,11 @@ def masked_images(records: Records) -> Section | None:
         return None
     section = Section("Masked autoencoding, then fine-tuning", [], "results-mae.svg")
     section.body.append(
-        "The ViT above is pre-trained to reconstruct the three quarters of an image's patches that are masked, "
-        "normalized, with a decoder of two layers of width 128: 50 epochs, random crops and flips. Then it is "
-        "fine-tuned for 10 epochs as the ViT above is trained, by the same optimizer and from the same seed. "
-        f"Pre-training is tuned by its loss at {MAE_FULL.length} epochs, fine-tuning by accuracy, from the weights of "
-        "seed 0, which have seen the validation split's images but not their labels. "
+        "The ViT above is pre-trained to reconstruct the masked three quarters of an image's patches, normalized, "
+        "with a decoder of two layers of width 128: 50 epochs, random crops and flips. It is then fine-tuned for 10 "
+        "epochs, in the same way as the ViT above, by the same optimizer and from the same seed. Pre-training is "
+        f"tuned by its loss at {MAE_FULL.length} epochs, fine-tuning by accuracy, from the weights of seed 0, which "
+        "have seen the validation split's images but not their labels. "
         f"{minutes(records, *(study.name for study in studies))}."
     )
     parts = ("Pre-training, 50 epochs", before, RECONSTRUCTION), ("Fine-tuning, 10 epochs", after, ACCURACY)
@@ -159,13 +159,13 @@ def masked_images(records: Records) -> Section | None:
         listed = joined([f"{ACCURACY(group.final().mean)} with {NAMES[group.optimizer]}" for group in scratch])
         section.body.append(f"Without pre-training, 25 epochs reach {listed}.")
     first = (
-        "had trials at 10 epochs, and for Adan the default b3 of 0.99 where the paper takes 0.9 for MAE; its AdamW "
-        "chose what the one above did"
+        "had trials at 10 epochs, and for Adan the default b3 of 0.99 where the paper uses 0.9 for MAE; for AdamW it "
+        "chose the same settings as above"
     )
     for study, why, unit in (
         (MAE, first, RECONSTRUCTION),
-        (MAE_FINE_TUNED, "went on from there", ACCURACY),
-        (MAE_AGAIN, "with b3 = 0.9 and seven trials, at 10 epochs, too, chose b1 = 0.9", RECONSTRUCTION),
+        (MAE_FINE_TUNED, "continued from there", ACCURACY),
+        (MAE_AGAIN, "with b3 = 0.9 and seven trials, also at 10 epochs, chose b1 = 0.9", RECONSTRUCTION),
     ):
         if compared(study, records):
             section.body.append(other_search(study, why, unit, records))

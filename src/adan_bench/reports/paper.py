@@ -206,7 +206,7 @@ def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
     elif (tuned := _tuned(cells)) == {True, False}:
         lines.append("Some settings are tuned and others, marked “untuned”, are not: this is not a fair comparison.")
     elif tuned == {False}:
-        lines.append("Nobody tuned these settings for this scale: this is not a fair comparison.")
+        lines.append("These settings were not tuned for this scale: this is not a fair comparison.")
     return lines
 
 
@@ -299,8 +299,8 @@ def _markdown(summary: Mapping[str, Any], found: Sequence[Section], figures: Map
 
 def _page(summary: Mapping[str, Any], found: Sequence[Section], figures: Mapping[str, bytes]) -> str:
     intro = (
-        "Ours are from smaller models, other data and shorter runs unless the scale is “paper”. They are not to be "
-        "ranked with the paper's; only the order within each is compared."
+        "Unless the scale is “paper”, ours are from smaller models, other data and shorter runs. Do not rank them "
+        "with the paper's: only the order within each is compared."
     )
     index = [[f"{s.count.done} of {s.count.planned}", s.count.order] for s in found]
     links = [html.link(s.anchor, s.title) for s in found]

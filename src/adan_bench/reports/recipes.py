@@ -37,7 +37,7 @@ def _section(table: Table) -> str:
     if table.warmup:
         common.append(_warmup(table.warmup))
     if common:
-        lines.append(f"Unless a row has its own: {', '.join(common)}.\n")
+        lines.append(f"Unless a row says otherwise: {', '.join(common)}.\n")
     lines += ["| optimizer | runs | settings | source |", "| --- | --- | --- | --- |"]
     names = {row.optimizer: row.head for row in reversed(table.rows) if row.study}
     several = [row.optimizer for row in table.rows if row.study]

@@ -15,8 +15,8 @@ from adan_bench.spec import RunRecord
 
 HEAD = ("optimizer", "{metric}", "lr", "lower and higher lr", "lr range ±2%", "trials", "other settings")
 TERMS = (
-    "Of one run each, with a seed that no comparison uses. Lower and higher lr: the {metric} of the tried rates beside "
-    "the best. lr range ±2%: the rates around the best whose result is within 2% of it. edge: the best rate is the "
+    "From one run each, with a seed that no comparison uses. Lower and higher lr: the {metric} at the tried rates next "
+    "to the best. lr range ±2%: the rates around the best whose result is within 2% of it. edge: the best rate is the "
     "lowest or highest that was tried, so a better one may lie beyond; tune again with more trials."
 )
 

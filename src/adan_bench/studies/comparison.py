@@ -112,7 +112,7 @@ class Study:
         for c in self.who.values():
             if "lr" in c.settings:
                 where = "the lr in its name" if ":lr=" in c.name else "--set lr"
-                raise UsageError(f"{c.name}: {where} leaves nothing to tune; leave it out")
+                raise UsageError(f"{c.name}: {where} fixes the rate to be tuned; omit it")
         rates, others = split_trials(trials)
         judged = {
             key: rungs(eta, rates, base.stop_after or base.steps, base.eval_every) for key, base in self.bases.items()
