@@ -204,7 +204,7 @@ class Shadow:
     """Adan's states in given codes, beside a run that does not see them.
 
     averaged: v is stored as a = g − 11.5·v.
-    alike: a is rounded with the draws of g.
+    same_draws: a is rounded with the draws of g.
     advancing: draws are not independent from step to step, but advance by a constant, modulo 1.
     """
 
@@ -218,11 +218,11 @@ class Shadow:
         q: Code,
         averaged: bool = False,
         advancing: bool = False,
-        alike: bool = False,
+        same_draws: bool = False,
     ) -> None:
         self.betas, self.block, self.codes = betas, block, (m, v, n, q)
         self.state: tuple[Tensor, ...] | None = None
-        self.averaged, self.advancing, self.alike = averaged, advancing, alike
+        self.averaged, self.advancing, self.same_draws = averaged, advancing, same_draws
         self.generator = torch.Generator().manual_seed(0)
 
     def update(self, g: Tensor, t: int) -> Tensor:
@@ -237,7 +237,7 @@ class Shadow:
             self.generator.manual_seed(0)
         draws = torch.rand((4, *g.shape), generator=self.generator)
         draws = (draws + t * ADVANCE / 2**32) % 1 if self.advancing else draws
-        draws = draws[[0, 3, 2, 3]] if self.alike else draws
+        draws = draws[[0, 3, 2, 3]] if self.same_draws else draws
         v = g - AVERAGING * v if self.averaged else v
         self.state = tuple(
             code(x.view(-1, self.block), r.view(-1, self.block)).flatten()
@@ -283,8 +283,8 @@ def main() -> None:
                 if t <= 10:
                     for name, delta in {"fp32": truth, **deltas}.items():
                         largest[name] = max(largest[name], delta.abs().max().item())
-                for name, delta in deltas.items():
-                    if t > args.steps // 2:
+                if t > args.steps // 2:
+                    for name, delta in deltas.items():
                         sums[name].append(((delta - truth).norm() / truth.norm()).item())
             for name, values in sums.items():
                 errors[name][f"{workload}, b1 = {betas[0]}"] = statistics.mean(values)

@@ -166,7 +166,7 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
 def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     names = [name for name in form.names if name in state and not (form.consume and name == "prev_grad")]
     averages = [sharding.local(state[name]) for name in names if not form.is_packed(name)]
-    local, beside = sharding.local(param), OURS - {"step", "prev_scale"}
+    local = sharding.local(param)
 
     def is_laid_out(x: Tensor) -> bool:
         """As the parameter, or as a new tensor like it where that one has gaps in memory."""
@@ -179,7 +179,7 @@ def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
         and (not form.kahan or state["compensation"].dtype == param.dtype)
         and (not local.numel() or lowbit.format_of(_local(state)) == form.quantized)
         and all(x.dtype == form.dtype and is_laid_out(x) for x in averages)
-        and all(x.device == param.device for name, x in state.items() if name in beside)
+        and all(state[x].device == param.device for x in NAMES if x in state and x not in ("step", "prev_scale"))
     )
 
 
@@ -330,15 +330,18 @@ def load(
         merged.pop("coupled_beta", None)
         for i, (key, param) in enumerate(zip(saved["params"], group["params"], strict=True)):
             state = foreign.pop(key, None)
-            if state is not None and not isinstance(state, Mapping):
-                raise ValueError(f"the state of parameter {describe(group, i, g)} must be a dict, got {state!r}")
-            others = {key: value for key, value in (state or {}).items() if key not in OURS}
+            if state is None:
+                continue
+            where = f"parameter {describe(group, i, g)}"
+            if not isinstance(state, Mapping):
+                raise ValueError(f"the state of {where} must be a dict, got {state!r}")
+            others = {name: x for name, x in state.items() if name not in OURS}
             if others:
                 new_states[param] = {
-                    key: x.to(param.device) if isinstance(x, Tensor) else x for key, x in others.items()
+                    name: x.to(param.device) if isinstance(x, Tensor) else x for name, x in others.items()
                 }
-            if state and len(others) < len(state):
-                values = _checked(state, saved, merged, param, f"parameter {describe(group, i, g)}")
+            if len(others) < len(state):
+                values = _checked(state, saved, merged, param, where)
                 couples = "neg_pre_grad" in state and _is_coupled(merged)  # the authors' release; ours stay as they are
                 if couples or "exp_avg_diff" not in values:
                     merged["coupled_beta"] = merged["betas"][1]
@@ -364,7 +367,7 @@ def _checked(
             f"the state of {name} lacks {', '.join(missing)} (it has {', '.join(map(str, state)) or 'nothing'}): "
             "this is not a checkpoint of Adan"
         )
-    for key in STATES:
+    for key in (*STATES, "exponents", "compensation"):
         if not isinstance(values.get(key), (Tensor, NoneType)):
             raise ValueError(f"{key} of {name} must be a tensor, got {values[key]!r} in this state dict")
     for key in ("step", "prev_scale"):
@@ -377,8 +380,8 @@ def _checked(
         value = values.get(key)
         if value is None:
             continue
-        if not isinstance(value, Tensor) or value.layout is not torch.strided:
-            raise ValueError(f"{key} of {name} is {getattr(value, 'layout', value)!r} in this state dict, not dense")
+        if value.layout is not torch.strided:
+            raise ValueError(f"{key} of {name} is {value.layout} in this state dict, not dense")
         if value.shape != shape:
             raise ValueError(f"{key} of {name} has shape {tuple(value.shape)} in this state dict")
         is_fit = value.is_floating_point() or value.dtype == torch.uint8 or (value.is_complex() and param.is_complex())

@@ -117,7 +117,7 @@ READ_SIGNED6, READ_ROOT6 = tl.constexpr(_read_bytes(SIGNED6)), tl.constexpr(_rea
 READ_SIGNED4 = tl.constexpr(_read_nibbles(SIGNED4))
 # Of m, v and g: the random bits of each state are rotated further.
 WRITE_M, WRITE_V, WRITE_G = (tl.constexpr(_write_bytes(SIGNED, 8 * state)) for state in (0, 1, 3))
-WRITE_SIGNED4 = tl.constexpr(_write_nibbles(SIGNED4, 24))  # v is read as a difference from g: both are rounded alike
+WRITE_SIGNED4 = tl.constexpr(_write_nibbles(SIGNED4, 24))  # a and g, of which v is read: the same random bits
 WRITE_M6, WRITE_ROOT6 = tl.constexpr(_write_sixes(SIGNED6, 0)), tl.constexpr(_write_sixes(ROOT6, 16))
 WRITE_ROOT = tl.constexpr(_write_bytes(ROOT, 16))
 
@@ -297,11 +297,11 @@ def _larger(a, b):
 
 @triton.jit
 def signed_codes(x, words, ASM: tl.constexpr, STATE: tl.constexpr, PACKED: tl.constexpr):
-    """Codes of blocks, and their exponents at the state's place in the word of a block."""
+    """Codes of blocks, and their exponents at the state's place in the word of a block. ASM: writes codes of 8 bits."""
     power, scale = exponents(tl.abs(x))
     if PTX:
         if PACKED:
-            codes = packed(x, scale, words, ASM)
+            codes = packed(x, scale, words, WRITE_SIGNED4)
         else:
             codes = four(x, scale, words, ASM)
     elif PACKED:

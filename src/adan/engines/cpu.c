@@ -311,7 +311,7 @@ INLINE void decode(float *to, const uint8_t *codes, const uint8_t *exponents, in
 
 INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, const uint32_t *words, int64_t blocks,
                    const int state, const struct code c) {
-    const int drawn = c.width == 4 ? G : state; /* V is read as a difference from G: both are rounded alike */
+    const int drawn = c.width == 4 ? G : state; /* V is read from both: the same random bits */
     float scales[SPAN / SHARED];
     for (int64_t i = 0; i < blocks; i++) { /* not in the loop below, which would wait for it */
         uint8_t largest = 0;

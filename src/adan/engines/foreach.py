@@ -120,10 +120,10 @@ def _update(piece: Piece, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:
         g_prev = [prev.to(dtype) * scale.to(dtype) for prev, scale in zip(prev_grads, prev_scales, strict=True)]
 
     g = [grad.to(dtype) for grad in grads]
-    if not torch.compiler.is_compiling():  # parameters are written before gradients are read for the last time
-        g = [x.clone() if _share_memory(x, p) else x for x, p in zip(g, params, strict=True)]
     if not _is_one(s.grad_scale):
         g = list(torch._foreach_mul(g, s.grad_scale))
+    elif not torch.compiler.is_compiling():  # parameters are written before gradients are read for the last time
+        g = [x.clone() if _share_memory(x, p) else x for x, p in zip(g, params, strict=True)]
     if skip is not None:
         # With this and the coefficients of a skipped step, everything below is the identity.
         g = [torch.where(skip > 0, prev, x) for prev, x in zip(g_prev, g, strict=True)]

@@ -17,7 +17,6 @@ from adan.engines.codes import (
     SHARED,
     WRITE_G,
     WRITE_M,
-    WRITE_SIGNED4,
     WRITE_V,
     fetch,
     fetch_bytes,
@@ -397,10 +396,10 @@ def update_block(
             power |= power_n
         store_codes(n, at, block, codes, inside, some, PACKED, ALIGNED)
         if not COUPLED:
-            codes, power_v = signed_codes(exp_avg_diff, words, WRITE_SIGNED4 if PACKED else WRITE_V, 1, PACKED)
+            codes, power_v = signed_codes(exp_avg_diff, words, WRITE_V, 1, PACKED)
             store_codes(v, at, block, codes, inside, some, PACKED, ALIGNED)
             power |= power_v
-        codes, power_g = signed_codes(new, words, WRITE_SIGNED4 if PACKED else WRITE_G, 3, PACKED)
+        codes, power_g = signed_codes(new, words, WRITE_G, 3, PACKED)
         store_codes(q, at, block, codes, inside, some, PACKED, ALIGNED)
         tl.store(powers + block, power | power_g, mask=some)
     else:
