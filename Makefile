@@ -17,7 +17,7 @@ demo: $(READY)  ## compare Adan with four others on three real workloads, and wr
 	$(BIN)/adan-bench compare digits-vit digits-resnet pycode-gpt2 \
 		--optimizers adan,adamw,adam,sgd-momentum,lamb --seeds 3 --jobs 2 --out demo
 
-test: $(READY)  ## lint, types, every test but those that need torchvision
+test: $(READY)  ## lint, types, all tests but torchvision's, DeepSpeed's and torchao's
 	@$(MAKE) --no-print-directory --jobs=2 lint pytest  # mypy has use for one core only
 
 pytest: $(READY)

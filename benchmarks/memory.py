@@ -110,11 +110,16 @@ def plot(rows: dict[str, Any]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    names = list(rows)[::-1]
+    sizes = {name: row["state_bytes_per_parameter"] for name, row in reversed(rows.items())}
+    shown = {(name[:5], f"{size:.3g}"): name for name, size in sizes.items()}  # the first of each size
+    names = [name for name in sizes if name in shown.values()]
     figure, axes = plt.subplots(figsize=(7, 0.4 * len(names) + 0.8), layout="constrained")
-    sizes = [rows[name]["state_bytes_per_parameter"] for name in names]
-    bars = axes.barh(names, sizes, color=["#999999" if name == BASE else "#0072B2" for name in names])
-    axes.bar_label(bars, [f"{size:.3g}" for size in sizes], padding=3)
+    bars = axes.barh(
+        names,
+        [sizes[name] for name in names],
+        color=["#999999" if name.startswith("AdamW") else "#0072B2" for name in names],
+    )
+    axes.bar_label(bars, [f"{sizes[name]:.3g}" for name in names], padding=3)
     axes.set_xlabel("optimizer state, bytes per parameter")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(ROOT / "docs" / "figures" / "memory.png", dpi=110)

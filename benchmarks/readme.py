@@ -132,33 +132,28 @@ def memory() -> str:
             for peak in ("peak_bytes", "recompute_peak_bytes")
         ]
         rows.append([name, f"{row['state_bytes_per_parameter']:.3f}", *peaks, time])
-    head = ["", "state bytes per parameter", "peak memory of training GPT-2 345M", "with activation checkpointing"]
+    head = [
+        "",
+        "state bytes per parameter",
+        "peak memory, GPT-2 345M, one sequence of 1,024 tokens",
+        "with activation checkpointing",
+    ]
     head.append("optimizer step, 1.1 B fp32 parameters")
     return markdown(head, rows) + f"\n\n{where(data)}."
 
 
 def summary() -> str:
-    """What Adan costs beside AdamW: on a large and a small model, on a GPU and on a CPU."""
-    speed, peak = record("bench-gpu.json"), record("memory-gpu.json")["rows"]
-    cores = [record(name) for name in ("bench-cpu-x86-8-threads.json", "bench-cpu.json")]
+    """What Adan costs compared with AdamW on a GPU."""
+    speed, peak = record("bench-gpu.json")["models"], record("memory-gpu.json")["rows"]
+    labels = {"Adan, coupled": "Adan, `betas[0] == betas[1]`"}
     rows = []
     for name in (BASE, "Adan", "Adan, coupled", "Adan, 8 bit", "Adan, 4 bit"):
-        cells = [name, f"{peak[name]['state_bytes_per_parameter']:.1f}"]
-        cells.append(
-            f"{peak[name]['peak_bytes'] / 1e9:.1f} GB, ×{peak[name]['peak_bytes'] / peak[BASE]['peak_bytes']:.2f}"
-        )
-        for model in ("GPT-2 1.1B", "ResNet-50"):
-            row = speed["models"][model]["rows"][name]
-            cells.append(f"{row['ms']:.2f} ms, ×{row['ratio']:.2f}")
-        for data in cores:
-            row = data["models"]["ResNet-50, 25.6 M in 161 tensors"]["rows"][name.replace("Adan", "Adan fused")]
-            cells.append(f"{row['median_ms']:.1f} ms, ×{row['ratio_of_medians']:.2f}")
-        rows.append(cells)
-    gpu = speed["environment"]["gpu"].removeprefix("NVIDIA ")
-    places = [gpu, *("{threads} threads, {platform}".format(**data["environment"]) for data in cores)]
-    head = ["", "state bytes per parameter", f"training GPT-2 345M, {gpu}, peak memory", f"step, GPT-2 1.1B, {gpu}"]
-    head += [f"step, ResNet-50, {place.replace('Linux ', '')}" for place in places]
-    return markdown(head, rows)
+        ratios = [peak[name]["peak_bytes"] / peak[BASE]["peak_bytes"]]
+        ratios += [speed[model]["rows"][name]["ratio"] for model in ("ViT-B", "GPT-2 1.1B")]
+        state = f"{peak[name]['state_bytes_per_parameter']:.1f}"
+        rows.append([labels.get(name, name), state, *(f"×{ratio:.2f}" for ratio in ratios)])
+    head = ["", "state bytes per parameter", "peak memory, GPT-2 345M, one sequence", "optimizer step, ViT-B"]
+    return markdown([*head, "optimizer step, GPT-2 1.1B"], rows)
 
 
 QUALITY = ("pycode-gpt2", "ptb-lstm", "cifar-resnet34")
@@ -260,7 +255,7 @@ def harness_together() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "harness": harness,
     "harness-together": harness_together,
-    "results": lambda: overview.summary(overview.rows(read(RUNS))),
+    "verdicts": lambda: overview.verdicts(overview.rows(read(RUNS))),
     "step-time": step_time,
     "summary": summary,
     "memory": memory,

@@ -112,7 +112,7 @@ def compared(study: Study | Follow, records: Records) -> list[Group]:
     return sorted(found, key=lambda group: group.optimizer != "adan") if complete else []
 
 
-def best_other(found: Sequence[Group]) -> Group:
+def best_baseline(found: Sequence[Group]) -> Group:
     """The best of all but the first; one without diverged seeds, where there is one."""
     return max(found[1:], key=lambda group: (not group.diverged, group.final().mean * (1 if group.higher else -1)))
 

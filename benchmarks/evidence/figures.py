@@ -57,7 +57,7 @@ class Effect:
 
 @dataclass
 class Forest:
-    """Differences one below the other; what lies beyond ±widest is cut off."""
+    """Differences one below the other; intervals are cut off at ±widest, and a mean beyond it is an open marker."""
 
     x_label: str
     widest: float
@@ -122,7 +122,7 @@ def _forests(forests: list[Forest]) -> Figure:
 
     rows = [len(forest.effects) for forest in forests]
     figure = Figure(figsize=(8, 0.2 * sum(rows) + 0.55 * len(rows) + 0.3), layout="constrained")
-    figure.suptitle("Adan beside the best other optimizer, 95% intervals; to the right of 0 Adan is better", size=9)
+    figure.suptitle("Adan against the best baseline, with 95% intervals; right of 0, Adan is better", size=9)
     all_axes = figure.subplots(len(rows), squeeze=False, height_ratios=[count + 0.5 for count in rows]).flat
     for axes, forest in zip(all_axes, forests, strict=True):
         widest = forest.widest
@@ -130,11 +130,13 @@ def _forests(forests: list[Forest]) -> Figure:
         for at, effect in enumerate(forest.effects):
             low, high = max(effect.low, -widest), min(effect.high, widest)
             axes.plot([low, high], [at, at], color=effect.color, linewidth=1.6)
-            for end, beyond, marker in ((low, effect.low < -widest, "<"), (high, effect.high > widest, ">")):
-                if beyond:
+            for end, cut, marker in ((low, effect.low < -widest, "<"), (high, effect.high > widest, ">")):
+                if cut:
                     axes.plot(end, at, marker, color=effect.color, markersize=4, clip_on=False)
-            if abs(effect.mean) <= widest:
-                axes.plot(effect.mean, at, "o", color=effect.color, markersize=4)
+            beyond = abs(effect.mean) > widest  # an open marker just inside
+            mean = math.copysign(0.97 * widest, effect.mean) if beyond else effect.mean
+            fill = "white" if beyond else effect.color
+            axes.plot(mean, at, "o", color=effect.color, markerfacecolor=fill, markersize=4)
             place = {"xycoords": ("axes fraction", "data"), "verticalalignment": "center", "fontsize": 8}
             axes.annotate(effect.text, (1.02, at), **place)
         axes.set_yticks(range(len(forest.effects)), [effect.label for effect in forest.effects])

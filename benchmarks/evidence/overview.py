@@ -1,4 +1,4 @@
-"""All comparisons at a glance: Adan beside the best of the others, study by study."""
+"""All comparisons at a glance: Adan against the best baseline, study by study."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from textwrap import fill
 
 from adan_bench.reports.palette import COLORS
-from evidence.compare import Group, Records, Verdict, best_other, compared, paired, verdict, welch
+from evidence.compare import Group, Records, Verdict, best_baseline, compared, paired, verdict, welch
 from evidence.figures import Effect, Forest
 from evidence.search import Follow, Study
 from evidence.sections.images import VIT, by_batch_size
-from evidence.sections.others import PPO, robot_of
+from evidence.sections.others import PPO, environment_of
 from evidence.sections.parts import (
     ACCURACY,
     BOX_AP,
@@ -52,9 +51,9 @@ from evidence.studies import (
 SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not significant": "#888888"}
 #: What a forest shows on one axis: its label, and where it ends.
 AXES = {
-    "points": ("accuracy, correlation, AP: difference in points", 8.0),
-    "loss": ("loss in nats (MAE: squared error), logarithm of perplexity: difference", 0.1),
-    "reward": ("reward: difference in percent of the other's", 60.0),
+    "points": ("improvement in accuracy, correlation or AP, points", 8.0),
+    "loss": ("reduction of loss in nats (MAE: squared error) or of the logarithm of perplexity", 0.1),
+    "reward": ("improvement in episode reward, % of the baseline's", 60.0),
 }
 LEGEND = (
     "± is the half-width of a mean's 95% interval over seeds. Brackets give the 95% interval of the difference, by "
@@ -65,21 +64,21 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Row:
-    """Adan and the best of the others after the same number of steps.
+    """Adan and the best baseline after the same number of steps.
 
-    others: how many there are. tables: how many such rows one table of the page compares.
+    baselines: how many there are. tables: how many such rows one table of the page compares.
     """
 
     name: str
     unit: Unit
     adan: Group
     best: Group
-    others: int
+    baselines: int
     tables: int
 
     @property
     def tests(self) -> int:
-        return self.tables * self.others
+        return self.tables * self.baselines
 
     @cached_property
     def lead(self) -> Verdict:
@@ -107,7 +106,7 @@ class Row:
 
 def row(name: str, found: Sequence[Group], unit: Unit, tables: int = 1) -> list[Row]:
     """found: Adan's group first, or none."""
-    return [Row(name, unit, found[0], best_other(found), len(found) - 1, tables)] if found else []
+    return [Row(name, unit, found[0], best_baseline(found), len(found) - 1, tables)] if found else []
 
 
 def rows(records: Records) -> list[Row]:
@@ -120,7 +119,7 @@ def rows(records: Records) -> list[Row]:
     made = [r for epochs, (study, lamb) in VIT.items() for r in plain(f"ViT, {epochs} epochs", study, ACCURACY, lamb)]
     for size, found in sizes.items():
         if size != VIT_25.options["batch_size"]:
-            made += row(f"ViT, batches of {size:,}", found, ACCURACY, len(sizes))
+            made += row(f"ViT, batch size {size:,}", found, ACCURACY, len(sizes))
     made += plain("ResNet-34, 30 epochs", RESNET_AGAIN, ACCURACY, RESNET_OTHERS)
     made += plain("ResNet-34, 200 epochs, untuned", RESNET_PUBLISHED, ACCURACY)
     made += plain("ConvNeXt", CONVNEXT_AGAIN, ACCURACY)
@@ -142,9 +141,9 @@ def rows(records: Records) -> list[Row]:
     made += plain("Deformable DETR", DETR, BOX_AP)
     made += plain("DeepGCN", CORA, ACCURACY)
     for whose, studies in PPO.items():
-        robots = {robot_of(study): found for study in studies if (found := compared(study, records))}
-        for robot, found in robots.items():
-            made += row(f"{whose}, {robot}", found, REWARD, len(robots))
+        by_environment = {environment_of(study): found for study in studies if (found := compared(study, records))}
+        for name, found in by_environment.items():
+            made += row(f"{whose}, {name}", found, REWARD, len(by_environment))
     return made
 
 
@@ -155,9 +154,9 @@ def summary(found: list[Row]) -> str:
         values = [r.unit.spread(group.final()) for group in (r.adan, r.best)]
         change = f"{r.unit.change(r.lead.difference)}: {r.lead.word}"
         arrow = "↑" if r.adan.higher else "↓"
-        other = f"{NAMES[r.best.optimizer]} {values[1]} (of {r.others})"
-        lines.append([f"{r.name}: {r.unit.name} {arrow}", values[0], other, n, change])
-    return table(["", "Adan", "best other (of how many)", "seeds", "difference"], lines) + "\n\n" + fill(LEGEND, 120)
+        best = f"{NAMES[r.best.optimizer]} {values[1]}"
+        lines.append([f"{r.name}: {r.unit.name} {arrow}", values[0], best, str(r.baselines), n, change])
+    return table(["", "Adan", "best baseline", "baselines", "seeds", "difference"], lines)
 
 
 def forests(found: list[Row]) -> list[Forest]:
@@ -170,23 +169,24 @@ def forests(found: list[Row]) -> list[Forest]:
 def counts(found: list[Row]) -> str:
     better, worse, neither = (sum(r.lead.word == word for r in found) for word in SHADES)
     return (
-        f"In {len(found)} comparisons with the best other optimizer at equal steps, Adan was **better** in "
-        f"{better} and **worse** in {worse}; in {neither} the difference was **not significant**."
+        f"In {len(found)} comparisons with the best baseline at equal steps, Adan was **better in {better}** and "
+        f"**worse in {worse}**; in {neither} the difference was not significant."
     )
 
 
-def by_verdict(found: list[Row]) -> list[str]:
-    """Where Adan was better than the best of the others, where worse, and where the difference was not significant."""
-    lines = []
-    for word in SHADES:
+def verdicts(found: list[Row]) -> str:
+    """Where Adan was better than the best baseline, where worse, and where the difference was not significant."""
+    heads, cells = [], []
+    for word, head in (("better", "better"), ("not significant", "no significant difference"), ("worse", "worse")):
         models: dict[str, list[str]] = {}
         for r in found:
             if r.lead.word == word:
                 model, _, detail = r.name.partition(", ")
                 models.setdefault(model, []).extend([detail] if detail else [])
         listed = [model + (f" ({', '.join(details)})" if details else "") for model, details in models.items()]
-        lines.append(f"**{word.capitalize()}**: {'; '.join(listed) or 'none'}.")
-    return lines
+        heads.append(f"{head} in {sum(r.lead.word == word for r in found)}")
+        cells.append("<br>".join(listed) or "none")
+    return table(heads, [cells])
 
 
 def by_pairs(found: list[Row]) -> str:
@@ -198,7 +198,7 @@ def by_pairs(found: list[Row]) -> str:
 
 def with_all_rows(found: list[Row]) -> str:
     """The verdicts if the correction were over all rows, too."""
-    words = [verdict(r.adan, r.best, len(found) * r.others).word for r in found]
+    words = [verdict(r.adan, r.best, len(found) * r.baselines).word for r in found]
     kept = {word: [r.name for r, said in zip(found, words, strict=True) if said == word] for word in SHADES}
     return (
         f"better in {len(kept['better'])} ({'; '.join(kept['better'])}) and worse in {len(kept['worse'])} "
@@ -216,6 +216,6 @@ def early_on(found: list[Row]) -> str:
     ]
     near = f"{EARLY:.0%} of the better final accuracy"
     return (
-        f"**Early lead**: in {len(ahead)} of {len(pairs)} comparisons of image, text and graph classifiers, "
-        f"{sum(name.startswith('ViT') for name in ahead)} of them on the ViT, Adan is the first to reach {near}."
+        f"Adan is the first to reach {near} in {len(ahead)} of {len(pairs)} comparisons of image, text and graph "
+        f"classifiers, {sum(name.startswith('ViT') for name in ahead)} of them on the ViT."
     )

@@ -117,8 +117,8 @@ def diverged(records: Records) -> list[str]:
 def half_the_length(found: list[str]) -> str:
     better, worse, neither = (found.count(word) for word in overview.SHADES)
     return (
-        f"With **half the steps** of the best other it was better in {better} and worse in {worse}; in {neither} the "
-        "difference was not significant."
+        f"With **half the steps** of the best baseline it was better in {better} and worse in {worse}; in {neither} "
+        "the difference was not significant."
     )
 
 
@@ -141,22 +141,22 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "- **Chosen by hand**: the centers, and the b1 that Adan starts with, 0.9 or 0.98; for the LSTM (0.8) and the "
         "detector (0.9) after larger ones had been tried. AdamW's and Adam's b1 is 0.9 throughout.",
         "- **Settings tuned elsewhere**: the ViT at 50 and 100 epochs and at other batch sizes uses those tuned at 25 "
-        "epochs and batch size 256; PPO uses Hopper's on the other three robots; fine-tuning from an optimizer's own "
-        "pre-training uses those tuned on Adam's.",
+        "epochs and batch size 256; PPO uses Hopper's in the other three environments; fine-tuning from an optimizer's "
+        "own pre-training uses those tuned on Adam's.",
         f"- **Trials shorter than the runs**: {shorter(records)}. Short runs prefer a smaller b1 and other rates, so "
         "these rankings may be due to the length of the trials.",
         "- **Results** come from other seeds, trained on all training data and evaluated on the test split at the end "
         "of the run. ± is the half-width of a 95% t interval over seeds.",
         "- **Differences** are between means; brackets give the 95% interval of Welch's t test, Bonferroni-corrected "
-        "for the comparisons in a study's own table below; where only the best of several others is shown, for all of "
+        "for the comparisons in a study's own table; where only the best of several baselines is shown, for all of "
         "them. If the interval excludes zero, Adan is called better or worse, otherwise the difference is not "
-        "significant, which does not mean that there is none. Corrected for all rows of the table above, too, Adan "
+        "significant, which does not mean that there is none. Corrected for all rows of the first table, too, Adan "
         f"would be {overview.with_all_rows(rows)}.",
         "- **What the intervals leave out**: the randomness of the search, which had one seed and was sometimes a "
         "close call, and that of the test split. With three seeds they rely on normality.",
         *diverged(records),
-        "- **The rows above are not independent**: all those of the ViT rest on one search, four use the same "
-        "Python source, and the eight of PPO rest on two searches of four rates.",
+        "- **The rows of the first table are not independent**: all those of the ViT rest on one search, four use the "
+        "same Python source, and the eight of PPO rest on two searches of four rates.",
         "- **Equal steps are not equal cost**: Adan's step takes [longer](performance.md) and its states take more "
         "[memory](memory.md).",
         "- **Added later**, when the results of three seeds were known: more seeds of the ViT, the 10.9 M GPT (also "
@@ -164,9 +164,10 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "Further searches were added when an earlier one's results were known.",
         "- **The test was changed** once, from one paired by seed to Welch's, when the results of both were known. "
         f"With the paired test {overview.by_pairs(rows)}.",
-        "- **Made by** `benchmarks/evidence`, a runner for hundreds of runs on one GPU, not by `adan-bench`: "
+        "- **The runner** is `benchmarks/evidence`, made for hundreds of runs on one GPU, not `adan-bench`: "
         "[what differs](../CONTRIBUTING.md).",
-        "- **Curves** are means over seeds, bands reach from the lowest to the highest seed.",
+        "- **Curves** are means over seeds, bands reach from the lowest to the highest seed. **GPU-minutes** include "
+        "the trials; a run's time is divided by the number of runs that shared the GPU.",
         f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast (fp32: Transformer-XL, the "
         "detector, the graph network), several runs at a time; PPO on 16 CPU cores in fp32. Some runs that are "
         "compared differ in the attention kernel, or in whether the loss was compiled. The records hold settings, "
@@ -175,19 +176,18 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
     parts = [
         "# Does it train better?",
         "<!-- written by `make tables` from results/evidence/runs.jsonl -->",
+        f"{overview.counts(rows)} {half_the_length(halves)} {overview.early_on(rows)}",
+        overview.verdicts(rows),
         "The paper claims that Adan trains better than other optimizers in the same number of steps, matches them in "
-        "half as many, and takes PPO to much higher rewards. These are tests on small models and real data, with "
-        "three seeds or more. Every optimizer has the same number of trials, but is not retuned for each length, "
-        "batch size and robot; a row says so if nothing was tuned. "
-        f"{overview.counts(rows)} {half_the_length(halves)} **Not tested or unfinished**: "
-        f"{'; '.join(experiments.untested(records))}.",
-        "\n".join(f"- {line}" for line in [*overview.by_verdict(rows), overview.early_on(rows)]),
-        f"![Adan's lead over the best other optimizer, study by study](figures/{OVERVIEW})",
+        "half as many, and takes PPO to much higher rewards. These tests are of small models on real data, with three "
+        "seeds or more and the same number of tuning trials for every optimizer, but not retuned for each length, "
+        "batch size and environment; a row says so if nothing was tuned. **Not tested**: "
+        f"{'; '.join(experiments.untested(records))} ([the paper's experiments, one by "
+        "one](#the-papers-experiments-one-by-one)). Larger models and data run with [`adan-bench "
+        "reproduce`](reproduce.md).",
+        f"![Adan's lead over the best baseline, study by study](figures/{OVERVIEW})",
         overview.summary(rows),
-        "**What could not be tested here** is in the [last table](#the-papers-experiments-one-by-one). At the paper's "
-        "sizes all of it runs with [`adan-bench reproduce`](reproduce.md).",
-        "## How",
-        "\n".join(how),
+        f"{overview.LEGEND} [How all this was measured](#how-it-was-measured) is below.",
     ]
     figures: dict[str, Picture] = {OVERVIEW: [*overview.forests(rows)]}
     for section in sections:
@@ -197,10 +197,11 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
             parts.append(f"![{section.heading}](figures/{section.figure})")
         parts += section.body
     parts += [
+        "## How it was measured",
+        "\n".join(how),
         "## The paper's experiments, one by one",
         experiments.listed(records),
-        "Missing runs are due to a lack of GPU time. Tuning trials are not counted, and a run shared by two studies "
-        "counts for both. Times exclude trials and assume the speed measured here, with several runs at a time.",
+        "Tuning trials are not counted, and a run shared by two studies counts for both.",
     ]
     return "\n\n".join(wrapped(part) for part in parts if part) + "\n", figures
 

@@ -70,7 +70,8 @@ class Rule:
                 return "rule of thumb", f"{self.short}, {self.long}; this is in between."
             point = self.long
         if point.task != task:
-            return "rule of thumb", f"{point}; it was not measured for this kind of model."
+            unknown = "no task was given, and other models may differ" if task is None else f"not measured for {task!r}"
+            return "rule of thumb", f"{point}; {unknown}."
         return "paper" if point.paper else "measured", f"{point}."
 
 
@@ -219,7 +220,7 @@ def suggest_from_adamw(
     new_betas = _choose_betas(adamw_betas, task, steps, why)
     new_decay = _choose_weight_decay(weight_decay, task, new_lr > lr, why)
     new_warmup = _choose_warmup(warmup_steps, task, steps, new_lr > lr, why)
-    why.append(f"eps = {eps:g} (kept): the paper leaves ε as the compared optimizer had it.")
+    why.append(f"eps = {eps:g} (kept): the paper takes over the compared optimizer's ε.")
     return Suggestion(new_lr, new_betas, eps, new_decay, new_warmup, tuple(why))
 
 
@@ -281,8 +282,8 @@ def _choose_weight_decay(weight_decay: float, task: Task | None, lr_grows: bool,
         return weight_decay
     new = _round(DECAY_RATIO * weight_decay)
     why.append(
-        f"weight_decay = {new:g}, {DECAY_RATIO:g} × AdamW's (paper): 0.02 for ViT where DeiT's AdamW has 0.05. Records "
-        "do not decide it: the better of 0.02 and 0.1 is not the same for every model."
+        f"weight_decay = {new:g}, {DECAY_RATIO:g} × AdamW's (paper): 0.02 for ViT where DeiT's AdamW has 0.05. Our "
+        "records are inconclusive: the better of 0.02 and 0.1 is not the same for every model."
     )
     return new
 

@@ -38,13 +38,13 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert shlex.join(first) in (DOCS.parent / "README.md").read_text()
     code, out, err = bench(*first)
     assert code == 0, err
-    records = read_runs(Path("runs/wine"))[0]
+    records = read_runs(Path("runs/mine"))[0]
     runs = [r for r in records if r.config.role == "run"]
     assert len(runs) == 9
     assert len(records) == 9 + 3 * 8
     assert all(r.status == "finished" for r in runs)
     assert max(r.final or 0 for r in runs) > 0.9
-    assert Path("runs/wine/report.html").exists()
+    assert Path("runs/mine/report.html").exists()
     assert "Every optimizer had 8 tuning trials" in out
     shown = []
     for command in others:

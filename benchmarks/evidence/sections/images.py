@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from adan_bench.records.stats import MIN_SEEDS
-from evidence.compare import Group, Records, best_other, compared, groups, verdict
+from evidence.compare import Group, Records, best_baseline, compared, groups, verdict
 from evidence.figures import Line
 from evidence.search import Follow, Study
 from evidence.sections.parts import (
@@ -54,8 +54,8 @@ def vision(records: Records) -> Section | None:
         return None
     section = Section("A vision transformer on CIFAR-10", [], "results-vit.svg")
     intro = (
-        "ViT of {size}, batches of 256, cosine schedule after 5% of warm-up, clipping at 1, random crops, flips and "
-        "cutout, label smoothing 0.1. This copy of CIFAR-10 is JPEG-compressed, which lowers every accuracy. **25 "
+        "ViT with {size}, batch size 256, cosine schedule with 5% warm-up, gradient clipping at 1, random crops, flips "
+        "and cutout, label smoothing 0.1. This copy of CIFAR-10 is JPEG-compressed, which lowers every accuracy. **25 "
         "epochs**,"
     )
     for epochs, (study, lamb) in VIT.items():
@@ -92,9 +92,9 @@ def batch_sizes(records: Records) -> Section | None:
         return None
     section = Section("Batch sizes", [], "results-batch-size.svg")
     section.body.append(
-        "The ViT above for 25 epochs at each size; rates tuned at 256 and multiplied by the square root of the ratio "
-        f"of the sizes, all else as tuned. {minutes(records, BATCH_SIZE.name)}. The runs at 256 are three of the seeds "
-        "above; correcting for more comparisons widens the intervals."
+        "The ViT above for 25 epochs at each size; learning rates tuned at 256 and multiplied by the square root of "
+        f"the ratio of the sizes, all else as tuned. {minutes(records, BATCH_SIZE.name)}. The runs at 256 are three of "
+        "the seeds above; correcting for more comparisons widens the intervals."
     )
     names = [entry.optimizer for entry in VIT_25.entries]
     rows = []
@@ -114,7 +114,7 @@ def batch_sizes(records: Records) -> Section | None:
         listed = []
         for group in smaller:
             size = group.options["batch_size"]
-            best = best_other(by_size[size])
+            best = best_baseline(by_size[size])
             lead, alone = (verdict(group, best, tests) for tests in (len(smaller) * (len(by_size[size]) - 1), 1))
             listed.append(
                 f"{ACCURACY.spread(group.final())} at {size:,}, {ACCURACY.change(lead.difference)} to "
@@ -133,7 +133,7 @@ def batch_sizes(records: Records) -> Section | None:
         for optimizer in ("Adan", "LAMB")
     )
     section.body.append(
-        f"The paper's Table 7 has ViT-S on ImageNet with batches of 1k, 2k, 4k, 8k, 16k, 32k: {printed}."
+        f"The paper's Table 7 has ViT-S on ImageNet with batch sizes of 1k, 2k, 4k, 8k, 16k, 32k: {printed}."
     )
     return section
 
@@ -150,8 +150,8 @@ def best_on_the_way(found: list[Group]) -> str:
 def convolutions(records: Records) -> Section | None:
     section = Section("CNNs on CIFAR-10", [], "results-cnn.svg")
     vanilla = (
-        "**ResNet-34** of {size}, batches of 128, 30 epochs where the paper trains 200, tuned at "
-        f"{RESNET_AGAIN.tune_length}; cosine schedule after 5% of warm-up, random crops and flips. This copy of "
+        "**ResNet-34** with {size}, batch size 128, 30 epochs where the paper trains 200, tuned at "
+        f"{RESNET_AGAIN.tune_length}; cosine schedule with 5% warm-up, random crops and flips. This copy of "
         "CIFAR-10 is JPEG-compressed."
     )
     published = (
@@ -159,7 +159,7 @@ def convolutions(records: Records) -> Section | None:
         "Nothing was tuned here. Adan's rate is not published; this one is ten times AdamW's, as its authors advise. "
         "The rate is divided by ten after 150 epochs, without warm-up."
     )
-    modern = "**ConvNeXt** of {size}, batches of 256, 25 epochs, tuned at 25, otherwise as the ViT, without clipping."
+    modern = "**ConvNeXt** with {size}, batch size 256, 25 epochs, tuned at 25, otherwise as the ViT, without clipping."
     if add_study(RESNET_AGAIN, ACCURACY, section, vanilla, records, RESNET_OTHERS, "ResNet-34, 30 epochs"):
         why = "tuned at 5 epochs, and lr × decay of every trial of Adan was less than half of AdamW's"
         section.body.append(other_search(RESNET, why, ACCURACY, records))
@@ -168,7 +168,10 @@ def convolutions(records: Records) -> Section | None:
     if section.panels:
         names = [NAMES[entry.optimizer] for study in (RESNET, RESNET_OTHERS) for entry in study.entries]
         listed = joined([f"{name} {paper('cifar10', name, 'ResNet-34, CIFAR-10')}" for name in names])
-        section.body.append(f"The paper's Table 4 has, after 200 epochs, {listed}.")
+        section.body.append(
+            f"The paper's Table 4 has, after 200 epochs, {listed}, on the original images: only differences can be "
+            "compared with ours."
+        )
     if add_study(CONVNEXT_AGAIN, ACCURACY, section, modern, records, title="ConvNeXt, 25 epochs"):
         why = "tuned at 10 epochs and chose the largest rate that it tried for both"
         section.body.append(other_search(CONVNEXT, why, ACCURACY, records))

@@ -48,13 +48,13 @@ PTB_EPOCH = 663  # steps with batches of 20 × 70 words
 def language(records: Records) -> Section | None:
     section = Section("A language model on Python source", [], "results-gpt.svg")
     setting = (
-        "GPT of {size} over bytes, 2,000 steps of 64 × 256 bytes drawn from 391 MB of installed packages, "
-        "cosine schedule after 5% of warm-up, clipping at 1."
+        "Byte-level GPT with {size}, 2,000 steps of 64 × 256 bytes drawn from 391 MB of installed packages, "
+        "cosine schedule with 5% warm-up, gradient clipping at 1."
     )
     large = latest(records, GPT_30M, GPT_30M_AGAIN)
     larger = (
-        "**A larger one**, {size}, 3,000 steps of 32 × 512 bytes, otherwise as the first. Tuned by five "
-        f"rates at {large.tune_length or large.length:,} steps."
+        "**A larger one**, {size}, 3,000 steps of 32 × 512 bytes, otherwise as the first. Tuned over five "
+        f"learning rates at {large.tune_length or large.length:,} steps."
     )
     if not at_both_lengths(section, GPT, GPT_HALF, setting, records):
         return None
@@ -97,9 +97,9 @@ def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str,
 def words(records: Records) -> Section | None:
     section = Section("An LSTM on Penn Treebank", [], "results-lstm.svg")
     intro = (
-        "AWD-LSTM of one layer and {size} in the setting of AdaBelief's published scripts, BPTT length 70, batch size "
-        f"20, clipping at 0.25, **8 epochs** ({8 * PTB_EPOCH:,} steps) where the paper trains 200; cosine "
-        "schedule after 5% of warm-up. Tuned at 4 epochs. Evaluation batch size 10."
+        "AWD-LSTM with one layer and {size} in the setting of AdaBelief's published scripts, BPTT length 70, batch "
+        f"size 20, gradient clipping at 0.25, **8 epochs** ({8 * PTB_EPOCH:,} steps) where the paper trains 200; "
+        "cosine schedule with 5% warm-up. Tuned at 4 epochs. Evaluation batch size 10."
     )
     if not add_study(LSTM_AGAIN, PERPLEXITY, section, intro, records, title="8 epochs", share=0.5):
         return None
@@ -129,8 +129,8 @@ FIRST_XL = RUNS.with_name("transformer-xl-first.jsonl")
 def memories(records: Records) -> Section | None:
     section = Section("Transformer-XL on Penn Treebank", [], "results-transformer-xl.svg")
     intro = (
-        "Transformer-XL of {size}, segments and memory of 70 words, batch size 20, clipping at 0.25, cosine "
-        "schedule after 5% of warm-up, in fp32, not compiled. Trials are as long as the runs."
+        "Transformer-XL with {size}, segments and memory of 70 words, batch size 20, gradient clipping at 0.25, cosine "
+        "schedule with 5% warm-up, in fp32, not compiled. Trials are as long as the runs."
     )
     if not add_study(TRANSFORMER_XL, PERPLEXITY, section, intro, records, share=0.5):
         return None

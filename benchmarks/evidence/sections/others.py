@@ -1,4 +1,4 @@
-"""A detector, a graph network, and PPO on robots."""
+"""A detector, a graph network, and PPO."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from evidence.sections.parts import (
 )
 from evidence.studies import CORA, DETR, HALFCHEETAH, HOPPER, ROBOTS, TIANSHOU
 
+#: The environment's for each update: every one of them is in ten minibatches of 64.
+STEPS_PER_UPDATE = 64 / 10
 #: By whose PPO: the harness's is Tianshou's, and was another before.
 PPO: dict[str, tuple[Study | Follow, ...]] = {
     "Tianshou's PPO": TIANSHOU,
@@ -33,8 +35,8 @@ def detection(records: Records) -> Section | None:
     intro = (
         "Deformable DETR with 3 + 3 layers of width 128 and a small ResNet ({size}), all from random weights, on BCCD: "
         "292 photographs train, 72 test, scaled to 320×240 pixels, random horizontal flips; red cells, white cells "
-        f"and platelets. {DETR.length:,} steps in batches of {DETR.options['batch_size']}, fp32, clipping at 0.1, a "
-        "tenth of the rate for sampling offsets and reference points, cosine schedule after 5% of warm-up. Trials "
+        f"and platelets. {DETR.length:,} steps, batch size {DETR.options['batch_size']}, fp32, gradient clipping at "
+        "0.1, a tenth of the rate for sampling offsets and reference points, cosine schedule with 5% warm-up. Trials "
         "are as long; they hold out every sixth of the 292 and are judged by the loss on them."
     )
     if not add_study(DETR, BOX_AP, section, intro, records):
@@ -69,7 +71,7 @@ def graphs(records: Records) -> Section | None:
     section = Section("A graph network on Cora", [], "results-cora.svg")
     intro = (
         "DeeperGCN's layers, 14 of 64 channels ({size}), dropout 0.5, on the public split of Cora: 140 nodes train, "
-        "1,000 test; 300 steps on the whole graph, cosine schedule after 5% of warm-up."
+        "1,000 test; 300 steps on the whole graph, cosine schedule with 5% warm-up."
     )
     if not add_study(CORA, ACCURACY, section, intro, records):
         return None
@@ -80,7 +82,7 @@ def graphs(records: Records) -> Section | None:
     return section
 
 
-def robot_of(study: Study | Follow) -> str:
+def environment_of(study: Study | Follow) -> str:
     name = study.name.removeprefix("ppo-").removeprefix("tianshou-")
     return {"halfcheetah": "HalfCheetah"}.get(name, name.capitalize())
 
@@ -103,12 +105,12 @@ def own_rates(records: Records) -> str:
 def reinforcement(records: Records) -> Section | None:
     section = Section("PPO on MuJoCo", [], "results-ppo.svg")
     section.body.append(
-        "245 rollouts of 2,048 steps (501,760 in all), 10 passes in batches of 64, on CPU cores; the rate falls "
+        "245 rollouts of 2,048 steps (501,760 in all), 10 epochs of minibatches of 64, on CPU cores; the rate falls "
         "linearly. For each optimizer it is the best of four, tried with one seed on Hopper at a fifth of the length "
-        "and used for all robots, so neither is well tuned."
+        "and used in all environments, so neither is well tuned."
     )
     for whose, studies in PPO.items():
-        robots(section, whose, [(robot_of(s), found) for s in studies if (found := compared(s, records))])
+        environments(section, whose, [(environment_of(s), found) for s in studies if (found := compared(s, records))])
     if not section.panels:
         return None
     if tried := own_rates(records):
@@ -122,21 +124,23 @@ def reinforcement(records: Records) -> Section | None:
     return section
 
 
-def robots(section: Section, whose: str, found: list[tuple[str, list[Group]]]) -> None:
-    """A table and a panel for each robot, of one implementation of PPO."""
+def environments(section: Section, whose: str, found: list[tuple[str, list[Group]]]) -> None:
+    """A table and a panel for each environment, of one implementation of PPO."""
     rows, weak = [], []
     tests = max(1, len(found))
-    for robot, (adan, adam) in found:
+    for name, (adan, adam) in found:
         lead, single = verdict(adan, adam, tests), verdict(adan, adam, 1)
         if lead.word != single.word:
-            weak.append(f"{robot} would be {single.word} ({REWARD.change(single.difference)})")
+            weak.append(f"{name} would be {single.word} ({REWARD.change(single.difference)})")
         cells = [f"{REWARD.spread(group.final())} (n = {group.counted})" for group in (adan, adam)]
         rates = " and ".join(f"{group.settings['lr']:g}" for group in (adan, adam))
-        rows.append([robot, rates, *cells, f"{REWARD.change(lead.difference)}: {lead.word}"])
+        rows.append([name, rates, *cells, f"{REWARD.change(lead.difference)}: {lead.word}"])
         lines = [curve(group, REWARD) for group in (adan, adam)]
-        section.panels.append(curves(f"{robot}, {whose}", "update", REWARD, lines, share=0))
+        for line in lines:
+            line.x = [round(STEPS_PER_UPDATE * x) for x in line.x]
+        section.panels.append(curves(f"{name}, {whose}", "environment step", REWARD, lines, share=0))
     if not rows:
         return
-    warning = f"; without the correction for {len(found)} robots, {joined(weak)}" if weak else ""
+    warning = f"; without the correction for {len(found)} environments, {joined(weak)}" if weak else ""
     section.body.append(f"**{whose}**{warning}")
-    section.body.append(table(["robot", "lr", "Adan", "Adam", "Adan minus Adam"], rows))
+    section.body.append(table(["environment", "lr", "Adan", "Adam", "Adan minus Adam"], rows))

@@ -11,7 +11,7 @@ from typing import Any
 
 from adan_bench.records.stats import Interval
 from adan_bench.reports.palette import style_of
-from evidence.compare import Group, Records, best_other, compared, groups, reaches, verdict
+from evidence.compare import Group, Records, best_baseline, compared, groups, reaches, verdict
 from evidence.figures import Line, Panel
 from evidence.search import Follow, Study
 
@@ -143,14 +143,11 @@ def paper(name: str, row: str, column: str) -> str:
 
 
 def minutes(records: Records, *names: str) -> str:
-    """A GPU's time for studies: each run's seconds over the number of runs that shared the GPU."""
+    """A GPU's time for studies, trials included: each run's seconds over the number of runs that shared the GPU."""
     runs = [r for r in records.values() if r["job"]["study"] in names]
-    return on_gpu(sum(r["wall_seconds"] / r["environment"]["workers"] for r in runs))
-
-
-def on_gpu(seconds: float) -> str:
+    seconds = sum(r["wall_seconds"] / r["environment"]["workers"] for r in runs)
     value, unit = (f"{seconds / 60:.0f}", "minute") if seconds < 3600 else (f"{seconds / 3600:.1f}", "hour")
-    return f"{value} {unit}{'' if value == '1' else 's'} on one H200"
+    return f"{value} GPU-{unit}{'' if value == '1' else 's'}"
 
 
 def half_length(section: Section, half: Group, full: Sequence[Group], unit: Unit) -> None:
@@ -162,7 +159,7 @@ def half_length(section: Section, half: Group, full: Sequence[Group], unit: Unit
         f"**Half the length**: Adan after {length}, {unit(half.final().mean)} (n = {half.counted}), minus the others "
         f"after {full[0].length:,}: {'; '.join(listed)}."
     )
-    section.halves.append(leads[best_other(full).optimizer].word)
+    section.halves.append(leads[best_baseline(full).optimizer].word)
     section.panels[-1].lines.append(curve(half, unit, f"Adan, {length}", dashed=True))
 
 
@@ -221,7 +218,7 @@ def add_study(
             begun = f"{intro.format(size=made[0].size)} **Unfinished**, with too few seeds to compare them"
             section.body.append(f"{begun}; {unit.name}, so far: {'; '.join(listed)}.")
         return False
-    first, best = found[0], best_other(found)
+    first, best = found[0], best_baseline(found)
     spent = minutes(records, study.name, *([also.name] if also else []))
     section.body += [f"{intro.format(size=first.size)} {spent}.", comparison(found, unit)]
     lines = [curve(group, unit) for group in found]

@@ -78,11 +78,11 @@ def left_out(name: str, study: Study | Follow, unit: Unit, records: Records) -> 
     """Why a study is not among the results; nothing where it was not run."""
     if not (found := compared(study, records)):
         return []
-    listed = joined([unit.spread(group.final()) for group in found])
+    listed = joined([f"{NAMES[group.optimizer]} {unit.spread(group.final())}" for group in found])
     chance = unit(CHANCE[found[0].options["task"]])
     return [
-        f"{name} is left out of the table: {unit.name.removesuffix(', %')} of {listed}%. A row requires "
-        f"intervals at least {CLEARLY * 100:.0f} points above chance, {chance}%."
+        f"{name} is left out of the first table, whose rows require every optimizer's interval to lie at least "
+        f"{CLEARLY * 100:.0f} points above chance ({chance}%). {unit.name.partition(',')[0].capitalize()}, %: {listed}."
     ]
 
 
@@ -95,10 +95,10 @@ def bert(records: Records) -> Section | None:
     text = found[0].options.get("text", "english")
     size = found[0].records[0]["environment"].get("data", {}).get(text, "").partition(" bytes")[0]
     section.body.append(
-        f"BERT of {found[0].size}: four layers of width 256, a vocabulary of 8,000. It is pre-trained on {size} bytes "
-        f"of English from {SOURCES[text]}: 8,000 steps of 128 × 128 tokens, of which 15% are prediction targets, 80% "
-        "of these masked and 10% replaced; cosine schedule after 5% of warm-up, clipping at 1. Adam's weight decay is "
-        "decoupled, as AdamW's is. Tuned by five rates at "
+        f"BERT with {found[0].size}: four layers of width 256, a vocabulary of 8,000. It is pre-trained on {size} "
+        f"bytes of English from {SOURCES[text]}: 8,000 steps of 128 × 128 tokens, of which 15% are prediction targets, "
+        "80% of these masked and 10% replaced; cosine schedule with 5% warm-up, gradient clipping at 1. Adam's weight "
+        "decay is decoupled, as AdamW's is. Tuned over five learning rates at "
         f"{studies.bert.tune_length or studies.bert.length:,} steps. "
         f"{minutes(records, *(study.name for study in studies))}."
     )
@@ -110,7 +110,7 @@ def bert(records: Records) -> Section | None:
     )
     for study, own, name, unit, split in tasks:
         if those := above_chance(study, records):
-            title = f"**{name}**, 10 epochs of batches of 32, {split}; all start from Adam's pre-training with seed 0"
+            title = f"**{name}**, 10 epochs, batch size 32, {split}; all start from Adam's pre-training with seed 0"
             section.body += [title, comparison(those, unit)]
             section.panels.append(curves(name, "epoch", unit, [curve(group, unit) for group in those]))
             if both := above_chance(own, records):
