@@ -181,7 +181,7 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "The paper claims that Adan trains better than other optimizers in the same number of steps, matches them in "
         "half as many, and takes PPO to much higher rewards. These tests are of small models on real data, with three "
         "seeds or more and the same number of tuning trials for every optimizer, but not retuned for each length, "
-        "batch size and environment; a row says so if nothing was tuned. **Not tested**: "
+        "batch size and environment; a row says so if nothing was tuned. **Not tested or unfinished**: "
         f"{'; '.join(experiments.untested(records))} ([the paper's experiments, one by "
         "one](#the-papers-experiments-one-by-one)). Larger models and data run with [`adan-bench "
         "reproduce`](reproduce.md).",

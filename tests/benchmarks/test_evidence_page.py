@@ -238,7 +238,7 @@ def test_the_page_of_all_studies_together():
     ):
         assert part in flat
     assert "not run" not in text.partition("## States of 8 and 4 bits")[2].partition("##")[0]
-    assert "**Not tested**: Mask R-CNN (Table 9); anything at the paper's scale ([the" in flat
+    assert "**Not tested or unfinished**: Mask R-CNN (Table 9); anything at the paper's scale ([the" in flat
     assert "**worse in 0**" in text.split("\n\n")[2]
 
 
