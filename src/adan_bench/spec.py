@@ -24,7 +24,11 @@ if TYPE_CHECKING:  # reading records and writing reports must not pay the 2 s th
 Settings = dict[str, Any]
 SCALES = ("smoke", "small", "paper")  # minutes on two cores, minutes on one GPU, as published
 TUNING_SEED = 1000  # comparisons use 0, 1, 2, …
-UNTUNED = "untuned defaults"  # begins the origin of such settings in a record
+#: Parts of the words for the origin of settings in a record: what begins it where nobody tuned them, and what follows
+#: where they were tuned for a training of another length, schedule and so on, or where the user has changed them since.
+UNTUNED = "untuned defaults"
+ELSEWHERE = " for another training: "
+CHANGED = ", then --set "
 
 
 class UsageError(ValueError):
@@ -192,6 +196,7 @@ class Workload:
     """A training problem at one of its scales: how to build it, what counts as good, and how long a run may take.
 
     after: the workload whose final weights this one starts from, where it is the second half of an experiment.
+    tune_metric: what tuning trials are judged by, where that is another number than the metric.
     options: names of what a run may set otherwise (`RunConfig.training`), for example the share of stochastic depth.
     """
 
@@ -204,6 +209,7 @@ class Workload:
     after: str | None = None
     scale: str = SCALES[0]
     options: tuple[str, ...] = ()
+    tune_metric: str = ""
 
     def at(self, scale: str) -> Workload:
         """The same problem at another scale."""
@@ -244,7 +250,7 @@ class Workload:
     def facts(self) -> dict[str, Any]:
         """What a record must say for a report to be written without this code."""
         own = ("name", "summary", "metric", "higher_is_better", "target", "steps", "eval_every", "batch_size")
-        return {name: getattr(self, name) for name in (*own, "after", "scale")}
+        return {name: getattr(self, name) for name in (*own, "after", "scale", "tune_metric")}
 
 
 @dataclass(frozen=True)
@@ -441,11 +447,16 @@ class RunRecord:
         return str(self.result["status"]) if self.result else "unfinished"
 
     @property
+    def metric(self) -> str:
+        """What counts: the workload's metric, or what it judges trials by where this is one."""
+        return str((self.config.role == "tune" and self.workload.get("tune_metric")) or self.workload["metric"])
+
+    @property
     def final(self) -> float | None:
-        """The workload's metric at the end of the run; None where the run has no end or diverged."""
+        """The metric at the end of the run; None where the run has no end or diverged."""
         if self.result is None or self.result["status"] != "finished":
             return None
-        value = self.result["final"].get(self.workload["metric"])
+        value = self.result["final"].get(self.metric)
         return None if value is None or not math.isfinite(value) else float(value)
 
     @property

@@ -164,7 +164,7 @@ def test_tuned_settings_in_a_sweep_of_batch_sizes(tiny: Path, tmp_path: Path) ->
     study = Study(["tiny"], competitors("adan"), options, out=tmp_path / "a", tuned=file, batch_sizes=[8, 32])
     small, same = study.bases["tiny-b8", "adan"], study.bases["tiny-b32", "adan"]
     assert (small.settings["lr"], same.settings["lr"]) == (0.005, 0.01)
-    assert small.origin == "tuned in 8 trials (best.json) for 30 steps of 32, lr × √(8/32)"
+    assert small.origin == "tuned in 8 trials (best.json) for another training: 30 steps, batch 32, lr × √(8/32)"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.spec import UsageError
-from adan_bench.studies.comparison import DECADES, learning_rates, split_trials
+from adan_bench.studies.comparison import DECADES, WIDEST, learning_rates, split_trials
 from adan_bench.training import optimizers
 from adan_bench.training.optimizers import SPECS, get_optimizer
 from adan_bench.training.trainer import Trainer, run
@@ -109,3 +110,10 @@ def test_search_spaces_are_even(name: str) -> None:
         assert len(choice) == 1
         optimizers.check_settings(spec, choice)
     assert sum(split_trials(8)) == 8
+
+
+def test_more_trials_widen_the_search_before_they_refine_it() -> None:
+    spec = get_optimizer("adan")
+    widths = [rates[-1] / rates[0] for count in range(2, 30) for rates in [learning_rates(spec, count)]]
+    assert all(wide <= wider * 1.01 for wide, wider in pairwise(widths))
+    assert widths[-1] == pytest.approx(10**WIDEST, rel=0.01)

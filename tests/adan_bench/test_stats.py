@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from adan_bench.records.stats import interval, performance_profile, sensitivity, summarize, to_target
-from adan_bench.reports.comparison import warn
+from adan_bench.reports.comparison import warn, write_report
 from adan_bench.reports.conclusions import caution, conclude, number, spread, tuning, winner
 from adan_bench.spec import UNTUNED, RunConfig, RunRecord
 
@@ -166,7 +166,7 @@ def test_all_pairs_are_corrected_for() -> None:
     close = three("adan", 0.900, 0.910, 0.920) + three("adamw", 0.845, 0.845, 0.845)  # a gap of 0.065 ± 0.01 (sd)
     assert winner(summarize(close)[0]) == "adan"
     names = ("adam", "sgd", "lamb")
-    (summary,) = summarize(close + [r for name in names for r in three(name, 0.1, 0.11, 0.12)])
+    (summary,) = summarize(close + [r for name in names for r in three(name, 0.1, 0.11, 0.1201)])
     text = conclude(summary)
     assert (
         "is better than adam, sgd and lamb by more than the seeds explain (95%, paired, corrected for all 10 pairs)"
@@ -264,8 +264,8 @@ def test_learning_rate_range() -> None:
 @pytest.mark.parametrize(
     ("tried", "best", "at_edge"),
     [
-        ((0.2, 0.4, 0.1), 0.2, False),  # the first tried, which lies between
-        ((0.1, 0.2, 0.4), 0.1, False),  # the first tried is the lowest, but one between does as well
+        ((0.2, 0.4, 0.1), 0.2, False),  # in the middle
+        ((0.1, 0.2, 0.4), 0.2, False),
         ((0.4, 0.1), 0.4, True),
     ],
 )
@@ -307,7 +307,7 @@ def test_uneven_tuning_is_said() -> None:
 @pytest.mark.parametrize("origin", [UNTUNED, f"{UNTUNED}, then --set lr=1"])
 def test_an_untuned_comparison_has_no_winner(origin: str) -> None:
     """However clear the numbers are, they say nothing about tuned optimizers."""
-    fair = summarize(three("adan", 0.9, 0.91, 0.9) + three("sgd", 0.5, 0.51, 0.5))
+    fair = summarize(three("adan", 0.9, 0.91, 0.9) + three("sgd", 0.5, 0.51, 0.501))
     assert "by more than the seeds explain" in conclude(fair[0])
     assert winner(fair[0]) == "adan"
     unfair = summarize(three("adan", 0.9, 0.91, 0.9, origin=origin) + three("sgd", 0.5, 0.51, 0.5, origin=origin))
@@ -317,6 +317,59 @@ def test_an_untuned_comparison_has_no_winner(origin: str) -> None:
     assert caution(unfair) == "Untuned: not a fair comparison; add --tune 8."
     one = summarize(three("adan", 0.9, 0.91, 0.9) + three("sgd", 0.5, 0.51, 0.5, origin=origin))
     assert caution(one).startswith("Untuned (sgd): not a fair comparison")
+
+
+@pytest.mark.parametrize(
+    ("origin", "said"),
+    [
+        (
+            "tuned in 8 trials for another training: 150 steps, batch 64",
+            "Tuned for another training (150 steps, batch 64)",
+        ),
+        ("tuned in 8 trials, then --set lr=0.1", "Changed after tuning (lr=0.1)"),
+        (
+            "tuned in 8 trials for another training: 150 steps, then --set lr=0.1",
+            "Tuned for another training (150 steps)",
+        ),
+    ],
+)
+def test_settings_that_are_no_longer_those_of_the_tuning_make_no_winner(origin: str, said: str) -> None:
+    """Even where all optimizers share the origin: one learning rate for all is no tuning."""
+    (summary,) = summarize(three("adan", 0.9, 0.91, 0.9, origin=origin) + three("sgd", 0.5, 0.51, 0.501, origin=origin))
+    assert conclude(summary).startswith(f"{said}: not a fair comparison; ")
+    assert winner(summary) is None
+
+
+def test_differences_that_do_not_vary_are_no_evidence() -> None:
+    (summary,) = summarize(three("adan", 0.9, 0.91, 0.9) + three("sgd", 0.5, 0.51, 0.5))
+    assert "The difference from sgd is the same for every seed, which says nothing about chance." in conclude(summary)
+    assert winner(summary) is None
+
+
+def test_seeds_that_change_nothing_count_as_one() -> None:
+    def run(name: str, final: float, seed: int, loss: float) -> RunRecord:
+        found = record(name, final, seed)
+        return replace(found, metrics=[*found.metrics, {"kind": "train", "step": 100, "seconds": 2.0, "loss": loss}])
+
+    sgd = [run("sgd", 0.5 + 0.01 * seed**2, seed, 1.0 + seed) for seed in range(3)]
+    (summary,) = summarize([run("adan", 0.9, seed, 0.3) for seed in range(3)] + sgd)
+    assert "Every seed of adan gave the same numbers, so that they count as one" in conclude(summary)
+    assert winner(summary) is None
+    (summary,) = summarize([run("adan", 0.9, seed, 0.3 + seed) for seed in range(3)] + sgd)
+    assert winner(summary) == "adan"
+
+
+@pytest.mark.parametrize(("metric", "finals"), [("accuracy", (99.0, 98.0, 99.9)), ("loss", (-6.0, -6.1, 0.1))])
+def test_an_interval_contains_its_mean_whatever_the_unit(metric: str, finals: tuple[float, ...]) -> None:
+    """An accuracy in percent, a negative log-likelihood."""
+    records = three("adan", *finals)
+    for r in records:
+        r.workload["metric"], r.result["final"][metric] = metric, r.result["final"].pop("m")
+    (summary,) = summarize(records)
+    found = summary.optimizers[0].final
+    assert found is not None
+    assert found.low < found.mean < found.high
+    assert found.half is not None
 
 
 def test_a_row_is_marked_only_where_the_seeds_support_it() -> None:
@@ -350,3 +403,17 @@ def test_an_interval_stays_in_the_range_of_its_metric() -> None:
 def test_numbers() -> None:
     assert number(97.25, 3) == "97.2"
     assert number(float("inf")) == "–"
+
+
+def test_the_numbers_of_the_tables_are_there_for_programs(tmp_path: Path) -> None:
+    """With paired differences: 0.1, 0.2 and 0.3 have mean 0.2 and standard deviation 0.1; 4.303 is Student's t."""
+    write_report(three("adan", 0.5, 0.5, 0.5) + three("adamw", 0.4, 0.3, 0.2), tmp_path)
+    (found,) = json.loads((tmp_path / "summary.json").read_text())
+    adan, adamw = found["optimizers"]
+    assert (found["metric"], found["pairs"], adan["optimizer"], adan["minus_the_first"]) == ("m", 1, "adan", None)
+    assert adamw["by_seed"] == pytest.approx({"0": 0.4, "1": 0.3, "2": 0.2})
+    gap = adamw["minus_the_first"]
+    half = 4.303 * 0.1 / 3**0.5
+    assert (gap["mean"], gap["low"], gap["high"]) == pytest.approx((-0.2, -0.2 - half, -0.2 + half), rel=1e-3)
+    assert f"| −0.2000 [−{0.2 + half:.4f}, +{half - 0.2:.4f}] |" in (tmp_path / "report.md").read_text()
+    assert {path.suffix for path in tmp_path.glob("report-*")} == {".png", ".svg"}

@@ -106,6 +106,66 @@ def test_the_scales_of_a_workload_are_saved_apart(bench: Any, tmp_path: Path) ->
     assert "for 4 steps" not in out
 
 
+SPLIT = """
+import torch
+from adan_bench import Scale, Task, workload
+
+@workload("split", metric="test", tune_metric="{judged}", higher_is_better=False, smoke=Scale(0.0, 20, 1))
+def split(context):
+    model = torch.nn.Linear(1, 1, bias=False)
+    weight = lambda model: model.weight.item()
+    numbers = lambda model: {"test": abs(weight(model) - 3), "validation": abs(weight(model) + 3)}
+    return Task(model, lambda i: i, lambda model, batch: (model.weight - 100).abs().sum(), numbers)
+"""
+
+
+@pytest.mark.usefixtures("inline_pool")
+@pytest.mark.parametrize("eta", [1, 2])
+def test_trials_are_judged_by_the_metric_of_the_tuning(bench: Any, tmp_path: Path, eta: int) -> None:
+    """The weight moves by the sum of the rates: the test wants 3, validation −3, so that the smallest rate is best."""
+    script = tmp_path / "split.py"
+    chosen_rates = {}
+    for judged in ("validation", "test"):
+        script.write_text(SPLIT.replace("{judged}", judged))
+        out = tmp_path / f"{judged}-{eta}"
+        options = ("--script", script, "--optimizers", "sgd", "--trials", 4, "--halving", eta)
+        assert bench("tune", *(options if eta > 1 else options[:-2]), "--out", out)[0] == 0
+        assert f"{judged} ↓" in (out / "tuning.md").read_text()
+        chosen_rates[judged] = json.loads((out / "best.json").read_text())["workloads"]["split"]["sgd"]["settings"][
+            "lr"
+        ]
+    assert chosen_rates["validation"] < chosen_rates["test"]
+    script.write_text(SPLIT.replace("{judged}", "nothing like it"))
+    code, _, err = bench("run", "split", "--optimizer", "sgd", "--script", script, "--out", tmp_path / "run")
+    assert code != 0
+    assert "evaluate() returned test, validation, not the declared metric 'nothing like it'" in err
+
+
+@pytest.mark.usefixtures("inline_pool")
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), ""),
+        (("--schedule", "constant", "--clip", 0.1), "schedule cosine, default clip"),
+        (("--steps", 8, "--ema", 0.9, "--warmup", 0), "4 steps, warmup 0.05, no ema"),
+    ],
+)
+def test_settings_tuned_for_another_training(bench: Any, tmp_path: Path, flags: tuple[Any, ...], said: str) -> None:
+    """The report says what was different, and names no winner; a script that has changed is another training too."""
+    script, file = tmp_path / "scaled.py", tmp_path / "best.json"
+    script.write_text(SCALED)
+    options = ("--script", script, "--optimizers", "adan,sgd")
+    assert bench("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / "tune")[0] == 0
+    words = f"Tuned for another training ({said}): not a fair comparison; add --tune 8."
+    code, out, _ = bench("compare", *options, *flags, "--seeds", 1, "--tuned", file, "--out", tmp_path / "compare")
+    assert code == 0
+    assert (words if said else "With 1 seed") in " ".join(out.split())
+    assert said or "another training" not in out
+    script.write_text(SCALED + "\n# changed")
+    out = bench("compare", *options, "--seeds", 1, "--tuned", file, "--out", tmp_path / "changed")[1]
+    assert "Tuned for another training (script " in out
+
+
 EDGE = """
 import torch
 from adan_bench import Scale, Task, workload

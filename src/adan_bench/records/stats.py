@@ -19,7 +19,7 @@ from adan_bench.spec import RunConfig, RunRecord
 MIN_SEEDS = 3
 LEVEL = 0.95
 WIDTH_TOLERANCE = 0.02  # the learning rates whose result is within 2% of the best
-#: What a metric of the bundled workloads can be, which its interval does not leave; an episode's reward is unbounded.
+#: What a metric of this name usually can be, which its interval then does not leave; a reward is unbounded.
 RANGES = {
     **dict.fromkeys(("accuracy", "ROC-AUC", "box AP", "mask AP"), (0.0, 1.0)),
     **dict.fromkeys(("matthews", "pearson"), (-1.0, 1.0)),
@@ -94,6 +94,13 @@ class OptimizerSummary:
     def origin(self) -> str:
         """Where the settings come from, in words."""
         return self.records[0].config.origin
+
+    @property
+    def alike(self) -> bool:
+        """Whether all seeds gave the same numbers, so that there is one run and not several."""
+        first = self.records[0]
+        same = all((r.final, r.training_loss) == (first.final, first.training_loss) for r in self.records)
+        return self.n > 1 and same and first.training_loss is not None
 
     def by_seed(self) -> dict[int, float]:
         return {r.config.seed: r.final for r in self.records if r.final is not None}
@@ -189,7 +196,7 @@ def to_target(record: RunRecord) -> tuple[int, float] | None:
 def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
     """How the result depends on the learning rate, over the trials that differ in nothing else.
 
-    Of rates that do equally well the best is that of the first best trial, as `tune` chooses.
+    Of rates that do equally well the best is that of `best_trial`, as `tune` chooses.
     """
     trials = list(trials)
     groups: dict[str, list[RunRecord]] = {}
@@ -204,7 +211,7 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
     higher = bool(runs[0].workload["higher_is_better"])
     scores = [math.inf if value is None else (-value if higher else value) for value in finals]
     rates = [float(r.config.settings["lr"]) for r in runs]
-    chosen = float(min(trials, key=rank).config.settings["lr"])
+    chosen = float(best_trial(trials).config.settings["lr"])
     ties = [i for i, score in enumerate(scores) if score == min(scores)]
     best = next((i for i in ties if rates[i] == chosen), ties[0])
     limit = scores[best] + WIDTH_TOLERANCE * abs(scores[best])
@@ -235,7 +242,7 @@ def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
 
 
 def _best_trial(name: str, trials: Sequence[RunRecord]) -> OptimizerSummary:
-    best = _optimizer(name, [min(trials, key=rank)], trials)
+    best = _optimizer(name, [best_trial(trials)], trials)
     return replace(best, diverged=sum(r.diverged for r in trials))
 
 
@@ -244,6 +251,14 @@ def rank(record: RunRecord) -> float:
     if record.final is None:
         return math.inf
     return -record.final if record.workload["higher_is_better"] else record.final
+
+
+def best_trial(trials: Sequence[RunRecord]) -> RunRecord:
+    """The best one; of several that are equally good, the one in the middle of their learning rates."""
+    best = min(map(rank, trials))
+    logs = {id(r): math.log(r.config.settings["lr"]) for r in trials if rank(r) == best}
+    middle = (min(logs.values()) + max(logs.values())) / 2
+    return min((r for r in trials if id(r) in logs), key=lambda r: round(abs(logs[id(r)] - middle), 6))
 
 
 def _setup(config: RunConfig) -> dict[str, Any]:
@@ -275,17 +290,19 @@ def _label(config: RunConfig, same: Sequence[RunConfig]) -> str:
     differing = [f.name for f in fields(config) if len({_text(setup.get(f.name)) for setup in setups}) > 1]
 
     def label(of: RunConfig, names: Sequence[str]) -> str:
-        return ", ".join([of.workload, *(_value(name, getattr(of, name)) for name in names)])
+        return ", ".join([of.workload, *(in_words(name, getattr(of, name)) for name in names)])
 
     short = [name for name in differing if name != "eval_every"]  # which usually follows from the steps
     return label(config, short if len({label(other, short) for other in same}) == len(same) else differing)
 
 
-def _value(name: str, value: Any) -> str:
+def in_words(name: str, value: Any) -> str:
     """A field of a configuration in words.
 
-    >>> [_value(*pair) for pair in (("steps", 100), ("batch_size", 8), ("warmup", 0.0), ("bf16", True), ("clip", -1.0))]
-    ['100 steps', 'batch 8', 'no warmup', 'bf16', 'default clip']
+    >>> [in_words(*pair) for pair in (("steps", 100), ("batch_size", 8), ("warmup", 0.0), ("bf16", True))]
+    ['100 steps', 'batch 8', 'no warmup', 'bf16']
+    >>> in_words("clip", -1.0)
+    'default clip'
     """
     word = {"batch_size": "batch"}.get(name, name.replace("_", " "))
     if name == "steps":
@@ -341,7 +358,8 @@ def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSum
 
     order = sorted(optimizers, key=rank_of)
     c = first.config
-    return WorkloadSummary(label, first.workload, tuple(order), c.steps, c.batch_size, c.schedule, c.device)
+    facts = {**first.workload, "metric": first.metric}
+    return WorkloadSummary(label, facts, tuple(order), c.steps, c.batch_size, c.schedule, c.device)
 
 
 def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]) -> OptimizerSummary:
@@ -354,7 +372,7 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
     return OptimizerSummary(
         name=name,
         records=tuple(sorted(runs, key=lambda r: r.config.seed)),
-        final=interval(finals, within=RANGES.get(runs[0].workload["metric"], ANYTHING)) if finals else None,
+        final=interval(finals, within=_range(runs[0].metric, finals)) if finals else None,
         steps_to_target=statistics.median_low([*(hit[0] for hit in reached), *missing]) if majority else None,
         seconds_to_target=statistics.median_low([*(hit[1] for hit in reached), *missing]) if majority else None,
         reached=len(reached),
@@ -364,6 +382,16 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
         sensitivity=sensitivity(trials),
         trials=len(trials),
     )
+
+
+def _range(metric: str, values: Sequence[float]) -> tuple[float, float]:
+    """The usual range of a metric, unless a value lies outside: one's own accuracy may be in percent.
+
+    >>> _range("accuracy", [0.9, 1.0]), _range("accuracy", [90.0]), _range("loss", [-6.2])
+    ((0.0, 1.0), (-inf, inf), (-inf, inf))
+    """
+    low, high = RANGES.get(metric, ANYTHING)
+    return (low, high) if low <= min(values) and max(values) <= high else ANYTHING
 
 
 def performance_profile(summaries: Sequence[WorkloadSummary]) -> dict[str, list[tuple[float, float]]]:

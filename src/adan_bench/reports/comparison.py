@@ -4,33 +4,63 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, performance_profile, summarize
+from adan_bench.records.stats import (
+    Interval,
+    OptimizerSummary,
+    WorkloadSummary,
+    pairs,
+    performance_profile,
+    summarize,
+)
 from adan_bench.records.store import DamagedRecord, finite, write_bytes
 from adan_bench.reports import html
-from adan_bench.reports.conclusions import caution, conclude, count, number, repeated, spread, steps, tuning, winner
+from adan_bench.reports.conclusions import (
+    behind,
+    caution,
+    conclude,
+    count,
+    number,
+    repeated,
+    spread,
+    steps,
+    tuning,
+    unfair,
+    winner,
+)
 from adan_bench.reports.figures import write_figures
 from adan_bench.reports.palette import style_of
 from adan_bench.spec import RunRecord
 
 TERMS = (
-    "± and [ ]: 95% t interval over seeds; with fewer than three seeds, the range. best: the best evaluation of a run, "
-    "mean over seeds. Steps and seconds to target: median over seeds until {metric} first reached {target}, and how "
-    "many of the seeds did."
+    "± and [ ]: 95% t interval over seeds; with fewer than three seeds, the range. minus the first: the mean "
+    "difference from the first row over the seeds of both, its interval corrected for all pairs. best: the best "
+    "evaluation of a run, mean over seeds. Steps and seconds to target: median over seeds until {metric} first "
+    "reached {target}, and how many of the seeds did."
 )
 RATES = (
     " lr range ±2%: the learning rates around the best whose result is within 2% of it; edge: the best is the lowest "
     "or highest that was tried."
 )
 SHADED = " A shaded row is better than every other by more than the seeds explain."  # on the page only
-COLUMNS = ("optimizer", "{metric}", "best", "steps to target", "s to target", "ms/step", "lr range ±2%")
+COLUMNS = (
+    "optimizer",
+    "{metric}",
+    "minus the first",
+    "best",
+    "steps to target",
+    "s to target",
+    "ms/step",
+    "lr range ±2%",
+)
 
 
 def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[DamagedRecord] = ()) -> Path:
-    """Write report.html, report.md, the PNG figures and runs.jsonl into the folder; the path of the page.
+    """Write report.html, report.md, the figures, summary.json and runs.jsonl into the folder; the path of the page.
 
     damaged: records that could not be read, which the report names before all else.
     """
@@ -40,6 +70,7 @@ def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[D
     write_bytes(page, render_page(records, summaries, warnings).encode())
     figures = write_figures(summaries, folder)
     write_bytes(folder / "report.md", render_markdown(records, summaries, figures, warnings).encode())
+    write_bytes(folder / "summary.json", (json.dumps(finite(in_numbers(summaries)), indent=1) + "\n").encode())
     write_bytes(folder / "runs.jsonl", render_archive(records).encode())
     return page
 
@@ -104,10 +135,15 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
         html.chart("curves", index),
     ]
     if any(o.sensitivity for o in summary.optimizers):
-        text = f"{facts['metric']} at the end of each tuning trial, other settings default (lr: the learning rate). "
+        text = f"{judged(facts)} at the end of each tuning trial, other settings default (lr: the learning rate). "
         text += "Large marks: within 2% of the best of that optimizer."
         parts += [html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index)]
     return html.section(summary.name, *parts)
+
+
+def judged(facts: Mapping[str, Any]) -> str:
+    """The number by which tuning trials are judged."""
+    return str(facts.get("tune_metric") or facts["metric"])
 
 
 def _terms(summary: WorkloadSummary) -> str:
@@ -120,13 +156,14 @@ def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     """The table of results as text: head and rows, in the order of the means."""
     arrow = "↑" if summary.higher_is_better else "↓"
     head = [column.format(metric=f"{summary.facts['metric']} {arrow}") for column in COLUMNS]
-    rows = [_row(o) for o in summary.optimizers]
+    gaps = behind(summary)
+    rows = [_row(o, gaps.get(o.name)) for o in summary.optimizers]
     if not any(o.sensitivity for o in summary.optimizers):  # the last column would be empty
         return head[:-1], [row[:-1] for row in rows]
     return head, rows
 
 
-def _row(o: OptimizerSummary) -> list[str]:
+def _row(o: OptimizerSummary, gap: Interval | None) -> list[str]:
     bests = [r.result["best"] for r in o.records if r.result and r.result.get("best") is not None]
     final = spread(o.final, list(o.by_seed().values()))
     lost = [f"{count} {word}" for count, word in ((o.diverged, "diverged"), (o.failed, "unfinished")) if count]
@@ -137,12 +174,55 @@ def _row(o: OptimizerSummary) -> list[str]:
     return [
         o.name,
         ", ".join([final, *lost]) if lost else final,
+        "" if gap is None else _signed(gap),
         number(sum(bests) / len(bests)) if bests else "–",
         steps(o),
         number(o.seconds_to_target, 3),
         number(None if o.seconds_per_step is None else 1000 * o.seconds_per_step, 3),
         rates,
     ]
+
+
+def _signed(gap: Interval) -> str:
+    """A difference with its interval.
+
+    >>> _signed(Interval(3, -0.011, -0.03, 0.008)), _signed(Interval(2, 1.5, None, None))
+    ('−0.0110 [−0.0300, +0.0080]', '+1.500')
+    """
+    digits = len(number(gap.mean, 4).partition(".")[2]) if abs(gap.mean) >= 1e-3 else 6
+    known = [gap.mean] if gap.low is None or gap.high is None else [gap.mean, gap.low, gap.high]
+    mean, *ends = (f"{value:+.{digits}f}".replace("-", "−") for value in known)
+    return f"{mean} [{', '.join(ends)}]" if ends else mean
+
+
+def in_numbers(summaries: Sequence[WorkloadSummary]) -> list[dict[str, Any]]:
+    """What the tables show, for programs: `json.load`, `pandas.json_normalize(…, "optimizers", "workload")`."""
+    return [
+        {
+            "workload": s.name,
+            **{name: s.facts[name] for name in ("metric", "higher_is_better", "target")},
+            **{name: getattr(s, name) for name in ("steps", "batch_size", "schedule", "device")},
+            "unfair": unfair(s) or None,
+            "winner": winner(s),
+            "pairs": pairs(sum(o.final is not None for o in s.optimizers)),
+            "optimizers": [_numbers(o, behind(s).get(o.name)) for o in s.optimizers],
+        }
+        for s in summaries
+    ]
+
+
+def _numbers(o: OptimizerSummary, gap: Interval | None) -> dict[str, Any]:
+    names = ("steps_to_target", "seconds_to_target", "reached", "diverged", "failed", "seconds_per_step", "trials")
+    return {
+        "optimizer": o.name,
+        "settings": o.settings,
+        "origin": o.origin,
+        **({} if o.final is None else asdict(o.final)),
+        "by_seed": o.by_seed(),
+        "minus_the_first": None if gap is None else asdict(gap),
+        **{name: getattr(o, name) for name in names},
+        "learning_rates": None if o.sensitivity is None else asdict(o.sensitivity),
+    }
 
 
 def settings_lines(summary: WorkloadSummary) -> list[tuple[str, str]]:
@@ -192,6 +272,7 @@ def chart_data(summary: WorkloadSummary) -> dict[str, Any]:
     return {
         "name": summary.name,
         "metric": metric,
+        "judged": judged(summary.facts),
         "higher": summary.higher_is_better,
         "target": summary.facts["target"],
         "optimizers": optimizers,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference, pairs
-from adan_bench.spec import UNTUNED
+from adan_bench.spec import CHANGED, ELSEWHERE, UNTUNED
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -67,6 +67,10 @@ def unfair(summary: WorkloadSummary) -> str:
     if untuned:
         who = "" if len(untuned) == len(summary.optimizers) else f" ({_join(untuned)})"
         return f"Untuned{who}: not a fair comparison; add --tune 8."
+    if other := _said(summary, ELSEWHERE):
+        return f"Tuned for another training ({other}): not a fair comparison; add --tune 8."
+    if changed := _said(summary, CHANGED):
+        return f"Changed after tuning ({changed}): not a fair comparison; leave these as tuned, or tune with them."
     counts = sorted({o.trials for o in summary.optimizers})
     if len(counts) > 1:
         return f"Tuned by different numbers of trials ({', '.join(map(str, counts))}): not a fair comparison."
@@ -74,6 +78,12 @@ def unfair(summary: WorkloadSummary) -> str:
     if len(origins) > 1:
         return f"Tuned differently ({'; '.join(origins)}): not a fair comparison."
     return ""
+
+
+def _said(summary: WorkloadSummary, part: str) -> str:
+    """What the origins of settings say after one of their parts."""
+    found = (o.origin.partition(part)[2].partition(CHANGED)[0] for o in summary.optimizers)
+    return "; ".join(sorted(set(found) - {""}))
 
 
 def conclude(summary: WorkloadSummary) -> str:
@@ -104,6 +114,11 @@ def conclude(summary: WorkloadSummary) -> str:
     fewest = min(_n(o) for o in whole)
     if reason := unfair(summary):
         text = f"{reason} With these settings {text}"
+    elif same := [o.name for o in whole if o.alike]:
+        text += (
+            f" Every seed of {_join(same)} gave the same numbers, so that they count as one: does the workload use "
+            "context.seed?"
+        )
     elif fewest < MIN_SEEDS:
         if others and others[0].whole:
             text += f" {others[0].name} follows with {_mean(others[0])} (n={_n(others[0])})."
@@ -118,10 +133,10 @@ def conclude(summary: WorkloadSummary) -> str:
 def winner(summary: WorkloadSummary) -> str | None:
     """The optimizer that is better than every other by more than the seeds explain, in a fair comparison."""
     done = [o for o in summary.optimizers if o.final is not None]
-    if len(done) < 2 or unfair(summary):
+    if len(done) < 2 or unfair(summary) or any(o.alike for o in done):
         return None
     best, *others = done
-    return best.name if all(_lead(summary, best, other) > 0 for other in others) else None
+    return best.name if all(_lead(summary, best, other) == "better" for other in others) else None
 
 
 def _pairs(summary: WorkloadSummary) -> int:
@@ -129,34 +144,44 @@ def _pairs(summary: WorkloadSummary) -> int:
     return pairs(sum(o.final is not None for o in summary.optimizers))
 
 
-def _lead(summary: WorkloadSummary, best: OptimizerSummary, other: OptimizerSummary) -> int:
-    """1 where the first is better on the seeds that both finished by more than the seeds explain, −1 where it is worse.
+def behind(summary: WorkloadSummary) -> dict[str, Interval]:
+    """Each optimizer's mean minus that of the first, with the interval of that difference, by name."""
+    done = [o for o in summary.optimizers if o.final is not None]
+    gaps = {o.name: difference(o.by_seed(), done[0].by_seed(), _pairs(summary)) for o in done[1:]}
+    return {name: gap for name, gap in gaps.items() if gap is not None}
 
-    0 where the seeds explain the difference, or where a seed of the first diverged.
+
+def _lead(summary: WorkloadSummary, best: OptimizerSummary, other: OptimizerSummary) -> str:
+    """What the seeds that both finished say of the first: "better", "worse", or "unclear" where they explain the
+    difference or a seed of the first diverged; "constant" where it is the same for every seed, as with a coarse metric.
     """
     gap = difference(best.by_seed(), other.by_seed(), _pairs(summary))
     if not best.whole or gap is None or gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
-        return 0
-    return 1 if (gap.low > 0) == summary.higher_is_better else -1
+        return "unclear"
+    if math.isclose(gap.low, gap.high, rel_tol=1e-9):
+        return "constant"
+    return "better" if (gap.low > 0) == summary.higher_is_better else "worse"
 
 
 def _comparisons(
     summary: WorkloadSummary, best: OptimizerSummary, others: Sequence[OptimizerSummary], shared: bool
 ) -> str:
     """From whom the best differs by more than the seeds explain."""
-    names: dict[int, list[str]] = {1: [], 0: [], -1: []}
+    names: dict[str, list[str]] = {}
     for other in others:
         lead = _lead(summary, best, other)
-        if lead > 0 or other.whole:  # nothing else is said of one with diverged seeds
-            names[lead].append(other.name)
+        if lead == "better" or other.whole:  # nothing else is said of one with diverged seeds
+            names.setdefault(lead, []).append(other.name)
     comparisons, text, who = _pairs(summary), "", best.name if shared else "It"
-    if names[1]:
-        text += f" {who} is better than {_join(names[1])} by more than the seeds explain"
+    if better := names.get("better"):
+        text += f" {who} is better than {_join(better)} by more than the seeds explain"
         text += f" (95%, paired, corrected for all {comparisons} pairs)." if comparisons > 1 else " (95%, paired)."
-    if names[0]:
-        text += f" The difference from {_join(names[0])} is within what the seeds explain."
-    if names[-1]:  # runs failed, and the means are of different seeds
-        text += f" On the seeds that both finished, {_join(names[-1])} did better."
+    if unclear := names.get("unclear"):
+        text += f" The difference from {_join(unclear)} is within what the seeds explain."
+    if constant := names.get("constant"):
+        text += f" The difference from {_join(constant)} is the same for every seed, which says nothing about chance."
+    if worse := names.get("worse"):  # runs failed, and the means are of different seeds
+        text += f" On the seeds that both finished, {_join(worse)} did better."
     return text
 
 

@@ -1,4 +1,4 @@
-"""Curves as PNG: of a comparison, for a README, and of the paper's figures."""
+"""Curves: of a comparison, as PNG for a README and SVG for a paper, and of the paper's figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEVEL = 0.75  # of the bands: the paper's figure of PPO
 
 
 def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[str, str]:
-    """One PNG per workload beside the report; workload -> file name."""
+    """A PNG and an SVG per workload beside the report; workload -> file name of the PNG."""
     from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 
     names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))
@@ -36,6 +36,7 @@ def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[st
             axes.spines[["top", "right"]].set_visible(False)
         written[summary.name] = f"report-{re.sub('[^a-z0-9]+', '-', summary.name.lower())}.png"
         figure.savefig(folder / written[summary.name], dpi=120)
+        figure.savefig((folder / written[summary.name]).with_suffix(".svg"))
     return written
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from adan_bench.records.stats import rank, sensitivity
+from adan_bench.records.stats import best_trial, sensitivity
 from adan_bench.records.store import check_empty, read_run, write_json
 from adan_bench.spec import (
     TUNING_SEED,
@@ -30,24 +30,31 @@ from adan_bench.spec import (
 from adan_bench.studies.competitors import Competitor
 from adan_bench.studies.halving import rungs, stop_trial, survivors
 from adan_bench.training import optimizers
-from adan_bench.training.configure import changes, configure, then_set, tuned_name
+from adan_bench.training.configure import changes, configure, elsewhere, then_set, training_of, tuned_name
 from adan_bench.training.pool import Job, OnEvent, open_pool
 from adan_bench.workloads.registry import get_workload
 
 Key = tuple[str, str]  # (folder of the workload, optimizer)
 
-DECADES = 2.5  # width of every optimizer's range of learning rates
+#: Every optimizer's range of learning rates has so many decades. More than six rates, `STEP` decades apart, make it
+#: wider, up to `WIDEST`.
+DECADES, STEP, WIDEST = 2.5, 0.5, 4.0
 
 
 def learning_rates(spec: OptimizerSpec, count: int) -> list[float]:
     """Learning rates over the optimizer's range, equally far apart, rounded to three digits.
 
+    More of them first make the range wider, then the steps smaller.
+
     >>> learning_rates(OptimizerSpec("adam", "torch.optim:Adam", lr=1e-3), 3)
     [5.62e-05, 0.001, 0.0178]
+    >>> learning_rates(OptimizerSpec("adam", "torch.optim:Adam", lr=1e-3), 13)[::6]
+    [1e-05, 0.001, 0.1]
     """
     if count == 1:
         return [spec.lr]
-    exponents = [DECADES * (i / (count - 1) - 0.5) for i in range(count)]
+    decades = min(WIDEST, max(DECADES, STEP * (count - 1)))
+    exponents = [decades * (i / (count - 1) - 0.5) for i in range(count)]
     return [float(f"{spec.lr * 10**exponent:.3g}") for exponent in exponents]
 
 
@@ -195,6 +202,7 @@ class Study:
                 **self.tuning[key],
                 "steps": config.steps,
                 "batch_size": config.batch_size,
+                "training": training_of(config),
             }
             content["workloads"].setdefault(tuned_name(key[0], config.scale), {})[key[1]] = entry
         if self.tuning:
@@ -203,7 +211,7 @@ class Study:
 
 
 def _best(records: Sequence[RunRecord]) -> Settings:
-    return dict(min(records, key=rank).config.settings)
+    return dict(best_trial(records).config.settings)
 
 
 def _second_stage(c: Competitor, records: Sequence[RunRecord]) -> list[Settings]:
@@ -216,7 +224,7 @@ def _second_stage(c: Competitor, records: Sequence[RunRecord]) -> list[Settings]
     rates = [float(r.config.settings["lr"]) for r in records]
     beyond = []
     if len(rates) > 1 and best["lr"] in (rates[0], rates[-1]):
-        step = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
+        step = max(10**STEP, (rates[-1] / rates[0]) ** (1 / (len(rates) - 1)))
         beyond = [best["lr"] * step if best["lr"] == rates[-1] else best["lr"] / step]
     between = sorted((math.sqrt(a * b) for a, b in pairwise(rates)), key=lambda lr: abs(math.log(lr / best["lr"])))
     first, last = ([{"lr": float(f"{lr:.3g}")} for lr in lrs] for lrs in (beyond, between))
@@ -265,11 +273,9 @@ def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], path: 
     if entry is None:
         there = ", ".join(f"{workload} {name}" for workload, names in saved.items() for name in names)
         raise UsageError(f"--tuned {path}: nothing for {name} {c.name}; it has: {there or 'nothing'}")
-    origin = f"tuned in {entry['trials']} trials ({path.name})"
-    if (entry["steps"], entry["batch_size"]) != (base.steps, base.batch_size):
-        origin += f" for {entry['steps']} steps of {entry['batch_size']}"
+    training = {"steps": entry["steps"], "batch_size": entry["batch_size"], **entry.get("training", {})}
     changed = changes(c.spec, entry["settings"], c.settings)
-    origin += then_set(changed)
+    origin = f"tuned in {entry['trials']} trials ({path.name}){elsewhere(training, base)}{then_set(changed)}"
     settings = {**entry["settings"], **c.settings}
     optimizers.check_values(c.spec, settings)
     at_edge = entry.get("at_edge", False) and "lr" not in changed

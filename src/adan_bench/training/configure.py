@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from adan_bench.records.stats import in_words
 from adan_bench.spec import (
+    CHANGED,
+    ELSEWHERE,
     SCALES,
     UNTUNED,
     OptimizerSpec,
@@ -29,6 +32,11 @@ from adan_bench.training.schedules import schedule
 from adan_bench.workloads.registry import script_checksum
 
 GRAPH = ("auto", "on", "off")
+#: What of a training tuned settings depend on; where that is not the same, they are for another one.
+TRAINING = (
+    *("steps", "batch_size", "stop_after", "schedule", "warmup", "floor", "cooldown", "nonmono", "clip", "ema"),
+    "script_sha256",
+)
 
 
 def tuned_defaults() -> dict[str, Any]:
@@ -70,18 +78,14 @@ def configure(
         raise UsageError(f"{flag}: an update of {spec.name} takes {spec.passes} gradients; give at least {spec.passes}")
     if chosen.parallel == "fsdp" and chosen.ema:
         raise UsageError("--ema: fsdp shards the weights, and their average with them; take --parallel ddp")
-    settings, origin = starting_settings(workload, spec)
-    origin += then_set(changes(spec, settings, overrides or {}))
-    settings = {**settings, **(overrides or {})}
+    found, origin = starting_settings(workload, spec)
+    settings = {**found, **(overrides or {})}
     optimizers.check_values(spec, settings)
-    if not origin.startswith(UNTUNED) and (steps != workload.steps or batch_size != workload.batch_size):
-        origin += f" for {workload.steps} steps of {workload.batch_size}"
-    return replace(
+    config = replace(
         chosen,
         workload=workload.name,
         optimizer=spec.name,
         settings=settings,
-        origin=origin,
         lr_at_edge=_tuned(workload, spec).get("at_edge", False) and "lr" not in (overrides or ()),
         steps=steps,
         batch_size=batch_size,
@@ -89,6 +93,25 @@ def configure(
         log_every=max(1, steps // 60),
         script_sha256="" if chosen.script is None else script_checksum(chosen.script),
     )
+    if origin != UNTUNED:
+        origin += elsewhere({"steps": workload.steps, "batch_size": workload.batch_size}, config)
+    return replace(config, origin=origin + then_set(changes(spec, found, overrides or {})))
+
+
+def training_of(config: RunConfig) -> dict[str, Any]:
+    """What of a training tuned settings depend on, without what has its default."""
+    return {name: value for name, value in config.identity().items() if name in TRAINING}
+
+
+def elsewhere(tuned: Mapping[str, Any], config: RunConfig) -> str:
+    """What the origin of settings says where they were tuned for another training than this one; else nothing.
+
+    tuned: what `training_of` gave there. An earlier version kept no more than steps and batch size.
+    """
+    defaults = {f.name: f.default for f in fields(config) if f.name in TRAINING}
+    now = defaults | training_of(config) | ({} if "script_sha256" in tuned else {"script_sha256": ""})
+    there = [in_words(name, value) for name, value in (defaults | dict(tuned)).items() if value != now[name]]
+    return ELSEWHERE + ", ".join(there) if there else ""
 
 
 def changes(spec: OptimizerSpec, found: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
@@ -99,7 +122,7 @@ def changes(spec: OptimizerSpec, found: Mapping[str, Any], given: Mapping[str, A
 
 def then_set(changed: Mapping[str, Any]) -> str:
     """What the origin of settings says of those that the user has changed."""
-    return ", then --set " + " ".join(f"{key}={value}" for key, value in changed.items()) if changed else ""
+    return CHANGED + " ".join(f"{key}={value}" for key, value in changed.items()) if changed else ""
 
 
 def threads(config: RunConfig, begun: RunConfig | None = None) -> int:

@@ -314,11 +314,10 @@ class Trainer:
         with torch.no_grad(), self._autocast():
             values = {key: float(value) for key, value in self.task.evaluate(model).items()}
         model.train()
-        if self.workload.metric not in values:
-            raise ValueError(
-                f"{self.workload.name}: evaluate() returned {', '.join(values) or 'nothing'}, not the declared metric "
-                f"{self.workload.metric!r}"
-            )
+        for name in (self.workload.metric, self.workload.tune_metric or self.workload.metric):
+            if name not in values:
+                there = ", ".join(values) or "nothing"
+                raise ValueError(f"{self.workload.name}: evaluate() returned {there}, not the declared metric {name!r}")
         return values
 
     def _keep_best(self, value: float) -> None:

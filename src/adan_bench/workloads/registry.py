@@ -29,6 +29,7 @@ def workload(
     after: str | None = None,
     summary: str = "",
     options: tuple[str, ...] = (),
+    tune_metric: str = "",
 ) -> Callable[[Builder], Builder]:
     """Make a workload of a function that builds its `Task`.
 
@@ -42,12 +43,16 @@ def workload(
         after: the workload whose final weights it starts from.
         summary: the function's first line of documentation unless given.
         options: what of the training a run may set otherwise; the function finds the values in `context.training`.
+        tune_metric: another of those numbers, by which tuning trials are judged, so that a reported test split chooses
+            no settings; the metric itself unless given.
     """
     scales = {scale: size for scale, size in zip(SCALES, (smoke, small, paper), strict=True) if size is not None}
 
     def register(build: Builder) -> Builder:
         about = (summary or build.__doc__ or name).strip().splitlines()[0].rstrip(".")
-        _workloads[name] = Workload(name, about, metric, higher_is_better, build, scales, after, options=options)
+        _workloads[name] = Workload(
+            name, about, metric, higher_is_better, build, scales, after, options=options, tune_metric=tune_metric
+        )
         return build
 
     return register

@@ -226,7 +226,7 @@ for (const host of document.querySelectorAll("[data-rates]")) {
   const series = w.optimizers.filter(o => o.rates).map(o => styled(o.name, [o.rates.points.map(p => [p[0], p[0], p[1]])],
     {inside: lr => lr >= o.rates.low && lr <= o.rates.high, lost: o.rates.lost}));
   const axes = [{label: "", title: "learning rate", index: 0, log: true}];
-  new Chart(host, [{label: w.metric, target: null, axes, logChoice: true, marks: true, cap: !w.higher, series}]);
+  new Chart(host, [{label: w.judged, target: null, axes, logChoice: true, marks: true, cap: !w.higher, series}]);
 }
 
 for (const host of document.querySelectorAll("[data-profile]")) {
