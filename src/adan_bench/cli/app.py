@@ -25,7 +25,6 @@ from adan_bench.cli.common import (
     EXIT_INTERRUPTED,
     EXIT_TIME_LIMIT,
     EXIT_USAGE,
-    Interruptible,
     Jobs,
     Json,
     Out,
@@ -171,10 +170,11 @@ def run(
     chosen: RunConfig,
 ) -> None:
     """Train one workload with one optimizer."""
-    pause = Interruptible(time=deadline(time_limit))
+    until = deadline(time_limit)
     from adan_bench.cli.progress import showing
     from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import configure
+    from adan_bench.training.interrupts import Interruptible, on_ctrl_c, say_finishing
     from adan_bench.training.pool import Event, Job
     from adan_bench.training.worker import attempt
     from adan_bench.workloads.registry import get_workload
@@ -185,10 +185,18 @@ def run(
     path = records_in(out, workload, competitor.folder, f"seed-{config.seed}")
     if others := [file.parent for file in path.rglob("config.json") if file.parent != path]:
         raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
+    pause = Interruptible(time=until)
     job = Job(config, path, resume, pause)
+
+    def press() -> None:
+        if pause.pressed or not pause.stepped:
+            raise KeyboardInterrupt
+        pause.pressed = True
+        say_finishing()
+
     first = config.parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)
-    listening = pause.listening() if config.parallel is None else nullcontext()  # torchrun ends its ranks itself
+    listening = on_ctrl_c(press) if config.parallel is None else nullcontext()  # torchrun ends its ranks itself
     with listening, showing(console, as_json and first) as show:
         result = attempt(job, lambda progress: show(Event(job, 0, 1, progress=progress)))
         show(Event(job, 1, 1, result=result))
