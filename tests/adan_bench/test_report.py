@@ -209,6 +209,8 @@ def test_records_written_before_still_open(bench: Any, tmp_path: Path) -> None:
         content = {"config": config, "workload": facts, "optimizer": {"name": config["optimizer"], "passes": 1}}
         for name, value in (("config", content), ("environment", found["environment"]), ("result", found["result"])):
             (folder / f"{name}.json").write_text(json.dumps(value))
+        end = {key: found["result"][key] for key in ("step", "seconds")} | found["result"]["final"]
+        (folder / "metrics.jsonl").write_text(json.dumps({"kind": "eval", **end}) + "\n")
     code, out, err = bench("report", tmp_path)
     assert code == 0, err
     assert out.count("has the highest mean accuracy") + out.count("share the highest mean accuracy") == 2
