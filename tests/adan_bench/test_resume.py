@@ -223,6 +223,25 @@ def test_full_disk_keeps_what_was_written(bench: Any, tiny: Path, tmp_path: Path
     assert lines(out) == lines(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("forked_workers")
+def test_a_full_disk_that_takes_no_failure_ends_the_study(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers die, and so does the record of that: one line, exit code 1, no traceback of a thread."""
+
+    def full(path: Path, value: Any) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    script = tmp_path / "failing.py"
+    script.write_text("import os\n" + FAILING.replace('sizes["width"]', "os._exit(9)"))
+    monkeypatch.setattr("adan_bench.training.pool.write_json", full)
+    options = ("--optimizers", "adan,adam", "--seeds", 2, "--jobs", 2, "--out", tmp_path / "a")
+    code, _, err = bench("compare", "failing", "--script", script, *options)
+    assert (code, len(err.splitlines())) == (1, 1), err
+    assert "No space left on device" in err
+    assert "--resume" in err
+
+
 def test_resume_of_another_run_is_refused(config: Any, tmp_path: Path) -> None:
     run(config(steps=20), RunStore(tmp_path / "a"))
     with pytest.raises(UsageError, match="steps: 20 there, 30 now"):

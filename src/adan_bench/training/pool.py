@@ -145,7 +145,7 @@ class Pool(ABC):
         self.folder.mkdir(parents=True, exist_ok=True)
         machine = self._make(tally)
         append_line(self.folder / "study.jsonl", {**tally.facts(), **machine})
-        if self.interrupted:
+        if self.interrupted or (tally.left and not self.late):  # not late: a worker alone was interrupted
             raise KeyboardInterrupt
         if left := tally.left:
             raise TimeLimitReached(f"time limit reached with {len(jobs) - left} of {len(jobs)} runs of this stage made")
@@ -186,23 +186,16 @@ class LocalPool(Pool):
         for job in tally.todo:
             waiting.put(job)
 
+        errors: list[Exception] = []
+
         def serve(number: int) -> None:
-            while not (self._stop.is_set() or self.late):
-                try:
-                    job = waiting.get_nowait()
-                except queue.Empty:
-                    break
-                worker, result = self._worker(number), None
-                if self.interrupted:  # before the worker was there to be told
-                    break
-                tally.begin(job)
-                for answer in worker.answers(job):
-                    if "progress" in answer:
-                        tally.progress(job, Progress(**answer["progress"]))
-                    result = answer.get("result")
-                if self._stop.is_set() or (result is None and (self.interrupted or worker.interrupted)):
-                    break
-                tally.end(job, result or record_failure(job, worker.obituary()))
+            try:
+                while not (self._stop.is_set() or self.late or errors):
+                    self._perform(waiting.get_nowait(), number, tally)
+            except queue.Empty:
+                pass
+            except Exception as error:  # of the disk, for example, which takes no record of a failure
+                errors.append(error)
 
         if self._mps is None:
             several = self.chosen.jobs > 1 and self.chosen.device.startswith("cuda")
@@ -219,7 +212,23 @@ class LocalPool(Pool):
             for worker in filter(None, self._workers):
                 worker.process.kill()
             raise
+        if errors:
+            raise errors[0]
         return {"jobs": self.chosen.jobs, "device": self.chosen.device, "mps": self._mps}
+
+    def _perform(self, job: Job, number: int, tally: Tally) -> None:
+        """Let the worker of a place make a run; one that an interruption ends before its first step stays undone."""
+        worker, result = self._worker(number), None
+        if self.interrupted:  # before the worker was there to be told
+            return
+        tally.begin(job)
+        for answer in worker.answers(job):
+            if "progress" in answer:
+                tally.progress(job, Progress(**answer["progress"]))
+            result = answer.get("result")
+        if self._stop.is_set() or (result is None and (self.interrupted or worker.interrupted)):
+            return
+        tally.end(job, result or record_failure(job, worker.obituary()))
 
     def _interrupt(self) -> None:
         """Let the runs under way pause, as at the end of a time limit; the second time, end at once."""
