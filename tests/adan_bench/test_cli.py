@@ -48,6 +48,11 @@ from adan_bench.workloads.registry import get_workload
         (["run", "digits-vit", "--schedule", "steps:30,60"], ["--schedule steps:30,60", "between 0 and 1", "30/90"]),
         (["run", "digits-vit", "--schedule", "steps:0"], ["--schedule steps:0", "30/90,60/90"]),
         (["run", "digits-vit", "--steps", "4", "--stop-after", "9"], ["--stop-after 9", "after 4 steps"]),
+        (
+            ["run", "digits-vit", "--warmup", "0.7", "--cooldown", "0.6"],
+            ["--warmup 0.7 and --cooldown 0.6", "at most 1"],
+        ),
+        (["compare", "digits-vit", "--ema", "1"], ["--ema 1", "less than 1"]),
         (["run", "digits-vit", "--seed", "-1"], ["--seed -1", "0"]),
         (["compare", "digits-vit", "--init", "/nowhere/w.pt"], ["--init /nowhere/w.pt", "no such file or folder"]),
         (["compare", "digits-vit", "--init", "."], ["--init .", "--keep-weights"]),
@@ -149,6 +154,21 @@ def test_run_as_json_and_diverged_exit_code(bench: Any, tiny: Path, tmp_path: Pa
     assert lines[0]["event"] == "progress"
     arguments = ("--optimizer", "sgd", "--set", "lr=1e30", "--out", tmp_path / "b")
     assert bench("run", "tiny", "--script", tiny, *arguments)[0] == 3
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_metric_that_ends_infinite_is_a_diverged_run(bench: Any, tiny: Path, tmp_path: Path, value: str) -> None:
+    """The loss is fine to the end: still what the report calls diverged is called so by the run, in valid JSON."""
+    script = tmp_path / "lost.py"
+    text = tiny.read_text().replace('"tiny"', '"lost"').replace("(model(x) - y).square().mean().item()", "VALUE")
+    script.write_text(text.replace("VALUE", f'float("{value}")'))
+    code, out, _ = bench("run", "lost", "--script", script, "--out", tmp_path / "a", "--json")
+    assert code == 3
+    result = json.loads(out.splitlines()[-1], parse_constant=pytest.fail)["result"]
+    assert (result["status"], result["step"], result["final"]) == ("diverged", 60, {"error": None})
+    assert read_run(tmp_path / "a").diverged
+    code, out, _ = bench("report", tmp_path / "a")
+    assert (code, "1 of 1 diverged" in out) == (0, True)
 
 
 @pytest.mark.usefixtures("inline_pool")
