@@ -32,6 +32,7 @@ from adan_bench.cli.common import (
     Seeds,
     TimeLimit,
     check_file,
+    check_folder,
     deadline,
     how_to_continue,
     numbers,
@@ -249,7 +250,7 @@ def compare(
         if tune:
             study.tune(tune, halving)
         study.compare(seeds)
-    _report(study.out, as_json)
+    _report([study.out], study.out, as_json)
 
 
 @app.command()
@@ -284,10 +285,17 @@ def tune(
 
 @app.command()
 def report(
-    runs: Annotated[Path, typer.Argument(metavar="RUNS_DIR", help="The folder of the records.")], as_json: Json = False
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS_DIR...", help="One or more folders of records.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the report; the first RUNS_DIR unless given.", callback=check_folder)
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Write the report of the runs in a folder."""
-    _report(runs, as_json)
+    """Write one report of the runs in one or more folders."""
+    folder = out or runs[0]
+    if folder.exists() and not os.access(folder, os.W_OK):
+        raise UsageError(f"{folder}: no permission to write the report there; give --out DIR")
+    _report(runs, folder, as_json)
 
 
 @app.command()
@@ -364,14 +372,16 @@ def _study(
         yield study
 
 
-def _report(folder: Path, as_json: bool) -> None:
+def _report(runs: Sequence[Path], folder: Path, as_json: bool) -> None:
+    """Write the report of the runs under some folders into one of them or another, and show it."""
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.stats import summarize
     from adan_bench.records.store import read_runs
     from adan_bench.reports.comparison import write_report
     from adan_bench.reports.tuning import write_tuning
 
-    records, damaged = read_runs(folder)
+    records, damaged = read_runs(*runs)
+    folder.mkdir(parents=True, exist_ok=True)
     if {record.config.role for record in records} == {"tune"}:
         page, tunings = write_tuning(records, folder, damaged)
     else:

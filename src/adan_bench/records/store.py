@@ -254,17 +254,22 @@ def _check_end(path: Path, metric: str, metrics: list[dict[str, Any]], result: M
         raise DamagedRecord(path / "result.json", f"final has no {metric}")
 
 
-def read_runs(folder: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
-    """Every run under a folder in the order of their paths, and what is wrong with those that cannot be read."""
+def read_runs(*folders: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
+    """Every run under the folders, once, in the order of their paths, and what is wrong with those left out."""
+    found: dict[Path, Path] = {}  # by what a path leads to: one folder may lie in another
+    for folder in folders:
+        files = [file for name in ("config.json", "result.json") for file in folder.rglob(name)]
+        paths = [path for path in sorted({file.parent for file in files}) if _is_run(path)]
+        if not paths:
+            raise UsageError(f"{folder}: no runs there; it holds: {listing(folder)}")
+        for path in paths:
+            found.setdefault(path.resolve(), path)
     records, damaged = [], []
-    for path in sorted({file.parent for name in ("config.json", "result.json") for file in folder.rglob(name)}):
+    for path in found.values():
         try:
-            if _is_run(path):
-                records.append(read_run(path))
+            records.append(read_run(path))
         except DamagedRecord as error:
             damaged.append(error)
-    if not (records or damaged):
-        raise UsageError(f"{folder}: no runs there; it holds: {listing(folder)}")
     return records, damaged
 
 
