@@ -226,7 +226,7 @@ def test_one_report_of_several_folders(bench: Any, tiny: Path, tmp_path: Path) -
 def test_a_folder_that_cannot_be_written_to(bench: Any, page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)
     code, _, err = bench("report", page.parent)
-    assert (code, f"{page.parent}: no permission to write the report there; give --out DIR" in err) == (2, True)
+    assert (code, f"{page.parent}: the report cannot be written there; give --out DIR" in err) == (2, True)
 
 
 def test_trials_of_an_unfair_comparison_are_not_called_equal(page: Path) -> None:

@@ -294,7 +294,7 @@ def report(
     """Write one report of the runs in one or more folders."""
     folder = out or runs[0]
     if folder.exists() and not os.access(folder, os.W_OK):
-        raise UsageError(f"{folder}: no permission to write the report there; give --out DIR")
+        raise UsageError(f"{folder}: the report cannot be written there; give --out DIR")
     _report(runs, folder, as_json)
 
 

@@ -31,13 +31,19 @@ KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
 Kinds = dict[str, tuple[type, ...]]  # of the values of a JSON object, by key
 TEXT, NUMBER, OBJECT, NONE = (str,), (int, float), (dict,), (type(None),)
 FACTS: Kinds = {"config": OBJECT, "workload": OBJECT, "optimizer": OBJECT}  # config.json
-WORKLOAD: Kinds = {"metric": TEXT, "higher_is_better": (bool,), "target": NUMBER, "summary": TEXT}
+WORKLOAD: Kinds = {"metric": TEXT, "higher_is_better": (bool, int), "target": NUMBER, "summary": TEXT}
 RESULT: Kinds = {"status": TEXT, "step": (int,), "seconds": NUMBER, "final": OBJECT, "best": (*NUMBER, *NONE)}
-ENVIRONMENT: Kinds = {"packages": (*OBJECT, *NONE), "parameters": (*NUMBER, *NONE)}
+ENVIRONMENT: Kinds = {"packages": OBJECT, "parameters": (*NUMBER, *NONE)}  # where it has them
 STATUSES = ("finished", "diverged", "stopped", "failed")
 #: By the annotation of a field of `RunConfig`; null in a record is the field's default.
-FIELDS: Kinds = {"int": (int,), "float": NUMBER, "bool": (bool,), "Settings": OBJECT, "Settings | None": OBJECT}
-CONFIG: Kinds = {f.name: (*FIELDS.get(str(f.type), TEXT), *NONE) for f in fields(RunConfig)}
+FIELDS: Kinds = {
+    "int": (int,),
+    "float": NUMBER,
+    "bool": (bool,),
+    **dict.fromkeys(("str", "str | None", "Path | None"), TEXT),
+    **dict.fromkeys(("Settings", "Settings | None"), OBJECT),
+}
+CONFIG: Kinds = {f.name: (*FIELDS[str(f.type)], *NONE) for f in fields(RunConfig) if str(f.type) in FIELDS}
 NEEDED: Kinds = {"workload": TEXT, "optimizer": TEXT, "settings": OBJECT}  # of these, what no default replaces
 
 
@@ -212,7 +218,7 @@ def read_run(path: Path) -> RunRecord:
     store = RunStore(path)
     config, facts = read_config(path)
     environment = read_json(path / "environment.json") if store.described else {}
-    check(path / "environment.json", {**dict.fromkeys(ENVIRONMENT), **environment}, ENVIRONMENT)
+    check(path / "environment.json", {"packages": {}, "parameters": None, **environment}, ENVIRONMENT)
     metrics, result = read_lines(path / "metrics.jsonl"), store.result()
     if result is not None and result["status"] in ("finished", "diverged"):
         _check_end(path, facts["workload"]["metric"], metrics, result)
