@@ -7,14 +7,16 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.forked import Program
 
-from adan_bench.records.store import read_run, read_runs
+from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.spec import RunConfig, option
 from adan_bench.training.configure import threads
 from adan_bench.training.optimizers import SPECS
@@ -46,6 +48,11 @@ from adan_bench.workloads.registry import get_workload
         (["run", "digits-vit", "--schedule", "steps:30,60"], ["--schedule steps:30,60", "between 0 and 1", "30/90"]),
         (["run", "digits-vit", "--schedule", "steps:0"], ["--schedule steps:0", "30/90,60/90"]),
         (["run", "digits-vit", "--steps", "4", "--stop-after", "9"], ["--stop-after 9", "after 4 steps"]),
+        (
+            ["run", "digits-vit", "--warmup", "0.7", "--cooldown", "0.6"],
+            ["--warmup 0.7 and --cooldown 0.6", "at most 1"],
+        ),
+        (["compare", "digits-vit", "--ema", "1"], ["--ema 1", "less than 1"]),
         (["run", "digits-vit", "--seed", "-1"], ["--seed -1", "0"]),
         (["compare", "digits-vit", "--init", "/nowhere/w.pt"], ["--init /nowhere/w.pt", "no such file or folder"]),
         (["compare", "digits-vit", "--init", "."], ["--init .", "--keep-weights"]),
@@ -149,6 +156,21 @@ def test_run_as_json_and_diverged_exit_code(bench: Any, tiny: Path, tmp_path: Pa
     assert bench("run", "tiny", "--script", tiny, *arguments)[0] == 3
 
 
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_metric_that_ends_infinite_is_a_diverged_run(bench: Any, tiny: Path, tmp_path: Path, value: str) -> None:
+    """The loss is fine to the end: still what the report calls diverged is called so by the run, in valid JSON."""
+    script = tmp_path / "lost.py"
+    text = tiny.read_text().replace('"tiny"', '"lost"').replace("(model(x) - y).square().mean().item()", "VALUE")
+    script.write_text(text.replace("VALUE", f'float("{value}")'))
+    code, out, _ = bench("run", "lost", "--script", script, "--out", tmp_path / "a", "--json")
+    assert code == 3
+    result = json.loads(out.splitlines()[-1], parse_constant=pytest.fail)["result"]
+    assert (result["status"], result["step"], result["final"]) == ("diverged", 60, {"error": None})
+    assert read_run(tmp_path / "a").diverged
+    code, out, _ = bench("report", tmp_path / "a")
+    assert (code, "1 of 1 diverged" in out) == (0, True)
+
+
 @pytest.mark.usefixtures("inline_pool")
 def test_an_exploding_optimizer_does_not_stop_the_comparison(bench: Any, tiny: Path, tmp_path: Path) -> None:
     arguments = (
@@ -232,20 +254,102 @@ def test_compare_resumes(tiny: Path, tmp_path: Path, bench: Any) -> None:
         assert path.stat().st_mtime_ns == written
 
 
-def test_ctrl_c_says_how_to_continue(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Any) -> None:
-    """The very command, with the folder that the study made up; it ends with the exit code of an interruption."""
+def test_ctrl_c_pauses_a_comparison(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a terminal, to the command and its workers: checkpoints, exit code 130, and the command that continues."""
     monkeypatch.chdir(tmp_path)
-    arguments = ["compare", "tiny", "--script", str(tiny), "--optimizers", "adan", "--seeds", "1", "--steps", "20000"]
+    arguments = ["compare", "tiny", "--script", str(tiny), "--optimizers", "adan,adamw", "--seeds", "2", "--jobs", "2"]
+    arguments += ["--steps", "100000"]
     with (tmp_path / "errors").open("w") as errors:
         process = Program([sys.executable, "-m", "adan_bench.cli", *arguments], stderr=errors)
-    while not list(tmp_path.rglob("metrics.jsonl")):
+    while sum(file.stat().st_size > 0 for file in tmp_path.rglob("metrics.jsonl")) < 2:
         assert process.poll() is None
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGINT)
+    assert process.pid is not None
+    os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 130
     (folder,) = (tmp_path / "runs").iterdir()
     wanted = f"continue with: adan-bench {' '.join(arguments)} --out runs/{folder.name} --resume"
-    assert (tmp_path / "errors").read_text().splitlines()[-1] == f"adan-bench: interrupted; {wanted}"
+    first, last = (tmp_path / "errors").read_text().splitlines()
+    assert "writing a checkpoint; Ctrl-C again ends at once" in first
+    assert last == f"adan-bench: interrupted; {wanted}"
+    stores = [RunStore(file.parent) for file in folder.rglob("config.json")]
+    assert len(stores) == 2  # no other has begun
+    assert all(store.resume_step > 0 and not store.ended for store in stores)
+
+
+@pytest.fixture
+def press() -> Iterator[Any]:
+    """Ctrl-C for this process alone, once a condition holds; tests in the background of a shell ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    waiting = []
+
+    def when(holds: Callable[[], bool], times: int = 1) -> None:
+        def wait() -> None:
+            while not holds():
+                time.sleep(0.01)
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.2)
+
+        waiting.append(threading.Thread(target=wait))
+        waiting[-1].start()
+
+    yield when
+    for thread in waiting:
+        thread.join()
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.parametrize("command", ["compare", "tune"])
+def test_ctrl_c_costs_no_step(bench: Any, tiny: Path, tmp_path: Path, press: Any, command: str) -> None:
+    """A signal to the command alone; --resume ends with the numbers of an undisturbed study."""
+    more = ["--seeds", "2"] if command == "compare" else ["--trials", "2"]
+    options = [command, "tiny", "--script", tiny, "--optimizers", "adan", "--steps", "600", *more, "--out"]
+    out, runs = tmp_path / "a", lambda: read_runs(out)[0]
+    press(lambda: any(file.stat().st_size > 0 for file in out.rglob("metrics.jsonl")))
+    code, _, err = bench(*options, out)
+    assert (code, err.splitlines()[-1].endswith(f"--out {out} --resume")) == (130, True)
+    (begun,) = runs()
+    assert 0 < RunStore(begun.path).resume_step < 600
+    assert bench(*options, out, "--resume")[0] == 0
+    assert bench(*options, tmp_path / "b")[0] == 0
+    for record in runs():
+        there = read_run(tmp_path / "b" / record.path.relative_to(out))
+        for kind, key in (("train", "loss"), ("eval", "error")):
+            assert [line[::2] for line in record.curve(kind, key)] == [line[::2] for line in there.curve(kind, key)]
+
+
+STUCK = """
+import pathlib, time, torch
+from adan_bench import Scale, Task, workload
+@workload("stuck", metric="m", higher_is_better=True, smoke=Scale(1, 9, 1))
+def stuck(context):
+    steps = []
+    if {build}:
+        pathlib.Path({sign!r}).touch()
+        time.sleep(60)
+    def loss(model, batch):
+        steps.append(batch)
+        if len(steps) > 1:
+            pathlib.Path({sign!r}).touch()
+            time.sleep(60)
+        return model(torch.ones(1, 1)).sum()
+    return Task(torch.nn.Linear(1, 1), lambda i: i, loss, lambda model: {{"m": 1.0}})
+"""
+
+
+@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.parametrize(("build", "presses"), [(False, 2), (True, 1)], ids=["in a step", "before the first step"])
+def test_ctrl_c_at_once(bench: Any, tmp_path: Path, press: Any, build: bool, presses: int) -> None:
+    """The second one does not wait for a step; before a run's first step there is nothing to wait for."""
+    script, sign, out = tmp_path / "stuck.py", tmp_path / "sign", tmp_path / "a"
+    script.write_text(STUCK.format(build=build, sign=str(sign)))
+    press(sign.exists, presses)
+    started = time.monotonic()
+    assert bench("compare", "--script", script, "--optimizers", "adam", "--seeds", "1", "--out", out)[0] == 130
+    assert time.monotonic() - started < 30
+    assert not list(out.rglob("result.json"))
 
 
 #: Another value than the default for every flag of a run; those that need another machine are left out.

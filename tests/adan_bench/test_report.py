@@ -14,9 +14,11 @@ from support import chromium
 from support.learning import chosen
 from support.pools import inline_pools
 
+from adan_bench.records.stats import summarize
 from adan_bench.records.store import read_runs
 from adan_bench.reports import paper, theory
 from adan_bench.reports.comparison import write_report
+from adan_bench.reports.conclusions import caution, tuning
 from adan_bench.reports.palette import style_of
 from adan_bench.reports.tuning import write_tuning
 from adan_bench.studies.comparison import Study
@@ -197,6 +199,46 @@ def press(browser: chromium.Browser, label: str) -> int:
     return pressed
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_one_report_of_several_folders(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """In the first of them, or elsewhere, so that an archive stays as it is; a run in two of them counts once."""
+    a, b, c = (tmp_path / name for name in "abc")
+    for folder, optimizer in ((a, "adan"), (b, "adamw")):
+        options = ("--script", tiny, "--optimizer", optimizer, "--steps", 20, "--out", folder)
+        assert bench("run", "tiny", *options)[0] == 0
+    before = contents(tmp_path)
+    code, out, err = bench("report", a, b, tmp_path / "a", tmp_path, "--out", c / "new", "--json")
+    assert (code, json.loads(out)["path"]) == (0, str(c / "new" / "report.html")), err
+    text = (c / "new" / "report.md").read_text()
+    assert "1 workload, 2 optimizers, 2 runs." in text
+    assert "count once" not in text
+    assert {path: content for path, content in contents(tmp_path).items() if c not in path.parents[:2]} == before
+    assert bench("report", a, b)[0] == 0
+    assert "2 optimizers, 2 runs." in (a / "report.md").read_text()
+    assert not (b / "report.md").exists()
+    code, _, err = bench("report", a, tmp_path / "none")
+    assert (code, f"{tmp_path / 'none'}: no runs there" in err) == (2, True)
+
+
+def test_a_folder_that_cannot_be_written_to(bench: Any, page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)
+    code, _, err = bench("report", page.parent)
+    assert (code, f"{page.parent}: the report cannot be written there; give --out DIR" in err) == (2, True)
+
+
+def test_trials_of_an_unfair_comparison_are_not_called_equal(page: Path) -> None:
+    records, every = read_runs(page.parent)[0], "Every optimizer had 4 tuning trials"
+    assert every in tuning(summarize(records))
+    other = [
+        replace(r, config=replace(r.config, origin="found before")) if "adan" in str(r.path) else r for r in records
+    ]
+    assert "not a fair comparison" in caution(summarize(other))
+    assert every not in tuning(summarize(other))
+
+
 def test_records_written_before_still_open(bench: Any, tmp_path: Path) -> None:
     """An archive of `make demo` by earlier versions, with a flat configuration and nulls in it."""
     archive = Path(__file__).parents[1] / "support" / "earlier_runs.jsonl"
@@ -209,6 +251,8 @@ def test_records_written_before_still_open(bench: Any, tmp_path: Path) -> None:
         content = {"config": config, "workload": facts, "optimizer": {"name": config["optimizer"], "passes": 1}}
         for name, value in (("config", content), ("environment", found["environment"]), ("result", found["result"])):
             (folder / f"{name}.json").write_text(json.dumps(value))
+        end = {key: found["result"][key] for key in ("step", "seconds")} | found["result"]["final"]
+        (folder / "metrics.jsonl").write_text(json.dumps({"kind": "eval", **end}) + "\n")
     code, out, err = bench("report", tmp_path)
     assert code == 0, err
     assert out.count("has the highest mean accuracy") + out.count("share the highest mean accuracy") == 2

@@ -223,6 +223,25 @@ def test_full_disk_keeps_what_was_written(bench: Any, tiny: Path, tmp_path: Path
     assert lines(out) == lines(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("forked_workers")
+def test_a_full_disk_that_takes_no_failure_ends_the_study(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers die, and so does the record of that: one line, exit code 1, no traceback of a thread."""
+
+    def full(path: Path, value: Any) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    script = tmp_path / "failing.py"
+    script.write_text("import os\n" + FAILING.replace('sizes["width"]', "os._exit(9)"))
+    monkeypatch.setattr("adan_bench.training.pool.write_json", full)
+    options = ("--optimizers", "adan,adam", "--seeds", 2, "--jobs", 2, "--out", tmp_path / "a")
+    code, _, err = bench("compare", "failing", "--script", script, *options)
+    assert (code, len(err.splitlines())) == (1, 1), err
+    assert "No space left on device" in err
+    assert "--resume" in err
+
+
 def test_resume_of_another_run_is_refused(config: Any, tmp_path: Path) -> None:
     run(config(steps=20), RunStore(tmp_path / "a"))
     with pytest.raises(UsageError, match="steps: 20 there, 30 now"):
@@ -317,6 +336,62 @@ def test_a_damaged_record_is_named_and_left_out(bench: Any, config: Any, tmp_pat
         assert f"{name} is damaged" in out
         assert f"{name} is damaged" in page
         assert f"{name} is damaged" in text
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "why"),
+    [
+        ("config.json", lambda found: found["workload"].pop("metric"), "it has no metric"),
+        ("config.json", lambda found: found["config"]["settings"].pop("lr"), "it has no lr"),
+        ("config.json", lambda found: found["config"].pop("workload"), "it has no workload"),
+        ("config.json", lambda found: found["config"].update(seed="x"), "seed is 'x'"),
+        ("config.json", lambda found: found["config"].update(steps=True), "steps is True"),
+        ("config.json", lambda found: found.update(config=[]), "config is []"),
+        ("environment.json", lambda found: found.update(packages=[]), "packages is []"),
+        ("result.json", lambda found: found["final"].update(error="abc"), "error is 'abc'"),
+        ("result.json", lambda found: found["final"].pop("error"), "final has no error"),
+        ("result.json", lambda found: found.pop("step"), "it has no step"),
+        ("result.json", lambda found: found.update(status="ended"), "status is 'ended', not one of finished, diverged"),
+        ("metrics.jsonl", lambda found: found[-1].update(error="abc"), "line 21 is not one of a run"),
+        ("metrics.jsonl", lambda found: found[0].pop("seconds"), "line 1 is not one of a run"),
+        ("metrics.jsonl", lambda found: found.clear(), "it ends at step 0, the run at step 20"),
+        ("metrics.jsonl", None, "it is missing"),
+    ],
+)
+def test_valid_json_that_is_no_record(
+    bench: Any, config: Any, tmp_path: Path, file: str, change: Any, why: str
+) -> None:
+    """A key that is missing, or a value of another type: the run is left out like any damaged one."""
+    for seed in range(2):
+        run(config(steps=20, log_every=1, seed=seed), RunStore(tmp_path / str(seed)))
+    path = tmp_path / "1" / file
+    text, lines = path.read_text(), path.suffix == ".jsonl"
+    found = [json.loads(line) for line in text.splitlines()] if lines else json.loads(text)
+    if change is None:
+        path.unlink()
+    else:
+        change(found)
+        path.write_text("".join(json.dumps(line) + "\n" for line in found) if lines else json.dumps(found))
+    records, (damaged,) = read_runs(tmp_path)
+    assert [record.config.seed for record in records] == [0]
+    assert f"{path} is damaged ({why}" in str(damaged)
+
+
+def test_files_of_other_programs_are_no_runs(bench: Any, config: Any, tmp_path: Path) -> None:
+    """A checkpoint of transformers or a result.json of an evaluation beside the runs: nothing is wrong with them."""
+    run(config(steps=20), RunStore(tmp_path / "a"))
+    for name, text in (
+        ("config.json", '{"model_type": "gpt2"}'),
+        ("result.json", '{"acc": 0.5}'),
+        ("config.json", "x"),
+    ):
+        folder = tmp_path / "others" / str(len(text))
+        folder.mkdir(parents=True)
+        (folder / name).write_text(text)
+    assert bench("report", tmp_path)[0] == 0
+    assert [record.path for record in read_runs(tmp_path)[0]] == [tmp_path / "a"]
+    code, _, err = bench("report", tmp_path / "others")
+    assert (code, "no runs there" in err) == (2, True)
 
 
 @pytest.mark.usefixtures("inline_pool")

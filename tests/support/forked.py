@@ -50,6 +50,10 @@ class Program:
             end.close()
         self.pid, self.kill = self.process.pid, self.process.kill
 
+    def send_signal(self, number: int) -> None:
+        if self.process.exitcode is None and self.pid is not None:
+            os.kill(self.pid, number)
+
     def poll(self) -> int | None:
         return self.process.exitcode
 

@@ -25,7 +25,6 @@ from adan_bench.cli.common import (
     EXIT_INTERRUPTED,
     EXIT_TIME_LIMIT,
     EXIT_USAGE,
-    Interruptible,
     Jobs,
     Json,
     Out,
@@ -33,6 +32,7 @@ from adan_bench.cli.common import (
     Seeds,
     TimeLimit,
     check_file,
+    check_folder,
     deadline,
     how_to_continue,
     numbers,
@@ -171,10 +171,11 @@ def run(
     chosen: RunConfig,
 ) -> None:
     """Train one workload with one optimizer."""
-    pause = Interruptible(time=deadline(time_limit))
+    until = deadline(time_limit)
     from adan_bench.cli.progress import showing
     from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import configure
+    from adan_bench.training.interrupts import Interruptible, on_ctrl_c, say_finishing
     from adan_bench.training.pool import Event, Job
     from adan_bench.training.worker import attempt
     from adan_bench.workloads.registry import get_workload
@@ -185,10 +186,18 @@ def run(
     path = records_in(out, workload, competitor.folder, f"seed-{config.seed}")
     if others := [file.parent for file in path.rglob("config.json") if file.parent != path]:
         raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
+    pause = Interruptible(time=until)
     job = Job(config, path, resume, pause)
+
+    def press() -> None:
+        if pause.pressed or not pause.stepped:
+            raise KeyboardInterrupt
+        pause.pressed = True
+        say_finishing()
+
     first = config.parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)
-    listening = pause.listening() if config.parallel is None else nullcontext()  # torchrun ends its ranks itself
+    listening = on_ctrl_c(press) if config.parallel is None else nullcontext()  # torchrun ends its ranks itself
     with listening, showing(console, as_json and first) as show:
         result = attempt(job, lambda progress: show(Event(job, 0, 1, progress=progress)))
         show(Event(job, 1, 1, result=result))
@@ -241,7 +250,7 @@ def compare(
         if tune:
             study.tune(tune, halving)
         study.compare(seeds)
-    _report(study.out, as_json)
+    _report([study.out], study.out, as_json)
 
 
 @app.command()
@@ -276,10 +285,17 @@ def tune(
 
 @app.command()
 def report(
-    runs: Annotated[Path, typer.Argument(metavar="RUNS_DIR", help="The folder of the records.")], as_json: Json = False
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS_DIR...", help="One or more folders of records.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the report; the first RUNS_DIR unless given.", callback=check_folder)
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Write the report of the runs in a folder."""
-    _report(runs, as_json)
+    """Write one report of the runs in one or more folders."""
+    folder = out or runs[0]
+    if folder.exists() and not os.access(folder, os.W_OK):
+        raise UsageError(f"{folder}: the report cannot be written there; give --out DIR")
+    _report(runs, folder, as_json)
 
 
 @app.command()
@@ -356,14 +372,16 @@ def _study(
         yield study
 
 
-def _report(folder: Path, as_json: bool) -> None:
+def _report(runs: Sequence[Path], folder: Path, as_json: bool) -> None:
+    """Write the report of the runs under some folders into one of them or another, and show it."""
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.stats import summarize
     from adan_bench.records.store import read_runs
     from adan_bench.reports.comparison import write_report
     from adan_bench.reports.tuning import write_tuning
 
-    records, damaged = read_runs(folder)
+    records, damaged = read_runs(*runs)
+    folder.mkdir(parents=True, exist_ok=True)
     if {record.config.role for record in records} == {"tune"}:
         page, tunings = write_tuning(records, folder, damaged)
     else:

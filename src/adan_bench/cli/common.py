@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import os
 import re
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
@@ -19,7 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from adan_bench.spec import Budget, Execution, Pause, Provenance, RunConfig, UsageError
+from adan_bench.spec import Budget, Execution, Provenance, RunConfig, UsageError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED, EXIT_TIME_LIMIT, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -122,37 +119,6 @@ def deadline(time_limit: str | None) -> float | None:
     if "".join(number + unit for number, unit in parts) != time_limit or seconds <= 0:
         raise UsageError(f"--time-limit {time_limit}: write a time such as 90s, 25m, 2h or 1h30m")
     return time.time() + seconds
-
-
-class Interruptible(Pause):
-    """A pause that Ctrl-C makes due as well, so that a run ends between two steps, with a checkpoint.
-
-    Before the first step, or pressed again, Ctrl-C ends the command at once.
-    """
-
-    stepped = pressed = False
-
-    def due(self, step: int) -> bool:
-        self.stepped = True
-        return self.pressed or super().due(step)
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        def press(*_: object) -> None:
-            if self.pressed or not self.stepped:
-                raise KeyboardInterrupt
-            self.pressed = True
-            # Not by print, which may have been interrupted itself.
-            os.write(2, b"adan-bench: interrupted; finishing the step, Ctrl-C again ends at once\n")
-
-        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            yield  # a command in the background of a shell ignores Ctrl-C
-            return
-        signal.signal(signal.SIGINT, press)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def new_folder() -> Path:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from adan_bench.records.stats import WorkloadSummary
+from adan_bench.records.store import finite
 from adan_bench.reports.conclusions import caution, conclude, number, repeated, spread, steps, tuning
 from adan_bench.reports.tuning import TERMS, budget_of, tuning_rows
 from adan_bench.spec import Progress as Report
@@ -25,7 +26,7 @@ from adan_bench.training.pool import Event, OnEvent
 def showing(console: Console, as_json: bool) -> Iterator[OnEvent]:
     """Something that shows events in the way that suits the output."""
     if as_json:
-        yield lambda event: print(json.dumps(_as_json(event)), flush=True)
+        yield lambda event: print(json.dumps(finite(_as_json(event)), allow_nan=False), flush=True)
     elif console.is_terminal:
         with Progress(
             TextColumn("{task.description}"),

@@ -20,12 +20,31 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from adan_bench.spec import RunConfig, RunRecord, UsageError, listing
 
 KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
+
+Kinds = dict[str, tuple[type, ...]]  # of the values of a JSON object, by key
+TEXT, NUMBER, OBJECT, NONE = (str,), (int, float), (dict,), (type(None),)
+FACTS: Kinds = {"config": OBJECT, "workload": OBJECT, "optimizer": OBJECT}  # config.json
+WORKLOAD: Kinds = {"metric": TEXT, "higher_is_better": (bool, int), "target": NUMBER, "summary": TEXT}
+RESULT: Kinds = {"status": TEXT, "step": (int,), "seconds": NUMBER, "final": OBJECT, "best": (*NUMBER, *NONE)}
+ENVIRONMENT: Kinds = {"packages": OBJECT, "parameters": (*NUMBER, *NONE)}  # where it has them
+STATUSES = ("finished", "diverged", "stopped", "failed")
+#: By the annotation of a field of `RunConfig`; null in a record is the field's default.
+FIELDS: Kinds = {
+    "int": (int,),
+    "float": NUMBER,
+    "bool": (bool,),
+    **dict.fromkeys(("str", "str | None", "Path | None"), TEXT),
+    **dict.fromkeys(("Settings", "Settings | None"), OBJECT),
+}
+CONFIG: Kinds = {f.name: (*FIELDS[str(f.type)], *NONE) for f in fields(RunConfig) if str(f.type) in FIELDS}
+NEEDED: Kinds = {"workload": TEXT, "optimizer": TEXT, "settings": OBJECT}  # of these, what no default replaces
 
 
 class DamagedRecord(UsageError):
@@ -76,7 +95,7 @@ class RunStore:
 
     def check_same(self, config: RunConfig) -> RunConfig:
         """The configuration that the run began with. It continues with the same, but for what the machine offers."""
-        begun = RunConfig.from_json(read_json(self.path / "config.json", "config")["config"])
+        begun, _ = read_config(self.path)
         if differing := config.differences(begun):
             parts = ", ".join(
                 f"the script {config.script} has changed"
@@ -154,7 +173,15 @@ class RunStore:
 
     def result(self) -> dict[str, Any] | None:
         """How the run ended; None where it did not."""
-        return read_json(self.path / "result.json", "status") if self.ended else None
+        if not self.ended:
+            return None
+        file = self.path / "result.json"
+        result = read_json(file)
+        check(file, {"best": None, **result}, RESULT)
+        check(file, result["final"], dict.fromkeys(result["final"], (*NUMBER, *NONE)))
+        if result["status"] not in STATUSES:
+            raise DamagedRecord(file, f"status is {result['status']!r}, not one of {', '.join(STATUSES)}")
+        return result
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """End the run; its checkpoints have done their work unless it failed."""
@@ -189,51 +216,107 @@ def check_empty(out: Path, resume: bool = False) -> None:
 def read_run(path: Path) -> RunRecord:
     """The record of one run. The curves of a run that was killed end at the first torn line."""
     store = RunStore(path)
-    facts = read_json(path / "config.json", "config", "workload", "optimizer")
-    try:
-        config = RunConfig.from_json(facts["config"])
-    except (TypeError, ValueError, AttributeError) as error:
-        raise DamagedRecord(path / "config.json", str(error)) from error
+    config, facts = read_config(path)
+    environment = read_json(path / "environment.json") if store.described else {}
+    check(path / "environment.json", {"packages": {}, "parameters": None, **environment}, ENVIRONMENT)
     metrics, result = read_lines(path / "metrics.jsonl"), store.result()
-    if result is not None and result["status"] in ("finished", "diverged") and (path / "metrics.jsonl").exists():
-        last = metrics[-1]["step"] if metrics else 0
-        if last != result["step"]:
-            raise DamagedRecord(path / "metrics.jsonl", f"it ends at step {last}, the run at step {result['step']}")
+    if result is not None and result["status"] in ("finished", "diverged"):
+        _check_end(path, facts["workload"]["metric"], metrics, result)
     return RunRecord(
         path=path,
         config=config,
         workload=facts["workload"],
         optimizer=facts["optimizer"],
-        environment=read_json(path / "environment.json") if store.described else {},
+        environment=environment,
         metrics=metrics,
         result=result,
     )
 
 
-def read_runs(folder: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
-    """Every run under a folder in the order of their paths, and what is wrong with those that cannot be read."""
+def read_config(path: Path) -> tuple[RunConfig, dict[str, Any]]:
+    """The configuration of a run, and all of the file that holds it."""
+    file = path / "config.json"
+    facts = read_json(file)
+    check(file, facts, FACTS)
+    config = facts["config"]
+    check(file, {**dict.fromkeys(CONFIG), **config}, CONFIG)
+    check(file, config, NEEDED)
+    check(file, config["settings"], {"lr": NUMBER})
+    check(file, facts["workload"], WORKLOAD)
+    return RunConfig.from_json(config), facts
+
+
+def _check_end(path: Path, metric: str, metrics: list[dict[str, Any]], result: Mapping[str, Any]) -> None:
+    """Whether the files of a run that ended agree on its end."""
+    file = path / "metrics.jsonl"
+    if not file.exists():
+        raise DamagedRecord(file, "it is missing")
+    if len(metrics) < file.read_bytes().count(b"\n"):
+        raise DamagedRecord(file, f"line {len(metrics) + 1} is not one of a run")
+    last = metrics[-1]["step"] if metrics else 0
+    if last != result["step"]:
+        raise DamagedRecord(file, f"it ends at step {last}, the run at step {result['step']}")
+    if result["status"] == "finished" and metric not in result["final"]:
+        raise DamagedRecord(path / "result.json", f"final has no {metric}")
+
+
+def read_runs(*folders: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
+    """Every run under the folders, once, in the order of their paths, and what is wrong with those left out."""
+    found: dict[Path, Path] = {}  # by what a path leads to: one folder may lie in another
+    for folder in folders:
+        files = [file for name in ("config.json", "result.json") for file in folder.rglob(name)]
+        paths = [path for path in sorted({file.parent for file in files}) if _is_run(path)]
+        if not paths:
+            raise UsageError(f"{folder}: no runs there; it holds: {listing(folder)}")
+        for path in paths:
+            found.setdefault(path.resolve(), path)
     records, damaged = [], []
-    for path in sorted({file.parent for name in ("config.json", "result.json") for file in folder.rglob(name)}):
+    for path in found.values():
         try:
             records.append(read_run(path))
         except DamagedRecord as error:
             damaged.append(error)
-    if not (records or damaged):
-        raise UsageError(f"{folder}: no runs there; it holds: {listing(folder)}")
     return records, damaged
 
 
-def read_json(path: Path, *keys: str) -> dict[str, Any]:
-    """A JSON object of a record that has the keys."""
+def _is_run(path: Path) -> bool:
+    """Whether a folder with a config.json or a result.json is that of a run: other programs write such files too."""
+    if (path / "metrics.jsonl").exists():
+        return True
+    for name, keys in (("config.json", {*FACTS}), ("result.json", {"status"})):
+        try:
+            if keys & read_json(path / name).keys():
+                return True
+        except DamagedRecord:
+            continue
+    return False
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a record."""
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise DamagedRecord(path, "it is missing") from error
     except ValueError as error:  # also of bytes that are no text
         raise DamagedRecord(path, str(error)) from error
-    if not isinstance(found, dict) or not found.keys() >= set(keys):
-        raise DamagedRecord(path, f"it is no JSON object with {', '.join(keys)}")
+    if not isinstance(found, dict):
+        raise DamagedRecord(path, "it is no JSON object")
     return found
+
+
+def check(path: Path, values: Mapping[str, Any], kinds: Kinds) -> None:
+    """Whether an object of a file has the keys, with values of their kinds."""
+    for key, kind in kinds.items():
+        if key not in values:
+            raise DamagedRecord(path, f"it has no {key}")
+        if not _is(values[key], kind):
+            raise DamagedRecord(path, f"{key} is {values[key]!r}")
+
+
+def _is(value: Any, kind: tuple[type, ...]) -> bool:
+    """As isinstance, but true and false are no numbers."""
+    return isinstance(value, kind) and (bool in kind or not isinstance(value, bool))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -246,10 +329,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             line = json.loads(raw)
         except ValueError:
             break
-        if not raw.endswith(b"\n") or not isinstance(line, dict) or "kind" not in line or "step" not in line:
+        if not raw.endswith(b"\n") or not _is_line(line):
             break
         lines.append(line)
     return lines
+
+
+def _is_line(line: Any) -> bool:
+    if not isinstance(line, dict) or not (_is(line.get("kind"), TEXT) and _is(line.get("step"), (int,))):
+        return False
+    values = {key: value for key, value in line.items() if key != "kind"}
+    measured = line["kind"] in ("train", "eval")
+    return not measured or ("seconds" in line and all(_is(value, (*NUMBER, *NONE)) for value in values.values()))
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:

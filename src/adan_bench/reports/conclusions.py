@@ -200,7 +200,7 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     uneven = [s.name for s in summaries if len({tuple(r.config.seed for r in o.records) for o in s.optimizers}) > 1]
     text += f" and budget, but not with the same seeds in {_join(uneven)}." if uneven else ", budget and seeds."
     counts = {o.trials for s in summaries for o in s.optimizers}
-    if len(counts) == 1 and counts != {0}:
+    if len(counts) == 1 and counts != {0} and not caution(summaries):
         return f"{text} Every optimizer had {counts.pop()} tuning trials, with a seed that no reported run uses."
     origins = {s.name: "; ".join(sorted({o.origin for o in s.optimizers})) for s in summaries}
     if len(set(origins.values())) == 1:

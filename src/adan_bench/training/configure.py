@@ -50,6 +50,7 @@ def configure(
 ) -> RunConfig:
     """What was chosen, completed for a workload and an optimizer, and checked."""
     schedule(chosen.schedule, 1)  # which refuses an unknown one
+    check_numbers(chosen)
     for name in chosen.training or ():
         if name not in workload.options:
             raise unknown("option", name, workload.options, of=workload.name)
@@ -162,6 +163,17 @@ def _tuned(workload: Workload, spec: OptimizerSpec) -> dict[str, Any]:
     own = tuned_defaults()["workloads"].get(tuned_name(workload.name, workload.scale), {})
     found: dict[str, Any] = own.get(spec.name, {})
     return found
+
+
+def check_numbers(chosen: RunConfig) -> None:
+    """Refuse shares of the steps that overlap, and an average that never moves."""
+    if chosen.warmup + chosen.cooldown > 1 + 1e-9:
+        raise UsageError(
+            f"--warmup {chosen.warmup:g} and --cooldown {chosen.cooldown:g}: they are shares of the steps; give two "
+            "whose sum is at most 1"
+        )
+    if chosen.ema >= 1:
+        raise UsageError(f"--ema {chosen.ema:g}: the average would stay at the first weights; give less than 1")
 
 
 def check_data_folder(data: Path | None) -> None:

@@ -25,7 +25,10 @@ from adan_bench.records.environment import COMMAND
 from adan_bench.records.store import RunStore, append_line, read_run, write_bytes, write_json
 from adan_bench.spec import NEVER, Pause, Progress, RunConfig, TimeLimitReached
 from adan_bench.training.configure import threads
+from adan_bench.training.interrupts import on_ctrl_c, say_finishing
 from adan_bench.training.mps import multi_process_service
+
+INTERRUPTED = 130  # exit code of a worker that Ctrl-C ended before its run made a step
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ class Tally:
 class Pool(ABC):
     """Makes the runs of a study. deadline: the Unix time at which runs pause and no other begins."""
 
+    interrupted = False  # by Ctrl-C: runs pause and no other begins
+
     def __init__(self, folder: Path, chosen: RunConfig, deadline: float | None = None) -> None:
         self.folder, self.chosen, self.deadline = folder, chosen, deadline
 
@@ -140,6 +145,8 @@ class Pool(ABC):
         self.folder.mkdir(parents=True, exist_ok=True)
         machine = self._make(tally)
         append_line(self.folder / "study.jsonl", {**tally.facts(), **machine})
+        if self.interrupted or (tally.left and not self.late):  # not late: a worker alone was interrupted
+            raise KeyboardInterrupt
         if left := tally.left:
             raise TimeLimitReached(f"time limit reached with {len(jobs) - left} of {len(jobs)} runs of this stage made")
 
@@ -149,7 +156,7 @@ class Pool(ABC):
 
     @property
     def late(self) -> bool:
-        return self.deadline is not None and time.time() >= self.deadline
+        return self.interrupted or (self.deadline is not None and time.time() >= self.deadline)
 
     @abstractmethod
     def close(self) -> None: ...
@@ -179,21 +186,16 @@ class LocalPool(Pool):
         for job in tally.todo:
             waiting.put(job)
 
+        errors: list[Exception] = []
+
         def serve(number: int) -> None:
-            while not (self._stop.is_set() or self.late):
-                try:
-                    job = waiting.get_nowait()
-                except queue.Empty:
-                    break
-                tally.begin(job)
-                worker, result = self._worker(number), None
-                for answer in worker.answers(job):
-                    if "progress" in answer:
-                        tally.progress(job, Progress(**answer["progress"]))
-                    result = answer.get("result")
-                if self._stop.is_set():
-                    break
-                tally.end(job, result or record_failure(job, worker.obituary()))
+            try:
+                while not (self._stop.is_set() or self.late or errors):
+                    self._perform(waiting.get_nowait(), number, tally)
+            except queue.Empty:
+                pass
+            except Exception as error:  # of the disk, for example, which takes no record of a failure
+                errors.append(error)
 
         if self._mps is None:
             several = self.chosen.jobs > 1 and self.chosen.device.startswith("cuda")
@@ -202,14 +204,40 @@ class LocalPool(Pool):
         for thread in serving:
             thread.start()
         try:
-            for thread in serving:
-                thread.join()
-        except BaseException:  # Ctrl-C: what was written stays, and --resume continues from it
+            with on_ctrl_c(self._interrupt):
+                for thread in serving:
+                    thread.join()
+        except BaseException:  # the second Ctrl-C: what was written stays, and --resume continues from it
             self._stop.set()
             for worker in filter(None, self._workers):
                 worker.process.kill()
             raise
+        if errors:
+            raise errors[0]
         return {"jobs": self.chosen.jobs, "device": self.chosen.device, "mps": self._mps}
+
+    def _perform(self, job: Job, number: int, tally: Tally) -> None:
+        """Let the worker of a place make a run; one that an interruption ends before its first step stays undone."""
+        worker, result = self._worker(number), None
+        if self.interrupted:  # before the worker was there to be told
+            return
+        tally.begin(job)
+        for answer in worker.answers(job):
+            if "progress" in answer:
+                tally.progress(job, Progress(**answer["progress"]))
+            result = answer.get("result")
+        if self._stop.is_set() or (result is None and (self.interrupted or worker.interrupted)):
+            return
+        tally.end(job, result or record_failure(job, worker.obituary()))
+
+    def _interrupt(self) -> None:
+        """Let the runs under way pause, as at the end of a time limit; the second time, end at once."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        say_finishing()
+        for worker in filter(None, self._workers):  # which a Ctrl-C in the terminal has reached, but not every signal
+            worker.process.send_signal(signal.SIGINT)
 
     def _worker(self, number: int) -> Worker:
         """The worker of a place, a new one where the last has died or leaves."""
@@ -268,6 +296,11 @@ class Worker:
             yield answer
             if "result" in answer:
                 return
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the process, which then had made no step of its run."""
+        return self.process.wait() in (INTERRUPTED, -signal.SIGINT)
 
     def obituary(self) -> str:
         code = self.process.wait()

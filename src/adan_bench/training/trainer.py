@@ -49,8 +49,9 @@ def run(
 
     A run that pauses leaves a checkpoint and no result on disk; what is returned has the status "unfinished".
 
-    A loss that is not finite ends the run with the status "diverged"; it is a finding, not an error. A run that has
-    ended stays as it is, unless it failed. Where ranks share the run, the first alone reads and writes the record.
+    A loss that is not finite ends the run with the status "diverged", which a run whose metric at the end is not finite
+    has too; it is a finding, not an error. A run that has ended stays as it is, unless it failed. Where ranks share the
+    run, the first alone reads and writes the record.
     """
 
     def begin() -> tuple[RunConfig | None, Mapping[str, Any] | None]:
@@ -305,7 +306,8 @@ class Trainer:
                 if writer is not None:
                     writer.close()
                 return {"status": "unfinished", "step": self.step, "seconds": self.seconds, "final": self.last}
-        return self._finish(store, "finished", [], writer)
+        sound = math.isfinite(self.last.get(self.workload.metric, math.nan))
+        return self._finish(store, "finished" if sound else "diverged", [], writer)
 
     def evaluate(self) -> dict[str, float]:
         """The workload's numbers on its held-out data, of the averaged weights where there are some."""

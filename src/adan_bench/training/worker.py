@@ -12,7 +12,8 @@ from typing import Any
 
 from adan_bench.records.store import RunStore
 from adan_bench.spec import Progress, RunConfig, UsageError
-from adan_bench.training.pool import Job, record_failure
+from adan_bench.training.interrupts import Interruptible, on_ctrl_c
+from adan_bench.training.pool import INTERRUPTED, Job, record_failure
 from adan_bench.workloads.registry import where
 
 
@@ -66,15 +67,26 @@ def main() -> None:
         except BrokenPipeError:
             os._exit(1)  # whoever asked is gone; the record is on disk and resumes
 
-    for line in sys.stdin:
-        result = perform(
-            Job.from_json(json.loads(line)), lambda progress: answer(progress=dataclasses.asdict(progress))
-        )
-        # An error may leave its CUDA context or the memory of its tensors behind: the next run gets a new process.
-        leaves = result["status"] == "failed" and not result["absent"]
-        answer(result=result, leaves=leaves)
-        if leaves:
-            return
+    pause = Interruptible()  # of the run under way
+
+    def press() -> None:  # by Ctrl-C in the terminal, by the pool, or by both
+        pause.pressed = True
+        if not pause.stepped:
+            os._exit(INTERRUPTED)
+
+    with on_ctrl_c(press):
+        for line in sys.stdin:
+            job = Job.from_json(json.loads(line))
+            pause = Interruptible(job.pause.step, job.pause.time)
+            result = perform(
+                dataclasses.replace(job, pause=pause), lambda progress: answer(progress=dataclasses.asdict(progress))
+            )
+            # An error may leave its CUDA context or the memory of its tensors behind: the next run gets a new process.
+            leaves = result["status"] == "failed" and not result["absent"]
+            answer(result=result, leaves=leaves)
+            if leaves:
+                return
+            pause = Interruptible()
 
 
 if __name__ == "__main__":
