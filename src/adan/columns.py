@@ -103,7 +103,7 @@ def is_dense(x: Tensor) -> bool:
 def is_laid_out_as(param: Tensor, x: Tensor) -> bool:
     """Whether `x`, of the shape of `param`, has its elements in the same order in memory, as they are."""
     same = (x.is_contiguous() and param.is_contiguous()) or x.stride() == param.stride()
-    return same and not x.is_neg()
+    return same and not x.is_neg() and not x.is_conj()
 
 
 def laid_out_as(param: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -114,7 +114,8 @@ def laid_out_as(param: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def same_layouts(tensors: list[Tensor]) -> Callable[[list[Tensor]], bool]:
-    """A check whether other tensors have the types, sizes, strides and devices of these, and no lazy negation.
+    """A check whether other tensors have the types, sizes, strides and devices of these, and no lazy negation
+    or conjugation.
 
     That of `torch.compile` takes 18 µs for 161 tensors, which is a fifth of what it takes in Python.
     """
@@ -127,4 +128,4 @@ def same_layouts(tensors: list[Tensor]) -> Callable[[list[Tensor]], bool]:
 
 
 def _layout(x: Tensor) -> tuple[Any, ...]:
-    return x.layout, x.dtype, x.shape, x.layout is torch.strided and x.stride(), x.device, x.is_neg()
+    return x.layout, x.dtype, x.shape, x.layout is torch.strided and x.stride(), x.device, x.is_neg(), x.is_conj()

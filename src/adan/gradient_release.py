@@ -16,22 +16,23 @@ _DDP = "DistributedDataParallel, which sums gradients after they were used here;
 class GradientRelease:
     """Undo by :meth:`remove`, or use it as a context manager."""
 
-    def __init__(self, model: nn.Module, opt: Adan, owners: dict[Tensor, int]) -> None:
+    def __init__(self, model: nn.Module, opt: Adan, places: dict[Tensor, tuple[int, int]]) -> None:
         def release(param: Tensor) -> None:
             with torch.no_grad():
-                opt.step_parameter(owners[param], param)
+                opt.step_parameter(param)
 
-        self._params = opt.releases, set(owners)
-        opt.releases.update(owners)
+        self._params = opt.releases, list(places)
+        opt.releases.update(places)
         self._handles = [model.register_forward_pre_hook(_Check(opt))]
-        self._handles += [p.register_post_accumulate_grad_hook(release) for p in owners]
+        self._handles += [p.register_post_accumulate_grad_hook(release) for p in places]
 
     def remove(self) -> None:
         """Leave gradients to `step()` again."""
         for handle in self._handles:
             handle.remove()
         releases, params = self._params
-        releases -= params
+        for p in params:
+            releases.pop(p, None)
 
     def __enter__(self) -> GradientRelease:
         return self
@@ -69,7 +70,8 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     """Update each parameter inside backward and free its gradient: gradients are never all in memory at once.
 
     Call ``opt.step()`` after backward as usual: it updates parameters of the optimizer that are not the model's or were
-    frozen, and marks the end of a step. With ``consume_grad=True`` a gradient becomes the previous gradient's state.
+    frozen, frees their gradients, too, and marks the end of a step. With ``consume_grad=True`` a gradient becomes the
+    previous gradient's state.
 
     What needs all gradients at once is not possible and raises an error: clipping (``max_grad_norm``),
     ``skip_nonfinite``, ``restart=``, accumulating over several backward passes. So does float16 autocast, whose
@@ -87,6 +89,8 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
         >>> opt.step()
         >>> handle.remove()
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"release_gradients: model must be a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(opt, Adan):
         raise TypeError(f"release_gradients: opt must be an adan.Adan, got {type(opt).__name__}")
     if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
@@ -94,17 +98,19 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     _check_options(opt)
     wanted = {p for p in model.parameters() if p.requires_grad}
     # By index: loading a state dict replaces the groups.
-    owners = {p: i for i, group in enumerate(opt.param_groups) for p in group["params"] if p in wanted}
-    if not owners:
+    places = {
+        p: (i, j) for i, group in enumerate(opt.param_groups) for j, p in enumerate(group["params"]) if p in wanted
+    }
+    if not places:
         raise ValueError(
             "release_gradients: no parameter of model that requires a gradient is one of opt's; pass the model that "
             "opt trains"
         )
-    if not opt.releases.isdisjoint(owners):
+    if not opt.releases.keys().isdisjoint(places):
         raise ValueError(
             "release_gradients: gradients of this model are released already; remove() what the first call returned"
         )
-    return GradientRelease(model, opt, owners)
+    return GradientRelease(model, opt, places)
 
 
 def _check_options(opt: Adan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, ClassVar, TypeAlias, overload
@@ -14,7 +15,7 @@ from adan import lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
 from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe, warn_of_paper_betas
-from adan.plan import Plan, choose, describe_engines
+from adan.plan import Plan, choose, describe_engines, loops
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Options, Signals
 
@@ -22,6 +23,8 @@ Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[d
 
 #: Plans to keep, for models whose parameters do not all get a gradient at every step.
 MOST_PLANS = 64
+
+_SAVING = threading.RLock()
 
 
 class Adan(Optimizer):
@@ -144,7 +147,8 @@ class Adan(Optimizer):
         self._plans: dict[Any, Plan] = {}  #: by which parameters have a gradient, or by a parameter that steps alone
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
         self._released: set[Tensor] = set()  #: whose gradient was used since the last step
-        self.releases: set[Tensor] = set()  #: whose gradients `release_gradients` uses inside backward
+        #: whose gradients `release_gradients` uses inside backward: its group and its place there, where last found
+        self.releases: dict[Tensor, tuple[int, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_cycle": self._cycle, "_started": self._started}
@@ -232,6 +236,9 @@ class Adan(Optimizer):
             plan.update([Options.of(self.param_groups[i]) for i in plan.options], plan.group, grads, signals)
         if plan is not None and plan.clears:
             plan.consume_grads(grads)
+        if plan is not None and self.releases:  # as of those inside backward: the loop has no zero_grad()
+            for p in plan.params:
+                p.grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in ``torch.optim``; after a failed backward pass, gradients can be released again."""
@@ -242,17 +249,19 @@ class Adan(Optimizer):
         """Whether `torch.compile` can trace a step; else it runs in Python, after a graph break.
 
         A restart sets the counts of all parameters, a consumed gradient is a new buffer at every step, and a step that
-        is shared by several processes sends messages.
+        is shared by several processes sends messages. The loop's counts would stay at 0: from torch 2.9 on, a compiled
+        graph drops what is written into a 0-dim fp64 tensor on the CPU other than by `torch._foreach`.
         """
         params = [p for group in self.param_groups for p in group["params"]]
         sharded = self.defaults["norm_group"] is not None or sharding.any_sharded(params)
-        return self._cycle is None and not sharded and not any(group["consume_grad"] for group in self.param_groups)
+        eager = any(group["consume_grad"] or loops(group) for group in self.param_groups)
+        return self._cycle is None and not sharded and not eager
 
     def _traced_step(self) -> None:
         """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
         members, columns = self._collect()
         if members:
-            plan = Plan(self.param_groups, members, columns.param, columns.grad, self.state, columns, [], tracing=True)
+            plan = Plan(self.param_groups, members, columns.param, columns, [])
             options = [Options.of(self.param_groups[i]) for i in plan.options]
             plan.update(options, plan.group, columns.grad, self._signals())
 
@@ -297,20 +306,37 @@ class Adan(Optimizer):
             square, skip = cycle.all_reduce(square, skip, plan is not None, mesh, self.defaults["norm_group"])
         cycle.advance(square, skip, rates, [state["step"] for state in self._own_states()])
 
-    def step_parameter(self, group_index: int, param: Tensor) -> None:
+    def step_parameter(self, param: Tensor) -> None:
         """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""
+        group_index = self._owner(param)
         if param in self._released:
             raise RuntimeError(
                 f"parameter {self._describe(param)} got a second gradient before step(), and its first is used and "
                 "freed: with release_gradients gradients do not accumulate over backward passes; call step() after "
                 "each, or remove() the release"
             )
-        self._released.add(param)
         plan, grads = self._plan(param, [param], [param.grad], group_index)
         if plan is not None:
             plan.update([Options.of(self.param_groups[group_index])], plan.group, grads, Signals())
             plan.consume_grads(grads)
             param.grad = None
+        self._released.add(param)
+
+    def _owner(self, param: Tensor) -> int:
+        """The index of a parameter's group, which may have changed since the last step."""
+        index, position = self.releases.get(param, (0, 0))
+        params = self.param_groups[index]["params"] if index < len(self.param_groups) else []
+        if position < len(params) and params[position] is param:
+            return index
+        for i, group in enumerate(self.param_groups):
+            for j, p in enumerate(group["params"]):
+                if p is param:
+                    self.releases[param] = i, j
+                    return i
+        raise RuntimeError(
+            f"release_gradients: a parameter of shape {tuple(param.shape)} is no longer one of the optimizer's; "
+            "remove() the release before you take parameters out of param_groups"
+        )
 
     def _check_capturable(self) -> None:
         if not all(group["capturable"] for group in self.param_groups):
@@ -358,14 +384,23 @@ class Adan(Optimizer):
         if plan is None or not plan.holds(self.param_groups, params, grads, self.state):
             if plan is not None:
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
-            elif group_index is None and len(self._plans) >= MOST_PLANS:
-                del self._plans[next(iter(self._plans))]  # the oldest
+            elif group_index is None:
+                self._drop_plans()
             members, columns = self._collect(group_index, params)
-            plan = Plan(self.param_groups, members, params, grads, self.state, columns, self._captured)
+            plan = Plan(self.param_groups, members, params, columns, self._captured)
+            plan.remember(self.param_groups, members, grads, self.state)
             plan.all_sharded = sharding.any_sharded(all_params)
             if plan.is_reusable:
                 self._plans[key] = plan
         return plan, plan.own_grads(grads) if plan.consumed else grads
+
+    def _drop_plans(self) -> None:
+        """Drop plans whose states are gone, which would keep tensors alive, and the oldest where there are many."""
+        for key, plan in list(self._plans.items()):
+            if any(self.state.get(p) is not entry for p, entry in zip(plan.params, plan.entries, strict=True)):
+                del self._plans[key]
+        if len(self._plans) >= MOST_PLANS:
+            del self._plans[next(iter(self._plans))]
 
     def _collect(self, group_index: int | None = None, some: list[Tensor] | None = None) -> tuple[list[int], Columns]:
         """The parameters with gradients, or some of one group, with their states; and the index of each one's group."""
@@ -421,7 +456,7 @@ class Adan(Optimizer):
             state.update(states.first_state(group, param, device))
             return state
         states.unpack(state)
-        states.check_coupled(state, group)
+        states.check_coupled(state, group, self.param_groups)
         if not torch.compiler.is_compiling():
             states.fit(state, group, param, param.device if state["step"].device == param.device else device)
         return state
@@ -495,11 +530,12 @@ class Adan(Optimizer):
                 for i, group in enumerate(saved["param_groups"]):
                     group["restart_state"] = self._cycle.saved(i)
 
-        hook = self.register_state_dict_post_hook(finish, prepend=True)  # the user's own see what is saved
-        try:
-            return super().state_dict()
-        finally:
-            hook.remove()
+        with _SAVING:  # another thread that saves would meet this hook, too
+            hook = self.register_state_dict_post_hook(finish, prepend=True)  # the user's own see what is saved
+            try:
+                return super().state_dict()
+            finally:
+                hook.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint of this class or of the authors' release (`docs/migration.md`).

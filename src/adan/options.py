@@ -86,7 +86,7 @@ def _format(name: str, value: Any) -> None:
 
 def _seed(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
-        raise ValueError(f"{name} must be a whole number from 0 to 2³² − 1, got {value!r}")
+        raise ValueError(f"{name} must be an int from 0 to 2³² − 1, got {value!r} of type {type(value).__name__}")
 
 
 def _restart(name: str, value: Any) -> None:

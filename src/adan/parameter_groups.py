@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from numbers import Real
 from typing import Any
 
 from torch import nn
 from torch.nn.parameter import Parameter, is_lazy
+
+from adan.hyperparameters import require_number
 
 #: Embeddings of position and learned tokens, as timm, transformers, torchvision, fairseq and the original releases of
 #: ViT, DeiT, Swin, MAE, CLIP, SAM, T5 and GPT-2 name them.
@@ -117,10 +117,7 @@ def parameter_groups(
 def _check_arguments(model: object, weight_decay: object, no_decay_names: object) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}; pass the model itself")
-    if isinstance(weight_decay, bool) or not isinstance(weight_decay, Real):
-        raise TypeError(f"weight_decay must be a number, got {weight_decay!r} of type {type(weight_decay).__name__}")
-    if not (math.isfinite(weight_decay) and float(weight_decay) >= 0):
-        raise ValueError(f"weight_decay must be finite and at least 0, got {weight_decay!r}; the paper's is 0.02")
+    require_number("weight_decay", weight_decay, positive=False, remedy="the paper's is 0.02")
     if isinstance(no_decay_names, str):
         raise TypeError(f"no_decay_names must be a collection of patterns, got {no_decay_names!r}; write a tuple")
 

@@ -39,9 +39,14 @@ _SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 # ---- engines --------------------------------------------------------------------------------------------------------
 
 
+def loops(group: Mapping[str, Any]) -> bool:
+    """Whether the options of a group ask for the loop."""
+    return bool(group["differentiable"] or (group["foreach"] is False and not group["fused"]))
+
+
 def choose(group: Mapping[str, Any], param: Tensor) -> Engine:
     """The engine for a parameter of a group with these options: an explicit flag wins, None means choose."""
-    if group["differentiable"] or (group["foreach"] is False and not group["fused"]):
+    if loops(group):
         return LOOP
     # What torch.compile traces it fuses itself.
     if group["foreach"] or group["fused"] is False or torch.compiler.is_compiling():
@@ -109,16 +114,10 @@ class Plan:
         groups: list[dict[str, Any]],
         members: list[int],
         params: list[Tensor],
-        grads: list[Tensor],
-        state: Mapping[Tensor, dict[str, Tensor]],
         columns: Columns,
         captured: list[Any],
-        tracing: bool = False,
     ) -> None:
-        """`members`: of each parameter the index of its group. `columns`: as `Adan._init_group` has filled them.
-
-        `tracing`: for one step that `torch.compile` traces, and nothing else.
-        """
+        """`members`: of each parameter the index of its group. `columns`: as `Adan._init_group` has filled them."""
         self.params = params
         self.sharded = sharding.any_sharded(params)
         self.all_sharded = self.sharded  #: or a parameter without a gradient is
@@ -132,8 +131,16 @@ class Plan:
         columns = replaced(columns, group=self.group, grad=[], prev_grad=self._without_consumed(columns.prev_grad))
         columns = replaced(columns, **{name: [self._local(x) for x in getattr(columns, name)] for name in _TENSORS})
         self.parts = self._partition(groups, members, columns, captured)
-        if tracing:
-            return
+
+    def remember(
+        self,
+        groups: list[dict[str, Any]],
+        members: list[int],
+        grads: list[Tensor],
+        state: Mapping[Tensor, dict[str, Tensor]],
+    ) -> None:
+        """Note down what a plan for more than one step needs: what `holds` compares, and what gradients become."""
+        params = self.params
         self.is_reusable = all(is_plain(sharding.local(p)) for p in params)
         self.entries = [state[p] for p in params]
         self.consuming = [self.entries[i] for i in self.consumed]
@@ -143,13 +150,8 @@ class Plan:
             x.requires_grad or not is_laid_out_as(p, x) for p, x in zip(params, grads, strict=True)
         )
         self.clears = [p for i, p in zip(members, params, strict=True) if groups[i]["consume_grad"]]
-        if self.is_reusable:
-            self._remember(groups, grads, state)
-
-    def _remember(
-        self, groups: list[dict[str, Any]], grads: list[Tensor], state: Mapping[Tensor, dict[str, Tensor]]
-    ) -> None:
-        """Note down what `holds` compares."""
+        if not self.is_reusable:
+            return
         self.group_sizes, self.shaping = _sizes(groups), [_shaping(groups[i]) for i in self.options]
         #: of all parameters; of one that steps alone, inside backward, it is enough to look up its own
         self.states = list(state.values()) if len(self.params) > 1 else []
@@ -285,22 +287,24 @@ class Plan:
         params, mine = self._local_params(), grads
         if len(self.consumed) < len(grads):
             params, mine = [params[i] for i in self.consumed], [grads[i] for i in self.consumed]
+        aliased = False
         if self.is_reusable:
-            addresses = map(Tensor.data_ptr, mine)
+            addresses = list(map(Tensor.data_ptr, mine))
+            aliased = bool({*addresses}.intersection(map(Tensor.data_ptr, params)) - {0})  # 0: of an empty tensor
             for p, same in zip(params, map(eq, addresses, map(Tensor.data_ptr, self._prev_grads())), strict=True):
                 if same and p.numel() and p.device.type != "meta":
                     raise RuntimeError(
                         f"consume_grad=True keeps the gradient of a parameter of shape {tuple(p.shape)}, and the next "
-                        "one was written over it, as DistributedDataParallel does with gradient_as_bucket_view=True: "
-                        "give every step a gradient of its own, or leave consume_grad at False"
+                        "one is in the same memory, as with DistributedDataParallel's gradient_as_bucket_view=True or "
+                        "a buffer of your own: give every step a gradient of its own, or leave consume_grad at False"
                     )
         # Over lists, each check takes a tenth of what it takes gradient by gradient.
         sizes = map(UntypedStorage.nbytes, map(Tensor.untyped_storage, mine))
-        if self.grads_fit and list(sizes) == self.consumed_nbytes:
+        if self.grads_fit and not aliased and list(sizes) == self.consumed_nbytes:
             return grads
         grads = list(grads)
         for i, p, grad in zip(self.consumed, params, mine, strict=True):
-            alone = grad.untyped_storage().nbytes() == grad.nbytes
+            alone = grad.untyped_storage().nbytes() == grad.nbytes and not aliased
             grad = grad.detach() if grad.requires_grad else grad
             grads[i] = laid_out_as(p, grad if alone else grad.clone(), grad.dtype)
             owner: Any = self.params[i]

@@ -64,7 +64,8 @@ class Restart:
                 "Restart.probe() measures what radius fits"
             )
         if self.radius is not None and not (_is_number(self.radius) and self.radius > 0):
-            raise ValueError(f"Restart: radius must be a number above 0, got {self.radius!r}")
+            kind = type(self.radius).__name__
+            raise ValueError(f"Restart: radius must be a float above 0, got {self.radius!r} of type {kind}")
         for name, needed in (("every", "every"), ("after", "every"), ("min_interval", "radius")):
             value = getattr(self, name)
             if value is None:
@@ -72,7 +73,8 @@ class Restart:
             if getattr(self, needed) is None:
                 raise ValueError(f"Restart: {name}={value!r} has a meaning only together with {needed}")
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"Restart: {name} must be a whole number of steps, at least 1, got {value!r}")
+                kind = type(value).__name__
+                raise ValueError(f"Restart: {name} must be an int of at least 1, got {value!r} of type {kind}")
 
     @classmethod
     def probe(cls) -> Restart:

@@ -55,6 +55,11 @@ def local_grads(params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
 
 
 def _local_grad(param: Any, grad: Any) -> Tensor:
+    if not is_sharded(grad):
+        raise RuntimeError(
+            f"the gradient of a parameter of shape {tuple(param.shape)} is a plain tensor, and the parameter is a "
+            "DTensor: assign torch.distributed.tensor.distribute_tensor(grad, p.device_mesh, p.placements)"
+        )
     if grad.placements != param.placements:  # such as a sum that is still to be reduced
         grad = grad.redistribute(param.device_mesh, param.placements)
     shard: Any = grad._local_tensor
@@ -116,7 +121,12 @@ def sum_over_group(sums: Tensor, name: str) -> Tensor:
 
     if not distributed.is_initialized():
         raise RuntimeError(f"norm_group={name!r} needs torch.distributed.init_process_group(...) before the first step")
-    group = distributed.group.WORLD if name == "world" else _resolve_process_group(name)  # type: ignore[arg-type]
+    try:
+        group = distributed.group.WORLD if name == "world" else _resolve_process_group(name)  # type: ignore[arg-type]
+    except (RuntimeError, ValueError) as error:
+        raise RuntimeError(
+            f"norm_group={name!r} names no process group: pass the group itself, its group_name, or 'world'"
+        ) from error
     served = [device.type for device in group._device_types]  # type: ignore[union-attr]
     if sums.device.type not in served:
         sums = sums.to(served[0], non_blocking=served[0] != "cpu")

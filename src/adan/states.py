@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from adan import lowbit, sharding
-from adan.columns import NAMES, STATES, compute_dtype
+from adan.columns import NAMES, STATES, compute_dtype, is_dense
 from adan.lowbit import BLOCK, FORMATS, PACKED, SMALLEST
 from adan.options import OPTIONS, check, counted, describe
 
@@ -132,12 +132,15 @@ def forget(state: dict[str, Tensor]) -> None:
             state[name].fill_(name == "prev_scale")
 
 
-def check_coupled(state: Mapping[str, Tensor], group: dict[str, Any]) -> None:
+def check_coupled(state: Mapping[str, Tensor], group: dict[str, Any], groups: list[dict[str, Any]]) -> None:
     """Refuse other betas than those of a state that has one average for two."""
     if "exp_avg_diff" in state:
         return
     b1, b2, _ = group["betas"]
-    beta = group.setdefault("coupled_beta", b2)  # a parameter that came from another group has brought no beta along
+    if "coupled_beta" not in group:  # the parameter came from another group, of which its state says nothing
+        others = {other["coupled_beta"] for other in groups if "coupled_beta" in other}
+        group["coupled_beta"] = b2 if others <= {b2} else min(others)
+    beta = group["coupled_beta"]
     if not b1 == b2 == beta:
         raise RuntimeError(
             f"its state is stored in the coupled form for betas[0] = betas[1] = {beta}, and one average cannot serve "
@@ -265,16 +268,26 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
     layout = values.pop("layout", None)  # absent in older checkpoints, whose codes have the parameter's shape
     if layout is None:
         return values
-    if not isinstance(layout, Tensor) or layout.dim() != 2 or len(layout) != 2:
-        raise ValueError(f"layout of a quantized state must be its sizes and strides, got {layout!r}")
-    sizes, strides = layout.tolist()
+    sizes, strides = _read_layout(layout)
     for name in STATES:
         value = values.get(name)
+        if isinstance(value, Tensor) and value.layout is not torch.strided:
+            raise ValueError(f"{CODES[name]} is {value.layout}, not dense")
         if isinstance(value, Tensor) and value.numel() == math.prod(sizes):
             values[name] = value.reshape(-1).as_strided(sizes, strides)
         elif isinstance(value, Tensor) and value.numel() % (BLOCK // 2) == 0:
             values[name] = value.reshape(-1, BLOCK // 2)
     return values
+
+
+def _read_layout(layout: Any) -> tuple[list[int], list[int]]:
+    """Sizes and strides of a quantized state, which must fill its memory."""
+    is_two = isinstance(layout, Tensor) and layout.layout is torch.strided and layout.dim() == 2 and len(layout) == 2
+    if is_two and layout.dtype == torch.int64 and layout.device.type != "meta":
+        sizes, strides = layout.tolist()
+        if min([*sizes, *strides, 0]) >= 0 and is_dense(torch.empty_strided(sizes, strides, device="meta")):
+            return sizes, strides
+    raise ValueError(f"layout must be the sizes and strides of a quantized state, got {layout!r}")
 
 
 def dequantized(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -354,12 +367,15 @@ def _checked(
     state: Mapping[str, Any], saved: Mapping[str, Any], group: Mapping[str, Any], param: Tensor, name: str
 ) -> dict[str, Tensor]:
     """The state of one parameter under our names, all of which fit the parameter."""
-    values = _unpacked(state)
+    try:
+        values = _unpacked(state)
+    except ValueError as error:
+        raise ValueError(f"{error} in this state dict, for {name}") from None
     if "neg_pre_grad" in values:  # the authors' release: the negated gradient, and one count for the whole group
         values["prev_grad"] = -values.pop("neg_pre_grad")
         values.setdefault("step", saved.get("step"))
     coupled = group["betas"][0] == group["betas"][1]
-    quantized = getattr(values.get("exp_avg_sq"), "dtype", None) == torch.uint8
+    quantized = any(code in state for code in CODES.values())
     needed = ["step", *STATES, *(["exponents"] if quantized else [])]
     missing = [key for key in needed if values.get(key) is None and not (coupled and key == "exp_avg_diff")]
     if missing:
@@ -384,8 +400,13 @@ def _checked(
             raise ValueError(f"{key} of {name} is {value.layout} in this state dict, not dense")
         if value.shape != shape:
             raise ValueError(f"{key} of {name} has shape {tuple(value.shape)} in this state dict")
-        is_fit = value.is_floating_point() or value.dtype == torch.uint8 or (value.is_complex() and param.is_complex())
-        if not is_fit or (value.device.type == "meta" and param.device.type != "meta"):
+        if quantized and key != "compensation" and value.dtype != torch.uint8:
+            raise ValueError(
+                f"{CODES.get(key, key)} of {name} must be torch.uint8, got {value.dtype} in this state dict: codes are "
+                "no numbers; when you cast a checkpoint, leave tensors of integers as they are"
+            )
+        is_number = value.is_floating_point() or (value.is_complex() and param.is_complex())
+        if not (is_number or quantized) or (value.device.type == "meta" and param.device.type != "meta"):
             raise ValueError(f"{key} of {name} is {value.dtype} on {value.device} in this state dict")
         if key in STATES and sharding.is_sharded(param) and not sharding.is_sharded(value):
             raise ValueError(
@@ -399,8 +420,11 @@ def _checked_number(value: Any, name: str, is_count: bool) -> Tensor:
     if not isinstance(value, (Tensor, int, float)):
         raise ValueError(f"{name} must be a number, got {value!r} in this state dict")
     number = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
-    if number.numel() != 1 or number.is_complex():
-        raise ValueError(f"{name} must be one number, and has shape {tuple(number.shape)} in this state dict")
+    if number.numel() != 1 or number.is_complex() or number.layout is not torch.strided:
+        raise ValueError(
+            f"{name} must be one number, got a tensor of shape {tuple(number.shape)}, {number.dtype}, "
+            f"{number.layout} in this state dict"
+        )
     if number.device.type != "meta":
         x = float(number)
         if not math.isfinite(x) or (is_count and (x < 0 or x != int(x))):

@@ -45,7 +45,7 @@ class Toy:
 
     def update(self, columns, memo, signals):
         memo.tables = (memo.tables or 0) + 1  # steps with this plan
-        return loop.update(columns, signals)
+        return loop.Loop().update(columns, memo, signals)
 
 
 @pytest.mark.parametrize("row", ["everything", "coupled"])

@@ -55,7 +55,7 @@ def test_betas_of_the_papers_convention_are_pointed_out_once():
 
 @pytest.mark.parametrize("seed", [-1, 2**32, True, 0.5])
 def test_seeds_of_rounding(seed):
-    with pytest.raises(ValueError, match=f"rounding_seed must be a whole number from 0 to 2³² − 1, got {seed!r}"):
+    with pytest.raises(ValueError, match=f"rounding_seed must be an int from 0 to 2³² − 1, got {seed!r}"):
         Adan([torch.zeros(2)], rounding_seed=seed)
 
 

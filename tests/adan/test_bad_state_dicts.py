@@ -127,3 +127,41 @@ def test_a_default_device_does_not_matter(options):
     with torch.device("meta"):
         opt.load_state_dict(saved)
     assert_same(opt, before)
+
+
+def quantized(state_format):
+    p = torch.linspace(-1, 1, 70 * 70).view(70, 70).requires_grad_()
+    opt = Adan([p], lr=0.1, state_format=state_format)
+    for _ in range(2):
+        p.grad = torch.linspace(0, 1, 70 * 70).view(70, 70)
+        opt.step()
+    return opt
+
+
+LAYOUT = torch.tensor([[70, 70], [70, 1]])
+BAD_CODES = {
+    "all cast": (lambda s: s.update({k: x.float() for k, x in s.items()}), r"layout must be the sizes and strides"),
+    "codes cast": (
+        lambda s: s.update(exp_avg_codes=s["exp_avg_codes"].float()),
+        "exp_avg_codes .* must be torch.uint8",
+    ),
+    "exponents cast": (lambda s: s.update(exponents=s["exponents"].half()), r"exponents .* must be torch\.uint8"),
+    "overlapping": (lambda s: s.update(layout=LAYOUT * torch.tensor([[1], [0]])), "layout must be"),
+    "too large": (lambda s: s.update(layout=LAYOUT * torch.tensor([[1], [3]])), "layout must be"),
+    "on meta": (lambda s: s.update({k: x.to("meta") for k, x in s.items()}), "layout must be"),
+    "sparse": (lambda s: s.update(exp_avg_codes=s["exp_avg_codes"].to_sparse()), "exp_avg_codes is torch.sparse_coo"),
+    "sparse count": (lambda s: s.update(step=torch.tensor([2.0]).to_sparse()), "step of .* must be one number"),
+}
+
+
+@pytest.mark.parametrize("state_format", ["8bit", "4bit"])
+@pytest.mark.parametrize("name", BAD_CODES)
+def test_codes_that_are_none_are_refused(name, state_format):
+    change, message = BAD_CODES[name]
+    opt = quantized(state_format)
+    saved, before = opt.state_dict(), snapshot(opt)
+    change(saved["state"][0])
+    with pytest.raises(ValueError, match=message) as error:
+        opt.load_state_dict(saved)
+    assert "parameter 0 of group 0" in str(error.value)
+    assert_same(opt, before)

@@ -133,3 +133,20 @@ def test_other_betas_than_those_of_a_coupled_state_are_an_error_when_compiled_to
     opt.param_groups[0]["betas"] = (0.5, 0.9, 0.99)
     with pytest.raises(Exception, match="coupled form"):
         compiled()
+
+
+def test_a_compiled_loop_counts_its_steps():
+    """A graph would drop what is written into a 0-dim fp64 tensor on the CPU: the count, or such a parameter."""
+    start = [torch.randn(3), torch.randn((), dtype=torch.float64)]
+    results = []
+    for compiles in (False, True):
+        params = [x.clone().requires_grad_() for x in start]
+        opt = Adan(params, lr=0.1, foreach=False)
+        step = torch.compile(opt.step, backend="aot_eager") if compiles else opt.step
+        for k in range(3):
+            for p in params:
+                p.grad = torch.full_like(p, 1.0 + k)
+            step()
+        assert [int(opt.state[p]["step"]) for p in params] == [3, 3]
+        results.append([p.detach().clone() for p in params])
+    assert all(map(torch.equal, *results))

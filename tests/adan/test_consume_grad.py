@@ -118,3 +118,35 @@ def test_no_gradient_outlives_its_step(options):
     last_is_kept = [name for name, state in enumerate(opt.state.values()) if "prev_scale" in state]
     assert not any(ref() for refs in alive[:-1] for ref in refs)
     assert not any(ref() for i, ref in enumerate(alive[-1]) if i not in last_is_kept)
+
+
+@pytest.mark.parametrize("engine", [*ENGINES.values(), {}], ids=str)
+def test_a_gradient_that_is_lazily_conjugated(engine):
+    """Of `W.conj() @ y`: a skipped step must put the previous gradient back into the buffer that stays."""
+    results = []
+    for consume in (False, True):
+        torch.manual_seed(0)
+        weight = torch.randn(4, 4, dtype=torch.complex64, requires_grad=True)
+        opt = Adan([weight], lr=0.05, consume_grad=consume, skip_nonfinite=True, **engine)
+        for k in range(6):
+            x = torch.randn(4, 1, dtype=torch.complex64) * (float("inf") if k == 3 else 1)
+            (weight.conj() @ x).abs().sum().backward()
+            assert weight.grad.is_conj()
+            opt.step()
+            opt.zero_grad()
+        results.append(weight.detach().clone())
+    assert torch.equal(*results)
+    assert results[0].isfinite().all()
+
+
+@pytest.mark.parametrize("engine", [*ENGINES.values(), {}], ids=str)
+def test_a_gradient_in_the_parameter_s_own_memory(engine):
+    results = []
+    for consume in (False, True):
+        p = torch.linspace(1, 2, 5).requires_grad_()
+        opt = Adan([p], lr=0.1, consume_grad=consume, **engine)
+        for _ in range(4):
+            p.grad = p.detach()
+            opt.step()
+        results.append(p.detach().clone())
+    assert torch.equal(*results)

@@ -207,3 +207,55 @@ def test_after_a_backward_pass_that_failed():
     opt.zero_grad()
     model(torch.ones(2, 70)).mean().backward()
     opt.step()
+
+
+def test_a_loop_without_zero_grad_accumulates_nothing():
+    """Neither of a parameter outside the model nor of a layer that is thawed later."""
+    model, _ = make({})
+    scale = torch.ones((), requires_grad=True)
+    model[2].weight.requires_grad_(False)
+    opt = Adan([*model.parameters(), scale], lr=1e-6)
+    release_gradients(model, opt)
+    model[2].weight.requires_grad_(True)
+    seen = []
+    for _ in range(3):
+        (model(torch.ones(1, 70)) * scale).sum().backward()
+        seen.append((scale.grad.item(), model[2].weight.grad.norm().item()))
+        opt.step()
+        assert (scale.grad, model[2].weight.grad) == (None, None)
+    assert seen == [pytest.approx(seen[0], rel=1e-2)] * 3
+
+
+def test_a_parameter_that_moves_to_another_group():
+    moved, stays = nn.Linear(2, 1, bias=False), nn.Linear(1, 1, bias=False)
+    model = nn.Sequential(moved, stays)
+    groups = [{"params": list(stays.parameters()), "lr": 0.0}, {"params": list(moved.parameters()), "lr": 0.1}]
+    opt = Adan([*groups, {"params": [torch.zeros(1, requires_grad=True)], "lr": 1e-3}])
+    release_gradients(model, opt)
+    opt.param_groups[2]["params"].append(opt.param_groups[1]["params"].pop())
+    opt.param_groups.pop(1)
+    before = moved.weight.detach().clone()
+    model(torch.ones(1, 2)).sum().backward()
+    torch.testing.assert_close((moved.weight - before).abs(), torch.full((1, 2), 1e-3), rtol=1e-3, atol=0)
+    opt.step()
+    opt.param_groups.pop(1)
+    with pytest.raises(
+        RuntimeError, match=r"a parameter of shape \(1, 2\) is no longer one of the optimizer's; remove"
+    ):
+        model(torch.ones(1, 2)).sum().backward()
+
+
+def test_an_error_of_the_first_gradient_is_told_again():
+    """And not that there was a first one, already used."""
+    model = nn.Embedding(3, 2, sparse=True)
+    opt = Adan(model.parameters())
+    release_gradients(model, opt)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="sparse"):
+            model(torch.tensor([1])).sum().backward()
+
+
+def test_parameters_are_no_model():
+    model, opt = make({})
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got list"):
+        release_gradients(list(model.parameters()), opt)

@@ -387,10 +387,10 @@ def test_the_radius_of_a_probe_makes_cycles_of_its_length():
     [
         ({}, "either radius or every"),
         ({"radius": 1.0, "every": 3}, "either radius or every"),
-        ({"radius": 0.0}, "radius must be a number above 0, got 0.0"),
+        ({"radius": 0.0}, "radius must be a float above 0, got 0.0"),
         ({"radius": float("nan")}, "radius must be"),
         ({"radius": "1"}, "radius must be"),
-        ({"every": 0}, "every must be a whole number of steps, at least 1, got 0"),
+        ({"every": 0}, "every must be an int of at least 1, got 0"),
         ({"every": 1.5}, "every must be"),
         ({"every": 3, "after": 0}, "after must be"),
         ({"radius": 1.0, "after": 3}, "after=3 has a meaning only together with every"),

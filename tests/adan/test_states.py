@@ -1,8 +1,11 @@
 """What is kept, saved, loaded and forgotten."""
 
 import copy
+import gc
 import io
 import pickle
+import threading
+import weakref
 
 import pytest
 import torch
@@ -181,3 +184,74 @@ def test_a_state_dict_that_does_not_fit_changes_nothing(change, message):
     assert after["param_groups"] == before["param_groups"]
     for i, state in before["state"].items():
         assert all(torch.equal(state[key], after["state"][i][key]) for key in state)
+
+
+def test_two_threads_save_at_once():
+    p = torch.linspace(-1, 1, 70 * 70).requires_grad_()
+    opt = Adan([p], state_format="8bit")
+    p.grad = torch.ones_like(p)
+    opt.step()
+    errors = []
+
+    def save():
+        for _ in range(100):
+            try:
+                assert "exp_avg_codes" in opt.state_dict()["state"][0]
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=save) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_an_optimizer_is_freed_when_it_is_let_go():
+    """Without the garbage collector: nothing that it keeps refers to it."""
+    opt = Adan([torch.ones(2, requires_grad=True)])
+    opt.state_dict()
+    ref = weakref.ref(opt)
+    gc.disable()
+    try:
+        del opt
+        assert ref() is None
+    finally:
+        gc.enable()
+
+
+def test_a_coupled_state_that_moves_to_a_group_with_other_betas():
+    p, q = (torch.ones(3, requires_grad=True) for _ in range(2))
+    opt = Adan([{"params": [p], "betas": (0.9, 0.9, 0.99)}, {"params": [q], "betas": (0.98, 0.98, 0.99)}])
+    p.grad = torch.ones(3)
+    opt.step()
+    opt.param_groups[1]["params"].append(opt.param_groups[0]["params"].pop())
+    p.grad = torch.ones(3)
+    before = p.detach().clone()
+    with pytest.raises(RuntimeError, match=r"coupled form for betas\[0\] = betas\[1\] = 0\.9, and one average"):
+        opt.step()
+    assert torch.equal(p, before)
+    opt.param_groups[1]["betas"] = (0.9, 0.9, 0.99)
+    opt.step()
+
+
+@pytest.mark.parametrize("drop", ["a group", "a frozen layer", "all states"])
+def test_what_is_dropped_is_freed_with_the_next_step(drop):
+    """Its plan is for other parameters than the next step has, and must not keep it."""
+    params = [torch.ones(3, requires_grad=True) for _ in range(2)]
+    opt = Adan([{"params": [p]} for p in params])
+    for p in params:
+        p.grad = torch.ones(3)
+    opt.step()
+    state = weakref.ref(opt.state[params[0]]["exp_avg"])
+    if drop == "a group":
+        del opt.param_groups[0], opt.state[params[0]]
+    elif drop == "a frozen layer":
+        params[0].grad = None
+        del opt.state[params[0]]
+    else:
+        params[0].grad = None
+        opt.state.clear()
+    opt.step()
+    assert state() is None

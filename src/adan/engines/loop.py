@@ -17,11 +17,7 @@ class Loop(PlainEngine):
     name = "loop"
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
-        return update(columns, signals)
-
-
-def update(columns: Columns, signals: Signals) -> Tensor | None:
-    return total([_update(columns, i, signals) for i in range(len(columns.param))])
+        return total([_update(columns, i, signals) for i in range(len(columns.param))])
 
 
 def _update(columns: Columns, i: int, signals: Signals) -> Tensor | None:
