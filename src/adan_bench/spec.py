@@ -265,6 +265,7 @@ class OptimizerSpec:
     base: str | None = None  # the optimizer that a wrapper such as SAM drives
     shards: bool = True  # its step takes DTensors, so that fsdp can share it out
     eager: str = ""  # why a CUDA graph cannot hold its step; empty: it can
+    own: Callable[..., Any] | None = field(default=None, repr=False)  # the class or function of a user's script
 
     def facts(self) -> dict[str, Any]:
         return {"name": self.name, "target": self.target, "lr_center": self.lr, "passes": self.passes}
@@ -337,7 +338,7 @@ class Provenance:
     scale: str = option(SCALES[0], "smoke, small or paper, where the workload has it.")
     seed: int = option(0, "Seed of weights, batches and dropout.", min=0, max=2**31 - 1)
     data: Path | None = option(None, "The folder of the data sets.", env="ADAN_DATA", decides=False)
-    script: Path | None = option(None, "A Python file with @workload functions of your own.", decides=False)
+    script: Path | None = option(None, "A Python file with your own workloads and optimizers.", decides=False)
     script_sha256: str = option("")  # wherever the script lies, its content is what decides
     init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.")
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings

@@ -18,8 +18,8 @@ from adan_bench.studies.comparison import Study
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.cluster import files_for, make, receive
 from adan_bench.training.pool import Event, Job
+from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import run
-from adan_bench.workloads.registry import load_script
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ from support.learning import settings
 from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.spec import UsageError
 from adan_bench.training.pool import Job, record_failure
+from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.training.worker import perform
-from adan_bench.workloads.registry import load_script
 
 
 class Killed(BaseException):

@@ -98,12 +98,12 @@ Set = Annotated[
 @app.command("list")
 def list_(
     kind: Annotated[Kind, typer.Argument()] = Kind.workloads,
-    script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
+    script: Annotated[Path | None, typer.Option(help="A Python file with your own workloads and optimizers.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show the workloads, the optimizers, or the paper's tables."""
     if script is not None:
-        from adan_bench.workloads.registry import load_script
+        from adan_bench.training.scripts import load_script
 
         load_script(script)
     rows = {Kind.workloads: _workload_rows, Kind.optimizers: _optimizer_rows, Kind.tables: paper.rows}[kind]()
@@ -139,10 +139,10 @@ def _workload_rows() -> list[dict[str, Any]]:
 
 def _optimizer_rows() -> list[dict[str, Any]]:
     from adan_bench.studies.comparison import learning_rates
-    from adan_bench.training.optimizers import SPECS
+    from adan_bench.training.optimizers import known
 
     rows = []
-    for spec in SPECS.values():
+    for spec in known().values():
         low, high = learning_rates(spec, 2)
         choices = "; ".join(f"{key}={value}" for choice in spec.choices for key, value in choice.items())
         rows.append(
@@ -150,7 +150,7 @@ def _optimizer_rows() -> list[dict[str, Any]]:
                 "name": spec.name,
                 "from": spec.target,
                 "lr": f"{low:g} … {high:g}",
-                "then": choices,
+                "then": choices or "more rates",
                 "passes": spec.passes,
             }
         )

@@ -70,7 +70,7 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
         @wraps(command)
         def wrapper(**values: Any) -> None:
             from adan_bench.training.distributed import launched
-            from adan_bench.workloads.registry import load_script
+            from adan_bench.training.scripts import load_script
 
             given = {flag.name: values.pop(flag.name) for flag in flags}
             chosen = RunConfig(**{name: value for name, value in given.items() if value is not None})

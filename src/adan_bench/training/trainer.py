@@ -30,7 +30,8 @@ from adan_bench.training.configure import threads
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.graph import StepGraph, side_stream
 from adan_bench.training.schedules import schedule
-from adan_bench.workloads.registry import get_workload, load_script
+from adan_bench.training.scripts import load_script
+from adan_bench.workloads.registry import get_workload
 
 CHECKPOINT_SECONDS = 15.0
 CHECKPOINT_SHARE = 0.05  # of the time, at most: where writing one takes longer than 0.75 s, they are further apart

@@ -13,7 +13,7 @@ from typing import Any
 from adan_bench.records.store import RunStore
 from adan_bench.spec import Progress, RunConfig, UsageError
 from adan_bench.training.pool import Job, record_failure
-from adan_bench.workloads.registry import where
+from adan_bench.training.scripts import where
 
 
 def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
