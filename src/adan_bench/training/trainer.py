@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map_only
 from adan_bench.data.batching import moved
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore
-from adan_bench.spec import NEVER, Pause, Progress, RunConfig, UsageError
+from adan_bench.spec import NEVER, Pause, Progress, RunConfig, UsageError, WorkloadError, short
 from adan_bench.training import optimizers
 from adan_bench.training.configure import threads
 from adan_bench.training.distributed import ALONE, Ranks, joined
@@ -211,6 +211,9 @@ class Trainer:
         for batch in batches:
             with self._autocast():
                 loss = self.task.loss(self.forward, batch)
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else short(loss)
+                raise WorkloadError(f"{self.workload.name}: loss() returned {got}; return the mean as a tensor")
             if len(batches) > 1:
                 loss = loss / len(batches)
             loss.backward()
@@ -313,14 +316,18 @@ class Trainer:
         model = self.forward if self.average is None else self.average.module
         model.eval()
         with torch.no_grad(), self._autocast():
-            values = {key: float(value) for key, value in self.task.evaluate(model).items()}
+            found = self.task.evaluate(model)
         model.train()
-        if self.workload.metric not in values:
-            raise ValueError(
-                f"{self.workload.name}: evaluate() returned {', '.join(values) or 'nothing'}, not the declared metric "
-                f"{self.workload.metric!r}"
-            )
-        return values
+        name, metric = self.workload.name, self.workload.metric
+        if not isinstance(found, Mapping):
+            raise WorkloadError(f"{name}: evaluate() returned {short(found)}; return {{{metric!r}: value}}")
+        if metric not in found:
+            got = ", ".join(map(str, found)) or "nothing"
+            raise WorkloadError(f"{name}: evaluate() returned {got}, not the declared metric {metric!r}")
+        try:
+            return {key: float(value) for key, value in found.items()}
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise WorkloadError(f"{name}: evaluate() returned a value that is not one number ({error})") from error
 
     def _keep_best(self, value: float) -> None:
         if math.isfinite(value):

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
-from adan_bench.spec import SCALES, Context, Scale, Task, UsageError, Workload, unknown
+from adan_bench.spec import SCALES, Context, Scale, Task, UsageError, Workload, short, unknown
 
 _workloads: dict[str, Workload] = {}
 
@@ -38,6 +38,12 @@ def workload(
         summary: the function's first line of documentation unless given.
         options: what of the training a run may set otherwise; the function finds the values in `context.training`.
     """
+    for scale, size in zip(SCALES, (smoke, small, paper), strict=True):
+        if not isinstance(size, Scale) and (size is not None or scale == SCALES[0]):
+            raise UsageError(
+                f"@workload({name!r}): {scale} must be a Scale, got {short(size)}; "
+                "for example Scale(target=0.9, steps=100)"
+            )
     scales = {scale: size for scale, size in zip(SCALES, (smoke, small, paper), strict=True) if size is not None}
 
     def register(build: Builder) -> Builder:
