@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -433,7 +434,7 @@ def main() -> None:
     except TimeLimitReached as limit:
         code = _complain(f"{limit}; {how_to_continue()}", EXIT_TIME_LIMIT)
     except OSError as error:
-        code = _complain(f"{error}; what was recorded before is kept; {how_to_continue()}", EXIT_FAILED)
+        code = _complain(f"{error}; {_after_failure(error)}", EXIT_FAILED)
     except (KeyboardInterrupt, EOFError):
         code = _complain(f"interrupted; {how_to_continue()}", EXIT_INTERRUPTED)
     except Exception as error:
@@ -444,6 +445,16 @@ def main() -> None:
             raise
         code = _complain(_usage_line(error), EXIT_USAGE)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _after_failure(error: OSError) -> str:
+    """What there is to do after the operating system has refused something."""
+    further = how_to_continue()
+    if further.startswith("continue"):
+        return f"what was recorded before is kept; {further}"
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return f"{further}; give a folder that can be written to with --out"
+    return further
 
 
 def _usage_line(error: Any) -> str:

@@ -37,9 +37,12 @@ def check_file(param: typer.CallbackParam, value: Path | None) -> Path | None:
 
 
 def _check_folders(param: typer.CallbackParam, value: Path, folders: Sequence[Path]) -> Path:
-    for path in folders:
-        if path.exists() and not path.is_dir():
+    there = [path for path in folders if path.exists()]
+    for path in there:
+        if not path.is_dir():
             raise UsageError(f"{param.opts[0]} {value}: {path} is a file, not a folder; give another path")
+    if there and not os.access(there[0], os.W_OK | os.X_OK):
+        raise UsageError(f"{param.opts[0]} {value}: {there[0]} cannot be written to; give another path")
     return value
 
 

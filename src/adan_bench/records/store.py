@@ -218,6 +218,10 @@ def read_runs(folder: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
             records.append(read_run(path))
         except DamagedRecord as error:
             damaged.append(error)
+    if not folder.exists():
+        raise UsageError(
+            f"{folder}: no such folder; {folder.absolute().parent} holds: {listing(folder.absolute().parent)}"
+        )
     if not (records or damaged):
         raise UsageError(f"{folder}: no runs there; it holds: {listing(folder)}")
     return records, damaged

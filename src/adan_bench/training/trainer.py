@@ -122,9 +122,9 @@ class Trainer:
                 config.seed, per_pass, config.data, str(self.device), config.init, config.training
             )
         except ModuleNotFoundError as error:
-            raise UsageError(
-                f"{config.workload} needs the package {error.name}; run: pip install 'adan[paper]'"
-            ) from error
+            own = not self.workload.build.__module__.startswith("adan_bench.")
+            remedy = f"run: pip install {error.name}" if own else "run in a checkout: pip install '.[paper]'"
+            raise UsageError(f"{config.workload} needs the package {error.name}; {remedy}") from error
         if hasattr(self.task.batches, "state_dict") and ranks.count * config.accumulate > 1:
             raise UsageError(
                 f"{config.workload}: its batches carry a state to the next; take one process, and no --accumulate"
