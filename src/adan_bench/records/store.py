@@ -74,10 +74,23 @@ class RunStore:
         """Whether the run was ever under way; one that could not be built has a record without an environment."""
         return (self.path / "environment.json").exists()
 
-    def check_same(self, config: RunConfig) -> RunConfig:
-        """The configuration that the run began with. It continues with the same, but for what the machine offers."""
+    def check_same(self, config: RunConfig) -> RunConfig | None:
+        """The configuration that the run began with. It continues with the same, but for what the machine offers.
+
+        None: the script has changed, and the run came to nothing with the old one, so that it is to be made anew.
+        """
         begun = RunConfig.from_json(read_json(self.path / "config.json", "config")["config"])
-        if differing := config.differences(begun):
+        differing = config.differences(begun)
+        result = self.result()
+        came_to_nothing = not self.checkpoints() and (result is None or result["status"] == "failed")
+        if "script_sha256" in differing and came_to_nothing:
+            return None
+        if differing == ["script_sha256"]:
+            raise UsageError(
+                f"--resume: the script {config.script} has changed, and {self.path} was made with the old one; "
+                "choose a new --out, or undo the change"
+            )
+        if differing:
             parts = ", ".join(
                 f"the script {config.script} has changed"
                 if name == "script_sha256"
@@ -166,6 +179,11 @@ class RunStore:
     def reopen(self) -> None:
         """Take back the end of a run that failed, so that it can continue."""
         (self.path / "result.json").unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Take back a run that came to nothing. config.json goes last: without it the rest would be damaged."""
+        for name in ("result.json", "traceback.txt", "metrics.jsonl", "environment.json", "config.json"):
+            (self.path / name).unlink(missing_ok=True)
 
 
 class NoStore(RunStore):

@@ -57,8 +57,11 @@ def run(
     def begin() -> tuple[RunConfig | None, Mapping[str, Any] | None]:
         if not (resume and store.exists):
             return None, None
-        result = store.result()
-        return store.check_same(config), result if result and result["status"] != "failed" else None
+        result, begun = store.result(), store.check_same(config)
+        if begun is None:
+            store.discard()
+            return None, None
+        return begun, result if result and result["status"] != "failed" else None
 
     def environment() -> dict[str, Any]:
         return {**describe(config.device), "data": trainer.task.note, "parameters": trainer.size}
