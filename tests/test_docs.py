@@ -20,6 +20,7 @@ ELSEWHERE = {
     ("algorithm.md", "AveragedModel"): "run by tests/adan/test_algorithm_page.py, against an oracle",
     ("README.md", "suggest_from_adamw"): "run below",
     ("own-workload.md", "load_wine"): "run by tests/adan_bench/test_docs.py, with the page's command",
+    ("own-workload.md", "SignSGD"): "run by tests/adan_bench/test_docs.py, with the page's command",
     ("frameworks.md", "create_optimizer_v2"): "timm is not installed here; examples/timm_layer_decay.py",
     ("frameworks.md", "deepspeed"): "make test-hosts runs examples/deepspeed_zero.py",
     ("frameworks.md", "convert_to_float8_training"): "make test-hosts runs examples/torchao_*.py",

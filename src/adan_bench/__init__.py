@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from adan_bench.spec import Context, Scale, Task
+from adan_bench.training.optimizers import optimizer
 from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
     from adan_bench.data.batching import shuffled
 
-__all__ = ["Context", "Scale", "Task", "shuffled", "workload"]
+__all__ = ["Context", "Scale", "Task", "optimizer", "shuffled", "workload"]
 
 
 def __getattr__(name: str) -> Any:

@@ -35,6 +35,10 @@ class UsageError(ValueError):
     """What the user asked for does not exist; the message is the one line to print, the exit code is 2."""
 
 
+class WorkloadError(ValueError):
+    """What a workload's `loss` or `evaluate` returned cannot be used: the run has failed, and the message says why."""
+
+
 def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> UsageError:
     """The error for a name that is none of the known ones, which all belong to `of`, with the nearest of them first.
 
@@ -132,6 +136,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def short(value: Any) -> str:
+    """A value in an error message: itself, or its type where it is long."""
+    text = repr(value)
+    return text if len(text) <= 40 and "\n" not in text else f"a {type(value).__name__}"
+
+
 def _as_it_is(batch: Any) -> Any:
     return batch
 
@@ -168,6 +178,31 @@ class Task:
     eager: str = ""
     rate: Callable[[int], float] | None = None
 
+    def __post_init__(self) -> None:
+        from torch import nn
+
+        if not isinstance(self.model, nn.Module):
+            raise UsageError(f"Task: model must be a torch.nn.Module, got {short(self.model)}")
+        for name, example in _FUNCTIONS.items():
+            value = getattr(self, name)
+            if not (callable(value) or (value is None and name in ("groups", "rate"))):
+                raise UsageError(f"Task: {name} must be a function, got {short(value)}; {example}")
+        limit = self.max_grad_norm
+        if limit is not None and (not isinstance(limit, (int, float)) or not limit > 0):
+            raise UsageError(f"Task: max_grad_norm must be a number above 0, or None for no limit, got {short(limit)}")
+
+
+#: The parts of a task that are functions, with what to write.
+_FUNCTIONS = {
+    "batches": "write adan_bench.shuffled(tensors, context.batch_size, context.seed) or, for a DataLoader, "
+    "kept = list(loader) and lambda position: kept[position % len(kept)]",
+    "loss": "write def loss(model, batch): and return the mean loss",
+    "evaluate": "write def evaluate(model): and return a dictionary with the metric",
+    "groups": "write def groups(model, settings): and return a list of parameter groups, or omit it",
+    "prepare": "write def prepare(batch): and return what loss takes, or omit it",
+    "rate": "write def rate(position): and return a factor, or omit it",
+}
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -188,6 +223,16 @@ class Scale:
     sizes: Any = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.target, bool) or not isinstance(self.target, (int, float)):
+            raise UsageError(f"Scale: target must be a value of the metric, got {short(self.target)}; for example 0.9")
+        for name, least in (("steps", 1), ("batch_size", 1), ("eval_every", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UsageError(f"Scale: {name} must be a whole number from {least} on, got {short(value)}")
+        needs: Any = self.needs
+        if not isinstance(needs, (tuple, list)) or not all(isinstance(name, str) for name in needs):
+            raise UsageError(f"Scale: needs must be a tuple of names, got {short(needs)}; write needs=('file',)")
+        object.__setattr__(self, "needs", tuple(needs))
         object.__setattr__(self, "eval_every", self.eval_every or max(1, self.steps // 10))
 
 
@@ -236,6 +281,8 @@ class Workload:
         sizes, batch_size = self.scales[self.scale].sizes, batch_size or self.batch_size
         context = Context(seed, batch_size, data, device, self.scale, init, sizes, training or {})
         task = self.build(context)
+        if not isinstance(task, Task):
+            raise UsageError(f"{self.name}: its function returned {short(task)}; end it with: return Task(...)")
         if init is not None and not context.read:
             try:
                 task.model.load_state_dict(context.weights())
@@ -271,6 +318,7 @@ class OptimizerSpec:
     base: str | None = None  # the optimizer that a wrapper such as SAM drives
     shards: bool = True  # its step takes DTensors, so that fsdp can share it out
     eager: str = ""  # why a CUDA graph cannot hold its step; empty: it can
+    own: Callable[..., Any] | None = field(default=None, repr=False)  # the class or function of a user's script
 
     def facts(self) -> dict[str, Any]:
         return {"name": self.name, "target": self.target, "lr_center": self.lr, "passes": self.passes}
@@ -343,7 +391,7 @@ class Provenance:
     scale: str = option(SCALES[0], "smoke, small or paper, where the workload has it.")
     seed: int = option(0, "Seed of weights, batches and dropout.", min=0, max=2**31 - 1)
     data: Path | None = option(None, "The folder of the data sets.", env="ADAN_DATA", decides=False)
-    script: Path | None = option(None, "A Python file with @workload functions of your own.", decides=False)
+    script: Path | None = option(None, "A Python file with your own workloads and optimizers.", decides=False)
     script_sha256: str = option("")  # wherever the script lies, its content is what decides
     init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.")
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings

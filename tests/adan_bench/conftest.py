@@ -55,7 +55,7 @@ def one_core() -> Iterator[None]:
 
 def registered(path: Path, text: str) -> Path:
     """A script of workloads, which are registered here too."""
-    from adan_bench.workloads.registry import load_script
+    from adan_bench.training.scripts import load_script
 
     path.write_text(text)
     load_script(str(path))

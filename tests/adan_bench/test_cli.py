@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -76,7 +77,7 @@ from adan_bench.workloads.registry import get_workload
         (["tune", "digits-vit", "--save", "something.txt"], ["--save something.txt", "name another file"]),
         (["tune", "digits-vit", "--save", "."], ["--save .", "name another file"]),
         (["compare", "digits-vit", "--tuned", "something.txt"], ["--tuned something.txt", "best.json"]),
-        (["report", "nope"], ["nope"]),
+        (["report", "nope"], ["nope: no such folder", "holds: something.txt"]),
         (["list", "nope"], ["workloads", "optimizers", "tables"]),
         (["nope"], ["list", "run", "compare", "tune", "report"]),
         (["run", "digits-vit", "--time-limit", "5x"], ["--time-limit 5x", "90s, 25m, 2h"]),
@@ -100,6 +101,35 @@ def test_what_does_not_exist(
     for name in names:
         assert name in err
     assert [p.name for p in tmp_path.iterdir()] == ["something.txt"]
+
+
+@pytest.mark.parametrize("command", [["run", "digits-vit"], ["compare", "digits-vit"], ["theory"]], ids=" ".join)
+def test_a_folder_that_cannot_be_written(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """Refused before any work; root may write everywhere, so the answer of the operating system is made up."""
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    code, _, err = bench(*command, "--out", tmp_path / "a" / "b")
+    wanted = f"adan-bench: --out {tmp_path / 'a' / 'b'}: {tmp_path} cannot be written to; give another path\n"
+    assert (code, err) == (2, wanted)
+
+
+def test_a_default_folder_that_cannot_be_written(
+    bench: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied", "runs")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    code, _, err = bench("compare", "tiny", "--script", tiny, "--optimizers", "adan")
+    why = "[Errno 13] Permission denied: 'runs'; nothing was recorded; give a folder that can be written to with --out"
+    assert (code, err) == (1, f"adan-bench: {why}\n")
+
+
+def test_python_m_adan_bench() -> None:
+    done = subprocess.run([sys.executable, "-m", "adan_bench", "--version"], capture_output=True, text=True)
+    assert done.stdout.startswith("adan-bench ")
 
 
 @pytest.mark.parametrize("resume", [[], ["--resume"]])

@@ -18,8 +18,8 @@ from adan_bench.studies.comparison import Study
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.cluster import files_for, make, receive
 from adan_bench.training.pool import Event, Job
+from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import run
-from adan_bench.workloads.registry import load_script
 
 
 @pytest.fixture(scope="module")
@@ -161,4 +161,4 @@ def test_without_ray(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "ray", None)
     code, output, err = bench("compare", "digits-vit", "--cluster", "ray", "--out", tmp_path / "a")
     assert (code, output, len(err.splitlines())) == (2, "", 1)
-    assert "pip install 'adan[cluster]'" in err
+    assert "run in a checkout: pip install '.[cluster]'" in err

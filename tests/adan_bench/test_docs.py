@@ -30,9 +30,10 @@ def commands(page: str) -> list[list[str]]:
 @pytest.mark.usefixtures("inline_pool")
 def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newcomer's path: at most 25 lines, taken from the page, then each of its commands; README has the first."""
-    (script,) = blocks("own-workload.md", "python")
+    script, optimizers = blocks("own-workload.md", "python")
     assert len(script.splitlines()) <= 25
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("adan_bench.training.optimizers.OWN", {})
     Path("my_train.py").write_text(script)
     first, *others = commands("own-workload.md")
     assert shlex.join(first) in (DOCS.parent / "README.md").read_text()
@@ -48,15 +49,21 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "Every optimizer had 8 tuning trials" in out
     shown = []
     for command in others:
+        if command[:2] == ["list", "optimizers"]:
+            Path("my_train.py").write_text(script + optimizers)
         code, out, err = bench(*command)
         assert code == 0, f"{command}: {err}"
         shown.append(out)
-    listed, tuned, compared, _ = shown
+    listed, tuned, compared, _, optimizers_listed, own = shown
     assert "wine" in listed
     assert "best.json" in tuned
     assert "adan:state_format=8bit" in compared
     assert Path("runs/tune/tuning.html").exists()
     assert Path("runs/tuned/report.html").exists()
+    assert "my_train:SignSGD" in optimizers_listed
+    for name in ("adan", "signsgd", "adagrad"):
+        assert len([r for r in read_runs(Path("runs/own"))[0] if r.config.name == name]) == 8 + 3
+        assert f" {name} " in own
 
 
 @pytest.mark.usefixtures("inline_pool")

@@ -16,11 +16,12 @@ PACKAGE = Path(__file__).parents[2] / "src" / "adan_bench"
 
 #: Upper rooms first; a file imports from its own room and from lines below it.
 ROOMS = [
+    ["__main__"],
     ["cli"],
     ["studies", "reports"],
     ["theory"],
-    ["training"],
     ["__init__"],
+    ["training"],
     ["workloads"],
     ["records", "tables", "data"],
     ["spec"],

@@ -129,3 +129,11 @@ def test_list_tables(bench: Callable[..., Any], tmp_path: Path) -> None:
     state = {row["name"]: row["run here"] for row in cli_tables.rows(tmp_path)}
     assert state["cnn"] == "smoke 1/2: results/reproduce/two-cores.json"
     assert state["ppo"] == "not yet"
+
+
+def test_theorems_are_no_toys(bench: Callable[..., Any], tmp_path: Path) -> None:
+    code, out, err = bench("reproduce", "complexity", "--out", tmp_path)
+    assert code == 0, err
+    assert "1 table, 0 runs" in out
+    for text in (out, *((tmp_path / f"tables.{suffix}").read_text() for suffix in ("html", "md"))):
+        assert "toy models" not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import resource
@@ -23,9 +24,9 @@ from support.learning import settings
 from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.spec import UsageError
 from adan_bench.training.pool import Job, record_failure
+from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.training.worker import perform
-from adan_bench.workloads.registry import load_script
 
 
 class Killed(BaseException):
@@ -294,7 +295,8 @@ def test_a_script_that_was_edited_is_another_run(bench: Any, tiny: Path, tmp_pat
     script.write_text(script.read_text().replace("nn.Tanh()", "nn.ReLU()"))
     code, _, err = bench("compare", "edited", "--script", script, *options, "--seeds", 2, "--resume")
     assert code == 2
-    assert f"(the script {script} has changed)" in err
+    made = tmp_path / "a" / "edited" / "adan" / "seed-0"
+    assert f"the script {script} has changed, and {made} was made with the old one; choose a new --out" in err
     assert len(read_runs(tmp_path / "a")[0]) == 1
 
 
@@ -433,6 +435,49 @@ def test_a_failed_run_keeps_its_traceback(bench: Any, tmp_path: Path, command: s
     (trace,) = out.rglob("traceback.txt")
     assert "in failing" in trace.read_text()
     assert trace.with_name("result.json").exists()
+
+
+@pytest.mark.usefixtures("inline_pool")
+@pytest.mark.parametrize("command", ["run", "compare"])
+@pytest.mark.parametrize("where", ["    model = ", "        return {"], ids=["built", "evaluated"])
+def test_after_a_bug_in_the_script(bench: Any, tiny: Path, tmp_path: Path, command: str, where: str) -> None:
+    """The command that the last line names goes on once the script is right; what has a result is not made again."""
+    script, out = tmp_path / "mine.py", tmp_path / "out"
+    good = tiny.read_text().replace('"tiny"', '"mended"')
+    script.write_text(good.replace(where, where.replace(where.strip(), f"wrong(); {where.strip()} ")))
+    options = [command, "mended", "--script", script, "--out", out, "--steps", 20]
+    options += [] if command == "run" else ["--optimizers", "adan,adam", "--seeds", 1]
+    code, shown, err = bench(*options)
+    assert code == 1
+    assert "NameError: name 'wrong' is not defined" in shown + err
+    script.write_text(good.replace("nn.Tanh()", "nn.Tanh(1)"))  # another bug
+    assert bench(*options, "--resume")[0] == 1
+    script.write_text(good)
+    code, _, err = bench(*options, "--resume")
+    assert code == 0, err
+    records = read_runs(out)[0]
+    assert {r.status for r in records} == {"finished"}
+    assert {r.config.script_sha256 for r in records} == {hashlib.sha256(good.encode()).hexdigest()}
+    assert not list(out.rglob("traceback.txt"))
+    assert all(r.metrics[-1]["step"] == 20 and r.environment["data"] == "made up" for r in records)
+    script.write_text(good + "# edited\n")
+    code, _, err = bench(*options, "--resume")
+    assert code == 2
+    assert f"the script {script} has changed" in err
+    assert "choose a new --out, or undo the change" in err
+
+
+def test_a_failed_run_with_a_checkpoint_keeps_to_its_script(config: Any, tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    store.create(config(), {}, {}, {})
+    assert store.check_same(config(script_sha256="0" * 64)) is None  # killed before its first checkpoint
+    assert store.check_same(config(script_sha256="0" * 64, steps=5)) is None  # which the script has, too
+    store.checkpoint(5, {})
+    store.finish({"status": "failed"})
+    with pytest.raises(UsageError, match=r"has changed, and .* was made with the old one; choose a new --out"):
+        store.check_same(config(script_sha256="0" * 64))
+    with pytest.raises(UsageError, match=r"holds another run .*steps: 60 there, 5 now"):
+        store.check_same(config(script_sha256="0" * 64, steps=5))
 
 
 def test_tensorboard(config: Any, tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from adan_bench.records.store import RunStore
 from adan_bench.spec import UsageError
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
-from adan_bench.workloads.registry import get_workload, load_script
+from adan_bench.workloads.registry import get_workload
 
 SCALED = '''
 import torch

@@ -18,8 +18,9 @@ from adan_bench.studies.comparison import Study, learning_rates
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import configure, tuned_defaults
 from adan_bench.training.optimizers import SPECS
+from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
-from adan_bench.workloads.registry import get_workload, load_script, workloads
+from adan_bench.workloads.registry import get_workload, workloads
 
 OWN = [name for name, found in workloads().items() if found.build.__module__.startswith("adan_bench.workloads")]
 #: Without what needs torchvision, where there is none: `make test-vision` has it.

@@ -12,8 +12,9 @@ from adan_bench.cli import app as cli
 from adan_bench.records.store import RunStore
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
-from adan_bench.workloads.registry import get_workload, load_script
+from adan_bench.workloads.registry import get_workload
 from support.learning import chosen
 
 #: No noise, so that a run of one process is the same run, and blocks of which fsdp makes parts of their own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -98,12 +99,12 @@ Set = Annotated[
 @app.command("list")
 def list_(
     kind: Annotated[Kind, typer.Argument()] = Kind.workloads,
-    script: Annotated[Path | None, typer.Option(help="A Python file with @workload functions of your own.")] = None,
+    script: Annotated[Path | None, typer.Option(help="A Python file with your own workloads and optimizers.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show the workloads, the optimizers, or the paper's tables."""
     if script is not None:
-        from adan_bench.workloads.registry import load_script
+        from adan_bench.training.scripts import load_script
 
         load_script(script)
     rows = {Kind.workloads: _workload_rows, Kind.optimizers: _optimizer_rows, Kind.tables: paper.rows}[kind]()
@@ -139,10 +140,10 @@ def _workload_rows() -> list[dict[str, Any]]:
 
 def _optimizer_rows() -> list[dict[str, Any]]:
     from adan_bench.studies.comparison import learning_rates
-    from adan_bench.training.optimizers import SPECS
+    from adan_bench.training.optimizers import known
 
     rows = []
-    for spec in SPECS.values():
+    for spec in known().values():
         low, high = learning_rates(spec, 2)
         choices = "; ".join(f"{key}={value}" for choice in spec.choices for key, value in choice.items())
         rows.append(
@@ -150,7 +151,7 @@ def _optimizer_rows() -> list[dict[str, Any]]:
                 "name": spec.name,
                 "from": spec.target,
                 "lr": f"{low:g} … {high:g}",
-                "then": choices,
+                "then": choices or "more rates",
                 "passes": spec.passes,
             }
         )
@@ -451,7 +452,7 @@ def main() -> None:
     except TimeLimitReached as limit:
         code = _complain(f"{limit}; {how_to_continue()}", EXIT_TIME_LIMIT)
     except OSError as error:
-        code = _complain(f"{error}; what was recorded before is kept; {how_to_continue()}", EXIT_FAILED)
+        code = _complain(f"{error}; {_after_failure(error)}", EXIT_FAILED)
     except (KeyboardInterrupt, EOFError):
         code = _complain(f"interrupted; {how_to_continue()}", EXIT_INTERRUPTED)
     except Exception as error:
@@ -462,6 +463,16 @@ def main() -> None:
             raise
         code = _complain(_usage_line(error), EXIT_USAGE)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _after_failure(error: OSError) -> str:
+    """What there is to do after the operating system has refused something."""
+    further = how_to_continue()
+    if further.startswith("continue"):
+        return f"what was recorded before is kept; {further}"
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return f"{further}; give a folder that can be written to with --out"
+    return further
 
 
 def _usage_line(error: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import re
 import shlex
 import sys
@@ -34,9 +35,12 @@ def check_file(param: typer.CallbackParam, value: Path | None) -> Path | None:
 
 
 def _check_folders(param: typer.CallbackParam, value: Path, folders: Sequence[Path]) -> Path:
-    for path in folders:
-        if path.exists() and not path.is_dir():
+    there = [path for path in folders if path.exists()]
+    for path in there:
+        if not path.is_dir():
             raise UsageError(f"{param.opts[0]} {value}: {path} is a file, not a folder; give another path")
+    if there and not os.access(there[0], os.W_OK | os.X_OK):
+        raise UsageError(f"{param.opts[0]} {value}: {there[0]} cannot be written to; give another path")
     return value
 
 
@@ -67,7 +71,7 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
         @wraps(command)
         def wrapper(**values: Any) -> None:
             from adan_bench.training.distributed import launched
-            from adan_bench.workloads.registry import load_script
+            from adan_bench.training.scripts import load_script
 
             given = {flag.name: values.pop(flag.name) for flag in flags}
             chosen = RunConfig(**{name: value for name, value in given.items() if value is not None})

@@ -93,10 +93,23 @@ class RunStore:
         """Whether the run was ever under way; one that could not be built has a record without an environment."""
         return (self.path / "environment.json").exists()
 
-    def check_same(self, config: RunConfig) -> RunConfig:
-        """The configuration that the run began with. It continues with the same, but for what the machine offers."""
+    def check_same(self, config: RunConfig) -> RunConfig | None:
+        """The configuration that the run began with. It continues with the same, but for what the machine offers.
+
+        None: the script has changed, and the run came to nothing with the old one, so that it is to be made anew.
+        """
         begun, _ = read_config(self.path)
-        if differing := config.differences(begun):
+        differing = config.differences(begun)
+        result = self.result()
+        came_to_nothing = not self.checkpoints() and (result is None or result["status"] == "failed")
+        if "script_sha256" in differing and came_to_nothing:
+            return None
+        if differing == ["script_sha256"]:
+            raise UsageError(
+                f"--resume: the script {config.script} has changed, and {self.path} was made with the old one; "
+                "choose a new --out, or undo the change"
+            )
+        if differing:
             parts = ", ".join(
                 f"the script {config.script} has changed"
                 if name == "script_sha256"
@@ -194,6 +207,11 @@ class RunStore:
         """Take back the end of a run that failed, so that it can continue."""
         (self.path / "result.json").unlink(missing_ok=True)
 
+    def discard(self) -> None:
+        """Take back a run that came to nothing. config.json goes last: without it the rest would be damaged."""
+        for name in ("result.json", "traceback.txt", "metrics.jsonl", "environment.json", "config.json"):
+            (self.path / name).unlink(missing_ok=True)
+
 
 class NoStore(RunStore):
     """For the ranks beside the first: they write nothing."""
@@ -264,6 +282,9 @@ def read_runs(*folders: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
     """Every run under the folders, once, in the order of their paths, and what is wrong with those left out."""
     found: dict[Path, Path] = {}  # by what a path leads to: one folder may lie in another
     for folder in folders:
+        if not folder.exists():
+            parent = folder.absolute().parent
+            raise UsageError(f"{folder}: no such folder; {parent} holds: {listing(parent)}")
         files = [file for name in ("config.json", "result.json") for file in folder.rglob(name)]
         paths = [path for path in sorted({file.parent for file in files}) if _is_run(path)]
         if not paths:

@@ -99,6 +99,7 @@ def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Se
                     ours_here += ", untuned"
                 lines.append(Line([column.head, row.head, printed, ours_here, *places], cell is not None))
     head: tuple[str, ...] = ("problem", "optimizer", "paper", titled("ours", scale), "paper's order", "our order")
+    title = f"{table.place}: {table.title}"
     if table.kind == "statement":  # as it is printed, since there is nothing to compare
         head = ("", *(column.head for column in table.columns))
         lines = [Line([row.head, *(value or "" for value in row.values)], True) for row in table.rows]
@@ -107,7 +108,7 @@ def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Se
     notes += [f"({index}) {why}" for why, index in whys.items()]
     return Section(
         table.place,
-        titled(f"{table.place}: {table.title}", scale),
+        title if table.kind == "statement" else titled(title, scale),
         head,
         f"{table.caption} Figures: {table.metric} ({'higher' if table.higher_is_better else 'lower'} is better).",
         lines,
@@ -255,8 +256,9 @@ def overview(summary: Mapping[str, Any]) -> str:
     e = summary["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in e["packages"].items())
     machine = ", ".join(str(part) for part in (e["platform"], e.get("cpu"), e.get("gpu")) if part)
+    count = len(summary["tables"])
     return (
-        f"Scale {summary['scale']}, {len(summary['tables'])} tables, {summary['runs']} runs in "
+        f"Scale {summary['scale']}, {count} {'table' if count == 1 else 'tables'}, {summary['runs']} runs in "
         f"{summary['seconds'] / 60:.1f} minutes, {summary['jobs']} at a time, on {summary['device']} "
         f"in {'bf16 autocast' if summary['bf16'] else 'fp32'}: {machine}, "
         f"{e['cores']} cores. Python {e['python']}, {versions}; commit {e['commit'] or 'unknown'}. {e['started']}."
@@ -285,8 +287,12 @@ def _figures_of(summary: Mapping[str, Any], found: Sequence[Section]) -> dict[st
     }
 
 
+def _title(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
+    return titled(TITLE, summary["scale"]) if any(section.count.planned for section in found) else TITLE
+
+
 def _markdown(summary: Mapping[str, Any], found: Sequence[Section], figures: Mapping[str, bytes]) -> str:
-    parts = [f"# {titled(TITLE, summary['scale'])}", "", overview(summary), ""]
+    parts = [f"# {_title(summary, found)}", "", overview(summary), ""]
     for section in found:
         parts += [f"## {section.title}", "", section.caption, "", section.conclusion, ""]
         if section.anchor in figures:
@@ -322,5 +328,5 @@ def _page(summary: Mapping[str, Any], found: Sequence[Section], figures: Mapping
         )
         for s in found
     ]
-    title = titled(TITLE, summary["scale"])
+    title = _title(summary, found)
     return html.page(title, title, overview(summary), parts)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adan_bench.spec import OptimizerSpec, Settings, UsageError, unknown
-from adan_bench.training.optimizers import SPECS, get_optimizer
+from adan_bench.training.optimizers import get_optimizer, known
 
 EXAMPLE = "adan:state_format=8bit"
 
@@ -45,7 +45,7 @@ def competitors(
     >>> [(c.name, c.settings) for c in competitors("adan:betas=0.9,0.92,0.99,adamw", ["adamw.lr=0.001"])]
     [('adan:betas=0.9,0.92,0.99', {'betas': (0.9, 0.92, 0.99)}), ('adamw', {'lr': 0.001})]
     """
-    names = list(SPECS) if text == "all" else _split(text)
+    names = list(known()) if text == "all" else _split(text)
     if not names or (most is not None and len(names) > most):
         raise UsageError(f"{flag} {text}: it names {len(names)} optimizers; name {most or 'at least one'}")
     if len(set(names)) < len(names):
@@ -53,8 +53,8 @@ def competitors(
     found = []
     for name in names:
         optimizer, *variant = name.split(":")
-        own = _settings(variant, f"{flag} {name}", EXAMPLE)
-        found.append(Competitor(name, get_optimizer(optimizer), own))
+        spec = get_optimizer(optimizer)
+        found.append(Competitor(name, spec, _settings(variant, f"{flag} {name}", EXAMPLE)))
     return _with_pairs(found, pairs)
 
 

@@ -138,7 +138,8 @@ class Writer:
 
         from adan_bench.data.tokens import LanguageTask
         from adan_bench.records.store import read_run
-        from adan_bench.workloads.registry import get_workload, load_script
+        from adan_bench.training.scripts import load_script
+        from adan_bench.workloads.registry import get_workload
 
         if not (run_dir / "config.json").exists():
             raise UsageError(f"{run_dir}: no run there; name the folder of one that was made with --keep-weights")

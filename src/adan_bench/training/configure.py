@@ -29,7 +29,7 @@ from adan_bench.spec import (
 )
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
-from adan_bench.workloads.registry import script_checksum
+from adan_bench.training.scripts import script_checksum
 
 GRAPH = ("auto", "on", "off")
 #: What of a training tuned settings depend on; where that is not the same, they are for another one.

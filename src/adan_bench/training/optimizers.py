@@ -1,4 +1,4 @@
-"""Adan and every optimizer that the paper compares it with, each with its defaults and its search space.
+"""Adan, every optimizer that the paper compares it with, and the user's own, with defaults and search spaces.
 
 The defaults are for runs of hundreds of steps. Adan's are betas (0.9, 0.92, 0.99) and about three times AdamW's
 learning rate: after 500 steps of a 10 M parameter GPT that gave a training loss of 1.46, AdamW 1.52, and Adan with its
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from adan_bench.spec import OptimizerSpec, Settings, UsageError, unknown
 
@@ -71,10 +73,70 @@ SPECS = {  # name, class, center of the learning rates, defaults, what is tried 
 }
 
 
+OWN: dict[str, OptimizerSpec] = {}  # those of the user's script
+SCRIPT = "adan_bench_script_"  # begins the name of its module
+Maker = TypeVar("Maker", bound=Callable[..., Any])
+
+
+def optimizer(
+    name: str,
+    *,
+    lr: float,
+    defaults: Mapping[str, Any] | None = None,
+    choices: Iterable[Mapping[str, Any]] = (),
+    capturable: bool = False,
+) -> Callable[[Maker], Maker]:
+    """Make a class of optimizers, or a function (params, lr, …) that returns one, known to `adan-bench`.
+
+    Args:
+        name: what `adan-bench` calls it.
+        lr: the learning rate without tuning, and the center of the rates that tuning tries.
+        defaults: other settings, where they are to differ from those of the class or function.
+        choices: what tuning tries after the rates, in this order, for example [{"momentum": 0.95}, {"momentum": 0.8}].
+        capturable: whether a CUDA graph may hold its step: nothing in it waits for the GPU, and whatever changes from
+            step to step, the learning rate and a count of steps included, is a tensor there.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w+-]*", name) or name == "all":
+        raise ValueError(
+            f"@optimizer: name must be a word of letters, digits, - and _, got {name!r}; for example 'mine'"
+        )
+    if name in SPECS:
+        raise UsageError(f"{name!r} is a bundled optimizer; give yours another name")
+    where = f"@optimizer({name!r})"
+    if isinstance(lr, bool) or not isinstance(lr, (int, float)) or not 0 < lr < math.inf:
+        raise ValueError(f"{where}: lr must be a number above 0, got {lr!r}; for example 1e-3")
+    if defaults is not None and not isinstance(defaults, Mapping):
+        raise TypeError(f"{where}: defaults must be a dictionary of settings, got {defaults!r}")
+    tried = () if isinstance(choices, Mapping) else tuple(choices)
+    if isinstance(choices, Mapping) or not all(isinstance(choice, Mapping) for choice in tried):
+        raise TypeError(
+            f"{where}: choices must be a list of dictionaries, got {choices!r}; for example [{{'momentum': 0.95}}]"
+        )
+    eager = "" if capturable else f"{where} does not declare capturable=True"
+
+    def register(made: Maker) -> Maker:
+        if not (inspect.isclass(made) or inspect.isfunction(made)):
+            raise TypeError(f"{where} decorates a class of optimizers, or a function that returns one, got {made!r}")
+        target = f"{made.__module__.removeprefix(SCRIPT)}:{made.__qualname__}"
+        spec = OptimizerSpec(name, target, lr, dict(defaults or {}), tried, eager=eager, own=made)
+        for settings in ({"lr": lr, **spec.defaults}, *tried):
+            check_settings(spec, settings)
+        OWN[name] = spec
+        return made
+
+    return register
+
+
+def known() -> dict[str, OptimizerSpec]:
+    """All optimizers by name: the bundled ones, then those of the user's script."""
+    return {**SPECS, **OWN}
+
+
 def get_optimizer(name: str) -> OptimizerSpec:
-    if name not in SPECS:
-        raise unknown("optimizer", name, SPECS)
-    return SPECS[name]
+    found = known()
+    if name not in found:
+        raise UsageError(f"{unknown('optimizer', name, found)}; to add one: @adan_bench.optimizer in --script FILE")
+    return found[name]
 
 
 def defaults(spec: OptimizerSpec) -> Settings:
@@ -103,10 +165,10 @@ def build(
     if isinstance(values.get("restart"), dict):
         rule = values["restart"]
         values["restart"] = Restart.probe() if rule.get("probe") else Restart(**rule)
-    if spec.base is not None:
-        values["base_optimizer"] = _import(spec.base, spec.name)
-    target = spec.base or spec.target
-    options = inspect.signature(_import(target, spec.name).__init__).parameters
+    make, *base = _makers(spec)
+    if base:
+        values["base_optimizer"] = base[0]
+    target, options = spec.base or spec.target, _options(base[0] if base else make)
     if "capturable" in options:
         values.setdefault("capturable", capturable)
     given: list[Any] = list(parameters)
@@ -115,8 +177,11 @@ def build(
         values["fused"] = not (
             target.endswith(":SGD") and hasattr(first, "full_tensor")
         )  # torch 2.13 shards no such SGD
-    optimizer = _import(spec.target, spec.name)(given, **values)
-    assert isinstance(optimizer, Optimizer)
+    optimizer = make(given, **values)
+    if not isinstance(optimizer, Optimizer):
+        raise UsageError(f"{spec.name}: {spec.target} made {optimizer!r}; return a torch.optim.Optimizer")
+    if not all("lr" in group for group in optimizer.param_groups):
+        raise UsageError(f"{spec.name}: its parameter groups have no 'lr' to schedule; put it into their defaults")
     return optimizer
 
 
@@ -131,6 +196,8 @@ def implementation(optimizer: Optimizer) -> str:
     if isinstance(optimizer, Adan):
         engines = (choose(g, p).name for g in optimizer.param_groups for p in g["params"])
         words = [ADAN_ENGINES.get(name, name) for name in dict.fromkeys(engines)]
+    elif type(optimizer).__module__.startswith(SCRIPT):
+        words = ["the script's own step"]
     elif group.get("fused"):
         words = ["fused"]
     elif isinstance(optimizer, Rival) or group.get("foreach") or (on_gpu and group.get("foreach", False) is None):
@@ -145,7 +212,7 @@ def check_values(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
     import torch
 
     try:
-        build(spec, [torch.nn.Parameter(torch.zeros(1))], settings)
+        build(spec, [torch.nn.Parameter(torch.zeros(shape)) for shape in ((2, 2), (2,))], settings)
     except UsageError:
         raise
     except Exception as error:  # each library has its own
@@ -155,15 +222,25 @@ def check_values(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
 
 def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
     """Refuse a setting that the optimizer does not take: dropping it in silence would make a false comparison."""
-    known: list[str] = []
-    for target in (spec.target, spec.base):
-        if target is not None:
-            parameters = inspect.signature(_import(target, spec.name).__init__).parameters.values()
-            known += [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    known = [name for name in dict.fromkeys(known) if name not in ("self", "params", "base_optimizer")]
+    options = {name: p for make in _makers(spec) for name, p in _options(make).items() if name != "base_optimizer"}
+    if spec.own and any(p.kind is p.VAR_KEYWORD for p in options.values()):
+        return  # only its own code can tell
+    names = [name for name, p in options.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     for key in settings:
-        if key not in known:
-            raise unknown("setting", key, known, of=spec.name)
+        if key not in names:
+            raise unknown("setting", key, names, of=spec.name)
+
+
+def _makers(spec: OptimizerSpec) -> list[Callable[..., Any]]:
+    """The class or function that makes the optimizer; for a wrapper, then the class of the one that it drives."""
+    if spec.own is not None:
+        return [spec.own]
+    return [_import(target, spec.name) for target in (spec.target, spec.base) if target is not None]
+
+
+def _options(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """What a class of optimizers or a function takes after the parameters to train."""
+    return dict(list(inspect.signature(make).parameters.items())[1:])
 
 
 def _import(target: str, name: str) -> Any:
@@ -171,4 +248,4 @@ def _import(target: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise UsageError(f"{name} needs the package {error.name}; run: pip install 'adan[paper]'") from error
+        raise UsageError(f"{name} needs the package {error.name}; run in a checkout: pip install '.[paper]'") from error

@@ -55,7 +55,8 @@ class Job:
         store = RunStore(self.path)
         if not (self.resume and store.exists):
             return False
-        store.check_same(self.config)
+        if store.check_same(self.config) is None:
+            return False
         if store.ended:
             return read_run(self.path).status != "failed"
         return self.pause.step is not None and store.resume_step >= self.pause.step

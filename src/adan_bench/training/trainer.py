@@ -24,13 +24,14 @@ from torch.utils._pytree import tree_map_only
 from adan_bench.data.batching import moved
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore
-from adan_bench.spec import NEVER, Pause, Progress, RunConfig, UsageError
+from adan_bench.spec import NEVER, Pause, Progress, RunConfig, UsageError, WorkloadError, short
 from adan_bench.training import optimizers
 from adan_bench.training.configure import threads
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.graph import StepGraph, side_stream
 from adan_bench.training.schedules import schedule
-from adan_bench.workloads.registry import get_workload, load_script
+from adan_bench.training.scripts import load_script
+from adan_bench.workloads.registry import get_workload
 
 CHECKPOINT_SECONDS = 15.0
 CHECKPOINT_SHARE = 0.05  # of the time, at most: where writing one takes longer than 0.75 s, they are further apart
@@ -57,8 +58,11 @@ def run(
     def begin() -> tuple[RunConfig | None, Mapping[str, Any] | None]:
         if not (resume and store.exists):
             return None, None
-        result = store.result()
-        return store.check_same(config), result if result and result["status"] != "failed" else None
+        result, begun = store.result(), store.check_same(config)
+        if begun is None:
+            store.discard()
+            return None, None
+        return begun, result if result and result["status"] != "failed" else None
 
     def environment() -> dict[str, Any]:
         return {**describe(config.device), "data": trainer.task.note, "parameters": trainer.size}
@@ -122,9 +126,9 @@ class Trainer:
                 config.seed, per_pass, config.data, str(self.device), config.init, config.training
             )
         except ModuleNotFoundError as error:
-            raise UsageError(
-                f"{config.workload} needs the package {error.name}; run: pip install 'adan[paper]'"
-            ) from error
+            own = not self.workload.build.__module__.startswith("adan_bench.")
+            remedy = f"run: pip install {error.name}" if own else "run in a checkout: pip install '.[paper]'"
+            raise UsageError(f"{config.workload} needs the package {error.name}; {remedy}") from error
         if hasattr(self.task.batches, "state_dict") and ranks.count * config.accumulate > 1:
             raise UsageError(
                 f"{config.workload}: its batches carry a state to the next; take one process, and no --accumulate"
@@ -211,6 +215,9 @@ class Trainer:
         for batch in batches:
             with self._autocast():
                 loss = self.task.loss(self.forward, batch)
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else short(loss)
+                raise WorkloadError(f"{self.workload.name}: loss() returned {got}; return the mean as a tensor")
             if len(batches) > 1:
                 loss = loss / len(batches)
             loss.backward()
@@ -314,13 +321,19 @@ class Trainer:
         model = self.forward if self.average is None else self.average.module
         model.eval()
         with torch.no_grad(), self._autocast():
-            values = {key: float(value) for key, value in self.task.evaluate(model).items()}
+            found = self.task.evaluate(model)
         model.train()
-        for name in (self.workload.metric, self.workload.tune_metric or self.workload.metric):
-            if name not in values:
-                there = ", ".join(values) or "nothing"
-                raise ValueError(f"{self.workload.name}: evaluate() returned {there}, not the declared metric {name!r}")
-        return values
+        name, metrics = self.workload.name, [self.workload.metric, *filter(None, [self.workload.tune_metric])]
+        if not isinstance(found, Mapping):
+            raise WorkloadError(f"{name}: evaluate() returned {short(found)}; return {{{metrics[0]!r}: value}}")
+        for metric in metrics:
+            if metric not in found:
+                got = ", ".join(map(str, found)) or "nothing"
+                raise WorkloadError(f"{name}: evaluate() returned {got}, not the declared metric {metric!r}")
+        try:
+            return {key: float(value) for key, value in found.items()}
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise WorkloadError(f"{name}: evaluate() returned a value that is not one number ({error})") from error
 
     def _keep_best(self, value: float) -> None:
         if math.isfinite(value):

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from adan_bench.records.store import RunStore
-from adan_bench.spec import Progress, RunConfig, UsageError
+from adan_bench.spec import Progress, RunConfig, UsageError, WorkloadError
 from adan_bench.training.interrupts import Interruptible, on_ctrl_c
 from adan_bench.training.pool import INTERRUPTED, Job, record_failure
-from adan_bench.workloads.registry import where
+from adan_bench.training.scripts import where
 
 
 def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
@@ -45,6 +45,8 @@ def attempt(job: Job, on_progress: Callable[[Progress], None] | None = None) -> 
 def _reason(error: Exception, config: RunConfig) -> str:
     import torch
 
+    if isinstance(error, WorkloadError):
+        return str(error)
     text = f"{type(error).__name__}: {error}"
     full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in text
     if not full:

@@ -1,0 +1,67 @@
+"""The user's own file, --script: the workloads and optimizers that it registers, and its checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+
+from adan_bench.spec import UsageError
+from adan_bench.training import optimizers
+from adan_bench.workloads import registry
+
+
+def script_checksum(path: Path) -> str:
+    """The SHA-256 of a user's file."""
+    return hashlib.sha256(_content(path)).hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--script {path}: {error.strerror}; give a Python file") from error
+
+
+def where(error: BaseException, script: Path | None = None) -> str:
+    """The last frame of the user's own script on the way to an error, else the last of all."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: {(error.text or '').strip()}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if script is not None and Path(frame.filename).resolve() == script.resolve()]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
+
+
+def load_script(path: Path | str, sha256: str = "") -> list[str]:
+    """Import a user's file; the names of the workloads that it registers.
+
+    sha256: of the file as it was when the study began, where a run of that study is to be made.
+    """
+    file = Path(path)
+    content = _content(file)
+    if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+        raise UsageError(f"--script {path}: it has changed since the study began; undo that, or begin anew")
+    before, own = registry.workloads(), dict(optimizers.OWN)
+    spec = importlib.util.spec_from_file_location(f"{optimizers.SCRIPT}{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--script {path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    # Not by spec.loader, which takes a file that was edited within a second, to the same length, for the old one.
+    try:
+        exec(compile(content, file, "exec"), module.__dict__)
+    except UsageError as error:
+        raise UsageError(f"--script {path}: {error}") from error
+    except (Exception, SystemExit) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+        raise UsageError(f"--script {path}: {type(error).__name__}: {reason} ({where(error, file)})") from error
+    names = [name for name, found in registry.workloads().items() if before.get(name) is not found]
+    if not names and all(own.get(name) is found for name, found in optimizers.OWN.items()):
+        raise UsageError(
+            f"--script {path}: it registers no workload and no optimizer; decorate a function with "
+            "@adan_bench.workload(...) or @adan_bench.optimizer(...)"
+        )
+    return names
