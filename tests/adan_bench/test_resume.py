@@ -27,6 +27,7 @@ from adan_bench.training.pool import Job, record_failure
 from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.training.worker import perform
+from adan_bench.workloads.registry import get_workload
 
 
 class Killed(BaseException):
@@ -469,11 +470,11 @@ def test_after_a_bug_in_the_script(bench: Any, tiny: Path, tmp_path: Path, comma
 
 def test_a_failed_run_with_a_checkpoint_keeps_to_its_script(config: Any, tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    store.create(config(), {}, {}, {})
+    store.create(config(), get_workload("tiny").facts(), {}, {})
     assert store.check_same(config(script_sha256="0" * 64)) is None  # killed before its first checkpoint
     assert store.check_same(config(script_sha256="0" * 64, steps=5)) is None  # which the script has, too
     store.checkpoint(5, {})
-    store.finish({"status": "failed"})
+    store.finish({"status": "failed", "step": 5, "seconds": 1.0, "final": {}})
     with pytest.raises(UsageError, match=r"has changed, and .* was made with the old one; choose a new --out"):
         store.check_same(config(script_sha256="0" * 64))
     with pytest.raises(UsageError, match=r"holds another run .*steps: 60 there, 5 now"):
