@@ -247,7 +247,7 @@ INLINE uint32_t mix(uint32_t x) {
 }
 
 /* The random words of SPAN elements: one hash serves four neighbors, a multiplication each makes four words of it. */
-INLINE void draw(uint32_t *words, uint32_t key, uint32_t moved) {
+INLINE void random_words(uint32_t *words, uint32_t key, uint32_t moved) {
     static const uint32_t spread[] = {SPREAD(FACTOR)};
     uint32_t hashes[SPAN / 4];
     for (int j = 0; j < SPAN / 4; j++)
@@ -311,7 +311,7 @@ INLINE void decode(float *to, const uint8_t *codes, const uint8_t *exponents, in
 
 INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, const uint32_t *words, int64_t blocks,
                    const int state, const struct code c) {
-    const int drawn = c.width == 4 ? G : state; /* V is read from both: the same random bits */
+    const int random_state = c.width == 4 ? G : state; /* V is read from both: the same random bits */
     float scales[SPAN / SHARED];
     for (int64_t i = 0; i < blocks; i++) { /* not in the loop below, which would wait for it */
         uint8_t largest = 0;
@@ -326,7 +326,7 @@ INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, cons
     for (int64_t i = 0; i < blocks; i++, values += SHARED, words += SHARED, codes += SHARED) {
         const float scale = scales[i];
         INDEPENDENT for (int k = 0; k < SHARED; k++)
-            codes[k] = encoded(values[k], scale, words[k], drawn, c);
+            codes[k] = encoded(values[k], scale, words[k], random_state, c);
     }
 }
 
@@ -374,13 +374,13 @@ INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], con
         INDEPENDENT for (int k = 0; k < SHARED; k++) {
             float last = decoded(in_g[k], scale_g, c), stored = COUPLED ? 0 : decoded(in_v[k], scale_v, c);
             float r = decoded(in_n[k], scale_n, of_n);
-            ELEMENT(f32, float, k, decoded(in_m[k], scale_m, of_m), FOUR ? (last - stored) * PER_AVERAGING : stored, r * r,
-                    last)
+            ELEMENT(f32, float, k, decoded(in_m[k], scale_m, of_m), FOUR ? (last - stored) * PER_AVERAGING : stored,
+                    r * r, last)
         }
     }
 }
 
-INLINE void ahead(const void *from, int64_t bytes) {
+INLINE void prefetch_next(const void *from, int64_t bytes) {
     for (int64_t line = 0; line < bytes; line += 64)
         __builtin_prefetch((const char *)from + bytes + line, 1);
 }
@@ -391,7 +391,7 @@ INLINE void ahead(const void *from, int64_t bytes) {
 INLINE uint8_t *unpacked(uint8_t *from, uint8_t *room, int64_t start, int64_t size, const int nibbles) {
     from += nibbles ? start / 2 : start;
     if (nibbles) {
-        ahead(from, SPAN / 2);
+        prefetch_next(from, SPAN / 2);
         INDEPENDENT for (int64_t k = 0; k < BLOCKS(size) * (SHARED / 2); k++) {
             room[2 * k] = from[k] & 15;
             room[2 * k + 1] = from[k] >> 4;
@@ -437,7 +437,7 @@ INLINE void read_operand(const struct operand *x, int64_t start, int64_t size) {
     const float scale = (float)x->scale;
     const int64_t width = x->type == F32 ? 4 : 2;
     const void *from = x->from + start * width;
-    ahead(from, SPAN * width);
+    prefetch_next(from, SPAN * width);
     if (x->type == F32)
         INDEPENDENT for (int64_t k = 0; k < size; k++)
             x->to[k] = ((const float *)from)[k] * scale;
@@ -474,10 +474,11 @@ INLINE void write_param(const struct tensor *x, const float *theta, const uint32
 }
 
 /* The displacement of y over up to SPAN elements, as in adan.scalars.Displacement: the terms from before the step, and,
- * from those and what the step made of g, m, v and n, the sum of (root_n·√n + eps)·(y_{k+1} − y_k)². v is NULL in the coupled form. */
+ * from those and what the step made of g, m, v and n, the sum of (root_n·√n + eps)·(y_{k+1} − y_k)². v is NULL in the
+ * coupled form. */
 #define MEASURE(T, C)                                                                                                  \
     INLINE void before_##T(C *moved, const C *theta, const C *m, const C *v, const C *n, const C *prev,                \
-                           const struct displacement *w, int64_t size) {                                                        \
+                           const struct displacement *w, int64_t size) {                                               \
         const C in_theta = (C)w->theta, prev_m = (C)w->prev_m, prev_v = (C)w->prev_v, prev_grad = (C)w->prev_grad;     \
         const C prev_root = (C)w->prev_root, prev_eps = (C)w->prev_eps;                                                \
         for (int64_t k = 0; k < size; k++) {                                                                           \
@@ -516,8 +517,8 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     uint8_t bytes[STATES][SPAN], *codes[STATES];
     uint32_t words[SPAN];
     char *const stored[STATES] = {x->exp_avg, x->exp_avg_diff, x->exp_avg_sq, x->prev_scale ? NULL : x->prev_grad};
-    const int four = x->state_type == CODES4, coded = four || x->state_type == CODES8, full = size % SHARED == 0;
-    uint8_t *exponents = coded ? x->exponents + start / SHARED * STATES : NULL;
+    const int four = x->state_type == CODES4, quantized = four || x->state_type == CODES8, full = size % SHARED == 0;
+    uint8_t *exponents = quantized ? x->exponents + start / SHARED * STATES : NULL;
     const int first = s->has_prev == 0; /* there is no buffer yet that could have been consumed */
     const int param_in_place = x->type == F32 && full, grad_in_place = x->grad_type == F32 && full;
     const struct operand operands[] = {
@@ -539,7 +540,7 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     for (int i = 0; i < STATES; i++) {
         state[i] = stored[i] && x->state_type == F32 ? (float *)stored[i] + start : room[i];
         codes[i] = bytes[i];
-        if (stored[i] && coded) {
+        if (stored[i] && quantized) {
             codes[i] = unpacked((uint8_t *)stored[i], bytes[i], start, size, four && i != M);
             if (four && i == N)
                 take_low_bits(codes[N], codes[M], BLOCKS(size) * SHARED);
@@ -547,7 +548,7 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
                 WITH_CODE(decode, i, four, room[i], codes[i], exponents, BLOCKS(size));
         } else if (stored[i] && x->state_type == BF16) {
             const bf16_t *from = (const bf16_t *)stored[i] + start;
-            ahead(from, SPAN * sizeof *from);
+            prefetch_next(from, SPAN * sizeof *from);
             INDEPENDENT for (int64_t k = 0; k < size; k++)
                 room[i][k] = load_bf16(from[k]);
         }
@@ -566,22 +567,22 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
         step_codes(&plain, codes, exponents, s, BLOCKS(size), 0, 1);
     else if (four)
         step_codes(&plain, codes, exponents, s, BLOCKS(size), 1, 1);
-    else if (coded && v)
+    else if (quantized && v)
         step_codes(&plain, codes, exponents, s, BLOCKS(size), 0, 0);
-    else if (coded)
+    else if (quantized)
         step_codes(&plain, codes, exponents, s, BLOCKS(size), 1, 0);
     else if (v)
         stretch_f32(&plain, s, 0, size, 0, 0);
     else
         stretch_f32(&plain, s, 0, size, 0, 1);
-    const double square = w ? after_f32(moved, state[G], state[M], v, state[N], s, w, size, coded) : 0;
+    const double square = w ? after_f32(moved, state[G], state[M], v, state[N], s, w, size, quantized) : 0;
 
-    draw(words, (uint32_t)x->rng_offset + (uint32_t)(start / 4), (uint32_t)(int64_t)(*x->step + 1.0) * ADVANCE);
+    random_words(words, (uint32_t)x->rng_offset + (uint32_t)(start / 4), (uint32_t)(int64_t)(*x->step + 1.0) * ADVANCE);
     if (four && v)
         for (int64_t k = 0; k < BLOCKS(size) * SHARED; k++)
             v[k] = room[G][k] - (float)AVERAGING * v[k];
     for (int i = 0; i < STATES; i++)
-        if (stored[i] && coded)
+        if (stored[i] && quantized)
             WITH_CODE(encode, i, four, codes[i], exponents, room[i], words, BLOCKS(size));
         else if (stored[i] && x->state_type == BF16)
             INDEPENDENT for (int64_t k = 0; k < size; k++)
@@ -589,7 +590,7 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     if (four)
         give_low_bits(codes[N], codes[M], BLOCKS(size) * SHARED);
     for (int i = 0; i < STATES; i++)
-        if (stored[i] && coded)
+        if (stored[i] && quantized)
             pack((uint8_t *)stored[i], codes[i], start, size, four && i != M);
     write_param(x, theta, words, start, size, param_in_place);
     return square;
@@ -598,7 +599,8 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
 INLINE double span_f64(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start,
                        int64_t size) {
     double moved[SPAN], grad[SPAN], prev[SPAN];
-    const double *m = (double *)x->exp_avg + start, *v = x->exp_avg_diff ? (double *)x->exp_avg_diff + start : NULL, *n = (double *)x->exp_avg_sq + start;
+    const double *m = (double *)x->exp_avg + start, *n = (double *)x->exp_avg_sq + start;
+    const double *v = x->exp_avg_diff ? (double *)x->exp_avg_diff + start : NULL;
     const double *taken = s->has_prev == 0 ? (const double *)x->grad : (double *)x->prev_grad;
     const double scale = x->prev_scale ? *x->prev_scale : 1;
     for (int64_t k = 0; k < size; k++) {
@@ -622,8 +624,8 @@ INLINE void stretch_quantized(const struct tensor *x, const struct scalars *s, i
         span(x, s, NULL, start + i, size - i < SPAN ? size - i : SPAN);
 }
 
-INLINE double stretch_measured(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start,
-                               int64_t size) {
+INLINE double stretch_measured(const struct tensor *x, const struct scalars *s, const struct displacement *w,
+                               int64_t start, int64_t size) {
     double total = 0;
     for (int64_t i = 0; i < size; i += SPAN) {
         int64_t part = size - i < SPAN ? size - i : SPAN;
@@ -671,13 +673,13 @@ struct kernels {
     squares_fn *squares[TYPES];
 };
 
-#define UPDATE(FORM, T, NAME, TARGET, ...)                                                                              \
-    TARGET static void FORM##_##T##_##NAME(const struct tensor *x, const struct scalars *s, int64_t a, int64_t b) {     \
+#define UPDATE(FORM, T, NAME, TARGET, ...)                                                                             \
+    TARGET static void FORM##_##T##_##NAME(const struct tensor *x, const struct scalars *s, int64_t a, int64_t b) {    \
         __VA_ARGS__;                                                                                                   \
     }
 
 #define FOR_TYPE(T, NAME, TARGET)                                                                                      \
-    UPDATE(plain, T, NAME, TARGET, stretch_##T(x, s, a, b, 0, 0))                                                       \
+    UPDATE(plain, T, NAME, TARGET, stretch_##T(x, s, a, b, 0, 0))                                                      \
     UPDATE(consumed, T, NAME, TARGET, stretch_##T(x, s, a, b, 1, 0))                                                   \
     UPDATE(coupled, T, NAME, TARGET, stretch_##T(x, s, a, b, 0, 1))                                                    \
     UPDATE(coupled_consumed, T, NAME, TARGET, stretch_##T(x, s, a, b, 1, 1))                                           \
@@ -691,8 +693,8 @@ struct kernels {
     FOR_TYPE(f64, NAME, TARGET)                                                                                        \
     FOR_TYPE(bf16, NAME, TARGET)                                                                                       \
     FOR_TYPE(f16, NAME, TARGET)                                                                                        \
-    UPDATE(update, quantized, NAME, TARGET, stretch_quantized(x, s, a, b))                                                     \
-    TARGET static double measured_##NAME(const struct tensor *x, const struct scalars *s, const struct displacement *w,         \
+    UPDATE(update, quantized, NAME, TARGET, stretch_quantized(x, s, a, b))                                             \
+    TARGET static double measured_##NAME(const struct tensor *x, const struct scalars *s, const struct displacement *w, \
                                          int64_t a, int64_t b) {                                                       \
         return stretch_measured(x, s, w, a, b);                                                                        \
     }                                                                                                                  \
@@ -783,8 +785,8 @@ static void work(struct job *job) {
     }
 }
 
-/* The threads, created when first needed and never stopped. Not OpenMP's: linking it would bring a second OpenMP beside PyTorch's,
- * it has no answer to fork(), and its barriers wait for a thread that has not even been scheduled yet. */
+/* The threads, created when first needed and never stopped. Not OpenMP's: linking it would bring a second OpenMP beside
+ * PyTorch's, it has no answer to fork(), and its barriers wait for a thread that has not even been scheduled yet. */
 static struct {
     pthread_mutex_t busy; /* held by the caller whose job the threads do */
     pthread_mutex_t lock; /* guards all that follows */
@@ -892,8 +894,8 @@ EXPORT void adan_cpu_counts(const double *const *steps, int64_t count, double *c
         counts[i] = *steps[i];
 }
 
-/* One step of all tensors. Counters are advanced, and the scales of consumed gradients are set. With `displacements`, `square`
- * becomes the sum over all tensors, in an order that does not depend on the number of threads. */
+/* One step of all tensors. Counters are advanced, and the scales of consumed gradients are set. With `displacements`,
+ * `square` becomes the sum over all tensors, in an order that does not depend on the number of threads. */
 EXPORT int adan_cpu_update(const struct tensor *tensors, int64_t count, const struct scalars *scalars,
                            const struct displacement *displacements, int threads, double *square) {
     int64_t *ends = malloc((size_t)(count ? count : 1) * sizeof *ends);
@@ -903,8 +905,8 @@ EXPORT int adan_cpu_update(const struct tensor *tensors, int64_t count, const st
         free(ends);
         return -1;
     }
-    struct job job = {.kernels = chosen(), .tensors = tensors, .scalars = scalars, .displacements = displacements, .ends = ends,
-                      .sums = sums, .chunks = chunks};
+    struct job job = {.kernels = chosen(), .tensors = tensors, .scalars = scalars, .displacements = displacements,
+                      .ends = ends, .sums = sums, .chunks = chunks};
     run(&job, worth(tensors, count, threads));
     *square = 0;
     for (int64_t i = 0; displacements && i < chunks; i++)
