@@ -220,7 +220,7 @@ def test_one_report_of_several_folders(bench: Any, tiny: Path, tmp_path: Path) -
     assert "2 optimizers, 2 runs." in (a / "report.md").read_text()
     assert not (b / "report.md").exists()
     code, _, err = bench("report", a, tmp_path / "none")
-    assert (code, f"{tmp_path / 'none'}: no runs there" in err) == (2, True)
+    assert (code, f"{tmp_path / 'none'}: no such folder" in err) == (2, True)
 
 
 def test_a_folder_that_cannot_be_written_to(bench: Any, page: Path, monkeypatch: pytest.MonkeyPatch) -> None:

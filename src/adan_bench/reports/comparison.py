@@ -186,11 +186,12 @@ def _row(o: OptimizerSummary, gap: Interval | None) -> list[str]:
 def _signed(gap: Interval) -> str:
     """A difference with its interval.
 
-    >>> _signed(Interval(3, -0.011, -0.03, 0.008)), _signed(Interval(2, 1.5, None, None))
-    ('−0.0110 [−0.0300, +0.0080]', '+1.500')
+    >>> _signed(Interval(3, 0.0, -0.02, 0.02)), _signed(Interval(2, -1.5, None, None))
+    ('+0.0000 [−0.0200, +0.0200]', '−1.500')
     """
-    digits = len(number(gap.mean, 4).partition(".")[2]) if abs(gap.mean) >= 1e-3 else 6
     known = [gap.mean] if gap.low is None or gap.high is None else [gap.mean, gap.low, gap.high]
+    largest = max(map(abs, known))
+    digits = len(number(largest, 4).partition(".")[2]) if largest >= 1e-3 else 6
     mean, *ends = (f"{value:+.{digits}f}".replace("-", "−") for value in known)
     return f"{mean} [{', '.join(ends)}]" if ends else mean
 
