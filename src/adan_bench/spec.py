@@ -431,10 +431,11 @@ class RunConfig(Budget, Execution, Provenance):
 
     def identity(self) -> dict[str, Any]:
         """What decides the numbers, without what has its default: an option that is added later changes nothing."""
+        values = self.to_json()
         return {
             f.name: value
             for f in dataclasses.fields(self)
-            if f.metadata.get("decides", True) and (value := self.to_json()[f.name]) != f.default
+            if f.metadata.get("decides", True) and (value := values[f.name]) != f.default
         }
 
     def differences(self, other: RunConfig) -> list[str]:

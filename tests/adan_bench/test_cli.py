@@ -287,11 +287,10 @@ def test_compare_resumes(tiny: Path, tmp_path: Path, bench: Any) -> None:
 def test_ctrl_c_pauses_a_comparison(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a terminal, to the command and its workers: checkpoints, exit code 130, and the command that continues."""
     monkeypatch.chdir(tmp_path)
-    arguments = ["compare", "tiny", "--script", str(tiny), "--optimizers", "adan,adamw", "--seeds", "2", "--jobs", "2"]
-    arguments += ["--steps", "100000"]
+    arguments = ["compare", "tiny", "--script", str(tiny), "--optimizers", "adan,adamw", "--steps", "100000"]
     with (tmp_path / "errors").open("w") as errors:
         process = Program([sys.executable, "-m", "adan_bench.cli", *arguments], stderr=errors)
-    while sum(file.stat().st_size > 0 for file in tmp_path.rglob("metrics.jsonl")) < 2:
+    while not any(file.stat().st_size > 0 for file in tmp_path.rglob("metrics.jsonl")):
         assert process.poll() is None
         time.sleep(0.01)
     assert process.pid is not None
@@ -302,9 +301,9 @@ def test_ctrl_c_pauses_a_comparison(tiny: Path, tmp_path: Path, monkeypatch: pyt
     first, last = (tmp_path / "errors").read_text().splitlines()
     assert "writing a checkpoint; Ctrl-C again ends at once" in first
     assert last == f"adan-bench: interrupted; {wanted}"
-    stores = [RunStore(file.parent) for file in folder.rglob("config.json")]
-    assert len(stores) == 2  # no other has begun
-    assert all(store.resume_step > 0 and not store.ended for store in stores)
+    (store,) = (RunStore(file.parent) for file in folder.rglob("config.json"))  # no other has begun
+    assert store.resume_step > 0
+    assert not store.ended
 
 
 @pytest.fixture

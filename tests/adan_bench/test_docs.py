@@ -29,7 +29,10 @@ def commands(page: str) -> list[list[str]]:
 
 @pytest.mark.usefixtures("inline_pool")
 def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A newcomer's path: at most 25 lines, taken from the page, then each of its commands; README has the first."""
+    """A newcomer's path: at most 25 lines, taken from the page, then each of its commands; README has the first.
+
+    The others with fewer steps: they are about the commands.
+    """
     script, optimizers = blocks("own-workload.md", "python")
     assert len(script.splitlines()) <= 25
     monkeypatch.chdir(tmp_path)
@@ -51,7 +54,8 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for command in others:
         if command[:2] == ["list", "optimizers"]:
             Path("my_train.py").write_text(script + optimizers)
-        code, out, err = bench(*command)
+        shorter = ["--steps", 20] if command[0] in ("tune", "compare") else []
+        code, out, err = bench(*command, *shorter)
         assert code == 0, f"{command}: {err}"
         shown.append(out)
     listed, tuned, compared, _, optimizers_listed, own = shown
