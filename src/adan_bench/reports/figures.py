@@ -36,6 +36,7 @@ def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[st
             axes.spines[["top", "right"]].set_visible(False)
         written[summary.name] = f"report-{re.sub('[^a-z0-9]+', '-', summary.name.lower())}.png"
         figure.savefig(folder / written[summary.name], dpi=120)
+        figure.set_layout_engine("none")  # it is laid out
         figure.savefig((folder / written[summary.name]).with_suffix(".svg"))
     return written
 
