@@ -121,6 +121,15 @@ def test_what_the_readme_says_of_formats_is_on_the_page():
     assert f"on the LSTM (perplexity 105) an increase of up to {highest:.1f} is not excluded" in readme
 
 
+def test_what_the_readme_says_of_sizes_and_seeds(records):
+    groups = [group for row in overview.rows(records) for group in (row.adan, row.best)]
+    largest = max(r.get("parameters") or 0 for group in groups for r in group.records)
+    counts = [group.n for group in groups]
+    readme = " ".join((page.ROOT / "README.md").read_text().split())
+    assert f"small models (at most {largest / 1e6:.0f} M parameters)" in readme
+    assert f"and {min(counts)} to {max(counts)} seeds:" in readme
+
+
 def test_the_page_says_where_adan_is_worse(records):
     def said():
         heads, _, cells = overview.verdicts(overview.rows(records)).splitlines()
