@@ -137,8 +137,8 @@ def memory() -> str:
         "state bytes per parameter",
         "peak memory, GPT-2 345M, one sequence of 1,024 tokens",
         "with activation checkpointing",
+        "optimizer step, 1.1 B fp32 parameters",
     ]
-    head.append("optimizer step, 1.1 B fp32 parameters")
     return markdown(head, rows) + f"\n\n{where(data)}."
 
 

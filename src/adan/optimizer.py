@@ -328,15 +328,14 @@ class Adan(Optimizer):
         params = self.param_groups[index]["params"] if index < len(self.param_groups) else []
         if position < len(params) and params[position] is param:
             return index
-        for i, group in enumerate(self.param_groups):
-            for j, p in enumerate(group["params"]):
-                if p is param:
-                    self.releases[param] = i, j
-                    return i
-        raise RuntimeError(
-            f"release_gradients: a parameter of shape {tuple(param.shape)} is no longer one of the optimizer's; "
-            "remove() the release before you take parameters out of param_groups"
-        )
+        place = self._place(param)
+        if place is None:
+            raise RuntimeError(
+                f"release_gradients: a parameter of shape {tuple(param.shape)} is no longer one of the optimizer's; "
+                "remove() the release before you take parameters out of param_groups"
+            )
+        self.releases[param] = place
+        return place[0]
 
     def _check_capturable(self) -> None:
         if not all(group["capturable"] for group in self.param_groups):
@@ -465,13 +464,16 @@ class Adan(Optimizer):
         """Of all parameters that have one; others, such as timm's Lookahead, may keep more in `state`."""
         return [state for p, state in self.state.items() if isinstance(p, Tensor) and "step" in state]
 
+    def _place(self, param: Tensor) -> tuple[int, int] | None:
+        """The index of a parameter's group, and its own there; None where it is not one of the optimizer's."""
+        groups = enumerate(self.param_groups)
+        return next(((g, i) for g, group in groups for i, p in enumerate(group["params"]) if p is param), None)
+
     def _describe(self, param: Tensor) -> str:
-        return next(
-            describe(group, i, g)
-            for g, group in enumerate(self.param_groups)
-            for i, p in enumerate(group["params"])
-            if p is param
-        )
+        place = self._place(param)
+        assert place is not None
+        group, position = place
+        return describe(self.param_groups[group], position, group)
 
     def _rng_offsets(self, params: list[Tensor], members: list[int]) -> list[int]:
         """Where the random bits of each parameter start: that depends on its position among all parameters."""

@@ -278,6 +278,17 @@ def refuses_what_cannot_work():
     assert not torch.equal(p.detach().full_tensor(), before)
 
 
+def names_what_is_wrong_with_a_group_or_a_gradient():
+    p = torch.nn.Parameter(torch.ones(3))
+    p.grad = torch.ones(3)
+    with pytest.raises(RuntimeError, match=r"norm_group='nope' names no process group: pass the group itself"):
+        Adan([p], max_grad_norm=1.0, norm_group="nope").step()
+    q = spread(torch.ones(4), Shard(0))
+    q.grad = torch.ones(4)
+    with pytest.raises(RuntimeError, match=r"a parameter of shape \(4,\) is a plain tensor, and the parameter is a"):
+        Adan([q]).step()
+
+
 def refuses_to_release_under_ddp():
     """Wrapped itself, wrapped inside, or wrapped afterwards: gradients would be used before they are summed."""
     net = torch.nn.Linear(3, 2)
@@ -328,6 +339,7 @@ CASES = {
         )
     },
     **{f"traffic of {name}": partial(moves_what_the_table_says, name) for name in ("ddp", "zero", "fsdp")},
+    "a wrong group, a wrong gradient": names_what_is_wrong_with_a_group_or_a_gradient,
     "consumed gradients": partial(consumes_gradients, {"fused": True}),
     "consumed gradients, clipped": partial(consumes_gradients, {"fused": True}, max_grad_norm=0.05),
     "consumed gradients, foreach": partial(consumes_gradients, {"foreach": True}),

@@ -96,7 +96,7 @@ class OptimizerSummary:
         return self.records[0].config.origin
 
     @property
-    def alike(self) -> bool:
+    def constant_over_seeds(self) -> bool:
         """Whether all seeds gave the same numbers, so that there is one run and not several."""
         first = self.records[0]
         same = all((r.final, r.training_loss) == (first.final, first.training_loss) for r in self.records)

@@ -100,9 +100,7 @@ class RunStore:
         """
         begun, _ = read_config(self.path)
         differing = config.differences(begun)
-        result = self.result()
-        came_to_nothing = not self.checkpoints() and (result is None or result["status"] == "failed")
-        if "script_sha256" in differing and came_to_nothing:
+        if "script_sha256" in differing and self._came_to_nothing:
             return None
         if differing == ["script_sha256"]:
             raise UsageError(
@@ -118,6 +116,12 @@ class RunStore:
             )
             raise UsageError(f"--resume: {self.path} holds another run ({parts}); undo that, or choose another --out")
         return begun
+
+    @property
+    def _came_to_nothing(self) -> bool:
+        """Whether there is neither a checkpoint nor an end other than a failure."""
+        result = self.result()
+        return not self.checkpoints() and (result is None or result["status"] == "failed")
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to the metrics."""

@@ -13,7 +13,6 @@ from adan_bench.records.stats import (
     Interval,
     OptimizerSummary,
     WorkloadSummary,
-    pairs,
     performance_profile,
     summarize,
 )
@@ -22,6 +21,7 @@ from adan_bench.reports import html
 from adan_bench.reports.conclusions import (
     behind,
     caution,
+    comparisons,
     conclude,
     count,
     number,
@@ -198,18 +198,15 @@ def _signed(gap: Interval) -> str:
 
 def in_numbers(summaries: Sequence[WorkloadSummary]) -> list[dict[str, Any]]:
     """What the tables show, for programs: `json.load`, `pandas.json_normalize(…, "optimizers", "workload")`."""
-    return [
-        {
-            "workload": s.name,
-            **{name: s.facts[name] for name in ("metric", "higher_is_better", "target")},
-            **{name: getattr(s, name) for name in ("steps", "batch_size", "schedule", "device")},
-            "unfair": unfair(s) or None,
-            "winner": winner(s),
-            "pairs": pairs(sum(o.final is not None for o in s.optimizers)),
-            "optimizers": [_numbers(o, behind(s).get(o.name)) for o in s.optimizers],
-        }
-        for s in summaries
-    ]
+    found = []
+    for s in summaries:
+        gaps = behind(s)
+        facts = {name: s.facts[name] for name in ("metric", "higher_is_better", "target")}
+        facts |= {name: getattr(s, name) for name in ("steps", "batch_size", "schedule", "device")}
+        verdict = {"unfair": unfair(s) or None, "winner": winner(s), "pairs": comparisons(s)}
+        optimizers = [_numbers(o, gaps.get(o.name)) for o in s.optimizers]
+        found.append({"workload": s.name, **facts, **verdict, "optimizers": optimizers})
+    return found
 
 
 def _numbers(o: OptimizerSummary, gap: Interval | None) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def conclude(summary: WorkloadSummary) -> str:
     fewest = min(_n(o) for o in whole)
     if reason := unfair(summary):
         text = f"{reason} With these settings {text}"
-    elif same := [o.name for o in whole if o.alike]:
+    elif same := [o.name for o in whole if o.constant_over_seeds]:
         text += (
             f" Every seed of {_join(same)} gave the same numbers, so that they count as one: does the workload use "
             "context.seed?"
@@ -133,21 +133,21 @@ def conclude(summary: WorkloadSummary) -> str:
 def winner(summary: WorkloadSummary) -> str | None:
     """The optimizer that is better than every other by more than the seeds explain, in a fair comparison."""
     done = [o for o in summary.optimizers if o.final is not None]
-    if len(done) < 2 or unfair(summary) or any(o.alike for o in done):
+    if len(done) < 2 or unfair(summary) or any(o.constant_over_seeds for o in done):
         return None
     best, *others = done
     return best.name if all(_lead(summary, best, other) == "better" for other in others) else None
 
 
-def _pairs(summary: WorkloadSummary) -> int:
-    """The results decide which optimizer the others are compared with, so that any pair could have been."""
+def comparisons(summary: WorkloadSummary) -> int:
+    """How many to correct for: the results decide which optimizer the others are compared with, so all pairs."""
     return pairs(sum(o.final is not None for o in summary.optimizers))
 
 
 def behind(summary: WorkloadSummary) -> dict[str, Interval]:
     """Each optimizer's mean minus that of the first, with the interval of that difference, by name."""
     done = [o for o in summary.optimizers if o.final is not None]
-    gaps = {o.name: difference(o.by_seed(), done[0].by_seed(), _pairs(summary)) for o in done[1:]}
+    gaps = {o.name: difference(o.by_seed(), done[0].by_seed(), comparisons(summary)) for o in done[1:]}
     return {name: gap for name, gap in gaps.items() if gap is not None}
 
 
@@ -155,7 +155,7 @@ def _lead(summary: WorkloadSummary, best: OptimizerSummary, other: OptimizerSumm
     """What the seeds that both finished say of the first: "better", "worse", or "unclear" where they explain the
     difference or a seed of the first diverged; "constant" where it is the same for every seed, as with a coarse metric.
     """
-    gap = difference(best.by_seed(), other.by_seed(), _pairs(summary))
+    gap = difference(best.by_seed(), other.by_seed(), comparisons(summary))
     if not best.whole or gap is None or gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
         return "unclear"
     if math.isclose(gap.low, gap.high, rel_tol=1e-9):
@@ -172,10 +172,10 @@ def _comparisons(
         lead = _lead(summary, best, other)
         if lead == "better" or other.whole:  # nothing else is said of one with diverged seeds
             names.setdefault(lead, []).append(other.name)
-    comparisons, text, who = _pairs(summary), "", best.name if shared else "It"
+    tests, text, who = comparisons(summary), "", best.name if shared else "It"
     if better := names.get("better"):
         text += f" {who} is better than {_join(better)} by more than the seeds explain"
-        text += f" (95%, paired, corrected for all {comparisons} pairs)." if comparisons > 1 else " (95%, paired)."
+        text += f" (95%, paired, corrected for all {tests} pairs)." if tests > 1 else " (95%, paired)."
     if unclear := names.get("unclear"):
         text += f" The difference from {_join(unclear)} is within what the seeds explain."
     if constant := names.get("constant"):

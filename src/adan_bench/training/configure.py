@@ -34,9 +34,9 @@ from adan_bench.training.scripts import script_checksum
 GRAPH = ("auto", "on", "off")
 #: What of a training tuned settings depend on; where that is not the same, they are for another one.
 TRAINING = (
-    *("steps", "batch_size", "stop_after", "schedule", "warmup", "floor", "cooldown", "nonmono", "clip", "ema"),
+    "steps", "batch_size", "stop_after", "schedule", "warmup", "floor", "cooldown", "nonmono", "clip", "ema",
     "script_sha256",
-)
+)  # fmt: skip
 
 
 def tuned_defaults() -> dict[str, Any]:
