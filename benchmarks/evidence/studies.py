@@ -314,6 +314,8 @@ LSTM_PUBLISHED = Study(
     trials=0,
     evaluations=50,
 )
+#: As in AdaBelief's code, by which the paper's table was made: the recurrent weights keep their initial values.
+LSTM_FIXED = replace(LSTM_PUBLISHED, name="lstm-200-fixed", options={**LSTM_PUBLISHED.options, "fixed_recurrent": True})
 
 TRANSFORMER_XL = Study(
     "transformer-xl",
@@ -579,6 +581,7 @@ _ORDER: tuple[Study | Follow, ...] = (
     BATCH_SIZE_B1,
     TRANSFORMER_XL,
     LSTM_PUBLISHED,
+    LSTM_FIXED,
     RESNET_PUBLISHED,
     *LSTM_LAYERS,
     *TIANSHOU,

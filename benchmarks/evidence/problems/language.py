@@ -222,10 +222,13 @@ def lstm(
     scale: str = "paper",
     schedule: str = "cosine",
     warmup: float = 0.05,
+    fixed_recurrent: bool = False,
 ) -> Problem:
     """The harness's AWD-LSTM; the state that is carried along lies in buffers of its own."""
     text = Treebank(setup, f"lstm-{layers}", scale, batch_size)
     model = text.model
+    if fixed_recurrent:
+        model.fix_recurrent()
     carry = [torch.zeros(2, batch_size, layer.hidden_size, device=setup.device) for layer in model.layers]
 
     def loss(step: Tensor) -> Tensor:

@@ -4,7 +4,9 @@ The paper follows that setting and states none of its own. From AdaBelief's publ
 (arXiv:1708.02182) with a tied embedding of 400 and hidden layers of 1,150; dropout 0.4, 0.25, 0.4 and 0.1 on output,
 hidden layers, input and words, 0.5 on the recurrent weights; activation penalties 2 and 1; batch 20, 70 words, clipping
 at 0.25, 200 epochs. The option `random_rows` gives the rows that code's random lengths, and each update a learning rate
-in proportion. It looks at the test split, one column of words, after every epoch and reports the best.
+in proportion. With `fixed_recurrent` the recurrent weights keep their initial values, as they do in that code: it makes
+a new parameter of the dropped weights at every step, and no gradient reaches those that the optimizer has. It looks at
+the test split, one column of words, after every epoch and reports the best.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ def task(
     from adan_bench.workloads.parts.lstm import LSTM
 
     length, network = context.sizes.length, LSTM(known, layers, context.sizes)
+    if context.training.get("fixed_recurrent"):
+        network.fix_recurrent()
     random_rows = context.seed if context.training.get("random_rows") else None
     stream = Stream(train, context.batch_size, length, network.initial(context.batch_size, context.device), random_rows)
 
@@ -132,7 +136,7 @@ def register(layers: int, adamw: float) -> None:
         smoke=Scale(250, 120, 20, eval_every=40, sizes=SMOKE),
         small=Scale(150, 6 * EPOCH, 20, EPOCH, PENN_TREEBANK, Sizes()),
         paper=Scale(adamw, 200 * RANDOM_EPOCH, 20, RANDOM_EPOCH, PENN_TREEBANK, Sizes()),
-        options=("random_rows",),
+        options=("random_rows", "fixed_recurrent"),
         summary=f"AWD-LSTM ({layers} layer{'s' if layers > 1 else ''}) on Penn Treebank, test perplexity",
     )(build)
 

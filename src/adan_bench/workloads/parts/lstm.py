@@ -29,6 +29,11 @@ class LSTM(nn.Module):
         widths: Any = [layer.hidden_size for layer in self.layers]
         return [torch.zeros(2, columns, width, device=device) for width in widths]
 
+    def fix_recurrent(self) -> None:
+        """Leave the recurrent weights as they are."""
+        for layer in self.layers:
+            layer.weight_hh_l0.requires_grad_(False)
+
     def forward(self, words: Tensor, carry: list[Tensor] | None) -> tuple[Tensor, list[Tensor], Tensor]:
         """Logits, the state to carry on, and the penalties of the last layer's activations."""
         sizes, following = self.sizes, []
