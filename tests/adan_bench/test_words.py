@@ -119,6 +119,15 @@ def test_the_rate_of_an_update_is_in_proportion_to_its_row(data: Path) -> None:
     assert len(set(rates)) > 1
 
 
+@pytest.mark.parametrize("fixed", [True, False])
+def test_fixed_recurrent_weights_keep_their_initial_values(fixed: bool) -> None:
+    trainer = Trainer(settings("lstm-2", training={"fixed_recurrent": fixed}))
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer.update()
+    same = {name for name, value in trainer.model.state_dict().items() if torch.equal(value, before[name])}
+    assert same == ({"layers.0.weight_hh_l0", "layers.1.weight_hh_l0"} if fixed else set())
+
+
 def test_words_of_files(tmp_path: Path) -> None:
     file = tmp_path / "wiki.train.tokens"
     file.write_text(" a b a \n \n <unk> c \n")
