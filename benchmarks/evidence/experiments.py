@@ -34,6 +34,7 @@ from evidence.studies import (
     HOPPER,
     LSTM,
     LSTM_AGAIN,
+    LSTM_FIXED,
     LSTM_LAYERS,
     LSTM_PUBLISHED,
     MAE,
@@ -79,12 +80,17 @@ EXPERIMENTS = (
         (RESNET, RESNET_AGAIN, RESNET_OTHERS, RESNET_PUBLISHED),
         "ImageNet, which was not available",
     ),
-    Experiment("ConvNeXt in Setting II", "Table 2", (CONVNEXT, CONVNEXT_AGAIN), "ImageNet"),
+    Experiment(
+        "CNNs in Settings I and II",
+        "Tables 2 and 21",
+        (CONVNEXT, CONVNEXT_AGAIN),
+        "ImageNet; ResNets, which are Setting I",
+    ),
     Experiment(
         "ViT",
         "Tables 5 and 16",
         (VIT_25, VIT_50, VIT_50_LAMB, VIT_100, VIT_100_LAMB),
-        "ImageNet",
+        "ImageNet; Swin",
     ),
     Experiment(
         "MAE with fine-tuning",
@@ -103,7 +109,7 @@ EXPERIMENTS = (
     Experiment(
         "LSTM",
         "Table 10",
-        (LSTM, LSTM_AGAIN, LSTM_PUBLISHED, *LSTM_LAYERS),
+        (LSTM, LSTM_AGAIN, LSTM_PUBLISHED, LSTM_FIXED, *LSTM_LAYERS),
         "two and three layers",
     ),
     Experiment(

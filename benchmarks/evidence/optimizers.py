@@ -16,6 +16,8 @@ from adan_bench.training.rivals import AdaBelief, Lamb
 
 Groups = list[dict[str, Any]]
 
+SGD_MOMENTUM = 0.9  # unless its settings say otherwise
+
 
 def build(
     name: str,
@@ -53,7 +55,7 @@ def build(
         kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
         return kind(groups, lr=lr, fused=True, capturable=capturable, **options)
     if name == "sgd":
-        return torch.optim.SGD(groups, lr=lr, fused=True, **{"momentum": 0.9, **options})
+        return torch.optim.SGD(groups, lr=lr, fused=True, **{"momentum": SGD_MOMENTUM, **options})
     if name == "lamb":
         return Lamb(groups, lr=lr, always_adapt=False, **options)  # as its authors have it
     if name == "adabelief":

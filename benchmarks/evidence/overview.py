@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from adan_bench.records.stats import MIN_SEEDS
 from adan_bench.reports.palette import COLORS
 from evidence.compare import Group, Records, Verdict, best_baseline, compared, paired, verdict, welch
 from evidence.figures import Effect, Forest
@@ -29,17 +30,24 @@ from evidence.sections.parts import (
 )
 from evidence.sections.pretraining import MASKED, MATTHEWS, RECONSTRUCTION, above_chance, chain
 from evidence.studies import (
+    BATCH_SIZE,
+    CONVNEXT,
     CONVNEXT_AGAIN,
     CORA,
     DETR,
     GPT,
     GPT_30M,
     GPT_30M_AGAIN,
+    LSTM,
     LSTM_AGAIN,
+    LSTM_FIXED,
     LSTM_PUBLISHED,
+    MAE,
+    MAE_FINE_TUNED,
     MAE_FULL,
     MAE_FULL_FINE_TUNED,
     MOE,
+    RESNET,
     RESNET_AGAIN,
     RESNET_OTHERS,
     RESNET_PUBLISHED,
@@ -55,11 +63,26 @@ AXES = {
     "loss": ("reduction of loss in nats (MAE: squared error) or of the logarithm of perplexity", 0.1),
     "reward": ("improvement in episode reward, % of the baseline's", 60.0),
 }
+#: How settings were chosen, as a column of the table says it, and in a sentence.
+TUNED = {
+    "at full length": "tuned for the same training at its full length",
+    "shorter trials": "tuned in shorter trials",
+    "elsewhere": "tuned elsewhere (another length, batch size, environment or start)",
+    "no": "published, not tuned",
+}
 LEGEND = (
     "± is the half-width of a mean's 95% interval over seeds. Brackets give the 95% interval of the difference, by "
     "Welch's t test, corrected for the study's comparisons; not significant: it includes zero. ↑ higher is better, ↓ "
-    "lower. Untuned: published settings, except for Adan's rate, which is not published."
+    "lower. Untuned: published settings, except for Adan's rate for the ResNet, which is not published."
 )
+#: The searches whose results were known when those on the page were begun.
+FIRST = {
+    "ResNet-34, 30 epochs": RESNET,
+    "ConvNeXt": CONVNEXT,
+    "MAE, pre-training": MAE,
+    "MAE, fine-tuned": MAE_FINE_TUNED,
+    "LSTM, 8 epochs": LSTM,
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +94,7 @@ class Row:
 
     name: str
     unit: Unit
+    study: Study | Follow
     adan: Group
     best: Group
     baselines: int
@@ -79,6 +103,15 @@ class Row:
     @property
     def tests(self) -> int:
         return self.tables * self.baselines
+
+    @property
+    def tuned(self) -> str:
+        """How its settings were chosen, a key of TUNED."""
+        if isinstance(self.study, Follow):
+            return "elsewhere"
+        if not self.study.trials:
+            return "no"
+        return "shorter trials" if self.study.tune_length else "at full length"
 
     @cached_property
     def lead(self) -> Verdict:
@@ -104,22 +137,25 @@ class Row:
         return Effect(self.name, mean, low, high, SHADES[self.lead.word], text)
 
 
-def row(name: str, found: Sequence[Group], unit: Unit, tables: int = 1) -> list[Row]:
+def row(name: str, study: Study | Follow, found: Sequence[Group], unit: Unit, tables: int = 1) -> list[Row]:
     """found: Adan's group first, or none."""
-    return [Row(name, unit, found[0], best_baseline(found), len(found) - 1, tables)] if found else []
+    return [Row(name, unit, study, found[0], best_baseline(found), len(found) - 1, tables)] if found else []
 
 
 def rows(records: Records) -> list[Row]:
     """All comparisons whose optimizers have enough seeds."""
 
     def plain(name: str, study: Study | Follow, unit: Unit, also: Study | Follow | None = None) -> list[Row]:
-        return row(name, together(study, also, records), unit)
+        return row(name, study, together(study, also, records), unit)
+
+    def task(name: str, study: Study | Follow, unit: Unit) -> list[Row]:
+        return row(name, study, above_chance(study, records), unit)
 
     sizes = by_batch_size(records)
     made = [r for epochs, (study, lamb) in VIT.items() for r in plain(f"ViT, {epochs} epochs", study, ACCURACY, lamb)]
     for size, found in sizes.items():
         if size != VIT_25.options["batch_size"]:
-            made += row(f"ViT, batch size {size:,}", found, ACCURACY, len(sizes))
+            made += row(f"ViT, batch size {size:,}", BATCH_SIZE, found, ACCURACY, len(sizes))
     made += plain("ResNet-34, 30 epochs", RESNET_AGAIN, ACCURACY, RESNET_OTHERS)
     made += plain("ResNet-34, 200 epochs, untuned", RESNET_PUBLISHED, ACCURACY)
     made += plain("ConvNeXt", CONVNEXT_AGAIN, ACCURACY)
@@ -131,19 +167,20 @@ def rows(records: Records) -> list[Row]:
     made += plain("mixture of experts", MOE, LOSS)
     made += plain("LSTM, 8 epochs", LSTM_AGAIN, PERPLEXITY)
     made += plain("LSTM, 200 epochs, untuned", LSTM_PUBLISHED, PERPLEXITY)
+    made += plain("LSTM, 200 epochs, untuned, recurrent weights fixed", LSTM_FIXED, PERPLEXITY)
     made += plain("Transformer-XL", TRANSFORMER_XL, PERPLEXITY)
     bert = chain(records)
     made += plain("BERT, pre-training", bert.bert, MASKED)
-    made += row("BERT, CoLA", above_chance(bert.cola, records), MATTHEWS)
-    made += row("BERT, CoLA from its own pre-training", above_chance(bert.cola_own, records), MATTHEWS)
-    made += row("BERT, SST-2", above_chance(bert.sst2, records), ACCURACY)
-    made += row("BERT, SST-2 from its own pre-training", above_chance(bert.sst2_own, records), ACCURACY)
+    made += task("BERT, CoLA", bert.cola, MATTHEWS)
+    made += task("BERT, CoLA from its own pre-training", bert.cola_own, MATTHEWS)
+    made += task("BERT, SST-2", bert.sst2, ACCURACY)
+    made += task("BERT, SST-2 from its own pre-training", bert.sst2_own, ACCURACY)
     made += plain("Deformable DETR", DETR, BOX_AP)
     made += plain("DeepGCN", CORA, ACCURACY)
     for whose, studies in PPO.items():
-        by_environment = {environment_of(study): found for study in studies if (found := compared(study, records))}
-        for name, found in by_environment.items():
-            made += row(f"{whose}, {name}", found, REWARD, len(by_environment))
+        by_environment = [(study, found) for study in studies if (found := compared(study, records))]
+        for study, found in by_environment:
+            made += row(f"{whose}, {environment_of(study)}", study, found, REWARD, len(by_environment))
     return made
 
 
@@ -154,9 +191,9 @@ def summary(found: list[Row]) -> str:
         values = [r.unit.spread(group.final()) for group in (r.adan, r.best)]
         change = f"{r.unit.change(r.lead.difference)}: {r.lead.word}"
         arrow = "↑" if r.adan.higher else "↓"
-        best = f"{NAMES[r.best.optimizer]} {values[1]}"
-        lines.append([f"{r.name}: {r.unit.name} {arrow}", values[0], best, str(r.baselines), n, change])
-    return table(["", "Adan", "best baseline", "baselines", "seeds", "difference"], lines)
+        best = f"{NAMES[r.best.optimizer]} {values[1]}" + (f" (of {r.baselines})" if r.baselines > 1 else "")
+        lines.append([f"{r.name}: {r.unit.name} {arrow}", values[0], best, n, r.tuned, change])
+    return table(["", "Adan", "best baseline", "seeds", "tuned", "difference"], lines)
 
 
 def forests(found: list[Row]) -> list[Forest]:
@@ -166,12 +203,29 @@ def forests(found: list[Row]) -> list[Forest]:
     return [Forest(*AXES[axis], those) for axis, those in effects.items() if those]
 
 
+def tally(words: Sequence[str]) -> tuple[int, int, int]:
+    """How often better, worse, and neither."""
+    better, worse, neither = (sum(said == word for said in words) for word in SHADES)
+    return better, worse, neither
+
+
 def counts(found: list[Row]) -> str:
-    better, worse, neither = (sum(r.lead.word == word for r in found) for word in SHADES)
+    better, worse, neither = tally([r.lead.word for r in found])
+    single = sum(r.baselines == 1 for r in found)
     return (
         f"In {len(found)} comparisons with the best baseline at equal steps, Adan was **better in {better}** and "
-        f"**worse in {worse}**; in {neither} the difference was not significant."
+        f"**worse in {worse}**; in {neither} the difference was not significant. In {single} of them there is only one "
+        "baseline."
     )
+
+
+def by_tuning(found: list[Row]) -> str:
+    """The counts by how settings were chosen."""
+    lines = []
+    for key, words in TUNED.items():
+        if those := [r.lead.word for r in found if r.tuned == key]:
+            lines.append([words, str(len(those)), *map(str, tally(those))])
+    return table(["settings", "comparisons", "Adan better", "worse", "no significant difference"], lines)
 
 
 def verdicts(found: list[Row]) -> str:
@@ -189,33 +243,50 @@ def verdicts(found: list[Row]) -> str:
     return table(heads, [cells])
 
 
+def otherwise(found: list[Row], words: Sequence[str]) -> str:
+    """The counts if the verdicts were these, and which rows would change."""
+    better, worse, _ = tally(words)
+    changed = [f"{r.name}: {word}" for r, word in zip(found, words, strict=True) if word != r.lead.word]
+    return f"better in {better}, worse in {worse}" + (f" ({'; '.join(changed)})" if changed else ", no row changed")
+
+
 def by_pairs(found: list[Row]) -> str:
-    """The rows that a test paired by seed would read otherwise."""
-    words = [paired(r.adan, r.best, r.tests).word for r in found]
-    changed = [f"{r.name} ({word})" for r, word in zip(found, words, strict=True) if word != r.lead.word]
-    return f"{len(changed)} of the {len(found)} rows above would read otherwise: {'; '.join(changed) or 'none'}"
+    """With a test paired by seed."""
+    return otherwise(found, [paired(r.adan, r.best, r.tests).word for r in found])
 
 
 def with_all_rows(found: list[Row]) -> str:
-    """The verdicts if the correction were over all rows, too."""
-    words = [verdict(r.adan, r.best, len(found) * r.baselines).word for r in found]
-    kept = {word: [r.name for r, said in zip(found, words, strict=True) if said == word] for word in SHADES}
-    return (
-        f"better in {len(kept['better'])} ({'; '.join(kept['better'])}) and worse in {len(kept['worse'])} "
-        f"({'; '.join(kept['worse'])})"
-    )
+    """With a correction over the comparisons of all rows."""
+    tests = sum(r.baselines for r in found)
+    return otherwise(found, [verdict(r.adan, r.best, max(tests, r.tests)).word for r in found])
+
+
+def with_first_searches(found: list[Row], records: Records) -> str:
+    """With the first search of what was searched again."""
+    words = [
+        before.lead.word
+        for r in found
+        for before in (row(r.name, r.study, compared(FIRST[r.name], records), r.unit) if r.name in FIRST else [r])
+    ]
+    return otherwise(found, words)
+
+
+def with_few_seeds(found: list[Row]) -> str:
+    """With no more seeds than are needed to compare at all."""
+
+    def fewest(group: Group) -> Group:
+        return replace(group, records=group.records[:MIN_SEEDS])
+
+    return otherwise(found, [verdict(fewest(r.adan), fewest(r.best), r.tests).word for r in found])
 
 
 def early_on(found: list[Row]) -> str:
     classifiers = [r for r in found if r.unit is ACCURACY]
-    pairs = [early([r.adan, r.best])[1] for r in classifiers]
-    ahead = [
-        r.name
-        for r, (mine, theirs) in zip(classifiers, pairs, strict=True)
-        if mine is not None and (theirs is None or mine < theirs)
-    ]
-    near = f"{EARLY:.0%} of the better final accuracy"
+    places = [[math.inf if at is None else at for at in early([r.adan, r.best])[1]] for r in classifiers]
+    ahead = [r.name for r, (mine, theirs) in zip(classifiers, places, strict=True) if mine < theirs]
+    behind = sum(mine > theirs for mine, theirs in places)
     return (
-        f"Adan is the first to reach {near} in {len(ahead)} of {len(pairs)} comparisons of image, text and graph "
-        f"classifiers, {sum(name.startswith('ViT') for name in ahead)} of them on the ViT."
+        f"In {len(places)} comparisons of image, text and graph classifiers, Adan is the first to reach {EARLY:.0%} of "
+        f"the better final accuracy in {len(ahead)}, {sum(name.startswith('ViT') for name in ahead)} of them on the "
+        f"ViT; the baseline is in {behind}."
     )

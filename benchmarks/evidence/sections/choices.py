@@ -21,8 +21,9 @@ GIVEN_UP = {
     ),
     RUNS.with_name("four-bit-second.jsonl"): "So was one with 4 bits for m and 8 for √n.",
     RUNS.with_name("four-bit-third.jsonl"): (
-        "A third had 6 bits each, but rounded the previous gradient and what v is read from with random bits of their "
-        "own, so that single updates at the beginning of a run were [too large](memory.md#8-bit-and-4-bit-states)."
+        "A third had 6 bits each, but rounded the previous gradient and the average from which v is recovered with "
+        "random bits of their own, so that single updates at the beginning of a run were "
+        "[too large](memory.md#8-bit-and-4-bit-states)."
     ),
 }
 #: The commit of 4-bit runs that would belong into the last of these.
@@ -63,10 +64,12 @@ def formats(records: Records) -> Section | None:
     section.body.append(table(["", "fp32", "8 bit minus fp32", "4 bit minus fp32"], rows))
     if any(r.get("commit") == ROUNDED_APART for r in records.values()):
         section.body.append(
-            "The 4-bit runs predate a change: the previous gradient and what v is read from are now rounded with the "
-            "same random bits, which makes [the first updates](memory.md#8-bit-and-4-bit-states) of a run smaller."
+            "The 8-bit runs predate a change of the random bits used in rounding, which makes less noise now. The "
+            "4-bit runs predate another: the previous gradient and the average from which v is recovered are now "
+            "rounded with the same random bits, which makes [the first updates](memory.md#8-bit-and-4-bit-states) "
+            "smaller."
         )
-    section.body += [text for path in GIVEN_UP if (text := given_up(path, records))]
+    section.searches += [text for path in GIVEN_UP if (text := given_up(path, records))]
     return section
 
 
@@ -90,6 +93,7 @@ def sensitivity(records: Records) -> Section | None:
     section = Section("How much the learning rate matters", [], "results-lr.svg")
     rows: list[list[str]] = []
     notes: list[str] = []
+    lost: list[str] = []
     shown = ((LOSS, 0.3), (ACCURACY, 12.0), (PERPLEXITY, 60.0), (ACCURACY, 12.0))
     for study, (unit, room) in zip(SENSITIVITY, shown, strict=True):
         jobs = list(study.reported(records))
@@ -103,7 +107,7 @@ def sensitivity(records: Records) -> Section | None:
             finite = [(lr, r["final"][r["metric"]]) for lr, r in made if r["status"] == "finished"]
             best_lr, best = max(finite, key=lambda pair: score(dict(made)[pair[0]]))
             near = [lr for lr, value in finite if abs(value - best) <= WIDTH_TOLERANCE * abs(best)]
-            lost = [f"{lr:g}" for lr, r in made if r["status"] != "finished"]
+            lost += [f"{NAMES[optimizer]} at {lr:g} ({name})" for lr, r in made if r["status"] != "finished"]
             rows.append(
                 [
                     name,
@@ -111,7 +115,6 @@ def sensitivity(records: Records) -> Section | None:
                     f"{best_lr:g}",
                     unit(best),
                     f"{min(near):g} – {max(near):g} (×{max(near) / min(near):.1f})",
-                    ", ".join(lost) or "none",
                 ]
             )
             bests.append(unit.factor * best)
@@ -136,17 +139,9 @@ def sensitivity(records: Records) -> Section | None:
         return None
     section.body.append(
         "Nine rates over two decades, all else as tuned; **one seed, the tuning seed**, on the validation split. "
-        "Points far worse than the best lie outside the figure."
+        f"Points far worse than the best lie outside the figure. Not finite: {joined(lost) if lost else 'no run'}."
     )
-    head = [
-        "",
-        "optimizer",
-        "best rate",
-        "validation result",
-        "rates within 2% of it",
-        "rates with a loss that was not finite",
-    ]
-    section.body.append(table(head, rows))
+    section.body.append(table(["", "optimizer", "best rate", "validation result", "rates within 2% of it"], rows))
     section.body += notes
     return section
 

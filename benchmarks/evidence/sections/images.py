@@ -54,9 +54,8 @@ def vision(records: Records) -> Section | None:
         return None
     section = Section("A vision transformer on CIFAR-10", [], "results-vit.svg")
     intro = (
-        "ViT with {size}, batch size 256, cosine schedule with 5% warm-up, gradient clipping at 1, random crops, flips "
-        "and cutout, label smoothing 0.1. This copy of CIFAR-10 is JPEG-compressed, which lowers every accuracy. **25 "
-        "epochs**,"
+        "ViT with {size}, batch size 256, gradient clipping at 1, random crops, flips and cutout, label smoothing 0.1. "
+        "**25 epochs**,"
     )
     for epochs, (study, lamb) in VIT.items():
         text = intro if study is VIT_25 else f"**{epochs} epochs**, with the settings tuned at 25,"
@@ -66,8 +65,8 @@ def vision(records: Records) -> Section | None:
             half_length(section, half[0], together(study, lamb, records), ACCURACY)
     figures = [paper("vit-s", row, f"{n} epochs") for n, row in ((150, "Adan"), (150, "AdamW (default)"))]
     section.body.append(
-        f"The paper's Table 16 has ViT-S on ImageNet: after 150 epochs Adan {figures[0]}, AdamW {figures[1]}; AdamW "
-        f"after 300 epochs {paper('vit-s', 'AdamW (default)', '300 epochs').rstrip('*')}."
+        f"The paper's Table 16 reports, for ViT-S on ImageNet, after 150 epochs Adan {figures[0]}, AdamW {figures[1]}; "
+        f"AdamW after 300 epochs {paper('vit-s', 'AdamW (default)', '300 epochs').rstrip('*')}."
     )
     return section
 
@@ -93,7 +92,7 @@ def batch_sizes(records: Records) -> Section | None:
     section = Section("Batch sizes", [], "results-batch-size.svg")
     section.body.append(
         "The ViT above for 25 epochs at each size; learning rates tuned at 256 and multiplied by the square root of "
-        f"the ratio of the sizes, all else as tuned. {minutes(records, BATCH_SIZE.name)}. The runs at 256 are three of "
+        f"the ratio of the sizes, all else as tuned. {minutes(records, BATCH_SIZE)}. The runs at 256 are three of "
         "the seeds above; correcting for more comparisons widens the intervals."
     )
     names = [entry.optimizer for entry in VIT_25.entries]
@@ -122,7 +121,7 @@ def batch_sizes(records: Records) -> Section | None:
                 + (f" ({alone.word} without the correction)" if alone.word != lead.word else "")
             )
         section.body.append(
-            "**With b1 = 0.9**, as [the guide](tuning.md) has it for few steps, and all else as above, Adan reaches "
+            "**With b1 = 0.9**, as [the guide](tuning.md) recommends for short runs, all else as above, Adan reaches "
             f"{'; '.join(listed)} (n = {'; '.join(dict.fromkeys(group.counted for group in smaller))})."
         )
     panel = curves("25 epochs", "batch size", ACCURACY, lines, share=0)
@@ -133,7 +132,7 @@ def batch_sizes(records: Records) -> Section | None:
         for optimizer in ("Adan", "LAMB")
     )
     section.body.append(
-        f"The paper's Table 7 has ViT-S on ImageNet with batch sizes of 1k, 2k, 4k, 8k, 16k, 32k: {printed}."
+        f"The paper's Table 7 reports, for ViT-S on ImageNet and batch sizes of 1k, 2k, 4k, 8k, 16k, 32k, {printed}."
     )
     return section
 
@@ -151,8 +150,7 @@ def convolutions(records: Records) -> Section | None:
     section = Section("CNNs on CIFAR-10", [], "results-cnn.svg")
     vanilla = (
         "**ResNet-34** with {size}, batch size 128, 30 epochs where the paper trains 200, tuned at "
-        f"{RESNET_AGAIN.tune_length}; cosine schedule with 5% warm-up, random crops and flips. This copy of "
-        "CIFAR-10 is JPEG-compressed."
+        f"{RESNET_AGAIN.tune_length}; random crops and flips."
     )
     published = (
         "**200 epochs**, schedule and settings as published by AdaBelief's authors, from whom the paper takes them. "
@@ -161,22 +159,26 @@ def convolutions(records: Records) -> Section | None:
     )
     modern = "**ConvNeXt** with {size}, batch size 256, 25 epochs, tuned at 25, otherwise as the ViT, without clipping."
     if add_study(RESNET_AGAIN, ACCURACY, section, vanilla, records, RESNET_OTHERS, "ResNet-34, 30 epochs"):
-        why = "tuned at 5 epochs, and lr × decay of every trial of Adan was less than half of AdamW's"
-        section.body.append(other_search(RESNET, why, ACCURACY, records))
+        why = (
+            "was tuned at 5 epochs, and lr × decay of every trial of Adan was less than half that of AdamW's chosen "
+            "settings"
+        )
+        section.searches.append(other_search(RESNET, why, ACCURACY, records))
     if add_study(RESNET_PUBLISHED, ACCURACY, section, published, records, title="ResNet-34, 200 epochs"):
         section.body.append(best_on_the_way(compared(RESNET_PUBLISHED, records)))
     if section.panels:
         names = [NAMES[entry.optimizer] for study in (RESNET, RESNET_OTHERS) for entry in study.entries]
         listed = joined([f"{name} {paper('cifar10', name, 'ResNet-34, CIFAR-10')}" for name in names])
         section.body.append(
-            f"The paper's Table 4 has, after 200 epochs, {listed}, on the original images: only differences can be "
+            f"The paper's Table 4 reports, after 200 epochs, {listed}, on the original images: only differences can be "
             "compared with ours."
         )
     if add_study(CONVNEXT_AGAIN, ACCURACY, section, modern, records, title="ConvNeXt, 25 epochs"):
-        why = "tuned at 10 epochs and chose the largest rate that it tried for both"
-        section.body.append(other_search(CONVNEXT, why, ACCURACY, records))
+        why = "was tuned at 10 epochs and chose the largest rate that it tried for both"
+        section.searches.append(other_search(CONVNEXT, why, ACCURACY, records))
         printed = [paper("cnn", name, "ConvNeXt-T, 150 epochs") for name in ("Adan", "AdamW")]
         section.body.append(
-            f"The paper's Table 2 has ConvNeXt-T on ImageNet, 150 epochs: Adan {printed[0]}, AdamW {printed[1]}."
+            f"The paper's Table 2 reports, for ConvNeXt-T on ImageNet after 150 epochs, Adan {printed[0]}, AdamW "
+            f"{printed[1]}."
         )
     return section if section.panels else None

@@ -36,8 +36,8 @@ def detection(records: Records) -> Section | None:
         "Deformable DETR with 3 + 3 layers of width 128 and a small ResNet ({size}), all from random weights, on BCCD: "
         "292 photographs train, 72 test, scaled to 320×240 pixels, random horizontal flips; red cells, white cells "
         f"and platelets. {DETR.length:,} steps, batch size {DETR.options['batch_size']}, fp32, gradient clipping at "
-        "0.1, a tenth of the rate for sampling offsets and reference points, cosine schedule with 5% warm-up. Trials "
-        "are as long; they hold out every sixth of the 292 and are judged by the loss on them."
+        "0.1, a tenth of the rate for sampling offsets and reference points. Trials are as long; they hold out every "
+        "sixth of the 292 and are judged by the loss on them."
     )
     if not add_study(DETR, BOX_AP, section, intro, records):
         return None
@@ -48,7 +48,7 @@ def detection(records: Records) -> Section | None:
         for name in ("adan", "adamw")
     }
     listed = joined([f"{NAMES[name]} {joined(values)}" for name, values in ends.items()])
-    section.body.append(
+    section.searches.append(
         f"Two searches of 400 steps were abandoned ([runs](../results/evidence/detr-first.jsonl)): at the end "
         f"{sum(value < 0.03 for value in early)} of {len(early)} trials had a box AP below 3%. The seeds of the first, "
         f"with b1 = 0.98 for Adan, ended after 1,500 steps at {listed}."
@@ -60,7 +60,7 @@ def detection(records: Records) -> Section | None:
     section.body.append(f"Seed by seed: {'; '.join(seeds)}.")
     at_half = [f"{NAMES[g.optimizer]} {BOX_AP.spread(g.final('box AP50'))}" for g in compared(DETR, records)]
     section.body.append(
-        f"Box AP50, %: {joined(at_half)}. The paper's Table 8 has COCO with a pre-trained ResNet-50: box AP "
+        f"Box AP50, %: {joined(at_half)}. The paper's Table 8 reports, for COCO with a pre-trained ResNet-50, box AP "
         f"{paper('deformable-detr', 'Adan', 'AP')} with Adan, {paper('deformable-detr', 'AdamW', 'AP').strip('⋄')} "
         "with AdamW after 50 epochs."
     )
@@ -71,13 +71,13 @@ def graphs(records: Records) -> Section | None:
     section = Section("A graph network on Cora", [], "results-cora.svg")
     intro = (
         "DeeperGCN's layers, 14 of 64 channels ({size}), dropout 0.5, on the public split of Cora: 140 nodes train, "
-        "1,000 test; 300 steps on the whole graph, cosine schedule with 5% warm-up."
+        "1,000 test; 300 steps on the whole graph."
     )
     if not add_study(CORA, ACCURACY, section, intro, records):
         return None
     section.body.append(
-        f"The paper's Table 14 has ogbn-proteins: ROC-AUC {paper('deepgcn', 'Adan', '1000 epochs')} with Adan, "
-        f"{paper('deepgcn', 'Adam (official)', '1000 epochs')} with Adam after 1,000 epochs."
+        f"The paper's Table 14 reports, for ogbn-proteins, ROC-AUC {paper('deepgcn', 'Adan', '1000 epochs')} with "
+        f"Adan, {paper('deepgcn', 'Adam (official)', '1000 epochs')} with Adam after 1,000 epochs."
     )
     return section
 
@@ -143,4 +143,4 @@ def environments(section: Section, whose: str, found: list[tuple[str, list[Group
         return
     warning = f"; without the correction for {len(found)} environments, {joined(weak)}" if weak else ""
     section.body.append(f"**{whose}**{warning}")
-    section.body.append(table(["environment", "lr", "Adan", "Adam", "Adan minus Adam"], rows))
+    section.body.append(table(["environment", "lr of Adan and of Adam", "Adan", "Adam", "Adan minus Adam"], rows))

@@ -13,6 +13,7 @@ from adan_bench.records.stats import Interval
 from adan_bench.reports.palette import style_of
 from evidence.compare import Group, Records, best_baseline, compared, groups, reaches, verdict
 from evidence.figures import Line, Panel
+from evidence.optimizers import SGD_MOMENTUM
 from evidence.search import Follow, Study
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -84,7 +85,9 @@ def comparison(found: list[Group], unit: Unit) -> str:
     first, others = found[0], found[1:]
     rows = []
     for group in found:
-        row = [NAMES[group.optimizer], settings(group.settings), group.counted, unit.spread(group.final())]
+        momentum = {"momentum": SGD_MOMENTUM} if group.optimizer == "sgd" else {}
+        chosen = settings({"lr": group.settings["lr"], **momentum, **group.settings})
+        row = [NAMES[group.optimizer], chosen, group.counted, unit.spread(group.final())]
         loss = group.final("train_loss").mean
         row.append(f"{loss:.3f}" if loss >= 0.01 else f"{loss:.1g}")
         lead = verdict(first, group, len(others)) if group is not first else None
@@ -126,13 +129,17 @@ def curves(title: str, x_label: str, unit: Unit, lines: list[Line], share: float
 
 @dataclass
 class Section:
-    """A part of the page. halves: the verdicts on Adan with half the length of the best other."""
+    """A part of the page.
+
+    halves: the verdicts on Adan with half the length of the best other. searches: what other searches found.
+    """
 
     heading: str
     body: list[str]
     figure: str = ""
     panels: list[Panel] = field(default_factory=list)
     halves: list[str] = field(default_factory=list)
+    searches: list[str] = field(default_factory=list)
 
 
 def paper(name: str, row: str, column: str) -> str:
@@ -142,9 +149,13 @@ def paper(name: str, row: str, column: str) -> str:
     return str(next(r["values"][at] for r in data["rows"] if r["head"] == row))
 
 
-def minutes(records: Records, *names: str) -> str:
+def minutes(records: Records, *studies: Study | Follow) -> str:
     """A GPU's time for studies, trials included: each run's seconds over the number of runs that shared the GPU."""
-    runs = [r for r in records.values() if r["job"]["study"] in names]
+    jobs = [job for study in studies for job in study.reported(records)]
+    for study in studies:
+        if isinstance(study, Study):
+            jobs += [job for entry in study.entries for job in study.asked(entry, records)]
+    runs = [records[key] for key in {job.key for job in jobs} if key in records]
     seconds = sum(r["wall_seconds"] / r["environment"]["workers"] for r in runs)
     value, unit = (f"{seconds / 60:.0f}", "minute") if seconds < 3600 else (f"{seconds / 3600:.1f}", "hour")
     return f"{value} GPU-{unit}{'' if value == '1' else 's'}"
@@ -174,8 +185,9 @@ def early(found: Sequence[Group]) -> tuple[float, list[float | None]]:
 
 def early_text(found: list[Group], unit: Unit, counted: str) -> str:
     target, places = early(found)
-    listed = [f"{NAMES[g.optimizer]} after {at:,.0f}" for g, at in zip(found, places, strict=True) if at is not None]
-    return f"The mean first reaches {unit(target)}%, {EARLY:.0%} of the best final one: {joined(listed)} {counted}."
+    when = ["never" if at is None else f"after {at:,.0f} {counted}" for at in places]
+    listed = joined([f"{NAMES[group.optimizer]} {at}" for group, at in zip(found, when, strict=True)])
+    return f"The mean reaches {unit(target)}%, {EARLY:.0%} of the best final one: {listed}."
 
 
 def latest(records: Records, *searches: Study) -> Study:
@@ -188,7 +200,7 @@ def other_search(study: Study, why: str, unit: Unit, records: Records) -> str:
     found = compared(study, records)
     listed = joined([f"{NAMES[group.optimizer]} {unit.spread(group.final())}" for group in found])
     n = joined(list(dict.fromkeys(group.counted for group in found)))
-    return f"Another search, `{study.name}`, {why}; its results: {listed} (n = {n})."
+    return f"`{study.name}` {why}; its results: {listed} (n = {n})."
 
 
 def together(study: Study | Follow, also: Study | Follow | None, records: Records) -> list[Group]:
@@ -219,7 +231,7 @@ def add_study(
             section.body.append(f"{begun}; {unit.name}, so far: {'; '.join(listed)}.")
         return False
     first, best = found[0], best_baseline(found)
-    spent = minutes(records, study.name, *([also.name] if also else []))
+    spent = minutes(records, study, *([also] if also else []))
     section.body += [f"{intro.format(size=first.size)} {spent}.", comparison(found, unit)]
     lines = [curve(group, unit) for group in found]
     counted = first.records[0]["job"]["unit"]
@@ -227,7 +239,7 @@ def add_study(
     section.panels.append(curves(title, counted.removesuffix("s"), unit, lines, share))
     if at := reaches(first, best.final().mean):
         at_all = f"{at:,.0f} of {first.length:,} {counted}"
-        section.body.append(f"Adan's mean first reaches the final result of {NAMES[best.optimizer]} after {at_all}.")
+        section.body.append(f"Adan's mean reaches the final result of {NAMES[best.optimizer]} after {at_all}.")
     if unit.family == "points":
         section.body.append(early_text(found, unit, counted))
     return True

@@ -97,10 +97,10 @@ def bert(records: Records) -> Section | None:
     section.body.append(
         f"BERT with {found[0].size}: four layers of width 256, a vocabulary of 8,000. It is pre-trained on {size} "
         f"bytes of English from {SOURCES[text]}: 8,000 steps of 128 × 128 tokens, of which 15% are prediction targets, "
-        "80% of these masked and 10% replaced; cosine schedule with 5% warm-up, gradient clipping at 1. Adam's weight "
+        "80% of these masked and 10% replaced; gradient clipping at 1. Adam's weight "
         "decay is decoupled, as AdamW's is. Tuned over five learning rates at "
         f"{studies.bert.tune_length or studies.bert.length:,} steps. "
-        f"{minutes(records, *(study.name for study in studies))}."
+        f"{minutes(records, *studies)}."
     )
     section.body += ["**Pre-training**", comparison(found, MASKED)]
     section.panels.append(curves("pre-training", "step", MASKED, [curve(group, MASKED) for group in found], share=0.4))
@@ -124,15 +124,15 @@ def bert(records: Records) -> Section | None:
             section.body += left_out(name, study, unit, records)
     if studies is AGAIN:
         why = f"read English from {SOURCES['english']} and was tuned at 4,000 steps"
-        section.body.append(other_search(BERT, why, MASKED, records))
+        section.searches.append(other_search(BERT, why, MASKED, records))
         for study, unit in ((COLA, MATTHEWS), (SST2, ACCURACY)):
-            section.body.append(other_search(study, "went on from there", unit, records))
+            section.searches.append(other_search(study, "went on from there", unit, records))
     printed = "; ".join(
         f"{task}: Adan {paper('bert', 'Adan', task)}, Adam {paper('bert', 'Adam (reproduced)', task)}"
         for task in ("CoLA", "SST-2")
     )
     section.body.append(
-        f"The paper's Table 11 has BERT-base, pre-trained and fine-tuned by the same optimizer. {printed}."
+        f"The paper's Table 11 reports, for BERT-base pre-trained and fine-tuned by the same optimizer, {printed}."
     )
     return section
 
@@ -149,7 +149,7 @@ def masked_images(records: Records) -> Section | None:
         "epochs, in the same way as the ViT above, by the same optimizer and from the same seed. Pre-training is "
         f"tuned by its loss at {MAE_FULL.length} epochs, fine-tuning by accuracy, from the weights of seed 0, which "
         "have seen the validation split's images but not their labels. "
-        f"{minutes(records, *(study.name for study in studies))}."
+        f"{minutes(records, *studies)}."
     )
     parts = ("Pre-training, 50 epochs", before, RECONSTRUCTION), ("Fine-tuning, 10 epochs", after, ACCURACY)
     for title, found, unit in parts:
@@ -165,12 +165,12 @@ def masked_images(records: Records) -> Section | None:
     for study, why, unit in (
         (MAE, first, RECONSTRUCTION),
         (MAE_FINE_TUNED, "continued from there", ACCURACY),
-        (MAE_AGAIN, "with b3 = 0.9 and seven trials, also at 10 epochs, chose b1 = 0.9", RECONSTRUCTION),
+        (MAE_AGAIN, "had b3 = 0.9 and seven trials, also at 10 epochs, and chose b1 = 0.9", RECONSTRUCTION),
     ):
         if compared(study, records):
-            section.body.append(other_search(study, why, unit, records))
+            section.searches.append(other_search(study, why, unit, records))
     section.body.append(
-        "The paper's Table 6 has ViT-B on ImageNet: with 300 epochs of pre-training Adan "
+        "The paper's Table 6 reports, for ViT-B on ImageNet with 300 epochs of pre-training, Adan "
         f"{paper('mae', 'Adan', 'MAE ViT-B, 300 epochs')}, AdamW "
         f"{paper('mae', 'AdamW', 'MAE ViT-B, 300 epochs').rstrip('*')}."
     )
