@@ -111,14 +111,17 @@ def test_what_the_page_says_of_wrong_rates_is_in_the_records():
 
 def test_the_width_of_good_rates_is_that_of_the_results():
     results = (ROOT / "docs" / "results.md").read_text()
-    gpt, vit, resnet = (
+    gpt, vit, resnet, lstm = (
         dict(re.findall(rf"\| {name} \| (\w+) \|.*\(×([\d.]+)\)", results))
-        for name in ("GPT, 2,000 steps", "ViT, 25 epochs", "ResNet-34, 5 epochs")
+        for name in ("GPT, 2,000 steps", "ViT, 25 epochs", "ResNet-34, 5 epochs", "LSTM, 4 epochs")
     )
     assert (gpt, vit) == ({"Adan": "1.9", "AdamW": "3.0"}, {"Adan": "3.0", "AdamW": "3.1"})
     assert resnet == {"Adan": "16.7", "AdamW": "10.0"}
     assert "span a factor of 1.9 with Adan and 3.0 with AdamW, on the ViT 3.0 and 3.1, on a ResNet-34" in TEXT
-    assert "on a ResNet-34 after 5 epochs 17 and 10 (one seed, " in TEXT
+    assert "on a ResNet-34 after 5 epochs 17 and 10; on the LSTM no rate but the best is (one seed, " in TEXT
+    assert lstm == {"Adan": "1.0", "AdamW": "1.0"}
+    ((ours, theirs),) = re.findall(r"\| GPT, 10.9 M: .*? \| ([\d.]+) ± \S+ \| AdamW ([\d.]+) ±", results)
+    assert f"Adan's lead on the GPT is {1 - float(ours) / float(theirs):.1%}" in TEXT
     assert "GPT, 2,000 steps: Adan beats AdamW's best at lr 0.003 and 0.0056;" in results
     assert "ViT, 25 epochs: Adan beats AdamW's best at lr 0.00056, 0.001, 0.0018 and 0.003;" in results
     assert "ResNet-34, 5 epochs: Adan beats AdamW's best at lr 0.0018 and 0.003;" in results
