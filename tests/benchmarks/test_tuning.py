@@ -152,6 +152,8 @@ def test_the_page_says_the_rules_in_short():
         ("GPT, 0.9 M", "better"),
         ("mixture of experts", "better"),
         ("LSTM, 8 epochs", "worse"),
+        ("LSTM, 200 epochs, untuned", "better"),
+        ("ResNet-34, 200 epochs, untuned", "not significant"),
         ("ViT, batch size 4,096", "worse"),
         ("ResNet-34, 30 epochs", "worse"),
         ("ConvNeXt", "better"),
