@@ -224,6 +224,7 @@ class Adan(Optimizer):
         norm_group = self.defaults["norm_group"]
         sharded = norm_group is not None or (sharding.any_sharded(params) if plan is None else plan.all_sharded)
         first = not self._started and self._is_state_initialization()
+        self._started = True
         if plan is not None and plan.fsdp1 and not sharded:
             self._check_fsdp1()
         if sharded or first:  # also without gradients: the other processes wait for this one
@@ -359,7 +360,6 @@ class Adan(Optimizer):
 
         Told without looking at the states, so that all processes agree: one of them may never have any.
         """
-        self._started = True
         rates = [Options.of(group).lr for group in self.param_groups]
         return not any(isinstance(lr, Tensor) or lr for lr in rates)
 
