@@ -82,12 +82,12 @@ def powers(values: Sequence[float]) -> Code:
 def positive(code: Code) -> Code:
     """What is above zero never becomes zero, but the smallest of its block that has not."""
 
-    def kept(x: Tensor, draw: Tensor) -> Tensor:
+    def nonzero(x: Tensor, draw: Tensor) -> Tensor:
         y = code(x, draw)
         smallest = torch.where(y > 0, y, math.inf).amin(1, keepdim=True)
         return torch.where((x > 0) & (y == 0), smallest, y)
 
-    return kept
+    return nonzero
 
 
 def nearest(code: Code) -> Code:

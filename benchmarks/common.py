@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def environment() -> dict[str, Any]:
     """Where a record was made, as `adan-bench` describes it, and how busy the machine was."""
-    found = describe("cuda" if torch.cuda.is_available() else "cpu")
+    facts = describe("cuda" if torch.cuda.is_available() else "cpu")
     # A record is published: of the folders of this machine it has the names alone.
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
-    found["command"] = " ".join([Path(sys.executable).name, *words])
-    found["commit"] = os.environ.get("ADAN_COMMIT") or found["commit"]
-    return {**found, "threads": torch.get_num_threads(), "load_average": os.getloadavg()}
+    facts["command"] = " ".join([Path(sys.executable).name, *words])
+    facts["commit"] = os.environ.get("ADAN_COMMIT") or facts["commit"]
+    return {**facts, "threads": torch.get_num_threads(), "load_average": os.getloadavg()}
 
 
 Clock: TypeAlias = Callable[[], float]

@@ -237,8 +237,8 @@ def launches(shapes: Shapes) -> dict[str, int]:
         for _ in range(2):
             for p in params:
                 p.grad = torch.ones_like(p)
-            found = kernels(optimizer.step)
-        counts[name] = sum("mem" not in event.name.lower() for event in found)
+            events = kernels(optimizer.step)
+        counts[name] = sum("mem" not in event.name.lower() for event in events)
     return counts
 
 

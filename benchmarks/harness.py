@@ -133,12 +133,12 @@ class Steps:
             optimizer.zero_grad(set_to_none=True)
             batch = trainer._prepared(moved(task.batches(trainer.step), trainer.device))
             with trainer._autocast():
-                found = task.loss(compiled, batch)
-            found.backward()
+                loss = task.loss(compiled, batch)
+            loss.backward()
             if trainer.clip is not None:
                 torch.nn.utils.clip_grad_norm_(params, trainer.clip)
             optimizer.step()
-            trainer.window += found.detach()
+            trainer.window += loss.detach()
             trainer.step += 1
 
         return update
@@ -155,13 +155,13 @@ class Steps:
         torch.backends.cudnn.deterministic = True
         torch.use_deterministic_algorithms(True)
         del self.trainer, self.update
-        steps, found = Steps(self.case, self.mode, self.cache), []
+        steps, losses = Steps(self.case, self.mode, self.cache), []
         torch.backends.cudnn.benchmark = False  # what is fastest is another kernel in another process
         for _ in range(CURVE // LOOK):
             steps.trainer.window.zero_()
             steps.make(LOOK)
-            found.append(steps.trainer.window.item() / LOOK)
-        return {"curve": found, "graph": steps.words()}
+            losses.append(steps.trainer.window.item() / LOOK)
+        return {"curve": losses, "graph": steps.words()}
 
     def words(self) -> str:
         return "eager" if self.trainer.graph is None else self.trainer.graph.words()
@@ -176,9 +176,9 @@ class Steps:
     def profiled(self) -> dict[str, Any]:
         """Milliseconds in which kernels of one step ran, by the profiler; gaps between them are not in it."""
         profile = self.torch.profiler
-        with profile.profile(activities=[profile.ProfilerActivity.CUDA]) as found:
+        with profile.profile(activities=[profile.ProfilerActivity.CUDA]) as trace:
             self.make(PROFILED)
-        events = [e for e in found.events() if str(e.device_type).endswith("CUDA")]
+        events = [e for e in trace.events() if str(e.device_type).endswith("CUDA")]
         spans = sorted((e.time_range.start, e.time_range.end) for e in events)
         kinds = dict.fromkeys(KINDS, 0.0)
         for event in events:
@@ -247,8 +247,8 @@ class Worker:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             with contextlib.suppress(json.JSONDecodeError):
-                found: dict[str, Any] = json.loads(line)
-                return found
+                answer: dict[str, Any] = json.loads(line)
+                return answer
         return None
 
     def told(self, what: str) -> dict[str, Any] | None:
@@ -264,12 +264,12 @@ class Worker:
         self.process.wait()
 
 
-def alone(workers: list[Worker], save: Callable[[], None], found: dict[str, dict[str, Any]]) -> None:
+def alone(workers: list[Worker], save: Callable[[], None], cases: dict[str, dict[str, Any]]) -> None:
     """Cases in modes, timed one after the other."""
     for worker in workers:
         worker.get_ready()
     for worker in workers:
-        row = found.setdefault(worker.name, {})[worker.mode] = worker.facts
+        row = cases.setdefault(worker.name, {})[worker.mode] = worker.facts
         if worker.alive and (timed := worker.told("timed")):
             row |= {**timed, **(worker.told("profiled") or {})}
             row["gpu_busy"] = row.get("kernel_ms", 0) * row["steps_per_second"] / 1000
@@ -280,16 +280,16 @@ def alone(workers: list[Worker], save: Callable[[], None], found: dict[str, dict
         save()
 
 
-def compare(workers: list[Worker], found: dict[str, dict[str, Any]]) -> None:
+def compare(workers: list[Worker], cases: dict[str, dict[str, Any]]) -> None:
     """Add the losses of captured and eager runs, and how far they are apart."""
     compared = [worker for worker in workers if worker.mode in ("captured", "eager") and worker.alive]
     for worker in compared:
         worker.ask("curve")
     for worker in compared:
-        found[worker.name][worker.mode] |= worker.hear() or {"error": worker.error()}
-    for modes in found.values():
+        cases[worker.name][worker.mode] |= worker.hear() or {"error": worker.error()}
+    for modes in cases.values():
         modes["relative_gap"] = gap(*(modes.get(mode, {}).get("curve") for mode in ("captured", "eager")))
-    print({name: modes["relative_gap"] for name, modes in found.items()}, flush=True)
+    print({name: modes["relative_gap"] for name, modes in cases.items()}, flush=True)
 
 
 def gap(a: list[float] | None, b: list[float] | None) -> float | None:

@@ -58,18 +58,20 @@ def compared(name: str, task: Task | None, seeds: int, chosen: RunConfig, out: P
     competitors = [Competitor("adamw", adamw), Competitor("adan", adan, suggestion.options())]
     with Study([name], competitors, chosen, out=out) as study:
         study.compare(seeds)
-    found = {who: [read_run(out / name / who / f"seed-{seed}") for seed in range(seeds)] for who in ("adamw", "adan")}
+    by_optimizer = {
+        who: [read_run(out / name / who / f"seed-{seed}") for seed in range(seeds)] for who in ("adamw", "adan")
+    }
     return {
         "task": task,
         "steps": base.steps,
         "batch_size": base.batch_size,
         "metric": workload.metric,
         "higher_is_better": workload.higher_is_better,
-        "data": found["adan"][0].environment["data"],
+        "data": by_optimizer["adan"][0].environment["data"],
         "origin": base.origin,
         **{
             who: {"settings": dict(runs[0].config.settings), "values": [run.final for run in runs]}
-            for who, runs in found.items()
+            for who, runs in by_optimizer.items()
         },
     }
 

@@ -58,20 +58,20 @@ def disassembled(name: torch.dtype | str, coupled: bool, measures: bool, tile: c
 def count(text: str, tile: cuda.Tile) -> dict[str, Any]:
     before: Counter[str] = Counter()
     for part in re.split(r"\n\.L_x_\d+:", text):
-        found = Counter(match[1] for match in map(INSTRUCTION.match, part.splitlines()) if match)
-        if any(name.startswith("MUFU.SQRT") for name in found):  # the first such part is the one for whole blocks
+        opcodes = Counter(match[1] for match in map(INSTRUCTION.match, part.splitlines()) if match)
+        if any(name.startswith("MUFU.SQRT") for name in opcodes):  # the first such part is the one for whole blocks
             break
-        before += found
+        before += opcodes
     each = tile.block // (32 * tile.warps)
     by_kind = Counter[str]()
-    for name, number in found.items():
+    for name, number in opcodes.items():
         by_kind[name.split(".")[0]] += number
     share = sum(before.values()) * tile.block / tile.chunk
     return {
-        "per_element": (sum(found.values()) + share) / each,
+        "per_element": (sum(opcodes.values()) + share) / each,
         "by_kind": {name: number / each for name, number in by_kind.most_common()},
         "memory_accesses_per_block": {
-            name: n for name, n in found.items() if name.startswith(("LD", "ST")) and name not in ("LDC", "LDGDEPBAR")
+            name: n for name, n in opcodes.items() if name.startswith(("LD", "ST")) and name not in ("LDC", "LDGDEPBAR")
         },
         "spills_per_block": by_kind["LDL"] + by_kind["STL"],
     }

@@ -28,10 +28,10 @@ INSTALLED = {"optimi": "torch-optimi", "pytorch_optimizer": "pytorch_optimizer"}
 
 
 def implementations(files: list[str]) -> dict[str, tuple[str, Any]]:
-    found: dict[str, tuple[str, Any]] = {"adan": (adan.__version__, adan.Adan)}
+    by_name: dict[str, tuple[str, Any]] = {"adan": (adan.__version__, adan.Adan)}
     for module, package in INSTALLED.items():
         if importlib.util.find_spec(module) is not None:
-            found[module] = (metadata.version(package), importlib.import_module(module).Adan)
+            by_name[module] = (metadata.version(package), importlib.import_module(module).Adan)
     for title, path in (word.split("=") for word in files):
         name, version = title.split("@")
         spec = importlib.util.spec_from_file_location(f"other_{name}", path)
@@ -39,14 +39,14 @@ def implementations(files: list[str]) -> dict[str, tuple[str, Any]]:
         assert spec.loader is not None
         loaded = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(loaded)
-        found[name] = (version, loaded.Adan)
-    return found
+        by_name[name] = (version, loaded.Adan)
+    return by_name
 
 
 def parameter(size: int, dtype: torch.dtype = torch.float32) -> torch.nn.Parameter:
-    made = torch.nn.Parameter(torch.randn(size).to(dtype))
-    made.grad = torch.randn(size).to(dtype)
-    return made
+    param = torch.nn.Parameter(torch.randn(size).to(dtype))
+    param.grad = torch.randn(size).to(dtype)
+    return param
 
 
 def clips(make: Any) -> bool:

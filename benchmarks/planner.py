@@ -75,12 +75,12 @@ def measured() -> Table:
     """The peaks of a training step beside the plan. What they are above it, activations, is the same in all rows."""
     plan = plan_memory(gpt2_345m()).rows
     rows = []
-    for name, found in json.loads(RECORD.read_text())["rows"].items():
+    for name, row in json.loads(RECORD.read_text())["rows"].items():
         if (name != "AdamW fused" and not name.startswith("Adan")) or "consume" in name or "release" in name:
             continue
         sizes = plan[_row(name)]
-        states = found["state_bytes_per_parameter"] * found["parameters"]
-        peaks = [found[peak] for peak in ("recompute_peak_bytes", "peak_bytes")]
+        states = row["state_bytes_per_parameter"] * row["parameters"]
+        peaks = [row[peak] for peak in ("recompute_peak_bytes", "peak_bytes")]
         cells = [f"{size / 1e9:.3f}" for size in (sizes.states, states, sizes.total)]
         rows.append([name, *cells, *(f"{x / 1e9:.2f}, +{(x - sizes.total) / 1e9:.2f}" for x in peaks)])
     head = ["GPT-2 345M, GB", "states, planned", "states, measured", "weights, gradients and states, planned"]

@@ -63,20 +63,20 @@ def train(
         for group in opt.param_groups:
             group["lr"] = settings["lr"] * factor(step)
         with torch.no_grad():
-            for p, kept in zip(params, stored, strict=True):
-                p.copy_(kept)
+            for p, weight in zip(params, stored, strict=True):
+                p.copy_(weight)
         model.train()
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             loss = task.loss(model, prepared(task, step, device))
         loss.backward()
-        for p, kept in zip(params, stored, strict=True):
-            if kept is not p:
-                kept.grad, p.grad = p.grad.to(kept.dtype), None
+        for p, weight in zip(params, stored, strict=True):
+            if weight is not p:
+                weight.grad, p.grad = p.grad.to(weight.dtype), None
         opt.step()
         opt.zero_grad()
     with torch.no_grad():
-        for p, kept in zip(params, stored, strict=True):
-            p.copy_(kept)
+        for p, weight in zip(params, stored, strict=True):
+            p.copy_(weight)
         model.eval()
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             result = dict(task.evaluate(model))
@@ -104,7 +104,7 @@ def main() -> None:
         for (variant, seed), run in zip(work, runs, strict=True):
             rows[variant].append(run.result())
             print(f"{variant}, seed {seed}: {run.result()}", flush=True)
-    losses = {variant: [row["loss"] for row in found] for variant, found in rows.items()}
+    losses = {variant: [row["loss"] for row in results] for variant, results in rows.items()}
     spread = statistics.stdev(losses[BASE])
     for variant, values in losses.items():
         gap = statistics.mean(values) - statistics.mean(losses[BASE])

@@ -99,15 +99,15 @@ def wall() -> str:
 
 def cpu() -> str:
     """A table for each machine and number of threads."""
-    found = []
+    tables = []
     for data in map(record, CPU):
         names = list(next(iter(data["models"].values()))["rows"])
         rows = [
             [model, *(f"{row['median_ms']:.2f} ms, ×{row['ratio_of_medians']:.2f}" for row in result["rows"].values())]
             for model, result in data["models"].items()
         ]
-        found.append(markdown(["fp32 parameters", *names], rows) + f"\n\n{where(data)}.")
-    return "\n\n".join(found)
+        tables.append(markdown(["fp32 parameters", *names], rows) + f"\n\n{where(data)}.")
+    return "\n\n".join(tables)
 
 
 def short_runs() -> str:
@@ -227,13 +227,13 @@ def harness() -> str:
     data = record("bench-harness.json")
     modes = ["eager", "captured", "captured, --compile", "reduce-overhead"]
     rows = []
-    for name, found in data["alone"].items():
+    for name, by_mode in data["alone"].items():
         cells = []
         for mode in modes:
-            row = found.get(mode, {})
+            row = by_mode.get(mode, {})
             speed = row.get("steps_per_second")
             cells.append("" if speed is None else f"{speed:.0f} ({min(1, row['gpu_busy']):.0%})")
-        case, gap = data["cases"][name], found["relative_gap"]
+        case, gap = data["cases"][name], by_mode["relative_gap"]
         rows.append([f"{name}, batch {case['batch_size']}", *cells, "0" if gap == 0 else f"{gap:.1e}"])
     head = ["steps per second (GPU busy)", *modes[:3], 'a plain loop, `torch.compile(mode="reduce-overhead")`']
     head.append(f"largest relative gap of the loss, captured to eager, {data['curve_steps']} steps")

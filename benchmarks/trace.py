@@ -121,15 +121,15 @@ def main() -> None:
     parser.add_argument("--calls", action="store_true", help="list the functions in the order of their first call")
     arguments = parser.parse_args()
 
-    given: dict[str, tuple[bool, dict[str, Any]]] = {
+    flags: dict[str, tuple[bool, dict[str, Any]]] = {
         "clipped": (arguments.clipped, {"max_grad_norm": 1.0}),
         "consumed": (arguments.consumed, {"consume_grad": True}),
         "8 bit": (arguments.eight_bit, {"state_format": "8bit"}),
     }
     if arguments.all:
-        rows = {"plain": {}, **{name: options for name, (_, options) in given.items()}}
+        rows = {"plain": {}, **{name: options for name, (_, options) in flags.items()}}
     else:
-        chosen = {name: options for name, (wanted, options) in given.items() if wanted}
+        chosen = {name: options for name, (wanted, options) in flags.items() if wanted}
         merged = {key: value for options in chosen.values() for key, value in options.items()}
         rows = {", ".join(chosen) or "plain": merged}
 

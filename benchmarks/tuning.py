@@ -94,32 +94,32 @@ def search(name: str, optimizer: str, records: Records) -> list[Record]:
     return [records[job.key] for job in study.asked(entry, records)]
 
 
-def by_b1(found: list[Record]) -> dict[float, float]:
+def by_b1(records: list[Record]) -> dict[float, float]:
     """b1 → the best validation result that a trial with it had."""
     best: dict[float, Record] = {}
-    for record in found:
+    for record in records:
         b1 = record["job"]["settings"]["betas"][0]
         if b1 not in best or score(record) > score(best[b1]):
             best[b1] = record
     return {b1: record["final"][record["metric"]] for b1, record in sorted(best.items())}
 
 
-def differing_in_b1(found: list[Record]) -> list[Record]:
+def differing_in_b1(records: list[Record]) -> list[Record]:
     """The trials that have others beside them with the same settings but for b1."""
 
     def rest(record: Record) -> tuple[float, ...]:
         job = record["job"]["settings"]
         return job["lr"], job["weight_decay"], *job["betas"][1:]
 
-    count = Counter(map(rest, found))
-    return [record for record in found if count[rest(record)] > 1]
+    count = Counter(map(rest, records))
+    return [record for record in records if count[rest(record)] > 1]
 
 
 def published(name: str) -> list[dict[str, Any]]:
     """The settings of one of the paper's tables."""
     data = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{name}.json").read_text())
-    found: list[dict[str, Any]] = data["settings"]
-    return found
+    rows: list[dict[str, Any]] = data["settings"]
+    return rows
 
 
 def published_ratio(source: str) -> tuple[float, str]:
@@ -146,15 +146,15 @@ def derived(setting: str, point: Point, records: Records) -> tuple[float, str]:
             return published_ratio(point.source)
         betas = recipes[PUBLISHED[point.source]].betas
         return betas[0], f"betas {betas}"
-    found = tuned(point.source, records)
-    assert found is not None, f"{point.source} has trials left"
-    other, theirs, ours = found
+    choice = tuned(point.source, records)
+    assert choice is not None, f"{point.source} has trials left"
+    other, theirs, ours = choice
     if setting != "b1":
         return ours["lr"] / theirs["lr"], f"tuned lr {ours['lr']:g}, {NAMES[other]}'s {theirs['lr']:g}"
-    made = differing_in_b1(trials(point.source, records))
-    shown = ", ".join(f"{value:.4f} with {b1:g}" for b1, value in by_b1(made).items())
+    candidates = differing_in_b1(trials(point.source, records))
+    shown = ", ".join(f"{value:.4f} with {b1:g}" for b1, value in by_b1(candidates).items())
     best = max(search(point.source, "adan", records), key=score)
-    if best not in made:
+    if best not in candidates:
         decay = best["job"]["settings"]["weight_decay"]
         shown += f"; chosen: {best['final'][best['metric']]:.4f} with {ours['betas'][0]:g} and decay {decay:g}"
     return ours["betas"][0], f"validation {best['metric']} {shown}"
@@ -186,12 +186,12 @@ def b1_by_length() -> str:
     records = read(RUNS)
     study = "b1-length-gpt"
     lengths = {record["job"]["length"] for record in trials(study, records)}
-    found = {length: by_b1(trials(study, records, length=length)) for length in lengths}
-    found[2_000] = by_b1(trials("gpt", records))
-    columns = sorted({b1 for values in found.values() for b1 in values})
+    by_length = {length: by_b1(trials(study, records, length=length)) for length in lengths}
+    by_length[2_000] = by_b1(trials("gpt", records))
+    columns = sorted({b1 for values in by_length.values() for b1 in values})
     lines = [
         [f"{length:,} steps", *(f"{values[b1]:.3f}" if b1 in values else "" for b1 in columns)]
-        for length, values in sorted(found.items())
+        for length, values in sorted(by_length.items())
     ]
     return table(["GPT, validation loss", *(f"b1 = {b1:g}" for b1 in columns)], lines)
 
@@ -240,8 +240,8 @@ def nearest(s: Suggestion, name: str, records: Records) -> Record | None:
         settings = record["job"]["settings"]
         return round(abs(math.log(settings["lr"] / s.lr)), 6), abs(settings.get("weight_decay", 0.0) - s.weight_decay)
 
-    made = [r for r in search(name, "adan", records) if abs(r["job"]["settings"]["betas"][0] - s.betas[0]) < 0.01]
-    near = [r for r in made if r["status"] == "finished" and distance(r)[0] < math.log(1.5)]
+    candidates = [r for r in search(name, "adan", records) if abs(r["job"]["settings"]["betas"][0] - s.betas[0]) < 0.01]
+    near = [r for r in candidates if r["status"] == "finished" and distance(r)[0] < math.log(1.5)]
     return min(near, key=distance, default=None)
 
 
@@ -250,10 +250,10 @@ def elsewhere() -> str:
     records = read(RUNS)
     lines, wins = [], []
     for name, task in OTHERS.items():
-        found = tuned(name, records)
-        if found is None:
+        choice = tuned(name, records)
+        if choice is None:
             continue
-        other, theirs, ours = found
+        other, theirs, ours = choice
         best = {who: max(search(name, who, records), key=score) for who in (other, "adan")}
         steps = best["adan"]["steps"]
         decay, betas = theirs.get("weight_decay", 0.0), tuple(theirs["betas"])
@@ -280,8 +280,8 @@ def elsewhere() -> str:
 
 def harness() -> str:
     """Adan's tuned lr over AdamW's on every workload of the harness where the search found both."""
-    found = json.loads((ROOT / "src" / "adan_bench" / "training" / "tuned.json").read_text())["workloads"]
-    tuned = [row for name, row in found.items() if "@" not in name and {"adan", "adamw"} <= row.keys()]
+    workloads = json.loads((ROOT / "src" / "adan_bench" / "training" / "tuned.json").read_text())["workloads"]
+    tuned = [row for name, row in workloads.items() if "@" not in name and {"adan", "adamw"} <= row.keys()]
     both = [row for row in tuned if not (row["adan"]["at_edge"] or row["adamw"]["at_edge"])]
     steps = [row["adan"]["steps"] for row in both]
     ratios = [row["adan"]["settings"]["lr"] / row["adamw"]["settings"]["lr"] for row in both]

@@ -43,14 +43,14 @@ def finals(study, metric, **options):
 
     Where these have changed: `make tables` draws the figure, the sentences are written by hand.
     """
-    found = defaultdict(list)
+    values = defaultdict(list)
     for line in (ROOT / "results" / "evidence" / "runs.jsonl").read_text().splitlines():
         run = json.loads(line)
         job = run["job"]
         same = job["study"] == study and not job["tuning"] and options.items() <= job["options"].items()
         if same and "state_format" not in job["settings"]:
-            found[job["optimizer"]].append(run["final"][metric])
-    return found
+            values[job["optimizer"]].append(run["final"][metric])
+    return values
 
 
 def test_results_in_the_readme_are_those_of_the_records():
@@ -71,7 +71,7 @@ def test_results_in_the_readme_are_those_of_the_records():
     for size in (1024, 4096):
         usual = finals("batch-size-vit", "accuracy", batch_size=size)
         smaller = finals("batch-size-vit-b1", "accuracy", batch_size=size)
-        leads[size] = [round(100 * (mean(found["adan"]) - mean(usual["adamw"]))) for found in (usual, smaller)]
+        leads[size] = [round(100 * (mean(by_name["adan"]) - mean(usual["adamw"]))) for by_name in (usual, smaller)]
     assert leads == {1024: [1, 2], 4096: [-10, -3]}
     assert "ten points behind AdamW" in README
     assert (
@@ -86,7 +86,7 @@ def test_results_in_the_readme_are_those_of_the_records():
     (table,) = json.loads((ROOT / "results" / "reproduce" / "small-step-time.json").read_text())["tables"]
     step = {cell["row"]: cell["values"][0] for cell in table["cells"] if cell["column"] == "GPT-2-1B, ms"}
     peak = {cell["row"]: cell["values"][0] for cell in table["cells"] if cell["column"] == "GPT-2-1B, GB"}
-    times = [f"×{found['Adan'] / found['AdamW']:.2f}" for found in (step, peak)]
+    times = [f"×{by_name['Adan'] / by_name['AdamW']:.2f}" for by_name in (step, peak)]
     assert "GPT-2 1B with eight sequences {} in time and {} in peak memory".format(*times) in text
 
 

@@ -177,7 +177,7 @@ def smoke(args: argparse.Namespace) -> None:
         for problem, options, optimizer, settings, steps in SMOKE
     ]
     work = [(job, graph) for job in jobs for graph in (True, False)]
-    found: dict[tuple[str, bool], Record | str] = {}
+    outcomes: dict[tuple[str, bool], Record | str] = {}
     began = time.monotonic()
     with multi_process_service() as shared:
         pool = Pool({"gpu": args.gpu_workers, "cpu": 1}, Place(args.cache, args.device, args.site))
@@ -188,7 +188,7 @@ def smoke(args: argparse.Namespace) -> None:
                         work.remove(item)
                         worker.begin(*item)
                 for outcome in pool.wait(1.0):
-                    found[outcome.job.key, outcome.graph] = outcome.record or str(outcome.error)
+                    outcomes[outcome.job.key, outcome.graph] = outcome.record or str(outcome.error)
                 if time.monotonic() - began > args.deadline:
                     break
         finally:
@@ -197,19 +197,19 @@ def smoke(args: argparse.Namespace) -> None:
         f"MPS: {shared}; {time.monotonic() - began:.0f} s. Mean loss of the run, captured and eager, steps per second:"
     )
     for job in jobs:
-        pair = [found.get((job.key, graph), "not finished in time") for graph in (True, False)]
-        made = [record for record in pair if not isinstance(record, str)]
+        pair = [outcomes.get((job.key, graph), "not finished in time") for graph in (True, False)]
+        finished = [record for record in pair if not isinstance(record, str)]
         name = f"{job.problem:9} {job.optimizer:9} {job.settings.get('state_format', ''):5}"
-        if len(made) < len(pair):
+        if len(finished) < len(pair):
             print(f"{name} FAILED: " + " | ".join(p.splitlines()[0] if isinstance(p, str) else p["mode"] for p in pair))
             continue
-        losses = [p["final"].get("train_loss", float("nan")) for p in made]
-        rates = " ".join(f"{p['steps_per_second'] or 0:7.1f}" for p in made)
+        losses = [p["final"].get("train_loss", float("nan")) for p in finished]
+        rates = " ".join(f"{p['steps_per_second'] or 0:7.1f}" for p in finished)
         gap = abs(losses[0] / losses[1] - 1)
-        print(f"{name} {losses[0]:.5f} {losses[1]:.5f} relative gap {gap:.1e}  {rates}  {made[0]['mode']}")
-    for error in {error for error in found.values() if isinstance(error, str)}:
+        print(f"{name} {losses[0]:.5f} {losses[1]:.5f} relative gap {gap:.1e}  {rates}  {finished[0]['mode']}")
+    for error in {error for error in outcomes.values() if isinstance(error, str)}:
         print(error)
-    args.out.write_text("".join(json.dumps(r) + "\n" for r in found.values() if not isinstance(r, str)))
+    args.out.write_text("".join(json.dumps(r) + "\n" for r in outcomes.values() if not isinstance(r, str)))
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -226,9 +226,9 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
 
     def command(name: str, function: Any) -> argparse.ArgumentParser:
-        found = commands.add_parser(name)
-        found.set_defaults(function=function)
-        return found
+        subparser = commands.add_parser(name)
+        subparser.set_defaults(function=function)
+        return subparser
 
     packing = command("pack", lambda args: data.pack(args.data, args.target))
     packing.add_argument("--data", type=Path, required=True)

@@ -40,13 +40,13 @@ class Group:
 
     @property
     def settings(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.records[0]["job"]["settings"]
-        return found
+        settings: dict[str, Any] = self.records[0]["job"]["settings"]
+        return settings
 
     @property
     def options(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.records[0]["job"]["options"]
-        return found
+        options: dict[str, Any] = self.records[0]["job"]["options"]
+        return options
 
     @property
     def length(self) -> int:
@@ -77,12 +77,12 @@ class Group:
 
 def groups(study: Study | Follow, records: Records, tuning: bool = False) -> list[Group]:
     """What a study reports, by settings; only groups of which a run has finished."""
-    found = []
+    results = []
     for seeds in _by_settings(study, records, tuning):
-        made = [records[job.key] for job in seeds if job.key in records]
-        if finished := tuple(filter(succeeded, made)):
-            found.append(Group(seeds[0].optimizer, finished, sum(map(diverged, made))))
-    return found
+        runs = [records[job.key] for job in seeds if job.key in records]
+        if finished := tuple(filter(succeeded, runs)):
+            results.append(Group(seeds[0].optimizer, finished, sum(map(diverged, runs))))
+    return results
 
 
 def _by_settings(study: Study | Follow, records: Records, tuning: bool) -> list[list[Job]]:
@@ -97,24 +97,24 @@ def _by_settings(study: Study | Follow, records: Records, tuning: bool) -> list[
 
 def lost(study: Study | Follow, records: Records) -> list[tuple[str, int, int]]:
     """(optimizer, seeds that diverged, seeds that were run) of all settings of which some diverged."""
-    found = []
+    counts = []
     for seeds in _by_settings(study, records, False):
-        made = [records[job.key] for job in seeds if job.key in records]
-        if count := sum(map(diverged, made)):
-            found.append((seeds[0].optimizer, count, len(made)))
-    return found
+        runs = [records[job.key] for job in seeds if job.key in records]
+        if count := sum(map(diverged, runs)):
+            counts.append((seeds[0].optimizer, count, len(runs)))
+    return counts
 
 
 def compared(study: Study | Follow, records: Records) -> list[Group]:
     """The groups of a study where each of them has enough seeds to be compared, Adan's first; else none."""
-    found = groups(study, records)
-    complete = len(found) == len(_by_settings(study, records, False)) and all(g.n >= MIN_SEEDS for g in found)
-    return sorted(found, key=lambda group: group.optimizer != "adan") if complete else []
+    results = groups(study, records)
+    complete = len(results) == len(_by_settings(study, records, False)) and all(g.n >= MIN_SEEDS for g in results)
+    return sorted(results, key=lambda group: group.optimizer != "adan") if complete else []
 
 
-def best_baseline(found: Sequence[Group]) -> Group:
+def best_baseline(results: Sequence[Group]) -> Group:
     """The best of all but the first; one without diverged seeds, where there is one."""
-    return max(found[1:], key=lambda group: (not group.diverged, group.final().mean * (1 if group.higher else -1)))
+    return max(results[1:], key=lambda group: (not group.diverged, group.final().mean * (1 if group.higher else -1)))
 
 
 @dataclass(frozen=True)
@@ -140,15 +140,15 @@ class Verdict:
 
 
 def verdict(a: Group, b: Group, comparisons: int) -> Verdict:
-    found = welch(list(a.by_seed().values()), list(b.by_seed().values()), comparisons)
-    return Verdict(found, a.higher, (a.diverged, b.diverged))
+    gap = welch(list(a.by_seed().values()), list(b.by_seed().values()), comparisons)
+    return Verdict(gap, a.higher, (a.diverged, b.diverged))
 
 
 def paired(a: Group, b: Group, comparisons: int) -> Verdict:
     """The same by a t test of the differences seed by seed."""
-    found = difference(a.by_seed(), b.by_seed(), comparisons)
-    assert found is not None, "no seed is common to both"
-    return Verdict(found, a.higher, (a.diverged, b.diverged))
+    gap = difference(a.by_seed(), b.by_seed(), comparisons)
+    assert gap is not None, "no seed is common to both"
+    return Verdict(gap, a.higher, (a.diverged, b.diverged))
 
 
 def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Interval:

@@ -66,14 +66,14 @@ def prepare(data: Path, cache: Path, sources: Sequence[Path] | None = None, proc
 
 def _decode_cifar(packed: Path, cache: Path, processes: int) -> str:
     digest = hashlib.sha256()
-    with np.load(packed) as found, ProcessPoolExecutor(processes) as pool:
+    with np.load(packed) as arrays, ProcessPoolExecutor(processes) as pool:
         for split in ("train", "test"):
-            cuts = np.cumsum(found[f"{split}_lengths"])[:-1]
-            images = [part.tobytes() for part in np.split(found[f"{split}_bytes"], cuts)]
+            cuts = np.cumsum(arrays[f"{split}_lengths"])[:-1]
+            images = [part.tobytes() for part in np.split(arrays[f"{split}_bytes"], cuts)]
             pixels = np.stack(list(pool.map(_pixels, images, chunksize=500)))
             digest.update(pixels.tobytes())
             np.save(cache / f"cifar-{split}-images.npy", pixels)
-            np.save(cache / f"cifar-{split}-labels.npy", found[f"{split}_labels"].astype(np.int64))
+            np.save(cache / f"cifar-{split}-labels.npy", arrays[f"{split}_labels"].astype(np.int64))
     return f"JPEG copy, pixels sha256 {digest.hexdigest()[:12]}"
 
 

@@ -43,8 +43,8 @@ def pack(tree: Path, target: Path, processes: int) -> str:
     seen: set[str] = set()
     documents: list[str] = []
     with ProcessPoolExecutor(processes) as pool:
-        for found in pool.map(english, paths, chunksize=64):
-            new = unseen(found, seen)
+        for paragraphs in pool.map(english, paths, chunksize=64):
+            new = unseen(paragraphs, seen)
             documents += ["\n".join(new[i : i + LENGTH]) for i in range(0, len(new), LENGTH)]
     if not documents:
         raise SystemExit(f"--tree {tree}: no English documentation in it; unpack packages of Debian's there (dpkg -x)")

@@ -38,7 +38,7 @@ def gather(folders: Iterable[Path], processes: int) -> dict[bytes, list[str]]:
     walks = (walk for folder in folders for walk in os.walk(folder))
     paths = sorted({Path(base, name) for base, _, names in walks for name in names if name.endswith(SUFFIXES)})
     with ProcessPoolExecutor(processes) as pool:
-        return {digest: found for digest, found in pool.map(_paragraphs, paths, chunksize=32) if found}
+        return {digest: paragraphs for digest, paragraphs in pool.map(_paragraphs, paths, chunksize=32) if paragraphs}
 
 
 def prepare(name: str, files: dict[bytes, list[str]], data: Path, cache: Path, processes: int) -> str:
@@ -67,15 +67,15 @@ def _paragraphs(path: Path) -> tuple[bytes, list[str]]:
         content = b""
     text = content.decode(errors="ignore") if len(content) <= LARGEST_FILE else ""
     if path.suffix == ".py":
-        comments = (_MARK.sub("", found) for found in _COMMENTS.findall(text))
-        text = "\n\n".join([*(found[1] for found in _DOCSTRING.findall(text)), *comments])
+        comments = (_MARK.sub("", comment) for comment in _COMMENTS.findall(text))
+        text = "\n\n".join([*(match[1] for match in _DOCSTRING.findall(text)), *comments])
     return hashlib.sha256(content).digest(), prose(text)
 
 
 def prose(text: str) -> list[str]:
     """Paragraphs of six words or more, nine tenths of their characters letters and stops."""
-    found = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
-    return [part for part in found if part[:1].isalpha() and _is_prose(part)]
+    parts = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+    return [part for part in parts if part[:1].isalpha() and _is_prose(part)]
 
 
 def _is_prose(part: str) -> bool:
@@ -128,7 +128,7 @@ def _joined(words: str, texts: Sequence[str]) -> Any:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_str(words)
-    return np.concatenate([np.array([*found.ids, END], np.int16) for found in tokenizer.encode_batch(list(texts))])
+    return np.concatenate([np.array([*encoded.ids, END], np.int16) for encoded in tokenizer.encode_batch(list(texts))])
 
 
 def _sentences(name: str, data: Path, cache: Path, task: str, words: str) -> str:
@@ -145,8 +145,8 @@ def _sentences(name: str, data: Path, cache: Path, task: str, words: str) -> str
     for split in GLUE[task]:
         examples = read(data / "glue" / kind.folder / f"{split}.tsv", kind)
         rows = np.full((len(examples), SENTENCE), PAD, np.int16)
-        for row, found in zip(rows, tokenizer.encode_batch([text for text, _, _ in examples]), strict=True):
-            tokens = [START, *found.ids[: SENTENCE - 2], END]
+        for row, encoded in zip(rows, tokenizer.encode_batch([text for text, _, _ in examples]), strict=True):
+            tokens = [START, *encoded.ids[: SENTENCE - 2], END]
             row[: len(tokens)] = tokens
         np.save(cache / f"{name}-{task}-{split}-tokens.npy", rows)
         np.save(cache / f"{name}-{task}-{split}-labels.npy", np.array([label for _, _, label in examples], np.int64))

@@ -135,7 +135,7 @@ EXPERIMENTS = (
 )
 
 
-def made(study: Study | Follow, records: Records) -> str:
+def runs(study: Study | Follow, records: Records) -> str:
     """How many runs a study has, its trials apart, and of how many where some are missing; "" where all are."""
     each = study.entries if isinstance(study, Study) else study.variants
     total = len(study.seeds) * len(each)
@@ -150,7 +150,7 @@ def made(study: Study | Follow, records: Records) -> str:
 
 def listed(records: Records) -> str:
     rows = [
-        [row.what, row.where, ", ".join(filter(None, (made(s, records) for s in row.studies))) or "none", row.beyond]
+        [row.what, row.where, ", ".join(filter(None, (runs(s, records) for s in row.studies))) or "none", row.beyond]
         for row in EXPERIMENTS
     ]
     return table(["experiment", "in the paper", "studies and runs here", "not covered"], rows)

@@ -64,16 +64,18 @@ def compare(job: Job, steps: int, device: str, cache: Path) -> Record:
     compiled = torch.compile(problem.loss, dynamic=False)
     exact = gradients(problem.loss, False)
     names = [name for name, p in model.named_parameters() if p.grad is not None]
-    found = {"bf16": gradients(problem.loss, True)}
+    variants = {"bf16": gradients(problem.loss, True)}
     with config.patch(fallback_random=True):  # the same batch as without compiling
-        found["compiled"] = gradients(compiled, False)
-        found["compiled, bf16"] = gradients(compiled, True)
-    away = {variant: [_distance([x], [y]) for x, y in zip(ours, exact, strict=True)] for variant, ours in found.items()}
+        variants["compiled"] = gradients(compiled, False)
+        variants["compiled, bf16"] = gradients(compiled, True)
+    away = {
+        variant: [_distance([x], [y]) for x, y in zip(ours, exact, strict=True)] for variant, ours in variants.items()
+    }
     return {
         "job": asdict(job),
         "steps": steps,
         "train_loss": trainer.total.item() / steps,
-        "distance": {variant: _distance(ours, exact) for variant, ours in found.items()},
+        "distance": {variant: _distance(ours, exact) for variant, ours in variants.items()},
         "worst": {variant: sorted(zip(each, names, strict=True))[: -WORST - 1 : -1] for variant, each in away.items()},
     }
 

@@ -73,10 +73,10 @@ def compact(record: Record) -> Record:
     """A record as the repository stores it: curves by column with five digits, and no folders of the machine."""
     curve = record["curve"]
     last = len(curve) - 1
-    kept = (
+    points = (
         [curve[i] for i in sorted({round(last * i / (MOST_POINTS - 1)) for i in range(MOST_POINTS)})] if curve else []
     )
-    columns = {name: [_short(point[name]) for point in kept] for name in (curve[0] if curve else ())}
+    columns = {name: [_short(point[name]) for point in points] for name in (curve[0] if curve else ())}
     environment = {key: value for key, value in record["environment"].items() if key not in ("commit", "load_average")}
     words = environment["command"].split()
     words = words[words.index("run") :]

@@ -127,19 +127,19 @@ class Row:
         mine, theirs = (list(group.by_seed().values()) for group in (self.adan, self.best))
         if self.unit.family == "perplexity":
             mine, theirs = ([math.log(value) for value in values] for values in (mine, theirs))
-        found = welch(mine, theirs, self.tests)
+        gap = welch(mine, theirs, self.tests)
         share = {"points": 100.0, "loss": 1.0, "reward": 100 / abs(self.best.final().mean)}[self.axis]
         share *= 1 if self.adan.higher else -1
-        low, high = sorted(round(share * end, 4) for end in (found.low, found.high) if end is not None)
-        mean = round(share * found.mean, 4)
+        low, high = sorted(round(share * end, 4) for end in (gap.low, gap.high) if end is not None)
+        mean = round(share * gap.mean, 4)
         digits = {"points": 2, "loss": 4, "reward": 0}[self.axis]
         text = f"{mean:+.{digits}f} vs {NAMES[self.best.optimizer]}".replace("-", "−")
         return Effect(self.name, mean, low, high, SHADES[self.lead.word], text)
 
 
-def row(name: str, study: Study | Follow, found: Sequence[Group], unit: Unit, tables: int = 1) -> list[Row]:
-    """found: Adan's group first, or none."""
-    return [Row(name, unit, study, found[0], best_baseline(found), len(found) - 1, tables)] if found else []
+def row(name: str, study: Study | Follow, results: Sequence[Group], unit: Unit, tables: int = 1) -> list[Row]:
+    """results: Adan's group first, or none."""
+    return [Row(name, unit, study, results[0], best_baseline(results), len(results) - 1, tables)] if results else []
 
 
 def rows(records: Records) -> list[Row]:
@@ -152,41 +152,43 @@ def rows(records: Records) -> list[Row]:
         return row(name, study, above_chance(study, records), unit)
 
     sizes = by_batch_size(records)
-    made = [r for epochs, (study, lamb) in VIT.items() for r in plain(f"ViT, {epochs} epochs", study, ACCURACY, lamb)]
-    for size, found in sizes.items():
+    comparisons = [
+        r for epochs, (study, lamb) in VIT.items() for r in plain(f"ViT, {epochs} epochs", study, ACCURACY, lamb)
+    ]
+    for size, results in sizes.items():
         if size != VIT_25.options["batch_size"]:
-            made += row(f"ViT, batch size {size:,}", BATCH_SIZE, found, ACCURACY, len(sizes))
-    made += plain("ResNet-34, 30 epochs", RESNET_AGAIN, ACCURACY, RESNET_OTHERS)
-    made += plain("ResNet-34, 200 epochs, untuned", RESNET_PUBLISHED, ACCURACY)
-    made += plain("ConvNeXt", CONVNEXT_AGAIN, ACCURACY)
-    made += plain("MAE, pre-training", MAE_FULL, RECONSTRUCTION)
-    made += plain("MAE, fine-tuned", MAE_FULL_FINE_TUNED, ACCURACY)
-    made += plain("GPT, 25.7 M", latest(records, GPT_30M, GPT_30M_AGAIN), LOSS)
-    made += plain("GPT, 10.9 M", GPT, LOSS)
-    made += plain("GPT, 0.9 M", TINY_GPT, LOSS)
-    made += plain("mixture of experts", MOE, LOSS)
-    made += plain("LSTM, 8 epochs", LSTM_AGAIN, PERPLEXITY)
-    made += plain("LSTM, 200 epochs, untuned", LSTM_PUBLISHED, PERPLEXITY)
-    made += plain("LSTM, 200 epochs, untuned, recurrent weights fixed", LSTM_FIXED, PERPLEXITY)
-    made += plain("Transformer-XL", TRANSFORMER_XL, PERPLEXITY)
+            comparisons += row(f"ViT, batch size {size:,}", BATCH_SIZE, results, ACCURACY, len(sizes))
+    comparisons += plain("ResNet-34, 30 epochs", RESNET_AGAIN, ACCURACY, RESNET_OTHERS)
+    comparisons += plain("ResNet-34, 200 epochs, untuned", RESNET_PUBLISHED, ACCURACY)
+    comparisons += plain("ConvNeXt", CONVNEXT_AGAIN, ACCURACY)
+    comparisons += plain("MAE, pre-training", MAE_FULL, RECONSTRUCTION)
+    comparisons += plain("MAE, fine-tuned", MAE_FULL_FINE_TUNED, ACCURACY)
+    comparisons += plain("GPT, 25.7 M", latest(records, GPT_30M, GPT_30M_AGAIN), LOSS)
+    comparisons += plain("GPT, 10.9 M", GPT, LOSS)
+    comparisons += plain("GPT, 0.9 M", TINY_GPT, LOSS)
+    comparisons += plain("mixture of experts", MOE, LOSS)
+    comparisons += plain("LSTM, 8 epochs", LSTM_AGAIN, PERPLEXITY)
+    comparisons += plain("LSTM, 200 epochs, untuned", LSTM_PUBLISHED, PERPLEXITY)
+    comparisons += plain("LSTM, 200 epochs, untuned, recurrent weights fixed", LSTM_FIXED, PERPLEXITY)
+    comparisons += plain("Transformer-XL", TRANSFORMER_XL, PERPLEXITY)
     bert = chain(records)
-    made += plain("BERT, pre-training", bert.bert, MASKED)
-    made += task("BERT, CoLA", bert.cola, MATTHEWS)
-    made += task("BERT, CoLA from its own pre-training", bert.cola_own, MATTHEWS)
-    made += task("BERT, SST-2", bert.sst2, ACCURACY)
-    made += task("BERT, SST-2 from its own pre-training", bert.sst2_own, ACCURACY)
-    made += plain("Deformable DETR", DETR, BOX_AP)
-    made += plain("DeepGCN", CORA, ACCURACY)
+    comparisons += plain("BERT, pre-training", bert.bert, MASKED)
+    comparisons += task("BERT, CoLA", bert.cola, MATTHEWS)
+    comparisons += task("BERT, CoLA from its own pre-training", bert.cola_own, MATTHEWS)
+    comparisons += task("BERT, SST-2", bert.sst2, ACCURACY)
+    comparisons += task("BERT, SST-2 from its own pre-training", bert.sst2_own, ACCURACY)
+    comparisons += plain("Deformable DETR", DETR, BOX_AP)
+    comparisons += plain("DeepGCN", CORA, ACCURACY)
     for whose, studies in PPO.items():
-        by_environment = [(study, found) for study in studies if (found := compared(study, records))]
-        for study, found in by_environment:
-            made += row(f"{whose}, {environment_of(study)}", study, found, REWARD, len(by_environment))
-    return made
+        by_environment = [(study, results) for study in studies if (results := compared(study, records))]
+        for study, results in by_environment:
+            comparisons += row(f"{whose}, {environment_of(study)}", study, results, REWARD, len(by_environment))
+    return comparisons
 
 
-def summary(found: list[Row]) -> str:
+def summary(comparisons: list[Row]) -> str:
     lines = []
-    for r in found:
+    for r in comparisons:
         n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
         values = [r.unit.spread(group.final()) for group in (r.adan, r.best)]
         change = f"{r.unit.change(r.lead.difference)}: {r.lead.word}"
@@ -196,9 +198,9 @@ def summary(found: list[Row]) -> str:
     return table(["", "Adan", "best baseline", "seeds", "tuned", "difference"], lines)
 
 
-def forests(found: list[Row]) -> list[Forest]:
+def forests(comparisons: list[Row]) -> list[Forest]:
     effects: dict[str, list[Effect]] = {axis: [] for axis in AXES}
-    for r in found:
+    for r in comparisons:
         effects[r.axis].append(r.effect)
     return [Forest(*AXES[axis], those) for axis, those in effects.items() if those]
 
@@ -209,79 +211,79 @@ def tally(words: Sequence[str]) -> tuple[int, int, int]:
     return better, worse, neither
 
 
-def counts(found: list[Row]) -> str:
-    better, worse, neither = tally([r.lead.word for r in found])
-    single = sum(r.baselines == 1 for r in found)
+def counts(comparisons: list[Row]) -> str:
+    better, worse, neither = tally([r.lead.word for r in comparisons])
+    single = sum(r.baselines == 1 for r in comparisons)
     return (
-        f"In {len(found)} comparisons with the best baseline at equal steps, Adan was **better in {better}** and "
+        f"In {len(comparisons)} comparisons with the best baseline at equal steps, Adan was **better in {better}** and "
         f"**worse in {worse}**; in {neither} the difference was not significant. In {single} of them there is only one "
         "baseline."
     )
 
 
-def by_tuning(found: list[Row]) -> str:
+def by_tuning(comparisons: list[Row]) -> str:
     """The counts by how settings were chosen."""
     lines = []
     for key, words in TUNED.items():
-        if those := [r.lead.word for r in found if r.tuned == key]:
+        if those := [r.lead.word for r in comparisons if r.tuned == key]:
             lines.append([words, str(len(those)), *map(str, tally(those))])
     return table(["settings", "comparisons", "Adan better", "worse", "no significant difference"], lines)
 
 
-def verdicts(found: list[Row]) -> str:
+def verdicts(comparisons: list[Row]) -> str:
     """Where Adan was better than the best baseline, where worse, and where the difference was not significant."""
     heads, cells = [], []
     for word, head in (("better", "better"), ("not significant", "no significant difference"), ("worse", "worse")):
         models: dict[str, list[str]] = {}
-        for r in found:
+        for r in comparisons:
             if r.lead.word == word:
                 model, _, detail = r.name.partition(", ")
                 models.setdefault(model, []).extend([detail] if detail else [])
         listed = [model + (f" ({', '.join(details)})" if details else "") for model, details in models.items()]
-        heads.append(f"{head} in {sum(r.lead.word == word for r in found)}")
+        heads.append(f"{head} in {sum(r.lead.word == word for r in comparisons)}")
         cells.append("<br>".join(listed) or "none")
     return table(heads, [cells])
 
 
-def otherwise(found: list[Row], words: Sequence[str]) -> str:
+def otherwise(comparisons: list[Row], words: Sequence[str]) -> str:
     """The counts if the verdicts were these, and which rows would change."""
     better, worse, _ = tally(words)
-    changed = [f"{r.name}: {word}" for r, word in zip(found, words, strict=True) if word != r.lead.word]
+    changed = [f"{r.name}: {word}" for r, word in zip(comparisons, words, strict=True) if word != r.lead.word]
     return f"better in {better}, worse in {worse}" + (f" ({'; '.join(changed)})" if changed else ", no row changed")
 
 
-def by_pairs(found: list[Row]) -> str:
+def by_pairs(comparisons: list[Row]) -> str:
     """With a test paired by seed."""
-    return otherwise(found, [paired(r.adan, r.best, r.tests).word for r in found])
+    return otherwise(comparisons, [paired(r.adan, r.best, r.tests).word for r in comparisons])
 
 
-def with_all_rows(found: list[Row]) -> str:
+def with_all_rows(comparisons: list[Row]) -> str:
     """With a correction over the comparisons of all rows."""
-    tests = sum(r.baselines for r in found)
-    return otherwise(found, [verdict(r.adan, r.best, max(tests, r.tests)).word for r in found])
+    tests = sum(r.baselines for r in comparisons)
+    return otherwise(comparisons, [verdict(r.adan, r.best, max(tests, r.tests)).word for r in comparisons])
 
 
-def with_first_searches(found: list[Row], records: Records) -> str:
+def with_first_searches(comparisons: list[Row], records: Records) -> str:
     """With the first search of what was searched again."""
     words = [
         before.lead.word
-        for r in found
+        for r in comparisons
         for before in (row(r.name, r.study, compared(FIRST[r.name], records), r.unit) if r.name in FIRST else [r])
     ]
-    return otherwise(found, words)
+    return otherwise(comparisons, words)
 
 
-def with_few_seeds(found: list[Row]) -> str:
+def with_few_seeds(comparisons: list[Row]) -> str:
     """With no more seeds than are needed to compare at all."""
 
     def fewest(group: Group) -> Group:
         return replace(group, records=group.records[:MIN_SEEDS])
 
-    return otherwise(found, [verdict(fewest(r.adan), fewest(r.best), r.tests).word for r in found])
+    return otherwise(comparisons, [verdict(fewest(r.adan), fewest(r.best), r.tests).word for r in comparisons])
 
 
-def early_on(found: list[Row]) -> str:
-    classifiers = [r for r in found if r.unit is ACCURACY]
+def early_on(comparisons: list[Row]) -> str:
+    classifiers = [r for r in comparisons if r.unit is ACCURACY]
     places = [[math.inf if at is None else at for at in early([r.adan, r.best])[1]] for r in classifiers]
     ahead = [r.name for r, (mine, theirs) in zip(classifiers, places, strict=True) if mine < theirs]
     behind = sum(mine > theirs for mine, theirs in places)

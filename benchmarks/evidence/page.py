@@ -100,24 +100,24 @@ def tuning(records: Records) -> str:
 def diverged(records: Records) -> list[str]:
     """A line on the seeds that diverged, where some did."""
     studies = {study.name: study for row in experiments.EXPERIMENTS for study in row.studies}
-    found = [
-        f"`{study.name}` {NAMES[optimizer]} {count} of {made}"
+    cases = [
+        f"`{study.name}` {NAMES[optimizer]} {count} of {total}"
         for study in studies.values()
-        for optimizer, count, made in lost(study, records)
+        for optimizer, count, total in lost(study, records)
     ]
-    if not found:
+    if not cases:
         return []
     return [
-        f"- **Diverged seeds**: {'; '.join(found)}. Means are of the other seeds, so an optimizer with diverged seeds "
+        f"- **Diverged seeds**: {'; '.join(cases)}. Means are of the other seeds, so an optimizer with diverged seeds "
         "is never called the better one; where it would be, the difference is not called significant. With fewer than "
         f"{MIN_SEEDS} other seeds nothing is compared."
     ]
 
 
-def half_the_length(found: list[str]) -> str:
-    better, worse, _ = overview.tally(found)
+def half_the_length(words: list[str]) -> str:
+    better, worse, _ = overview.tally(words)
     return (
-        f"With **half the steps** of the best baseline it was better in {better} and worse in {worse} of {len(found)} "
+        f"With **half the steps** of the best baseline it was better in {better} and worse in {worse} of {len(words)} "
         "tests."
     )
 

@@ -20,16 +20,16 @@ def show(path: Path) -> None:
                 rows[_setting(record)].append(record)
             if rows:
                 print(f"  {title}")
-            for setting, found in sorted(rows.items(), key=lambda row: (row[0].split()[0], -max(map(score, row[1])))):
-                print(f"    {setting}: {_summary(found)}")
+            for setting, runs in sorted(rows.items(), key=lambda row: (row[0].split()[0], -max(map(score, row[1])))):
+                print(f"    {setting}: {_summary(runs)}")
 
 
 def by_study(path: Path) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = defaultdict(list)
+    studies: dict[str, list[Record]] = defaultdict(list)
     for record in read(path).values():
         if record["status"] != "failed":
-            found[record["job"]["study"]].append(record)
-    return found
+            studies[record["job"]["study"]].append(record)
+    return studies
 
 
 def _setting(record: Record) -> str:
@@ -52,5 +52,5 @@ def _summary(records: list[Record]) -> str:
 
 
 def _spread(values: Iterable[float]) -> str:
-    found = list(values)
-    return f"{statistics.mean(found):.4f}" + (f" ± {statistics.stdev(found):.4f}" if len(found) > 1 else "")
+    numbers = list(values)
+    return f"{statistics.mean(numbers):.4f}" + (f" ± {statistics.stdev(numbers):.4f}" if len(numbers) > 1 else "")

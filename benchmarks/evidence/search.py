@@ -148,13 +148,13 @@ class Study:
             settings = {"lr": lr, **entry.settings, **(changes or {})}
             return self.job(entry.optimizer, settings, TUNING_SEED, options=begun)
 
-        def made(trials: list[Job]) -> bool:
+        def complete(trials: list[Job]) -> bool:
             return all(job.key in records for job in trials)
 
         trials = [trial(_rounded(entry.lr * factor)) for factor in FACTORS]
-        if self.trials > 4 and made(trials):
+        if self.trials > 4 and complete(trials):
             trials.append(trial(next_rate([(job.settings["lr"], score(records[job.key])) for job in trials])))
-            if self.trials > 5 and made(trials):
+            if self.trials > 5 and complete(trials):
                 best = max(trials, key=lambda job: score(records[job.key]))
                 trials += [trial(best.settings["lr"], changes) for changes in entry.alternatives]
         return trials
@@ -226,9 +226,9 @@ class Follow:
         begins = replace(self.of, start=self.start or self.of.start)
         for seed in self.seeds:
             for variant in self.variants:
-                found, begun = chosen[variant.optimizer], begins.begun(variant.optimizer, seed, records)
-                if found is not None and begun is not None:
-                    settings = {**found, **variant.settings, "lr": _rounded(found["lr"] * variant.lr_factor)}
+                best, begun = chosen[variant.optimizer], begins.begun(variant.optimizer, seed, records)
+                if best is not None and begun is not None:
+                    settings = {**best, **variant.settings, "lr": _rounded(best["lr"] * variant.lr_factor)}
                     if "lr" in variant.settings:
                         settings["lr"] = variant.settings["lr"]
                     changes = {**variant.changes, "options": {**begun, **variant.changes.get("options", {})}}

@@ -280,8 +280,8 @@ _TABLES = tables()
 def as_published(table: str, optimizer: str, there: str = "", **further: Any) -> Entry:
     """The harness's settings for the first cell of an optimizer's row. there: its name in that table, if another."""
     column = _TABLES[table].columns[0]
-    found = _TABLES[table].published(there or optimizer, column.workload, column).merged("settings")
-    return Entry(optimizer, found.pop("lr"), {**found, **further})
+    settings = _TABLES[table].published(there or optimizer, column.workload, column).merged("settings")
+    return Entry(optimizer, settings.pop("lr"), {**settings, **further})
 
 
 #: The published length, schedule and settings. Adan's rate is not published.

@@ -119,9 +119,9 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         self.problem.model.eval()
         with self.autocast():
-            found = dict(self.problem.evaluate())
+            metrics = dict(self.problem.evaluate())
         self.problem.model.train()
-        return found
+        return metrics
 
 
 def run(job: Job, device: str, folder: Path, graph: bool = True) -> Record:
@@ -136,8 +136,8 @@ def run(job: Job, device: str, folder: Path, graph: bool = True) -> Record:
     stream = _stream() if cuda else None
     with torch.cuda.stream(stream) if cuda else contextlib.nullcontext():
         trainer = Trainer(job, device, folder, graph)
-        kept = folder / "checkpoints" / f"{job.key}.pt" if trainer.problem.stream is not None else None
-        record = _train(trainer, job, stream, kept)
+        checkpoint = folder / "checkpoints" / f"{job.key}.pt" if trainer.problem.stream is not None else None
+        record = _train(trainer, job, stream, checkpoint)
         if (handed := trainer.problem.handed_over) is not None and not job.tuning and record["status"] == "finished":
             _keep(handed.state_dict(), problems.weights_of(folder, job.key))
     if cuda:
@@ -146,17 +146,17 @@ def run(job: Job, device: str, folder: Path, graph: bool = True) -> Record:
     return record
 
 
-def _train(trainer: Trainer, job: Job, stream: Any, kept: Path | None = None) -> Record:
-    """Train. kept: where a checkpoint lies from evaluation to evaluation, and from where one goes on."""
+def _train(trainer: Trainer, job: Job, stream: Any, checkpoint: Path | None = None) -> Record:
+    """Train. checkpoint: its path, written at every evaluation; where the file is there, training goes on from it."""
     problem, steps = trainer.problem, trainer.steps
     marks = {round(steps * (i + 1) / job.evaluations) for i in range(job.evaluations)} | {steps}
     step_once, seconds, last_mark, status = trainer.update, 0.0, 0, "finished"
     curve: list[dict[str, Any]] = []
     first = 0
-    if kept is not None and kept.exists():
-        found = torch.load(kept, weights_only=False)
-        trainer.load_state_dict(found["trainer"])
-        curve = found["curve"]
+    if checkpoint is not None and checkpoint.exists():
+        state = torch.load(checkpoint, weights_only=False)
+        trainer.load_state_dict(state["trainer"])
+        curve = state["curve"]
         first = last_mark = curve[-1]["step"]
         seconds = curve[-1]["seconds"]
     problem.model.train()
@@ -180,12 +180,12 @@ def _train(trainer: Trainer, job: Job, stream: Any, kept: Path | None = None) ->
                 status = "diverged"
                 break
             curve.append({"step": step + 1, "seconds": round(seconds, 3), "train_loss": loss, **trainer.evaluate()})
-            if kept is not None:
-                _keep({"trainer": trainer.state_dict(), "curve": curve}, kept)
+            if checkpoint is not None:
+                _keep({"trainer": trainer.state_dict(), "curve": curve}, checkpoint)
             _wait(trainer)
             tick = time.perf_counter()
-    if kept is not None:
-        kept.unlink(missing_ok=True)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
     values = [point[problem.metric] for point in curve]
     if not all(map(math.isfinite, values)):
         status = "diverged"

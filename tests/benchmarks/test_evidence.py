@@ -53,12 +53,12 @@ def test_a_loss_that_is_compiled_is_one_graph_and_the_same(problem, cache):
     built = problems.build(problem, OPTIONS[problem], problems.Setup(0, False, "cpu", cache))
     assert built.compiles
     built.begin_epoch(0)
-    step, found = torch.zeros(1, dtype=torch.int64), []
+    step, losses = torch.zeros(1, dtype=torch.int64), []
     torch.compiler.reset()
     for loss in (built.loss, torch.compile(built.loss, dynamic=False, fullgraph=True, backend="eager")):
         torch.manual_seed(0)
-        found.append(loss(step).item())
-    assert found[0] == pytest.approx(found[1], rel=1e-6)
+        losses.append(loss(step).item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", SETTINGS)
@@ -81,12 +81,12 @@ def test_gradients_are_compared_on_one_batch_after_one_past(cache, tmp_path, mon
     monkeypatch.setattr(torch, "compile", wrong)
     out = tmp_path / "gradients.jsonl"
     command("gradients", "--cache", cache, "--out", out, "--device", "cpu", monkeypatch=monkeypatch)
-    (found,) = map(json.loads, out.read_text().splitlines())
-    assert found["environment"]["packages"]["torch"] == torch.__version__
-    assert found["distance"]["compiled"] < 1e-6  # with the same memory as the variant before
-    assert 0 < found["distance"]["bf16"] < 0.1 < 0.9 < found["distance"]["compiled, bf16"] < 1.1
-    assert len(found["worst"]["bf16"]) == gradients.WORST
-    assert all(value > 0.9 for value, _ in found["worst"]["compiled, bf16"])
+    (record,) = map(json.loads, out.read_text().splitlines())
+    assert record["environment"]["packages"]["torch"] == torch.__version__
+    assert record["distance"]["compiled"] < 1e-6  # with the same memory as the variant before
+    assert 0 < record["distance"]["bf16"] < 0.1 < 0.9 < record["distance"]["compiled, bf16"] < 1.1
+    assert len(record["worst"]["bf16"]) == gradients.WORST
+    assert all(value > 0.9 for value, _ in record["worst"]["compiled, bf16"])
 
 
 def test_a_mixture_trains_with_every_expert_at_work(cache):
@@ -133,7 +133,7 @@ def test_a_masked_autoencoder_is_judged_by_the_patches_that_it_does_not_see():
     drawn = []
     model.head.register_forward_hook(lambda module, inputs, output: drawn.append(output))
     with torch.no_grad():
-        found = model(images, noise)
+        loss = model(images, noise)
         errors = []
         for i, places in enumerate(noise.argsort(1)):
             for place in places[16:]:
@@ -141,7 +141,7 @@ def test_a_masked_autoencoder_is_judged_by_the_patches_that_it_does_not_see():
                 patch = images[i, :, 4 * y : 4 * y + 4, 4 * x : 4 * x + 4].flatten()
                 normal = (patch - patch.mean()) / (patch.var() + 1e-6).sqrt()
                 errors.append(((drawn[0][i, place] - normal) ** 2).mean())
-        assert found == pytest.approx(torch.stack(errors).mean().item(), rel=1e-5)
+        assert loss == pytest.approx(torch.stack(errors).mean().item(), rel=1e-5)
         hidden = noise.argsort(1)[0, -1].item()  # what is not shown changes the target alone
         y, x = divmod(hidden, 8)
         images[0, :, 4 * y : 4 * y + 4, 4 * x : 4 * x + 4] += 1
@@ -212,8 +212,8 @@ def test_english_of_documentation_is_packed_and_read(tmp_path, monkeypatch, caps
     assert capsys.readouterr().out == "163 bytes in 4 documents\n"
     with pytest.raises(SystemExit, match=r"--tree .*nowhere: no English documentation in it"):
         command(*words, tmp_path / "nowhere", monkeypatch=monkeypatch)  # and what was packed is still there
-    found = [part for parts in documentation.unpack(target).values() for part in parts]
-    assert sorted(found) == [
+    paragraphs = [part for parts in documentation.unpack(target).values() for part in parts]
+    assert sorted(paragraphs) == [
         "A page that has words of interest & such.",
         "Aa is the first of the words.",
         "Bb is the next of them.",
@@ -275,8 +275,8 @@ def test_trials_of_detection_hold_out_training_photographs(cache):
         assert ("2 held out of the training split" if tuning else "12 held out") in problem.note
         problem.model.eval()
         with torch.no_grad():
-            found = problem.evaluate()
-        assert found.keys() == {"box AP", "box AP50", "box AP75"} | ({"loss"} if tuning else set())
+            metrics = problem.evaluate()
+        assert metrics.keys() == {"box AP", "box AP50", "box AP75"} | ({"loss"} if tuning else set())
         assert (problem.metric, problem.higher_is_better) == (("loss", False) if tuning else ("box AP", True))
 
 

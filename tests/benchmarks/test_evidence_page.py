@@ -47,8 +47,8 @@ def test_welch_is_scipy_s():
     from scipy.stats import ttest_ind
 
     a, b = [1.0, 2.0, 4.0, 3.5], [5.0, 5.1, 5.3]
-    found, expected = compare.welch(a, b), ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    interval, expected = compare.welch(a, b), ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
     wider = ttest_ind(a, b, equal_var=False).confidence_interval(1 - 0.05 / 3)
     assert compare.welch(a, b, 3).high == pytest.approx(wider.high)
     assert compare.welch(a, b[:2]).low is None
@@ -61,8 +61,8 @@ def test_the_paired_test_is_scipy_s_and_its_sentence_is_of_the_rows(records):
     row = next(r for r in rows if r.name == "ViT, batch size 128")
     left, right = row.adan.by_seed(), row.best.by_seed()
     expected = ttest_rel(*zip(*((left[seed], right[seed]) for seed in left), strict=True))
-    found = compare.paired(row.adan, row.best, 1).difference
-    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    interval = compare.paired(row.adan, row.best, 1).difference
+    assert (interval.low, interval.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
     assert "ViT, batch size 128: not significant" in overview.by_pairs(rows)
     assert overview.by_pairs([r for r in rows if r.name == "ConvNeXt"]) == "better in 1, worse in 0, no row changed"
 
@@ -70,13 +70,13 @@ def test_the_paired_test_is_scipy_s_and_its_sentence_is_of_the_rows(records):
 def test_what_other_analyses_would_say(records):
     """Each against a computation of its own; the counts of the page stand beside them."""
     rows = {r.name: r for r in overview.rows(records)}
-    found = list(rows.values())
-    assert sum(overview.tally([r.lead.word for r in found])) == len(found)
-    tests = sum(r.baselines for r in found)
+    comparisons = list(rows.values())
+    assert sum(overview.tally([r.lead.word for r in comparisons])) == len(comparisons)
+    tests = sum(r.baselines for r in comparisons)
     wide = compare.verdict(rows["ConvNeXt"].adan, rows["ConvNeXt"].best, tests)
     assert (rows["ConvNeXt"].lead.word, wide.word) == ("better", "not significant")
-    assert "ConvNeXt: not significant" in overview.with_all_rows(found)
-    assert "MAE, fine-tuned: worse" in overview.with_first_searches(found, records)
+    assert "ConvNeXt: not significant" in overview.with_all_rows(comparisons)
+    assert "MAE, fine-tuned: worse" in overview.with_first_searches(comparisons, records)
     adan, adamw = compare.compared(MAE_FINE_TUNED, records)
     assert compare.verdict(adan, adamw, 1).word == "worse"
     fewer = [rows["ViT, 25 epochs"]]
@@ -99,8 +99,8 @@ def test_the_page_counts_by_how_settings_were_chosen(records):
 
 
 def test_welch_of_groups_that_do_not_vary():
-    found = compare.welch([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
-    assert (found.mean, found.low, found.high) == (1.0, 1.0, 1.0)
+    interval = compare.welch([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
+    assert (interval.mean, interval.low, interval.high) == (1.0, 1.0, 1.0)
     assert compare.Verdict(compare.welch([1.0] * 3, [1.0] * 3), higher=True).word == "not significant"
 
 
@@ -122,10 +122,10 @@ def test_the_page_s_means_are_those_of_the_lines(problem, length, digits, record
 
 
 def test_what_the_page_on_memory_says_of_formats_is_in_the_records(records):
-    def perplexities(state_format, found):
+    def perplexities(state_format, source):
         return [
             r["final"]["perplexity"]
-            for r in found.values()
+            for r in source.values()
             if r["job"]["study"] in ("formats-lstm-8", "four-bit-lstm-8")
             and r["job"]["settings"].get("state_format") == state_format
         ]
@@ -187,20 +187,20 @@ def test_what_the_page_says_of_the_first_search_for_the_resnet(records):
 
 
 def test_no_comparison_of_fewer_than_three_seeds(records):
-    kept = {key: r for key, r in records.items() if r["job"]["tuning"] or r["job"]["seed"] < 2}
-    text, shown = page.page(kept)
+    fewer = {key: r for key, r in records.items() if r["job"]["tuning"] or r["job"]["seed"] < 2}
+    text, shown = page.page(fewer)
     assert not re.search(r": (better|worse|not significant) \|", text)
     assert "200 epochs of ResNet-34 and the LSTM; anything at the paper's scale ([the" in " ".join(text.split())
-    assert overview.rows(kept) == []
+    assert overview.rows(fewer) == []
     assert not {"results-vit.svg", "results-gpt.svg", "results-ppo.svg"} & shown.keys()
 
 
 def test_seeds_of_a_study_that_cannot_be_compared_yet_are_listed(records):
     apart = {"study": "convnext-25-again", "seed": 2}
-    kept = {key: r for key, r in records.items() if not apart.items() <= r["job"].items()}
-    by_seed = [compare.groups(CONVNEXT_AGAIN, kept)[i].by_seed() for i in (0, 1)]
+    fewer = {key: r for key, r in records.items() if not apart.items() <= r["job"].items()}
+    by_seed = [compare.groups(CONVNEXT_AGAIN, fewer)[i].by_seed() for i in (0, 1)]
     adan, adamw = (f"{100 * values[0]:.2f} and {100 * values[1]:.2f}" for values in by_seed)
-    text = " ".join(page.page(kept)[0].split())
+    text = " ".join(page.page(fewer)[0].split())
     begun = "without clipping. **Unfinished**, with too few seeds to compare them; test accuracy, %, so far:"
     assert f"{begun} Adan {adan}; AdamW {adamw}." in text
 
@@ -248,11 +248,11 @@ def imagined(job):
 
 
 def test_the_page_of_all_studies_together():
-    made = {}
+    records = {}
     studies = [*STUDIES.values(), *others.PPO["stable-baselines3's PPO"]]
-    while jobs := [job for study in studies for job in study.jobs(made)]:
-        made |= {job.key: imagined(job) for job in jobs}
-    text, shown = page.page(made)
+    while jobs := [job for study in studies for job in study.jobs(records)]:
+        records |= {job.key: imagined(job) for job in jobs}
+    text, shown = page.page(records)
     flat = " ".join(text.split())
     names = "all vit batch-size cnn mae gpt lstm transformer-xl tiny bert detr cora ppo lr b1"
     assert {f"results-{name}.svg" for name in names.split()} == {name for name, panels in shown.items() if panels}
@@ -285,35 +285,37 @@ def test_the_page_of_all_studies_together():
 def test_an_optimizer_with_diverged_seeds_is_not_called_better(status):
     """Adan's other seeds are better than AdamW's by far; a metric that is not finite is no better than a loss."""
     study = replace(VIT_25, seeds=(0, 1, 2, 3, 4))
-    made = {}
-    while jobs := [job for job in study.jobs(made) if job.key not in made]:
-        made |= {job.key: imagined(job) for job in jobs}
+    records = {}
+    while jobs := [job for job in study.jobs(records) if job.key not in records]:
+        records |= {job.key: imagined(job) for job in jobs}
 
     def rows():
-        return parts.comparison(compare.compared(study, made), parts.ACCURACY).splitlines()[2:]
+        return parts.comparison(compare.compared(study, records), parts.ACCURACY).splitlines()[2:]
 
     assert [row.endswith(": better |") for row in rows()] == [False, True, True]
-    seeds = [r for r in made.values() if r["job"]["optimizer"] == "adan" and not r["job"]["tuning"]]
+    seeds = [r for r in records.values() if r["job"]["optimizer"] == "adan" and not r["job"]["tuning"]]
     for record in seeds[3:]:
         record["status"], record["final"]["accuracy"] = status, float("nan")
     adan, *others = rows()
     assert "| 3 of 5, 2 diverged | 61." in adan
     assert all(row.endswith(": not significant |") for row in others)
-    (row,) = overview.row("ViT", study, compare.compared(study, made), parts.ACCURACY)
+    (row,) = overview.row("ViT", study, compare.compared(study, records), parts.ACCURACY)
     assert "(of 2) | 3 of 5, 2 diverged/5 |" in overview.summary([row])
     assert "better in 0" in overview.verdicts([row])
     for record in seeds[2:]:
         record["status"] = "diverged"
-    assert compare.compared(study, made) == []
-    assert compare.lost(study, made) == [("adan", 3, 5)]
+    assert compare.compared(study, records) == []
+    assert compare.lost(study, records) == [("adan", 3, 5)]
 
 
 def test_an_opponent_with_diverged_seeds_is_neither_better_nor_the_best_baseline():
-    made = {}
-    while jobs := [job for job in VIT_25.jobs(made) if job.key not in made]:
-        made |= {job.key: imagined(job) for job in jobs}
+    records = {}
+    while jobs := [job for job in VIT_25.jobs(records) if job.key not in records]:
+        records |= {job.key: imagined(job) for job in jobs}
     adan, adamw, lamb = (
-        compare.Group(name, tuple(r for r in made.values() if r["job"]["optimizer"] == name and not r["job"]["tuning"]))
+        compare.Group(
+            name, tuple(r for r in records.values() if r["job"]["optimizer"] == name and not r["job"]["tuning"])
+        )
         for name in ("adan", "adamw", "lamb")
     )
     assert compare.verdict(lamb, adan, 1).word == "worse"
@@ -336,14 +338,14 @@ def test_the_page_says_which_seeds_diverged(records):
 
 def test_batch_sizes_are_shown_one_by_one():
     """With two seeds of three at 4,096 the table ends at 1,024."""
-    made = {}
-    while jobs := [job for job in (*VIT_25.jobs(made), *BATCH_SIZE.jobs(made)) if job.key not in made]:
-        made |= {job.key: imagined(job) for job in jobs}
-    section = images.batch_sizes(made)
+    records = {}
+    while jobs := [job for job in (*VIT_25.jobs(records), *BATCH_SIZE.jobs(records)) if job.key not in records]:
+        records |= {job.key: imagined(job) for job in jobs}
+    section = images.batch_sizes(records)
     assert section.panels[0].lines[0].x == [128, 256, 1_024, 4_096]
     (rows,) = (text.splitlines() for text in section.body if text.startswith("|"))
     assert len(rows) == 6
-    fewer = {key: r for key, r in made.items() if r["job"]["options"]["batch_size"] < 4_096 or r["seed"]}
+    fewer = {key: r for key, r in records.items() if r["job"]["options"]["batch_size"] < 4_096 or r["seed"]}
     section = images.batch_sizes(fewer)
     assert section.panels[0].lines[0].x == [128, 256, 1_024]
     assert all(len(line.low) == 3 for line in section.panels[0].lines)
@@ -358,28 +360,28 @@ def test_the_best_of_several_others_is_corrected_for_all_of_them(records):
     best = compare.best_baseline(others)
     (said,) = (text for text in images.batch_sizes(records).body if text.startswith("**With b1 = 0.9**"))
     assert parts.ACCURACY.change(compare.verdict(adan, best, 4).difference) in said
-    (half,), found = compare.groups(GPT_HALF, records), compare.compared(GPT, records)
-    assert len(found) == 3
+    (half,), results = compare.groups(GPT_HALF, records), compare.compared(GPT, records)
+    assert len(results) == 3
     (said, _) = (text for text in language(records).body if text.startswith("**Half the length**"))
-    for other in found[1:]:
+    for other in results[1:]:
         assert parts.LOSS.change(compare.verdict(half, other, 2).difference) in said
 
 
 def test_a_task_that_guessing_solves_is_left_out():
-    made = {}
-    while jobs := [job for study in (BERT, COLA, SST2, COLA_OWN, SST2_OWN) for job in study.jobs(made)]:
-        made |= {job.key: imagined(job) for job in jobs}
-    section = pretraining.bert(made)
+    records = {}
+    while jobs := [job for study in (BERT, COLA, SST2, COLA_OWN, SST2_OWN) for job in study.jobs(records)]:
+        records |= {job.key: imagined(job) for job in jobs}
+    section = pretraining.bert(records)
     assert len(section.panels) == 3
-    assert sum("BERT" in found.name for found in overview.rows(made)) == 5
-    assert "BERT on GLUE (Table 11)" not in experiments.untested(made)
-    for record in made.values():
+    assert sum("BERT" in row.name for row in overview.rows(records)) == 5
+    assert "BERT on GLUE (Table 11)" not in experiments.untested(records)
+    for record in records.values():
         if record["job"]["problem"] == "glue":
             record["final"][record["metric"]] -= 0.57 if record["metric"] == "matthews" else 0.07
-    section = pretraining.bert(made)
+    section = pretraining.bert(records)
     assert len(section.panels) == 1
     text = " ".join(section.body)
     assert "CoLA is left out of the first table, whose rows require" in text
     assert "Matthews correlation, %: Adan 4.08 ± " in text
-    assert [found.name for found in overview.rows(made)] == ["BERT, pre-training"]
-    assert "BERT on GLUE (Table 11)" in experiments.untested(made)
+    assert [row.name for row in overview.rows(records)] == ["BERT, pre-training"]
+    assert "BERT on GLUE (Table 11)" in experiments.untested(records)

@@ -121,9 +121,9 @@ def test_fine_tuning_waits_for_pre_training_and_names_its_weights(shared):
         records |= pretend(jobs)
     keys = {(job.optimizer, job.seed): job.key for job in STUDY.reported(records)}
     while jobs := list(tuned.jobs(records)):
-        for made in jobs:
-            seed = 0 if shared or made.seed not in STUDY.seeds else made.seed
-            assert made.options["start"] == keys[shared or made.optimizer, seed]
+        for trial in jobs:
+            seed = 0 if shared or trial.seed not in STUDY.seeds else trial.seed
+            assert trial.options["start"] == keys[shared or trial.optimizer, seed]
         records |= pretend(jobs)
     own = Follow("own", tuned, (Variant("adan"),), start=Start(STUDY))
     assert [job.options["start"] for job in own.reported(records)] == [keys["adan", seed] for seed in (0, 1, 0)]

@@ -26,7 +26,7 @@ POINTS = [pytest.param(setting, point, id=f"{setting}: {point}") for setting, _,
 
 def loss(study, optimizer, **settings):
     """The validation result of one trial."""
-    (found,) = {
+    (value,) = {
         record["final"][record["metric"]]
         for record in RECORDS.values()
         if record["job"]["study"] == study
@@ -34,7 +34,7 @@ def loss(study, optimizer, **settings):
         and record["job"]["tuning"]
         and settings.items() <= record["job"]["settings"].items()
     }
-    return found
+    return value
 
 
 @pytest.mark.parametrize(("setting", "point"), POINTS)
@@ -72,9 +72,9 @@ def test_the_smallest_b1_is_best_in_all_shorter_runs():
     lengths = {record["job"]["length"] for record in tuning.trials("b1-length-gpt", RECORDS)}
     assert lengths >= {500, 1_000}
     for length in lengths:
-        found = tuning.by_b1(tuning.trials("b1-length-gpt", RECORDS, length=length))
+        by_b1 = tuning.by_b1(tuning.trials("b1-length-gpt", RECORDS, length=length))
         if length <= B1["lm"].short.steps:
-            assert min(found, key=found.get) == B1["lm"].short.value
+            assert min(by_b1, key=by_b1.get) == B1["lm"].short.value
 
 
 def test_warm_up_is_that_of_every_tuned_run():

@@ -236,8 +236,8 @@ def lstm(
         words = text.words(position)
         going_on = (position > 0).float()
         logits, following, penalty = model(words[:-1], [state * going_on for state in carry])
-        for kept, state in zip(carry, following, strict=True):
-            kept.copy_(state)
+        for buffer, state in zip(carry, following, strict=True):
+            buffer.copy_(state)
         return F.cross_entropy(logits.float().flatten(0, 1), words[1:].flatten()) + penalty
 
     def judged(words: Tensor, following: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -253,9 +253,9 @@ def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:
     model = text.model
     past, filled = model.initial(batch_size, setup.device)
     # Where the rarer words stand, by row: by cluster, places and answers.
-    found = [text.task.batches(i)[2] for i in range(text.per_epoch)]
+    by_row = [text.task.batches(i)[2] for i in range(text.per_epoch)]
     tails = [
-        [torch.stack(parts).to(setup.device) for parts in zip(*row, strict=True)] for row in zip(*found, strict=True)
+        [torch.stack(parts).to(setup.device) for parts in zip(*row, strict=True)] for row in zip(*by_row, strict=True)
     ]
 
     def loss(step: Tensor) -> Tensor:
@@ -263,8 +263,8 @@ def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:
         words = text.words(position)
         here = [[part.index_select(0, position).squeeze(0) for part in parts] for parts in tails]
         memory = past, filled * (position > 0).squeeze(0)  # an epoch begins with none
-        total, (kept, count) = model(words[:-1], words[1:], here, memory)
-        past.copy_(kept)
+        total, (hidden, count) = model(words[:-1], words[1:], here, memory)
+        past.copy_(hidden)
         filled.copy_(count)
         return total
 

@@ -17,9 +17,9 @@ from evidence.problems.problem import Problem, Setup, harness_task
 def cora(setup: Setup, layers: int = 14, channels: int = 64) -> Problem:
     """DeeperGCN on the citations of Cora, with the public split: a step sees the whole graph and 140 labels."""
     folder, device = setup.cache / "data" / "graphs" / "cora", setup.device
-    with np.load(folder / "features.npz") as found:
-        words = np.zeros(found["shape"], np.float32)
-        words[np.repeat(np.arange(len(words)), np.diff(found["indptr"])), found["indices"]] = found["data"]
+    with np.load(folder / "features.npz") as matrix:
+        words = np.zeros(matrix["shape"], np.float32)
+        words[np.repeat(np.arange(len(words)), np.diff(matrix["indptr"])), matrix["indices"]] = matrix["data"]
     x = torch.from_numpy(words / words.sum(1, keepdims=True).clip(min=1)).to(device)
     one_way = torch.from_numpy(np.loadtxt(folder / "edges.csv", int, delimiter=",", skiprows=1).T.copy())
     rows = [line.split(",") for line in (folder / "nodes.csv").read_text().split()[1:]]
@@ -109,7 +109,7 @@ def harness(
     from adan_bench.data.batching import prepared
     from adan_bench.workloads.registry import get_workload
 
-    found = get_workload(workload, scale)
+    definition = get_workload(workload, scale)
     task = harness_task(setup, workload, scale, batch_size)
 
     def loss(step: Tensor) -> Tensor:
@@ -119,8 +119,8 @@ def harness(
         task.model,
         loss,
         lambda: task.evaluate(task.model),
-        found.metric,
-        found.higher_is_better,
+        definition.metric,
+        definition.higher_is_better,
         1,
         task.note,
         max_grad_norm=task.max_grad_norm,

@@ -81,9 +81,9 @@ def begin(model: nn.Module, setup: Setup, key: str | None, own: str = "") -> Non
     path = weights_of(setup.cache, key)
     if not path.exists():
         raise FileNotFoundError(f"start {key}: {path} is not there; make the run with that key again, or copy the file")
-    found = torch.load(path, map_location="cpu", weights_only=True)
+    weights = torch.load(path, map_location="cpu", weights_only=True)
     mine = {name: value for name, value in model.state_dict().items() if own and name.startswith(own)}
-    model.load_state_dict({**found, **mine})
+    model.load_state_dict({**weights, **mine})
 
 
 def shuffle(order: Tensor, seed: int, epoch: int) -> None:

@@ -78,12 +78,12 @@ def given_up(path: Path, records: Records) -> str:
     parts = []
     others = {key: r for key, r in records.items() if r["job"]["settings"].get("state_format") != "4bit"}
     for study, unit in zip(FOUR_BIT, (PERPLEXITY, LOSS, ACCURACY), strict=True):
-        found = {"state_format" in g.settings: g for g in groups(study, others | read(path))}
-        if len(found) == 2 and min(group.n for group in found.values()) >= MIN_SEEDS:
-            lead = verdict(found[True], found[False], 1)
+        pair = {"state_format" in g.settings: g for g in groups(study, others | read(path))}
+        if len(pair) == 2 and min(group.n for group in pair.values()) >= MIN_SEEDS:
+            lead = verdict(pair[True], pair[False], 1)
             name = study.of.problem.upper().replace("VIT", "ViT")
             parts.append(
-                f"{name} {unit.change(lead.difference)}{unit.of_difference}: {lead.word} (n = {found[True].counted})"
+                f"{name} {unit.change(lead.difference)}{unit.of_difference}: {lead.word} (n = {pair[True].counted})"
             )
     differences = f"Its difference from fp32: {'; '.join(parts)} ([runs](../results/evidence/{path.name}))."
     return f"{GIVEN_UP[path]} {differences}" if parts else ""
@@ -100,14 +100,14 @@ def sensitivity(records: Records) -> Section | None:
         if not jobs or any(job.key not in records for job in jobs):
             continue
         name = f"{TITLES[study.of.name]}, {study.of.tune_length or study.of.length:,} {study.of.unit}"
-        lines, bests, found = [], [], {}
+        lines, bests, scores = [], [], {}
         for optimizer in ("adan", "adamw"):
             mine = sorted((job for job in jobs if job.optimizer == optimizer), key=lambda job: job.settings["lr"])
-            made = [(job.settings["lr"], records[job.key]) for job in mine]
-            finite = [(lr, r["final"][r["metric"]]) for lr, r in made if r["status"] == "finished"]
-            best_lr, best = max(finite, key=lambda pair: score(dict(made)[pair[0]]))
+            runs = [(job.settings["lr"], records[job.key]) for job in mine]
+            finite = [(lr, r["final"][r["metric"]]) for lr, r in runs if r["status"] == "finished"]
+            best_lr, best = max(finite, key=lambda pair: score(dict(runs)[pair[0]]))
             near = [lr for lr, value in finite if abs(value - best) <= WIDTH_TOLERANCE * abs(best)]
-            lost += [f"{NAMES[optimizer]} at {lr:g} ({name})" for lr, r in made if r["status"] != "finished"]
+            lost += [f"{NAMES[optimizer]} at {lr:g} ({name})" for lr, r in runs if r["status"] != "finished"]
             rows.append(
                 [
                     name,
@@ -118,11 +118,11 @@ def sensitivity(records: Records) -> Section | None:
                 ]
             )
             bests.append(unit.factor * best)
-            found[optimizer] = [(lr, score(r)) for lr, r in made]
+            scores[optimizer] = [(lr, score(r)) for lr, r in runs]
             xs, ys = [lr for lr, _ in finite], [round(unit.factor * value, 4) for _, value in finite]
             lines.append(Line(color(optimizer), NAMES[optimizer], xs, ys, points=True))
-        goal = max(value for _, value in found["adamw"])
-        wins = [f"{lr:g}" for lr, value in found["adan"] if value > goal]
+        goal = max(value for _, value in scores["adamw"])
+        wins = [f"{lr:g}" for lr, value in scores["adan"] if value > goal]
         chosen = [study.of.best(optimizer, records) for optimizer in ("adan", "adamw")]
         ratio = chosen[0]["lr"] / chosen[1]["lr"] if chosen[0] and chosen[1] else math.nan
         notes.append(

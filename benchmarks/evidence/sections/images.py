@@ -49,8 +49,8 @@ VIT: dict[int, tuple[Study | Follow, Follow | None]] = {
 
 
 def vision(records: Records) -> Section | None:
-    found = compared(VIT_25, records)
-    if not found:
+    results = compared(VIT_25, records)
+    if not results:
         return None
     section = Section("A vision transformer on CIFAR-10", [], "results-vit.svg")
     intro = (
@@ -74,15 +74,15 @@ def vision(records: Records) -> Section | None:
 def by_batch_size(records: Records) -> dict[int, list[Group]]:
     """The optimizers, Adan first, at those sizes at which all of them have enough seeds."""
     enough = [group for group in groups(BATCH_SIZE, records) if group.n >= MIN_SEEDS]
-    found = {size: [group for group in enough if group.options["batch_size"] == size] for size in BATCH_SIZES}
-    return {size: those for size, those in found.items() if len(those) == len(VIT_25.entries)}
+    by_size = {size: [group for group in enough if group.options["batch_size"] == size] for size in BATCH_SIZES}
+    return {size: those for size, those in by_size.items() if len(those) == len(VIT_25.entries)}
 
 
-def over_sizes(found: list[Group], label: str, dashed: bool = False) -> Line:
-    finals = [list(group.by_seed().values()) for group in found]
+def over_sizes(results: list[Group], label: str, dashed: bool = False) -> Line:
+    finals = [list(group.by_seed().values()) for group in results]
     means, low, high = ([round(100 * f(values), 4) for values in finals] for f in (statistics.fmean, min, max))
-    sizes = [float(group.options["batch_size"]) for group in found]
-    return Line(color(found[0].optimizer), label, sizes, means, low, high, dashed, points=True)
+    sizes = [float(group.options["batch_size"]) for group in results]
+    return Line(color(results[0].optimizer), label, sizes, means, low, high, dashed, points=True)
 
 
 def batch_sizes(records: Records) -> Section | None:
@@ -106,7 +106,7 @@ def batch_sizes(records: Records) -> Section | None:
         rows.append(row)
     head = ["batch size", "steps", *(NAMES[name] for name in names)]
     section.body.append(table([*head, *(f"Adan minus {NAMES[name]}" for name in names[1:])], rows))
-    lines = [over_sizes([found[at] for found in by_size.values()], NAMES[name]) for at, name in enumerate(names)]
+    lines = [over_sizes([results[at] for results in by_size.values()], NAMES[name]) for at, name in enumerate(names)]
     smaller = [g for g in groups(BATCH_SIZE_B1, records) if g.n >= MIN_SEEDS and g.options["batch_size"] in by_size]
     if smaller:
         lines.append(over_sizes(smaller, "Adan, b1 = 0.9", dashed=True))
@@ -137,10 +137,10 @@ def batch_sizes(records: Records) -> Section | None:
     return section
 
 
-def best_on_the_way(found: list[Group]) -> str:
+def best_on_the_way(results: list[Group]) -> str:
     """The largest mean of each optimizer. The test split chooses it, so no verdict is made of it."""
     best = []
-    for group in found:
+    for group in results:
         mean, epoch = max((statistics.fmean(values), epoch) for epoch, values in group.curve())
         best.append(f"{NAMES[group.optimizer]} {100 * mean:.2f} (epoch {epoch:.0f})")
     return f"At the best epoch rather than the last, chosen on the test split: {joined(best)}."

@@ -88,12 +88,12 @@ def trial(study: Study, optimizer: str, lr: float, records: Records) -> float:
 
 def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str, records: Records) -> bool:
     """A GPT: the comparison at equal length, Adan with half of it, a panel. False where it has too few runs."""
-    found = compared(study, records)
-    if not add_study(study, LOSS, section, intro, records, title=found[0].size if found else "", share=0.4):
+    results = compared(study, records)
+    if not add_study(study, LOSS, section, intro, records, title=results[0].size if results else "", share=0.4):
         return False
     for half in groups(shorter, records):
         if half.n >= MIN_SEEDS:
-            half_length(section, half, found, LOSS)
+            half_length(section, half, results, LOSS)
     return True
 
 
@@ -184,13 +184,13 @@ def mixtures(records: Records) -> Section | None:
     """What the paper shows on mixtures of experts, on a tiny one and on the GPT that it is made of."""
     section = Section("A tiny GPT", [], "results-tiny.svg")
     for study, name in ((TINY_GPT, "GPT"), (MOE, "Mixture of 8 experts")):
-        found = compared(study, records)
-        if not found:
+        results = compared(study, records)
+        if not results:
             continue
-        section.body.append(f"**{name}, {found[0].size}**")
-        section.body.append(comparison(found, LOSS))
-        title = f"{name}, {found[0].size}"
-        section.panels.append(curves(title, "step", LOSS, [curve(group, LOSS) for group in found], share=0.4))
+        section.body.append(f"**{name}, {results[0].size}**")
+        section.body.append(comparison(results, LOSS))
+        title = f"{name}, {results[0].size}"
+        section.panels.append(curves(title, "step", LOSS, [curve(group, LOSS) for group in results], share=0.4))
     if not section.panels:
         return None
     spent = minutes(records, TINY_GPT, MOE, COMPONENTS, BETAS)
@@ -207,18 +207,18 @@ def mixtures(records: Records) -> Section | None:
 
 
 def parts_of_adan(records: Records) -> list[str]:
-    found = compared(COMPONENTS, records)
-    if not found:
+    results = compared(COMPONENTS, records)
+    if not results:
         return []
-    plain = next(g for g in found if g.optimizer == "adan" and not {"no_prox", "restart"} & g.settings.keys())
+    plain = next(g for g in results if g.optimizer == "adan" and not {"no_prox", "restart"} & g.settings.keys())
     rows = []
-    for group in found:
+    for group in results:
         name = NAMES[group.optimizer]
         if group.settings.get("no_prox"):
             name = "Adan, AdamW's decay"
         if every := group.settings.get("restart"):
             name = f"Adan, a restart every {every['every']} steps"
-        lead = verdict(group, plain, len(found) - 1) if group is not plain else None
+        lead = verdict(group, plain, len(results) - 1) if group is not plain else None
         change = f"{LOSS.change(lead.difference)}: {lead.word}" if lead else ""
         rows.append([name, group.counted, LOSS.spread(group.final()), change])
     text = (
@@ -229,8 +229,8 @@ def parts_of_adan(records: Records) -> list[str]:
 
 
 def betas(records: Records) -> list[str]:
-    found = compared(BETAS, records)
-    if not found:
+    results = compared(BETAS, records)
+    if not results:
         return []
     rows = []
     for optimizer in ("adan", "adamw"):
@@ -238,7 +238,7 @@ def betas(records: Records) -> list[str]:
             cells = [
                 group.final()
                 for b1 in (0.9, 0.94, 0.98)
-                for group in found
+                for group in results
                 if group.optimizer == optimizer
                 and group.settings["betas"][:: len(group.settings["betas"]) - 1] == [b1, last]
             ]

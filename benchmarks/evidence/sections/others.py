@@ -110,7 +110,9 @@ def reinforcement(records: Records) -> Section | None:
         "and used in all environments, so neither is well tuned."
     )
     for whose, studies in PPO.items():
-        environments(section, whose, [(environment_of(s), found) for s in studies if (found := compared(s, records))])
+        environments(
+            section, whose, [(environment_of(s), results) for s in studies if (results := compared(s, records))]
+        )
     if not section.panels:
         return None
     if tried := own_rates(records):
@@ -124,11 +126,11 @@ def reinforcement(records: Records) -> Section | None:
     return section
 
 
-def environments(section: Section, whose: str, found: list[tuple[str, list[Group]]]) -> None:
+def environments(section: Section, whose: str, by_environment: list[tuple[str, list[Group]]]) -> None:
     """A table and a panel for each environment, of one implementation of PPO."""
     rows, weak = [], []
-    tests = max(1, len(found))
-    for name, (adan, adam) in found:
+    tests = max(1, len(by_environment))
+    for name, (adan, adam) in by_environment:
         lead, single = verdict(adan, adam, tests), verdict(adan, adam, 1)
         if lead.word != single.word:
             weak.append(f"{name} would be {single.word} ({REWARD.change(single.difference)})")
@@ -141,6 +143,6 @@ def environments(section: Section, whose: str, found: list[tuple[str, list[Group
         section.panels.append(curves(f"{name}, {whose}", "environment step", REWARD, lines, share=0))
     if not rows:
         return
-    warning = f"; without the correction for {len(found)} environments, {joined(weak)}" if weak else ""
+    warning = f"; without the correction for {len(by_environment)} environments, {joined(weak)}" if weak else ""
     section.body.append(f"**{whose}**{warning}")
     section.body.append(table(["environment", "lr of Adan and of Adam", "Adan", "Adam", "Adan minus Adam"], rows))

@@ -37,14 +37,16 @@ class Unit:
     def __call__(self, value: float) -> str:
         return f"{value * self.factor:,.{self.digits}f}"
 
-    def spread(self, found: Interval) -> str:
-        return self(found.mean) + (f" ± {self(found.half)}" if found.half is not None else "")
+    def spread(self, interval: Interval) -> str:
+        return self(interval.mean) + (f" ± {self(interval.half)}" if interval.half is not None else "")
 
-    def change(self, found: Interval) -> str:
+    def change(self, interval: Interval) -> str:
         ends = (
-            "" if found.low is None or found.high is None else f" [{self.signed(found.low)}, {self.signed(found.high)}]"
+            ""
+            if interval.low is None or interval.high is None
+            else f" [{self.signed(interval.low)}, {self.signed(interval.high)}]"
         )
-        return f"{self.signed(found.mean)}{ends}"
+        return f"{self.signed(interval.mean)}{ends}"
 
     def signed(self, value: float) -> str:
         return f"{value * self.factor:+,.{self.digits}f}".replace("-", "−")
@@ -66,11 +68,11 @@ def joined(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
-def settings(found: dict[str, Any]) -> str:
+def settings(values: dict[str, Any]) -> str:
     """All of an optimizer's settings but what is 0."""
     names = {"weight_decay": "decay"}
     parts = []
-    for key, value in found.items():
+    for key, value in values.items():
         if isinstance(value, list):
             parts.append(f"{key} " + ", ".join(f"{v:g}" for v in value))
         elif value is True:
@@ -80,11 +82,11 @@ def settings(found: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def comparison(found: list[Group], unit: Unit) -> str:
+def comparison(results: list[Group], unit: Unit) -> str:
     """One row per optimizer, with Adan's lead over it."""
-    first, others = found[0], found[1:]
+    first, others = results[0], results[1:]
     rows = []
-    for group in found:
+    for group in results:
         momentum = {"momentum": SGD_MOMENTUM} if group.optimizer == "sgd" else {}
         chosen = settings({"lr": group.settings["lr"], **momentum, **group.settings})
         row = [NAMES[group.optimizer], chosen, group.counted, unit.spread(group.final())]
@@ -177,16 +179,16 @@ def half_length(section: Section, half: Group, full: Sequence[Group], unit: Unit
 EARLY = 0.95
 
 
-def early(found: Sequence[Group]) -> tuple[float, list[float | None]]:
+def early(results: Sequence[Group]) -> tuple[float, list[float | None]]:
     """A share of the best final result, and when each group's mean first reaches it."""
-    target = EARLY * max(group.final().mean for group in found)
-    return target, [reaches(group, target) for group in found]
+    target = EARLY * max(group.final().mean for group in results)
+    return target, [reaches(group, target) for group in results]
 
 
-def early_text(found: list[Group], unit: Unit, counted: str) -> str:
-    target, places = early(found)
+def early_text(results: list[Group], unit: Unit, counted: str) -> str:
+    target, places = early(results)
     when = ["never" if at is None else f"after {at:,.0f} {counted}" for at in places]
-    listed = joined([f"{NAMES[group.optimizer]} {at}" for group, at in zip(found, when, strict=True)])
+    listed = joined([f"{NAMES[group.optimizer]} {at}" for group, at in zip(results, when, strict=True)])
     return f"The mean reaches {unit(target)}%, {EARLY:.0%} of the best final one: {listed}."
 
 
@@ -197,16 +199,16 @@ def latest(records: Records, *searches: Study) -> Study:
 
 def other_search(study: Study, why: str, unit: Unit, records: Records) -> str:
     """What another search for the same comparison found. why: what was different or wrong with it."""
-    found = compared(study, records)
-    listed = joined([f"{NAMES[group.optimizer]} {unit.spread(group.final())}" for group in found])
-    n = joined(list(dict.fromkeys(group.counted for group in found)))
+    results = compared(study, records)
+    listed = joined([f"{NAMES[group.optimizer]} {unit.spread(group.final())}" for group in results])
+    n = joined(list(dict.fromkeys(group.counted for group in results)))
     return f"`{study.name}` {why}; its results: {listed} (n = {n})."
 
 
 def together(study: Study | Follow, also: Study | Follow | None, records: Records) -> list[Group]:
     """The groups of a study and of one with further optimizers, Adan's first; none where the first lacks runs."""
-    found = compared(study, records)
-    return [*found, *compared(also, records)] if found and also else found
+    results = compared(study, records)
+    return [*results, *compared(also, records)] if results and also else results
 
 
 def add_study(
@@ -223,17 +225,19 @@ def add_study(
 
     share: of a run, which the panel's vertical axis leaves out.
     """
-    found = together(study, also, records)
-    if not found:
-        if made := groups(study, records):
-            listed = [f"{NAMES[g.optimizer]} {joined([unit(value) for value in g.by_seed().values()])}" for g in made]
-            begun = f"{intro.format(size=made[0].size)} **Unfinished**, with too few seeds to compare them"
+    results = together(study, also, records)
+    if not results:
+        if unfinished := groups(study, records):
+            listed = [
+                f"{NAMES[g.optimizer]} {joined([unit(value) for value in g.by_seed().values()])}" for g in unfinished
+            ]
+            begun = f"{intro.format(size=unfinished[0].size)} **Unfinished**, with too few seeds to compare them"
             section.body.append(f"{begun}; {unit.name}, so far: {'; '.join(listed)}.")
         return False
-    first, best = found[0], best_baseline(found)
+    first, best = results[0], best_baseline(results)
     spent = minutes(records, study, *([also] if also else []))
-    section.body += [f"{intro.format(size=first.size)} {spent}.", comparison(found, unit)]
-    lines = [curve(group, unit) for group in found]
+    section.body += [f"{intro.format(size=first.size)} {spent}.", comparison(results, unit)]
+    lines = [curve(group, unit) for group in results]
     counted = first.records[0]["job"]["unit"]
     title = title or unit.name.partition(",")[0]
     section.panels.append(curves(title, counted.removesuffix("s"), unit, lines, share))
@@ -241,5 +245,5 @@ def add_study(
         at_all = f"{at:,.0f} of {first.length:,} {counted}"
         section.body.append(f"Adan's mean reaches the final result of {NAMES[best.optimizer]} after {at_all}.")
     if unit.family == "points":
-        section.body.append(early_text(found, unit, counted))
+        section.body.append(early_text(results, unit, counted))
     return True

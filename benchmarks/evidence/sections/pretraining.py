@@ -68,18 +68,18 @@ def chain(records: Records) -> Chain:
 
 def above_chance(study: Study | Follow, records: Records) -> list[Group]:
     """The groups of a study that can be compared; none where one of a task's is not clearly above chance."""
-    found = compared(study, records)
-    chances = [CHANCE[group.options["task"]] for group in found if "task" in group.options]
-    lows = [low for group in found if (low := group.final().low) is not None]
-    return found if not chances or min(lows) > chances[0] + CLEARLY else []
+    results = compared(study, records)
+    chances = [CHANCE[group.options["task"]] for group in results if "task" in group.options]
+    lows = [low for group in results if (low := group.final().low) is not None]
+    return results if not chances or min(lows) > chances[0] + CLEARLY else []
 
 
 def left_out(name: str, study: Study | Follow, unit: Unit, records: Records) -> list[str]:
     """Why a study is not among the results; nothing where it was not run."""
-    if not (found := compared(study, records)):
+    if not (results := compared(study, records)):
         return []
-    listed = joined([f"{NAMES[group.optimizer]} {unit.spread(group.final())}" for group in found])
-    chance = unit(CHANCE[found[0].options["task"]])
+    listed = joined([f"{NAMES[group.optimizer]} {unit.spread(group.final())}" for group in results])
+    chance = unit(CHANCE[results[0].options["task"]])
     return [
         f"{name} is left out of the first table, whose rows require every optimizer's interval to lie at least "
         f"{CLEARLY * 100:.0f} points above chance ({chance}%). {unit.name.partition(',')[0].capitalize()}, %: {listed}."
@@ -88,22 +88,24 @@ def left_out(name: str, study: Study | Follow, unit: Unit, records: Records) -> 
 
 def bert(records: Records) -> Section | None:
     studies = chain(records)
-    found = compared(studies.bert, records)
-    if not found:
+    results = compared(studies.bert, records)
+    if not results:
         return None
     section = Section("A small BERT", [], "results-bert.svg")
-    text = found[0].options.get("text", "english")
-    size = found[0].records[0]["environment"].get("data", {}).get(text, "").partition(" bytes")[0]
+    text = results[0].options.get("text", "english")
+    size = results[0].records[0]["environment"].get("data", {}).get(text, "").partition(" bytes")[0]
     section.body.append(
-        f"BERT with {found[0].size}: four layers of width 256, a vocabulary of 8,000. It is pre-trained on {size} "
+        f"BERT with {results[0].size}: four layers of width 256, a vocabulary of 8,000. It is pre-trained on {size} "
         f"bytes of English from {SOURCES[text]}: 8,000 steps of 128 × 128 tokens, of which 15% are prediction targets, "
         "80% of these masked and 10% replaced; gradient clipping at 1. Adam's weight "
         "decay is decoupled, as AdamW's is. Tuned over five learning rates at "
         f"{studies.bert.tune_length or studies.bert.length:,} steps. "
         f"{minutes(records, *studies)}."
     )
-    section.body += ["**Pre-training**", comparison(found, MASKED)]
-    section.panels.append(curves("pre-training", "step", MASKED, [curve(group, MASKED) for group in found], share=0.4))
+    section.body += ["**Pre-training**", comparison(results, MASKED)]
+    section.panels.append(
+        curves("pre-training", "step", MASKED, [curve(group, MASKED) for group in results], share=0.4)
+    )
     tasks = (
         (studies.cola, studies.cola_own, "CoLA", MATTHEWS, "development split"),
         (studies.sst2, studies.sst2_own, "SST-2", ACCURACY, "whole sentences, test split"),
@@ -152,9 +154,9 @@ def masked_images(records: Records) -> Section | None:
         f"{minutes(records, *studies)}."
     )
     parts = ("Pre-training, 50 epochs", before, RECONSTRUCTION), ("Fine-tuning, 10 epochs", after, ACCURACY)
-    for title, found, unit in parts:
-        section.body += [f"**{title}**", comparison(found, unit)]
-        section.panels.append(curves(title, "epoch", unit, [curve(group, unit) for group in found]))
+    for title, results, unit in parts:
+        section.body += [f"**{title}**", comparison(results, unit)]
+        section.panels.append(curves(title, "epoch", unit, [curve(group, unit) for group in results]))
     if scratch := [group for group in compared(VIT_25, records) if group.optimizer in ("adan", "adamw")]:
         listed = joined([f"{ACCURACY(group.final().mean)} with {NAMES[group.optimizer]}" for group in scratch])
         section.body.append(f"Without pre-training, 25 epochs reach {listed}.")
