@@ -53,6 +53,7 @@ from evidence.studies import (
     RESNET_PUBLISHED,
     TINY_GPT,
     TRANSFORMER_XL,
+    TRANSFORMER_XL_ADAMW,
     VIT_25,
 )
 
@@ -170,7 +171,7 @@ def rows(records: Records) -> list[Row]:
     comparisons += plain("LSTM, 8 epochs", LSTM_AGAIN, PERPLEXITY)
     comparisons += plain("LSTM, 200 epochs, untuned", LSTM_PUBLISHED, PERPLEXITY)
     comparisons += plain("LSTM, 200 epochs, untuned, recurrent weights fixed", LSTM_FIXED, PERPLEXITY)
-    comparisons += plain("Transformer-XL", TRANSFORMER_XL, PERPLEXITY)
+    comparisons += plain("Transformer-XL", TRANSFORMER_XL, PERPLEXITY, TRANSFORMER_XL_ADAMW)
     bert = chain(records)
     comparisons += plain("BERT, pre-training", bert.bert, MASKED)
     comparisons += task("BERT, CoLA", bert.cola, MATTHEWS)

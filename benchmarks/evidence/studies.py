@@ -330,6 +330,13 @@ TRANSFORMER_XL = Study(
     trials=5,  # as long as the runs: rates that are fine for 4,000 steps fail later
     evaluations=20,
 )
+#: Tuned in the same way, and shown beside those.
+TRANSFORMER_XL_ADAMW = replace(
+    TRANSFORMER_XL,
+    name="transformer-xl-adamw",
+    entries=(adam_like("adamw", 1.25e-4, b2=0.999, other=0.99, decay=0.1, other_decay=0.01),),
+)
+TRANSFORMER_XL_HALF = Follow("transformer-xl-half", TRANSFORMER_XL, (Variant("adan", changes={"length": 10_000}),))
 
 
 def published_adam(lr: float, decay: float) -> Entry:
@@ -580,6 +587,8 @@ _ORDER: tuple[Study | Follow, ...] = (
     BATCH_SIZE,
     BATCH_SIZE_B1,
     TRANSFORMER_XL,
+    TRANSFORMER_XL_ADAMW,
+    TRANSFORMER_XL_HALF,
     LSTM_PUBLISHED,
     LSTM_FIXED,
     RESNET_PUBLISHED,

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from adan_bench.records.stats import MIN_SEEDS
-from evidence.compare import Records, compared, groups, verdict
+from evidence.compare import Group, Records, compared, groups, verdict
 from evidence.jobs import Record, read
 from evidence.search import Follow, Study
 from evidence.sections.parts import (
@@ -27,6 +27,7 @@ from evidence.sections.parts import (
     other_search,
     paper,
     table,
+    together,
 )
 from evidence.studies import (
     BETAS,
@@ -43,6 +44,8 @@ from evidence.studies import (
     MOE,
     TINY_GPT,
     TRANSFORMER_XL,
+    TRANSFORMER_XL_ADAMW,
+    TRANSFORMER_XL_HALF,
 )
 
 PTB_EPOCH = 663  # steps with batches of 20 × 70 words
@@ -91,10 +94,16 @@ def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str,
     results = compared(study, records)
     if not add_study(study, LOSS, section, intro, records, title=results[0].size if results else "", share=0.4):
         return False
+    at_half_length(section, shorter, results, records)
+    return True
+
+
+def at_half_length(section: Section, shorter: Follow, results: list[Group], records: Records) -> None:
+    """Adan with half the steps, where it has enough runs. results: of all steps, Adan's first."""
+    unit = PERPLEXITY if shorter.of is TRANSFORMER_XL else LOSS
     for half in groups(shorter, records):
         if half.n >= MIN_SEEDS:
-            half_length(section, half, results, LOSS)
-    return True
+            half_length(section, half, results, unit)
 
 
 def words(records: Records) -> Section | None:
@@ -153,10 +162,11 @@ def memories(records: Records) -> Section | None:
     section = Section("Transformer-XL on Penn Treebank", [], "results-transformer-xl.svg")
     intro = (
         "Transformer-XL with {size}, segments and memory of 70 words, batch size 20, 20,000 steps (30 epochs), "
-        "gradient clipping at 0.25, in fp32, not compiled. Adam, without weight decay, is the only baseline."
+        "gradient clipping at 0.25, in fp32, not compiled. Adam has no weight decay."
     )
-    if not add_study(TRANSFORMER_XL, PERPLEXITY, section, intro, records, share=0.5):
+    if not add_study(TRANSFORMER_XL, PERPLEXITY, section, intro, records, TRANSFORMER_XL_ADAMW, share=0.5):
         return None
+    at_half_length(section, TRANSFORMER_XL_HALF, together(TRANSFORMER_XL, TRANSFORMER_XL_ADAMW, records), records)
     seeds = [r for r in read(FIRST_XL).values() if not r["job"]["tuning"]]
     lost = [r for r in seeds if r["final"]["perplexity"] > 2 * r["best"]]
     rates = {r["job"]["optimizer"]: r["job"]["settings"]["lr"] for r in seeds}
