@@ -177,6 +177,15 @@ def test_the_page_says_where_adan_is_worse(records):
     assert "ViT (25 epochs" in said()["worse"]
 
 
+def test_what_the_page_says_of_the_detector_s_rates(records):
+    """AdamW's chosen rate is the last but one of those tried, and the last hardly trains."""
+    (entry,) = (entry for entry in DETR.entries if entry.optimizer == "adamw")
+    by_rate = sorted((job.settings["lr"], records[job.key]["final"]["box AP"]) for job in DETR.asked(entry, records))
+    assert DETR.best("adamw", records)["lr"] == by_rate[-2][0]
+    assert by_rate[-1][1] < 0.1
+    assert "close to where it stops training" in " ".join(page.PAGE.read_text().split())
+
+
 def test_what_the_page_says_of_the_first_search_for_the_resnet(records):
     (entry,) = (entry for entry in RESNET.entries if entry.optimizer == "adan")
     tried = [job.settings for job in RESNET.asked(entry, records)]
