@@ -138,15 +138,15 @@ def plan_memory(
     weights = sum(piece.nbytes for piece in pieces)
     rows = {"AdamW": Bytes(weights, sum(gradients), adamw)}
     held = max(gradients, default=0) if release_gradients else sum(gradients)
-    given = {name: option.default for name, option in OPTIONS.items()}
-    given |= {"consume_grad": consume_grad, "kahan_sum": kahan_sum}
+    base_options = {name: option.default for name, option in OPTIONS.items()}
+    base_options |= {"consume_grad": consume_grad, "kahan_sum": kahan_sum}
     # By shape, of which a large model has few.
     trained = [Counter(piece for piece in members if piece.trained) for members in by_group]
     for state_format in FORMATS:
-        for suffix, betas in (("", given["betas"]), (" coupled", _COUPLED)):
+        for suffix, betas in (("", base_options["betas"]), (" coupled", _COUPLED)):
             size = 0
             for group, counts in zip(groups, trained, strict=True):
-                options = {**given, "state_format": state_format, "betas": betas, **group}
+                options = {**base_options, "state_format": state_format, "betas": betas, **group}
                 check(options, _WHERE)
                 size += sum(count * piece.state_bytes(options) for piece, count in counts.items())
             rows[f"Adan {state_format}{suffix}"] = Bytes(weights, held, size)

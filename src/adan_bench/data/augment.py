@@ -22,13 +22,13 @@ NOISE = 1 << 20  # different places at which an erased rectangle's noise may beg
 
 def drawn(setting: Setting, count: int, size: int, key: tuple[int, int]) -> dict[str, Tensor]:
     """What is random about a batch of `count` images of size × size pixels, as the key (seed, position) says."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     draw = random.Random(repr(key))
     if setting.erasing:
-        found |= erasing(count, size, setting.erasing, draw)
+        tensors |= erasing(count, size, setting.erasing, draw)
     if setting.mixup:
-        found |= mixing(size, setting, draw)
-    return found
+        tensors |= mixing(size, setting, draw)
+    return tensors
 
 
 def applied(
@@ -121,8 +121,8 @@ class StochasticDepth(nn.Module):
     def forward(self, branch: Tensor) -> Tensor:
         if not self.training or self.share == 0:
             return branch
-        kept = torch.rand(len(branch), *[1] * (branch.dim() - 1), device=branch.device) >= self.share
-        return branch * (kept / (1 - self.share)).to(branch.dtype)
+        mask = torch.rand(len(branch), *[1] * (branch.dim() - 1), device=branch.device) >= self.share
+        return branch * (mask / (1 - self.share)).to(branch.dtype)
 
     def extra_repr(self) -> str:
         return f"share={self.share:.3g}"

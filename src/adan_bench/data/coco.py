@@ -53,20 +53,20 @@ class Coco:
         width, height = view.size
         image = self.read(entry["file_name"]).resize(view.size, Image.Resampling.BILINEAR, box=view.window)
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
-        found = [a for a in self.index.imgToAnns[image_id] if not a.get("iscrowd")]
-        corners = [(x, y, x + w, y + h) for x, y, w, h in (a["bbox"] for a in found)]
+        objects = [a for a in self.index.imgToAnns[image_id] if not a.get("iscrowd")]
+        corners = [(x, y, x + w, y + h) for x, y, w, h in (a["bbox"] for a in objects)]
         boxes = view.move(torch.tensor(corners, dtype=torch.float32).view(-1, 2, 2)).view(-1, 4)
         boxes = boxes.clamp(min=0).minimum(torch.tensor([width, height, width, height]))
-        kept = ((boxes[:, 2:] - boxes[:, :2]) >= 1).all(1)
+        rows = ((boxes[:, 2:] - boxes[:, :2]) >= 1).all(1)
         example = {
             "image_id": image_id,
             "pixels": pixels.flip(2) if view.flip else pixels,
-            "boxes": boxes[kept],
-            "labels": torch.tensor([self.categories.index(a["category_id"]) for a in found], dtype=torch.long)[kept],
+            "boxes": boxes[rows],
+            "labels": torch.tensor([self.categories.index(a["category_id"]) for a in objects], dtype=torch.long)[rows],
         }
         if masks:
             drawn = [
-                _mask(a["segmentation"], entry, view) for a, keep in zip(found, kept.tolist(), strict=True) if keep
+                _mask(a["segmentation"], entry, view) for a, keep in zip(objects, rows.tolist(), strict=True) if keep
             ]
             example["masks"] = torch.stack(drawn) if drawn else torch.zeros(0, height, width, dtype=torch.uint8)
         return example
@@ -92,13 +92,13 @@ class Coco:
             pictures = pool.map(lambda name: self.read(name).resize(size, Image.Resampling.BILINEAR), names)
             held = dict(zip(names, pictures, strict=True))
         annotations = []
-        for found in content["annotations"]:
-            width, height = self.size(found["image_id"])
+        for annotation in content["annotations"]:
+            width, height = self.size(annotation["image_id"])
             across, down = size[0] / width, size[1] / height
-            x, y, w, h = found["bbox"]
-            rest = {key: value for key, value in found.items() if key != "segmentation"}
+            x, y, w, h = annotation["bbox"]
+            rest = {key: value for key, value in annotation.items() if key != "segmentation"}
             box = [x * across, y * down, w * across, h * down]
-            annotations.append({**rest, "bbox": box, "area": found["area"] * across * down})
+            annotations.append({**rest, "bbox": box, "area": annotation["area"] * across * down})
         images = [{**entry, "width": size[0], "height": size[1]} for entry in content["images"]]
         return Coco({**content, "images": images, "annotations": annotations}, held.__getitem__)
 
@@ -171,8 +171,8 @@ def _mask(segmentation: Any, entry: Mapping[str, Any], view: View) -> Tensor:
     if isinstance(segmentation["counts"], list):
         segmentation = codec.frPyObjects(segmentation, entry["height"], entry["width"])
     image = Image.fromarray(_decoded(segmentation)).resize(view.size, Image.Resampling.NEAREST, box=view.window)
-    found = torch.from_numpy(np.array(image))
-    return found.flip(1) if view.flip else found
+    mask = torch.from_numpy(np.array(image))
+    return mask.flip(1) if view.flip else mask
 
 
 def _decoded(lengths: Any) -> Any:
@@ -327,17 +327,17 @@ def padded(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
 # Scores
 
 
-def average_precision(truth: Coco, found: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
-    """COCO's mean average precision; kind: "bbox" or "segm"; found: results in COCO's format for results.
+def average_precision(truth: Coco, results: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
+    """COCO's mean average precision; kind: "bbox" or "segm"; results: in COCO's format for results.
 
     AP is the mean over the overlaps 0.50, 0.55, …, 0.95 and the categories; AP50 and AP75 are those at one overlap.
     """
     from pycocotools.cocoeval import COCOeval
 
-    if not found:
+    if not results:
         return {"AP": 0.0, "AP50": 0.0, "AP75": 0.0}
     with _silent():
-        evaluation = COCOeval(truth.index, truth.index.loadRes(list(found)), kind)
+        evaluation = COCOeval(truth.index, truth.index.loadRes(list(results)), kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()

@@ -95,9 +95,9 @@ def _library(kind: str, vocabulary: int, scale: str) -> tuple[Any, Tensor, str]:
         return {"ids": torch.tensor(ids), "tokenizer": torch.tensor([*trained.to_str().encode()], dtype=torch.uint8)}
 
     # Training a tokenizer takes seconds; another version of the package may train another one.
-    found = decoded(f"{kind}-{vocabulary}-{scale}-{tokenizers.__version__}", library_files(), encoded)
-    tokenizer = tokenizers.Tokenizer.from_str(bytes(found["tokenizer"].numpy()).decode())
-    ids, python = found["ids"], platform.python_version()
+    tensors = decoded(f"{kind}-{vocabulary}-{scale}-{tokenizers.__version__}", library_files(), encoded)
+    tokenizer = tokenizers.Tokenizer.from_str(bytes(tensors["tokenizer"].numpy()).decode())
+    ids, python = tensors["ids"], platform.python_version()
     note = f"{kind} of Python {python}'s standard library, {len(ids):,} tokens, {name(tokenizer)}"
     return tokenizer, ids, note
 
@@ -159,12 +159,12 @@ class Corpus:
             texts = (text for start in range(0, SAMPLE, step) for text in self.read(start, start + step))
             return train_tokenizer(texts, vocabulary)
         try:
-            found = Tokenizer.from_file(str(path))
+            tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing more specific
             raise UsageError(f"{path}: no tokenizer of the package tokenizers ({error})") from error
-        if [found.token_to_id(token) for token in SPECIAL] != [START, PAD, END, MASK]:
+        if [tokenizer.token_to_id(token) for token in SPECIAL] != [START, PAD, END, MASK]:
             raise UsageError(f"{path}: its first tokens must be {' '.join(SPECIAL)}; remove it to have one trained")
-        return found
+        return tokenizer
 
 
 class Reader:
@@ -299,11 +299,11 @@ def _text(part: Part, start: int, stop: int) -> str:
     if part.group is None:
         with part.path.open("rb") as file:
             file.seek(start)
-            found = file.read(stop - start)
+            content = file.read(stop - start)
     else:
         whole = _row_group(part.path, part.group)
-        found = whole[start * len(whole) // part.size : stop * len(whole) // part.size]
-    return found.decode("utf-8", errors="ignore")  # a cut may halve a character
+        content = whole[start * len(whole) // part.size : stop * len(whole) // part.size]
+    return content.decode("utf-8", errors="ignore")  # a cut may halve a character
 
 
 @lru_cache(maxsize=2)

@@ -54,11 +54,11 @@ class Stream:
 
     def keep(self, carry: Any) -> None:
         """The state after a batch."""
-        kept, states = tree_leaves(self.carry), [state.detach() for state in tree_leaves(carry)]
-        if self.carry is self.initial or _places(kept) != _places(states):
+        buffers, states = tree_leaves(self.carry), [state.detach() for state in tree_leaves(carry)]
+        if self.carry is self.initial or _places(buffers) != _places(states):
             self.carry = tree_map(lambda state: state.detach().clone(), carry)
         else:
-            for place, state in zip(kept, states, strict=True):
+            for place, state in zip(buffers, states, strict=True):
                 place.copy_(state)
 
     def row(self, position: int) -> tuple[int, int]:
@@ -89,7 +89,7 @@ class Stream:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         device = tree_leaves(self.initial)[0].device
-        self.carry = tree_map(lambda kept: kept.to(device), state["carry"])
+        self.carry = tree_map(lambda tensor: tensor.to(device), state["carry"])
 
 
 def _places(tensors: Iterable[Tensor]) -> list[Any]:
@@ -164,22 +164,22 @@ def _word_files(paths: tuple[Path, ...]) -> tuple[list[Tensor], int]:
         splits = {str(i): encode(file_words(path), known) for i, path in enumerate(paths)}
         return {**splits, "vocabulary": torch.tensor(len(known))}
 
-    found = decoded("words", paths, encoded)
-    return [found[str(i)] for i in range(len(paths))], int(found["vocabulary"])
+    tensors = decoded("words", paths, encoded)
+    return [tensors[str(i)] for i in range(len(paths))], int(tensors["vocabulary"])
 
 
 @lru_cache(maxsize=1)
 def documentation() -> list[str]:
     """The documentation strings of the standard library, in the order of the files; "" where there is none."""
-    found = []
+    texts = []
     for source in library_sources():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old escapes in old files
             tree = ast.parse(source)
         for node in ast.walk(tree):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                found.append(ast.get_docstring(node) or "")
-    return found
+                texts.append(ast.get_docstring(node) or "")
+    return texts
 
 
 def documentation_words() -> list[str]:

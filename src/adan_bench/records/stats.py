@@ -232,13 +232,13 @@ def summarize(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
 
 def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
     """The same of tuning trials alone: every optimizer with its best trial in place of runs."""
-    found = []
+    summaries = []
     for label, group in _labeled(_comparable([r for r in records if r.config.role == "tune"])):
         trials: dict[str, list[RunRecord]] = {}
         for record in group:
             trials.setdefault(record.config.name, []).append(record)
-        found.append(_workload(label, [_best_trial(name, own) for name, own in trials.items()]))
-    return found
+        summaries.append(_workload(label, [_best_trial(name, own) for name, own in trials.items()]))
+    return summaries
 
 
 def _best_trial(name: str, trials: Sequence[RunRecord]) -> OptimizerSummary:
@@ -263,8 +263,8 @@ def best_trial(trials: Sequence[RunRecord]) -> RunRecord:
 
 def _setup(config: RunConfig) -> dict[str, Any]:
     """What runs have to share to be compared, without what has its default."""
-    found = {**config.identity(), "data": None if config.data is None else str(config.data)}
-    return {name: value for name, value in found.items() if name not in FREE}
+    identity = {**config.identity(), "data": None if config.data is None else str(config.data)}
+    return {name: value for name, value in identity.items() if name not in FREE}
 
 
 def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
@@ -276,12 +276,12 @@ def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
 
 def _labeled(groups: Sequence[list[RunRecord]]) -> list[tuple[str, list[RunRecord]]]:
     """Each group with its workload's name and, where the workload has several groups, in what they differ."""
-    found = []
+    pairs = []
     for group in groups:
         config = group[0].config
         same = [other[0].config for other in groups if other[0].config.workload == config.workload]
-        found.append((_label(config, same), group))
-    return found
+        pairs.append((_label(config, same), group))
+    return pairs
 
 
 def _label(config: RunConfig, same: Sequence[RunConfig]) -> str:
@@ -331,7 +331,7 @@ def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
         if record.config.role == "run":
             runs.setdefault((record.config.name, _text(record.config.settings)), []).append(record)
     names = [name for name, _ in runs]
-    found = []
+    summaries = []
     for (name, settings), group in runs.items():
         trials = [r for r in records if r.config.role == "tune" and r.config.name == name]
         by_seed: dict[int, list[RunRecord]] = {}
@@ -340,8 +340,8 @@ def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
         once = [same[-1] for same in by_seed.values()]
         summary = _optimizer(name if names.count(name) == 1 else f"{name} {settings}", once, trials)
         repeats = (tuple(r.path for r in same) for same in by_seed.values() if len(same) > 1)
-        found.append(replace(summary, repeats=tuple(repeats)))
-    return _workload(label, found)
+        summaries.append(replace(summary, repeats=tuple(repeats)))
+    return _workload(label, summaries)
 
 
 def _age(record: RunRecord) -> tuple[bool, str]:

@@ -77,10 +77,10 @@ def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[D
 
 def warn(summaries: Sequence[WorkloadSummary], damaged: Sequence[DamagedRecord] = ()) -> list[str]:
     """What a reader has to know before any number."""
-    found = [text for text in (caution(summaries), repeated(summaries)) if text]
+    texts = [text for text in (caution(summaries), repeated(summaries)) if text]
     if damaged:
-        found.append(f"{count(len(damaged), 'record')} left out: {'; '.join(map(str, damaged))}.")
-    return found
+        texts.append(f"{count(len(damaged), 'record')} left out: {'; '.join(map(str, damaged))}.")
+    return texts
 
 
 def render_page(
@@ -198,15 +198,15 @@ def _signed(gap: Interval) -> str:
 
 def in_numbers(summaries: Sequence[WorkloadSummary]) -> list[dict[str, Any]]:
     """What the tables show, for programs: `json.load`, `pandas.json_normalize(…, "optimizers", "workload")`."""
-    found = []
+    entries = []
     for s in summaries:
         gaps = behind(s)
         facts = {name: s.facts[name] for name in ("metric", "higher_is_better", "target")}
         facts |= {name: getattr(s, name) for name in ("steps", "batch_size", "schedule", "device")}
         verdict = {"unfair": unfair(s) or None, "winner": winner(s), "pairs": comparisons(s)}
         optimizers = [_numbers(o, gaps.get(o.name)) for o in s.optimizers]
-        found.append({"workload": s.name, **facts, **verdict, "optimizers": optimizers})
-    return found
+        entries.append({"workload": s.name, **facts, **verdict, "optimizers": optimizers})
+    return entries
 
 
 def _numbers(o: OptimizerSummary, gap: Interval | None) -> dict[str, Any]:
@@ -234,8 +234,8 @@ def settings_lines(summary: WorkloadSummary) -> list[tuple[str, str]]:
 
 def ways(o: OptimizerSummary) -> list[str]:
     """How an optimizer stepped, as its records have it: its implementation, and the steps captured or eager."""
-    found = [r.result for r in o.records if r.result]
-    lines = (f"{r['implementation']}, {_mode(r.get('graph', ''))}" for r in found if r.get("implementation"))
+    results = [r.result for r in o.records if r.result]
+    lines = (f"{r['implementation']}, {_mode(r.get('graph', ''))}" for r in results if r.get("implementation"))
     return list(dict.fromkeys(line.rstrip(", ") for line in lines))
 
 
@@ -294,7 +294,7 @@ def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSum
 
 def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
     """The different environments that the runs name, each once: commit, versions, hardware, threads and jobs."""
-    found: list[dict[str, str]] = []
+    entries: list[dict[str, str]] = []
     for record in records:
         e = record.environment
         rows = {
@@ -308,9 +308,9 @@ def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
             "command": e.get("command"),
         }
         plain = {key: str(value) for key, value in rows.items() if value}
-        if e and plain not in found:
-            found.append(plain)
-    return found
+        if e and plain not in entries:
+            entries.append(plain)
+    return entries
 
 
 def _seeds(records: Sequence[RunRecord]) -> str:

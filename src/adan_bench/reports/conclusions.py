@@ -82,8 +82,8 @@ def unfair(summary: WorkloadSummary) -> str:
 
 def _said(summary: WorkloadSummary, part: str) -> str:
     """What the origins of settings say after one of their parts."""
-    found = (o.origin.partition(part)[2].partition(CHANGED)[0] for o in summary.optimizers)
-    return "; ".join(sorted(set(found) - {""}))
+    texts = (o.origin.partition(part)[2].partition(CHANGED)[0] for o in summary.optimizers)
+    return "; ".join(sorted(set(texts) - {""}))
 
 
 def conclude(summary: WorkloadSummary) -> str:
@@ -187,10 +187,10 @@ def _comparisons(
 
 def repeated(summaries: Sequence[WorkloadSummary]) -> str:
     """Which runs are of the same settings and seed, so that only one of them counts; empty where none are."""
-    found = [_join([str(path) for path in paths]) for s in summaries for o in s.optimizers for paths in o.repeats]
-    if not found:
+    texts = [_join([str(path) for path in paths]) for s in summaries for o in s.optimizers for paths in o.repeats]
+    if not texts:
         return ""
-    return f"Runs with the same settings and seed count once, by the one named last: {'; '.join(found)}."
+    return f"Runs with the same settings and seed count once, by the one named last: {'; '.join(texts)}."
 
 
 def tuning(summaries: Sequence[WorkloadSummary]) -> str:

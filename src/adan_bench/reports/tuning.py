@@ -25,18 +25,18 @@ def write_tuning(
     records: Sequence[RunRecord], folder: Path, damaged: Sequence[DamagedRecord] = ()
 ) -> tuple[Path, list[WorkloadSummary]]:
     """Write tuning.html and tuning.md into the folder; the path of the page, and what it says."""
-    found = summarize_trials(records)
+    summaries = summarize_trials(records)
     warnings = warn([], damaged)
-    names = list(dict.fromkeys(o.name for summary in found for o in summary.optimizers))
+    names = list(dict.fromkeys(o.name for summary in summaries for o in summary.optimizers))
     data = {
         "styles": {name: style_of(name, names) for name in names},
-        "workloads": [chart_data(summary) for summary in found],
+        "workloads": [chart_data(summary) for summary in summaries],
         "profile": {},
     }
     title, about = "Settings tuned", f"{count(len(records), 'trial')} by adan-bench tune."
     parts = [html.paragraph(text, "warning") for text in warnings]
     markdown = [f"# {title}", "", *(line for text in warnings for line in (f"**{text}**", "")), about, ""]
-    for i, summary in enumerate(found):
+    for i, summary in enumerate(summaries):
         head, rows = tuning_rows(summary)
         terms = TERMS.format(**summary.facts)
         swatches = [html.swatch(**style_of(o.name, names)) for o in summary.optimizers]
@@ -50,7 +50,7 @@ def write_tuning(
     page = folder / "tuning.html"
     write_bytes(page, html.page(title.lower(), title, about, parts, data).encode())
     write_bytes(folder / "tuning.md", "\n".join(markdown).encode())
-    return page, found
+    return page, summaries
 
 
 def budget_of(summary: WorkloadSummary) -> str:

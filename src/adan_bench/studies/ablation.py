@@ -45,13 +45,13 @@ def ablate(
     published = tables()["components"]
     rows = tuple(replace(row, values=row.values[:1], budget=(1, 1)) for row in published.rows)
     table = replace(published, columns=(Column(workload, workload, metric=TRAINING_LOSS),), rows=rows, settings=())
-    found = plan([table], chosen, out, seeds, radius)
-    for cell in found.cells:
+    run_plan = plan([table], chosen, out, seeds, radius)
+    for cell in run_plan.cells:
         if cell.absent:
             raise UsageError(cell.absent)
-    execute(found, open_pool(out, chosen), on_event=on_event)
+    execute(run_plan, open_pool(out, chosen), on_event=on_event)
     results, records = [], []
-    for cell in found.cells:
+    for cell in run_plan.cells:
         runs = [read_run(run.path) for run in cell.runs if (run.path / "config.json").exists()]
         records += runs
         restarts = [(r.result or {}).get("restarts") or {"count": 0} for r in runs]

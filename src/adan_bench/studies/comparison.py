@@ -135,16 +135,16 @@ class Study:
         self._trials(first, records, eta, judged)
         second = {key: _second_stage(self.who[key[1]], records[key])[:others] for key in self.bases}
         self._trials(second, records, eta, judged)
-        for key, found in records.items():
-            if all(record.final is None for record in found):
+        for key, runs in records.items():
+            if all(record.final is None for record in runs):
                 continue
             halved = f", halved by {eta} at steps {', '.join(map(str, judged[key]))}," if judged[key] else ""
             origin = f"tuned here in {trials} trials{halved} with seed {TUNING_SEED}"
-            self.bases[key] = replace(self.bases[key], settings=_best(found), origin=origin, lr_at_edge=False)
-            rated = sensitivity(found)
+            self.bases[key] = replace(self.bases[key], settings=_best(runs), origin=origin, lr_at_edge=False)
+            rated = sensitivity(runs)
             self.tuning[key] = {"trials": trials, "at_edge": rated is not None and rated.at_edge}
             if eta > 1:
-                gradients = sum(record.result["step"] for record in found if record.result)
+                gradients = sum(record.result["step"] for record in runs if record.result)
                 self.tuning[key] |= {"eta": eta, "rungs": judged[key], "gradients": gradients}
 
     def _trials(
@@ -228,13 +228,13 @@ def _second_stage(c: Competitor, records: Sequence[RunRecord]) -> list[Settings]
         beyond = [best["lr"] * step if best["lr"] == rates[-1] else best["lr"] / step]
     between = sorted((math.sqrt(a * b) for a, b in pairwise(rates)), key=lambda lr: abs(math.log(lr / best["lr"])))
     first, last = ([{"lr": float(f"{lr:.3g}")} for lr in lrs] for lrs in (beyond, between))
-    made, found = [as_json(record.config.settings) for record in records], []
+    texts, trials = [as_json(record.config.settings) for record in records], []
     for variant in (*first, *c.spec.choices, *last):
         settings = {**best, **variant, **c.settings}
-        if as_json(settings) not in made:
-            made.append(as_json(settings))
-            found.append(settings)
-    return found
+        if as_json(settings) not in texts:
+            texts.append(as_json(settings))
+            trials.append(settings)
+    return trials
 
 
 def read_tuned(path: Path, flag: str = "--tuned") -> dict[str, Any]:

@@ -50,30 +50,30 @@ def competitors(
         raise UsageError(f"{flag} {text}: it names {len(names)} optimizers; name {most or 'at least one'}")
     if len(set(names)) < len(names):
         raise UsageError(f"{flag} {text}: it names one twice; a variant is written {EXAMPLE}")
-    found = []
+    entries = []
     for name in names:
         optimizer, *variant = name.split(":")
         spec = get_optimizer(optimizer)
-        found.append(Competitor(name, spec, _settings(variant, f"{flag} {name}", EXAMPLE)))
-    return _with_pairs(found, pairs)
+        entries.append(Competitor(name, spec, _settings(variant, f"{flag} {name}", EXAMPLE)))
+    return _with_pairs(entries, pairs)
 
 
-def _with_pairs(found: list[Competitor], pairs: Sequence[str]) -> list[Competitor]:
-    given = [_owned(pair, found) for pair in pairs]
+def _with_pairs(entries: list[Competitor], pairs: Sequence[str]) -> list[Competitor]:
+    assignments = [_owned(pair, entries) for pair in pairs]
     result = []
-    for c in found:
+    for c in entries:
         said: Settings = {}
         for wanted in ("", c.spec.name, c.name):  # what is said of one optimizer overrides what is said of all
-            for owner, settings in given:
+            for owner, settings in assignments:
                 if owner == wanted:
                     said |= settings
         result.append(replace(c, settings={**said, **c.settings}))
     return result
 
 
-def _owned(pair: str, found: Sequence[Competitor]) -> tuple[str, Settings]:
+def _owned(pair: str, entries: Sequence[Competitor]) -> tuple[str, Settings]:
     """Whose setting a pair is, and the setting; "" is for all. The name of a variant has dots and = of its own."""
-    here: dict[str, Settings] = {c.spec.name: {} for c in found} | {c.name: c.settings for c in found}
+    here: dict[str, Settings] = {c.spec.name: {} for c in entries} | {c.name: c.settings for c in entries}
     owner = max((name for name in here if pair.startswith(f"{name}.")), key=len, default="")
     setting = pair[len(owner) + 1 :] if owner else pair
     settings = _settings([setting], "--set", "--set lr=0.003 or --set adan.lr=0.003")
@@ -97,13 +97,13 @@ def _split(text: str) -> list[str]:
 
 
 def _settings(pairs: Sequence[str], where: str, example: str) -> dict[str, Any]:
-    found = {}
+    settings = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not (equals and key and text):
             raise UsageError(f"{where}: {pair!r} is not KEY=VALUE; for example {example}")
-        found[key] = value_of(text)
-    return found
+        settings[key] = value_of(text)
+    return settings
 
 
 def value_of(text: str) -> Any:

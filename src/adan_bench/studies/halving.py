@@ -24,8 +24,8 @@ def rungs(eta: int, trials: int, steps: int, eval_every: int) -> list[int]:
     ([300], [])
     """
     shares = [eta**-k for k in range(1, trials) if eta**k <= trials and eta**-k >= FIRST]
-    found = {math.ceil(steps * share / eval_every) * eval_every for share in shares}
-    return sorted(step for step in found if step < steps)
+    evaluations = {math.ceil(steps * share / eval_every) * eval_every for share in shares}
+    return sorted(step for step in evaluations if step < steps)
 
 
 def survivors(eta: int, records: Sequence[RunRecord], rung: int) -> list[RunRecord]:

@@ -99,7 +99,7 @@ def read_problems(path: Path) -> Iterator[Mapping[str, str]]:
 
 def assemble(problem: Mapping[str, str], completion: str) -> str:
     """The program that fails unless the completion is right."""
-    ends = [found for stop in STOPS if (found := completion.find(stop)) >= 0]
+    ends = [end for stop in STOPS if (end := completion.find(stop)) >= 0]
     body = completion[: min(ends)] if ends else completion
     return f"{problem['prompt']}{body}\n{problem['test']}\ncheck({problem['entry_point']})\n"
 
@@ -147,8 +147,8 @@ class Writer:
         if config.script is not None:
             load_script(config.script)
         weights = Context(config.seed, config.batch_size, init=run_dir).weights()
-        found = get_workload(config.workload, config.scale)
-        task = found.task(config.seed, config.batch_size, data or config.data, device)
+        workload = get_workload(config.workload, config.scale)
+        task = workload.task(config.seed, config.batch_size, data or config.data, device)
         if not isinstance(task, LanguageTask) or not hasattr(task.model, "generate"):
             raise UsageError(f"{run_dir}: {config.workload} trains no model that writes text")
         task.model.load_state_dict(weights)

@@ -90,16 +90,16 @@ def reproduce(
         check_device(chosen.device)
     check_empty(out, resume)
     started = time.monotonic()
-    found = plan(tables, chosen, out, seeds)
-    execute(found, open_pool(out, chosen, deadline), resume, on_event)
-    scores = humanevals(found, chosen, run_code)
-    cases = [_key(cell) for cell in found.cells if cell.column.model]
+    run_plan = plan(tables, chosen, out, seeds)
+    execute(run_plan, open_pool(out, chosen, deadline), resume, on_event)
+    scores = humanevals(run_plan, chosen, run_code)
+    cases = [_key(cell) for cell in run_plan.cells if cell.column.model]
     if chosen.cluster is None:  # speed after the runs: nothing else may share the machine
         timed = speed.cases(cases, chosen, on_case)
     else:
         reason = "speed is measured on one machine: run this table without --cluster"
         timed = {case: {"absent": reason} for case in cases}
-    results = [_timed(cell, timed) if cell.column.model else collect(cell, scores) for cell in found.cells]
+    results = [_timed(cell, timed) if cell.column.model else collect(cell, scores) for cell in run_plan.cells]
     results = [_mean(result.cell, results) if result.cell.column.mean else result for result in results]
     summary = {
         "scale": chosen.scale,
@@ -107,7 +107,7 @@ def reproduce(
         "bf16": chosen.bf16,
         "seconds": time.monotonic() - started,
         "jobs": chosen.jobs,
-        "runs": len(found.runs),
+        "runs": len(run_plan.runs),
         "environment": describe(chosen.device if chosen.cluster is None else "cpu"),
         "tables": [
             {
@@ -124,10 +124,10 @@ def reproduce(
     return read
 
 
-def execute(found: Plan, pool: Pool, resume: bool = False, on_event: OnEvent | None = None) -> None:
+def execute(run_plan: Plan, pool: Pool, resume: bool = False, on_event: OnEvent | None = None) -> None:
     """Make the runs of a plan, stage by stage; one that waits for a run that did not finish is left out."""
     try:
-        for stage in found.stages():
+        for stage in run_plan.stages():
             ready = [run for run in stage if _blocked(run) is None]
             pool.run([Job(_completed(run), run.path, resume) for run in ready], on_event)
     finally:
@@ -157,12 +157,12 @@ def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
     return None
 
 
-def humanevals(found: Plan, chosen: RunConfig, run_code: bool) -> dict[Path, Mapping[str, Any]]:
+def humanevals(run_plan: Plan, chosen: RunConfig, run_code: bool) -> dict[Path, Mapping[str, Any]]:
     """HumanEval's pass@k of the finished runs whose columns show it, by folder; "absent": why there is none."""
     from adan_bench.studies.humaneval import pass_at_k
 
     how, scores = HUMANEVAL[chosen.scale], {}
-    paths = [run.path for cell in found.cells if cell.column.evaluation for run in cell.runs]
+    paths = [run.path for cell in run_plan.cells if cell.column.evaluation for run in cell.runs]
     for path in dict.fromkeys(paths):
         if not (path / "weights.pt").exists():
             continue

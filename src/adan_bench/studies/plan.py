@@ -67,13 +67,13 @@ class Plan:
 
     def stages(self) -> list[list[PlannedRun]]:
         """The runs in an order in which each stands after those it waits for."""
-        found: list[list[PlannedRun]] = []
+        stages: list[list[PlannedRun]] = []
         placed: set[Path] = set()
         while len(placed) < len(self.runs):
             ready = [run for path, run in self.runs.items() if path not in placed and placed.issuperset(run.waits_for)]
-            found.append(ready)
+            stages.append(ready)
             placed.update(run.path for run in ready)
-        return found
+        return stages
 
 
 def plan(

@@ -169,8 +169,8 @@ def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str
 
 def _competitor(name: str) -> Competitor:
     """An optimizer or a variant of one, such as adan:state_format=8bit."""
-    (found,) = competitors(name, most=1)
-    return found
+    (competitor,) = competitors(name, most=1)
+    return competitor
 
 
 def measure(
@@ -309,7 +309,7 @@ def cases(
 
     A case that could not be measured has the reason as "absent" (what it needs is not here) or "failed".
     """
-    found: dict[Key, Mapping[str, Any]] = {}
+    results: dict[Key, Mapping[str, Any]] = {}
     how = Measure(chosen.scale, chosen.device, STEPS[chosen.scale], bf16=chosen.bf16)
     for kind, gpus in dict.fromkeys((key[0], key[3]) for key in wanted):
         keys = [key for key in wanted if (key[0], key[3]) == (kind, gpus)]
@@ -319,11 +319,11 @@ def cases(
                 raise UsageError(f"at the scale {how.scale} these models are for a GPU: give --device cuda")
             measured = measure if kind == "speed" else partial(_among_ranks, ranks=_processes(gpus, how))
             record = measured(models, names, how, on_case)
-            found |= {(kind, case["model"], case["optimizer"], gpus): case for case in record["cases"]}
+            results |= {(kind, case["model"], case["optimizer"], gpus): case for case in record["cases"]}
         except (UsageError, RuntimeError) as error:
             reason = {"absent" if isinstance(error, UsageError) else "failed": str(error)}
-            found |= dict.fromkeys(keys, reason)
-    return found
+            results |= dict.fromkeys(keys, reason)
+    return results
 
 
 def _processes(gpus: int, how: Measure) -> int:
@@ -342,10 +342,10 @@ def _among_ranks(
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         launch(models, names, replace(how, parallel="ddp"), ranks, Path(folder) / "record.json")
-        found: dict[str, Any] = json.loads((Path(folder) / "record.json").read_text())
-    for case in found["cases"]:
+        record: dict[str, Any] = json.loads((Path(folder) / "record.json").read_text())
+    for case in record["cases"]:
         on_case(case)
-    return found
+    return record
 
 
 def launch(models: Sequence[str], names: Sequence[str], how: Measure, ranks: int, file: Path) -> None:

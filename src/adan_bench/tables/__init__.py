@@ -139,12 +139,12 @@ class Recipe:
     @property
     def guesses(self) -> list[str]:
         """What of it is a guess: what no later entry states."""
-        found: dict[str, bool] = {}
+        by_name: dict[str, bool] = {}
         for entry in self.entries:
             fields = {name for name in RECIPE_FIELDS if getattr(entry, name) is not None}
             stated = {*entry.settings, *entry.training, *fields}
-            found |= {name: name in entry.guess for name in (*sorted(stated), *entry.guess)}
-        return [name for name, guess in found.items() if guess]
+            by_name |= {name: name in entry.guess for name in (*sorted(stated), *entry.guess)}
+        return [name for name, guess in by_name.items() if guess]
 
     @property
     def sources(self) -> str:
@@ -207,8 +207,8 @@ class Table:
     def published(self, optimizer: str, workload: str | None, column: Column) -> Recipe:
         """What is published for a run; what is given for its workload by name replaces the rest."""
         head = column.recipe or column.head
-        found = tuple(settings for settings in self.settings if settings.holds(optimizer, workload, head))
-        return Recipe(tuple(settings for settings in found if settings.workload) or found)
+        entries = tuple(settings for settings in self.settings if settings.holds(optimizer, workload, head))
+        return Recipe(tuple(settings for settings in entries if settings.workload) or entries)
 
     def higher(self, column: Column) -> bool:
         return self.higher_is_better if column.higher_is_better is None else column.higher_is_better
@@ -250,10 +250,12 @@ def _names(entry: Mapping[str, Any]) -> dict[str, Any]:
 def tables() -> dict[str, Table]:
     """All tables by name, in the order of the paper, its figures last."""
     files = [entry for entry in resources.files(__name__).iterdir() if entry.name.endswith(".json")]
-    found = [parse(file.name.removesuffix(".json"), json.loads(file.read_text(encoding="utf-8"))) for file in files]
-    own = {table.name: table.settings for table in found}
-    found = [replace(t, settings=sum((own[name] for name in t.like), t.settings)) for t in found]
-    return {table.name: table for table in sorted(found, key=_order)}
+    all_tables = [
+        parse(file.name.removesuffix(".json"), json.loads(file.read_text(encoding="utf-8"))) for file in files
+    ]
+    own = {table.name: table.settings for table in all_tables}
+    all_tables = [replace(t, settings=sum((own[name] for name in t.like), t.settings)) for t in all_tables]
+    return {table.name: table for table in sorted(all_tables, key=_order)}
 
 
 def _order(table: Table) -> tuple[bool, int]:

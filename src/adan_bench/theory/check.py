@@ -84,7 +84,7 @@ def mean_ends(values: Array) -> tuple[float, float]:
     """
     if not np.isfinite(values).all():
         return math.nan, math.nan
-    found = interval(values.tolist())
-    assert found.low is not None
-    assert found.high is not None
-    return found.low, found.high
+    result = interval(values.tolist())
+    assert result.low is not None
+    assert result.high is not None
+    return result.low, result.high

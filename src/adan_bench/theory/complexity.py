@@ -78,10 +78,10 @@ def table(c: Constants, accuracy: float, title: str) -> Table:
 def run() -> Study:
     vit = PAPER["ViT-S"]
     names = [row.name for row in ROWS]
-    found = factors(vit, 0.1)
+    row_factors = factors(vit, 0.1)
 
     def ratio(name: str) -> float:
-        return found[names.index(name)] / found[names.index("Adan")]
+        return row_factors[names.index(name)] / row_factors[names.index("Adan")]
 
     stated = {"Adam-type": 7.6e6, "AdaBelief": 3.3e13, "LAMB": 2.1e10}
     checks = [
@@ -164,8 +164,8 @@ def theorem2_exponent(c: float, eps: float, accuracy: float) -> float:
     rows += [(row, 0.0) for row in CONDITIONS]
     limits = [limit - row[4] * c - row[5] * eps for row, limit in rows]
     cost = [1 - GAIN[0], -GAIN[1], -GAIN[2], -GAIN[3]]
-    found = linprog(cost, A_ub=[row[:4] for row, _ in rows], b_ub=limits, bounds=(None, None))
-    return float(found.fun) if found.success else math.nan
+    solution = linprog(cost, A_ub=[row[:4] for row, _ in rows], b_ub=limits, bounds=(None, None))
+    return float(solution.fun) if solution.success else math.nan
 
 
 def _theorem2_exponents() -> list[Check]:

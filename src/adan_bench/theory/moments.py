@@ -37,14 +37,14 @@ def closed_sums(g: Array, beta: tuple[float, float, float], footnote: bool = Tru
 
 def nadam_recursion(gradients: Array, beta: float, mu: Array) -> list[Array]:
     """Nadam's first moment step by step; mu[t] is μ_t for t ≥ 1."""
-    m, found, product = np.zeros_like(gradients[0]), [], 1.0
+    m, moments, product = np.zeros_like(gradients[0]), [], 1.0
     for k, g in enumerate(gradients):
         m = g if k == 0 else (1 - beta) * m + beta * g
         product *= mu[k] if k else 1.0
         # μ'_0 is an empty product's 1 − 1 = 0; the paper's formula begins at k = 1.
         if k:
-            found.append(mu[k + 1] / (1 - product * mu[k + 1]) * m + (1 - mu[k]) / (1 - product) * g)
-    return found
+            moments.append(mu[k + 1] / (1 - product * mu[k + 1]) * m + (1 - mu[k]) / (1 - product) * g)
+    return moments
 
 
 def run() -> Study:
@@ -57,9 +57,9 @@ def run() -> Study:
     adan = methods.Adan(np.zeros(5), 0.1, beta, 1e-3, footnote=False)
     adam = methods.Adam(np.zeros(5), 0.1, beta, 1e-3)
     us, ns, ms = [], [], []
-    for given in g:
-        adan.step(given)
-        adam.step(given)
+    for gradient in g:
+        adan.step(gradient)
+        adam.step(gradient)
         us.append(adan.u)
         ns.append(adan.n)
         ms.append(adam.m)
@@ -120,8 +120,8 @@ def _package(g: Array) -> tuple[list[Array], Array]:
     p = torch.zeros(5, dtype=torch.float64, requires_grad=True)
     optimizer = Adan([p], betas=(1 - beta1, 1 - beta2, 1 - beta3), bias_correction=False)
     states = []
-    for given in g:
-        p.grad = torch.tensor(given)
+    for gradient in g:
+        p.grad = torch.tensor(gradient)
         optimizer.step()
         state = optimizer.state[p]
         states.append((state["exp_avg"] + (1 - beta2) * state["exp_avg_diff"]).numpy().copy())

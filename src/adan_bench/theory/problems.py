@@ -43,8 +43,8 @@ def digits_network(hidden: int = 8, batch: int = 64, examples: int = 640, seed: 
         chosen = np.arange(k * batch, (k + 1) * batch) % examples
         logits = torch.tanh(images[chosen] @ w1 + b1) @ w2 + b2
         loss = torch.nn.functional.cross_entropy(logits, labels[chosen])
-        (found,) = torch.autograd.grad(loss, theta)
-        return np.asarray(found.numpy())
+        (grad,) = torch.autograd.grad(loss, theta)
+        return np.asarray(grad.numpy())
 
     return gradient, start
 

@@ -22,25 +22,25 @@ def run(steps: int = 300) -> Study:
     for k in range(steps):
         gradients.append(network(optimizer.theta, k))
         optimizer.step(gradients[-1])
-    given = np.array(gradients)
+    sequence = np.array(gradients)
     cycle_checks, plot_cycle = _cycle()
 
-    moments = _largest(given, beta, 1e-8)
+    moments = _largest(sequence, beta, 1e-8)
     flip = np.array([(-1.0) ** k for k in range(3000)])[:, None]
     flipped = _largest(flip, beta, 1e-8)
     flip_bound = ((1 + 2 * (1 - beta[1])) / 3) ** 2
     constant = _largest(np.ones((50, 1)), beta, 1e-8)
     # After silence one full gradient makes n jump: the step size falls by the most that β3 allows.
     jump = np.concatenate([np.full((20, 1), 1e-9), np.ones((20, 1))])
-    large = 30.0 * float(np.abs(given).max())
-    ratio, spike = _largest(given, beta, large)["eta"], _largest(jump, (0.02, 0.08, 1e-4), 30.0)["eta"]
+    large = 30.0 * float(np.abs(sequence).max())
+    ratio, spike = _largest(sequence, beta, large)["eta"], _largest(jump, (0.02, 0.08, 1e-4), 30.0)["eta"]
 
     def plot(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
-        c = 3 * np.abs(given).max()
+        c = 3 * np.abs(sequence).max()
         run_ = methods.Adan(start, 0.01, beta, 1e-8)
         m, n = [], []
-        for g in given:
+        for g in sequence:
             run_.step(g)
             m.append(np.abs(run_.m).max() / c)
             n.append(run_.n.max() / c**2)
@@ -129,11 +129,11 @@ def _last_iteration() -> Check:
     run_ = methods.Algorithm2(np.zeros(1), eta, beta, eps, radius)
     for g in (0.0, 1.0):
         run_.step(np.array([g]))
-    found = float(np.sqrt(methods.squared_norm(run_.theta - run_.y, np.sqrt(run_.n) + eps)[0])) / radius
+    ratio = float(np.sqrt(methods.squared_norm(run_.theta - run_.y, np.sqrt(run_.n) + eps)[0])) / radius
     return Check(
         "propositions x − y, k = 𝒦",
         "counterexample to Proposition (x-y) at k = 𝒦, which it includes: ‖(√n_k+ε)^½∘(x_k − y_k)‖ / R",
-        found if run_.restarted[0] else math.nan,
+        ratio if run_.restarted[0] else math.nan,
         1.0,
         at_least=True,
         note=f"g_0 = 0, g_1 = c∞/3, R = {radius:g}, β = {beta} ≤ ε/(√2·c∞ + ε); the proof needs the condition of k < 𝒦",

@@ -111,5 +111,5 @@ def _distance_by_search(theta: Array, u: Array, n: Array, eta: float, lam: float
     def objective(x: Array) -> float:
         return float(lam / 2 * (root * x * x).sum() + u @ (x - theta) + (root * (x - theta) ** 2).sum() / (2 * eta))
 
-    found = minimize(objective, theta, method="BFGS", options={"gtol": 1e-7})
-    return distance(found.x, methods.proximal_step(theta, u, eta, eta / root, lam))
+    solution = minimize(objective, theta, method="BFGS", options={"gtol": 1e-7})
+    return distance(solution.x, methods.proximal_step(theta, u, eta, eta / root, lam))

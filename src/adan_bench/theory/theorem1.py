@@ -121,8 +121,8 @@ def geometric_mean(y: Array) -> Array:
     return np.asarray(np.exp(np.log(y).mean(1)))
 
 
-def text(found: Interval) -> str:
-    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def text(exponent: Interval) -> str:
+    return f"{exponent.mean:.3f} [{exponent.low:.3f}, {exponent.high:.3f}]"
 
 
 def run(
@@ -167,8 +167,8 @@ def run(
     def plot(figure: Any) -> None:
         scale = np.array([budgets[0], budgets[-1]], dtype=float)
         for axes, (name, curves) in zip(figure.subplots(1, 3), drawings, strict=True):
-            for method, found in curves.items():
-                axes.loglog(budgets, geometric_mean(found), "o-", color=COLORS[method], markersize=3, label=method)
+            for method, curve in curves.items():
+                axes.loglog(budgets, geometric_mean(curve), "o-", color=COLORS[method], markersize=3, label=method)
             level = geometric_mean(next(iter(curves.values())))[0]
             axes.loglog(scale, level * (scale / scale[0]) ** -0.25, color="black", linestyle=":", label="T^(−1/4)")
             axes.set(title=name, xlabel="iterations T")

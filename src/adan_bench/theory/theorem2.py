@@ -70,7 +70,7 @@ def run(
             cycled.append(cycles(problem, accuracy, n, signs=signs))
             if np.isnan(cycled[-1][0]).any():
                 break  # a smaller ϵ takes longer and does not change the verdict
-        found = iterations, norms, firsts = [np.array(x) for x in zip(*cycled, strict=True)]
+        arrays = iterations, norms, firsts = [np.array(x) for x in zip(*cycled, strict=True)]
         unfinished = int(np.isnan(iterations).sum())
         if name == "Adan":
             claim = "runs in which no cycle lasts K iterations within 20·ϵ^−3.5"
@@ -78,7 +78,7 @@ def run(
         if unfinished:
             rows.append([name, f"{unfinished} of {iterations.size} runs did not end", "", ""])
             continue
-        rows.append([name, *(text(slopes(inverse, x)) for x in found)])
+        rows.append([name, *(text(slopes(inverse, x)) for x in arrays)])
         if name == "Adan":
             checks += _exponents(inverse, iterations, norms)
             drawings.append((problem.name, iterations, norms, firsts))

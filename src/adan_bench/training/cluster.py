@@ -173,22 +173,22 @@ def _stamps(path: Path) -> dict[str, tuple[int, int]]:
 
     Checkpoints first: the lines that they count are then in what is seen of the metrics.
     """
-    found = {}
+    stamps = {}
     for file in sorted(path.rglob("*"), key=lambda file: not file.name.startswith("checkpoint-")):
         with contextlib.suppress(FileNotFoundError):
             stat = file.stat()
             if file.is_file() and file.suffix != ".part":
-                found[str(file.relative_to(path))] = stat.st_size, stat.st_mtime_ns
-    return found
+                stamps[str(file.relative_to(path))] = stat.st_size, stat.st_mtime_ns
+    return stamps
 
 
 def _contents(path: Path, names: Iterable[str]) -> Files:
     """The files with these names, but for those that are gone."""
-    found = {}
+    files = {}
     for name in names:
         with contextlib.suppress(FileNotFoundError):
-            found[name] = (path / name).read_bytes()
-    return found
+            files[name] = (path / name).read_bytes()
+    return files
 
 
 def _read(path: Path) -> Files:

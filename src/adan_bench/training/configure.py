@@ -41,8 +41,8 @@ TRAINING = (
 
 def tuned_defaults() -> dict[str, Any]:
     """The settings found by `adan-bench tune` for the workloads of this package, and how they were found."""
-    found: dict[str, Any] = json.loads((resources.files("adan_bench.training") / "tuned.json").read_text())
-    return found
+    defaults: dict[str, Any] = json.loads((resources.files("adan_bench.training") / "tuned.json").read_text())
+    return defaults
 
 
 def configure(
@@ -79,8 +79,8 @@ def configure(
         raise UsageError(f"{flag}: an update of {spec.name} takes {spec.passes} gradients; give at least {spec.passes}")
     if chosen.parallel == "fsdp" and chosen.ema:
         raise UsageError("--ema: fsdp shards the weights, and their average with them; take --parallel ddp")
-    found, origin = starting_settings(workload, spec)
-    settings = {**found, **(overrides or {})}
+    defaults, origin = starting_settings(workload, spec)
+    settings = {**defaults, **(overrides or {})}
     optimizers.check_values(spec, settings)
     config = replace(
         chosen,
@@ -96,7 +96,7 @@ def configure(
     )
     if origin != UNTUNED:
         origin += elsewhere({"steps": workload.steps, "batch_size": workload.batch_size}, config)
-    return replace(config, origin=origin + then_set(changes(spec, found, overrides or {})))
+    return replace(config, origin=origin + then_set(changes(spec, defaults, overrides or {})))
 
 
 def training_of(config: RunConfig) -> dict[str, Any]:
@@ -115,10 +115,14 @@ def elsewhere(tuned: Mapping[str, Any], config: RunConfig) -> str:
     return ELSEWHERE + ", ".join(there) if there else ""
 
 
-def changes(spec: OptimizerSpec, found: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+def changes(spec: OptimizerSpec, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
     """Which of the user's settings differ from what a search found; those that none looks for are not among them."""
-    searched = {*found, *(key for choice in spec.choices for key in choice)}
-    return {key: value for key, value in given.items() if key in searched and as_json(value) != as_json(found.get(key))}
+    searched = {*defaults, *(key for choice in spec.choices for key in choice)}
+    return {
+        key: value
+        for key, value in overrides.items()
+        if key in searched and as_json(value) != as_json(defaults.get(key))
+    }
 
 
 def then_set(changed: Mapping[str, Any]) -> str:
@@ -152,17 +156,17 @@ def tuned_name(workload: str, scale: str) -> str:
 
 def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings, str]:
     """The tuned defaults where there are some, else the optimizer's own; and which of the two it was."""
-    found = _tuned(workload, spec)
-    if not found:
+    entry = _tuned(workload, spec)
+    if not entry:
         return optimizers.defaults(spec), UNTUNED
-    return dict(found["settings"]), f"defaults tuned in {found['trials']} trials"
+    return dict(entry["settings"]), f"defaults tuned in {entry['trials']} trials"
 
 
 def _tuned(workload: Workload, spec: OptimizerSpec) -> dict[str, Any]:
     """The entry of `tuned.json` for an optimizer on a workload; empty where there is none."""
     own = tuned_defaults()["workloads"].get(tuned_name(workload.name, workload.scale), {})
-    found: dict[str, Any] = own.get(spec.name, {})
-    return found
+    entry: dict[str, Any] = own.get(spec.name, {})
+    return entry
 
 
 def check_numbers(chosen: RunConfig) -> None:

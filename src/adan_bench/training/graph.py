@@ -114,10 +114,10 @@ class StepGraph:
             return None
         self.clock[-1][1].synchronize()
         milliseconds = [float(begin.elapsed_time(end)) for begin, end in self.clock]
-        found = sum(milliseconds) / len(milliseconds) / 1000 * self.since
+        seconds = sum(milliseconds) / len(milliseconds) / 1000 * self.since
         self.clock.clear()
         self.since = 0
-        return found
+        return seconds
 
     def words(self) -> str:
         """How the steps ran, for the record."""
@@ -197,16 +197,16 @@ def watched(step: Step, inputs: Any) -> str:
             step(inputs)
         finally:
             torch.cuda.set_sync_debug_mode(mode)
-    found = ""
+    reason = ""
     for warning in caught:
         text = str(warning.message)
         if "synchronizing CUDA operation" in text:
-            found = found or f"{'/'.join(Path(warning.filename).parts[-2:])}:{warning.lineno} waits for the GPU"
+            reason = reason or f"{'/'.join(Path(warning.filename).parts[-2:])}:{warning.lineno} waits for the GPU"
         elif "Synchronization debug mode" not in text:  # what torch says about the mode itself
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    if not found and _host_random() != random_before:
-        found = "it draws random numbers on the host"
-    return found
+    if not reason and _host_random() != random_before:
+        reason = "it draws random numbers on the host"
+    return reason
 
 
 def _host_random() -> Any:

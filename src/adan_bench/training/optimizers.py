@@ -114,15 +114,15 @@ def optimizer(
         )
     eager = "" if capturable else f"{where} does not declare capturable=True"
 
-    def register(made: Maker) -> Maker:
-        if not (inspect.isclass(made) or inspect.isfunction(made)):
-            raise TypeError(f"{where} decorates a class of optimizers, or a function that returns one, got {made!r}")
-        target = f"{made.__module__.removeprefix(SCRIPT)}:{made.__qualname__}"
-        spec = OptimizerSpec(name, target, lr, dict(defaults or {}), tried, eager=eager, own=made)
+    def register(maker: Maker) -> Maker:
+        if not (inspect.isclass(maker) or inspect.isfunction(maker)):
+            raise TypeError(f"{where} decorates a class of optimizers, or a function that returns one, got {maker!r}")
+        target = f"{maker.__module__.removeprefix(SCRIPT)}:{maker.__qualname__}"
+        spec = OptimizerSpec(name, target, lr, dict(defaults or {}), tried, eager=eager, own=maker)
         for settings in ({"lr": lr, **spec.defaults}, *tried):
             check_settings(spec, settings)
         OWN[name] = spec
-        return made
+        return maker
 
     return register
 
@@ -133,10 +133,10 @@ def known() -> dict[str, OptimizerSpec]:
 
 
 def get_optimizer(name: str) -> OptimizerSpec:
-    found = known()
-    if name not in found:
-        raise UsageError(f"{unknown('optimizer', name, found)}; to add one: @adan_bench.optimizer in --script FILE")
-    return found[name]
+    specs = known()
+    if name not in specs:
+        raise UsageError(f"{unknown('optimizer', name, specs)}; to add one: @adan_bench.optimizer in --script FILE")
+    return specs[name]
 
 
 def defaults(spec: OptimizerSpec) -> Settings:
@@ -171,13 +171,13 @@ def build(
     target, options = spec.base or spec.target, _options(base[0] if base else make)
     if "capturable" in options:
         values.setdefault("capturable", capturable)
-    given: list[Any] = list(parameters)
+    params: list[Any] = list(parameters)
     if target.startswith(TORCH) and "fused" in options and not values.keys() & {"fused", "foreach", "differentiable"}:
-        first = given[0]["params"][0] if isinstance(given[0], dict) else given[0]
+        first = params[0]["params"][0] if isinstance(params[0], dict) else params[0]
         values["fused"] = not (
             target.endswith(":SGD") and hasattr(first, "full_tensor")
         )  # torch 2.13 shards no such SGD
-    optimizer = make(given, **values)
+    optimizer = make(params, **values)
     if not isinstance(optimizer, Optimizer):
         raise UsageError(f"{spec.name}: {spec.target} made {optimizer!r}; return a torch.optim.Optimizer")
     if not all("lr" in group for group in optimizer.param_groups):

@@ -98,7 +98,7 @@ class Rival(Optimizer):
         return loss
 
     def _parts(self) -> list[_Part]:
-        found: dict[Any, _Part] = {}
+        parts: dict[Any, _Part] = {}
         zeros: dict[torch.device, Tensor] = {}
         counts = {id(self.state[p]["step"]) for p in self._params() if p.grad is not None and self.state[p]}
         for group in self.param_groups:
@@ -113,11 +113,11 @@ class Rival(Optimizer):
                         zeros[p.device] = torch.zeros((), dtype=torch.float64, device=p.device)
                     state.update(step=zeros[p.device], **{name: torch.zeros_like(p) for name in self.STATE})
                 key = id(group), id(state["step"]), p.dtype
-                part = found.setdefault(key, _Part(group, [], [], [], state["step"]))
+                part = parts.setdefault(key, _Part(group, [], [], [], state["step"]))
                 part.params.append(p)
                 part.grads.append(p.grad)
                 part.states.append(state)
-        return list(found.values())
+        return list(parts.values())
 
     def _params(self) -> Iterable[Tensor]:
         return (p for group in self.param_groups for p in group["params"])

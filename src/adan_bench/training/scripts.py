@@ -58,8 +58,8 @@ def load_script(path: Path | str, sha256: str = "") -> list[str]:
     except (Exception, SystemExit) as error:
         reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
         raise UsageError(f"--script {path}: {type(error).__name__}: {reason} ({where(error, file)})") from error
-    names = [name for name, found in registry.workloads().items() if before.get(name) is not found]
-    if not names and all(own.get(name) is found for name, found in optimizers.OWN.items()):
+    names = [name for name, workload in registry.workloads().items() if before.get(name) is not workload]
+    if not names and all(own.get(name) is optimizer for name, optimizer in optimizers.OWN.items()):
         raise UsageError(
             f"--script {path}: it registers no workload and no optimizer; decorate a function with "
             "@adan_bench.workload(...) or @adan_bench.optimizer(...)"

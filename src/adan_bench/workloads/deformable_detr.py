@@ -84,7 +84,7 @@ def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
         return View((0, 0, *size), scaled(size) if context.scale == "paper" else size)
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
-        found: list[dict[str, Any]] = []
+        results: list[dict[str, Any]] = []
         for part in held_out(valid, context.batch_size, resized):
             pixels, there = (tensor.to(context.device) for tensor in padded(part))
             output = model(normal(pixels, there), pixel_mask=there.long())
@@ -94,11 +94,11 @@ def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
                 x, y, w, h = (boxes[best // logits.shape[1]] * boxes.new_tensor([width, height, width, height])).T
                 corners = torch.stack([x - w / 2, y - h / 2, w, h], 1).tolist()
                 labels = (best % logits.shape[1]).tolist()
-                found += [
+                results += [
                     {"image_id": example["image_id"], "category_id": valid.categories[k], "bbox": box, "score": score}
                     for k, box, score in zip(labels, corners, scores.tolist(), strict=True)
                 ]
-        return {f"box {name}": value for name, value in average_precision(valid, found, "bbox").items()}
+        return {f"box {name}": value for name, value in average_precision(valid, results, "bbox").items()}
 
     note += f"; {begins(context, 'ResNet-50')}"
     slow = SLOW if context.init is None else (*SLOW, "backbone")
@@ -113,9 +113,9 @@ def with_targets(split: Coco, context: Context) -> Callable[[int], dict[str, Any
     examples = batches(split, context)
 
     def batch(position: int) -> dict[str, Any]:
-        found = examples(position)
-        pixels, there = padded(found)
-        return {"pixels": pixels, "there": there, "labels": [_targets(example) for example in found]}
+        part = examples(position)
+        pixels, there = padded(part)
+        return {"pixels": pixels, "there": there, "labels": [_targets(example) for example in part]}
 
     return batch
 

@@ -193,8 +193,8 @@ def accuracy(logits: Tensor, answers: Tensor) -> float:
 def pearson(logits: Tensor, answers: Tensor) -> float:
     import torch
 
-    found = torch.corrcoef(torch.stack([logits[:, 0], answers]))[0, 1].item()
-    return found if math.isfinite(found) else 0.0
+    correlation = torch.corrcoef(torch.stack([logits[:, 0], answers]))[0, 1].item()
+    return correlation if math.isfinite(correlation) else 0.0
 
 
 METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"matthews": matthews, "accuracy": accuracy, "pearson": pearson}
@@ -304,8 +304,8 @@ def _pair(classes: int) -> Maker:
 def _similar(draw: random.Random) -> Example:
     """A score for how many of five words of the second sentence come from the first."""
     first = [draw.choice(THINGS) for _ in range(5)]
-    kept = draw.randint(0, 5)
-    return " ".join(first), " ".join(first[:kept] + [draw.choice(GOOD) for _ in range(5 - kept)]), kept
+    score = draw.randint(0, 5)
+    return " ".join(first), " ".join(first[:score] + [draw.choice(GOOD) for _ in range(5 - score)]), score
 
 
 for kind in KINDS:

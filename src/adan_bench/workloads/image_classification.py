@@ -59,12 +59,12 @@ def resnet(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
 
     expansion, layer = (4, "bottleneck") if model.family == "bottleneck" else (1, "basic")
     widths = [sizes.width * 2**i * expansion for i in range(4)]
-    found = build(widths, sizes.depths, data, layer, small_stem=data.size <= 32)
+    network = build(widths, sizes.depths, data, layer, small_stem=data.size <= 32)
     if model.stochastic_depth:
-        blocks = [block for stage in found.resnet.encoder.stages for block in stage.layers]
+        blocks = [block for stage in network.resnet.encoder.stages for block in stage.layers]
         for block, share in zip(blocks, depth_shares(len(blocks), model.stochastic_depth), strict=True):
             block.layer.append(StochasticDepth(share))
-    return found
+    return network
 
 
 def convnext(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
@@ -89,9 +89,9 @@ def vit(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
     from adan_bench.workloads.parts.networks import transformer_blocks, vit_sizes, vit_stochastic_depth
 
     config = transformers.ViTConfig(num_labels=data.classes, **vit_sizes(sizes, data))
-    found = transformers.ViTForImageClassification(config)
-    vit_stochastic_depth(transformer_blocks(found), model.stochastic_depth)
-    return found
+    network = transformers.ViTForImageClassification(config)
+    vit_stochastic_depth(transformer_blocks(network), model.stochastic_depth)
+    return network
 
 
 def swin(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
@@ -103,7 +103,7 @@ def swin(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
 
     # transformers wants windows no larger than the last stage: digits would have 1×1 pixels there, so it is left out.
     stages = 4 if data.size >= 32 else 3
-    found = transformers.SwinForImageClassification(
+    network = transformers.SwinForImageClassification(
         transformers.SwinConfig(
             num_channels=data.channels,
             num_labels=data.classes,
@@ -117,11 +117,11 @@ def swin(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
         )
     )
     if model.stochastic_depth:  # transformers leaves out the attention of a block alone, Swin's authors its MLP too
-        blocks = [block for stage in found.swin.encoder.layers for block in stage.blocks]
+        blocks = [block for stage in network.swin.encoder.layers for block in stage.blocks]
         for block, share in zip(blocks, depth_shares(len(blocks), model.stochastic_depth), strict=True):
             name = "mlp" if hasattr(block, "mlp") else "output"  # by transformers' version
             setattr(block, name, nn.Sequential(getattr(block, name), StochasticDepth(share)))
-    return found
+    return network
 
 
 MODELS: dict[str, Model] = {}

@@ -97,8 +97,8 @@ def pretraining_task(context: Context) -> Task:
         return data.normal(data.gather(*batch[0])[0]), batch[1]
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        found: Tensor = model(batch[0], noise=batch[1]).loss
-        return found
+        value: Tensor = model(batch[0], noise=batch[1]).loss
+        return value
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         total, count = torch.zeros((), device=context.device), 0
@@ -140,13 +140,13 @@ def finetuning_task(encoder: Encoder, context: Context) -> Task:
 def load_encoder(model: Classifier, context: Context) -> None:
     """The encoder's weights of a pre-training: all but its last norm, which the classifier replaces."""
     prefix = "vit."
-    found = {
+    weights = {
         name[len(prefix) :]: value
         for name, value in context.weights().items()
         if name.startswith(prefix) and not name.startswith("vit.layernorm.")
     }
     try:
-        model.vit.load_state_dict(found)
+        model.vit.load_state_dict(weights)
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UsageError(
@@ -164,16 +164,16 @@ def layer_groups(model: nn.Module, settings: Settings, decay: float) -> list[dic
     layers = {p: number for number, block in enumerate(blocks, 1) for p in block.parameters()}
     layers |= {p: 0 for name, p in model.named_parameters() if ".embeddings." in name}
     last = len(blocks) + 1
-    found = []
+    groups = []
     for group in without_decay(model, settings):
         parts: defaultdict[int, list[nn.Parameter]] = defaultdict(list)
         for p in group["params"]:
             parts[layers.get(p, last)].append(p)
-        found += [
+        groups += [
             {**group, "params": params, "lr": settings["lr"] * decay ** (last - layer)}
             for layer, params in parts.items()
         ]
-    return sorted(found, key=lambda group: -float(group["lr"]))
+    return sorted(groups, key=lambda group: -float(group["lr"]))
 
 
 def _register(name: str, encoder: Encoder) -> None:

@@ -90,8 +90,8 @@ def mask_rcnn(context: Context) -> Task:
                     masks.append({**result, "segmentation": codec.encode(np.asfortranarray(mask))})
         return {
             f"{name} {key}": value
-            for name, found, kind in (("mask", masks, "segm"), ("box", boxes, "bbox"))
-            for key, value in average_precision(valid, found, kind).items()
+            for name, results, kind in (("mask", masks, "segm"), ("box", boxes, "bbox"))
+            for key, value in average_precision(valid, results, kind).items()
         }
 
     note += f"; {begins(context, 'ConvNeXt-T')}"
@@ -135,8 +135,8 @@ def build(sizes: Sizes, categories: int, context: Context | None = None) -> nn.M
 
         def forward(self, images: Tensor) -> dict[str, Tensor]:
             maps = self.body(images).feature_maps
-            found: dict[str, Tensor] = self.fpn({str(i): part for i, part in enumerate(maps)})
-            return found
+            pyramid: dict[str, Tensor] = self.fpn({str(i): part for i, part in enumerate(maps)})
+            return pyramid
 
     class Transform(GeneralizedRCNNTransform):  # type: ignore[misc]
         def resize(self, image: Tensor, target: Any = None) -> Any:
@@ -171,16 +171,16 @@ def groups(model: nn.Module, settings: Settings) -> list[dict[str, Any]]:
 
     https://github.com/open-mmlab/mmdetection/blob/main/configs/convnext/mask-rcnn_convnext-t-p4-w7_fpn_amp-ms-crop-3x_coco.py
     """
-    found: dict[tuple[int, bool], list[Tensor]] = {}
+    by_layer: dict[tuple[int, bool], list[Tensor]] = {}
     for name, parameter in model.named_parameters():
-        found.setdefault((layer(name), parameter.dim() > 1), []).append(parameter)
+        by_layer.setdefault((layer(name), parameter.dim() > 1), []).append(parameter)
     return [
         {
             "params": parameters,
             "lr": settings["lr"] * LAYER_DECAY ** (LAYERS - depth),
             "weight_decay": settings.get("weight_decay", 0.0) if decays else 0.0,
         }
-        for (depth, decays), parameters in found.items()
+        for (depth, decays), parameters in by_layer.items()
     ]
 
 

@@ -224,14 +224,14 @@ class Rollouts:
             gain = surprise[step] + DISCOUNT * GAE_LAMBDA * ~rollout["ended"][step] * gain
             advantages[step] = gain
         returns = advantages + values
-        found = {"advantages": advantages, "returns": returns / deviation}
-        found |= {name: rollout[name] for name in ("observations", "actions", "log_prob")}
-        self.data = {name: value.float().flatten(0, 1) for name, value in found.items()}
+        tensors = {"advantages": advantages, "returns": returns / deviation}
+        tensors |= {name: rollout[name] for name in ("observations", "actions", "log_prob")}
+        self.data = {name: value.float().flatten(0, 1) for name, value in tensors.items()}
         self.returns.update(returns.flatten().double().numpy())
 
     def value(self, observations: Tensor) -> Tensor:
-        found: Tensor = self.policy.predict_values(observations.flatten(0, 1).to(self.policy.device))
-        return found.view(observations.shape[:2]).cpu()
+        values: Tensor = self.policy.predict_values(observations.flatten(0, 1).to(self.policy.device))
+        return values.view(observations.shape[:2]).cpu()
 
     def state_dict(self) -> dict[str, Any]:
         import torch
@@ -255,8 +255,8 @@ class Rollouts:
         for statistics, values in zip((self.world.obs_rms, self.returns), state["statistics"], strict=True):
             for name, value in zip(STATISTICS, values, strict=True):
                 setattr(statistics, name, value.numpy())
-        for world, found in zip(self.simulators.envs, state["simulators"], strict=True):
-            world.load_state(found)
+        for world, snapshot in zip(self.simulators.envs, state["simulators"], strict=True):
+            world.load_state(snapshot)
 
 
 def worlds(name: str, count: int, length: int) -> Any:
@@ -291,12 +291,12 @@ def worlds(name: str, count: int, length: int) -> Any:
             random = inner.np_random.bit_generator.state
             return {"steps": self.steps, "vector": vector, "positions": positions, "random": random}
 
-        def load_state(self, found: Mapping[str, Any]) -> None:
+        def load_state(self, state: Mapping[str, Any]) -> None:
             inner: Any = self.unwrapped
-            self.steps = found["steps"]
-            mujoco.mj_setState(inner.model, inner.data, found["vector"].numpy(), kind)
-            inner.data.xpos[:] = found["positions"].numpy()
-            inner.np_random.bit_generator.state = found["random"]
+            self.steps = state["steps"]
+            mujoco.mj_setState(inner.model, inner.data, state["vector"].numpy(), kind)
+            inner.data.xpos[:] = state["positions"].numpy()
+            inner.np_random.bit_generator.state = state["random"]
 
     def make() -> Any:
         return Limited(gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True))

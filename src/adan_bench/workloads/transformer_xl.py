@@ -60,10 +60,10 @@ def transformer_xl(context: Context) -> Task:
     stream = ClusteredStream(train, context.batch_size, sizes.length, network, context.device)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        found: Tensor
-        found, carry = model(*batch)
+        value: Tensor
+        value, carry = model(*batch)
         stream.keep(carry)
-        return found
+        return value
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         def step(words: Tensor, following: Tensor, memories: Any) -> Any:

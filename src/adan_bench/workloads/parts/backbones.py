@@ -29,10 +29,10 @@ def resnet_name(name: str) -> str | None:
     """
     if stem := re.fullmatch(r"(conv|bn)1\.(\w+)", name):
         return f"embedder.embedder.{LAYERS[stem[1]]}.{stem[2]}"
-    found = re.fullmatch(r"layer(\d)\.(\d+)\.(?:(conv|bn)(\d)|downsample\.([01]))\.(\w+)", name)
-    if found is None:
+    match = re.fullmatch(r"layer(\d)\.(\d+)\.(?:(conv|bn)(\d)|downsample\.([01]))\.(\w+)", name)
+    if match is None:
         return None
-    stage, block, kind, number, shortcut, leaf = found.groups()
+    stage, block, kind, number, shortcut, leaf = match.groups()
     place = f"layer.{int(number) - 1}.{LAYERS[kind]}" if kind else f"shortcut.{tuple(LAYERS.values())[int(shortcut)]}"
     return f"encoder.stages.{int(stage) - 1}.layers.{block}.{place}.{leaf}"
 
@@ -63,18 +63,18 @@ def load_backbone(backbone: nn.Module, context: Context, kind: str, absent: str 
     kind: "ResNet" or "ConvNeXt"; absent: what the names of parts hold that a classifier does not have.
     """
     translate: Callable[[str], str | None] = {"ResNet": resnet_name, "ConvNeXt": convnext_name}[kind]
-    own, found = set(backbone.state_dict()), {}
+    own, weights = set(backbone.state_dict()), {}
     for name, value in context.weights().items():
         bare = name.removeprefix("module.").removeprefix("backbone.").removeprefix(f"{kind.lower()}.")
         bare = bare if bare in own else translate(bare) or ""
         if bare in own:
-            found[bare] = value.flatten() if bare.endswith("layer_scale_parameter") else value
-    missing = [name for name in own if name not in found and absent not in name and not name.endswith("_tracked")]
-    wrong = [name for name, value in found.items() if value.shape != backbone.state_dict()[name].shape]
+            weights[bare] = value.flatten() if bare.endswith("layer_scale_parameter") else value
+    missing = [name for name in own if name not in weights and absent not in name and not name.endswith("_tracked")]
+    wrong = [name for name, value in weights.items() if value.shape != backbone.state_dict()[name].shape]
     if missing or wrong:
         why = f"{missing[0]} is missing" if missing else f"{wrong[0]} has another shape"
         raise UsageError(f"--init {context.init}: these are not the weights of a {kind} of this size ({why})")
-    backbone.load_state_dict(found, strict=False)
+    backbone.load_state_dict(weights, strict=False)
 
 
 def begins(context: Context, network: str) -> str:

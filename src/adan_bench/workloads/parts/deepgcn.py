@@ -49,5 +49,5 @@ class DeepGCN(nn.Module):
         for layer in list(self.layers)[1:]:
             x = layer(x, edges, features)
         x = F.dropout(F.relu(first.norm(x)), 0.1, self.training)
-        found: Tensor = self.head(x)
-        return found
+        output: Tensor = self.head(x)
+        return output

@@ -37,8 +37,8 @@ class LSTM(nn.Module):
     def forward(self, words: Tensor, carry: list[Tensor] | None) -> tuple[Tensor, list[Tensor], Tensor]:
         """Logits, the state to carry on, and the penalties of the last layer's activations."""
         sizes, following = self.sizes, []
-        kept = F.dropout(torch.ones_like(self.embedding.weight[:, :1]), sizes.words, self.training)
-        hidden = self._locked(F.embedding(words, self.embedding.weight * kept), sizes.input)
+        mask = F.dropout(torch.ones_like(self.embedding.weight[:, :1]), sizes.words, self.training)
+        hidden = self._locked(F.embedding(words, self.embedding.weight * mask), sizes.input)
         carry = self.initial(words.shape[1], words.device) if carry is None else carry
         for i, layer in enumerate(self.layers):
             hidden, last, cell = self._run(layer, hidden, carry[i].to(hidden.dtype))

@@ -88,14 +88,14 @@ class TransformerXL(nn.Module):
 
     def tails_of(self, following: Tensor, sizes: Sequence[int] | None = None) -> Tails:
         """Where the words of each cluster stand; padded with words that do not count, where a size is given."""
-        found = []
+        tails = []
         for i, (low, high) in enumerate(zip(self.edges, self.edges[1:], strict=False)):
             flat = following.flatten()
             places = ((flat >= low) & (flat < high)).nonzero()[:, 0]
             answers = flat[places] - low
             missing = 0 if sizes is None else sizes[i] - len(places)
-            found.append((F.pad(places, (0, missing)), F.pad(answers, (0, missing), value=IGNORED)))
-        return found
+            tails.append((F.pad(places, (0, missing)), F.pad(answers, (0, missing), value=IGNORED)))
+        return tails
 
 
 class Layer(nn.Module):
@@ -129,8 +129,8 @@ class Layer(nn.Module):
         scores = ((by_content + by_distance) / math.sqrt(query.shape[-1])).masked_fill(~visible, -math.inf)
         attended = (scores.softmax(-1) @ value).movedim(-2, 0).flatten(2)
         hidden = self.norm(hidden + self.drop(self.out(attended)))
-        found: Tensor = self.last_norm(hidden + self.feed(hidden))
-        return found
+        output: Tensor = self.last_norm(hidden + self.feed(hidden))
+        return output
 
 
 def shifted(scores: Tensor) -> Tensor:
