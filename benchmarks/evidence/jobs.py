@@ -51,7 +51,7 @@ Record = dict[str, Any]
 def read(path: Path) -> dict[str, Record]:
     """The records of a file by key; a line that a killed process left half written is passed over."""
     records: dict[str, Record] = {}
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
             record = json.loads(line)
         except json.JSONDecodeError:
@@ -104,7 +104,7 @@ def store(target: Path, sources: Iterable[Path]) -> int:
     """Append what the repository's file does not hold yet; the number of its runs."""
     stored = read(target)
     new = {key: record for source in sources for key, record in read(source).items() if key not in stored}
-    with target.open("a") as file:
+    with target.open("a", encoding="utf-8") as file:
         for record in new.values():
             if record["status"] != "failed":
                 file.write(json.dumps(compact(record), separators=(",", ":")) + "\n")

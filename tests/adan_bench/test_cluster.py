@@ -55,10 +55,10 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
     Then --resume adds a third seed; the first two stay as they are.
     """
     gate, script = tmp_path / "gate", tmp_path / "gated.py"
-    text = tiny.read_text().replace('"tiny"', '"gated"').replace("def tiny(", "def gated(")
+    text = tiny.read_text(encoding="utf-8").replace('"tiny"', '"gated"').replace("def tiny(", "def gated(")
     loss = "\n    def loss(model, batch):\n"
     assert loss in text
-    script.write_text("import pathlib, time\n" + text.replace(loss, GATE.format(gate=str(gate))))
+    script.write_text("import pathlib, time\n" + text.replace(loss, GATE.format(gate=str(gate))), encoding="utf-8")
     load_script(script)
     out, lengths = tmp_path / "a", {"steps": 1000, "eval_every": 100, "checkpoint_every": 100}
     paths = [out / "gated" / "adan" / f"seed-{seed}" for seed in range(3)]
@@ -80,7 +80,7 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
     with Study(["gated"], competitors("adan"), options, out=out) as study:
         study.on_event = watch
         study.compare(2)
-    (line,) = (out / "study.jsonl").read_text().splitlines()
+    (line,) = (out / "study.jsonl").read_text(encoding="utf-8").splitlines()
     facts = json.loads(line)
     assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 2000, 1, options.cluster)
     assert facts["steps_per_second"] > 0
@@ -120,7 +120,7 @@ def again(context):
 def test_what_a_node_gets_and_sends(tmp_path: Path) -> None:
     """The weights of another run go along; the record names their folder here, and says how a killed run ended."""
     script, init = tmp_path / "again.py", tmp_path / "before"
-    script.write_text(AGAIN)
+    script.write_text(AGAIN, encoding="utf-8")
     load_script(script)
     init.mkdir()
     torch.save(torch.nn.Linear(1, 1).state_dict(), init / "weights.pt")

@@ -28,7 +28,7 @@ from adan_bench.training.trainer import Trainer
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("script") / "plain.py"
-    path.write_text(SCRIPT)
+    path.write_text(SCRIPT, encoding="utf-8")
     return path
 
 
@@ -116,7 +116,9 @@ def test_kill_9_of_one_rank_under_torchrun(bench: Any, script: Path, tmp_path: P
     process = subprocess.Popen([*torchrun, *run, str(broken), "--parallel", "fsdp"], stderr=subprocess.PIPE, text=True)
     while process.poll() is None and len(read_lines(broken / "metrics.jsonl")) < threshold:
         time.sleep(0.01)
-    ranks = [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    ranks = [
+        int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+    ]
     os.kill(ranks[victim], signal.SIGKILL)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1, f"seed {seed}"
@@ -137,7 +139,7 @@ def test_a_rank_that_is_left_alone_says_so(script: Path, tmp_path: Path) -> None
     for process in ranks:
         process.join(60)
     assert [process.exitcode for process in ranks] == [1, 9]
-    (line,) = (tmp_path / "errors.0").read_text().splitlines()
+    (line,) = (tmp_path / "errors.0").read_text(encoding="utf-8").splitlines()
     assert "rank 0: another rank is gone" in line
     assert "--resume" in line
 

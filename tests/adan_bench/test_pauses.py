@@ -62,7 +62,7 @@ def test_a_comparison_with_a_time_limit(bench: Any, tiny: Path, tmp_path: Path) 
     assert [record.status for record in read_runs(out)[0]] == ["finished"] * 2
     progress = [event for event in map(json.loads, output.splitlines()) if event["event"] == "progress"]
     assert all(event["total_steps_per_second"] > 0 for event in progress)
-    studies = [json.loads(line) for line in (out / "study.jsonl").read_text().splitlines()]
+    studies = [json.loads(line) for line in (out / "study.jsonl").read_text(encoding="utf-8").splitlines()]
     assert sum(study["steps"] for study in studies) == 120
     assert studies[-1]["peak_steps_per_second"] >= studies[-1]["steps_per_second"] > 0
     assert (studies[-1]["jobs"], studies[-1]["mps"]) == (1, False)

@@ -31,9 +31,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "ptb").mkdir()
     (folder / "wikitext-103").mkdir()
     for split, times in (("train", 800), ("valid", 40), ("test", 40)):
-        (folder / "ptb" / f"ptb.{split}.txt").write_text(" the cat <unk> sat on the mat \n" * times)
+        (folder / "ptb" / f"ptb.{split}.txt").write_text(" the cat <unk> sat on the mat \n" * times, encoding="utf-8")
         article = " \n = The = Cat = \n \n The cat @-@ like <unk> sat , on the mat . \n"
-        (folder / "wikitext-103" / f"wiki.{split}.tokens").write_text(article * times)
+        (folder / "wikitext-103" / f"wiki.{split}.tokens").write_text(article * times, encoding="utf-8")
     return folder
 
 
@@ -130,7 +130,7 @@ def test_fixed_recurrent_weights_keep_their_initial_values(fixed: bool) -> None:
 
 def test_words_of_files(tmp_path: Path) -> None:
     file = tmp_path / "wiki.train.tokens"
-    file.write_text(" a b a \n \n <unk> c \n")
+    file.write_text(" a b a \n \n <unk> c \n", encoding="utf-8")
     words = list(file_words(file))
     assert words == ["a", "b", "a", "<eos>", "<eos>", "<unk>", "c", "<eos>"]
     known = vocabulary(words, 3)
@@ -270,6 +270,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"transformer-xl needs wikitext-103/wiki.train.tokens"):
         settings("transformer-xl", scale="paper", data=tmp_path)
     (tmp_path / "wikitext-103").mkdir()
-    (tmp_path / "wikitext-103" / "wiki.train.tokens").write_text("a\n")
+    (tmp_path / "wikitext-103" / "wiki.train.tokens").write_text("a\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r"holds no wikitext-103/wiki.valid.tokens"):
         get_workload("transformer-xl", "paper").task(batch_size=2, data=tmp_path)

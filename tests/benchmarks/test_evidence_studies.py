@@ -204,7 +204,7 @@ def test_a_stored_record_tells_of_no_folder_and_still_resumes(cache, tmp_path):
     record = run(job(steps=30, evaluations=2), "cpu", cache)
     command = "python3 /a/b.py run vit-25 --cache /c --out /c/r.jsonl --site /s --commit abc --gpu-workers 5"
     environment = {"commit": "abc", "command": command, "load_average": [1, 2, 3], "workers": 5}
-    full.write_text(json.dumps({**record, "environment": environment}) + "\n")
+    full.write_text(json.dumps({**record, "environment": environment}) + "\n", encoding="utf-8")
     target = tmp_path / "stored.jsonl"
     assert store(target, [full]) == 1
     assert store(target, [full, target]) == 1

@@ -93,9 +93,9 @@ def train_coded(dtype, sizes=CODED_SIZES, steps=4, **options):
 
 
 def use_mutant(right, wrong, monkeypatch, tmp_path, flags=()):
-    text = SOURCE.read_text()
+    text = SOURCE.read_text(encoding="utf-8")
     assert text.count(right) == 1, f"cpu.c has {text.count(right)} places that say: {right}"
     source, library = tmp_path / "mutant.c", tmp_path / "mutant.so"
-    source.write_text(text.replace(right, wrong))
+    source.write_text(text.replace(right, wrong), encoding="utf-8")
     subprocess.run([COMPILER, *FLAGS, *flags, source, "-o", library, "-pthread", "-lm"], check=True)
     monkeypatch.setattr(cpu, "LIBRARY", str(library))

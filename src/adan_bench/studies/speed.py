@@ -342,7 +342,7 @@ def _among_ranks(
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         launch(models, names, replace(how, parallel="ddp"), ranks, Path(folder) / "record.json")
-        found: dict[str, Any] = json.loads((Path(folder) / "record.json").read_text())
+        found: dict[str, Any] = json.loads((Path(folder) / "record.json").read_text(encoding="utf-8"))
     for case in found["cases"]:
         on_case(case)
     return found

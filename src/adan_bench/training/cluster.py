@@ -214,6 +214,6 @@ def _say_init(path: Path, config: RunConfig) -> None:
     """Let a record name the folder of its first weights as it is called here."""
     file = path / "config.json"
     if file.exists():
-        facts = json.loads(file.read_text())
+        facts = json.loads(file.read_text(encoding="utf-8"))
         facts["config"]["init"] = str(config.init)
         write_json(file, facts)
