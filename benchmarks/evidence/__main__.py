@@ -14,7 +14,7 @@ from typing import Any
 from adan_bench.records.stats import MIN_SEEDS
 from adan_bench.training.mps import multi_process_service
 from evidence import data, documentation, gradients, page, report
-from evidence.jobs import Job, Record, read, store
+from evidence.jobs import Job, Record, append, read, store
 from evidence.pool import Outcome, Place, Pool
 from evidence.search import Follow, Study
 from evidence.sections.parts import RUNS
@@ -109,8 +109,7 @@ class Runner:
             print(f"[{self.elapsed():4.0f} s] {job}: diverged", flush=True)
         self.records[job.key] = record
         environment = {key: value for key, value in self.facts.items() if key != "not captured"}
-        with self.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**record, "environment": environment}) + "\n")
+        append(self.out, json.dumps({**record, "environment": environment}))
 
 
 def _kind(problem: str, options: Mapping[str, Any], unit: str) -> tuple[str, ...]:
