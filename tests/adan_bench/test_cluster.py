@@ -161,4 +161,4 @@ def test_without_ray(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "ray", None)
     code, output, err = bench("compare", "digits-vit", "--cluster", "ray", "--out", tmp_path / "a")
     assert (code, output, len(err.splitlines())) == (2, "", 1)
-    assert "run in a checkout: pip install '.[cluster]'" in err
+    assert "run: pip install 'adan[cluster]'" in err
