@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import chosen, settings
+from support.learning import chosen, curve, settings
 
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.studies.comparison import Study
@@ -35,10 +35,6 @@ def nodes() -> Iterator[Any]:
     cluster.shutdown()
 
 
-def curve(path: Path) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in read_run(path).metrics]
-
-
 #: Two runs meet at their 250th step, so that both are under way when the node is lost.
 GATE = """
     made = []
@@ -60,7 +56,7 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
     assert loss in text
     script.write_text("import pathlib, time\n" + text.replace(loss, GATE.format(gate=str(gate))), encoding="utf-8")
     load_script(script)
-    out, lengths = tmp_path / "a", {"steps": 1000, "eval_every": 100, "checkpoint_every": 100}
+    out, lengths = tmp_path / "a", {"steps": 400, "eval_every": 100, "checkpoint_every": 100}
     paths = [out / "gated" / "adan" / f"seed-{seed}" for seed in range(3)]
     began: dict[Path, list[list[int]]] = {path: [] for path in paths}  # the steps seen, by attempt
     checkpoints: dict[Path, int] = {}
@@ -82,7 +78,7 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
         study.compare(2)
     (line,) = (out / "study.jsonl").read_text(encoding="utf-8").splitlines()
     facts = json.loads(line)
-    assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 2000, 1, options.cluster)
+    assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 800, 1, options.cluster)
     assert facts["steps_per_second"] > 0
     (lost,) = [path for path in paths[:2] if len(began[path]) == 2]
     assert began[lost][1][0] > checkpoints[lost]

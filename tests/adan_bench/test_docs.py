@@ -31,7 +31,7 @@ def commands(page: str) -> list[list[str]]:
 def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newcomer's path: at most 25 lines, taken from the page, then each of its commands; README has the first.
 
-    The others with fewer steps: they are about the commands.
+    With fewer steps than the script has: it is about the commands.
     """
     script, optimizers = blocks("own-workload.md", "python")
     assert len(script.splitlines()) <= 25
@@ -40,7 +40,7 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     Path("my_train.py").write_text(script, encoding="utf-8")
     first, *others = commands("own-workload.md")
     assert shlex.join(first) in (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    code, out, err = bench(*first)
+    code, out, err = bench(*first, "--steps", 20)
     assert code == 0, err
     records = read_runs(Path("runs/mine"))[0]
     runs = [r for r in records if r.config.role == "run"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.learning import curve
 from torch import nn
 
 from adan_bench import Scale, Task, workload
@@ -17,10 +18,6 @@ from adan_bench.cli.common import deadline
 from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.spec import Pause
 from adan_bench.training.trainer import run
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in read_run(path).metrics]
 
 
 @pytest.mark.parametrize("optimizer", ["adan", "sam"])
@@ -35,7 +32,7 @@ def test_a_run_in_pieces_is_the_run(config: Any, tmp_path: Path, optimizer: str)
     result = run(settings, store, resume=True, pause=Pause(time=time.time()))  # a step, at least
     assert result["step"] == store.resume_step > 45
     assert run(settings, store, resume=True)["final"] == whole["final"]
-    assert lines(tmp_path / "pieces") == lines(tmp_path / "whole")
+    assert curve(tmp_path / "pieces") == curve(tmp_path / "whole")
     assert not store.checkpoints()
 
 

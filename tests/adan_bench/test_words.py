@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import transformer_xl
-from support.learning import settings, sizes
+from support.learning import resize, settings, sizes
 from torch import Tensor
 
 from adan_bench.data import words as words_module
@@ -242,17 +242,19 @@ def test_transformer_xl_batches_have_one_shape() -> None:
     torch.testing.assert_close(model(words, following, tails, memories)[0], model(words, following, None, memories)[0])
 
 
-def test_paper_scale_reads_the_real_layouts(data: Path) -> None:
+def test_paper_scale_reads_the_real_layouts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A narrower Transformer-XL, as deep and with as long a memory as the paper's."""
     lstm = get_workload("lstm-1", "paper").task(batch_size=20, data=data)
     assert "6,400 words to train" in lstm.note
     assert lstm.batches(0)[0].shape == (70, 20)
     assert lstm.max_grad_norm == 0.25
+    resize(monkeypatch, "transformer-xl", replace(sizes("transformer-xl"), width=40, heads=4, inner=80))
     trainer = Trainer(settings("transformer-xl", scale="paper", data=data, batch_size=2, steps=2))
     assert trainer.task.batches(0)[0].shape == (150, 2)
     assert "14 different" in trainer.task.note
     trainer.update()
     memories, filled = trainer.task.batches(1)[3]
-    assert (tuple(memories.shape), int(filled)) == ((16, 150, 2, 410), 150)
+    assert (tuple(memories.shape), int(filled)) == ((16, 150, 2, 40), 150)
 
 
 @pytest.mark.parametrize(("scale", "columns"), [("small", [10, 10]), ("paper", [1, 10])])

@@ -10,7 +10,7 @@ import torch
 
 from adan import Adan
 from adan.engines import cpu
-from support.parity import same_bits
+from support.parity import channels_last, same_bits
 
 SOURCE = Path(cpu.__file__).with_name("cpu.c")
 COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) or shutil.which("cc")
@@ -79,10 +79,6 @@ def assert_alike(ours, loops):
     for p, q in zip(ours[0], loops[0], strict=True):
         unit = torch.finfo(p.dtype).eps
         torch.testing.assert_close(p, q, rtol=4 * unit if unit < 1e-5 else unit, atol=unit / 4)
-
-
-def channels_last(x):
-    return x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
 def train_coded(dtype, sizes=CODED_SIZES, steps=4, **options):
