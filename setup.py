@@ -57,9 +57,9 @@ LIBRARY = Extension(
 
 def readme() -> str:
     """README.md, whose links lead into the repository, with the repository's address before them."""
-    found = re.search(r'^Source = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    found = re.search(r'^Source = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert found is not None
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{found[1]}/raw/main/", text)
     return re.sub(r"(\]\()(?!https?:|#)", rf"\1{found[1]}/blob/main/", text)
 

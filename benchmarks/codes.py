@@ -292,7 +292,7 @@ def main() -> None:
         print(f"{name:70s}", *(f"{value:8.4f}" for value in row.values()), f"{largest[name]:8.2f}")
     record = {"environment": environment(), "steps": args.steps, "seed": 0, "errors": errors, "largest": largest}
     name = "codes.json" if args.bits == 8 else "codes-4bit.json"
-    (ROOT / "results" / name).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    (ROOT / "results" / name).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

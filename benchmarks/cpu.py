@@ -116,7 +116,7 @@ def main() -> None:
         results[model] = result = measure(shapes, rounds, clock)
         console.print(table(model, result))
     path = ROOT / "results" / arguments.output
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     console.print(f"written: {path.relative_to(ROOT)}")
 
 

@@ -315,7 +315,7 @@ def main() -> None:
     record["launches"] = {"model": "ResNet-50", "kernels": launches(MODELS["ResNet-50"])}
     console.print("kernels per step, ResNet-50:", record["launches"]["kernels"])
     path = ROOT / "results" / arguments.output
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     console.print(f"written: {path.relative_to(ROOT)}")
 
 

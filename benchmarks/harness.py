@@ -215,7 +215,7 @@ class Worker:
         self.name, self.mode = name, mode
         command = [sys.executable, __file__, "serve", name, mode, "--cache", str(cache)]
         self.log = cache / f"{name} {mode} {time.monotonic_ns()}.log".replace(", ", "-").replace(" ", "-")
-        with self.log.open("w") as log:
+        with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -256,7 +256,7 @@ class Worker:
         return self.hear()
 
     def error(self) -> str:
-        lines = [line for line in self.log.read_text().splitlines() if line.strip()]
+        lines = [line for line in self.log.read_text(encoding="utf-8").splitlines() if line.strip()]
         return lines[-1][:200] if lines else f"exit code {self.process.poll()}"
 
     def stop(self) -> None:
@@ -326,7 +326,7 @@ def measure(args: argparse.Namespace) -> None:
 
     def save() -> None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
+        args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
     workers = [Worker(name, mode, args.cache) for name, mode in ALONE if name in names]
     alone(workers, save, record["alone"])

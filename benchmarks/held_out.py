@@ -90,7 +90,7 @@ def main() -> None:
             row = compared(name, WORKLOADS[name], args.seeds, chosen, Path(folder) / "runs")
         record["workloads"][name] = row
         print(f"{name}: AdamW {row['adamw']['values']}, Adan {row['adan']['values']}", flush=True)
-        path.write_text(json.dumps(record, indent=1) + "\n")
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

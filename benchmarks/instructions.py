@@ -88,7 +88,7 @@ def main() -> None:
             f"{key:28} {rows[key]['per_element']:6.1f} per element, {registers} registers, {spills} spills", flush=True
         )
     record = {"environment": environment(), "target": "sm_90", "rows": rows}
-    (ROOT / "results" / "instructions.json").write_text(json.dumps(record, indent=1) + "\n")
+    (ROOT / "results" / "instructions.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -140,8 +140,8 @@ def main() -> None:
             for peak in ("peak_bytes", "recompute_peak_bytes"):
                 peaks += f"{rows[name][peak] / 1e9:6.2f} GB  × {rows[name][peak] / rows[BASE][peak]:.2f}  "
             print(f"{name:40s} {peaks} {rows[name]['state_bytes_per_parameter']:.3f} B/parameter", flush=True)
-        RECORD.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
-    plot(json.loads(RECORD.read_text())["rows"])
+        RECORD.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    plot(json.loads(RECORD.read_text(encoding="utf-8"))["rows"])
 
 
 if __name__ == "__main__":

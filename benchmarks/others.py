@@ -132,7 +132,7 @@ def main() -> None:
         }
     if dist.get_rank() == 0:
         record = {"environment": environment(), "rows": rows}
-        (ROOT / "results" / "others.json").write_text(json.dumps(record, indent=1) + "\n")
+        (ROOT / "results" / "others.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         print(json.dumps(rows, indent=1))
     dist.destroy_process_group()
 

@@ -75,7 +75,7 @@ def measured() -> Table:
     """The peaks of a training step beside the plan. What they are above it, activations, is the same in all rows."""
     plan = plan_memory(gpt2_345m()).rows
     rows = []
-    for name, row in json.loads(RECORD.read_text())["rows"].items():
+    for name, row in json.loads(RECORD.read_text(encoding="utf-8"))["rows"].items():
         if (name != "AdamW fused" and not name.startswith("Adan")) or "consume" in name or "release" in name:
             continue
         sizes = plan[_row(name)]

@@ -118,7 +118,9 @@ def main() -> None:
         "device": args.device,
         "rows": rows,
     }
-    (ROOT / "results" / f"quality-{args.workload}.json").write_text(json.dumps(record, indent=1) + "\n")
+    (ROOT / "results" / f"quality-{args.workload}.json").write_text(
+        json.dumps(record, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

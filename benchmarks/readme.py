@@ -43,7 +43,7 @@ CPU = ("bench-cpu.json", "bench-cpu-x86.json", "bench-cpu-x86-8-threads.json")
 
 
 def record(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((ROOT / "results" / name).read_text())
+    loaded: dict[str, Any] = json.loads((ROOT / "results" / name).read_text(encoding="utf-8"))
     return loaded
 
 
@@ -289,12 +289,12 @@ def main() -> None:
     stale = page.write(check="--check" in sys.argv)
     for name in [*PAGES, *WHOLE]:
         path = ROOT / name
-        old = path.read_text() if path.exists() else ""
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
         new = WHOLE[name]() if name in WHOLE else rendered(old)
         if new != old:
             stale.append(name)
             if "--check" not in sys.argv:
-                path.write_text(new)
+                path.write_text(new, encoding="utf-8")
     print("written:" if "--check" not in sys.argv else "out of date:", ", ".join(stale) or "nothing")
     sys.exit(1 if stale and "--check" in sys.argv else 0)
 

@@ -110,7 +110,7 @@ def main() -> None:
     path = Path(arguments.data) / "tinyshakespeare" / "input.txt"
     if not path.exists():
         raise SystemExit(f"there is no {path}: name the folder of tinyshakespeare/input.txt with --data or ADAN_DATA")
-    characters = path.read_text()
+    characters = path.read_text(encoding="utf-8")
     vocabulary = sorted(set(characters))
     index = {character: i for i, character in enumerate(vocabulary)}
     data = torch.tensor([index[character] for character in characters], device="cuda")
@@ -126,7 +126,7 @@ def main() -> None:
         record["runs"].append({"optimizer": name, "lr": lr, "betas": betas, "seeds": runs})
         means = [statistics.mean(run[key] for run in runs) for key in ("train", "validation")]
         print(f"{name:6} lr {lr:<7g} betas {betas!s:20} {means[0]:.3f}  {means[1]:.3f}", flush=True)
-        (ROOT / "results" / "short-runs.json").write_text(json.dumps(record, indent=1) + "\n")
+        (ROOT / "results" / "short-runs.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def differing_in_b1(records: list[Record]) -> list[Record]:
 
 def published(name: str) -> list[dict[str, Any]]:
     """The settings of one of the paper's tables."""
-    data = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{name}.json").read_text())
+    data = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{name}.json").read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = data["settings"]
     return rows
 
@@ -203,7 +203,7 @@ def settings(values: dict[str, Any]) -> str:
 
 def held_out() -> str:
     """Adan at the suggestion beside AdamW, on workloads of the harness that no rule was fitted to."""
-    data: dict[str, Any] = json.loads((ROOT / "results" / "held-out.json").read_text())
+    data: dict[str, Any] = json.loads((ROOT / "results" / "held-out.json").read_text(encoding="utf-8"))
     lines: list[list[str]] = []
     words: dict[str, list[str]] = {}
     for name, row in data["workloads"].items():
@@ -280,7 +280,9 @@ def elsewhere() -> str:
 
 def harness() -> str:
     """Adan's tuned lr over AdamW's on every workload of the harness where the search found both."""
-    workloads = json.loads((ROOT / "src" / "adan_bench" / "training" / "tuned.json").read_text())["workloads"]
+    workloads = json.loads((ROOT / "src" / "adan_bench" / "training" / "tuned.json").read_text(encoding="utf-8"))[
+        "workloads"
+    ]
     tuned = [row for name, row in workloads.items() if "@" not in name and {"adan", "adamw"} <= row.keys()]
     both = [row for row in tuned if not (row["adan"]["at_edge"] or row["adamw"]["at_edge"])]
     steps = [row["adan"]["steps"] for row in both]

@@ -10,7 +10,7 @@ from sphinx.util import logging
 import adan
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = re.search(r'^Source = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+SOURCE = re.search(r'^Source = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 project = "adan"
 copyright = "the contributors of adan"
@@ -45,7 +45,7 @@ def read(app: Sphinx, name: str, content: list[str]) -> None:
     content[0] = links(content[0], ROOT / "docs")
     if name == "index":  # the home page is the README, then the table of contents
         app.env.note_dependency(ROOT / "README.md")
-        content[0] = links((ROOT / "README.md").read_text(), ROOT) + content[0]
+        content[0] = links((ROOT / "README.md").read_text(encoding="utf-8"), ROOT) + content[0]
 
 
 def setup(app: Sphinx) -> None:

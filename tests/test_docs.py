@@ -32,7 +32,7 @@ ONE_PROGRAM = {"quick-start.md"}
 
 
 def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def programs():
@@ -191,9 +191,11 @@ def test_command(words):
     """
     program, *rest = words
     if program == "make":
-        assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), "no such target"
+        assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), (
+            "no such target"
+        )
     elif program == "pip":
-        project = (ROOT / "pyproject.toml").read_text()
+        project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
         assert rest[0] == "install"
         for extra in re.findall(r"\w+", rest[-1].partition("[")[2]):
             assert re.search(rf"^{extra} = \[", project, re.MULTILINE), "no such extra"

@@ -48,7 +48,7 @@ def build(source, kind, **environment):
 
 def test_a_wheel_with_the_library_names_its_platform_alone(source, tmp_path):
     compiler = tmp_path / "cc"
-    compiler.write_text(COMPILER)
+    compiler.write_text(COMPILER, encoding="utf-8")
     compiler.chmod(0o755)
     wheel, _ = build(source, "wheel", CC=str(compiler))
     assert re.fullmatch(rf"adan-{adan.__version__}-py3-none-linux_\w+\.whl", wheel.name)
@@ -113,7 +113,7 @@ def test_the_version_of_the_command():
 
 
 def extra(name):
-    text = (ROOT / "pyproject.toml").read_text()
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     return re.findall(r'"(.+?)"', re.search(rf"^{name} = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)[1])
 
 
@@ -127,7 +127,8 @@ def without(packages, folder, *words):
         "    def find_spec(cls, name, path=None, target=None):\n"
         f"        absent = name.partition('.')[0] in {sorted(packages)!r}\n"
         "        return None if absent else PathFinder.find_spec(name, path, target)\n"
-        "sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]\n"
+        "sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]\n",
+        encoding="utf-8",
     )
     env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "adan_bench.cli", *words]
@@ -157,7 +158,7 @@ def line(context):
 def test_the_small_extra_is_enough_for_a_script(tmp_path):
     packages = {IMPORTED_AS.get(name, re.split(r"[><=\[]", name)[0].replace("-", "_")) for name in extra("paper")}
     assert {"transformers", "sklearn", "pytorch_optimizer"} <= packages
-    (tmp_path / "line.py").write_text(SCRIPT)
+    (tmp_path / "line.py").write_text(SCRIPT, encoding="utf-8")
     words = ["--optimizers", "adan,adamw,lamb", "--seeds", "1", "--out", str(tmp_path / "runs")]
     # matplotlib brings PIL
     done = without(packages - {"adan", "PIL"}, tmp_path, "compare", "--script", str(tmp_path / "line.py"), *words)

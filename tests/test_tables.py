@@ -19,23 +19,23 @@ def test_tables_are_those_of_the_records():
 
 def test_records_name_no_folder_of_the_machine_they_were_made_on():
     for path in (ROOT / "results").glob("*.json"):
-        environment = json.loads(path.read_text()).get("environment", {})
+        environment = json.loads(path.read_text(encoding="utf-8")).get("environment", {})
         assert not [word for word in environment.get("command", "").split() if word.startswith("/")], path.name
 
 
 def test_what_the_faq_says_of_short_runs_is_in_the_record():
-    runs = json.loads((ROOT / "results" / "short-runs.json").read_text())["runs"]
+    runs = json.loads((ROOT / "results" / "short-runs.json").read_text(encoding="utf-8"))["runs"]
     loss = {
         (run["optimizer"], run["lr"], tuple(run["betas"])): mean(seed["validation"] for seed in run["seeds"])
         for run in runs
     }
-    faq = (ROOT / "docs" / "faq.md").read_text()
+    faq = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
     tuned = min(value for (name, _, _), value in loss.items() if name == "AdamW")
     for value in (tuned, loss["Adan", 3e-3, (0.9, 0.92, 0.99)], loss["Adan", 3e-3, (0.98, 0.92, 0.99)]):
         assert f"{value:.3f}" in faq
 
 
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def finals(study, metric, **options):
@@ -44,7 +44,7 @@ def finals(study, metric, **options):
     Where these have changed: `make tables` draws the figure, the sentences are written by hand.
     """
     values = defaultdict(list)
-    for line in (ROOT / "results" / "evidence" / "runs.jsonl").read_text().splitlines():
+    for line in (ROOT / "results" / "evidence" / "runs.jsonl").read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
         job = run["job"]
         same = job["study"] == study and not job["tuning"] and options.items() <= job["options"].items()
@@ -54,7 +54,7 @@ def finals(study, metric, **options):
 
 
 def test_results_in_the_readme_are_those_of_the_records():
-    results = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    results = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
     assert "**half the steps** of the best baseline it was better in 0 and worse in 3 of 4 tests" in results
     text = " ".join(README.split())
     assert (
@@ -83,7 +83,9 @@ def test_results_in_the_readme_are_those_of_the_records():
     assert all(mean(lstm["adan"]) > mean(lstm[name]) for name in ("adamw", "adam", "adabelief"))
     ppo = finals("ppo-halfcheetah", "episode reward")
     assert mean(ppo["adan"]) < mean(ppo["adam"])
-    (table,) = json.loads((ROOT / "results" / "reproduce" / "small-step-time.json").read_text())["tables"]
+    (table,) = json.loads((ROOT / "results" / "reproduce" / "small-step-time.json").read_text(encoding="utf-8"))[
+        "tables"
+    ]
     step = {cell["row"]: cell["values"][0] for cell in table["cells"] if cell["column"] == "GPT-2-1B, ms"}
     peak = {cell["row"]: cell["values"][0] for cell in table["cells"] if cell["column"] == "GPT-2-1B, GB"}
     times = [f"×{by_name['Adan'] / by_name['AdamW']:.2f}" for by_name in (step, peak)]
@@ -91,29 +93,33 @@ def test_results_in_the_readme_are_those_of_the_records():
 
 
 def test_what_the_page_on_memory_says_of_other_libraries_is_in_the_record():
-    rows = json.loads((ROOT / "results" / "bench-gpu.json").read_text())["models"]["GPT-2 1.1B"]["rows"]
+    rows = json.loads((ROOT / "results" / "bench-gpu.json").read_text(encoding="utf-8"))["models"]["GPT-2 1.1B"]["rows"]
     torchao, bitsandbytes = (rows[f"AdamW 8 bit ({name})"] for name in ("torchao", "bitsandbytes"))
-    text = " ".join((ROOT / "docs" / "memory.md").read_text().split())
+    text = " ".join((ROOT / "docs" / "memory.md").read_text(encoding="utf-8").split())
     assert f"of its {torchao['ms']:.0f} ms the GPU works {torchao['kernels_ms']:.0f};" in text
     assert f"works for {bitsandbytes['kernels_ms']:.0f} of {bitsandbytes['ms']:.0f} ms" in text
 
 
 def test_ratios_in_the_faq_are_those_of_the_records():
     names = ("gpu", "cpu-x86-8-threads", "cpu")
-    gpu, *cpus = (json.loads((ROOT / "results" / f"bench-{name}.json").read_text())["models"] for name in names)
+    gpu, *cpus = (
+        json.loads((ROOT / "results" / f"bench-{name}.json").read_text(encoding="utf-8"))["models"] for name in names
+    )
     large = gpu["GPT-2 1.1B"]["rows"]["Adan"]["ratio"]
     x86, arm = (cpu["ResNet-50, 25.6 M in 161 tensors"]["rows"]["Adan fused"]["ratio_of_medians"] for cpu in cpus)
-    text = " ".join((ROOT / "docs" / "faq.md").read_text().split())
+    text = " ".join((ROOT / "docs" / "faq.md").read_text(encoding="utf-8").split())
     assert f"×{large:.2f} for 1.1 B parameters on an H200; for ResNet-50, " in text
     assert f"there, ×{x86:.2f} on eight threads of an x86-64 CPU, ×{arm:.2f} on two of an Arm CPU." in text
-    (table,) = json.loads((ROOT / "results" / "reproduce" / "small-step-time.json").read_text())["tables"]
+    (table,) = json.loads((ROOT / "results" / "reproduce" / "small-step-time.json").read_text(encoding="utf-8"))[
+        "tables"
+    ]
     step = {(c["column"], c["row"]): c["values"][0] for c in table["cells"] if c["column"].endswith(", ms")}
     ratios = [ms / step[column, "AdamW"] for (column, row), ms in step.items() if row == "Adan"]
     assert f"[at most ×{max(ratios):.2f}]" in text
 
 
 def test_what_the_readme_says_of_other_implementations():
-    rows = json.loads((ROOT / "results" / "others.json").read_text())["rows"]
+    rows = json.loads((ROOT / "results" / "others.json").read_text(encoding="utf-8"))["rows"]
     columns = ["adan", "authors", "timm", "optimi", "pytorch_optimizer"]
     table = {}
     for line in README[README.index("## Compared with other implementations") :].splitlines():

@@ -42,7 +42,7 @@ def main() -> None:
     files = sorted(map(str, DIST.iterdir()))
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], check=True)
     if len(files) != 4:
-        sys.exit(f"one wheel stands for two, so a compiler failed: {', '.join(files)}")
+        sys.exit(f"expected an sdist and 3 wheels, got {', '.join(files)}; a C build probably failed")
 
 
 if __name__ == "__main__":

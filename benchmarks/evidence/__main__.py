@@ -14,7 +14,7 @@ from typing import Any
 from adan_bench.records.stats import MIN_SEEDS
 from adan_bench.training.mps import multi_process_service
 from evidence import data, documentation, gradients, page, report
-from evidence.jobs import Job, Record, read, store
+from evidence.jobs import Job, Record, append, read, store
 from evidence.pool import Outcome, Place, Pool
 from evidence.search import Follow, Study
 from evidence.sections.parts import RUNS
@@ -109,8 +109,7 @@ class Runner:
             print(f"[{self.elapsed():4.0f} s] {job}: diverged", flush=True)
         self.records[job.key] = record
         environment = {key: value for key, value in self.facts.items() if key != "not captured"}
-        with self.out.open("a") as file:
-            file.write(json.dumps({**record, "environment": environment}) + "\n")
+        append(self.out, json.dumps({**record, "environment": environment}))
 
 
 def _kind(problem: str, options: Mapping[str, Any], unit: str) -> tuple[str, ...]:
@@ -142,7 +141,7 @@ def environment(args: argparse.Namespace, shared: bool) -> dict[str, Any]:
     if args.commit:
         facts["commit"] = args.commit
     stored = args.cache / "facts.json"
-    facts["data"] = json.loads(stored.read_text()) if stored.exists() else {}
+    facts["data"] = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
     facts["cudnn"] = torch.backends.cudnn.version()
     return facts | {"workers": args.gpu_workers, "cpu_workers": args.cpu_workers, "mps": shared}
 
@@ -209,7 +208,9 @@ def smoke(args: argparse.Namespace) -> None:
         print(f"{name} {losses[0]:.5f} {losses[1]:.5f} relative gap {gap:.1e}  {rates}  {finished[0]['mode']}")
     for error in {error for error in outcomes.values() if isinstance(error, str)}:
         print(error)
-    args.out.write_text("".join(json.dumps(r) + "\n" for r in outcomes.values() if not isinstance(r, str)))
+    args.out.write_text(
+        "".join(json.dumps(r) + "\n" for r in outcomes.values() if not isinstance(r, str)), encoding="utf-8"
+    )
 
 
 def prepare(args: argparse.Namespace) -> None:

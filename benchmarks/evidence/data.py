@@ -60,7 +60,7 @@ def prepare(data: Path, cache: Path, sources: Sequence[Path] | None = None, proc
             facts["english"] = english.prepare("english", english.gather(folders, processes), data, cache, processes)
     if (data / documentation.PACKED).exists():
         facts["debian"] = english.prepare("debian", documentation.unpack(data), data, cache, processes)
-    (cache / "facts.json").write_text(json.dumps(facts, indent=1))
+    (cache / "facts.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return facts
 
 

@@ -53,7 +53,7 @@ def prepare(name: str, files: dict[bytes, list[str]], data: Path, cache: Path, p
             parts = [texts[i : i + 500] for i in range(0, len(texts), 500)]
             rows = list(pool.map(partial(_joined, words), parts))
             np.save(cache / f"{name}-{split}.npy", np.concatenate(rows or [np.zeros(0, np.int16)]))
-    (cache / f"{name}-vocabulary.json").write_text(words)
+    (cache / f"{name}-vocabulary.json").write_text(words, encoding="utf-8")
     counts = [f"{task} {part}" for task in GLUE if (part := _sentences(name, data, cache, task, words))]
     digest = hashlib.sha256("\0".join(text for texts in documents.values() for text in texts).encode()).hexdigest()[:12]
     return f"{size:,} bytes, {len(files):,} documents, sha256 {digest}; {'; '.join(counts) or 'no GLUE'}"

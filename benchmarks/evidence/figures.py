@@ -75,7 +75,7 @@ def digest(panels: Picture) -> str:
 def drawn(path: Path) -> str | None:
     """The digest of the panels that a figure shows."""
     marker = "drawn from "
-    text = path.read_text() if path.exists() else ""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     return text.partition(marker)[2][:16] or None
 
 
@@ -87,7 +87,9 @@ def draw(panels: Picture, path: Path) -> None:
         figure = _forests(forests) if forests else _curves([panel for panel in panels if isinstance(panel, Panel)])
         metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}
         figure.savefig(path, format="svg", metadata=metadata)
-    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
+    path.write_text(
+        "\n".join(line.rstrip() for line in path.read_text(encoding="utf-8").splitlines()) + "\n", encoding="utf-8"
+    )
 
 
 def _curves(panels: list[Panel]) -> Figure:

@@ -98,4 +98,4 @@ def run(args: argparse.Namespace) -> None:
         for variant, worst in record["worst"].items():
             print(f"    {variant:15}", *(f"{name} {value:.1%}" for value, name in worst), flush=True)
         lines.append(json.dumps(record | {"environment": facts}) + "\n")
-    args.out.write_text("".join(lines))
+    args.out.write_text("".join(lines), encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -51,13 +52,22 @@ Record = dict[str, Any]
 def read(path: Path) -> dict[str, Record]:
     """The records of a file by key; a line that a killed process left half written is passed over."""
     records: dict[str, Record] = {}
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
             record = json.loads(line)
         except json.JSONDecodeError:
             continue
         records[record["key"]] = record
     return records
+
+
+def append(path: Path, *lines: str) -> None:
+    """Add lines to a file. A last line that a killed process left half written is ended first, and so lost alone."""
+    with path.open("a+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 1, 0))
+        torn = file.read() not in (b"", b"\n")
+        file.write(("\n" * torn + "".join(f"{line}\n" for line in lines)).encode())
 
 
 MOST_POINTS = 60  # of a stored curve
@@ -104,10 +114,8 @@ def store(target: Path, sources: Iterable[Path]) -> int:
     """Append what the repository's file does not hold yet; the number of its runs."""
     stored = read(target)
     new = {key: record for source in sources for key, record in read(source).items() if key not in stored}
-    with target.open("a") as file:
-        for record in new.values():
-            if record["status"] != "failed":
-                file.write(json.dumps(compact(record), separators=(",", ":")) + "\n")
+    finished = [compact(record) for record in new.values() if record["status"] != "failed"]
+    append(target, *(json.dumps(record, separators=(",", ":")) for record in finished))
     return len(read(target))
 
 

@@ -229,9 +229,9 @@ def wrapped(part: str) -> str:
 def write(check: bool = False) -> list[str]:
     """Write the page and the figures whose panels have changed; their names. check: write nothing."""
     text, figures = page(read(RUNS))
-    stale = [] if PAGE.exists() and PAGE.read_text() == text else [PAGE.name]
+    stale = [] if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text else [PAGE.name]
     if stale and not check:
-        PAGE.write_text(text)
+        PAGE.write_text(text, encoding="utf-8")
     for name, panels in figures.items():
         if drawn(FIGURES / name) != digest(panels):
             stale.append(name)

@@ -47,7 +47,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def empty(cls) -> Columns:
-        return cls([], [], [], [], [], [], [], [], [], [], [], [], [])
+        return cls(*([] for _ in cls._fields))
 
     def select(self, rows: Iterable[int]) -> Columns:
         rows = list(rows)

@@ -14,12 +14,13 @@ from typing import Any, TypeAlias
 Betas: TypeAlias = tuple[float, float, float]
 
 
-def require_number(name: str, value: object, *, positive: bool, remedy: str) -> float:
+def require_number(name: str, value: object, *, positive: bool, remedy: str = "") -> float:
+    remedy = remedy and f"; {remedy}"
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}; {remedy}")
+        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}{remedy}")
     number = float(value)
     if not math.isfinite(number) or number < 0 or (positive and number == 0):
-        raise ValueError(f"{name} must be finite and {'above' if positive else 'at least'} 0, got {value!r}; {remedy}")
+        raise ValueError(f"{name} must be finite and {'above' if positive else 'at least'} 0, got {value!r}{remedy}")
     return number
 
 

@@ -171,7 +171,7 @@ class Adan(Optimizer):
         if "betas" in param_group:
             warn_of_paper_betas(param_group["betas"], where)
         super().add_param_group(param_group)
-        for name in OUTSIDE_GROUPS:
+        for name in OUTSIDE_GROUPS:  # or ZeroRedundancyOptimizer would put them into its state dict
             param_group.pop(name, None)
 
     def __repr__(self) -> str:
@@ -405,6 +405,8 @@ class Adan(Optimizer):
         """The parameters with gradients, or some of one group, with their states; and the index of each one's group."""
         columns, members = Columns.empty(), []
         for i in range(len(self.param_groups)) if group_index is None else [group_index]:
+            # Lists of its own for each group: a list that is not empty torch.compile cannot hand to `_init_group`
+            # (`OptimizerVariable.get_python_args`), which it would then trace.
             part, group = Columns.empty(), self.param_groups[i]
             lists = (part.param, part.grad, *(getattr(part, name) for name in NAMES))
             if group_index is None:

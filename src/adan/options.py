@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from adan.hyperparameters import require_number
 from adan.lowbit import FORMATS
 from adan.restart import Restart
 from adan.sharding import group_name, is_sharded
@@ -20,10 +19,7 @@ Check = Callable[[str, Any], None]  #: of a name, with where it was given, and a
 
 
 def _number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    if not (math.isfinite(value) and float(value) >= 0):
-        raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
+    require_number(name, value, positive=False)
 
 
 def _lr(name: str, value: Any) -> None:
@@ -40,10 +36,7 @@ def _lr(name: str, value: Any) -> None:
 
 
 def _max_grad_norm(name: str, value: Any) -> None:
-    try:
-        _number(name, value)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{error}; 0 turns clipping off") from None
+    require_number(name, value, positive=False, remedy="0 turns clipping off")
 
 
 def _betas(name: str, value: Any) -> None:
@@ -154,12 +147,12 @@ def check(options: Mapping[str, Any], where: str) -> None:
         return
     if options["foreach"] or options["fused"] or options["consume_grad"]:
         raise ValueError(
-            f"{where}: differentiable=True needs the plain engine; leave foreach, fused and consume_grad alone"
+            f"{where}: differentiable=True needs the plain engine; do not set foreach, fused or consume_grad"
         )
     if options["state_format"] != "fp32" or options["stochastic_rounding"] or options["kahan_sum"]:
         raise ValueError(
-            f"{where}: differentiable=True needs states and weights that are not rounded; leave state_format, "
-            "stochastic_rounding and kahan_sum alone"
+            f"{where}: differentiable=True needs states and weights that are not rounded; do not set "
+            "state_format, stochastic_rounding or kahan_sum"
         )
     if options.get("restart") is not None:
         raise ValueError(
@@ -168,15 +161,14 @@ def check(options: Mapping[str, Any], where: str) -> None:
         )
 
 
-def check_group(group: dict[str, Any], defaults: Mapping[str, Any], where: str) -> None:
-    """Check a parameter group that is being added, and take out of it what the optimizer keeps to itself."""
+def check_group(group: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> None:
+    """Check a parameter group that is being added, with `defaults` filled in: those hold for the whole step."""
     check(group, where)
     check_params(group["params"], where, group["stochastic_rounding"])
     for name, option in OPTIONS.items():
         if option.whole_step and name in group:
-            # ZeroRedundancyOptimizer puts every option into the groups as well, and the groups into its state dict.
-            value = group.pop(name) if name in OUTSIDE_GROUPS else group[name]
-            value = group_name(value) if name == "norm_group" else value
+            # ZeroRedundancyOptimizer puts every option into the groups as well.
+            value = group_name(group[name]) if name == "norm_group" else group[name]
             if value != defaults[name] and value is not defaults[name]:
                 through = (
                     ", through ZeroRedundancyOptimizer as 'world' or as a group_name" if name == "norm_group" else ""

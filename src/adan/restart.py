@@ -82,7 +82,7 @@ class Restart:
         return cls(radius=math.inf)
 
     def is_due(self, total: Tensor, steps: Tensor, restarts: Tensor) -> Tensor:
-        """After the last of a cycle's `steps`."""
+        """Whether a restart is due after this step, the last of a cycle's `steps` so far."""
         if self.every is not None:
             wanted = torch.where(restarts > 0, self.every, self.every if self.after is None else self.after)
             return steps >= wanted

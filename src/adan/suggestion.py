@@ -290,7 +290,12 @@ def _choose_weight_decay(weight_decay: float, task: Task | None, lr_grows: bool,
 
 def _choose_warmup(given: int, task: Task | None, steps: int, lr_grows: bool, why: list[str]) -> int:
     least = round(WARMUP * steps)
-    least, given = (2 if n == 1 else n for n in (least, given))  # torch's OneCycleLR divides by one less
+    least = 2 if least == 1 else least  # torch's OneCycleLR divides by one less
+    if given == 1 and (least <= 2 or not lr_grows or task == "finetune"):
+        new = 2 if steps > 2 else 0
+        rest = "" if new else ", and 2 would be the whole run"
+        why.append(f"warmup_steps = {new} (rule of thumb): torch's OneCycleLR cannot do AdamW's 1{rest}.")
+        return new
     if given >= least or not lr_grows or task == "finetune":
         why.append(f"warmup_steps = {given:,} (kept): as with AdamW.")
         return given

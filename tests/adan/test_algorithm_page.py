@@ -35,7 +35,9 @@ def oracle(theta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_the_program_of_the_page() -> None:
-    program = re.search(r"## The rest of Algorithm 1.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    program = re.search(
+        r"## The rest of Algorithm 1.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
     assert program is not None
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 1, bias=False, dtype=torch.float64)

@@ -3,15 +3,21 @@
 import gc
 import inspect
 import math
+import os
+import platform
+import re
+import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 from support import engines
+from support.cpu_engine import COMPILER
 from support.parity import ROWS, assert_parity
 
 from adan import Adan, optimizer, plan, scalars
-from adan.engines import cuda, loop, slots
+from adan.engines import cpu, cuda, loop, slots
 from adan.options import OPTIONS, OUTSIDE_GROUPS
 
 ROW = {row.name: row for row in ROWS}
@@ -22,6 +28,31 @@ def test_the_constructor_is_the_table_of_options():
     assert {p.name: p.default for p in parameters} == {name: option.default for name, option in OPTIONS.items()}
     opt = Adan([torch.ones(2, requires_grad=True)])
     assert set(opt.param_groups[0]) - {"params"} == set(OPTIONS) - set(OUTSIDE_GROUPS)
+
+
+PINNED = re.search(r"^torch==(\S+)$", (Path(__file__).parents[2] / "requirements.txt").read_text("utf-8"), re.MULTILINE)
+
+
+@pytest.mark.skipif(
+    platform.system() != "Linux" or sys.version_info >= (3, 15) or torch.__version__.split("+")[0] != PINNED[1],
+    reason="the setup is not that of requirements.txt",
+)
+@pytest.mark.parametrize("name", engines.OPTIONS)
+def test_no_engine_is_missing_from_the_pinned_setup(name):
+    """Tests of an engine are skipped where it cannot run, which must not hide that a build of ours lacks it."""
+    if name == "cpu" and (COMPILER is None or os.environ.get("ADAN_PURE")):
+        pytest.skip("without a C compiler, or with ADAN_PURE=1, adan is built without its C library")
+    assert engines.unsupported_reason(name) is None
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_without_its_library_an_engine_s_tests_are_skipped(name, monkeypatch):
+    """Rather than run by the next engine that takes `fused=True`."""
+    monkeypatch.setattr(cpu, "LIBRARY", "/nowhere/_cpu.so")
+    monkeypatch.setattr(cuda, "_missing", lambda: "Triton is not installed")
+    reason = {"cpu": "without its C library /nowhere", "cuda": "Triton is not installed"}[name]
+    with pytest.raises(pytest.skip.Exception, match=reason), engines.selected(name):
+        pass
 
 
 @pytest.mark.parametrize("name", [name for name, x in OPTIONS.items() if isinstance(x.default, bool)])

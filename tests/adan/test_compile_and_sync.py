@@ -62,7 +62,7 @@ def test_nothing_that_an_older_torch_cannot_trace():
     """Here the tests run on one version. torch 2.8 breaks the graph at `_replace`, 2.10 at a NamedTuple's property."""
     sources = list(Path(adan.__file__).parent.rglob("*.py"))
     assert len(sources) > 10
-    assert not [path.name for path in sources if "._replace(" in path.read_text()]
+    assert not [path.name for path in sources if "._replace(" in path.read_text(encoding="utf-8")]
     kinds = [Columns, Signals, scalars.Scalars, lowbit.Code, lowbit.RandomBits]
     assert not [kind for kind in kinds for value in vars(kind).values() if isinstance(value, property)]
 

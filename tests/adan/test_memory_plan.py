@@ -174,7 +174,7 @@ RELEASED = {
 
 @pytest.fixture(scope="module")
 def measured():
-    return json.loads((ROOT / "results" / "memory-gpu.json").read_text())["rows"]
+    return json.loads((ROOT / "results" / "memory-gpu.json").read_text(encoding="utf-8"))["rows"]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 from support import moved_memory
+from support.engines import unsupported_reason
 
 NAMES = [case.__name__ for case in moved_memory.CHANGES]
 
@@ -14,6 +15,8 @@ def outcome(tmp_path_factory):
 
     @functools.cache
     def outcomes(engine):
+        if reason := unsupported_reason(engine):
+            pytest.skip(reason)
         return moved_memory.outcomes(engine, tmp_path_factory.mktemp(engine) / "outcomes")
 
     return lambda engine, name: outcomes(engine)[name]

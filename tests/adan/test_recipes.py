@@ -308,10 +308,22 @@ def test_elsewhere_the_batch_changes_only_the_reasons() -> None:
         ({"total_steps": 100_000, "task": "finetune"}, 0),
         ({"total_steps": 100_000, "task": "vision", "warmup_steps": 6_000}, 6_000),
         ({"total_steps": 100_000, "task": "rl"}, 0),
+        ({"total_steps": 30, "warmup_steps": 1}, 2),
     ],
 )
 def test_warm_up(kwargs: dict[str, Any], warmup_steps: int) -> None:
     assert suggest_from_adamw(1e-3, **kwargs).warmup_steps == warmup_steps
+
+
+@pytest.mark.parametrize("task", [None, "finetune", "rl"])
+def test_a_warm_up_of_one_step_is_not_called_kept(task: Any) -> None:
+    """OneCycleLR divides by zero there; in a run of two steps, two would be the whole run."""
+    for total_steps, warmup_steps in ((2, 0), (3, 2), (10, 2)):
+        s = suggest_from_adamw(1e-3, total_steps=total_steps, warmup_steps=1, task=task)
+        assert s.warmup_steps == warmup_steps
+        (reason,) = (reason for reason in s.why if reason.startswith("warmup_steps"))
+        assert reason.startswith(f"warmup_steps = {warmup_steps} (rule of thumb): ")
+        assert "AdamW's 1" in reason
 
 
 def test_eps_is_kept() -> None:

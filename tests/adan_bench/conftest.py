@@ -57,7 +57,7 @@ def registered(path: Path, text: str) -> Path:
     """A script of workloads, which are registered here too."""
     from adan_bench.training.scripts import load_script
 
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     load_script(str(path))
     return path
 

@@ -166,10 +166,11 @@ def test_list_shows_the_workloads_of_a_script(bench: Any, tmp_path: Path) -> Non
     script.write_text(
         "from adan_bench import Scale, workload\n"
         "@workload('mine-alone', metric='m', higher_is_better=True, smoke=Scale(1, 3, 1))\n"
-        "def mine(context): ...\n"
+        "def mine(context): ...\n",
+        encoding="utf-8",
     )
     assert "mine-alone" in bench("list", "--script", script)[1]
-    script.write_text(script.read_text().replace("mine-alone", "digits-vit"))
+    script.write_text(script.read_text(encoding="utf-8").replace("mine-alone", "digits-vit"), encoding="utf-8")
     code, _, err = bench("list", "--script", script)
     assert code == 2
     assert "'digits-vit' is a bundled workload; give yours another name" in err
@@ -190,8 +191,12 @@ def test_run_as_json_and_diverged_exit_code(bench: Any, tiny: Path, tmp_path: Pa
 def test_a_metric_that_ends_infinite_is_a_diverged_run(bench: Any, tiny: Path, tmp_path: Path, value: str) -> None:
     """The loss is fine to the end: still what the report calls diverged is called so by the run, in valid JSON."""
     script = tmp_path / "lost.py"
-    text = tiny.read_text().replace('"tiny"', '"lost"').replace("(model(x) - y).square().mean().item()", "VALUE")
-    script.write_text(text.replace("VALUE", f'float("{value}")'))
+    text = (
+        tiny.read_text(encoding="utf-8")
+        .replace('"tiny"', '"lost"')
+        .replace("(model(x) - y).square().mean().item()", "VALUE")
+    )
+    script.write_text(text.replace("VALUE", f'float("{value}")'), encoding="utf-8")
     code, out, _ = bench("run", "lost", "--script", script, "--out", tmp_path / "a", "--json")
     assert code == 3
     result = json.loads(out.splitlines()[-1], parse_constant=pytest.fail)["result"]
@@ -236,7 +241,8 @@ def test_a_worker_that_dies_costs_one_run(bench: Any, tmp_path: Path) -> None:
         "        if context.seed == 0: os._exit(9)\n"
         "        if context.seed == 1: raise torch.OutOfMemoryError('boom')\n"
         "        return model(torch.ones(1, 1)).sum()\n"
-        "    return Task(torch.nn.Linear(1, 1), lambda i: i, loss, lambda model: {'m': 1.0})\n"
+        "    return Task(torch.nn.Linear(1, 1), lambda i: i, loss, lambda model: {'m': 1.0})\n",
+        encoding="utf-8",
     )
     arguments = ("--optimizers", "adam", "--seeds", "3", "--out", tmp_path / "a")
     code, out, _ = bench("compare", "--script", script, *arguments)
@@ -288,7 +294,7 @@ def test_ctrl_c_pauses_a_comparison(tiny: Path, tmp_path: Path, monkeypatch: pyt
     """As in a terminal, to the command and its workers: checkpoints, exit code 130, and the command that continues."""
     monkeypatch.chdir(tmp_path)
     arguments = ["compare", "tiny", "--script", str(tiny), "--optimizers", "adan,adamw", "--steps", "100000"]
-    with (tmp_path / "errors").open("w") as errors:
+    with (tmp_path / "errors").open("w", encoding="utf-8") as errors:
         process = Program([sys.executable, "-m", "adan_bench.cli", *arguments], stderr=errors)
     while not any(file.stat().st_size > 0 for file in tmp_path.rglob("metrics.jsonl")):
         assert process.poll() is None
@@ -298,7 +304,7 @@ def test_ctrl_c_pauses_a_comparison(tiny: Path, tmp_path: Path, monkeypatch: pyt
     assert process.wait(60) == 130
     (folder,) = (tmp_path / "runs").iterdir()
     wanted = f"continue with: adan-bench {' '.join(arguments)} --out runs/{folder.name} --resume"
-    first, last = (tmp_path / "errors").read_text().splitlines()
+    first, last = (tmp_path / "errors").read_text(encoding="utf-8").splitlines()
     assert "writing a checkpoint; Ctrl-C again ends at once" in first
     assert last == f"adan-bench: interrupted; {wanted}"
     (store,) = (RunStore(file.parent) for file in folder.rglob("config.json"))  # no other has begun
@@ -373,7 +379,7 @@ def stuck(context):
 def test_ctrl_c_at_once(bench: Any, tmp_path: Path, press: Any, build: bool, presses: int) -> None:
     """The second one does not wait for a step; before a run's first step there is nothing to wait for."""
     script, sign, out = tmp_path / "stuck.py", tmp_path / "sign", tmp_path / "a"
-    script.write_text(STUCK.format(build=build, sign=str(sign)))
+    script.write_text(STUCK.format(build=build, sign=str(sign)), encoding="utf-8")
     press(sign.exists, presses)
     started = time.monotonic()
     assert bench("compare", "--script", script, "--optimizers", "adam", "--seeds", "1", "--out", out)[0] == 130
@@ -468,7 +474,7 @@ def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_script_that_cannot_be_imported(bench: Any, tmp_path: Path, text: str, words: list[str]) -> None:
     script = tmp_path / "mine.py"
-    script.write_text(text)
+    script.write_text(text, encoding="utf-8")
     code, _, err = bench("compare", "--script", script, "--out", tmp_path / "a")
     assert code == 2
     assert len(err.splitlines()) == 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import chosen, settings
+from support.learning import chosen, curve, settings
 
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.studies.comparison import Study
@@ -35,10 +35,6 @@ def nodes() -> Iterator[Any]:
     cluster.shutdown()
 
 
-def curve(path: Path) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in read_run(path).metrics]
-
-
 #: Two runs meet at their 250th step, so that both are under way when the node is lost.
 GATE = """
     made = []
@@ -55,12 +51,12 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
     Then --resume adds a third seed; the first two stay as they are.
     """
     gate, script = tmp_path / "gate", tmp_path / "gated.py"
-    text = tiny.read_text().replace('"tiny"', '"gated"').replace("def tiny(", "def gated(")
+    text = tiny.read_text(encoding="utf-8").replace('"tiny"', '"gated"').replace("def tiny(", "def gated(")
     loss = "\n    def loss(model, batch):\n"
     assert loss in text
-    script.write_text("import pathlib, time\n" + text.replace(loss, GATE.format(gate=str(gate))))
+    script.write_text("import pathlib, time\n" + text.replace(loss, GATE.format(gate=str(gate))), encoding="utf-8")
     load_script(script)
-    out, lengths = tmp_path / "a", {"steps": 1000, "eval_every": 100, "checkpoint_every": 100}
+    out, lengths = tmp_path / "a", {"steps": 400, "eval_every": 100, "checkpoint_every": 100}
     paths = [out / "gated" / "adan" / f"seed-{seed}" for seed in range(3)]
     began: dict[Path, list[list[int]]] = {path: [] for path in paths}  # the steps seen, by attempt
     checkpoints: dict[Path, int] = {}
@@ -80,9 +76,9 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
     with Study(["gated"], competitors("adan"), options, out=out) as study:
         study.on_event = watch
         study.compare(2)
-    (line,) = (out / "study.jsonl").read_text().splitlines()
+    (line,) = (out / "study.jsonl").read_text(encoding="utf-8").splitlines()
     facts = json.loads(line)
-    assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 2000, 1, options.cluster)
+    assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 800, 1, options.cluster)
     assert facts["steps_per_second"] > 0
     (lost,) = [path for path in paths[:2] if len(began[path]) == 2]
     assert began[lost][1][0] > checkpoints[lost]
@@ -120,7 +116,7 @@ def again(context):
 def test_what_a_node_gets_and_sends(tmp_path: Path) -> None:
     """The weights of another run go along; the record names their folder here, and says how a killed run ended."""
     script, init = tmp_path / "again.py", tmp_path / "before"
-    script.write_text(AGAIN)
+    script.write_text(AGAIN, encoding="utf-8")
     load_script(script)
     init.mkdir()
     torch.save(torch.nn.Linear(1, 1).state_dict(), init / "weights.pt")
@@ -161,4 +157,4 @@ def test_without_ray(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "ray", None)
     code, output, err = bench("compare", "digits-vit", "--cluster", "ray", "--out", tmp_path / "a")
     assert (code, output, len(err.splitlines())) == (2, "", 1)
-    assert "run in a checkout: pip install '.[cluster]'" in err
+    assert "run: pip install 'adan[cluster]'" in err

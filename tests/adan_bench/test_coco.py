@@ -168,7 +168,7 @@ def test_damage_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\.jpg: missing or no image .*; unpack train2017.zip again"):
         coco.example(coco.ids[0], whole((64, 64)))
     for text in ("{", "[]", '{"images": []}', '{"images": [], "annotations": [], "categories": []}'):
-        (tmp_path / COCO[0]).write_text(text)
+        (tmp_path / COCO[0]).write_text(text, encoding="utf-8")
         with pytest.raises(UsageError, match=r"instances_train2017.json: "):
             folder(tmp_path / COCO[0])
     (tmp_path / "coco" / "val2017").rename(tmp_path / "elsewhere")

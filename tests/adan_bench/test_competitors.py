@@ -68,7 +68,7 @@ def test_variants_are_rows_of_their_own(bench: Any, tiny: Path, tmp_path: Path) 
     assert code == 0
     for name in who.split(","):
         assert f"│ {name} " in out
-        assert f"| {name} |" in (tmp_path / "a" / "report.md").read_text()
+        assert f"| {name} |" in (tmp_path / "a" / "report.md").read_text(encoding="utf-8")
     formats = {r.config.name: r.config.settings.get("state_format") for r in read_runs(tmp_path / "a")[0]}
     assert formats == {"adan": None, "adan:state_format=8bit": "8bit", "adamw": None}
 
@@ -99,11 +99,11 @@ def test_from_tune_to_compare(bench: Any, tiny: Path, tmp_path: Path) -> None:
     assert code == 0
     for word in ("adan", "sgd", "(edge)", "lower and", "tuning.html", "--tuned"):
         assert word in out
-    page, text = ((tmp_path / "tune" / f"tuning.{kind}").read_text() for kind in ("html", "md"))
+    page, text = ((tmp_path / "tune" / f"tuning.{kind}").read_text(encoding="utf-8") for kind in ("html", "md"))
     assert 'data-rates="0"' in page
     assert "| adan |" in text
     saved = tmp_path / "tune" / "best.json"
-    found = json.loads(saved.read_text())["workloads"]["tiny"]
+    found = json.loads(saved.read_text(encoding="utf-8"))["workloads"]["tiny"]
     options = (*script, "--seeds", "1", "--tuned", saved)
     code, out, _ = bench("compare", *options, "--optimizers", "adan,sgd,adan:eps=1e-6", "--out", tmp_path / "compare")
     assert code == 0
@@ -126,7 +126,9 @@ ENTRY = {"settings": {"lr": 0.01, "betas": [0.9, 0.92, 0.99]}, "trials": 8, "ste
 
 def saved(path: Path, **entries: Any) -> Path:
     """A file as tune saves it, with the entries of some workloads' Adan."""
-    path.write_text(json.dumps({"workloads": {name: {"adan": entry} for name, entry in entries.items()}}))
+    path.write_text(
+        json.dumps({"workloads": {name: {"adan": entry} for name, entry in entries.items()}}), encoding="utf-8"
+    )
     return path
 
 
@@ -149,7 +151,9 @@ def test_tuned_settings_that_are_changed(tiny: Path, tmp_path: Path, who: str, p
 @pytest.mark.usefixtures("inline_pool")
 def test_a_comparison_with_a_changed_setting_is_not_fair(bench: Any, tiny: Path, tmp_path: Path) -> None:
     entry = {**ENTRY, "settings": {"lr": 0.01}, "steps": 20}
-    (tmp_path / "best.json").write_text(json.dumps({"workloads": {"tiny": {"adan": entry, "adamw": entry}}}))
+    (tmp_path / "best.json").write_text(
+        json.dumps({"workloads": {"tiny": {"adan": entry, "adamw": entry}}}), encoding="utf-8"
+    )
     options = ("--optimizers", "adan,adamw", "--tuned", tmp_path / "best.json", *SMALL, "--set", "adan.lr=0.02")
     code, out, _ = bench("compare", "tiny", "--script", tiny, *options, "--out", tmp_path / "a")
     assert code == 0
@@ -181,7 +185,7 @@ def test_tuned_settings_in_a_sweep_of_batch_sizes(tiny: Path, tmp_path: Path) ->
 )
 def test_a_file_that_tune_did_not_save(bench: Any, tiny: Path, tmp_path: Path, content: Any, words: str) -> None:
     file = tmp_path / "best.json"
-    file.write_text(json.dumps(content))
+    file.write_text(json.dumps(content), encoding="utf-8")
     for command, flag in (("compare", "--tuned"), ("tune", "--save")):
         code, _, err = bench(command, "tiny", "--script", tiny, flag, file, "--out", tmp_path / "a")
         assert code == 2

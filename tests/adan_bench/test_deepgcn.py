@@ -33,7 +33,7 @@ def write_ogb(data: Path, graph: graphs.Graph) -> None:
     for name, table in tables.items():
         path = data / PROTEINS / f"{name}.csv.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with gzip.open(path, "wt") as file:
+        with gzip.open(path, "wt", encoding="utf-8") as file:
             file.writelines(",".join(map(repr, row)) + "\n" for row in table.tolist())
 
 

@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.S)
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S)
 
 
 def commands(page: str) -> list[list[str]]:
@@ -31,16 +31,16 @@ def commands(page: str) -> list[list[str]]:
 def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newcomer's path: at most 25 lines, taken from the page, then each of its commands; README has the first.
 
-    The others with fewer steps: they are about the commands.
+    With fewer steps than the script has: it is about the commands.
     """
     script, optimizers = blocks("own-workload.md", "python")
     assert len(script.splitlines()) <= 25
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("adan_bench.training.optimizers.OWN", {})
-    Path("my_train.py").write_text(script)
+    Path("my_train.py").write_text(script, encoding="utf-8")
     first, *others = commands("own-workload.md")
-    assert shlex.join(first) in (DOCS.parent / "README.md").read_text()
-    code, out, err = bench(*first)
+    assert shlex.join(first) in (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    code, out, err = bench(*first, "--steps", 20)
     assert code == 0, err
     records = read_runs(Path("runs/mine"))[0]
     runs = [r for r in records if r.config.role == "run"]
@@ -53,7 +53,7 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     shown = []
     for command in others:
         if command[:2] == ["list", "optimizers"]:
-            Path("my_train.py").write_text(script + optimizers)
+            Path("my_train.py").write_text(script + optimizers, encoding="utf-8")
         shorter = ["--steps", 20] if command[0] in ("tune", "compare") else []
         code, out, err = bench(*command, *shorter)
         assert code == 0, f"{command}: {err}"
@@ -89,7 +89,7 @@ def test_page_names_what_exists(bench: Any) -> None:
     from adan_bench.spec import RunConfig
     from adan_bench.workloads.registry import workloads
 
-    text = (DOCS / "bench.md").read_text()
+    text = (DOCS / "bench.md").read_text(encoding="utf-8")
     for name, found in workloads().items():
         if found.build.__module__.startswith("adan_bench.workloads"):
             assert f"`{name}`" in text
@@ -99,9 +99,13 @@ def test_page_names_what_exists(bench: Any) -> None:
 
 
 def test_every_cell_of_the_record_is_tuned() -> None:
-    assert "All settings were tuned with eight trials" in " ".join((DOCS / "reproduce.md").read_text().split())
+    assert "All settings were tuned with eight trials" in " ".join(
+        (DOCS / "reproduce.md").read_text(encoding="utf-8").split()
+    )
     for name in ("smoke", "smoke-mask-rcnn"):
-        for table in json.loads((DOCS.parent / "results" / "reproduce" / f"{name}.json").read_text())["tables"]:
+        for table in json.loads((DOCS.parent / "results" / "reproduce" / f"{name}.json").read_text(encoding="utf-8"))[
+            "tables"
+        ]:
             for cell in table["cells"]:
                 if cell["values"] and "origin" in cell:
                     assert cell["origin"].startswith("defaults tuned in 8 trials"), (table["name"], cell["row"])

@@ -58,7 +58,7 @@ def test_real_layouts(name: str, tmp_path: Path) -> None:
 
 
 def test_sst2_without_a_header(tmp_path: Path) -> None:
-    (tmp_path / "dev.tsv").write_text("one long string of cliches\t0\n")
+    (tmp_path / "dev.tsv").write_text("one long string of cliches\t0\n", encoding="utf-8")
     assert read(tmp_path / "dev.tsv", NAMED["sst2"]) == [("one long string of cliches", "", 0.0)]
 
 
@@ -66,14 +66,14 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     file = tmp_path / "train.tsv"
     with pytest.raises(UsageError, match=r"train.tsv: cannot be read as text.*get GLUE's RTE again"):
         read(file, NAMED["rte"])
-    file.write_text("index\tsentence1\tlabel\n")
+    file.write_text("index\tsentence1\tlabel\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r"its header lacks sentence1 or sentence2 or label; it is: index"):
         read(file, NAMED["rte"])
-    file.write_text("gj04\tyes\t\tA sentence.\n")
+    file.write_text("gj04\tyes\t\tA sentence.\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r"1 of 1 lines have no answer of 0, 1 in column 2"):
         read(file, NAMED["cola"])
     lines = ["1\t2\t3\tHow?\tWhy?\t0"] * 200 + ["1\t2\t3\tbroken"]  # as a few lines of the real file are
-    file.write_text("\n".join(["id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", *lines]))
+    file.write_text("\n".join(["id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", *lines]), encoding="utf-8")
     assert len(read(file, NAMED["qqp"])) == 200
 
 
@@ -113,16 +113,16 @@ def test_paper_scale_reads_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """MNLI has two development splits, and long sentences are cut to what fits."""
     resize(monkeypatch, "glue-mnli", bert_pretrain.Sizes(1, 16, 2, 24, 300, 0.0))
     (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.txt").write_text("It rains and it is wet. " * 200)
+    (tmp_path / "text" / "a.txt").write_text("It rains and it is wet. " * 200, encoding="utf-8")
     folder = tmp_path / "glue" / "MNLI"
     folder.mkdir(parents=True)
     line = "\t".join(["0", "1", "1n", "fiction", *TREES.split("\t"), "It rains. " * 20, "It is wet.", "neutral"])
     train = [f"{line}\t{label}" for label in ("neutral", "entailment", "contradiction", "neutral")]
-    (folder / "train.tsv").write_text("\n".join([f"{MNLI}\tgold_label", *train]))
+    (folder / "train.tsv").write_text("\n".join([f"{MNLI}\tgold_label", *train]), encoding="utf-8")
     more = "\t".join(f"label{i}" for i in range(2, 6))
     dev = "\n".join([f"{MNLI}\t{more}\tgold_label", f"{line}\tneutral\tneutral\tneutral\tentailment\tneutral", ""])
     for split in ("matched", "mismatched"):
-        (folder / f"dev_{split}.tsv").write_text(dev)
+        (folder / f"dev_{split}.tsv").write_text(dev, encoding="utf-8")
     trainer = Trainer(settings("glue-mnli", scale="paper", data=tmp_path, batch_size=2, steps=2))
     tokens, answers = trainer.task.batches(0)
     assert tokens.shape == (2, 24)

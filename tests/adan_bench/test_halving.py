@@ -52,7 +52,7 @@ def test_halving(tiny: Path, tmp_path: Path) -> None:
     tune(tiny, tmp_path / "grid", 1)
     halved = tune(tiny, tmp_path / "halved", 2)
     whole, parts = outcome(tmp_path / "grid"), outcome(tmp_path / "halved")
-    best = json.loads((tmp_path / "halved" / "best.json").read_text())["workloads"]["tiny"]
+    best = json.loads((tmp_path / "halved" / "best.json").read_text(encoding="utf-8"))["workloads"]["tiny"]
     rule = rungs(2, 6, 48, 4)
     assert rule == [12, 24]
     for name in NAMES:
@@ -70,7 +70,10 @@ def test_halving(tiny: Path, tmp_path: Path) -> None:
         assert "8 trials, halved by 2 at steps 12, 24, with seed 1000" in halved.bases["tiny", name].origin
     same = [key for key, found in parts.items() if found[0] == "finished" and int(key[-2:]) < 6]
     assert all(parts[key] == whole[key] for key in same)
-    assert "trials" in json.loads((tmp_path / "grid" / "best.json").read_text())["workloads"]["tiny"]["adan"]
+    assert (
+        "trials"
+        in json.loads((tmp_path / "grid" / "best.json").read_text(encoding="utf-8"))["workloads"]["tiny"]["adan"]
+    )
     assert all(found[0] != "stopped" for found in whole.values())
     with pytest.raises(Interrupted):
         tune(tiny, tmp_path / "broken", 2, after=14)  # in the second rung

@@ -34,7 +34,7 @@ PROBLEM = {
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     (folder / "humaneval").mkdir()
-    with gzip.open(folder / FILE, "wt") as file:
+    with gzip.open(folder / FILE, "wt", encoding="utf-8") as file:
         file.write(json.dumps(PROBLEM) + "\n")
     return folder
 
@@ -85,9 +85,9 @@ def test_memory_is_limited(size: str) -> None:
 )
 def test_what_an_answer_does_not_need_is_refused(act: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    kept.write_text("mine")
+    kept.write_text("mine", encoding="utf-8")
     assert not passes(act.replace("OUTSIDE", str(kept)) + "\n")
-    assert kept.read_text() == "mine"
+    assert kept.read_text(encoding="utf-8") == "mine"
     assert passes("open('inside', 'w').write('x')\n")
 
 
@@ -107,7 +107,7 @@ def test_a_tiny_model_solves_nothing(data: Path, tmp_path: Path, capsys: pytest.
     result = pass_at_k(folder, data, samples=3, ks=(1, 3), tokens=8, on_problem=lambda *event: seen.append(event))
     assert (result["pass@1"], result["pass@3"], result["problems"]) == (0.0, 0.0, 1)
     assert seen == [("Test/0", 0, 3)]
-    assert json.loads((folder / "humaneval.json").read_text())["samples"] == 3
+    assert json.loads((folder / "humaneval.json").read_text(encoding="utf-8"))["samples"] == 3
     with pytest.raises(UsageError, match=r"k=1,10: pass@k needs 1 ≤ k ≤ the 3 samples"):
         pass_at_k(folder, data, samples=3)
     with pytest.raises(UsageError, match=r"no data folder"):
@@ -145,7 +145,9 @@ def test_reproduce_asks_humaneval(data: Path, tmp_path: Path, monkeypatch: pytes
     asked = paper.reproduce([table], chosen, tmp_path, resume=True, run_code=True)["tables"][0]["cells"]
     assert [cell["status"] for cell in asked] == ["done"] * 4
     (file,) = tmp_path.rglob("humaneval.json")
-    assert [cell["values"] for cell in asked[:3]] == [[json.loads(file.read_text())[f"pass@{k}"]] for k in (1, 10, 100)]
-    file.write_text(json.dumps({**json.loads(file.read_text()), "pass@10": 0.25}))
+    assert [cell["values"] for cell in asked[:3]] == [
+        [json.loads(file.read_text(encoding="utf-8"))[f"pass@{k}"]] for k in (1, 10, 100)
+    ]
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "pass@10": 0.25}), encoding="utf-8")
     again = paper.reproduce([table], chosen, tmp_path, resume=True)["tables"][0]["cells"]
     assert again[1]["values"] == [0.25]

@@ -34,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text" / "wiki").mkdir(parents=True)
     (folder / "code").mkdir()
     for i in range(6):
-        (folder / "text" / "wiki" / f"{i}.txt").write_text("".join(TEXTS[10 * i : 10 * i + 10]))
+        (folder / "text" / "wiki" / f"{i}.txt").write_text("".join(TEXTS[10 * i : 10 * i + 10]), encoding="utf-8")
     rows = [{"hexsha": str(i), "content": text, "lang": "Python"} for i, text in enumerate(TEXTS)]
     parquet.write_table(pa.Table.from_pylist(rows), folder / "code" / "train-00000.parquet", row_group_size=20)
     return folder
@@ -118,10 +118,10 @@ def test_bad_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a.parquet: no column content or text; it has: code"):
         Corpus(tmp_path)
     (tmp_path / "a.parquet").unlink()
-    (tmp_path / "a.txt").write_text("few words")
+    (tmp_path / "a.txt").write_text("few words", encoding="utf-8")
     with pytest.raises(UsageError, match=r"9 bytes are too few for 4 rows of 30 tokens"):
         reader(Corpus(tmp_path))
-    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UsageError, match=r"tokenizer.json: no tokenizer"):
         Corpus(tmp_path).tokenizer(300)
 
@@ -129,7 +129,7 @@ def test_bad_folders_are_named(tmp_path: Path) -> None:
 def test_own_tokenizer_is_taken(data: Path, tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models
 
-    (tmp_path / "a.txt").write_text("".join(TEXTS))
+    (tmp_path / "a.txt").write_text("".join(TEXTS), encoding="utf-8")
     mine = train_tokenizer(TEXTS[:3], 280)
     mine.save(str(tmp_path / "tokenizer.json"))
     assert Corpus(tmp_path).tokenizer(300).to_str() == mine.to_str()

@@ -40,7 +40,7 @@ def modules() -> dict[str, Path]:
 
 def uses(path: Path) -> Iterator[str]:
     """What a file imports, anywhere in it, and modules that its strings name: subprocesses, resources."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -74,7 +74,7 @@ def test_imports_point_downward(module: str) -> None:
 
 def test_files_stay_small() -> None:
     for path in PACKAGE.rglob("*.py"):
-        assert len(path.read_text().splitlines()) <= 550, path.name
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 550, path.name
 
 
 @pytest.mark.parametrize(

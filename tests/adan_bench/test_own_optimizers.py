@@ -50,7 +50,7 @@ def no_own(monkeypatch: pytest.MonkeyPatch) -> None:
 def script(tiny: Path, tmp_path: Path) -> Path:
     """Two optimizers and a workload in one file."""
     path = tmp_path / "mine.py"
-    path.write_text(tiny.read_text().replace('"tiny"', '"beside"') + SIGNS)
+    path.write_text(tiny.read_text(encoding="utf-8").replace('"tiny"', '"beside"') + SIGNS, encoding="utf-8")
     return path
 
 
@@ -73,8 +73,8 @@ def test_compare_in_worker_processes(bench: Any, script: Path, tmp_path: Path) -
     first = next(r for r in by_name["signsgd"] if r.config.role == "run")
     assert first.result is not None
     assert first.result["implementation"] == "the script's own step"
-    assert json.loads((first.path / "config.json").read_text())["optimizer"]["target"] == "mine:SignSGD"
-    page = (out / "report.html").read_text()
+    assert json.loads((first.path / "config.json").read_text(encoding="utf-8"))["optimizer"]["target"] == "mine:SignSGD"
+    page = (out / "report.html").read_text(encoding="utf-8")
     assert all(name in shown and name in page for name in names)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
     assert bench(*arguments, "--resume")[0] == 0
@@ -82,7 +82,7 @@ def test_compare_in_worker_processes(bench: Any, script: Path, tmp_path: Path) -
 
 
 def test_a_run_resumes_exactly(bench: Any, script: Path, tmp_path: Path) -> None:
-    script.write_text(SIGNS)  # the optimizer alone; the workload is known here already
+    script.write_text(SIGNS, encoding="utf-8")  # the optimizer alone; the workload is known here already
     command = ["run", "tiny", "--script", script, "--optimizer", "signsgd", "--set", "momentum=0.9"]
     command += ["--keep-weights", "--checkpoint-every", 20, "--threads", 1, "--out"]
     assert bench(*command, tmp_path / "whole")[0] == 0
@@ -143,7 +143,7 @@ def test_what_it_does_not_take(
 )
 def test_a_wrong_declaration(tmp_path: Path, decorated: str, words: str) -> None:
     path = tmp_path / "wrong.py"
-    path.write_text(f"from adan_bench import optimizer\n{decorated}\n")
+    path.write_text(f"from adan_bench import optimizer\n{decorated}\n", encoding="utf-8")
     with pytest.raises(UsageError, match=f"--script {path}: .*{words}"):
         load_script(path)
     assert optimizers.OWN == {}
@@ -162,7 +162,8 @@ def test_a_function_that_makes_no_optimizer(tmp_path: Path, body: str, words: st
     path = tmp_path / "wrong.py"
     path.write_text(
         "import torch\nfrom adan_bench import optimizer\nclass Bare(torch.optim.Optimizer): ...\n"
-        f'@optimizer("a", lr=1)\ndef f(params, lr):\n    {body}\n'
+        f'@optimizer("a", lr=1)\ndef f(params, lr):\n    {body}\n',
+        encoding="utf-8",
     )
     load_script(path)
     spec = optimizers.get_optimizer("a")

@@ -30,7 +30,7 @@ def own(context):
 def run(bench: Any, tmp_path: Path, old: str, new: str) -> tuple[int, str]:
     assert old in GOOD
     script = tmp_path / "own.py"
-    script.write_text(GOOD.replace(old, new))
+    script.write_text(GOOD.replace(old, new), encoding="utf-8")
     code, _, err = bench("run", "own", "--script", script, "--out", tmp_path / "out")
     assert len(err.splitlines()) == 1
     return code, err
@@ -99,7 +99,7 @@ def test_seen_in_the_run(bench: Any, tmp_path: Path, old: str, new: str, words: 
 
 def test_a_right_one_runs(bench: Any, tmp_path: Path) -> None:
     script = tmp_path / "own.py"
-    script.write_text(GOOD)
+    script.write_text(GOOD, encoding="utf-8")
     assert bench("run", "own", "--script", script, "--out", tmp_path / "out")[0] == 0
 
 

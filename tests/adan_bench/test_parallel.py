@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from adan_bench.training.trainer import Trainer
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("script") / "plain.py"
-    path.write_text(SCRIPT)
+    path.write_text(SCRIPT, encoding="utf-8")
     return path
 
 
@@ -105,21 +104,23 @@ def test_a_run_goes_from_four_ranks_to_two_to_one_and_back_to_two(script: Path, 
 
 
 def test_kill_9_of_one_rank_under_torchrun(bench: Any, script: Path, tmp_path: Path) -> None:
-    """The whole job ends with a message; one process goes on, and the curve is that of an undisturbed run."""
+    """The whole job ends with a message; one process goes on, and the curve is that of an undisturbed run.
+
+    It is the rank that writes the record and the checkpoints; the next test is about the loss of the other.
+    """
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     run = ["run", "plain", "--script", str(script), "--steps", "240", "--eval-every", "40", "--checkpoint-every", "15"]
     run += ["--threads", "1", "--resume", "--out"]
-    seed = random.randrange(2**32)
-    chance = random.Random(seed)
-    victim, threshold = chance.randrange(2), chance.randrange(1, 40)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "adan_bench.cli"]
     process = subprocess.Popen([*torchrun, *run, str(broken), "--parallel", "fsdp"], stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and len(read_lines(broken / "metrics.jsonl")) < threshold:
+    while process.poll() is None and len(read_lines(broken / "metrics.jsonl")) < 20:
         time.sleep(0.01)
-    ranks = [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    os.kill(ranks[victim], signal.SIGKILL)
+    ranks = [
+        int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+    ]
+    os.kill(ranks[0], signal.SIGKILL)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 1, f"seed {seed}"
+    assert process.returncode == 1, errors
     assert "SIGKILL" in errors
     assert read_run(broken).status in ("unfinished", "failed")  # by the first rank, where it outlived the other
     for out in (broken, straight):
@@ -137,7 +138,7 @@ def test_a_rank_that_is_left_alone_says_so(script: Path, tmp_path: Path) -> None
     for process in ranks:
         process.join(60)
     assert [process.exitcode for process in ranks] == [1, 9]
-    (line,) = (tmp_path / "errors.0").read_text().splitlines()
+    (line,) = (tmp_path / "errors.0").read_text(encoding="utf-8").splitlines()
     assert "rank 0: another rank is gone" in line
     assert "--resume" in line
 

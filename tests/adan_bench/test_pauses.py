@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.learning import curve
 from torch import nn
 
 from adan_bench import Scale, Task, workload
@@ -17,10 +18,6 @@ from adan_bench.cli.common import deadline
 from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.spec import Pause
 from adan_bench.training.trainer import run
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in read_run(path).metrics]
 
 
 @pytest.mark.parametrize("optimizer", ["adan", "sam"])
@@ -35,7 +32,7 @@ def test_a_run_in_pieces_is_the_run(config: Any, tmp_path: Path, optimizer: str)
     result = run(settings, store, resume=True, pause=Pause(time=time.time()))  # a step, at least
     assert result["step"] == store.resume_step > 45
     assert run(settings, store, resume=True)["final"] == whole["final"]
-    assert lines(tmp_path / "pieces") == lines(tmp_path / "whole")
+    assert curve(tmp_path / "pieces") == curve(tmp_path / "whole")
     assert not store.checkpoints()
 
 
@@ -62,7 +59,7 @@ def test_a_comparison_with_a_time_limit(bench: Any, tiny: Path, tmp_path: Path) 
     assert [record.status for record in read_runs(out)[0]] == ["finished"] * 2
     progress = [event for event in map(json.loads, output.splitlines()) if event["event"] == "progress"]
     assert all(event["total_steps_per_second"] > 0 for event in progress)
-    studies = [json.loads(line) for line in (out / "study.jsonl").read_text().splitlines()]
+    studies = [json.loads(line) for line in (out / "study.jsonl").read_text(encoding="utf-8").splitlines()]
     assert sum(study["steps"] for study in studies) == 120
     assert studies[-1]["peak_steps_per_second"] >= studies[-1]["steps_per_second"] > 0
     assert (studies[-1]["jobs"], studies[-1]["mps"]) == (1, False)

@@ -43,7 +43,7 @@ def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_markdown_and_figures(page: Path) -> None:
-    text = page.with_suffix(".md").read_text()
+    text = page.with_suffix(".md").read_text(encoding="utf-8")
     for name in OPTIMIZERS:
         assert f"| {name} |" in text
     assert "3 of 3 diverged" in text
@@ -59,7 +59,7 @@ def test_markdown_and_figures(page: Path) -> None:
 
 
 def test_page_is_self_contained(page: Path) -> None:
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "https://" not in text
     assert len(text) < 500_000
@@ -175,7 +175,7 @@ def test_no_page_is_wider_than_a_phone(browser: chromium.Browser, page: Path, tm
         found, _ = write_tuning(read_runs(page.parent)[0], tmp_path)
     elif kind == "reproduce":
         record = Path(__file__).parents[2] / "results" / "reproduce" / "smoke.json"
-        found = paper.write(json.loads(record.read_text()), tmp_path)
+        found = paper.write(json.loads(record.read_text(encoding="utf-8")), tmp_path)
     else:
         checks = [check.Check("a check", "a claim of many words " * 9 + "x" * 80, 1.0, 2.0)]
         found = theory.write([check.Study("complexity", "A title", "About it", checks)], tmp_path)
@@ -212,12 +212,12 @@ def test_one_report_of_several_folders(bench: Any, tiny: Path, tmp_path: Path) -
     before = contents(tmp_path)
     code, out, err = bench("report", a, b, tmp_path / "a", tmp_path, "--out", c / "new", "--json")
     assert (code, json.loads(out)["path"]) == (0, str(c / "new" / "report.html")), err
-    text = (c / "new" / "report.md").read_text()
+    text = (c / "new" / "report.md").read_text(encoding="utf-8")
     assert "1 workload, 2 optimizers, 2 runs." in text
     assert "count once" not in text
     assert {path: content for path, content in contents(tmp_path).items() if c not in path.parents[:2]} == before
     assert bench("report", a, b)[0] == 0
-    assert "2 optimizers, 2 runs." in (a / "report.md").read_text()
+    assert "2 optimizers, 2 runs." in (a / "report.md").read_text(encoding="utf-8")
     assert not (b / "report.md").exists()
     code, _, err = bench("report", a, tmp_path / "none")
     assert (code, f"{tmp_path / 'none'}: no such folder" in err) == (2, True)
@@ -242,7 +242,7 @@ def test_trials_of_an_unfair_comparison_are_not_called_equal(page: Path) -> None
 def test_records_written_before_still_open(bench: Any, tmp_path: Path) -> None:
     """An archive of `make demo` by earlier versions, with a flat configuration and nulls in it."""
     archive = Path(__file__).parents[1] / "support" / "earlier_runs.jsonl"
-    for i, line in enumerate(archive.read_text().splitlines()):
+    for i, line in enumerate(archive.read_text(encoding="utf-8").splitlines()):
         found = json.loads(line)
         config, folder = found["config"], tmp_path / str(i)
         metric = "loss" if config["workload"] == "pycode-gpt2" else "accuracy"
@@ -250,10 +250,10 @@ def test_records_written_before_still_open(bench: Any, tmp_path: Path) -> None:
         folder.mkdir()
         content = {"config": config, "workload": facts, "optimizer": {"name": config["optimizer"], "passes": 1}}
         for name, value in (("config", content), ("environment", found["environment"]), ("result", found["result"])):
-            (folder / f"{name}.json").write_text(json.dumps(value))
+            (folder / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
         end = {key: found["result"][key] for key in ("step", "seconds")} | found["result"]["final"]
-        (folder / "metrics.jsonl").write_text(json.dumps({"kind": "eval", **end}) + "\n")
+        (folder / "metrics.jsonl").write_text(json.dumps({"kind": "eval", **end}) + "\n", encoding="utf-8")
     code, out, err = bench("report", tmp_path)
     assert code == 0, err
     assert out.count("has the highest mean accuracy") + out.count("share the highest mean accuracy") == 2
-    assert "(n=3)" in (tmp_path / "report.md").read_text()
+    assert "(n=3)" in (tmp_path / "report.md").read_text(encoding="utf-8")

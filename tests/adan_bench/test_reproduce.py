@@ -37,7 +37,7 @@ def test_what_came_out(reproduced: Reproduced) -> None:
     assert orphan["why"].startswith("packageless, which comes before it: ")
     assert cell(summary, "wild", "whole")["status"] == "diverged"
     assert not [c for c in summary["tables"][0]["cells"] if c["row"] == "quoted" or c["column"] == "published only"]
-    assert json.loads((out / "tables.json").read_text())["tables"] == summary["tables"]
+    assert json.loads((out / "tables.json").read_text(encoding="utf-8"))["tables"] == summary["tables"]
     assert {line.split(":")[2].split()[0] for line in failures(summary)} == {"plain", "RuntimeError"}
 
 

@@ -35,8 +35,8 @@ def test_curves_with_bands(regressions: Path, tmp_path: Path) -> None:
         assert all(len(curve) > 3 for curve in expected)
     page = reproduction_report.write(summary, tmp_path, {table.name: table})
     assert (tmp_path / "table-99.png").read_bytes()[:4] == b"\x89PNG"
-    assert "data:image/png;base64" in page.read_text()
-    assert "](table-99.png)" in (tmp_path / "tables.md").read_text()
+    assert "data:image/png;base64" in page.read_text(encoding="utf-8")
+    assert "](table-99.png)" in (tmp_path / "tables.md").read_text(encoding="utf-8")
 
 
 def test_report(reproduced: Reproduced) -> None:
@@ -53,8 +53,8 @@ def test_report(reproduced: Reproduced) -> None:
     assert "These settings were not tuned for this scale: this is not a fair comparison." in first.how
     assert any("regression; 5 parameters" in line for line in first.how)
     assert any("no_such_package" in note for note in first.notes)
-    text = (out / "tables.md").read_text()
-    for content in (page.read_text(), text):
+    text = (out / "tables.md").read_text(encoding="utf-8")
+    for content in (page.read_text(encoding="utf-8"), text):
         assert "79.8*" in content
         assert "said by others" in content
         assert "Scale smoke" in content
@@ -104,10 +104,12 @@ def test_command(bench: Callable[..., Any], regressions: Path, tmp_path: Path, m
     assert "absent (1)" in out
     assert "79.8*" in out
     assert "toy" not in out
-    assert "toy" not in (tmp_path / "a" / "tables.html").read_text()
+    assert "toy" not in (tmp_path / "a" / "tables.html").read_text(encoding="utf-8")
     for scale, kind in (("smoke", "toy models and toy data"), ("small", "smaller models and data")):
         _, out, _ = bench("reproduce", "lost", "--scale", scale, "--out", tmp_path / scale)
-        page, markdown = ((tmp_path / scale / f"tables.{suffix}").read_text() for suffix in ("html", "md"))
+        page, markdown = (
+            (tmp_path / scale / f"tables.{suffix}").read_text(encoding="utf-8") for suffix in ("html", "md")
+        )
         assert f"<h1>The paper&#x27;s tables, run again ({kind})</h1>" in page
         assert markdown.startswith(f"# The paper's tables, run again ({kind})")
         assert kind in " ".join(out.split())
@@ -125,7 +127,7 @@ def test_list_tables(bench: Callable[..., Any], tmp_path: Path) -> None:
     assert {row["name"] for row in rows} == set(tables.tables())
     cells = [{"values": [1.0]}, {"values": []}]
     summary = {"scale": "smoke", "tables": [{"name": "cnn", "cells": cells}]}
-    (tmp_path / "two-cores.json").write_text(json.dumps(summary))
+    (tmp_path / "two-cores.json").write_text(json.dumps(summary), encoding="utf-8")
     state = {row["name"]: row["run here"] for row in cli_tables.rows(tmp_path)}
     assert state["cnn"] == "smoke 1/2: results/reproduce/two-cores.json"
     assert state["ppo"] == "not yet"
@@ -135,5 +137,5 @@ def test_theorems_are_no_toys(bench: Callable[..., Any], tmp_path: Path) -> None
     code, out, err = bench("reproduce", "complexity", "--out", tmp_path)
     assert code == 0, err
     assert "1 table, 0 runs" in out
-    for text in (out, *((tmp_path / f"tables.{suffix}").read_text() for suffix in ("html", "md"))):
+    for text in (out, *((tmp_path / f"tables.{suffix}").read_text(encoding="utf-8") for suffix in ("html", "md"))):
         assert "toy models" not in text

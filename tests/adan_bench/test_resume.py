@@ -36,7 +36,7 @@ class Killed(BaseException):
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The metrics without the clock, every line of the file whole."""
-    found = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
 
 
@@ -212,11 +212,11 @@ def test_full_disk_keeps_what_was_written(bench: Any, tiny: Path, tmp_path: Path
     """The disk takes no more in the middle: exit code 1, one line, and --resume ends like an undisturbed run."""
     out, steps = tmp_path / "full", 400
     assert bench(*command(tiny, tmp_path / "whole", steps))[0] == 0
-    with (tmp_path / "errors").open("w") as errors:
+    with (tmp_path / "errors").open("w", encoding="utf-8") as errors:
         failed = Program([*CLI, *command(tiny, out, steps)], stderr=errors)
     resource.prlimit(failed.pid, resource.RLIMIT_FSIZE, (6_000, 6_000))  # bytes: some lines, no checkpoint
     assert failed.wait() == 1
-    (line,) = (tmp_path / "errors").read_text().splitlines()
+    (line,) = (tmp_path / "errors").read_text(encoding="utf-8").splitlines()
     assert "--resume" in line
     before = len(read_run(out).metrics)
     assert before > 0
@@ -235,7 +235,7 @@ def test_a_full_disk_that_takes_no_failure_ends_the_study(
         raise OSError(28, "No space left on device", str(path))
 
     script = tmp_path / "failing.py"
-    script.write_text("import os\n" + FAILING.replace('sizes["width"]', "os._exit(9)"))
+    script.write_text("import os\n" + FAILING.replace('sizes["width"]', "os._exit(9)"), encoding="utf-8")
     monkeypatch.setattr("adan_bench.training.pool.write_json", full)
     options = ("--optimizers", "adan,adam", "--seeds", 2, "--jobs", 2, "--out", tmp_path / "a")
     code, _, err = bench("compare", "failing", "--script", script, *options)
@@ -287,13 +287,13 @@ def test_a_study_goes_on_with_fewer_jobs(
 def test_a_script_that_was_edited_is_another_run(bench: Any, tiny: Path, tmp_path: Path) -> None:
     """Its content decides, not its path; a study refuses to mix two models, before it makes a run."""
     script, moved = tmp_path / "mine.py", tmp_path / "moved.py"
-    script.write_text(tiny.read_text().replace('"tiny"', '"edited"'))
+    script.write_text(tiny.read_text(encoding="utf-8").replace('"tiny"', '"edited"'), encoding="utf-8")
     options = ("--optimizers", "adan", "--steps", 20, "--out", tmp_path / "a")
     assert bench("compare", "edited", "--script", script, *options, "--seeds", 1)[0] == 0
-    moved.write_text(script.read_text())
+    moved.write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
     code, _, err = bench("compare", "edited", "--script", moved, *options, "--seeds", 1, "--resume")
     assert code == 0, err
-    script.write_text(script.read_text().replace("nn.Tanh()", "nn.ReLU()"))
+    script.write_text(script.read_text(encoding="utf-8").replace("nn.Tanh()", "nn.ReLU()"), encoding="utf-8")
     code, _, err = bench("compare", "edited", "--script", script, *options, "--seeds", 2, "--resume")
     assert code == 2
     made = tmp_path / "a" / "edited" / "adan" / "seed-0"
@@ -303,10 +303,10 @@ def test_a_script_that_was_edited_is_another_run(bench: Any, tiny: Path, tmp_pat
 
 def test_a_script_that_is_edited_under_way_fails_the_run(tiny: Path, tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
-    script.write_text(tiny.read_text().replace('"tiny"', '"edited"'))
+    script.write_text(tiny.read_text(encoding="utf-8").replace('"tiny"', '"edited"'), encoding="utf-8")
     load_script(script)
     config = settings("edited", script=script)
-    script.write_text(script.read_text() + "# edited\n")
+    script.write_text(script.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")
     result = perform(Job(config, tmp_path / "a"))
     assert result["status"] == "failed"
     assert "it has changed since the study began" in result["error"]
@@ -319,13 +319,13 @@ def test_a_damaged_record_is_named_and_left_out(bench: Any, config: Any, tmp_pat
     """Every way to damage a file: the report names it first, counts it and ends with 1; --resume says what to do."""
     for seed in range(6):
         run(config(steps=20, seed=seed), RunStore(tmp_path / str(seed)))
-    (tmp_path / "0" / "config.json").write_text("{")
+    (tmp_path / "0" / "config.json").write_text("{", encoding="utf-8")
     (tmp_path / "1" / "config.json").unlink()
     (tmp_path / "2" / "result.json").write_bytes(b"\xff\xfe")
-    (tmp_path / "3" / "result.json").write_text("[]")
+    (tmp_path / "3" / "result.json").write_text("[]", encoding="utf-8")
     metrics = tmp_path / "4" / "metrics.jsonl"
     metrics.write_bytes(metrics.read_bytes()[:300])
-    with (tmp_path / "5" / "metrics.jsonl").open("a") as file:
+    with (tmp_path / "5" / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"kind": "train", "st')  # of a process that was killed after the end: nothing is lost
     records, damaged = read_runs(tmp_path)
     assert [(record.config.seed, record.metrics[-1]["step"]) for record in records] == [(5, 20)]
@@ -333,7 +333,10 @@ def test_a_damaged_record_is_named_and_left_out(bench: Any, config: Any, tmp_pat
     assert [str(error).split(" is damaged")[0] for error in damaged] == [str(tmp_path / name) for name in names]
     code, out, _ = bench("report", tmp_path)
     assert code == 1
-    page, text = (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
+    page, text = (
+        (tmp_path / "report.html").read_text(encoding="utf-8"),
+        (tmp_path / "report.md").read_text(encoding="utf-8"),
+    )
     assert text.index("5 records left out") < text.index("every optimizer ran")
     for name in names:
         assert f"{name} is damaged" in out
@@ -368,13 +371,15 @@ def test_valid_json_that_is_no_record(
     for seed in range(2):
         run(config(steps=20, log_every=1, seed=seed), RunStore(tmp_path / str(seed)))
     path = tmp_path / "1" / file
-    text, lines = path.read_text(), path.suffix == ".jsonl"
+    text, lines = path.read_text(encoding="utf-8"), path.suffix == ".jsonl"
     found = [json.loads(line) for line in text.splitlines()] if lines else json.loads(text)
     if change is None:
         path.unlink()
     else:
         change(found)
-        path.write_text("".join(json.dumps(line) + "\n" for line in found) if lines else json.dumps(found))
+        path.write_text(
+            "".join(json.dumps(line) + "\n" for line in found) if lines else json.dumps(found), encoding="utf-8"
+        )
     records, (damaged,) = read_runs(tmp_path)
     assert [record.config.seed for record in records] == [0]
     assert f"{path} is damaged ({why}" in str(damaged)
@@ -390,7 +395,7 @@ def test_files_of_other_programs_are_no_runs(bench: Any, config: Any, tmp_path: 
     ):
         folder = tmp_path / "others" / str(len(text))
         folder.mkdir(parents=True)
-        (folder / name).write_text(text)
+        (folder / name).write_text(text, encoding="utf-8")
     assert bench("report", tmp_path)[0] == 0
     assert [record.path for record in read_runs(tmp_path)[0]] == [tmp_path / "a"]
     code, _, err = bench("report", tmp_path / "others")
@@ -402,7 +407,7 @@ def test_resume_names_a_damaged_record(bench: Any, tiny: Path, tmp_path: Path) -
     options = ("compare", "tiny", "--script", tiny, "--optimizers", "adan", "--seeds", 1, "--steps", 20)
     assert bench(*options, "--out", tmp_path / "a")[0] == 0
     result = tmp_path / "a" / "tiny" / "adan" / "seed-0" / "result.json"
-    result.write_text("{")
+    result.write_text("{", encoding="utf-8")
     code, _, err = bench(*options, "--out", tmp_path / "a", "--resume")
     assert code == 2
     assert f"{result} is damaged" in err
@@ -428,13 +433,13 @@ def broken(sizes):
 def test_a_failed_run_keeps_its_traceback(bench: Any, tmp_path: Path, command: str) -> None:
     """The user's own line is in the message, the whole traceback in the folder of the run."""
     script, out = tmp_path / "failing.py", tmp_path / "out"
-    script.write_text(FAILING)
+    script.write_text(FAILING, encoding="utf-8")
     options = () if command == "run" else ("--optimizers", "adan", "--seeds", 1)
     code, shown, err = bench(command, "failing", "--script", script, "--out", out, *options)
     assert code == 1
     assert f"KeyError: 'width' ({script}, line 9, in broken: return sizes[\"width\"]" in shown + err
     (trace,) = out.rglob("traceback.txt")
-    assert "in failing" in trace.read_text()
+    assert "in failing" in trace.read_text(encoding="utf-8")
     assert trace.with_name("result.json").exists()
 
 
@@ -444,16 +449,16 @@ def test_a_failed_run_keeps_its_traceback(bench: Any, tmp_path: Path, command: s
 def test_after_a_bug_in_the_script(bench: Any, tiny: Path, tmp_path: Path, command: str, where: str) -> None:
     """The command that the last line names goes on once the script is right; what has a result is not made again."""
     script, out = tmp_path / "mine.py", tmp_path / "out"
-    good = tiny.read_text().replace('"tiny"', '"mended"')
-    script.write_text(good.replace(where, where.replace(where.strip(), f"wrong(); {where.strip()} ")))
+    good = tiny.read_text(encoding="utf-8").replace('"tiny"', '"mended"')
+    script.write_text(good.replace(where, where.replace(where.strip(), f"wrong(); {where.strip()} ")), encoding="utf-8")
     options = [command, "mended", "--script", script, "--out", out, "--steps", 20]
     options += [] if command == "run" else ["--optimizers", "adan,adam", "--seeds", 1]
     code, shown, err = bench(*options)
     assert code == 1
     assert "NameError: name 'wrong' is not defined" in shown + err
-    script.write_text(good.replace("nn.Tanh()", "nn.Tanh(1)"))  # another bug
+    script.write_text(good.replace("nn.Tanh()", "nn.Tanh(1)"), encoding="utf-8")  # another bug
     assert bench(*options, "--resume")[0] == 1
-    script.write_text(good)
+    script.write_text(good, encoding="utf-8")
     code, _, err = bench(*options, "--resume")
     assert code == 0, err
     records = read_runs(out)[0]
@@ -461,7 +466,7 @@ def test_after_a_bug_in_the_script(bench: Any, tiny: Path, tmp_path: Path, comma
     assert {r.config.script_sha256 for r in records} == {hashlib.sha256(good.encode()).hexdigest()}
     assert not list(out.rglob("traceback.txt"))
     assert all(r.metrics[-1]["step"] == 20 and r.environment["data"] == "made up" for r in records)
-    script.write_text(good + "# edited\n")
+    script.write_text(good + "# edited\n", encoding="utf-8")
     code, _, err = bench(*options, "--resume")
     assert code == 2
     assert f"the script {script} has changed" in err
@@ -491,7 +496,7 @@ def test_a_run_that_could_not_be_built_is_described_once_it_can(config: Any, tmp
     store = RunStore(tmp_path / "a")
     record_failure(Job(config(), store.path), "tiny needs\nthe package x", absent=True)
     assert not store.described
-    assert "tiny needs the package x" in (store.path / "result.json").read_text()
+    assert "tiny needs the package x" in (store.path / "result.json").read_text(encoding="utf-8")
     run(config(), store, resume=True)
     assert read_run(store.path).environment["data"] == "made up"
     assert read_run(store.path).status == "finished"

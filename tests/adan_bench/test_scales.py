@@ -52,7 +52,7 @@ def scaled(context):
 @pytest.fixture
 def scaled(tmp_path: Path) -> Callable[..., Any]:
     script = tmp_path / "scaled.py"
-    script.write_text(SCALED)
+    script.write_text(SCALED, encoding="utf-8")
     load_script(str(script))
 
     def make(**options: Any) -> Any:
@@ -101,7 +101,8 @@ def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     script.write_text(
         "from adan_bench import Scale, workload\n"
         '@workload("lacking", metric="x", higher_is_better=True, smoke=Scale(1, 1))\n'
-        "def lacking(context):\n    import no_such_package\n"
+        "def lacking(context):\n    import no_such_package\n",
+        encoding="utf-8",
     )
     load_script(str(script))
     config = configure(get_workload("lacking"), get_optimizer("adan"), chosen(script=script))

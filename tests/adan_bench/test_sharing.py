@@ -34,9 +34,9 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def install(start: int = 0, running: int = 1) -> Any:
         control = tmp_path / "nvidia-cuda-mps-control"
-        control.write_text(CONTROL.format(log=log, start=start, running=running))
+        control.write_text(CONTROL.format(log=log, start=start, running=running), encoding="utf-8")
         control.chmod(0o755)
-        return lambda: log.read_text().splitlines()
+        return lambda: log.read_text(encoding="utf-8").splitlines()
 
     return install
 
@@ -107,7 +107,7 @@ def test_several_runs_on_one_gpu_get_the_service(
     assert pipes() is None
     said = [line.split()[0] for line in told()] if expected else []
     assert said == (["get_server_list", "start", "quit"] if expected else [])
-    assert f'"mps": {str(expected).lower()}' in (tmp_path / "out" / "study.jsonl").read_text()
+    assert f'"mps": {str(expected).lower()}' in (tmp_path / "out" / "study.jsonl").read_text(encoding="utf-8")
 
 
 DECODE = """
@@ -127,9 +127,9 @@ def test_processes_decode_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Two at the same time: one decodes, the other waits and reads; other content is another entry."""
     monkeypatch.setenv("ADAN_CACHE", str(tmp_path / "cache"))
     source = tmp_path / "source"
-    source.write_text("a")
+    source.write_text("a", encoding="utf-8")
     program = tmp_path / "decode.py"
-    program.write_text(DECODE)
+    program.write_text(DECODE, encoding="utf-8")
     processes = [Program([sys.executable, str(program), str(source)], stdout=subprocess.PIPE) for _ in range(2)]
     said = []
     for process in processes:
@@ -140,7 +140,7 @@ def test_processes_decode_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (entry,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
     assert [path.name for path in entry.iterdir()] == ["x.npy"]
     assert decoded("numbers", [source], lambda: {})["x"][0] == 0
-    source.write_text("b")
+    source.write_text("b", encoding="utf-8")
     assert decoded("numbers", [source], lambda: {"x": torch.tensor([1.5])})["x"].tolist() == [1.5]
 
 

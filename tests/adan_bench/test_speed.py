@@ -49,7 +49,7 @@ def test_command(bench: Callable[..., Any], tmp_path: Path) -> None:
     code, text, err = bench("speed", "--steps", 2, "--warmup", 1, "--optimizers", "adan,adamw", "--out", out)
     assert code == 0, err
     assert "GPT-2-1B" in text.replace("\n", "")
-    record = json.loads(out.read_text())
+    record = json.loads(out.read_text(encoding="utf-8"))
     cases = {(case["model"], case["optimizer"]): case for case in record["cases"]}
     assert len(cases) == 20
     assert record["environment"]["packages"]["torch"] == torch.__version__
@@ -99,7 +99,7 @@ def test_tokens_among_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     file = tmp_path / "speed.json"
     speed.launch(["MoE-8x0.1B"], ["adan"], speed.Measure(steps=2, warmup=1, parallel="ddp"), 2, file)
-    (case,) = json.loads(file.read_text())["cases"]
+    (case,) = json.loads(file.read_text(encoding="utf-8"))["cases"]
     assert (case["ranks"], case["parallel"]) == (2, "ddp")
     assert case["tokens_per_second"] == pytest.approx(2 * 16 / (case["step_ms"] / 1e3))
 

@@ -179,13 +179,13 @@ def test_all_pairs_are_corrected_for() -> None:
 def test_what_the_stored_report_of_the_demo_says_follows_from_its_runs() -> None:
     folder = Path(__file__).parents[2] / "results" / "adan_bench" / "demo"
     runs = []
-    for line in (folder / "runs.jsonl").read_text().splitlines():
+    for line in (folder / "runs.jsonl").read_text(encoding="utf-8").splitlines():
         found = json.loads(line)
         config = RunConfig.from_json(found["config"])
         metric = "loss" if config.workload == "pycode-gpt2" else "accuracy"
         facts = {"metric": metric, "higher_is_better": metric == "accuracy", "target": 0.0}
         runs.append(RunRecord(Path(), config, facts, {}, {}, [], found["result"]))
-    report = (folder / "report.md").read_text()
+    report = (folder / "report.md").read_text(encoding="utf-8")
     summaries = summarize(runs)
     assert len(summaries) == 3
     for summary in summaries:
@@ -408,12 +408,12 @@ def test_numbers() -> None:
 def test_the_numbers_of_the_tables_are_there_for_programs(tmp_path: Path) -> None:
     """With paired differences: 0.1, 0.2 and 0.3 have mean 0.2 and standard deviation 0.1; 4.303 is Student's t."""
     write_report(three("adan", 0.5, 0.5, 0.5) + three("adamw", 0.4, 0.3, 0.2), tmp_path)
-    (found,) = json.loads((tmp_path / "summary.json").read_text())
+    (found,) = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     adan, adamw = found["optimizers"]
     assert (found["metric"], found["pairs"], adan["optimizer"], adan["minus_the_first"]) == ("m", 1, "adan", None)
     assert adamw["by_seed"] == pytest.approx({"0": 0.4, "1": 0.3, "2": 0.2})
     gap = adamw["minus_the_first"]
     half = 4.303 * 0.1 / 3**0.5
     assert (gap["mean"], gap["low"], gap["high"]) == pytest.approx((-0.2, -0.2 - half, -0.2 + half), rel=1e-3)
-    assert f"| −0.2000 [−{0.2 + half:.4f}, +{half - 0.2:.4f}] |" in (tmp_path / "report.md").read_text()
+    assert f"| −0.2000 [−{0.2 + half:.4f}, +{half - 0.2:.4f}] |" in (tmp_path / "report.md").read_text(encoding="utf-8")
     assert {path.suffix for path in tmp_path.glob("report-*")} == {".png", ".svg"}

@@ -34,7 +34,7 @@ TABLES = tables()
 ALL = list(TABLES.values())
 UNPRINTED = ("figure", "unpublished")  # cells without a number
 
-MINIMAL = json.loads((resources.files("adan_bench.tables") / "cifar10.json").read_text())
+MINIMAL = json.loads((resources.files("adan_bench.tables") / "cifar10.json").read_text(encoding="utf-8"))
 
 #: Copied from the paper by hand: (table, row, column) -> the figure as printed.
 SAMPLE = {
@@ -262,8 +262,8 @@ def test_choose() -> None:
 
 def test_adding_a_table_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file in the folder is listed, planned and reported, and nothing else has to know of it."""
-    content = json.loads((resources.files("adan_bench.tables") / "cifar10.json").read_text())
-    (tmp_path / "mine.json").write_text(json.dumps({**content, "title": "Mine"}))
+    content = json.loads((resources.files("adan_bench.tables") / "cifar10.json").read_text(encoding="utf-8"))
+    (tmp_path / "mine.json").write_text(json.dumps({**content, "title": "Mine"}), encoding="utf-8")
     own = resources.files
     monkeypatch.setattr(resources, "files", lambda name: tmp_path if name == "adan_bench.tables" else own(name))
     (mine,) = choose(["mine"])

@@ -22,11 +22,11 @@ def test_page_and_record(bench: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "proximal argmin" in out
     assert "0 failed" in out
-    page = (tmp_path / "t" / "theory.html").read_text()
+    page = (tmp_path / "t" / "theory.html").read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == 1
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "LAMB" in page
-    record = json.loads((tmp_path / "t" / "theory.json").read_text())
+    record = json.loads((tmp_path / "t" / "theory.json").read_text(encoding="utf-8"))
     assert {check["study"] for check in record["checks"]} == {"proximal", "complexity"}
     assert all(check["passed"] for check in record["checks"])
 
@@ -39,7 +39,7 @@ def test_json_and_failure(bench: Any, tmp_path: Path, monkeypatch: pytest.Monkey
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line.get("passed") for line in lines] == [True, False, None]
     assert lines[-1]["failed"] == ["wrong"]
-    assert "FAILS" in (tmp_path / "t" / "theory.html").read_text()
+    assert "FAILS" in (tmp_path / "t" / "theory.html").read_text(encoding="utf-8")
 
 
 def test_no_such_study(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_components(bench: Any, tiny: Path, tmp_path: Path) -> None:
 
 def test_docs(bench: Any) -> None:
     """The page's commands exist, with the options that it gives them; its figures are there, and small."""
-    text = (DOCS / "theory.md").read_text()
+    text = (DOCS / "theory.md").read_text(encoding="utf-8")
     commands = [
         shlex.split(line, comments=True)[1:]
         for block in re.findall(r"```sh\n(.*?)```", text, re.S)

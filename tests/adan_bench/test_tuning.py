@@ -58,7 +58,7 @@ def test_an_optimizer_whose_trials_all_diverge(bench: Any, tiny: Path, tmp_path:
     code, text, _ = bench("tune", "tiny", "--optimizers", f"adan,{bad}", *options)
     assert code == 1
     assert f"nothing saved for tiny {bad}: no trial of it has a final value" in text
-    assert list(json.loads((out / "best.json").read_text())["workloads"]["tiny"]) == ["adan"]
+    assert list(json.loads((out / "best.json").read_text(encoding="utf-8"))["workloads"]["tiny"]) == ["adan"]
     assert len(distinct(out, bad)) == 4
     code, text, _ = bench("tune", "tiny", "--optimizers", f"adan,{bad}", *options, "--resume", "--json")
     assert code == 1
@@ -71,7 +71,7 @@ def test_an_optimizer_whose_trials_all_diverge(bench: Any, tiny: Path, tmp_path:
 def test_trials_that_all_fail(bench: Any, tmp_path: Path) -> None:
     """They are listed, the exit code is 1, and no file of settings is written."""
     script, out = tmp_path / "failing.py", tmp_path / "a"
-    script.write_text(FAILING)
+    script.write_text(FAILING, encoding="utf-8")
     code, text, _ = bench("tune", "--script", script, "--optimizers", "adan", "--trials", 2, "--out", out)
     assert code == 1
     failed = [line for line in text.splitlines() if line.startswith("failed: ")]
@@ -94,11 +94,11 @@ def test_a_comparison_after_a_tuning_without_result(tiny: Path, tmp_path: Path) 
 @pytest.mark.usefixtures("inline_pool")
 def test_the_scales_of_a_workload_are_saved_apart(bench: Any, tmp_path: Path) -> None:
     script, file = tmp_path / "scaled.py", tmp_path / "new" / "tuned.json"
-    script.write_text(SCALED)
+    script.write_text(SCALED, encoding="utf-8")
     for scale in ("smoke", "small"):
         options = ("--script", script, "--optimizers", "adan", "--scale", scale)
         assert bench("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / f"tune-{scale}")[0] == 0
-    found = json.loads(file.read_text())["workloads"]
+    found = json.loads(file.read_text(encoding="utf-8"))["workloads"]
     assert {name: own["adan"]["steps"] for name, own in found.items()} == {"two-scales": 4, "two-scales@small": 8}
     code, out, _ = bench("compare", *options, "--seeds", 1, "--tuned", file, "--out", tmp_path / "compare")
     assert code == 0
@@ -126,16 +126,16 @@ def test_trials_are_judged_by_the_metric_of_the_tuning(bench: Any, tmp_path: Pat
     script = tmp_path / "split.py"
     chosen_rates = {}
     for judged in ("validation", "test"):
-        script.write_text(SPLIT.replace("{judged}", judged))
+        script.write_text(SPLIT.replace("{judged}", judged), encoding="utf-8")
         out = tmp_path / f"{judged}-{eta}"
         options = ("--script", script, "--optimizers", "sgd", "--trials", 4, "--halving", eta)
         assert bench("tune", *(options if eta > 1 else options[:-2]), "--out", out)[0] == 0
-        assert f"{judged} ↓" in (out / "tuning.md").read_text()
-        chosen_rates[judged] = json.loads((out / "best.json").read_text())["workloads"]["split"]["sgd"]["settings"][
-            "lr"
-        ]
+        assert f"{judged} ↓" in (out / "tuning.md").read_text(encoding="utf-8")
+        chosen_rates[judged] = json.loads((out / "best.json").read_text(encoding="utf-8"))["workloads"]["split"]["sgd"][
+            "settings"
+        ]["lr"]
     assert chosen_rates["validation"] < chosen_rates["test"]
-    script.write_text(SPLIT.replace("{judged}", "nothing like it"))
+    script.write_text(SPLIT.replace("{judged}", "nothing like it"), encoding="utf-8")
     code, _, err = bench("run", "split", "--optimizer", "sgd", "--script", script, "--out", tmp_path / "run")
     assert code != 0
     assert "evaluate() returned test, validation, not the declared metric 'nothing like it'" in err
@@ -153,7 +153,7 @@ def test_trials_are_judged_by_the_metric_of_the_tuning(bench: Any, tmp_path: Pat
 def test_settings_tuned_for_another_training(bench: Any, tmp_path: Path, flags: tuple[Any, ...], said: str) -> None:
     """The report says what was different, and names no winner; a script that has changed is another training too."""
     script, file = tmp_path / "scaled.py", tmp_path / "best.json"
-    script.write_text(SCALED)
+    script.write_text(SCALED, encoding="utf-8")
     options = ("--script", script, "--optimizers", "adan,sgd")
     assert bench("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / "tune")[0] == 0
     words = f"Tuned for another training ({said}): not a fair comparison; add --tune 8."
@@ -161,7 +161,7 @@ def test_settings_tuned_for_another_training(bench: Any, tmp_path: Path, flags: 
     assert code == 0
     assert (words if said else "With 1 seed") in " ".join(out.split())
     assert said or "another training" not in out
-    script.write_text(SCALED + "\n# changed")
+    script.write_text(SCALED + "\n# changed", encoding="utf-8")
     out = bench("compare", *options, "--seeds", 1, "--tuned", file, "--out", tmp_path / "changed")[1]
     assert "Tuned for another training (script " in out
 
@@ -181,10 +181,12 @@ def ever_faster(context):
 @pytest.mark.usefixtures("inline_pool")
 def test_a_rate_at_the_edge_is_told_when_settings_are_read_from_a_file_too(bench: Any, tmp_path: Path) -> None:
     script = tmp_path / "edge.py"
-    script.write_text(EDGE)
+    script.write_text(EDGE, encoding="utf-8")
     options = ["--script", script, "--optimizers", "adan,sgd", "--seeds", 1]
     bench("tune", *options[:4], "--trials", 3, "--out", tmp_path / "tune")
-    entry = json.loads((tmp_path / "tune" / "best.json").read_text())["workloads"]["ever-faster"]["adan"]
+    entry = json.loads((tmp_path / "tune" / "best.json").read_text(encoding="utf-8"))["workloads"]["ever-faster"][
+        "adan"
+    ]
     assert entry["at_edge"]
     (tmp_path / "tune" / "tuning.html").unlink()
     code, out, _ = bench("report", tmp_path / "tune")  # of trials alone: the report of the tuning

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import transformer_xl
-from support.learning import settings, sizes
+from support.learning import resize, settings, sizes
 from torch import Tensor
 
 from adan_bench.data import words as words_module
@@ -31,9 +31,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "ptb").mkdir()
     (folder / "wikitext-103").mkdir()
     for split, times in (("train", 800), ("valid", 40), ("test", 40)):
-        (folder / "ptb" / f"ptb.{split}.txt").write_text(" the cat <unk> sat on the mat \n" * times)
+        (folder / "ptb" / f"ptb.{split}.txt").write_text(" the cat <unk> sat on the mat \n" * times, encoding="utf-8")
         article = " \n = The = Cat = \n \n The cat @-@ like <unk> sat , on the mat . \n"
-        (folder / "wikitext-103" / f"wiki.{split}.tokens").write_text(article * times)
+        (folder / "wikitext-103" / f"wiki.{split}.tokens").write_text(article * times, encoding="utf-8")
     return folder
 
 
@@ -130,7 +130,7 @@ def test_fixed_recurrent_weights_keep_their_initial_values(fixed: bool) -> None:
 
 def test_words_of_files(tmp_path: Path) -> None:
     file = tmp_path / "wiki.train.tokens"
-    file.write_text(" a b a \n \n <unk> c \n")
+    file.write_text(" a b a \n \n <unk> c \n", encoding="utf-8")
     words = list(file_words(file))
     assert words == ["a", "b", "a", "<eos>", "<eos>", "<unk>", "c", "<eos>"]
     known = vocabulary(words, 3)
@@ -242,17 +242,19 @@ def test_transformer_xl_batches_have_one_shape() -> None:
     torch.testing.assert_close(model(words, following, tails, memories)[0], model(words, following, None, memories)[0])
 
 
-def test_paper_scale_reads_the_real_layouts(data: Path) -> None:
+def test_paper_scale_reads_the_real_layouts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A narrower Transformer-XL, as deep and with as long a memory as the paper's."""
     lstm = get_workload("lstm-1", "paper").task(batch_size=20, data=data)
     assert "6,400 words to train" in lstm.note
     assert lstm.batches(0)[0].shape == (70, 20)
     assert lstm.max_grad_norm == 0.25
+    resize(monkeypatch, "transformer-xl", replace(sizes("transformer-xl"), width=40, heads=4, inner=80))
     trainer = Trainer(settings("transformer-xl", scale="paper", data=data, batch_size=2, steps=2))
     assert trainer.task.batches(0)[0].shape == (150, 2)
     assert "14 different" in trainer.task.note
     trainer.update()
     memories, filled = trainer.task.batches(1)[3]
-    assert (tuple(memories.shape), int(filled)) == ((16, 150, 2, 410), 150)
+    assert (tuple(memories.shape), int(filled)) == ((16, 150, 2, 40), 150)
 
 
 @pytest.mark.parametrize(("scale", "columns"), [("small", [10, 10]), ("paper", [1, 10])])
@@ -270,6 +272,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"transformer-xl needs wikitext-103/wiki.train.tokens"):
         settings("transformer-xl", scale="paper", data=tmp_path)
     (tmp_path / "wikitext-103").mkdir()
-    (tmp_path / "wikitext-103" / "wiki.train.tokens").write_text("a\n")
+    (tmp_path / "wikitext-103" / "wiki.train.tokens").write_text("a\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r"holds no wikitext-103/wiki.valid.tokens"):
         get_workload("transformer-xl", "paper").task(batch_size=2, data=tmp_path)

@@ -34,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "ptb").mkdir()
     sentence = " the cat <unk> sat on the mat \n"
     for split in ("train", "valid", "test"):
-        (folder / "ptb" / f"ptb.{split}.txt").write_text(sentence * 400)
+        (folder / "ptb" / f"ptb.{split}.txt").write_text(sentence * 400, encoding="utf-8")
     return folder
 
 
@@ -82,7 +82,7 @@ def test_learns(name: str, tmp_path: Path) -> None:
     steps = min(18, workload.steps)
     config = configure(workload, SPECS["adan"], chosen(steps=steps, eval_every=steps))
     result = run(config, RunStore(tmp_path / "a"))
-    lines = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     losses = [line["loss"] for line in lines if line["kind"] == "train"]
     assert len(losses) == steps
     third = steps // 3  # PPO's losses vary more from batch to batch than they fall in a few
@@ -100,12 +100,12 @@ def test_runner_names_no_workload() -> None:
     """Adding a workload is adding a file: no file outside the folder mentions one."""
     source = Path(get_workload("digits-vit").build.__code__.co_filename).parents[1]
     for path in [p for p in source.rglob("*.py") if "workloads" not in p.relative_to(source).parts]:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         assert not [name for name in OWN if name in text], path.name
 
 
 def test_script_that_registers_nothing(tmp_path: Path) -> None:
-    (tmp_path / "empty.py").write_text("x = 1\n")
+    (tmp_path / "empty.py").write_text("x = 1\n", encoding="utf-8")
     with pytest.raises(UsageError, match="registers no workload"):
         load_script(str(tmp_path / "empty.py"))
 
@@ -167,7 +167,7 @@ def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
         best = min((r for r in mine if r.final is not None), key=lambda r: r.final or 0.0)
         assert json.dumps(study.bases["tiny", name].settings) == json.dumps(best.config.settings)
     study.save(tmp_path / "best.json")
-    assert json.loads((tmp_path / "best.json").read_text())["workloads"]["tiny"]["sgd"]["trials"] == 4
+    assert json.loads((tmp_path / "best.json").read_text(encoding="utf-8"))["workloads"]["tiny"]["sgd"]["trials"] == 4
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -199,7 +199,7 @@ def test_init_may_be_a_file(tmp_path: Path) -> None:
         task = get_workload("digits-vit").task(init=tmp_path / file)
         assert all(torch.equal(value, weights[key]) for key, value in task.model.state_dict().items())
         assert task.note.endswith(f"; starts from {tmp_path / file}")
-    (tmp_path / "checkpoint.pth").write_text("not one")
+    (tmp_path / "checkpoint.pth").write_text("not one", encoding="utf-8")
     with pytest.raises(UsageError, match=r"checkpoint.pth is not a file of weights"):
         get_workload("digits-vit").task(init=tmp_path / "checkpoint.pth")
     with pytest.raises(UsageError, match=r"--init .*nowhere.pt: no such file"):

@@ -81,7 +81,7 @@ def test_gradients_are_compared_on_one_batch_after_one_past(cache, tmp_path, mon
     monkeypatch.setattr(torch, "compile", wrong)
     out = tmp_path / "gradients.jsonl"
     command("gradients", "--cache", cache, "--out", out, "--device", "cpu", monkeypatch=monkeypatch)
-    (record,) = map(json.loads, out.read_text().splitlines())
+    (record,) = map(json.loads, out.read_text(encoding="utf-8").splitlines())
     assert record["environment"]["packages"]["torch"] == torch.__version__
     assert record["distance"]["compiled"] < 1e-6  # with the same memory as the variant before
     assert 0 < record["distance"]["bf16"] < 0.1 < 0.9 < record["distance"]["compiled, bf16"] < 1.1
@@ -178,13 +178,14 @@ def test_english_is_prose_once_and_no_code(tmp_path):
     folder.mkdir(), cache.mkdir()
     words = "this sentence has more than six words"
     (folder / "a.py").write_text(
-        f'"""{words} in a docstring.\n\n{words} twice."""\n\n# {words}\n# of a comment\nx = {{1: [2], 3: "[4]"}}\n'
+        f'"""{words} in a docstring.\n\n{words} twice."""\n\n# {words}\n# of a comment\nx = {{1: [2], 3: "[4]"}}\n',
+        encoding="utf-8",
     )
     (folder / "b.py").write_text(
-        f'def f():\n    """{words} twice.\n\n    >>> f(1, 2) == {{3: 4, 5: 6}} | {{}}\n    """\n'
+        f'def f():\n    """{words} twice.\n\n    >>> f(1, 2) == {{3: 4, 5: 6}} | {{}}\n    """\n', encoding="utf-8"
     )
-    (folder / "c.md").write_text(f"# title\n\n{words} in a page.\n\n| 1 | 2 | 3 | 4 | 5 | 6 |\n")
-    (folder / "d.json").write_text(words)
+    (folder / "c.md").write_text(f"# title\n\n{words} in a page.\n\n| 1 | 2 | 3 | 4 | 5 | 6 |\n", encoding="utf-8")
+    (folder / "d.json").write_text(words, encoding="utf-8")
     facts = english.prepare("english", english.gather([folder], 1), tmp_path, cache, 1)
     tokens = np.concatenate([np.load(cache / f"english-{split}.npy") for split in data.SPLITS])
     shown = Tokenizer.from_file(str(cache / "english-vocabulary.json")).decode(tokens.tolist())
@@ -199,14 +200,17 @@ def test_english_of_documentation_is_packed_and_read(tmp_path, monkeypatch, caps
     (tree / "wordnet").mkdir(parents=True), cache.mkdir()
     (tree / "page.html").write_text(
         "<head><title>the title of the page is left out</title></head><p>A page that has <b>words</b> of interest "
-        "&amp; such.</p><pre>the code of the page is left out</pre><p>Une phrase qui parle des choses du monde</p>"
+        "&amp; such.</p><pre>the code of the page is left out</pre><p>Une phrase qui parle des choses du monde</p>",
+        encoding="utf-8",
     )
     (tree / "guide.txt.gz").write_bytes(gzip.compress(b"This guide is one of the guides.\n"))
     (tree / "broken.txt.gz").write_bytes(b"This is no archive of anything at all")
     (tree / "words.dict.dz").write_bytes(gzip.compress(b"Aa is\n  the first of the words.\nBb is the next of them.\n"))
-    (tree / "wordnet" / "data.noun").write_text("00001740 03 n 01 entity 0 | that which is one of the things\n")
-    (tree / "again.rst").write_text("This guide is one of the guides.\n")
-    (tree / "code.c").write_text("the source of a program is no documentation of it\n")
+    (tree / "wordnet" / "data.noun").write_text(
+        "00001740 03 n 01 entity 0 | that which is one of the things\n", encoding="utf-8"
+    )
+    (tree / "again.rst").write_text("This guide is one of the guides.\n", encoding="utf-8")
+    (tree / "code.c").write_text("the source of a program is no documentation of it\n", encoding="utf-8")
     words = ("pack-english", "--target", target, "--processes", 1, "--tree")
     command(*words, tree, monkeypatch=monkeypatch)
     assert capsys.readouterr().out == "163 bytes in 4 documents\n"

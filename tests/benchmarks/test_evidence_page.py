@@ -107,7 +107,7 @@ def test_welch_of_groups_that_do_not_vary():
 @pytest.mark.parametrize(("problem", "length", "digits"), [("vit", 25, 2), ("gpt", 2_000, 4)])
 def test_the_page_s_means_are_those_of_the_lines(problem, length, digits, records):
     """Taken from the lines without asking the studies which of them count."""
-    text = page.PAGE.read_text()
+    text = page.PAGE.read_text(encoding="utf-8")
     options = {"batch_size": 256 if problem == "vit" else 64}
     rows = {}
     for record in records.values():
@@ -136,7 +136,7 @@ def test_what_the_page_on_memory_says_of_formats_is_in_the_records(records):
             (("4bit", second), ("4bit", first), ("4bit", records), ("8bit", records))]  # fmt: skip
     assert {len(fp32), *map(len, runs)} == {5}
     rises = [f"{np.mean(values) - np.mean(fp32):.2f}" for values in runs]
-    text = " ".join((page.ROOT / "docs" / "memory.md").read_text().split())
+    text = " ".join((page.ROOT / "docs" / "memory.md").read_text(encoding="utf-8").split())
     assert f"(five seeds, fp32 {np.mean(fp32):.2f}, standard deviation {np.std(fp32, ddof=1):.2f}) the" in text
     assert (
         "rose by {} with 4 bits for m and 8 for √n, by {} with 8 and 4, and by {} with 6 and 6".format(*rises) in text
@@ -145,9 +145,9 @@ def test_what_the_page_on_memory_says_of_formats_is_in_the_records(records):
 
 
 def test_what_the_readme_says_of_formats_is_on_the_page():
-    table = page.PAGE.read_text().partition("## States of 8 and 4 bits")[2].partition("\n\n## ")[0]
+    table = page.PAGE.read_text(encoding="utf-8").partition("## States of 8 and 4 bits")[2].partition("\n\n## ")[0]
     assert table.count("not significant (n = 5)") == 6
-    readme = " ".join((page.ROOT / "README.md").read_text().split())
+    readme = " ".join((page.ROOT / "README.md").read_text(encoding="utf-8").split())
     assert "five seeds each on a GPT, a ViT and an LSTM, neither was [significantly different from fp32" in readme
     highest = max(map(float, re.findall(r"LSTM.*?, \+([\d.]+)\]: not significant \(n = 5\) \|$", table, re.M)))
     assert f"on the LSTM (perplexity 105) an increase of up to {highest:.1f} is not excluded" in readme
@@ -157,7 +157,7 @@ def test_what_the_readme_says_of_sizes_and_seeds(records):
     groups = [group for row in overview.rows(records) for group in (row.adan, row.best)]
     largest = max(r.get("parameters") or 0 for group in groups for r in group.records)
     counts = [group.n for group in groups]
-    readme = " ".join((page.ROOT / "README.md").read_text().split())
+    readme = " ".join((page.ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"small models (at most {largest / 1e6:.0f} M parameters)" in readme
     assert f"and {min(counts)} to {max(counts)} seeds:" in readme
 
@@ -192,7 +192,7 @@ def test_what_the_page_says_of_the_first_search_for_the_resnet(records):
     adamw = RESNET.best("adamw", records)
     assert max(s["lr"] * s["weight_decay"] for s in tried) < 0.5 * adamw["lr"] * adamw["weight_decay"]
     said = "lr × decay of every trial of Adan was less than half that of AdamW's chosen settings"
-    assert said in " ".join(page.PAGE.read_text().split())
+    assert said in " ".join(page.PAGE.read_text(encoding="utf-8").split())
 
 
 def test_no_comparison_of_fewer_than_three_seeds(records):

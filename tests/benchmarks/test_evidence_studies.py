@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from evidence import compare, optimizers
 from evidence.__main__ import Runner
 from evidence.jobs import compact, read, store
-from evidence.pool import Place, Pool
+from evidence.pool import Outcome, Place, Pool
 from evidence.search import TUNING_SEED, Entry, Follow, Start, Study, Variant, next_rate
 from evidence.studies import LSTM_FIXED, LSTM_PUBLISHED, RESNET_PUBLISHED, STUDIES
 from evidence.training import run
@@ -196,6 +196,17 @@ def test_a_run_that_raises_is_recorded_and_costs_only_itself(cache, tmp_path, ca
     assert "betas" in capsys.readouterr().out
 
 
+def test_a_half_written_line_costs_only_itself(tmp_path):
+    out = tmp_path / "runs.jsonl"
+    jobs = list(STUDY.jobs({}))[:2]
+    for made in jobs:
+        with out.open("a", encoding="utf-8") as file:
+            file.write('{"key": "half writ')
+        record = {"key": made.key, "status": "diverged", "job": {}}
+        Runner([STUDY], out, {}, deadline=600).finish(Outcome(made, False, record, None, False))
+    assert list(read(out)) == [made.key for made in jobs]
+
+
 # The records and the page
 
 
@@ -204,8 +215,9 @@ def test_a_stored_record_tells_of_no_folder_and_still_resumes(cache, tmp_path):
     record = run(job(steps=30, evaluations=2), "cpu", cache)
     command = "python3 /a/b.py run vit-25 --cache /c --out /c/r.jsonl --site /s --commit abc --gpu-workers 5"
     environment = {"commit": "abc", "command": command, "load_average": [1, 2, 3], "workers": 5}
-    full.write_text(json.dumps({**record, "environment": environment}) + "\n")
+    full.write_text(json.dumps({**record, "environment": environment}) + "\n", encoding="utf-8")
     target = tmp_path / "stored.jsonl"
+    target.write_bytes(b'{"key": "half written')
     assert store(target, [full]) == 1
     assert store(target, [full, target]) == 1
     (stored,) = read(target).values()

@@ -19,7 +19,7 @@ from evidence.problems import Problem
 
 ROOT = Path(__file__).parents[2]
 RECORDS = read(tuning.RUNS)
-PAGE = (ROOT / "docs" / "tuning.md").read_text()
+PAGE = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
 POINTS = [pytest.param(setting, point, id=f"{setting}: {point}") for setting, _, point in tuning.rows()]
 
@@ -110,7 +110,7 @@ def test_what_the_page_says_of_wrong_rates_is_in_the_records():
 
 
 def test_the_width_of_good_rates_is_that_of_the_results():
-    results = (ROOT / "docs" / "results.md").read_text()
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     gpt, vit, resnet, lstm = (
         dict(re.findall(rf"\| {name} \| (\w+) \|.*\(×([\d.]+)\)", results))
         for name in ("GPT, 2,000 steps", "ViT, 25 epochs", "ResNet-34, 5 epochs", "LSTM, 4 epochs")
@@ -173,7 +173,9 @@ def test_the_page_says_the_rules_in_short():
 def test_where_it_is_worth_it(model, word):
     """The page's first answer; where one of these fails, that sentence is to be written again."""
     (row,) = (
-        line for line in (ROOT / "docs" / "results.md").read_text().splitlines() if line.startswith(f"| {model}:")
+        line
+        for line in (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith(f"| {model}:")
     )
     assert row.endswith(f": {word} |")
 
@@ -196,7 +198,7 @@ def test_what_other_models_chose(study, ratio, said):
 
 
 def test_held_out_runs_have_the_suggestion_for_adamws_settings():
-    record = json.loads((ROOT / "results" / "held-out.json").read_text())
+    record = json.loads((ROOT / "results" / "held-out.json").read_text(encoding="utf-8"))
     assert len(record["workloads"]) >= 3
     assert record["seeds"] >= 3
     for name, row in record["workloads"].items():
@@ -223,7 +225,7 @@ def test_no_rule_was_fitted_to_what_is_held_out():
 
 
 def test_what_the_page_says_of_mixtures_of_experts_is_the_papers():
-    rows = json.loads((ROOT / "src" / "adan_bench" / "tables" / "betas.json").read_text())["rows"]
+    rows = json.loads((ROOT / "src" / "adan_bench" / "tables" / "betas.json").read_text(encoding="utf-8"))["rows"]
     loss = {tuple(row["fixed"]["betas"]): row["values"][0] for row in rows if row["optimizer"] == "adan"}
     best = recipes["moe"].betas
     assert min(loss, key=loss.get) == best

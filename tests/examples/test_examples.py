@@ -27,7 +27,7 @@ def needs(package):
 
 
 def commands(name):
-    text = ast.get_docstring(ast.parse((ROOT / "examples" / name).read_text()))
+    text = ast.get_docstring(ast.parse((ROOT / "examples" / name).read_text(encoding="utf-8")))
     found = re.findall(r"^\$ (.*)$", text, re.M)
     # Two processes cannot share one GPU over NCCL.
     return [line.replace("node 2", "node 1") if torch.cuda.device_count() == 1 else line for line in found]
@@ -42,7 +42,7 @@ def start(command, folder):
     env = {**os.environ, **dict(word.split("=") for word in settings.split())}
     env |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
     words = shlex.split(words.replace("examples/", f"{ROOT}/examples/"))
-    with (folder / "output").open("w") as file:
+    with (folder / "output").open("w", encoding="utf-8") as file:
         if program == "python":
             return Program([sys.executable, *words], stdout=file, stderr=file, env=env, cwd=folder)
         words = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words]
@@ -52,7 +52,7 @@ def start(command, folder):
 def run(command, folder):
     """The exit status of a command, and what it prints."""
     status = start(command, folder).wait(600)
-    return status, (folder / "output").read_text()
+    return status, (folder / "output").read_text(encoding="utf-8")
 
 
 def numbers(command, folder, pattern):
@@ -66,9 +66,11 @@ def numbers(command, folder, pattern):
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_is_short_and_on_the_page(path):
-    assert len(path.read_text().splitlines()) <= 60
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
     assert commands(path.name)
-    assert any(f"(../examples/{path.name})" in page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    assert any(
+        f"(../examples/{path.name})" in page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")
+    )
 
 
 def test_minimal_gpt(tmp_path):
@@ -80,7 +82,7 @@ def test_minimal_gpt(tmp_path):
     assert [step for step, _ in whole] == [20, 40]
     assert whole[1][1] < whole[0][1] < 4  # bytes at random: ln 256 = 5.5
     process = start(command, killed)
-    while not (killed / "output").read_text().startswith("step 20"):
+    while not (killed / "output").read_text(encoding="utf-8").startswith("step 20"):
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()

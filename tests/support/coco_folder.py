@@ -20,4 +20,4 @@ def write_coco(data: Path, count: int = 4, files: tuple[str, ...] = COCO) -> Non
             entry["file_name"] = entry["file_name"].replace(".png", ".jpg")
             picture.save(images / entry["file_name"], quality=95)
         (data / name).parent.mkdir(exist_ok=True)
-        (data / name).write_text(json.dumps(content))
+        (data / name).write_text(json.dumps(content), encoding="utf-8")

@@ -10,7 +10,7 @@ import torch
 
 from adan import Adan
 from adan.engines import cpu
-from support.parity import same_bits
+from support.parity import channels_last, same_bits
 
 SOURCE = Path(cpu.__file__).with_name("cpu.c")
 COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) or shutil.which("cc")
@@ -81,10 +81,6 @@ def assert_alike(ours, loops):
         torch.testing.assert_close(p, q, rtol=4 * unit if unit < 1e-5 else unit, atol=unit / 4)
 
 
-def channels_last(x):
-    return x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
-
-
 def train_coded(dtype, sizes=CODED_SIZES, steps=4, **options):
     """Gradients of many magnitudes: exponents differ, and elements lie far below the largest of their block."""
     params = problem(dtype, sizes, relay=channels_last)
@@ -93,9 +89,9 @@ def train_coded(dtype, sizes=CODED_SIZES, steps=4, **options):
 
 
 def use_mutant(right, wrong, monkeypatch, tmp_path, flags=()):
-    text = SOURCE.read_text()
+    text = SOURCE.read_text(encoding="utf-8")
     assert text.count(right) == 1, f"cpu.c has {text.count(right)} places that say: {right}"
     source, library = tmp_path / "mutant.c", tmp_path / "mutant.so"
-    source.write_text(text.replace(right, wrong))
+    source.write_text(text.replace(right, wrong), encoding="utf-8")
     subprocess.run([COMPILER, *FLAGS, *flags, source, "-o", library, "-pthread", "-lm"], check=True)
     monkeypatch.setattr(cpu, "LIBRARY", str(library))

@@ -73,9 +73,22 @@ def device_of(name: str) -> str:
     return "cuda" if name == "cuda" and GPU else "cpu"
 
 
+def unsupported_reason(name: str) -> str | None:
+    """Why an engine cannot run on this machine, on whatever device; None if it can."""
+    engine = {"cpu": Cpu, "cuda": cuda.Cuda}.get(name)
+    return None if engine is None else engine().unsupported_reason(torch.zeros(1, device="cpu"))
+
+
 @contextlib.contextmanager
 def serving(name: str, tile: cuda.Tile = SMALL) -> Iterator[None]:
-    """Let an engine serve what asks for it. Only the CUDA engine without a GPU needs help; `tile` is for that."""
+    """Let an engine serve what asks for it, and skip the test where it cannot run.
+
+    Only the CUDA engine without a GPU needs help; `tile` is for that. Without Triton it would not serve, and the next
+    engine that takes `fused=True` would be tested in its place.
+    """
+    reason = unsupported_reason(name)
+    if reason is not None:
+        pytest.skip(reason)
     if name != "cuda" or GPU:
         yield
         return
@@ -86,9 +99,6 @@ def serving(name: str, tile: cuda.Tile = SMALL) -> Iterator[None]:
 
 @contextlib.contextmanager
 def selected(name: str, tile: cuda.Tile = SMALL) -> Iterator[dict[str, bool]]:
-    """The options that ask for an engine, while it serves and new tensors are on its device; a skip where it cannot."""
-    reason = Cpu().unsupported_reason(torch.zeros(1)) if name == "cpu" else None
-    if reason is not None:
-        pytest.skip(reason)
+    """The options that ask for an engine, while it serves and new tensors are on its device."""
     with serving(name, tile), torch.device(device_of(name)):
         yield OPTIONS[name]

@@ -59,7 +59,7 @@ def write_cache(folder):
     (folder / "data" / "ptb").mkdir(parents=True)
     for split, lines in (("train", 60), ("valid", 20), ("test", 20)):
         sentence = f"the {split} of the words is one of the words of the {split}\n"
-        (folder / "data" / "ptb" / f"ptb.{split}.txt").write_text(sentence * lines)
+        (folder / "data" / "ptb" / f"ptb.{split}.txt").write_text(sentence * lines, encoding="utf-8")
     _graph(folder / "data" / "graphs" / "cora", rng)
     _glue(folder / "data" / "glue", rng)
     write_coco(folder / "data", 12, BCCD)
@@ -77,7 +77,7 @@ def _glue(folder, rng):
             for label in rng.integers(0, 2, 64):
                 sentence = f"a {('test', 'seed')[label]} that {split} runs"
                 lines.append(f"x\t{label}\t\t{sentence}" if task == "CoLA" else f"{sentence}\t{label}")
-            (folder / task / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+            (folder / task / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _graph(folder, rng):
@@ -86,9 +86,9 @@ def _graph(folder, rng):
     labels = rng.integers(0, 3, 60)
     splits = ["train"] * 30 + ["valid"] * 10 + ["test"] * 20
     rows = [f"{i},{label},{split}" for i, (label, split) in enumerate(zip(labels, splits, strict=True))]
-    (folder / "nodes.csv").write_text("\n".join(["node,label,split", *rows]))
+    (folder / "nodes.csv").write_text("\n".join(["node,label,split", *rows]), encoding="utf-8")
     edges = [f"{i},{(i + 7) % 60}" for i in range(60)]
-    (folder / "edges.csv").write_text("\n".join(["source,target", *edges]))
+    (folder / "edges.csv").write_text("\n".join(["source,target", *edges]), encoding="utf-8")
     words = {"data": np.ones(60), "indices": labels, "indptr": np.arange(61), "shape": np.array([60, 3])}
     np.savez(folder / "features.npz", **words)
 

@@ -39,7 +39,7 @@ class Program:
             if stream == subprocess.PIPE:
                 reader, writer = os.pipe()
                 theirs, ours, mode = (reader, writer, "w") if name == "stdin" else (writer, reader, "r")
-                setattr(self, name, os.fdopen(ours, mode))
+                setattr(self, name, os.fdopen(ours, mode, encoding="utf-8"))
             else:
                 theirs = os.open(os.devnull, os.O_RDWR) if stream is None else os.dup(stream.fileno())
             ends.append(Connection(theirs))  # which multiprocessing can send to the process

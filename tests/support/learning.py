@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from adan_bench.records.store import read_run
 from adan_bench.spec import RunConfig
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import SPECS
@@ -35,6 +37,11 @@ def resize(monkeypatch: Any, name: str, sizes: Any, scale: str = "paper") -> Non
 
 def sizes(name: str, scale: str = "paper") -> Any:
     return get_workload(name).scales[scale].sizes
+
+
+def curve(path: Path) -> list[dict[str, Any]]:
+    """What a run recorded, without the clock."""
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in read_run(path).metrics]
 
 
 def trainer(name: str, optimizer: str = "adan", **options: Any) -> Trainer:

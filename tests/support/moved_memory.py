@@ -156,7 +156,7 @@ def run(engine, names, file):
                 CASES[name](engine)
         except (Exception, pytest.fail.Exception) as e:
             error = f"{type(e).__name__}: {e}"
-        with open(file, "a") as out:
+        with open(file, "a", encoding="utf-8") as out:
             print(json.dumps([name, error]), file=out)
 
 
@@ -167,7 +167,7 @@ def outcomes(engine, file):
         process = multiprocessing.get_context("forkserver").Process(target=run, args=(engine, left, file))
         process.start()
         process.join()
-        results.update(map(json.loads, file.read_text().splitlines() if file.exists() else []))
+        results.update(map(json.loads, file.read_text(encoding="utf-8").splitlines() if file.exists() else []))
         if process.exitcode:
             crashed = next(name for name in CASES if name not in results)
             results[crashed] = f"the step crashed the process: exit code {process.exitcode}"

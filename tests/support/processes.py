@@ -15,7 +15,7 @@ def _process(rank, world_size, folder, cases):
     try:
         for name, case in cases.items():
             case()
-            with Path(folder, f"done.{rank}").open("a") as file:
+            with Path(folder, f"done.{rank}").open("a", encoding="utf-8") as file:
                 file.write(f"{name}\n")
     finally:
         dist.destroy_process_group()
@@ -34,5 +34,7 @@ def run(world_size, cases):
         except Exception as e:
             error = e
         files = [Path(folder, f"done.{rank}") for rank in range(world_size)]
-        done = set.intersection(*(set(file.read_text().splitlines()) if file.exists() else set() for file in files))
+        done = set.intersection(
+            *(set(file.read_text(encoding="utf-8").splitlines()) if file.exists() else set() for file in files)
+        )
     return done, error

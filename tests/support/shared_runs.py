@@ -82,7 +82,7 @@ def shared_run(path, workload, stop=None, **options):
 
 def lines(path):
     """What was recorded, without the clock and without the notes that another number of ranks went on."""
-    found = [json.loads(line) for line in (Path(path) / "metrics.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in (Path(path) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return [{k: v for k, v in line.items() if k != "seconds"} for line in found if line["kind"] != "resume"]
 
 
@@ -100,5 +100,5 @@ def lose_a_rank(rank, folder, script):
     if rank == 1:
         Trainer.update = dies
     sys.argv = ["adan-bench", "run", "plain", "--script", script, "--out", f"{folder}/run", "--parallel", "ddp"]
-    with Path(folder, f"errors.{rank}").open("w", buffering=1) as sys.stderr:
+    with Path(folder, f"errors.{rank}").open("w", buffering=1, encoding="utf-8") as sys.stderr:
         cli.main()

@@ -22,7 +22,7 @@ def cora(setup: Setup, layers: int = 14, channels: int = 64) -> Problem:
         words[np.repeat(np.arange(len(words)), np.diff(matrix["indptr"])), matrix["indices"]] = matrix["data"]
     x = torch.from_numpy(words / words.sum(1, keepdims=True).clip(min=1)).to(device)
     one_way = torch.from_numpy(np.loadtxt(folder / "edges.csv", int, delimiter=",", skiprows=1).T.copy())
-    rows = [line.split(",") for line in (folder / "nodes.csv").read_text().split()[1:]]
+    rows = [line.split(",") for line in (folder / "nodes.csv").read_text(encoding="utf-8").split()[1:]]
     labels = torch.tensor([int(label) for _, label, _ in rows], device=device)
 
     def chosen(name: str) -> Tensor:

@@ -146,7 +146,7 @@ class Section:
 
 def paper(name: str, row: str, column: str) -> str:
     """A figure of the paper, as printed."""
-    data = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{name}.json").read_text())
+    data = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{name}.json").read_text(encoding="utf-8"))
     at = [c["head"] for c in data["columns"]].index(column)
     return str(next(r["values"][at] for r in data["rows"] if r["head"] == row))
 

@@ -35,7 +35,7 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
 
     found = []
     for file in sorted(records.glob("*.json")):
-        summary = json.loads(file.read_text())
+        summary = json.loads(file.read_text(encoding="utf-8"))
         for entry in summary["tables"]:
             cells = entry["cells"]
             done = sum(bool(cell["values"]) for cell in cells)

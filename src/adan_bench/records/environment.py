@@ -62,7 +62,7 @@ def _cpu() -> str:
     fields: dict[str, str] = {}
     info = Path("/proc/cpuinfo")
     if info.exists():
-        for line in info.read_text().splitlines():
+        for line in info.read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition(":")
             fields.setdefault(key.strip(), value.strip())
     if "model name" in fields:

@@ -320,7 +320,7 @@ def _is_run(path: Path) -> bool:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object of a record."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DamagedRecord(path, "it is missing") from error
     except ValueError as error:  # also of bytes that are no text

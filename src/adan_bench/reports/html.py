@@ -20,13 +20,13 @@ def page(title: str, heading: str, about: str, parts: Iterable[str], data: Mappi
     if data is not None:
         # "</" would end the script element early wherever a name contains it.
         payload = json.dumps(data, allow_nan=False).replace("</", "<\\/")
-        script = (assets / "chart.js").read_text()
+        script = (assets / "chart.js").read_text(encoding="utf-8")
         scripts = f'<script type="application/json" id="data">{payload}</script>\n<script>\n{script}</script>'
     body = "\n".join(parts)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>adan-bench: {escape(title)}</title><link rel="icon" href="data:,"><style>
-{(assets / "style.css").read_text()}</style></head><body>
+{(assets / "style.css").read_text(encoding="utf-8")}</style></head><body>
 <header><h1>{escape(heading)}</h1>{paragraph(about, "soft")}</header>
 {body}
 {scripts}</body></html>

@@ -240,7 +240,7 @@ def _second_stage(c: Competitor, records: Sequence[RunRecord]) -> list[Settings]
 def read_tuned(path: Path, flag: str = "--tuned") -> dict[str, Any]:
     """What `Study.save` wrote: "workloads" -> workload -> optimizer -> settings and how they were found."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         reason = _flaw(content)
     except (OSError, ValueError) as error:
         reason = str(error)

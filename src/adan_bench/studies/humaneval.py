@@ -73,7 +73,7 @@ def pass_at_k(
     scores = {f"pass@{k}": sum(estimate(samples, c, k) for c in counts.values()) / len(counts) for k in ks}
     settings = {"samples": samples, "temperature": temperature, "tokens": tokens, "seed": seed, "first": problems}
     result = {**scores, "problems": len(counts), **settings, "right": counts}
-    (run_dir / "humaneval.json").write_text(json.dumps(result, indent=1) + "\n")
+    (run_dir / "humaneval.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return result
 
 

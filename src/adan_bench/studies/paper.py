@@ -120,7 +120,7 @@ def reproduce(
     }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "tables.json", finite(summary))
-    read: dict[str, Any] = json.loads((out / "tables.json").read_text())
+    read: dict[str, Any] = json.loads((out / "tables.json").read_text(encoding="utf-8"))
     return read
 
 
@@ -167,7 +167,7 @@ def humanevals(run_plan: Plan, chosen: RunConfig, run_code: bool) -> dict[Path, 
         if not (path / "weights.pt").exists():
             continue
         file = path / "humaneval.json"
-        known = json.loads(file.read_text()) if file.exists() else {}
+        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         if "pass@100" in known and (known["samples"], known.get("first")) == (how["samples"], how.get("problems")):
             scores[path] = known
         elif not run_code:

@@ -51,7 +51,7 @@ def main() -> None:
     secret = sys.stdin.readline().strip()
     program = sys.stdin.read()
     verdict = os.dup(1)
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it stays open as long as the process
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the process
     confine(int(sys.argv[1]), int(sys.argv[2]))
     exec(compile(program, "answer", "exec"), {"__name__": "answer"})
     os.write(verdict, secret.encode())

@@ -58,9 +58,7 @@ class Model:
         try:
             import transformers
         except ModuleNotFoundError as error:
-            raise UsageError(
-                f"speed needs the package {error.name}; run in a checkout: pip install '.[paper]'"
-            ) from error
+            raise UsageError(f"speed needs the package {error.name}; run: pip install 'adan[paper]'") from error
         shape = {**self.shape, **(TINY[self.family] if tiny else {})}
         shape.update({"use_cache": False} if self.text else {"num_labels": CLASSES})
         config = getattr(transformers, f"{self.family}Config")(**shape)
@@ -342,7 +340,7 @@ def _among_ranks(
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         launch(models, names, replace(how, parallel="ddp"), ranks, Path(folder) / "record.json")
-        record: dict[str, Any] = json.loads((Path(folder) / "record.json").read_text())
+        record: dict[str, Any] = json.loads((Path(folder) / "record.json").read_text(encoding="utf-8"))
     for case in record["cases"]:
         on_case(case)
     return record

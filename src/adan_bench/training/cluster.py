@@ -42,9 +42,7 @@ class RayPool(Pool):
         try:
             import ray
         except ModuleNotFoundError as error:
-            raise UsageError(
-                "--cluster ray needs the package ray; run in a checkout: pip install '.[cluster]'"
-            ) from error
+            raise UsageError("--cluster ray needs the package ray; run: pip install 'adan[cluster]'") from error
         try:
             if address:  # Ray itself would try for minutes
                 socket.create_connection((host, int(port)), timeout=10).close()
@@ -214,6 +212,6 @@ def _say_init(path: Path, config: RunConfig) -> None:
     """Let a record name the folder of its first weights as it is called here."""
     file = path / "config.json"
     if file.exists():
-        facts = json.loads(file.read_text())
+        facts = json.loads(file.read_text(encoding="utf-8"))
         facts["config"]["init"] = str(config.init)
         write_json(file, facts)

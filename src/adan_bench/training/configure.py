@@ -41,7 +41,9 @@ TRAINING = (
 
 def tuned_defaults() -> dict[str, Any]:
     """The settings found by `adan-bench tune` for the workloads of this package, and how they were found."""
-    defaults: dict[str, Any] = json.loads((resources.files("adan_bench.training") / "tuned.json").read_text())
+    defaults: dict[str, Any] = json.loads(
+        (resources.files("adan_bench.training") / "tuned.json").read_text(encoding="utf-8")
+    )
     return defaults
 
 

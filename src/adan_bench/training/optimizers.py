@@ -248,4 +248,4 @@ def _import(target: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise UsageError(f"{name} needs the package {error.name}; run in a checkout: pip install '.[paper]'") from error
+        raise UsageError(f"{name} needs the package {error.name}; run: pip install 'adan[paper]'") from error

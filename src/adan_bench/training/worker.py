@@ -60,7 +60,7 @@ def _reason(error: Exception, config: RunConfig) -> str:
 
 def main() -> None:
     # What a library prints must not mix with the answers: they get the real standard output, the rest the log.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
 
     def answer(**content: Any) -> None:

@@ -163,7 +163,7 @@ def load_encoder(encoder: nn.Module, context: Context, tokens: str) -> None:
 
     assert context.init is not None
     facts = context.init / "environment.json"
-    note = str(json.loads(facts.read_text()).get("data", "")) if facts.exists() else ""
+    note = str(json.loads(facts.read_text(encoding="utf-8")).get("data", "")) if facts.exists() else ""
     if tokens not in note:
         raise UsageError(
             f"--init {context.init}: its text has another tokenizer than this run's {tokens}; pre-train with the same "

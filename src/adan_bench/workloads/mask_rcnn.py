@@ -104,8 +104,8 @@ def build(sizes: Sizes, categories: int, context: Context | None = None) -> nn.M
         import torchvision  # noqa: F401
     except (ImportError, RuntimeError) as error:  # one that is built for CUDA fails beside a CPU build of torch
         raise UsageError(
-            f"mask-rcnn needs a torchvision that fits this torch ({error}); run in a checkout: "
-            "pip install '.[vision]', and beside a CPU build of torch take a CPU build of torchvision"
+            f"mask-rcnn needs a torchvision that fits this torch ({error}); run: "
+            "pip install 'adan[vision]', and beside a CPU build of torch take a CPU build of torchvision"
         ) from error
     import transformers
     from torch import nn
