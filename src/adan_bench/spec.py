@@ -11,6 +11,7 @@ import difflib
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,14 @@ def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> UsageEr
     has, have = (f"{of} has no", "it has") if of else ("no", "there are")
     hint = f"did you mean {' or '.join(near)}? {have.capitalize()}" if near else have
     return UsageError(f"{has} {what} {name!r}; {hint}: {', '.join(names) or 'none'}")
+
+
+def check_name(decorator: str, name: Any, marks: str = "_+-") -> None:
+    """Whether a workload or an optimizer may have the name, which becomes a part of paths and of options."""
+    if not isinstance(name, str) or not re.fullmatch(rf"[A-Za-z][\w{marks}]*", name) or name == "all":
+        raise ValueError(
+            f"{decorator}: name must be a word of letters, digits and {marks}, got {name!r}; for example 'mine'"
+        )
 
 
 class TimeLimitReached(Exception):
@@ -103,8 +112,11 @@ class Context:
             else:
                 found = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # of many kinds, for a file that is damaged or another one
-            reason = str(error).splitlines()[0]
-            raise UsageError(f"--init {self.init}: {file.name} is not a file of weights ({reason})") from error
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise UsageError(
+                f"--init {self.init}: {file.name} is not a file of weights ({reason}); give a run made with "
+                "--keep-weights, or a file of torch.save or safetensors"
+            ) from error
         self.read.append(file)
         for name in ("model", "state_dict"):  # where published checkpoints have them
             found = found[name] if isinstance(found, dict) and isinstance(found.get(name), dict) else found
@@ -350,13 +362,13 @@ class Budget:
     batch_size: int = option(0, "Examples per update; the workload's unless given.", min=1)
     eval_every: int = option(0, "Steps between evaluations.", min=1)
     log_every: int = option(0)
-    stop_after: int = option(0, "End the run early, on the schedule of all steps.", min=1)
+    stop_after: int = option(0, "Stop after N steps; the schedule still spans --steps.", min=1)
     schedule: str = option("cosine", "cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.")
     warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1)
-    floor: float = option(0.0, "The lowest learning rate of a descent, as a share of the peak.", min=0, max=1)
+    floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", min=0, max=1)
     cooldown: float = option(0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1)
     nonmono: int = option(
-        0, "Switch to averaged SGD at the first rate after so many evaluations without a better one (AWD-LSTM).", min=1
+        0, "Return to the initial learning rate after N evaluations without improvement (AWD-LSTM's trigger).", min=1
     )
     clip: float = option(-1.0, "Limit of the gradient's norm, 0 for none; the workload's unless given.", min=0)
     ema: float = option(0.0, "Decay of an exponential average of the weights, which is evaluated.", min=0, max=1)

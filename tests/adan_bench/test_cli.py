@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,16 +12,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.forked import Program
 
+from adan_bench.cli.common import new_folder, remove_unused
 from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.spec import RunConfig, option
-from adan_bench.training.configure import threads
+from adan_bench.training.configure import configure, threads
 from adan_bench.training.optimizers import SPECS
+from adan_bench.training.pool import Event, Job, LocalPool
+from adan_bench.training.scripts import load_script
 from adan_bench.workloads.registry import get_workload
 
 
@@ -385,6 +391,36 @@ def test_ctrl_c_at_once(bench: Any, tmp_path: Path, press: Any, build: bool, pre
     assert bench("compare", "--script", script, "--optimizers", "adam", "--seeds", "1", "--out", out)[0] == 130
     assert time.monotonic() - started < 30
     assert not list(out.rglob("result.json"))
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_an_output_without_a_reader_ends_the_study_at_once(tmp_path: Path) -> None:
+    """As of `compare --json | head -1`: the worker is in a step of a minute."""
+    script = tmp_path / "stuck.py"
+    script.write_text(STUCK.format(build=False, sign=str(tmp_path / "sign")))
+    load_script(script)
+    chosen = RunConfig(threads=1, script=script)
+    config = configure(get_workload("stuck"), SPECS["adam"], chosen)
+
+    def show(event: Event) -> None:
+        if event.progress is not None:
+            raise BrokenPipeError
+
+    pool, started = LocalPool(tmp_path / "a", chosen), time.monotonic()
+    with pytest.raises(BrokenPipeError), contextlib.closing(pool):
+        pool.run([Job(config, tmp_path / "a" / "0")], show)
+    assert time.monotonic() - started < 30
+    assert not list(tmp_path.rglob("result.json"))
+
+
+def test_new_folders_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within one second too; one without content is removed."""
+    clock = SimpleNamespace(now=lambda: datetime(2026, 1, 2, 3, 4, 5))
+    monkeypatch.setattr("adan_bench.cli.common.datetime", clock)
+    monkeypatch.chdir(tmp_path)
+    assert [new_folder().name for _ in range(3)] == [f"2026-01-02-030405{end}" for end in ("", "-2", "-3")]
+    remove_unused()
+    assert len(list(Path("runs").iterdir())) == 2
 
 
 #: Another value than the default for every flag of a run; those that need another machine are left out.

@@ -65,3 +65,13 @@ def test_a_gpu_is_shown(config: Any, terminal: bool) -> None:
             assert ("GPU" in output.getvalue()) == bool(more)
     assert "GPU 97% (NVML)" in output.getvalue()
     assert "1.9 GB" in output.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_square_brackets_are_no_markup(config: Any, terminal: bool) -> None:
+    job, output = Job(config("adan", label="adan:path=[/a]"), Path("somewhere")), io.StringIO()
+    failed = {"status": "failed", "error": "RuntimeError: no file in [/data/images]", "step": 0}
+    with showing(Console(file=output, force_terminal=terminal, width=200), as_json=False) as show:
+        show(Event(job, 0, 1))
+        show(Event(job, 1, 1, result=failed))
+    assert "tiny adan:path=[/a] seed 0: failed: RuntimeError: no file in [/data/images]" in output.getvalue()

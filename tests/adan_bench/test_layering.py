@@ -24,7 +24,7 @@ ROOMS = [
     ["training"],
     ["workloads"],
     ["records", "tables", "data"],
-    ["spec"],
+    ["spec", "locking"],
 ]
 
 

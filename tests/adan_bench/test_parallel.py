@@ -10,13 +10,14 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from support import processes
 from support.shared_runs import SCRIPT, configuration, lines, lose_a_rank, shared_run
 
+from adan_bench.data.batching import moved
 from adan_bench.records.store import read_lines, read_run
 from adan_bench.spec import UsageError
 from adan_bench.training.distributed import Ranks
@@ -172,6 +173,18 @@ def test_without_torchrun(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = bench("run", "digits-vit", "--parallel", "ddp")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "torchrun --nproc-per-node 2 -m adan_bench.cli run digits-vit --parallel ddp" in err
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+def test_named_tuples_stay_what_they_are() -> None:
+    batch = Pair(torch.arange(4), [torch.arange(4, 8)])
+    shared = Ranks("ddp", "cpu", 1, 2).share(batch, 4)
+    assert (shared.x.tolist(), shared.y[0].tolist()) == ([2, 3], [6, 7])
+    assert moved(batch, "meta").y[0].device.type == "meta"
 
 
 def test_shares_of_a_batch() -> None:

@@ -244,6 +244,21 @@ def test_a_full_disk_that_takes_no_failure_ends_the_study(
     assert "--resume" in err
 
 
+@pytest.mark.usefixtures("forked_workers")
+def test_two_processes_do_not_write_one_run(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """The second ends with one line and leaves no mark on the record; when the first has gone, it can go on."""
+    other = RunStore(tmp_path / "a" / "tiny" / "adan" / "seed-0")
+    options = ("tiny", "--script", tiny, "--steps", 20, "--resume", "--out")
+    other.lock()
+    for words in (("run", *options, other.path), ("compare", *options, tmp_path / "a", "--optimizers", "adan")):
+        code, _, err = bench(*words)
+        assert (code, len(err.splitlines())) == (2, 1), err
+        assert f"{other.path}: another process is writing this run; wait until it ends" in err
+        assert [file.name for file in other.path.iterdir()] == ["run.lock"]
+    other.close()
+    assert bench("run", *options, other.path)[0] == 0
+
+
 def test_resume_of_another_run_is_refused(config: Any, tmp_path: Path) -> None:
     run(config(steps=20), RunStore(tmp_path / "a"))
     with pytest.raises(UsageError, match="steps: 20 there, 30 now"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from adan_bench.records import environment
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.spec import UsageError
 from adan_bench.training.schedules import schedule
@@ -166,6 +169,24 @@ def test_same_seed_same_start_for_all(config: Any) -> None:
     assert all(torch.equal(p, q) for p, q in zip(a.model.parameters(), b.model.parameters(), strict=True))
     assert torch.equal(a.task.batches(7)[0], b.task.batches(7)[0])
     assert not torch.equal(a.task.batches(7)[0], Trainer(config("adan", seed=4)).task.batches(7)[0])
+
+
+def test_the_commit_of_another_repository_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package may be installed in a folder of it."""
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=tmp_path, check=True)
+
+    file = tmp_path / ".venv" / "environment.py"
+    file.parent.mkdir()
+    file.touch()
+    monkeypatch.setattr(environment, "__file__", str(file))
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "theirs")
+    assert environment._commit() is None
+    git("add", ".")
+    git("commit", "-q", "-m", "ours")
+    assert re.fullmatch("[0-9a-f]{12}", environment._commit() or "")
 
 
 def test_missing_metric_is_named(config: Any, tmp_path: Path) -> None:

@@ -38,10 +38,11 @@ from adan_bench.cli.common import (
     how_to_continue,
     numbers,
     records_in,
+    remove_unused,
     run_flags,
 )
 from adan_bench.cli.memory import memory
-from adan_bench.spec import RunConfig, RunRecord, TimeLimitReached, UsageError
+from adan_bench.spec import RunConfig, TimeLimitReached, UsageError
 
 app = typer.Typer(
     name="adan-bench",
@@ -88,7 +89,7 @@ Optimizers = Annotated[
 ]
 Halving = Annotated[
     int,
-    typer.Option(min=1, max=4, help="Past each rung only the best 1/N of the trials go on; 1: all do."),
+    typer.Option(min=1, max=4, help="Successive halving: keep the best 1/N of the trials at each rung; 1 disables it."),
 ]
 Set = Annotated[
     list[str] | None,
@@ -281,7 +282,7 @@ def tune(
             read_tuned(file, "--save")
         study.tune(trials, halving)
     study.save(file)
-    _report_tuning(study, file, as_json)
+    _report([study.out], study.out, as_json, study, file)
 
 
 @app.command()
@@ -373,8 +374,11 @@ def _study(
         yield study
 
 
-def _report(runs: Sequence[Path], folder: Path, as_json: bool) -> None:
-    """Write the report of the runs under some folders into one of them or another, and show it."""
+def _report(runs: Sequence[Path], folder: Path, as_json: bool, tuned: Any = None, file: Path | None = None) -> None:
+    """Write the report of the runs under some folders into one of them or another, and show it.
+
+    tuned: a study that has tuned; file: where its settings were saved.
+    """
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.stats import summarize
     from adan_bench.records.store import read_runs
@@ -383,61 +387,35 @@ def _report(runs: Sequence[Path], folder: Path, as_json: bool) -> None:
 
     records, damaged = read_runs(*runs)
     folder.mkdir(parents=True, exist_ok=True)
-    if {record.config.role for record in records} == {"tune"}:
-        page, tunings = write_tuning(records, folder, damaged)
+    if tuned is not None or {record.config.role for record in records} == {"tune"}:
+        (page, tunings), summaries = write_tuning(records, folder, damaged), []
     else:
-        page, tunings = write_report(records, folder, damaged), []
+        page, tunings, summaries = write_report(records, folder, damaged), [], summarize(records)
     failed = [record for record in records if record.status == "failed"]
+    best = {} if tuned is None else {key: tuned.bases[key].settings for key in tuned.tuning}
+    untuned = [] if tuned is None else [f"{workload} {name}" for workload, name in tuned.untuned]
     if as_json:
-        print(json.dumps({"event": "report", "path": str(page), **_lost(failed, damaged)}))
+        for (workload, name), settings in best.items():
+            print(json.dumps({"event": "best", "workload": workload, "optimizer": name, "settings": settings}))
+        facts: dict[str, Any] = {"event": "report", "path": str(page)}
+        if tuned is not None:
+            facts |= {"saved": str(file) if best else None, "untuned": untuned}
+        facts |= {"failed": [str(record.path) for record in failed], "damaged": [str(error) for error in damaged]}
+        print(json.dumps(facts))
     else:
         console = Console()
         show_tuning(console, tunings)
-        show_summaries(console, summarize(records))
-        _show_lost(console, failed, damaged)
-        console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
-    raise typer.Exit(EXIT_FAILED if failed or damaged else 0)
-
-
-def _lost(failed: Sequence[RunRecord], damaged: Sequence[UsageError]) -> dict[str, list[str]]:
-    return {"failed": [str(record.path) for record in failed], "damaged": [str(error) for error in damaged]}
-
-
-def _show_lost(console: Console, failed: Sequence[RunRecord], damaged: Sequence[UsageError]) -> None:
-    for record in failed[:5]:
-        assert record.result is not None
-        console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
-    for error in damaged:
-        console.print(f"left out: {error}", markup=False, soft_wrap=True, style="bold red")
-
-
-def _report_tuning(study: Any, file: Path, as_json: bool) -> None:
-    """The best settings of every optimizer, what failed, and where the report of the trials lies."""
-    from adan_bench.cli.progress import show_tuning
-    from adan_bench.records.store import read_runs
-    from adan_bench.reports.tuning import write_tuning
-
-    records, damaged = read_runs(study.out)
-    page, tunings = write_tuning(records, study.out, damaged)
-    failed = [record for record in records if record.status == "failed"]
-    untuned = [f"{folder} {name}" for folder, name in study.untuned]
-    if as_json:
-        for folder, name in study.tuning:
-            best = study.bases[folder, name].settings
-            print(json.dumps({"event": "best", "workload": folder, "optimizer": name, "settings": best}))
-        saved = str(file) if study.tuning else None
-        lost = {**_lost(failed, damaged), "untuned": untuned}
-        print(json.dumps({"event": "report", "path": str(page), "saved": saved, **lost}))
-    else:
-        console = Console()
-        show_tuning(console, tunings)
-        _show_lost(console, failed, damaged)
-        for who in untuned:
-            text = f"nothing saved for {who}: no trial of it has a final value, so there are no settings to choose"
+        show_summaries(console, summaries)
+        for record in failed[:5]:
+            assert record.result is not None
+            console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
+        lost = [f"left out: {error}" for error in damaged]
+        lost += [f"nothing saved for {who}: no trial of it has a final value to choose settings by" for who in untuned]
+        for text in lost:
             console.print(text, markup=False, soft_wrap=True, style="bold red")
-        if study.tuning:
+        if best:
             console.print(f"settings: {file}; compare with them: --tuned {file}", soft_wrap=True, highlight=False)
-        console.print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+        console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
     raise typer.Exit(EXIT_FAILED if failed or damaged or untuned else 0)
 
 
@@ -462,6 +440,8 @@ def main() -> None:
                 sys.exit(_complain(f"interrupted; {how_to_continue()}", EXIT_INTERRUPTED))
             raise
         code = _complain(_usage_line(error), EXIT_USAGE)
+    finally:
+        remove_unused()
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import os
@@ -53,7 +54,7 @@ Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; on a cluster wit
 TimeLimit = Annotated[
     str | None, typer.Option(metavar="TIME", help="90s, 25m, 2h: then stop with checkpoints, for --resume.")
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; from three on there are intervals.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; confidence intervals need at least 3.")]
 
 
 def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -125,23 +126,45 @@ def deadline(time_limit: str | None) -> float | None:
     return time.time() + seconds
 
 
-def new_folder() -> Path:
-    return Path("runs") / datetime.now().strftime("%Y-%m-%d-%H%M%S")
-
-
+_new: Path | None = None  # the folder that the command under way has created
 _records: Path | None = None  # of the command under way
+
+
+def new_folder() -> Path:
+    """Create a folder under runs/, named after the time; of several in one second, the later ones have a number."""
+    global _new
+    runs, now, number = Path("runs"), datetime.now().strftime("%Y-%m-%d-%H%M%S"), 1
+    runs.mkdir(exist_ok=True)
+    while True:
+        folder = runs / (now if number == 1 else f"{now}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            _new = folder
+            return folder
+
+
+def remove_unused() -> None:
+    """Remove the folder that the command has created where nothing was written into it."""
+    if _new is not None:
+        with contextlib.suppress(OSError):  # it holds something, or is gone
+            _new.rmdir()
+            _new.parent.rmdir()
 
 
 def records_in(out: Path | None, *parts: str) -> Path:
     """The folder of the records of a command that can be resumed: the one that was given, else a new one."""
     global _records
+    _records = out  # not that of an earlier command, where no new folder can be created
     _records = out or new_folder().joinpath(*parts)
     return _records
 
 
 def how_to_continue() -> str:
     """The command that goes on from what is recorded, for the end of a message."""
-    if _records is None or not _records.exists():
+    if _records is None or not any(_records.rglob("*")):
         return "nothing was recorded"
     words = [word for word in sys.argv[1:] if word != "--resume"]
     if not any(word == "--out" or word.startswith("--out=") for word in words):

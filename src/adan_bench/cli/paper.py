@@ -121,7 +121,7 @@ def speed(
     scale: Annotated[str, typer.Option(help="smoke: tiny versions; small, paper: the published sizes.")] = "smoke",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     steps: Annotated[int, typer.Option(min=1, help="Steps to measure; the paper has 200.")] = 20,
-    warmup: Annotated[int, typer.Option(min=0, help="Steps before.")] = 5,
+    warmup: Annotated[int, typer.Option(min=0, help="Untimed warm-up steps.")] = 5,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Images or sequences of 1,024; ours unless given.")
     ] = None,

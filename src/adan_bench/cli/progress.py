@@ -82,7 +82,7 @@ class _Live:
             self.whole = self.bars.add_task("all runs", total=event.total, status="")
         if self.first is None:
             self.first = event.done
-        label = _label(event)
+        label = escape(_label(event))
         if label not in self.tasks:
             self.tasks[label] = self.bars.add_task(label, total=event.job.config.steps, status="starting")
         task = self.tasks[label]
@@ -93,7 +93,7 @@ class _Live:
         if event.result is not None:
             self.bars.remove_task(self.tasks.pop(label))
             self.bars.console.print(
-                f"[dim]{event.done}/{event.total}[/dim] {label}: {_outcome(event)}", highlight=False
+                f"[dim]{event.done}/{event.total}[/dim] {label}: {escape(_outcome(event))}", highlight=False
             )
             made = event.done - self.first
             left = (time.monotonic() - self.started) / made * (event.total - event.done) if made else 0.0

@@ -89,12 +89,22 @@ def prepared(task: Task, position: int, device: torch.device | str) -> Any:
 
 def moved(batch: Any, device: torch.device | str) -> Any:
     """The same batch with its tensors on a device."""
+    return mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same batch with every tensor changed.
+
+    >>> mapped({"x": (torch.ones(2), "name")}, lambda x: 2 * x)
+    {'x': (tensor([2., 2.]), 'name')}
+    """
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
+        return change(batch)
     if isinstance(batch, Mapping):
-        return {key: moved(item, device) for key, item in batch.items()}
+        return {key: mapped(item, change) for key, item in batch.items()}
     if isinstance(batch, (list, tuple)):
-        return type(batch)(moved(item, device) for item in batch)
+        items = [mapped(item, change) for item in batch]
+        return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
     return batch
 
 

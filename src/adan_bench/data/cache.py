@@ -6,20 +6,16 @@ written aside by the first process, while the others wait, and appears at once u
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-try:
-    import fcntl
-except ImportError:  # Windows: two processes may then both decode, and one of the two results stays
-    fcntl = None  # type: ignore[assignment]
+from adan_bench.locking import locked
 
 
 def folder() -> Path:
@@ -37,7 +33,7 @@ def decoded(how: str, sources: Sequence[Path], decode: Callable[[], dict[str, Te
     entry, found = folder() / f"{how}-{_key(sources)}", None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(entry.with_name(f"{entry.name}.lock")):
+        with locked(entry.with_name(f"{entry.name}.lock")):  # without locks several decode, and one result stays
             if not entry.is_dir():
                 found = decode()
                 _write(entry, found)
@@ -54,14 +50,6 @@ def _key(sources: Sequence[Path]) -> str:
             while part := file.read(1 << 20):
                 digest.update(part)
     return digest.hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w", encoding="utf-8") as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _write(entry: Path, tensors: dict[str, Tensor]) -> None:

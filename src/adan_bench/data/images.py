@@ -260,7 +260,10 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Folder:
-    """One folder a class, one file an image. Names are kept as bytes: 1.3 million strings would be 100 MB a worker."""
+    """One folder per class, one file per image.
+
+    Names are kept as bytes: 1.3 million strings would be 100 MB per worker.
+    """
 
     root: Path
     classes: tuple[str, ...]

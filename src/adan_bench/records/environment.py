@@ -36,18 +36,17 @@ def describe(device: str = "cpu") -> dict[str, Any]:
 
 def _commit() -> str | None:
     """The commit of the checkout that this file lies in, with a + where files differ from it; None when installed."""
-    here = Path(__file__).parent
+    here = Path(__file__)
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=here.parent, capture_output=True, text=True, timeout=10).stdout
+
     try:
-        head = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        if not git("ls-files", here.name):  # installed into a folder of another repository, such as its .venv
+            return None
+        return git("describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*").strip() or None
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return head.stdout.strip() or None
 
 
 def _version(name: str) -> str | None:

@@ -7,6 +7,7 @@
     weights.pt        the final weights, where they were asked for; with --ema their average, which was evaluated
     result.json       status and final numbers; its presence means that the run ended
     traceback.txt     of an error, where there was one
+    run.lock          locked while a process writes the run; empty
 
 A checkpoint knows how many lines of metrics.jsonl belong to it. Resuming cuts the file back to them, so that the
 repeated steps write each line once.
@@ -22,11 +23,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from adan_bench.locking import locked
 from adan_bench.spec import RunConfig, RunRecord, UsageError, listing
 
 KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
+LOCK = "run.lock"
 
 Kinds = dict[str, tuple[type, ...]]  # of the values of a JSON object, by key
 TEXT, NUMBER, OBJECT, NONE = (str,), (int, float), (dict,), (type(None),)
@@ -54,12 +57,34 @@ class DamagedRecord(UsageError):
         super().__init__(f"{file} is damaged ({why}); remove {file.parent}, and --resume makes this run again")
 
 
+class RunLocked(UsageError):
+    """Another process writes the run: whoever gets this must write nothing there, not even a failure."""
+
+
 class RunStore:
     """The directory of one run, for the process that writes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines = 0
+        self._lock: IO[bytes] | None = None
+
+    def lock(self) -> None:
+        """Keep other processes from writing this run until `close`."""
+        if self._lock is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock = locked(self.path / LOCK, wait=False)
+            except BlockingIOError as error:
+                raise RunLocked(
+                    f"{self.path}: another process is writing this run; wait until it ends, or stop it and use "
+                    "--resume, or choose another --out"
+                ) from error
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     @property
     def exists(self) -> bool:

@@ -84,7 +84,7 @@ def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Se
     whys: dict[str, int] = {}
     lines = []
     for column in table.columns:
-        published, ours = _figures(table, column), _means(table, column, cells)
+        published, ours = _figures(table, column), _means(column, cells)
         shared = [row for row in published if row in ours]
         for row, there, printed in table.cells():
             if there is column:
@@ -130,7 +130,7 @@ def _figures(table: Table, column: Column) -> dict[str, float]:
     return {head: value for head, value in pairs if value is not None}
 
 
-def _means(table: Table, column: Column, cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _means(column: Column, cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {c["row"]: interval(c["values"]).mean for c in cells if c["column"] == column.head and c["values"]}
 
 
@@ -152,7 +152,7 @@ def _ours(table: Table, cell: Mapping[str, Any] | None, whys: dict[str, int]) ->
 def _count(table: Table, cells: Sequence[Mapping[str, Any]]) -> Count:
     same = other = 0
     for column in table.columns:
-        published, ours = _figures(table, column), _means(table, column, cells)
+        published, ours = _figures(table, column), _means(column, cells)
         for a, b in combinations([head for head in published if head in ours], 2):
             sign = (published[a] - published[b]) * (ours[a] - ours[b])
             same, other = same + (sign > 0), other + (sign < 0)

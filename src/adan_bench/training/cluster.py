@@ -54,6 +54,7 @@ class RayPool(Pool):
                 f"--cluster {chosen.cluster}: no Ray cluster there ({reason}); start one with: ray start --head"
             ) from error
         self.ray = ray
+        self.stores: dict[Path, RunStore] = {}  # of the runs under way, locked here: nodes write elsewhere
         self.share = 1 / chosen.jobs if chosen.device == "cuda" else 0
         if self.share and not ray.cluster_resources().get("GPU"):
             print("adan-bench: the Ray cluster has no GPU yet; the runs wait until one joins", file=sys.stderr)
@@ -73,6 +74,7 @@ class RayPool(Pool):
                     message = self.ray.get(next(stream))
                 except StopIteration:
                     del running[stream]
+                    self.stores[job.path].close()
                 except self.ray.exceptions.RayTaskError as error:  # raised on the node, by its disk for example
                     del running[stream]
                     tally.end(job, record_failure(job, str(error.cause)))
@@ -91,6 +93,7 @@ class RayPool(Pool):
                 else:
                     if job.path not in begun:
                         begun.add(job.path)
+                        self.stores.setdefault(job.path, RunStore(job.path)).lock()
                         tally.begin(job)
                     receive(job, message)
                     if "progress" in message:
@@ -111,6 +114,8 @@ class RayPool(Pool):
         return task.remote(job, files_for(job), command())
 
     def close(self) -> None:
+        for store in self.stores.values():
+            store.close()
         self.ray.shutdown()
 
 
@@ -175,7 +180,7 @@ def _stamps(path: Path) -> dict[str, tuple[int, int]]:
     for file in sorted(path.rglob("*"), key=lambda file: not file.name.startswith("checkpoint-")):
         with contextlib.suppress(FileNotFoundError):
             stat = file.stat()
-            if file.is_file() and file.suffix != ".part":
+            if file.is_file() and file.suffix not in (".part", ".lock"):
                 stamps[str(file.relative_to(path))] = stat.st_size, stat.st_mtime_ns
     return stamps
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from adan import states
+from adan_bench.data.batching import mapped
 from adan_bench.spec import UsageError, unknown
 
 T = TypeVar("T")
@@ -71,20 +72,18 @@ class Ranks:
 
     def share(self, batch: Any, size: int) -> Any:
         """The part of a batch that this rank takes; its `size` examples lie along the first dimension of tensors."""
-        if self.count == 1:
-            return batch
-        if isinstance(batch, Mapping):
-            return {key: self.share(item, size) for key, item in batch.items()}
-        if isinstance(batch, (list, tuple)):
-            return type(batch)(self.share(item, size) for item in batch)
-        if not isinstance(batch, Tensor) or batch.dim() == 0:
-            return batch
-        if len(batch) != size:
-            raise UsageError(
-                f"--parallel {self.strategy}: a tensor of shape {tuple(batch.shape)} in a batch of {size} cannot be "
-                f"shared out; its first dimension must be {size}"
-            )
-        return batch.chunk(self.count)[self.rank]
+
+        def part(tensor: Tensor) -> Tensor:
+            if tensor.dim() == 0:
+                return tensor
+            if len(tensor) != size:
+                raise UsageError(
+                    f"--parallel {self.strategy}: a tensor of shape {tuple(tensor.shape)} in a batch of {size} cannot "
+                    f"be shared out; its first dimension must be {size}"
+                )
+            return tensor.chunk(self.count)[self.rank]
+
+        return batch if self.count == 1 else mapped(batch, part)
 
     def average(self, value: Tensor) -> None:
         if self.strategy is not None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from adan_bench.spec import OptimizerSpec, Settings, UsageError, unknown
+from adan_bench.spec import OptimizerSpec, Settings, UsageError, check_name, unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -96,10 +95,7 @@ def optimizer(
         capturable: whether a CUDA graph may hold its step: nothing in it waits for the GPU, and whatever changes from
             step to step, the learning rate and a count of steps included, is a tensor there.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w+-]*", name) or name == "all":
-        raise ValueError(
-            f"@optimizer: name must be a word of letters, digits, - and _, got {name!r}; for example 'mine'"
-        )
+    check_name("@optimizer", name)
     if name in SPECS:
         raise UsageError(f"{name!r} is a bundled optimizer; give yours another name")
     where = f"@optimizer({name!r})"

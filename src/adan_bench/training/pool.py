@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from adan_bench.records.environment import COMMAND
-from adan_bench.records.store import RunStore, append_line, read_run, write_bytes, write_json
+from adan_bench.records.store import RunLocked, RunStore, append_line, read_run, write_bytes, write_json
 from adan_bench.spec import NEVER, Pause, Progress, RunConfig, TimeLimitReached
 from adan_bench.training.configure import threads
 from adan_bench.training.interrupts import on_ctrl_c, say_finishing
@@ -191,12 +191,13 @@ class LocalPool(Pool):
 
         def serve(number: int) -> None:
             try:
-                while not (self._stop.is_set() or self.late or errors):
+                while not (self._stop.is_set() or self.late):
                     self._perform(waiting.get_nowait(), number, tally)
             except queue.Empty:
                 pass
-            except Exception as error:  # of the disk, for example, which takes no record of a failure
+            except Exception as error:  # of a disk that takes no record, of an output whose reader has gone
                 errors.append(error)
+                self._kill()
 
         if self._mps is None:
             several = self.chosen.jobs > 1 and self.chosen.device.startswith("cuda")
@@ -209,9 +210,7 @@ class LocalPool(Pool):
                 for thread in serving:
                     thread.join()
         except BaseException:  # the second Ctrl-C: what was written stays, and --resume continues from it
-            self._stop.set()
-            for worker in filter(None, self._workers):
-                worker.process.kill()
+            self._kill()
             raise
         if errors:
             raise errors[0]
@@ -220,16 +219,24 @@ class LocalPool(Pool):
     def _perform(self, job: Job, number: int, tally: Tally) -> None:
         """Let the worker of a place make a run; one that an interruption ends before its first step stays undone."""
         worker, result = self._worker(number), None
-        if self.interrupted:  # before the worker was there to be told
+        if self.interrupted or self._stop.is_set():  # before the worker was there to be told
             return
         tally.begin(job)
         for answer in worker.answers(job):
+            if "locked" in answer:
+                raise RunLocked(answer["locked"])
             if "progress" in answer:
                 tally.progress(job, Progress(**answer["progress"]))
             result = answer.get("result")
         if self._stop.is_set() or (result is None and (self.interrupted or worker.interrupted)):
             return
         tally.end(job, result or record_failure(job, worker.obituary()))
+
+    def _kill(self) -> None:
+        """End all runs at once, without a word in their records: --resume continues from their checkpoints."""
+        self._stop.set()
+        for worker in filter(None, self._workers):
+            worker.process.kill()
 
     def _interrupt(self) -> None:
         """Let the runs under way pause, as at the end of a time limit; the second time, end at once."""
@@ -305,8 +312,9 @@ class Worker:
 
     def obituary(self) -> str:
         code = self.process.wait()
-        if code == -signal.SIGKILL:
-            return f"the worker process was killed, as Linux does where memory ends: take fewer --jobs; see {self.log}"
+        if hasattr(signal, "SIGKILL") and code == -signal.SIGKILL:  # Windows has none
+            why = "killed (SIGKILL), probably out of memory; use fewer --jobs"
+            return f"the worker process was {why}; see {self.log}"
         return f"the worker process ended with code {code}; see {self.log}"
 
     def close(self) -> None:

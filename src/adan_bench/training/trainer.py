@@ -1,7 +1,7 @@
 """The only training loop: joins a workload and an optimizer, keeps the record, survives being killed.
 
 The loop counts gradients, not updates: an optimizer that needs two gradients for one update (SAM) advances by two.
-The clock runs while the loop trains; it stands while it evaluates, writes checkpoints or reports.
+The clock runs while the loop trains; it is stopped during evaluation, checkpoints and reports.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def run(
     def begin() -> tuple[RunConfig | None, Mapping[str, Any] | None]:
         if not (resume and store.exists):
             return None, None
+        store.lock()
         result, begun = store.result(), store.check_same(config)
         if begun is None:
             store.discard()
@@ -77,9 +78,10 @@ def run(
         return state
 
     def create() -> None:
+        store.lock()
         store.create(config, trainer.workload.facts(), trainer.spec.facts(), environment())
 
-    with joined(config.parallel, config.device) as ranks:
+    with joined(config.parallel, config.device) as ranks, contextlib.closing(store):
         begun, result = ranks.from_first(begin)
         if result is not None:
             return result
@@ -330,6 +332,9 @@ class Trainer:
             if metric not in found:
                 got = ", ".join(map(str, found)) or "nothing"
                 raise WorkloadError(f"{name}: evaluate() returned {got}, not the declared metric {metric!r}")
+        for key in ("kind", "step", "seconds"):
+            if key in found:
+                raise WorkloadError(f"{name}: evaluate() returned {key!r}, a key of every record; rename this metric")
         try:
             return {key: float(value) for key, value in found.items()}
         except (TypeError, ValueError, RuntimeError) as error:

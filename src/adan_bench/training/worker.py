@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from adan_bench.records.store import RunStore
+from adan_bench.records.store import RunLocked, RunStore
 from adan_bench.spec import Progress, RunConfig, UsageError, WorkloadError
 from adan_bench.training.interrupts import Interruptible, on_ctrl_c
 from adan_bench.training.pool import INTERRUPTED, Job, record_failure
@@ -18,9 +18,14 @@ from adan_bench.training.scripts import where
 
 
 def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
-    """Make a run; one that cannot be made is recorded with the reason, so that it does not stop the others."""
+    """Make a run; one that cannot be made is recorded with the reason, so that it does not stop the others.
+
+    One that another process is making is not this one's to record: RunLocked.
+    """
     try:
         return attempt(job, on_progress)
+    except RunLocked:
+        raise
     except UsageError as error:
         return record_failure(job, str(error), absent=not RunStore(job.path).described)
 
@@ -80,9 +85,14 @@ def main() -> None:
         for line in sys.stdin:
             job = Job.from_json(json.loads(line))
             pause = Interruptible(job.pause.step, job.pause.time)
-            result = perform(
-                dataclasses.replace(job, pause=pause), lambda progress: answer(progress=dataclasses.asdict(progress))
-            )
+            try:
+                result = perform(
+                    dataclasses.replace(job, pause=pause),
+                    lambda progress: answer(progress=dataclasses.asdict(progress)),
+                )
+            except RunLocked as error:
+                answer(locked=str(error))
+                return
             # An error may leave its CUDA context or the memory of its tensors behind: the next run gets a new process.
             leaves = result["status"] == "failed" and not result["absent"]
             answer(result=result, leaves=leaves)

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
-from adan_bench.spec import SCALES, Context, Scale, Task, UsageError, Workload, short, unknown
+from adan_bench.spec import SCALES, Context, Scale, Task, UsageError, Workload, check_name, short, unknown
 
 _workloads: dict[str, Workload] = {}
 
@@ -41,6 +41,7 @@ def workload(
         tune_metric: another of those numbers, by which tuning trials are judged, so that a reported test split chooses
             no settings; the metric itself unless given.
     """
+    check_name("@workload", name, marks="_.+-")
     for scale, size in zip(SCALES, (smoke, small, paper), strict=True):
         if not isinstance(size, Scale) and (size is not None or scale == SCALES[0]):
             raise UsageError(
