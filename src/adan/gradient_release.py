@@ -71,7 +71,8 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
 
     Call ``opt.step()`` after backward as usual: it updates parameters of the optimizer that are not the model's or were
     frozen, frees their gradients, too, and marks the end of a step. With ``consume_grad=True`` a gradient becomes the
-    previous gradient's state.
+    previous gradient's state. Whoever clips between backward and step (``clip_grad_norm_``, a trainer) finds no
+    gradients and clips nothing.
 
     What needs all gradients at once is not possible and raises an error: clipping (``max_grad_norm``),
     ``skip_nonfinite``, ``restart=``, accumulating over several backward passes. So does float16 autocast, whose

@@ -166,6 +166,8 @@ class Adan(Optimizer):
         if isinstance(params, (set, frozenset)):
             raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
         params = [params] if isinstance(params, Tensor) else list(params)
+        if "_plans" in self.__dict__:  # after construction, as a callback does that unfreezes a layer
+            params = self._named_as_others(params)
         param_group["params"] = params  # as in torch: a generator can be read only once
         check_group({**self.defaults, **param_group}, self.defaults, where)
         if "betas" in param_group:
@@ -173,6 +175,13 @@ class Adan(Optimizer):
         super().add_param_group(param_group)
         for name in OUTSIDE_GROUPS:  # or ZeroRedundancyOptimizer would put them into its state dict
             param_group.pop(name, None)
+
+    def _named_as_others(self, params: list[Any]) -> list[Any]:
+        """With names if the other groups have some, without if they have none: torch does not mix them."""
+        if "param_names" in self.param_groups[0]:
+            prefix = f"group{len(self.param_groups)}"
+            return [(f"{prefix}.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(params)]
+        return [p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in params]
 
     def __repr__(self) -> str:
         trained = [
@@ -209,6 +218,13 @@ class Adan(Optimizer):
         self._eager_step()
 
     def _eager_step(self) -> None:
+        try:
+            self._step()
+        except Exception:
+            self._check_groups()  # an option that was changed to a wrong value explains it
+            raise
+
+    def _step(self) -> None:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             self._check_capturable()
         if self.releases and getattr(self, "grad_scale", None) is not None:
@@ -338,6 +354,11 @@ class Adan(Optimizer):
         self.releases[param] = place
         return place[0]
 
+    def _check_groups(self, group_index: int | None = None) -> None:
+        """Check the options of all groups, or of one: they may have been changed since the group was added."""
+        for i in range(len(self.param_groups)) if group_index is None else [group_index]:
+            check(self.param_groups[i], f"Adan, parameter group {i}")
+
     def _check_capturable(self) -> None:
         if not all(group["capturable"] for group in self.param_groups):
             raise RuntimeError(
@@ -385,6 +406,7 @@ class Adan(Optimizer):
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
             elif group_index is None:
                 self._drop_plans()
+            self._check_groups(group_index)
             members, columns = self._collect(group_index, params)
             plan = Plan(self.param_groups, members, params, columns, self._captured)
             plan.remember(self.param_groups, members, grads, self.state)
@@ -569,7 +591,9 @@ class Adan(Optimizer):
         ]
         try:
             super().load_state_dict(state_dict)
-            self._started = True
+            # Without states nothing has started, but for a process of ZeRO that has no parameter: it must agree with
+            # the others.
+            self._started |= bool(loaded) or not any(group["params"] for group in self.param_groups)
             self._plans.clear()
             self._released.clear()
         finally:

@@ -318,6 +318,7 @@ def load(
             f"this state dict has parameter groups of {saved_sizes} parameters, the optimizer has {sizes}: "
             "build the optimizer with the same groups, in the same order, before loading"
         )
+    _check_order(_names(saved_groups), _names(groups))
     new_groups: list[dict[str, Any]] = []
     new_states: dict[Tensor, dict[str, Tensor]] = {}
     foreign = dict(state_dict["state"])
@@ -330,7 +331,7 @@ def load(
                 "to Adan: load the model's weights alone, and start with a warm-up"
             )
         merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        unsaved = {"restart_state", *(name for name, option in OPTIONS.items() if not option.saved)}
+        unsaved = {"restart_state", "param_names", *(name for name, option in OPTIONS.items() if not option.saved)}
         mine = [foreign[key] for key in saved["params"] if isinstance(foreign.get(key), Mapping)]
         if any("neg_pre_grad" in state for state in mine):
             unsaved.add("step")  # of the authors' release: here every parameter has its own
@@ -361,6 +362,24 @@ def load(
                 placed = _placed(values, merged, param, counter_device(merged, param), couples)
                 new_states.setdefault(param, {}).update(placed)
     return {**state_dict, "state": foreign, "param_groups": new_groups}, new_states
+
+
+def _names(groups: list[dict[str, Any]]) -> list[str]:
+    lists = [names for group in groups if isinstance(names := group.get("param_names"), list)]
+    return [str(name) for names in lists for name in names]
+
+
+def _check_order(saved: list[str], own: list[str]) -> None:
+    """States go to parameters by their place: the same names must be in the same order. Other names may mean the same.
+
+    DistributedDataParallel and `torch.compile` put a prefix before each.
+    """
+    if saved != own and sorted(saved) == sorted(own):
+        i, (theirs, ours) = next((i, pair) for i, pair in enumerate(zip(saved, own, strict=True)) if len(set(pair)) > 1)
+        raise ValueError(
+            f"this state dict has the parameters in another order, {theirs!r} at place {i} where the optimizer has "
+            f"{ours!r}: build the model and the groups in the order in which they were when it was saved"
+        )
 
 
 def _checked(

@@ -147,7 +147,7 @@ class Suggestion:
 def suggest_from_adamw(
     lr: float,
     *,
-    weight_decay: float = 0.0,
+    weight_decay: float = 0.01,
     betas: tuple[float, float] = (0.9, 0.999),
     total_steps: int | None = None,
     warmup_steps: int = 0,
@@ -174,7 +174,7 @@ def suggest_from_adamw(
 
     Args:
         lr: AdamW's peak learning rate.
-        weight_decay: AdamW's λ.
+        weight_decay: AdamW's λ; unless given, ``torch.optim.AdamW``'s default.
         betas: AdamW's two. A first beta under 0.9 or above the rule's, and a second of 0.95 or less, are taken as
             deliberate and kept.
         total_steps: optimizer steps in the whole run. None assumes 5,000, or ten times `warmup_steps` if that is more.

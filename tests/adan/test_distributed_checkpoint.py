@@ -58,3 +58,11 @@ def test_quantized_states_in_another_layout(source, target, state_format, tmp_pa
                 size += expected["prev_grad"].abs().amax((1, 2, 3)) / 11.5
             error = (got[name] - expected[name]).abs().amax((1, 2, 3)) / size
             assert error.max() < (0.06 if state_format == "8bit" or name == "exp_avg_sq" else 0.3), name
+
+
+def test_states_that_a_template_initializes_after_an_empty_load_count_no_step():
+    """A user of accelerate, whose prepare() loads the optimizer's own state dict, had a step of zeros counted."""
+    model, opt = make("contiguous", "fp32")
+    opt.load_state_dict(opt.state_dict())
+    get_optimizer_state_dict(model, opt)
+    assert opt.state[model.weight]["step"] == 0

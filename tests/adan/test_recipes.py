@@ -281,7 +281,7 @@ def test_the_decay_is_a_share_of_adamws(task: Any, weight_decay: float, total_st
 
 
 def test_no_decay_stays_no_decay() -> None:
-    assert suggest_from_adamw(1e-3, total_steps=10**5, task="vision").weight_decay == 0.0
+    assert suggest_from_adamw(1e-3, weight_decay=0, total_steps=10**5, task="vision").weight_decay == 0.0
 
 
 def test_the_batch_limits_the_lr_of_vision_but_not_below_adamws() -> None:

@@ -40,3 +40,53 @@ def test_what_is_no_list_of_parameters(params):
     """`Adan(None)` said that NoneType is not iterable, and not what to pass."""
     with pytest.raises(TypeError, match=r"Adan: params must be an iterable such as model\.parameters\(\), got"):
         Adan(params)
+
+
+def test_a_group_is_named_as_the_others_are():
+    """Lightning's BackboneFinetuning adds bare parameters to an optimizer whose groups have names."""
+    layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3))
+    named = Adan(layers[0].named_parameters())
+    named.add_param_group({"params": layers[1].parameters()})
+    assert named.param_groups[1]["param_names"] == ["group1.0", "group1.1"]
+    bare = Adan(layers[0].parameters())
+    bare.add_param_group({"params": layers[2].named_parameters()})
+    assert bare.param_groups[1]["params"] == list(layers[2].parameters())
+    assert "param_names" not in bare.param_groups[1]
+
+
+def test_the_same_names_in_another_order_are_refused():
+    """A user who swapped two layers of one shape loaded each one's moments into the other."""
+    a, b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    opt = Adan(torch.nn.ModuleDict({"a": a, "b": b}).named_parameters())
+    a.weight.grad = torch.ones(2, 2)
+    opt.step()
+    other = Adan(torch.nn.ModuleDict({"b": b, "a": a}).named_parameters())
+    with pytest.raises(ValueError, match=r"another order, 'a.weight' at place 0 where the optimizer has 'b.weight'"):
+        other.load_state_dict(opt.state_dict())
+    assert not other.state
+    wrapped = Adan([(f"module.{name}", p) for name, p in torch.nn.ModuleDict({"a": a, "b": b}).named_parameters()])
+    wrapped.load_state_dict(opt.state_dict())
+    assert wrapped.param_groups[0]["param_names"][0] == "module.a.weight"
+    assert wrapped.state[a.weight]["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("betas", (0.9, 0.999), r"group 1: betas .*\(0\.9, 0\.999\)"),
+        ("betas", (0.9, 0.92, 1.0), r"group 1: .*betas"),
+        ("state_format", "int8", r"group 1: state_format .*'int8'"),
+        ("lr", "1e-3", r"group 1: lr .*'1e-3'"),
+        ("max_grad_norm", None, r"group 1: max_grad_norm .*None"),
+    ],
+)
+def test_an_option_changed_to_a_wrong_value_is_named_by_the_step(name, value, message):
+    """Of an option that was set in a group by hand, a user got "not enough values to unpack"."""
+    params = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    opt = Adan([{"params": [p]} for p in params])
+    for p in params:
+        p.grad = torch.ones(2)
+    opt.param_groups[1][name] = value
+    with pytest.raises((TypeError, ValueError), match=message):
+        opt.step()
+    assert all(torch.equal(p, torch.ones(2)) for p in params)

@@ -201,7 +201,9 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     text += f" and budget, but not with the same seeds in {_join(uneven)}." if uneven else ", budget and seeds."
     counts = {o.trials for s in summaries for o in s.optimizers}
     if len(counts) == 1 and counts != {0} and not caution(summaries):
-        return f"{text} Every optimizer had {counts.pop()} tuning trials, with a seed that no reported run uses."
+        n = counts.pop()
+        trials = f"{n} tuning trial{'' if n == 1 else 's'}"
+        return f"{text} Every optimizer had {trials}, with a seed that no reported run uses."
     origins = {s.name: "; ".join(sorted({o.origin for o in s.optimizers})) for s in summaries}
     if len(set(origins.values())) == 1:
         return f"{text} Settings: {next(iter(origins.values()))}."

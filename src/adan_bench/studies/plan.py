@@ -171,7 +171,9 @@ def _config(cell: Cell, workload: Workload, chosen: RunConfig, share: float, fix
         budget = published_budget(table, recipe, workload, column, chosen, share, spec.passes)
     else:
         batch_size = max(1, round(workload.batch_size * column.batch_factor))
-        steps = max(1, round(workload.steps * share / (batch_size / workload.batch_size)))  # the same examples
+        steps = max(
+            1, round((chosen.steps or workload.steps) * share / (batch_size / workload.batch_size))
+        )  # the same examples
         budget = replace(chosen, batch_size=batch_size, steps=steps)
     growth = budget.batch_size / workload.batch_size
     config = configure(workload, spec, budget)

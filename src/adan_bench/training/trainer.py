@@ -98,7 +98,10 @@ def run(
         if begun is not None and _sharing(config) != _sharing(begun):
             store.append({"kind": "resume", "step": trainer.step, **_sharing(config)})
         with side_stream(trainer.device):
-            return trainer.train(store, on_progress, pause)
+            try:
+                return trainer.train(store, on_progress, pause)
+            finally:
+                del trainer.forward  # DistributedDataParallel can hang if its process group ends first
 
 
 def _sharing(config: RunConfig) -> dict[str, Any]:
