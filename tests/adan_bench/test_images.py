@@ -126,11 +126,11 @@ def test_imagenet_by_worker_processes_is_the_same(data: Path, monkeypatch: pytes
     options = chosen(scale="paper", steps=2, batch_size=4, data=data)
     trainer = Trainer(configure(get_workload("resnet18", "paper"), get_optimizer("adan"), options))
     found = imagenet(context(data), Augmentation())
-    images, targets = prepared(trainer.task, 1, "cpu")
+    trainer.update()
+    images, targets = prepared(trainer.task, 1, "cpu")  # the next, so that the same worker decodes it
     pixels, labels = alone(found)(1)
     assert torch.equal(images, found.normal(pixels))
     assert torch.equal(targets.argmax(1), labels)
-    trainer.update()
     assert trainer.evaluate()["accuracy"] in (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
