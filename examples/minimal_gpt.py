@@ -49,6 +49,8 @@ if CHECKPOINT.exists():
     done = saved.pop("done")
     for name, state in saved.items():
         parts[name].load_state_dict(state)
+if done == STEPS:
+    print(f"{CHECKPOINT} is of a run that has finished: delete it to start over")
 for step in range(done, STEPS):
     loss_on(train, seed=step).backward()
     optimizer.step()

@@ -138,7 +138,7 @@ def without(packages, folder, *words):
 def test_without_its_extra_the_command_says_what_to_install(tmp_path):
     done = without(extra("bench"), tmp_path, "list")
     assert done.returncode == 2
-    assert done.stderr == "adan-bench: the package typer is missing; run in a checkout: pip install '.[bench]'\n"
+    assert done.stderr == "adan-bench: the package typer is missing; run: pip install 'adan[bench]'\n"
 
 
 SCRIPT = '''
@@ -169,7 +169,4 @@ def test_the_small_extra_is_enough_for_a_script(tmp_path):
 def test_a_workload_names_the_extra_that_it_needs(tmp_path):
     done = without({"transformers"}, tmp_path, "run", "digits-vit", "--steps", "1", "--out", str(tmp_path / "run"))
     assert done.returncode == 2
-    assert (
-        done.stderr
-        == "adan-bench: digits-vit needs the package transformers; run in a checkout: pip install '.[paper]'\n"
-    )
+    assert done.stderr == "adan-bench: digits-vit needs the package transformers; run: pip install 'adan[paper]'\n"

@@ -75,9 +75,11 @@ def test_components(bench: Any, tiny: Path, tmp_path: Path) -> None:
     assert len(set(losses)) == 4  # every component changes the run
     assert (tmp_path / "c" / "report.html").exists()
     assert rows[-1]["radius"] > 0
-    code, out, _ = bench(*arguments[:-1], "1", "--radius", "1e9", "--out", tmp_path / "d", "--json")
+    code, out, _ = bench(*arguments[:-1], "1", "--radius", "1e9", "--steps", "7", "--out", tmp_path / "d", "--json")
     last = json.loads(out.splitlines()[-1])
     assert (last["restarts"], last["radius"]) == ([0], 1e9)
+    configs = [json.loads(file.read_text(encoding="utf-8")) for file in (tmp_path / "d").rglob("config.json")]
+    assert {file["config"]["steps"] for file in configs} == {7}
     assert not (tmp_path / "d" / "pilots").exists()
     code, _, err = bench(*arguments, "--out", tmp_path / "c")
     assert code == 2

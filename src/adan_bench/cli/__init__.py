@@ -13,7 +13,7 @@ def main() -> None:
         if error.name is None or error.name.startswith("adan"):
             raise
         print(
-            f"adan-bench: the package {error.name} is missing; run in a checkout: pip install '.[bench]'",
+            f"adan-bench: the package {error.name} is missing; run: pip install 'adan[bench]'",
             file=sys.stderr,
         )
         sys.exit(2)

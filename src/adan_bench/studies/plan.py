@@ -171,9 +171,8 @@ def _config(cell: Cell, workload: Workload, chosen: RunConfig, share: float, fix
         budget = published_budget(table, recipe, workload, column, chosen, share, spec.passes)
     else:
         batch_size = max(1, round(workload.batch_size * column.batch_factor))
-        steps = max(
-            1, round((chosen.steps or workload.steps) * share / (batch_size / workload.batch_size))
-        )  # the same examples
+        examples = (chosen.steps or workload.steps) * share * workload.batch_size
+        steps = max(1, round(examples / batch_size))
         budget = replace(chosen, batch_size=batch_size, steps=steps)
     growth = budget.batch_size / workload.batch_size
     config = configure(workload, spec, budget)
@@ -203,11 +202,12 @@ def published_budget(
     batch_size = column.batch_size or recipe.last("batch_size") or workload.batch_size
     warmup, cooldown, min_lr = recipe.last("warmup") or table.warmup, recipe.last("cooldown"), recipe.last("min_lr")
     extra = _ratio(cooldown) / share if cooldown else 0.0
+    examples = (chosen.steps or workload.steps) * share * workload.batch_size
     clip, lr = recipe.last("clip"), recipe.merged("settings").get("lr")
     return replace(
         chosen,
         batch_size=batch_size,
-        steps=max(1, round(workload.steps * share * (1 + extra) / (batch_size / workload.batch_size))) * passes,
+        steps=max(1, round(examples * (1 + extra) / batch_size)) * passes,
         schedule=recipe.last("schedule") or table.schedule or chosen.schedule,
         warmup=min(1.0, _ratio(warmup) / share / (1 + extra)) if warmup else chosen.warmup,
         cooldown=extra / (1 + extra),

@@ -132,7 +132,7 @@ class Trainer:
             )
         except ModuleNotFoundError as error:
             own = not self.workload.build.__module__.startswith("adan_bench.")
-            remedy = f"run: pip install {error.name}" if own else "run in a checkout: pip install '.[paper]'"
+            remedy = f"run: pip install {error.name}" if own else "run: pip install 'adan[paper]'"
             raise UsageError(f"{config.workload} needs the package {error.name}; {remedy}") from error
         if hasattr(self.task.batches, "state_dict") and ranks.count * config.accumulate > 1:
             raise UsageError(
