@@ -288,17 +288,17 @@ def _choose_weight_decay(weight_decay: float, task: Task | None, lr_grows: bool,
     return new
 
 
-def _choose_warmup(given: int, task: Task | None, steps: int, lr_grows: bool, why: list[str]) -> int:
+def _choose_warmup(adamw_warmup: int, task: Task | None, steps: int, lr_grows: bool, why: list[str]) -> int:
     least = round(WARMUP * steps)
     least = 2 if least == 1 else least  # torch's OneCycleLR divides by one less
-    if given == 1 and (least <= 2 or not lr_grows or task == "finetune"):
+    if adamw_warmup == 1 and (least <= 2 or not lr_grows or task == "finetune"):
         new = 2 if steps > 2 else 0
         rest = "" if new else ", and 2 would be the whole run"
         why.append(f"warmup_steps = {new} (rule of thumb): torch's OneCycleLR cannot do AdamW's 1{rest}.")
         return new
-    if given >= least or not lr_grows or task == "finetune":
-        why.append(f"warmup_steps = {given:,} (kept): as with AdamW.")
-        return given
+    if adamw_warmup >= least or not lr_grows or task == "finetune":
+        why.append(f"warmup_steps = {adamw_warmup:,} (kept): as with AdamW.")
+        return adamw_warmup
     why.append(f"warmup_steps = {least:,} (rule of thumb): {WARMUP:.0%} of the run, as in our tuned runs.")
     return least
 

@@ -108,9 +108,9 @@ class Context:
             if file.suffix == ".safetensors":
                 from safetensors.torch import load_file
 
-                found: dict[str, Any] = load_file(file)
+                weights: dict[str, Any] = load_file(file)
             else:
-                found = torch.load(file, map_location="cpu", weights_only=True)
+                weights = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # of many kinds, for a file that is damaged or another one
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UsageError(
@@ -119,12 +119,12 @@ class Context:
             ) from error
         self.read.append(file)
         for name in ("model", "state_dict"):  # where published checkpoints have them
-            found = found[name] if isinstance(found, dict) and isinstance(found.get(name), dict) else found
-        if not isinstance(found, dict):
+            weights = weights[name] if isinstance(weights, dict) and isinstance(weights.get(name), dict) else weights
+        if not isinstance(weights, dict):
             raise UsageError(
-                f"--init {self.init}: {file.name} holds a {type(found).__name__}, not weights by their names"
+                f"--init {self.init}: {file.name} holds a {type(weights).__name__}, not weights by their names"
             )
-        return found
+        return weights
 
 
 def weights_file(init: Path) -> Path:
@@ -437,9 +437,9 @@ class RunConfig(Budget, Execution, Provenance):
     def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
         """A configuration of this version or of an earlier one: unknown keys are dropped, null is the default."""
         known = {f.name: f for f in dataclasses.fields(cls)}
-        given = {key: value for key, value in values.items() if key in known and value is not None}
-        paths = {key: Path(value) for key, value in given.items() if "Path" in str(known[key].type)}
-        return cls(**{**given, **paths})
+        fields = {key: value for key, value in values.items() if key in known and value is not None}
+        paths = {key: Path(value) for key, value in fields.items() if "Path" in str(known[key].type)}
+        return cls(**{**fields, **paths})
 
     def identity(self) -> dict[str, Any]:
         """What decides the numbers, without what has its default: an option that is added later changes nothing."""

@@ -74,8 +74,8 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
             from adan_bench.training.distributed import launched
             from adan_bench.training.scripts import load_script
 
-            given = {flag.name: values.pop(flag.name) for flag in flags}
-            chosen = RunConfig(**{name: value for name, value in given.items() if value is not None})
+            flag_values = {flag.name: values.pop(flag.name) for flag in flags}
+            chosen = RunConfig(**{name: value for name, value in flag_values.items() if value is not None})
             chosen = dataclasses.replace(chosen, ranks=launched(chosen.parallel), jobs=values.get("jobs", 1))
             if chosen.script is not None:
                 registered = load_script(chosen.script)

@@ -33,20 +33,20 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
     """Every table of the paper with what was run of it here, and where the record is."""
     from adan_bench.tables import tables
 
-    found = []
+    runs = []
     for file in sorted(records.glob("*.json")):
         summary = json.loads(file.read_text(encoding="utf-8"))
         for entry in summary["tables"]:
             cells = entry["cells"]
             done = sum(bool(cell["values"]) for cell in cells)
-            found.append((entry["name"], f"{summary['scale']} {done}/{len(cells)}: results/reproduce/{file.name}"))
+            runs.append((entry["name"], f"{summary['scale']} {done}/{len(cells)}: results/reproduce/{file.name}"))
     return [
         {
             "name": table.name,
             "what": table.title,
             "place": f"{table.place}, {table.label}",
             "cells": len(table.cells()),
-            "run here": "; ".join(text for name, text in found if name == table.name)
+            "run here": "; ".join(text for name, text in runs if name == table.name)
             or ("theory: nothing to run" if table.kind == "statement" else "not yet"),
         }
         for table in tables().values()

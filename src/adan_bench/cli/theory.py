@@ -73,11 +73,11 @@ def constants(
     from adan_bench.workloads.registry import get_workload
 
     config = configure(get_workload(workload, chosen.scale), get_optimizer(optimizer), chosen)
-    found, seen = measure(config)
+    constants, seen = measure(config)
     if as_json:
-        print(json.dumps({"event": "constants", "workload": workload, "steps": len(seen), **asdict(found)}))
+        print(json.dumps({"event": "constants", "workload": workload, "steps": len(seen), **asdict(constants)}))
         return
-    Console().print(_grid(table(found, accuracy, f"{workload}, {optimizer}, {len(seen)} gradients")))
+    Console().print(_grid(table(constants, accuracy, f"{workload}, {optimizer}, {len(seen)} gradients")))
 
 
 def _grid(table: Any) -> Table:

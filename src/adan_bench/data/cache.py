@@ -30,16 +30,16 @@ def decoded(how: str, sources: Sequence[Path], decode: Callable[[], dict[str, Te
     Tensors share memory among processes; writing to one makes a private copy of the page. Where the cache cannot be
     written, every process decodes for itself.
     """
-    entry, found = folder() / f"{how}-{_key(sources)}", None
+    entry, tensors = folder() / f"{how}-{_key(sources)}", None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with locked(entry.with_name(f"{entry.name}.lock")):  # without locks several decode, and one result stays
             if not entry.is_dir():
-                found = decode()
-                _write(entry, found)
+                tensors = decode()
+                _write(entry, tensors)
         return _load(entry)
     except OSError:  # a read-only or full disk
-        return found or decode()
+        return tensors or decode()
 
 
 def _key(sources: Sequence[Path]) -> str:

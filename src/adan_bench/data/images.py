@@ -95,9 +95,9 @@ def digits(context: Context) -> ImageData:
     """1,797 handwritten digits of 8×8 pixels; the last 360, other writers for the most part, are held out."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    images = torch.tensor(found.images).to(torch.uint8).unsqueeze(1).to(context.device)
-    labels = torch.tensor(found.target).to(context.device)
+    digits = load_digits()
+    images = torch.tensor(digits.images).to(torch.uint8).unsqueeze(1).to(context.device)
+    labels = torch.tensor(digits.target).to(context.device)
     test = slice(-HELD_OUT_DIGITS, None)
     order = epoch_order(len(images) - HELD_OUT_DIGITS, context.batch_size, context.seed)
     return ImageData(
@@ -146,8 +146,8 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
 @lru_cache(maxsize=2)  # a worker process makes many runs
 def read_cifar(path: Path) -> Batch:
     """All images as N×3×32×32 bytes, and their labels; decoding them takes about 10 s, the cache no time."""
-    found = decoded("cifar10", [path], lambda: dict(zip(("images", "labels"), _decode_cifar(path), strict=True)))
-    return found["images"], found["labels"]
+    arrays = decoded("cifar10", [path], lambda: dict(zip(("images", "labels"), _decode_cifar(path), strict=True)))
+    return arrays["images"], arrays["labels"]
 
 
 def _decode_cifar(path: Path) -> Batch:
@@ -327,8 +327,8 @@ class _ResizedCrop:
         else:  # a photograph of very long sides: its middle
             w = h = min(width, height)
         x, y = random.randint(0, width - w), random.randint(0, height - h)
-        found = image.resize((self.size, self.size), Image.Resampling.BICUBIC, box=(x, y, x + w, y + h))
-        return _flipped(found)
+        crop = image.resize((self.size, self.size), Image.Resampling.BICUBIC, box=(x, y, x + w, y + h))
+        return _flipped(crop)
 
 
 @dataclass(frozen=True)
@@ -373,8 +373,8 @@ def _rand_augment(magnitude: int, size: int) -> Callable[[Any], Any] | None:
     except (ImportError, RuntimeError):  # timm needs torchvision, which raises either where it does not fit to torch
         return None
     options = {"translate_const": int(size * 0.45), "img_mean": (124, 116, 104)}
-    found: Callable[[Any], Any] = rand_augment_transform(f"rand-m{magnitude}-n2-mstd0.5-inc1", options)
-    return found
+    transform: Callable[[Any], Any] = rand_augment_transform(f"rand-m{magnitude}-n2-mstd0.5-inc1", options)
+    return transform
 
 
 @contextmanager

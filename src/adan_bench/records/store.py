@@ -174,8 +174,8 @@ class RunStore:
     @property
     def resume_step(self) -> int:
         """The step of the newest checkpoint; 0 where there is none."""
-        found = self.checkpoints()
-        return int(found[0].name.split("-")[1]) if found else 0
+        paths = self.checkpoints()
+        return int(paths[0].name.split("-")[1]) if paths else 0
 
     def restore(self) -> dict[str, Any] | None:
         """The newest checkpoint that is whole and whose lines are there; the metrics are cut back to it.
@@ -201,8 +201,8 @@ class RunStore:
     def cut(self, lines: int) -> None:
         """Keep the first lines of the metrics, and no others."""
         path = self.path / "metrics.jsonl"
-        kept = path.read_bytes().splitlines(keepends=True)[:lines] if path.exists() else []
-        write_bytes(path, b"".join(kept))
+        head = path.read_bytes().splitlines(keepends=True)[:lines] if path.exists() else []
+        write_bytes(path, b"".join(head))
         self._lines = lines
 
     def keep_weights(self, weights: Mapping[str, Any]) -> None:
@@ -309,7 +309,7 @@ def _check_end(path: Path, metric: str, metrics: list[dict[str, Any]], result: M
 
 def read_runs(*folders: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
     """Every run under the folders, once, in the order of their paths, and what is wrong with those left out."""
-    found: dict[Path, Path] = {}  # by what a path leads to: one folder may lie in another
+    by_target: dict[Path, Path] = {}  # by what a path leads to: one folder may lie in another
     for folder in folders:
         if not folder.exists():
             parent = folder.absolute().parent
@@ -319,9 +319,9 @@ def read_runs(*folders: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
         if not paths:
             raise UsageError(f"{folder}: no runs there; it holds: {listing(folder)}")
         for path in paths:
-            found.setdefault(path.resolve(), path)
+            by_target.setdefault(path.resolve(), path)
     records, damaged = [], []
-    for path in found.values():
+    for path in by_target.values():
         try:
             records.append(read_run(path))
         except DamagedRecord as error:
@@ -345,14 +345,14 @@ def _is_run(path: Path) -> bool:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object of a record."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DamagedRecord(path, "it is missing") from error
     except ValueError as error:  # also of bytes that are no text
         raise DamagedRecord(path, str(error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise DamagedRecord(path, "it is no JSON object")
-    return found
+    return content
 
 
 def check(path: Path, values: Mapping[str, Any], kinds: Kinds) -> None:

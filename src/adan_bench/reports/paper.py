@@ -79,7 +79,7 @@ def sections(summary: Mapping[str, Any], known: Mapping[str, Table] | None = Non
 
 
 def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Section:
-    found = {(cell["row"], cell["column"]): cell for cell in cells}
+    by_place = {(cell["row"], cell["column"]): cell for cell in cells}
     partly = _tuned(cells) == {True, False}  # where all or none are tuned, `_how` says it of the table
     whys: dict[str, int] = {}
     lines = []
@@ -88,7 +88,7 @@ def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Se
         shared = [row for row in published if row in ours]
         for row, there, printed in table.cells():
             if there is column:
-                cell = found.get((row.head, column.head))
+                cell = by_place.get((row.head, column.head))
                 both = row.head in shared and len(shared) > 1
                 places = [
                     _place(row.head, {head: values[head] for head in shared}, table.higher(column)) if both else ""
@@ -217,8 +217,8 @@ def _tuned(cells: Sequence[Mapping[str, Any]]) -> set[bool]:
 
 
 def _span(counts: Any) -> str:
-    found = sorted(set(counts))
-    return " to ".join(map(str, dict.fromkeys((found[0], found[-1]))))
+    distinct = sorted(set(counts))
+    return " to ".join(map(str, dict.fromkeys((distinct[0], distinct[-1]))))
 
 
 def _settings(cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -267,33 +267,33 @@ def overview(summary: Mapping[str, Any]) -> str:
 
 def write(summary: Mapping[str, Any], folder: Path, known: Mapping[str, Table] | None = None) -> Path:
     """tables.html and tables.md; the path of the page."""
-    found = sections(summary, known)
-    page, figures = folder / "tables.html", _figures_of(summary, found)
+    parts = sections(summary, known)
+    page, figures = folder / "tables.html", _figures_of(summary, parts)
     for anchor, png in figures.items():
         write_bytes(folder / f"{anchor}.png", png)
-    write_bytes(page, _page(summary, found, figures).encode())
-    write_bytes(folder / "tables.md", _markdown(summary, found, figures).encode())
+    write_bytes(page, _page(summary, parts, figures).encode())
+    write_bytes(folder / "tables.md", _markdown(summary, parts, figures).encode())
     return page
 
 
-def _figures_of(summary: Mapping[str, Any], found: Sequence[Section]) -> dict[str, bytes]:
+def _figures_of(summary: Mapping[str, Any], parts: Sequence[Section]) -> dict[str, bytes]:
     """The figures of curves as PNG, by the anchor of their section."""
     from adan_bench.reports.figures import curves_png
 
     return {
         section.anchor: curves_png(entry["cells"])
-        for section, entry in zip(found, summary["tables"], strict=True)
+        for section, entry in zip(parts, summary["tables"], strict=True)
         if any(any(cell.get("curves") or ()) for cell in entry["cells"])
     }
 
 
-def _title(summary: Mapping[str, Any], found: Sequence[Section]) -> str:
-    return titled(TITLE, summary["scale"]) if any(section.count.planned for section in found) else TITLE
+def _title(summary: Mapping[str, Any], parts: Sequence[Section]) -> str:
+    return titled(TITLE, summary["scale"]) if any(section.count.planned for section in parts) else TITLE
 
 
-def _markdown(summary: Mapping[str, Any], found: Sequence[Section], figures: Mapping[str, bytes]) -> str:
-    parts = [f"# {_title(summary, found)}", "", overview(summary), ""]
-    for section in found:
+def _markdown(summary: Mapping[str, Any], tables: Sequence[Section], figures: Mapping[str, bytes]) -> str:
+    parts = [f"# {_title(summary, tables)}", "", overview(summary), ""]
+    for section in tables:
         parts += [f"## {section.title}", "", section.caption, "", section.conclusion, ""]
         if section.anchor in figures:
             parts += [f"![{section.title}]({section.anchor}.png)", ""]
@@ -303,13 +303,13 @@ def _markdown(summary: Mapping[str, Any], found: Sequence[Section], figures: Map
     return "\n".join(parts)
 
 
-def _page(summary: Mapping[str, Any], found: Sequence[Section], figures: Mapping[str, bytes]) -> str:
+def _page(summary: Mapping[str, Any], tables: Sequence[Section], figures: Mapping[str, bytes]) -> str:
     intro = (
         "Unless the scale is “paper”, ours are from smaller models, other data and shorter runs. Do not rank them "
         "with the paper's: only the order within each is compared."
     )
-    index = [[f"{s.count.done} of {s.count.planned}", s.count.order] for s in found]
-    links = [html.link(s.anchor, s.title) for s in found]
+    index = [[f"{s.count.done} of {s.count.planned}", s.count.order] for s in tables]
+    links = [html.link(s.anchor, s.title) for s in tables]
     head = ("", "cells with a result", "pairs in the paper's order")
     parts = [html.paragraph(intro), html.table(head, [["", *row] for row in index], before=links)]
     parts += [
@@ -326,7 +326,7 @@ def _page(summary: Mapping[str, Any], found: Sequence[Section], figures: Mapping
             html.folded("Settings", html.facts(s.settings)) if s.settings else "",
             anchor=s.anchor,
         )
-        for s in found
+        for s in tables
     ]
-    title = _title(summary, found)
+    title = _title(summary, tables)
     return html.page(title, title, overview(summary), parts)

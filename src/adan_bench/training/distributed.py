@@ -93,16 +93,16 @@ class Ranks:
         """What the first rank finds, or its UsageError, on every rank."""
         if self.strategy is None:
             return find()
-        found: list[Any] = [None, None]
+        answer: list[Any] = [None, None]
         if self.rank == 0:
             try:
-                found[0] = find()
+                answer[0] = find()
             except UsageError as error:
-                found[1] = error
-        dist.broadcast_object_list(found)
-        if found[1] is not None:
-            raise found[1]
-        value: T = found[0]
+                answer[1] = error
+        dist.broadcast_object_list(answer)
+        if answer[1] is not None:
+            raise answer[1]
+        value: T = answer[0]
         return value
 
     def from_all(self, value: T) -> list[T]:

@@ -234,8 +234,8 @@ class Trainer:
     def _prepared(self, batch: Any) -> Any:
         """What the loss gets: this rank's share of the batch, in the layout of the model."""
         size = self.config.batch_size // self.config.accumulate
-        found = self.ranks.share(self.task.prepare(batch), size)
-        return tree_map_only(Tensor, _channels_last, found) if self.config.channels_last else found
+        local = self.ranks.share(self.task.prepare(batch), size)
+        return tree_map_only(Tensor, _channels_last, local) if self.config.channels_last else local
 
     def _average(self, average: AveragedModel) -> None:
         """The exponential average of weights and buffers; AveragedModel's own update waits for the device."""
@@ -326,20 +326,20 @@ class Trainer:
         model = self.forward if self.average is None else self.average.module
         model.eval()
         with torch.no_grad(), self._autocast():
-            found = self.task.evaluate(model)
+            values = self.task.evaluate(model)
         model.train()
         name, metrics = self.workload.name, [self.workload.metric, *filter(None, [self.workload.tune_metric])]
-        if not isinstance(found, Mapping):
-            raise WorkloadError(f"{name}: evaluate() returned {short(found)}; return {{{metrics[0]!r}: value}}")
+        if not isinstance(values, Mapping):
+            raise WorkloadError(f"{name}: evaluate() returned {short(values)}; return {{{metrics[0]!r}: value}}")
         for metric in metrics:
-            if metric not in found:
-                got = ", ".join(map(str, found)) or "nothing"
+            if metric not in values:
+                got = ", ".join(map(str, values)) or "nothing"
                 raise WorkloadError(f"{name}: evaluate() returned {got}, not the declared metric {metric!r}")
         for key in ("kind", "step", "seconds"):
-            if key in found:
+            if key in values:
                 raise WorkloadError(f"{name}: evaluate() returned {key!r}, a key of every record; rename this metric")
         try:
-            return {key: float(value) for key, value in found.items()}
+            return {key: float(value) for key, value in values.items()}
         except (TypeError, ValueError, RuntimeError) as error:
             raise WorkloadError(f"{name}: evaluate() returned a value that is not one number ({error})") from error
 
@@ -371,16 +371,16 @@ class Trainer:
         """Steps per second of training since the last look; on a GPU, how busy it was and its memory."""
         steps, seconds = self.step - self.looked[0], max(1e-9, self.seconds - self.looked[1])
         self.looked = self.step, self.seconds
-        found: dict[str, Any] = {"steps_per_second": steps / seconds}
+        numbers: dict[str, Any] = {"steps_per_second": steps / seconds}
         if self.device.type != "cuda":
-            return found
-        found["gpu_bytes"] = torch.cuda.max_memory_allocated(self.device)
+            return numbers
+        numbers["gpu_bytes"] = torch.cuda.max_memory_allocated(self.device)
         busy = None if self.graph is None else self.graph.busy_seconds()
         if busy is not None:
-            found |= {"gpu_share": min(1.0, busy / seconds), "gpu_source": "replays"}
+            numbers |= {"gpu_share": min(1.0, busy / seconds), "gpu_source": "replays"}
         with contextlib.suppress(ImportError, RuntimeError):  # torch asks pynvml
-            found |= {"gpu_share": torch.cuda.utilization(self.device) / 100, "gpu_source": "NVML"}
-        return found
+            numbers |= {"gpu_share": torch.cuda.utilization(self.device) / 100, "gpu_source": "NVML"}
+        return numbers
 
     def _finish(self, store: RunStore, status: str, lines: list[dict[str, Any]], writer: Any) -> Mapping[str, Any]:
         self._write(store, lines, writer)

@@ -74,7 +74,7 @@ def workloads() -> dict[str, Workload]:
 
 
 def get_workload(name: str, scale: str = SCALES[0]) -> Workload:
-    found = workloads()
-    if name not in found:
-        raise unknown("workload", name, found)
-    return found[name].at(scale)
+    known = workloads()
+    if name not in known:
+        raise unknown("workload", name, known)
+    return known[name].at(scale)
