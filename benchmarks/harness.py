@@ -99,7 +99,7 @@ class Steps:
     def __init__(self, case: Case, mode: str, cache: Path) -> None:
         import torch
 
-        from adan_bench.spec import RunConfig
+        from adan_bench.config import RunConfig
         from adan_bench.training.configure import configure
         from adan_bench.training.optimizers import get_optimizer, implementation
         from adan_bench.training.trainer import Trainer

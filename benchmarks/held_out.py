@@ -20,8 +20,8 @@ from common import ROOT, environment
 
 from adan import suggest_from_adamw
 from adan.suggestion import Task
+from adan_bench.config import RunConfig
 from adan_bench.records.store import read_run
-from adan_bench.spec import RunConfig
 from adan_bench.studies.comparison import Study
 from adan_bench.studies.competitors import Competitor
 from adan_bench.training.configure import configure

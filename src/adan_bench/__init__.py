@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from adan_bench.spec import Context, Scale, Task
+from adan_bench.task import Context, Scale, Task
 from adan_bench.training.optimizers import optimizer
 from adan_bench.workloads.registry import workload
 

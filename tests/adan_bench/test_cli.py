@@ -21,8 +21,8 @@ import pytest
 from support.forked import Program
 
 from adan_bench.cli.common import new_folder, remove_unused
+from adan_bench.config import RunConfig, option
 from adan_bench.records.store import RunStore, read_run, read_runs
-from adan_bench.spec import RunConfig, option
 from adan_bench.training.configure import configure, threads
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.pool import Event, Job, LocalPool

@@ -24,7 +24,8 @@ from adan_bench.data.coco import (
 )
 from adan_bench.data.coco import scenes as make_scenes
 from adan_bench.data.files import COCO
-from adan_bench.spec import Context, UsageError
+from adan_bench.errors import UsageError
+from adan_bench.task import Context
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.learning import chosen
 
+from adan_bench.errors import UsageError
 from adan_bench.records.store import read_runs
-from adan_bench.spec import UsageError
 from adan_bench.studies.comparison import Study
 from adan_bench.studies.competitors import competitors, value_of
 

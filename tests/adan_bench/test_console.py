@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from adan_bench.cli.progress import showing
-from adan_bench.spec import Progress
+from adan_bench.config import Progress
 from adan_bench.training.pool import Event, Job
 
 

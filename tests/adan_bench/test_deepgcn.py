@@ -13,7 +13,8 @@ from support.learning import trainer
 
 from adan_bench.data import graphs
 from adan_bench.data.files import PROTEINS, SPLITS
-from adan_bench.spec import Context, UsageError
+from adan_bench.errors import UsageError
+from adan_bench.task import Context
 from adan_bench.workloads.parts.deepgcn import DeepGCN
 from adan_bench.workloads.registry import get_workload
 

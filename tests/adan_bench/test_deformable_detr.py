@@ -12,7 +12,7 @@ from support.learning import resize, trainer
 
 from adan_bench.data import coco
 from adan_bench.data.files import BCCD
-from adan_bench.spec import UsageError
+from adan_bench.errors import UsageError
 from adan_bench.workloads import deformable_detr as detr
 
 

@@ -86,7 +86,7 @@ def test_commands_of_the_page(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_page_names_what_exists(bench: Any) -> None:
     """Every workload is on the page, and every shared option."""
-    from adan_bench.spec import RunConfig
+    from adan_bench.config import RunConfig
     from adan_bench.workloads.registry import workloads
 
     text = (DOCS / "bench.md").read_text(encoding="utf-8")

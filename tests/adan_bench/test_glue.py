@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.learning import resize, settings
 
+from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
-from adan_bench.spec import UsageError
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads import bert_pretrain
 from adan_bench.workloads.glue import KINDS, accuracy, matthews, pearson, read

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from adan_bench.data.batching import moved
-from adan_bench.spec import UsageError
+from adan_bench.errors import UsageError
 from adan_bench.training import graph, optimizers
 from adan_bench.training.configure import configure
 from adan_bench.training.graph import StaticInputs, StepGraph, signature_of

@@ -13,8 +13,8 @@ import pytest
 import torch
 from support.learning import settings
 
+from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, read_run
-from adan_bench.spec import UsageError
 from adan_bench.training.graph import side_stream
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer, run

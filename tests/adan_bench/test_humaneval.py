@@ -13,8 +13,9 @@ import pytest
 from support.learning import settings
 
 from adan_bench.cli import app as cli
+from adan_bench.config import RunConfig
+from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
-from adan_bench.spec import RunConfig, UsageError
 from adan_bench.studies import paper
 from adan_bench.studies.humaneval import FILE, assemble, estimate, pass_at_k, passes, read_problems
 from adan_bench.tables import Selection, tables

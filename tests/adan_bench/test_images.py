@@ -32,7 +32,8 @@ from adan_bench.data.images import (
     cifar10,
     imagenet,
 )
-from adan_bench.spec import Context, UsageError
+from adan_bench.errors import UsageError
+from adan_bench.task import Context
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.trainer import Trainer

@@ -16,7 +16,7 @@ from support.learning import resize, settings, sizes
 from adan_bench.data import tokens
 from adan_bench.data.batching import prefetch, prepared
 from adan_bench.data.tokens import PAD, SPECIAL, Corpus, Reader, name, train_tokenizer
-from adan_bench.spec import UsageError
+from adan_bench.errors import UsageError
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads import bert_pretrain, gpt2_code, moe
 from adan_bench.workloads.registry import get_workload

@@ -24,7 +24,9 @@ ROOMS = [
     ["training"],
     ["workloads"],
     ["records", "tables", "data"],
-    ["spec", "locking"],
+    ["config"],
+    ["task"],
+    ["errors", "locking"],
 ]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, read_run
-from adan_bench.spec import UsageError
 from adan_bench.studies.comparison import DECADES, WIDEST, learning_rates, split_trials
 from adan_bench.training import optimizers
 from adan_bench.training.optimizers import SPECS, get_optimizer

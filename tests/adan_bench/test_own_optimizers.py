@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from adan_bench.errors import UsageError
 from adan_bench.records.store import read_run, read_runs
-from adan_bench.spec import UsageError
 from adan_bench.training import optimizers
 from adan_bench.training.scripts import load_script
 

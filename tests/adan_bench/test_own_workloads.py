@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from adan_bench import Scale, Task
+from adan_bench.errors import UsageError
 from adan_bench.records.store import read_run
-from adan_bench.spec import UsageError
 
 GOOD = """
 import torch

@@ -18,8 +18,8 @@ from support import processes
 from support.shared_runs import SCRIPT, configuration, lines, lose_a_rank, shared_run
 
 from adan_bench.data.batching import moved
+from adan_bench.errors import UsageError
 from adan_bench.records.store import read_lines, read_run
-from adan_bench.spec import UsageError
 from adan_bench.training.distributed import Ranks
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer

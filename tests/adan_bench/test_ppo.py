@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.learning import resize, resumes, trainer
 
-from adan_bench.spec import UsageError
+from adan_bench.errors import UsageError
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads import ppo
 

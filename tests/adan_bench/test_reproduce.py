@@ -10,9 +10,9 @@ import pytest
 from support.learning import chosen
 from support.made_up_tables import ADAN, Reproduced, cell, made_up
 
+from adan_bench.errors import UsageError
 from adan_bench.records.store import read_run
 from adan_bench.reports import paper as reproduction_report
-from adan_bench.spec import UsageError
 from adan_bench.studies.paper import failures, reproduce
 from adan_bench.studies.plan import plan
 

@@ -11,7 +11,8 @@ import pytest
 from support.learning import chosen
 from support.made_up_tables import ADAMW, ADAN, made_up
 
-from adan_bench.spec import RunConfig, RunRecord, UsageError
+from adan_bench.config import RunConfig, RunRecord
+from adan_bench.errors import UsageError
 from adan_bench.studies import paper
 from adan_bench.studies.paper import figure_of
 from adan_bench.studies.plan import plan

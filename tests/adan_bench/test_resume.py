@@ -21,8 +21,8 @@ import torch
 from support.forked import Program
 from support.learning import settings
 
+from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, read_run, read_runs
-from adan_bench.spec import UsageError
 from adan_bench.training.pool import Job, record_failure
 from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run

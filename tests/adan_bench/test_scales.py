@@ -10,8 +10,8 @@ import pytest
 import torch
 from support.learning import chosen
 
+from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
-from adan_bench.spec import UsageError
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.scripts import load_script

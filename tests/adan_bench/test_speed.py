@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from adan_bench.spec import UsageError
+from adan_bench.errors import UsageError
 from adan_bench.studies import speed
 
 #: Millions of parameters, as the paper prints them; of the mixtures, billions in all.

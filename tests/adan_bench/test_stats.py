@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from adan_bench.config import UNTUNED, RunConfig, RunRecord
 from adan_bench.records.stats import interval, performance_profile, sensitivity, summarize, to_target
 from adan_bench.reports.comparison import warn, write_report
 from adan_bench.reports.conclusions import caution, conclude, number, spread, tuning, winner
-from adan_bench.spec import UNTUNED, RunConfig, RunRecord
 
 
 def record(

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import adan
+from adan_bench.config import RunConfig
+from adan_bench.errors import UsageError
 from adan_bench.reports.paper import sections
-from adan_bench.spec import SCALES, RunConfig, UsageError
 from adan_bench.studies.plan import plan
 from adan_bench.studies.speed import MODELS
 from adan_bench.tables import (
@@ -26,6 +27,7 @@ from adan_bench.tables import (
     parse,
     tables,
 )
+from adan_bench.task import SCALES
 from adan_bench.training.optimizers import check_settings, get_optimizer
 from adan_bench.training.schedules import schedule
 from adan_bench.workloads.registry import workloads

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 
+from adan_bench.errors import UsageError
 from adan_bench.records import environment
 from adan_bench.records.store import RunStore, read_run
-from adan_bench.spec import UsageError
 from adan_bench.training.schedules import schedule
 from adan_bench.training.trainer import Trainer, run
 

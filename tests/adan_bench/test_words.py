@@ -15,7 +15,7 @@ from torch import Tensor
 
 from adan_bench.data import words as words_module
 from adan_bench.data.words import Stream, encode, file_words, perplexity, vocabulary
-from adan_bench.spec import UsageError
+from adan_bench.errors import UsageError
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.lstm import Sizes as LSTMSizes
 from adan_bench.workloads.parts.lstm import LSTM

@@ -11,9 +11,9 @@ import pytest
 import torch
 from support.learning import chosen, resumes
 
+from adan_bench.errors import UsageError
 from adan_bench.records.stats import RANGES
 from adan_bench.records.store import RunStore
-from adan_bench.spec import UsageError
 from adan_bench.studies.comparison import Study, learning_rates
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import configure, tuned_defaults

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from adan_bench.config import RunConfig
 from adan_bench.records.store import read_run
-from adan_bench.spec import RunConfig
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from adan_bench.spec import Context, UsageError
+from adan_bench.errors import UsageError
+from adan_bench.task import Context
 from adan_bench.workloads.parts.backbones import load_backbone
 
 STAGES = ["stage1", "stage2", "stage3", "stage4"]

@@ -12,7 +12,7 @@ import torch
 from support.coco_folder import write_coco
 from support.learning import falls, resize, resumes, trainer
 
-from adan_bench.spec import UsageError
+from adan_bench.errors import UsageError
 from adan_bench.workloads import mask_rcnn as rcnn
 
 

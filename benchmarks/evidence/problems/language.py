@@ -180,7 +180,7 @@ class Treebank:
 
     def __init__(self, setup: Setup, workload: str, scale: str, batch_size: int) -> None:
         from adan_bench.data.words import penn_treebank
-        from adan_bench.spec import Context
+        from adan_bench.task import Context
 
         self.task = harness_task(setup, workload, scale, batch_size)
         splits, _ = penn_treebank(Context(setup.seed, batch_size, setup.cache / "data"))

@@ -53,7 +53,7 @@ def detr(setup: Setup, batch_size: int = 16, scale: str = "small", size: tuple[i
     """
     from adan_bench.data.batching import moved, prepared
     from adan_bench.data.coco import blood_cells
-    from adan_bench.spec import Context
+    from adan_bench.task import Context
     from adan_bench.workloads.deformable_detr import detection, with_targets
     from adan_bench.workloads.registry import get_workload
 

@@ -42,7 +42,8 @@ from adan_bench.cli.common import (
     run_flags,
 )
 from adan_bench.cli.memory import memory
-from adan_bench.spec import RunConfig, TimeLimitReached, UsageError
+from adan_bench.config import RunConfig
+from adan_bench.errors import TimeLimitReached, UsageError
 
 app = typer.Typer(
     name="adan-bench",

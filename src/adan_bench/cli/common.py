@@ -18,7 +18,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from adan_bench.spec import Budget, Execution, Provenance, RunConfig, UsageError
+from adan_bench.config import Budget, Execution, Provenance, RunConfig
+from adan_bench.errors import UsageError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED, EXIT_TIME_LIMIT, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 

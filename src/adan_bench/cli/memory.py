@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from adan_bench.cli.common import Json, run_flags
-from adan_bench.spec import RunConfig, UsageError
+from adan_bench.config import RunConfig
+from adan_bench.errors import UsageError
 
 
 class Weights(str, Enum):

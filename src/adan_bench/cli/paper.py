@@ -24,7 +24,7 @@ from adan_bench.cli.common import (
     records_in,
     run_flags,
 )
-from adan_bench.spec import RunConfig
+from adan_bench.config import RunConfig
 
 RECORDS = Path(__file__).parents[3] / "results" / "reproduce"  # of a checkout
 

@@ -14,11 +14,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from adan_bench.config import Progress as Report
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
 from adan_bench.reports.conclusions import caution, conclude, number, repeated, spread, steps, tuning
 from adan_bench.reports.tuning import TERMS, budget_of, tuning_rows
-from adan_bench.spec import Progress as Report
 from adan_bench.training.pool import Event, OnEvent
 
 

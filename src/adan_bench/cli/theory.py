@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Seeds, new_folder, run_flags
-from adan_bench.spec import RunConfig
+from adan_bench.config import RunConfig
 
 app = typer.Typer(help="Run the paper's theory: every claim with its number.", add_completion=False)
 

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from adan_bench.spec import Task, UsageError
+from adan_bench.errors import UsageError
+from adan_bench.task import Task
 
 T = TypeVar("T")
 

@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adan_bench.config import cores
 from adan_bench.data.batching import generator, prefetch, shuffled
 from adan_bench.data.files import BCCD
 from adan_bench.data.files import COCO as COCO_FILES
-from adan_bench.spec import Context, UsageError, cores
+from adan_bench.errors import UsageError
+from adan_bench.task import Context
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as both detectors take them
 SHORT_SIDES = range(480, 801, 32)

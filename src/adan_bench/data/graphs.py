@@ -13,7 +13,8 @@ from torch import Tensor
 
 from adan_bench.data.batching import generator
 from adan_bench.data.files import PROTEINS, PROTEINS_RAW, SPLITS
-from adan_bench.spec import Context, UsageError
+from adan_bench.errors import UsageError
+from adan_bench.task import Context
 
 
 @dataclass

@@ -22,10 +22,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from adan_bench.config import cores
 from adan_bench.data.batching import epoch_order, generator
 from adan_bench.data.cache import decoded
 from adan_bench.data.files import CIFAR, IMAGENET
-from adan_bench.spec import Context, UsageError, cores, listing
+from adan_bench.errors import UsageError, listing
+from adan_bench.task import Context
 
 HELD_OUT_DIGITS = 360
 EVAL_BATCH = 256

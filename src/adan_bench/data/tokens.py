@@ -19,7 +19,8 @@ from torch._dynamo import OptimizedModule
 from adan_bench.data.batching import Windows, fingerprint, generator, library_files, library_sources, prefetch
 from adan_bench.data.cache import decoded
 from adan_bench.data.words import documentation
-from adan_bench.spec import Context, Task, UsageError, listing
+from adan_bench.errors import UsageError, listing
+from adan_bench.task import Context, Task
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<mask>")
 START, PAD, END, MASK = range(4)

@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from adan_bench.data.batching import generator, library_sources
 from adan_bench.data.cache import decoded
 from adan_bench.data.files import PENN_TREEBANK, WIKITEXT
-from adan_bench.spec import Context, UsageError
+from adan_bench.errors import UsageError
+from adan_bench.task import Context
 
 
 class Stream:

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from adan_bench.spec import cores
+from adan_bench.config import cores
 
 COMMAND = "ADAN_BENCH_COMMAND"  # a worker process was started by another command than its own
 PACKAGES = ("adan", "torch", "triton", "transformers", "pytorch_optimizer", "numpy", "scikit-learn")

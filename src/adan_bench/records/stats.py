@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.spec import RunConfig, RunRecord
+from adan_bench.config import RunConfig, RunRecord
 
 MIN_SEEDS = 3
 LEVEL = 0.95

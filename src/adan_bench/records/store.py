@@ -25,8 +25,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import IO, Any
 
+from adan_bench.config import RunConfig, RunRecord
+from adan_bench.errors import UsageError, listing
 from adan_bench.locking import locked
-from adan_bench.spec import RunConfig, RunRecord, UsageError, listing
 
 KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
 LOCK = "run.lock"

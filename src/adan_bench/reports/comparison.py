@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from adan_bench.config import RunRecord
 from adan_bench.records.stats import (
     Interval,
     OptimizerSummary,
@@ -34,7 +35,6 @@ from adan_bench.reports.conclusions import (
 )
 from adan_bench.reports.figures import write_figures
 from adan_bench.reports.palette import style_of
-from adan_bench.spec import RunRecord
 
 TERMS = (
     "± and [ ]: 95% t interval over seeds; with fewer than three seeds, the range. minus the first: the mean "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from adan_bench.config import CHANGED, ELSEWHERE, UNTUNED
 from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference, pairs
-from adan_bench.spec import CHANGED, ELSEWHERE, UNTUNED
 
 
 def number(value: float | None, digits: int = 4) -> str:

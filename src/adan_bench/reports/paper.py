@@ -12,11 +12,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from adan_bench.config import UNTUNED
 from adan_bench.records.stats import MIN_SEEDS, interval
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
 from adan_bench.reports.conclusions import spread
-from adan_bench.spec import UNTUNED
 from adan_bench.tables import UNSTATED, Column, Table, figure, tables
 
 WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "published sizes, data and budgets"}

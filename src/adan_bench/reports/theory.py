@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from adan_bench.errors import UsageError
 from adan_bench.records.environment import describe
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
-from adan_bench.spec import UsageError
 from adan_bench.theory import (
     complexity,
     cycle,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from adan_bench.config import RunRecord
 from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, summarize_trials
 from adan_bench.records.store import DamagedRecord, write_bytes
 from adan_bench.reports import html
 from adan_bench.reports.comparison import chart_data, environments, warn
 from adan_bench.reports.conclusions import count, number
 from adan_bench.reports.palette import style_of
-from adan_bench.spec import RunRecord
 
 HEAD = ("optimizer", "{metric}", "lr", "lower and higher lr", "lr range ±2%", "trials", "other settings")
 TERMS = (

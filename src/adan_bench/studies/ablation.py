@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from adan_bench.config import RunConfig, RunRecord
+from adan_bench.errors import UsageError
 from adan_bench.records.store import check_empty, read_run
-from adan_bench.spec import RunConfig, RunRecord, UsageError
 from adan_bench.studies.paper import execute
 from adan_bench.studies.plan import plan
 from adan_bench.tables import TRAINING_LOSS, Column, figure, tables

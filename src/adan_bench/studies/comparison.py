@@ -14,21 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from adan_bench.config import TUNING_SEED, Pause, RunConfig, RunRecord, as_json
+from adan_bench.errors import UsageError
 from adan_bench.records.stats import best_trial, sensitivity
 from adan_bench.records.store import check_empty, read_run, write_json
-from adan_bench.spec import (
-    TUNING_SEED,
-    OptimizerSpec,
-    Pause,
-    RunConfig,
-    RunRecord,
-    Settings,
-    UsageError,
-    Workload,
-    as_json,
-)
 from adan_bench.studies.competitors import Competitor
 from adan_bench.studies.halving import rungs, stop_trial, survivors
+from adan_bench.task import OptimizerSpec, Settings, Workload
 from adan_bench.training import optimizers
 from adan_bench.training.configure import changes, configure, elsewhere, then_set, training_of, tuned_name
 from adan_bench.training.pool import Job, OnEvent, open_pool

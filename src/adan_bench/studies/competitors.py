@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adan_bench.spec import OptimizerSpec, Settings, UsageError, unknown
+from adan_bench.errors import UsageError, unknown
+from adan_bench.task import OptimizerSpec, Settings
 from adan_bench.training.optimizers import get_optimizer, known
 
 EXAMPLE = "adan:state_format=8bit"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from adan_bench.config import RunRecord
 from adan_bench.records.store import RunStore
-from adan_bench.spec import RunRecord
 
 FIRST = 1 / 8  # no rung before this share of a run: the warm-up says little about the end
 

@@ -20,8 +20,9 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
-from adan_bench.spec import Context, UsageError
+from adan_bench.errors import UsageError
 from adan_bench.studies import sandbox
+from adan_bench.task import Context
 
 FILE = "humaneval/HumanEval.jsonl.gz"
 FIELDS = ("task_id", "prompt", "entry_point", "test")

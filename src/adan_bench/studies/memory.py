@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from adan_bench.spec import SCALES, unknown
+from adan_bench.errors import unknown
 from adan_bench.studies.speed import MODELS
+from adan_bench.task import SCALES
 from adan_bench.workloads.registry import get_workload, workloads
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}

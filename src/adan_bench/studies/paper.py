@@ -11,12 +11,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from adan_bench.config import RunConfig, RunRecord, cores
+from adan_bench.errors import UsageError
 from adan_bench.records.environment import describe
 from adan_bench.records.store import check_empty, finite, read_run, write_json
-from adan_bench.spec import SCALES, RunConfig, RunRecord, UsageError, cores, weights_file
 from adan_bench.studies import speed
 from adan_bench.studies.plan import Cell, Plan, PlannedRun, plan
 from adan_bench.tables import TRAINING_LOSS, Table
+from adan_bench.task import SCALES, weights_file
 from adan_bench.training.configure import check_data_folder, check_device
 from adan_bench.training.pool import Job, OnEvent, Pool, open_pool
 

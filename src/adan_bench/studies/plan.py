@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from adan_bench.spec import SCALES, TUNING_SEED, RunConfig, Settings, UsageError, Workload
+from adan_bench.config import TUNING_SEED, RunConfig
+from adan_bench.errors import UsageError
 from adan_bench.tables import UNSTATED, Column, Recipe, Row, Table
+from adan_bench.task import SCALES, Settings, Workload
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.workloads.registry import get_workload

@@ -22,10 +22,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from adan_bench.config import RunConfig
+from adan_bench.errors import UsageError, unknown
 from adan_bench.records.environment import describe
 from adan_bench.records.store import write_json
-from adan_bench.spec import SCALES, RunConfig, UsageError, unknown
 from adan_bench.studies.competitors import Competitor, competitors
+from adan_bench.task import SCALES
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.workloads.parts.mixtures import MIXTURES

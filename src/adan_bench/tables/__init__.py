@@ -28,7 +28,8 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
-from adan_bench.spec import Settings, UsageError, unknown
+from adan_bench.errors import UsageError, unknown
+from adan_bench.task import Settings
 
 KINDS = ("train", "speed", "parallel", "statement")
 MARKS = "*⋄"

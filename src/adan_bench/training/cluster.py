@@ -17,8 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from adan_bench.config import Progress, RunConfig
+from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, write_bytes, write_json
-from adan_bench.spec import Progress, RunConfig, UsageError
 from adan_bench.training.configure import threads
 from adan_bench.training.pool import Job, Pool, Tally, Worker, command, record_failure
 

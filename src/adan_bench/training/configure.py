@@ -10,23 +10,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from adan_bench.config import CHANGED, ELSEWHERE, UNTUNED, RunConfig, as_json, cores
+from adan_bench.errors import UsageError, listing, unknown
 from adan_bench.records.stats import in_words
-from adan_bench.spec import (
-    CHANGED,
-    ELSEWHERE,
-    SCALES,
-    UNTUNED,
-    OptimizerSpec,
-    RunConfig,
-    Settings,
-    UsageError,
-    Workload,
-    as_json,
-    cores,
-    listing,
-    unknown,
-    weights_file,
-)
+from adan_bench.task import SCALES, OptimizerSpec, Settings, Workload, weights_file
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
 from adan_bench.training.scripts import script_checksum

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from adan import states
 from adan_bench.data.batching import mapped
-from adan_bench.spec import UsageError, unknown
+from adan_bench.errors import UsageError, unknown
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from adan_bench.spec import Pause
+from adan_bench.config import Pause
 
 FINISHING = b"adan-bench: interrupted; finishing the step and writing a checkpoint; Ctrl-C again ends at once\n"
 

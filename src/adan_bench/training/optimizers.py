@@ -13,7 +13,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from adan_bench.spec import OptimizerSpec, Settings, UsageError, check_name, unknown
+from adan_bench.errors import UsageError, check_name, unknown
+from adan_bench.task import OptimizerSpec, Settings
 
 if TYPE_CHECKING:
     from torch import nn

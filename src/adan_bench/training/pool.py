@@ -21,9 +21,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from adan_bench.config import NEVER, Pause, Progress, RunConfig
+from adan_bench.errors import TimeLimitReached
 from adan_bench.records.environment import COMMAND
 from adan_bench.records.store import RunLocked, RunStore, append_line, read_run, write_bytes, write_json
-from adan_bench.spec import NEVER, Pause, Progress, RunConfig, TimeLimitReached
 from adan_bench.training.configure import threads
 from adan_bench.training.interrupts import on_ctrl_c, say_finishing
 from adan_bench.training.mps import multi_process_service

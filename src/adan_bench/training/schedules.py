@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from adan_bench.spec import UsageError, unknown
+from adan_bench.errors import UsageError, unknown
 
 Factor = Callable[[int], float]
 Descent = Callable[[float], float]

@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from adan_bench.spec import UsageError
+from adan_bench.errors import UsageError
 from adan_bench.training import optimizers
 from adan_bench.workloads import registry
 

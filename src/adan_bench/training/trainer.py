@@ -21,10 +21,11 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_map_only
 
+from adan_bench.config import NEVER, Pause, Progress, RunConfig
 from adan_bench.data.batching import moved
+from adan_bench.errors import UsageError, WorkloadError, short
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore
-from adan_bench.spec import NEVER, Pause, Progress, RunConfig, UsageError, WorkloadError, short
 from adan_bench.training import optimizers
 from adan_bench.training.configure import threads
 from adan_bench.training.distributed import ALONE, Ranks, joined

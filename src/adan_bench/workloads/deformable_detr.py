@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adan_bench.data.files import COCO, COCO_SIZE
-from adan_bench.spec import Context, Scale, Settings, Task
+from adan_bench.task import Context, Scale, Settings, Task
 from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adan_bench.spec import Context, Scale, Task
+from adan_bench.task import Context, Scale, Task
 from adan_bench.workloads.registry import workload
 
 

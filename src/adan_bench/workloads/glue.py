@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from adan_bench.spec import Context, Scale, Task, UsageError
+from adan_bench.errors import UsageError
+from adan_bench.task import Context, Scale, Task
 from adan_bench.workloads.bert_pretrain import PAPER, SMALL, SMOKE, Sizes
 from adan_bench.workloads.registry import workload
 

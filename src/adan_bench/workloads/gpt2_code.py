@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from adan_bench.spec import Context, Scale, Task
+from adan_bench.task import Context, Scale, Task
 from adan_bench.workloads.registry import workload
 
 

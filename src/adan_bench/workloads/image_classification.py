@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from adan_bench.data.files import CIFAR, IMAGENET_SIZE
 from adan_bench.data.settings import PLAIN, SETTING_I, SETTING_II, Setting
-from adan_bench.spec import Context, Scale, Settings, Task
+from adan_bench.task import Context, Scale, Settings, Task
 from adan_bench.workloads.image_sizes import ImageSizes, image_scales, image_sizes
 from adan_bench.workloads.registry import workload
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adan_bench.data.files import CIFAR, IMAGENET
-from adan_bench.spec import SCALES, Scale
+from adan_bench.task import SCALES, Scale
 
 PATCHES = {"resnet": (0, 0, 0), "convnext": (1, 2, 4), "vit": (2, 4, 16), "swin": (1, 1, 4)}
 WINDOWS = (2, 4, 7)

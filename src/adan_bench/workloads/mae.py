@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from adan_bench.data.files import IMAGENET_SIZE
 from adan_bench.data.settings import SETTING_II
-from adan_bench.spec import Context, Settings, Task, UsageError
+from adan_bench.errors import UsageError
+from adan_bench.task import Context, Settings, Task
 from adan_bench.workloads.image_sizes import ImageSizes, image_scales, image_sizes
 from adan_bench.workloads.registry import workload
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from adan_bench.spec import Context, Scale, Task
+from adan_bench.task import Context, Scale, Task
 from adan_bench.workloads.parts.mixtures import BALANCE, MIXTURES, Sizes
 from adan_bench.workloads.registry import workload
 

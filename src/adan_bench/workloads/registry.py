@@ -6,7 +6,8 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
-from adan_bench.spec import SCALES, Context, Scale, Task, UsageError, Workload, check_name, short, unknown
+from adan_bench.errors import UsageError, check_name, short, unknown
+from adan_bench.task import SCALES, Context, Scale, Task, Workload
 
 _workloads: dict[str, Workload] = {}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adan_bench.data.files import PENN_TREEBANK, SHAKESPEARE, WIKITEXT
-from adan_bench.spec import Context, Scale, Task
+from adan_bench.task import Context, Scale, Task
 from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:

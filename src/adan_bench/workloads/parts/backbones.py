@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from adan_bench.spec import Context, UsageError
+from adan_bench.errors import UsageError
+from adan_bench.task import Context
 
 LAYERS = {"conv": "convolution", "bn": "normalization"}
 #: Parts of a block of ConvNeXt: the authors' names, timm's, MMPretrain's, torchvision's.

@@ -13,7 +13,7 @@ import adan
 from adan_bench.data.augment import applied, drawn, loss_of
 from adan_bench.data.images import ImageData
 from adan_bench.data.settings import Setting
-from adan_bench.spec import Context, Settings, Task
+from adan_bench.task import Context, Settings, Task
 
 
 def classification_task(model: nn.Module, data: ImageData, context: Context, setting: Setting) -> Task:

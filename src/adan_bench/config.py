@@ -1,0 +1,232 @@
+"""One run: its configuration, its progress, and its record, of which alone `records/stats.py` and `reports` know."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adan_bench.task import SCALES, Settings
+
+TUNING_SEED = 1000  # comparisons use 0, 1, 2, …
+#: Parts of the words for the origin of settings in a record: what begins it where nobody tuned them, and what follows
+#: where they were tuned for a training of another length, schedule and so on, or where the user has changed them since.
+UNTUNED = "untuned defaults"
+ELSEWHERE = " for another training: "
+CHANGED = ", then --set "
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def option(
+    default: Any,
+    help: str = "",
+    *,
+    min: float | None = None,
+    max: float | None = None,
+    env: str | None = None,
+    decides: bool = True,
+) -> Any:
+    """A field of a run's configuration.
+
+    help: what the command line says about it, where it is also a flag; without a text it is none.
+    min, max: what the flag accepts; env: the environment variable that stands in for it.
+    decides: whether the numbers of a run depend on it. A run may continue with another value of one that does not.
+    """
+    return field(default=default, metadata={"help": help, "min": min, "max": max, "env": env, "decides": decides})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How long a run is and how the learning rate moves. 0 leaves a number to the workload."""
+
+    steps: int = option(0, "Gradients per run; the workload's budget unless given.", min=1)
+    batch_size: int = option(0, "Examples per update; the workload's unless given.", min=1)
+    eval_every: int = option(0, "Steps between evaluations.", min=1)
+    log_every: int = option(0)
+    stop_after: int = option(0, "Stop after N steps; the schedule still spans --steps.", min=1)
+    schedule: str = option("cosine", "cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.")
+    warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1)
+    floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", min=0, max=1)
+    cooldown: float = option(0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1)
+    nonmono: int = option(
+        0, "Return to the initial learning rate after N evaluations without improvement (AWD-LSTM's trigger).", min=1
+    )
+    clip: float = option(-1.0, "Limit of the gradient's norm, 0 for none; the workload's unless given.", min=0)
+    ema: float = option(0.0, "Decay of an exponential average of the weights, which is evaluated.", min=0, max=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How the steps are computed."""
+
+    device: str = option("cpu", "cpu, cuda or cuda:N.")
+    bf16: bool = option(False, "bfloat16 autocast.")
+    channels_last: bool = option(False, "Images in channels_last layout.")
+    compile: bool = option(False, "torch.compile the model: fewer kernels, after half a minute of compiling.")
+    graph: str = option("auto", "The step as one CUDA graph: auto (where it can be), on or off.", decides=False)
+    accumulate: int = option(1, "Micro-batches per update: the batch is split into so many parts.", min=1)
+    threads: int = option(0, "Threads per run; cores / jobs unless given.", min=1, decides=False)
+    parallel: str | None = option(None, "ddp or fsdp, on the processes that torchrun starts.", decides=False)
+    ranks: int = option(1, decides=False)
+    jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only
+    checkpoint_every: int = option(
+        0, "Steps between checkpoints; about every 15 s unless given, less often if slow.", min=1, decides=False
+    )
+    cluster: str | None = option(None, "ray or ray:ADDRESS: hand the runs to a Ray cluster.", decides=False)
+    tensorboard: bool = option(False, "Also write TensorBoard events.", decides=False)
+    keep_weights: bool = option(False, "Write the final weights, with --ema their average.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where model, data and settings come from."""
+
+    scale: str = option(SCALES[0], "smoke, small or paper, where the workload has it.")
+    seed: int = option(0, "Seed of weights, batches and dropout.", min=0, max=2**31 - 1)
+    data: Path | None = option(None, "The folder of the data sets.", env="ADAN_DATA", decides=False)
+    script: Path | None = option(None, "A Python file with your own workloads and optimizers.", decides=False)
+    script_sha256: str = option("")  # wherever the script lies, its content is what decides
+    init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.")
+    role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
+    origin: str = option("", decides=False)  # where the settings come from, in words
+    lr_at_edge: bool = option(False, decides=False)  # of the rates that the tuning tried, where these were saved
+    label: str = option("", decides=False)  # of a variant of an optimizer, such as adan:state_format=8bit
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Budget, Execution, Provenance):
+    """All that decides the numbers of one run; a record holds it in full.
+
+    Without a workload it is what a user chose for several runs; `training.configure` completes it for each.
+    """
+
+    workload: str = ""
+    optimizer: str = ""
+    settings: Settings = field(default_factory=dict)
+    training: Settings | None = None  # options of the workload, where a published run had others than its default
+
+    @property
+    def name(self) -> str:
+        """Of who competes: the optimizer, or a variant of it."""
+        return self.label or self.optimizer
+
+    def to_json(self) -> dict[str, Any]:
+        values = dataclasses.asdict(self)
+        return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
+        """A configuration of this version or of an earlier one: unknown keys are dropped, null is the default."""
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        fields = {key: value for key, value in values.items() if key in known and value is not None}
+        paths = {key: Path(value) for key, value in fields.items() if "Path" in str(known[key].type)}
+        return cls(**{**fields, **paths})
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the numbers, without what has its default: an option that is added later changes nothing."""
+        values = self.to_json()
+        return {
+            f.name: value
+            for f in dataclasses.fields(self)
+            if f.metadata.get("decides", True) and (value := values[f.name]) != f.default
+        }
+
+    def differences(self, other: RunConfig) -> list[str]:
+        """Which fields that decide the numbers differ; records of earlier versions have no checksum of the script."""
+        a, b = as_json(self.identity()), as_json(other.identity())
+        unchecked = set() if self.script_sha256 and other.script_sha256 else {"script_sha256"}
+        return [name for name in {**a, **b} if name not in unchecked and a.get(name) != b.get(name)]
+
+
+def as_json(value: Any) -> Any:
+    """As a file has it: tuples are lists there."""
+    return json.loads(json.dumps(value, default=str))
+
+
+@dataclass(frozen=True)
+class Pause:
+    """When a run stops for now, with a checkpoint to continue from: at a step, or at a Unix time."""
+
+    step: int | None = None
+    time: float | None = None
+
+    def due(self, step: int) -> bool:
+        return (self.step is not None and step >= self.step) or (self.time is not None and time.time() >= self.time)
+
+
+NEVER = Pause()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One report of a run under way, for whoever watches."""
+
+    step: int
+    steps: int
+    loss: float | None
+    metric: float | None
+    steps_per_second: float
+    seconds_left: float
+    gpu_share: float | None = None  # of the time in which the GPU was busy
+    gpu_source: str = ""  # who says so: NVML, or the duration of the replays of a captured step
+    gpu_bytes: int | None = None  # the most that the run has had so far
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as it lies on disk."""
+
+    path: Path
+    config: RunConfig
+    workload: Mapping[str, Any]
+    optimizer: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    metrics: list[dict[str, Any]]
+    result: Mapping[str, Any] | None  # None: still running, or killed
+
+    @property
+    def status(self) -> str:
+        return str(self.result["status"]) if self.result else "unfinished"
+
+    @property
+    def metric(self) -> str:
+        """What counts: the workload's metric, or what it judges trials by where this is one."""
+        return str((self.config.role == "tune" and self.workload.get("tune_metric")) or self.workload["metric"])
+
+    @property
+    def final(self) -> float | None:
+        """The metric at the end of the run; None where the run has no end or diverged."""
+        if self.result is None or self.result["status"] != "finished":
+            return None
+        value = self.result["final"].get(self.metric)
+        return None if value is None or not math.isfinite(value) else float(value)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss became infinite, or the run went through and ended with a metric that is not finite."""
+        return self.status == "diverged" or (self.status == "finished" and self.final is None)
+
+    @property
+    def training_loss(self) -> float | None:
+        """The training loss over the last tenth of the run."""
+        end = self.config.stop_after or self.config.steps
+        values = [value for step, _, value in self.curve("train", "loss") if step > 0.9 * end]
+        return sum(values) / len(values) if values else None
+
+    def curve(self, kind: str, key: str) -> list[tuple[int, float, float]]:
+        """(step, seconds, value) of one quantity; kind is "train" or "eval"."""
+        return [
+            (line["step"], line["seconds"], line[key])
+            for line in self.metrics
+            if line["kind"] == kind and line.get(key) is not None
+        ]

@@ -1,0 +1,54 @@
+"""Errors of the harness, and the words in them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+class UsageError(ValueError):
+    """What the user asked for does not exist; the message is the one line to print, the exit code is 2."""
+
+
+class WorkloadError(ValueError):
+    """What a workload's `loss` or `evaluate` returned cannot be used: the run has failed, and the message says why."""
+
+
+def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> UsageError:
+    """The error for a name that is none of the known ones, which all belong to `of`, with the nearest of them first.
+
+    >>> unknown("optimizer", "adanw", ["adan", "adamw", "sgd"])
+    UsageError("no optimizer 'adanw'; did you mean adan or adamw? There are: adan, adamw, sgd")
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=2)
+    has, have = (f"{of} has no", "it has") if of else ("no", "there are")
+    hint = f"did you mean {' or '.join(near)}? {have.capitalize()}" if near else have
+    return UsageError(f"{has} {what} {name!r}; {hint}: {', '.join(names) or 'none'}")
+
+
+def check_name(decorator: str, name: Any, marks: str = "_+-") -> None:
+    """Whether a workload or an optimizer may have the name, which becomes a part of paths and of options."""
+    if not isinstance(name, str) or not re.fullmatch(rf"[A-Za-z][\w{marks}]*", name) or name == "all":
+        raise ValueError(
+            f"{decorator}: name must be a word of letters, digits and {marks}, got {name!r}; for example 'mine'"
+        )
+
+
+class TimeLimitReached(Exception):
+    """--time-limit ended the work before it was done; the message says how to continue, the exit code is 4."""
+
+
+def listing(folder: Path) -> str:
+    """The names in a folder, for an error message of one line."""
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    return ", ".join(names[:12]) or "nothing"
+
+
+def short(value: Any) -> str:
+    """A value in an error message: itself, or its type where it is long."""
+    text = repr(value)
+    return text if len(text) <= 40 and "\n" not in text else f"a {type(value).__name__}"
