@@ -269,7 +269,7 @@ def with_first_searches(comparisons: list[Row], records: Records) -> str:
     words = [
         before.lead.word
         for r in comparisons
-        for before in (row(r.name, r.study, compared(FIRST[r.name], records), r.unit) if r.name in FIRST else [r])
+        for before in (r.name in FIRST and row(r.name, r.study, compared(FIRST[r.name], records), r.unit)) or [r]
     ]
     return otherwise(comparisons, words)
 

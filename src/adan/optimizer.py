@@ -166,7 +166,7 @@ class Adan(Optimizer):
         if isinstance(params, (set, frozenset)):
             raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
         params = [params] if isinstance(params, Tensor) else list(params)
-        if "_plans" in self.__dict__:  # after construction, as a callback does that unfreezes a layer
+        if "_plans" in self.__dict__ and self.param_groups:  # after construction, as a callback that unfreezes a layer
             params = self._named_as_others(params)
         param_group["params"] = params  # as in torch: a generator can be read only once
         check_group({**self.defaults, **param_group}, self.defaults, where)
@@ -221,7 +221,8 @@ class Adan(Optimizer):
         try:
             self._step()
         except Exception:
-            self._check_groups()  # an option that was changed to a wrong value explains it
+            for i, group in enumerate(self.param_groups):  # an option that was changed to a wrong value explains it
+                check(group, f"Adan, parameter group {i}")
             raise
 
     def _step(self) -> None:
@@ -354,11 +355,6 @@ class Adan(Optimizer):
         self.releases[param] = place
         return place[0]
 
-    def _check_groups(self, group_index: int | None = None) -> None:
-        """Check the options of all groups, or of one: they may have been changed since the group was added."""
-        for i in range(len(self.param_groups)) if group_index is None else [group_index]:
-            check(self.param_groups[i], f"Adan, parameter group {i}")
-
     def _check_capturable(self) -> None:
         if not all(group["capturable"] for group in self.param_groups):
             raise RuntimeError(
@@ -406,7 +402,6 @@ class Adan(Optimizer):
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
             elif group_index is None:
                 self._drop_plans()
-            self._check_groups(group_index)
             members, columns = self._collect(group_index, params)
             plan = Plan(self.param_groups, members, params, columns, self._captured)
             plan.remember(self.param_groups, members, grads, self.state)

@@ -82,11 +82,11 @@ def test_the_same_names_in_another_order_are_refused():
 )
 def test_an_option_changed_to_a_wrong_value_is_named_by_the_step(name, value, message):
     """Of an option that was set in a group by hand, a user got "not enough values to unpack"."""
-    params = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    params = [torch.ones(5_000, requires_grad=True) for _ in range(2)]
     opt = Adan([{"params": [p]} for p in params])
     for p in params:
-        p.grad = torch.ones(2)
+        p.grad = torch.ones(5_000)
     opt.param_groups[1][name] = value
     with pytest.raises((TypeError, ValueError), match=message):
         opt.step()
-    assert all(torch.equal(p, torch.ones(2)) for p in params)
+    assert all(torch.equal(p, torch.ones(5_000)) for p in params)
