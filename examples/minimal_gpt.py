@@ -1,5 +1,5 @@
 """A small GPT on text, complete: settings from AdamW's, warm-up and schedule, checkpoints, resume.
-Stop it at any time: run again, it continues from minimal_gpt-300.pt and ends as if it had never stopped.
+Stop it at any time: run again, it goes on from minimal_gpt-300.pt as if it had never stopped. Delete it to start over.
 
 $ python examples/minimal_gpt.py 300
 """
@@ -49,8 +49,6 @@ if CHECKPOINT.exists():
     done = saved.pop("done")
     for name, state in saved.items():
         parts[name].load_state_dict(state)
-if done == STEPS:
-    print(f"{CHECKPOINT} is of a run that has finished: delete it to start over")
 for step in range(done, STEPS):
     loss_on(train, seed=step).backward()
     optimizer.step()
