@@ -95,8 +95,8 @@ class _Live:
             self.bars.console.print(
                 f"[dim]{event.done}/{event.total}[/dim] {label}: {escape(_outcome(event))}", highlight=False
             )
-            steps = event.done - self.first
-            left = (time.monotonic() - self.started) / steps * (event.total - event.done) if steps else 0.0
+            runs = event.done - self.first
+            left = (time.monotonic() - self.started) / runs * (event.total - event.done) if runs else 0.0
             self.left = f"  {left:.0f} s left"
         rate = f"  {event.steps_per_second:.1f} steps/s in total" if event.steps_per_second else ""
         status = f"{event.done}/{event.total}{self.left}{rate}"
