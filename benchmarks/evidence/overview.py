@@ -266,12 +266,12 @@ def with_all_rows(comparisons: list[Row]) -> str:
 
 def with_first_searches(comparisons: list[Row], records: Records) -> str:
     """With the first search of what was searched again."""
-    words = [
-        before.lead.word
-        for r in comparisons
-        for before in (r.name in FIRST and row(r.name, r.study, compared(FIRST[r.name], records), r.unit)) or [r]
-    ]
-    return otherwise(comparisons, words)
+
+    def word(r: Row) -> str:
+        results = compared(FIRST[r.name], records) if r.name in FIRST else []
+        return verdict(results[0], best_baseline(results), len(results) - 1).word if results else r.lead.word
+
+    return otherwise(comparisons, list(map(word, comparisons)))
 
 
 def with_few_seeds(comparisons: list[Row]) -> str:

@@ -304,7 +304,9 @@ def test_language_models_are_judged_as_the_harness_judges_them(name, cache, monk
     setup = problems.Setup(0, False, "cpu", cache)
     tasks = []
     build = language.harness_task
-    monkeypatch.setattr(language, "harness_task", lambda *values: tasks.append(build(*values)) or tasks[-1])
+    monkeypatch.setattr(
+        language, "harness_task", lambda *values, **options: tasks.append(build(*values, **options)) or tasks[-1]
+    )
     for tuning, metric in ((False, "perplexity"), (True, "valid_perplexity")):
         problem = problems.build(name, OPTIONS[name], replace(setup, tuning=tuning))
         problem.model.eval()
@@ -377,6 +379,14 @@ def test_published_schedules(study, rates, cache):
     options = {**study.options, **OPTIONS[study.problem]}
     trainer = training.Trainer(replace(job(study.problem, steps=20), options=options), "cpu", cache)
     assert trainer.rates.tolist() == pytest.approx(rates)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_recurrent_weights_are_fixed_where_a_study_asks_for_it(fixed, cache):
+    options = {**OPTIONS["lstm"], "fixed_recurrent": fixed}
+    model = problems.build("lstm", options, problems.Setup(0, False, "cpu", cache)).model
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    assert frozen == ({"layers.0.weight_hh_l0"} if fixed else set())
 
 
 def test_published_settings_of_the_resnet():

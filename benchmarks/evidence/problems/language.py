@@ -178,11 +178,11 @@ def masked(tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Te
 class Treebank:
     """A language model of the harness on Penn Treebank, its text on the device."""
 
-    def __init__(self, setup: Setup, workload: str, scale: str, batch_size: int) -> None:
+    def __init__(self, setup: Setup, workload: str, scale: str, batch_size: int, **training: Any) -> None:
         from adan_bench.data.words import penn_treebank
         from adan_bench.task import Context
 
-        self.task = harness_task(setup, workload, scale, batch_size)
+        self.task = harness_task(setup, workload, scale, batch_size, **training)
         splits, _ = penn_treebank(Context(setup.seed, batch_size, setup.cache / "data"))
         self.held_out = splits[1 if setup.tuning else 2]
         self.model, self.device = self.task.model.to(setup.device), setup.device
@@ -225,10 +225,8 @@ def lstm(
     fixed_recurrent: bool = False,
 ) -> Problem:
     """The harness's AWD-LSTM; the state that is carried along lies in buffers of its own."""
-    text = Treebank(setup, f"lstm-{layers}", scale, batch_size)
+    text = Treebank(setup, f"lstm-{layers}", scale, batch_size, fixed_recurrent=fixed_recurrent)
     model = text.model
-    if fixed_recurrent:
-        model.fix_recurrent()
     carry = [torch.zeros(2, batch_size, layer.hidden_size, device=setup.device) for layer in model.layers]
 
     def loss(step: Tensor) -> Tensor:

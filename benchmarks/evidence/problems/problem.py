@@ -91,9 +91,9 @@ def shuffle(order: Tensor, seed: int, epoch: int) -> None:
     order.copy_(torch.randperm(len(order), generator=key))
 
 
-def harness_task(setup: Setup, workload: str, scale: str, batch_size: int) -> Any:
-    """A workload of `adan_bench` as it is built there."""
+def harness_task(setup: Setup, workload: str, scale: str, batch_size: int, **training: Any) -> Any:
+    """A workload of `adan_bench` as it is built there. training: values of its options."""
     from adan_bench.workloads.registry import get_workload
 
     data = setup.cache / "data"
-    return get_workload(workload, scale).task(setup.seed, batch_size, data, str(setup.device))
+    return get_workload(workload, scale).task(setup.seed, batch_size, data, str(setup.device), training=training)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from evidence.sections.parts import (
     PERPLEXITY,
     RUNS,
     Section,
+    Unit,
     add_study,
     comparison,
     curve,
@@ -94,13 +94,12 @@ def at_both_lengths(section: Section, study: Study, shorter: Follow, intro: str,
     results = compared(study, records)
     if not add_study(study, LOSS, section, intro, records, title=results[0].size if results else "", share=0.4):
         return False
-    at_half_length(section, shorter, results, records)
+    at_half_length(section, shorter, results, LOSS, records)
     return True
 
 
-def at_half_length(section: Section, shorter: Follow, results: list[Group], records: Records) -> None:
+def at_half_length(section: Section, shorter: Follow, results: list[Group], unit: Unit, records: Records) -> None:
     """Adan with half the steps, where it has enough runs. results: of all steps, Adan's first."""
-    unit = PERPLEXITY if shorter.of is TRANSFORMER_XL else LOSS
     for half in groups(shorter, records):
         if half.n >= MIN_SEEDS:
             half_length(section, half, results, unit)
@@ -135,7 +134,9 @@ def words(records: Records) -> Section | None:
         "no gradient reaches the one that the optimizer has."
     )
     title = "200 epochs, untuned, recurrent weights fixed"
-    if not add_study(LSTM_FIXED, PERPLEXITY, section, fixed, records, title=title, share=0.5):
+    if groups(LSTM_FIXED, records):
+        add_study(LSTM_FIXED, PERPLEXITY, section, fixed, records, title=title, share=0.5)
+    else:
         section.body.append(f"{fixed} {cut_off(FIXED_CUT)}")
     names = [NAMES[entry.optimizer] for entry in LSTM.entries]
     listed = joined([f"{name} {paper('lstm', name, '1 layer')}" for name in names])
@@ -149,7 +150,7 @@ FIRST_XL = RUNS.with_name("transformer-xl-first.jsonl")
 
 def cut_off(path: Path) -> str:
     """Where runs stood that did not end."""
-    runs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    runs = read(path).values()
     epochs = [run["curve"]["step"][-1] // PTB_EPOCH for run in runs]
     ends = [f"{NAMES[run['job']['optimizer']]} {PERPLEXITY(run['curve']['perplexity'][-1])}" for run in runs]
     return (
@@ -166,7 +167,8 @@ def memories(records: Records) -> Section | None:
     )
     if not add_study(TRANSFORMER_XL, PERPLEXITY, section, intro, records, TRANSFORMER_XL_ADAMW, share=0.5):
         return None
-    at_half_length(section, TRANSFORMER_XL_HALF, together(TRANSFORMER_XL, TRANSFORMER_XL_ADAMW, records), records)
+    full = together(TRANSFORMER_XL, TRANSFORMER_XL_ADAMW, records)
+    at_half_length(section, TRANSFORMER_XL_HALF, full, PERPLEXITY, records)
     seeds = [r for r in read(FIRST_XL).values() if not r["job"]["tuning"]]
     lost = [r for r in seeds if r["final"]["perplexity"] > 2 * r["best"]]
     rates = {r["job"]["optimizer"]: r["job"]["settings"]["lr"] for r in seeds}

@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
-from torch.utils._pytree import tree_map_only
 
 from adan_bench.config import NEVER, Pause, Progress, RunConfig
-from adan_bench.data.batching import moved
+from adan_bench.data.batching import mapped, moved
 from adan_bench.errors import UsageError, WorkloadError, short
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore
@@ -236,7 +235,7 @@ class Trainer:
         """What the loss gets: this rank's share of the batch, in the layout of the model."""
         size = self.config.batch_size // self.config.accumulate
         local = self.ranks.share(self.task.prepare(batch), size)
-        return tree_map_only(Tensor, _channels_last, local) if self.config.channels_last else local
+        return mapped(local, _channels_last) if self.config.channels_last else local
 
     def _average(self, average: AveragedModel) -> None:
         """The exponential average of weights and buffers; AveragedModel's own update waits for the device."""
