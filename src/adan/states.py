@@ -235,7 +235,8 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
 
     Blocks of codes run along the memory of a parameter, so they are saved flat in that order, with the sizes and
     strides that say what it is: `torch.distributed.checkpoint` loads into tensors of any layout. The blocks of a shard
-    end where it does, so a DTensor's states are saved as numbers.
+    end where it does, so a DTensor's states are saved as numbers, with no exponents but under their name: a flattened
+    state dict is read by the names that the optimizer has.
 
     A consumed gradient is saved as the step saw it, clipped and unscaled: `torch.distributed.checkpoint` would load it
     without its scale where gradients are not consumed.
@@ -248,7 +249,8 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
         return state
     others = {name: value for name, value in state.items() if name not in (*STATES, "exponents")}
     if sharding.is_sharded(param):
-        return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
+        numbers = {name: sharding.like(param, value) for name, value in plain(state).items()}
+        return {**others, **numbers, "exponents": state["exponents"][:0]}
     codes = {CODES[name]: lowbit.flat(state[name]) for name in STATES if name in state}
     whole = state["exp_avg"]  # never packed
     layout = torch.tensor([whole.shape, whole.stride()], dtype=torch.int64, device="cpu")
@@ -265,6 +267,8 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a checkpoint under the names, and in the shapes, that states have in the optimizer."""
     names = {code: name for name, code in CODES.items()}
     values = {names.get(key, key): value for key, value in entry.items()}
+    if isinstance(values.get("exponents"), Tensor) and not values["exponents"].numel():
+        del values["exponents"]  # of numbers
     layout = values.pop("layout", None)  # absent in older checkpoints, whose codes have the parameter's shape
     if layout is None:
         return values
@@ -404,7 +408,9 @@ def _checked(
         )
     for key in (*STATES, "exponents", "compensation"):
         if not isinstance(values.get(key), (Tensor, NoneType)):
-            raise ValueError(f"{key} of {name} must be a tensor, got {values[key]!r} in this state dict")
+            dropped = "; flatten_optimizer_state_dict drops the codes of plain tensors: save without it"
+            remedy = dropped if values[key] == {} else ""
+            raise ValueError(f"{key} of {name} must be a tensor, got {values[key]!r} in this state dict{remedy}")
     for key in ("step", "prev_scale"):
         if values.get(key) is not None:
             values[key] = _checked_number(values[key], f"{key} of {name}", is_count=key == "step")

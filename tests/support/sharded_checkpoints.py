@@ -23,8 +23,13 @@ OPTIONS = {
 }
 
 
-def contents(run):
-    return {"model": get_model_state_dict(run.net), "optimizer": get_optimizer_state_dict(run.net, run.opt)}
+#: In both shapes that `torch.distributed.checkpoint` has for them; torchtitan's is the flat one.
+FLAT = {"copied": False, "consumed": True, "8bit": True}
+
+
+def contents(run, flat=False):
+    states = get_optimizer_state_dict(run.net, run.opt, options=StateDictOptions(flatten_optimizer_state_dict=flat))
+    return {"model": get_model_state_dict(run.net), "optimizer": states}
 
 
 def new_run(strategy, **options):
@@ -53,15 +58,16 @@ def goes_on(strategy, name, folder, start):
         strategy = "fsdp"  # a checkpoint of plain tensors holds codes, one of DTensors numbers
     run = new_run(strategy, seed=1 if start else 0, **options)
     if start:
-        saved = contents(run)
+        saved = contents(run, FLAT[name])
         dcp.load(saved, checkpoint_id=f"{folder}/{name}-{start}")
         set_model_state_dict(run.net, saved["model"])
-        set_optimizer_state_dict(run.net, run.opt, saved["optimizer"])
+        shape = StateDictOptions(flatten_optimizer_state_dict=FLAT[name])
+        set_optimizer_state_dict(run.net, run.opt, saved["optimizer"], options=shape)
         assert all(state["step"] == start for state in run.opt.state.values())
     for i in range(start, start + STEPS):
         run.step(i)
     assert_as_uninterrupted(run, start + STEPS, options)
-    dcp.save(contents(run), checkpoint_id=f"{folder}/{name}-{start + STEPS}")
+    dcp.save(contents(run, FLAT[name]), checkpoint_id=f"{folder}/{name}-{start + STEPS}")
 
 
 def goes_on_from_a_whole_state_dict(name):
