@@ -197,7 +197,7 @@ def latest(records: Records, *searches: Study) -> Study:
     return next((study for study in reversed(searches) if compared(study, records)), searches[0])
 
 
-def other_search(study: Study, why: str, unit: Unit, records: Records) -> str:
+def other_search(study: Study | Follow, why: str, unit: Unit, records: Records) -> str:
     """What another search for the same comparison found. why: what was different or wrong with it."""
     results = compared(study, records)
     listed = joined([f"{NAMES[group.optimizer]} {unit.spread(group.final())}" for group in results])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from evidence.compare import Group, Records, compared
 from evidence.problems.language import SOURCES
 from evidence.search import Follow, Study
@@ -47,25 +45,6 @@ CLEARLY = 0.05
 CHANCE = {"cola": 0.0, "sst2": 0.5}
 
 
-class Chain(NamedTuple):
-    """Pre-training, and the tasks that start from it."""
-
-    bert: Study
-    cola: Study
-    cola_own: Follow
-    sst2: Study
-    sst2_own: Follow
-
-
-FIRST = Chain(BERT, COLA, COLA_OWN, SST2, SST2_OWN)
-AGAIN = Chain(BERT_AGAIN, COLA_AGAIN, COLA_OWN_AGAIN, SST2_AGAIN, SST2_OWN_AGAIN)
-
-
-def chain(records: Records) -> Chain:
-    """The last one whose pre-training can be compared."""
-    return AGAIN if compared(AGAIN.bert, records) else FIRST
-
-
 def above_chance(study: Study | Follow, records: Records) -> list[Group]:
     """The groups of a study that can be compared; none where one of a task's is not clearly above chance."""
     results = compared(study, records)
@@ -87,28 +66,26 @@ def left_out(name: str, study: Study | Follow, unit: Unit, records: Records) -> 
 
 
 def bert(records: Records) -> Section | None:
-    studies = chain(records)
-    results = compared(studies.bert, records)
+    results = compared(BERT_AGAIN, records)
     if not results:
         return None
     section = Section("A small BERT", [], "results-bert.svg")
-    text = results[0].options.get("text", "english")
+    text = results[0].options["text"]
     size = results[0].records[0]["environment"].get("data", {}).get(text, "").partition(" bytes")[0]
+    spent = minutes(records, BERT_AGAIN, COLA_AGAIN, COLA_OWN_AGAIN, SST2_AGAIN, SST2_OWN_AGAIN)
     section.body.append(
         f"BERT with {results[0].size}: four layers of width 256, a vocabulary of 8,000. It is pre-trained on {size} "
         f"bytes of English from {SOURCES[text]}: 8,000 steps of 128 × 128 tokens, of which 15% are prediction targets, "
         "80% of these masked and 10% replaced; gradient clipping at 1. Adam's weight "
-        "decay is decoupled, as AdamW's is. Tuned over five learning rates at "
-        f"{studies.bert.tune_length or studies.bert.length:,} steps. "
-        f"{minutes(records, *studies)}."
+        f"decay is decoupled, as AdamW's is. Tuned over five learning rates at {BERT_AGAIN.length:,} steps. {spent}."
     )
     section.body += ["**Pre-training**", comparison(results, MASKED)]
     section.panels.append(
         curves("pre-training", "step", MASKED, [curve(group, MASKED) for group in results], share=0.4)
     )
     tasks = (
-        (studies.cola, studies.cola_own, "CoLA", MATTHEWS, "development split"),
-        (studies.sst2, studies.sst2_own, "SST-2", ACCURACY, "whole sentences, test split"),
+        (COLA_AGAIN, COLA_OWN_AGAIN, "CoLA", MATTHEWS, "development split"),
+        (SST2_AGAIN, SST2_OWN_AGAIN, "SST-2", ACCURACY, "whole sentences, test split"),
     )
     for study, own, name, unit, split in tasks:
         if those := above_chance(study, records):
@@ -124,11 +101,11 @@ def bert(records: Records) -> Section | None:
                 section.body += left_out(f"{name} as in the paper", own, unit, records)
         else:
             section.body += left_out(name, study, unit, records)
-    if studies is AGAIN:
-        why = f"read English from {SOURCES['english']} and was tuned at 4,000 steps"
-        section.searches.append(other_search(BERT, why, MASKED, records))
-        for study, unit in ((COLA, MATTHEWS), (SST2, ACCURACY)):
-            section.searches.append(other_search(study, "went on from there", unit, records))
+    first = f"read less English, from {SOURCES['english']}, and was tuned at {BERT.tune_length:,} steps"
+    if compared(BERT, records):
+        section.searches.append(other_search(BERT, first, MASKED, records))
+        for other, unit in ((COLA, MATTHEWS), (COLA_OWN, MATTHEWS), (SST2, ACCURACY), (SST2_OWN, ACCURACY)):
+            section.searches.append(other_search(other, "continued from there", unit, records))
     printed = "; ".join(
         f"{task}: Adan {paper('bert', 'Adan', task)}, Adam {paper('bert', 'Adam (reproduced)', task)}"
         for task in ("CoLA", "SST-2")
