@@ -13,8 +13,12 @@ from evidence.jobs import Job, read, score
 from evidence.sections.parts import ACCURACY, LOSS, NAMES, PERPLEXITY, RUNS, Section, color, joined, table
 from evidence.studies import B1_LENGTH, FORMATS, FOUR_BIT, SENSITIVITY
 
-#: 4-bit formats that were given up: their runs, what was different, and why.
+#: Formats, and ways of rounding, that were given up: their runs, what was different, and why.
 GIVEN_UP = {
+    RUNS.with_name("eight-bit-first.jsonl"): (
+        "8-bit states were first rounded with random bits that are independent from step to step; now they advance by "
+        "a constant, which makes less noise."
+    ),
     RUNS.with_name("four-bit-first.jsonl"): (
         "A 4-bit format with 8 bits for m and 4 for √n, where it has 6 each now, was given up for what it did to the "
         "LSTM."
@@ -26,8 +30,6 @@ GIVEN_UP = {
         "[too large](memory.md#8-bit-and-4-bit-states)."
     ),
 }
-#: The commit of 4-bit runs that would belong into the last of these.
-ROUNDED_APART = "990e162"
 #: The workloads of which learning rates are studied.
 TITLES = {"gpt": "GPT", "vit-25": "ViT", "lstm-8-again": "LSTM", "resnet34-30": "ResNet-34"}
 
@@ -62,30 +64,24 @@ def formats(records: Records) -> Section | None:
         "search); the last two columns are differences from fp32."
     )
     section.body.append(table(["", "fp32", "8 bit minus fp32", "4 bit minus fp32"], rows))
-    if any(r.get("commit") == ROUNDED_APART for r in records.values()):
-        section.body.append(
-            "The 8-bit runs predate a change of the random bits used in rounding, which makes less noise now. The "
-            "4-bit runs predate another: the previous gradient and the average from which v is recovered are now "
-            "rounded with the same random bits, which makes [the first updates](memory.md#8-bit-and-4-bit-states) "
-            "smaller."
-        )
     section.searches += [text for path in GIVEN_UP if (text := given_up(path, records))]
     return section
 
 
 def given_up(path: Path, records: Records) -> str:
-    """What an earlier 4-bit format did, whose runs lie in a file of their own."""
-    parts = []
-    others = {key: r for key, r in records.items() if r["job"]["settings"].get("state_format") != "4bit"}
-    for study, unit in zip(FOUR_BIT, (PERPLEXITY, LOSS, ACCURACY), strict=True):
-        pair = {"state_format" in g.settings: g for g in groups(study, others | read(path))}
+    """What an earlier format did, whose runs lie in a file of their own."""
+    parts, earlier = [], read(path)
+    bits = "8bit" if any(r["job"]["settings"].get("state_format") == "8bit" for r in earlier.values()) else "4bit"
+    others = {key: r for key, r in records.items() if r["job"]["settings"].get("state_format") != bits}
+    for study, unit in zip(FORMATS if bits == "8bit" else FOUR_BIT, (PERPLEXITY, LOSS, ACCURACY), strict=True):
+        pair = {"state_format" in g.settings: g for g in groups(study, others | earlier)}
         if len(pair) == 2 and min(group.n for group in pair.values()) >= MIN_SEEDS:
             lead = verdict(pair[True], pair[False], 1)
             name = study.of.problem.upper().replace("VIT", "ViT")
             parts.append(
                 f"{name} {unit.change(lead.difference)}{unit.of_difference}: {lead.word} (n = {pair[True].counted})"
             )
-    differences = f"Its difference from fp32: {'; '.join(parts)} ([runs](../results/evidence/{path.name}))."
+    differences = f"Difference from fp32: {'; '.join(parts)} ([runs](../results/evidence/{path.name}))."
     return f"{GIVEN_UP[path]} {differences}" if parts else ""
 
 

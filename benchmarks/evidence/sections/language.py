@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 from adan_bench.records.stats import MIN_SEEDS
 from evidence.compare import Group, Records, compared, groups, verdict
@@ -134,29 +133,14 @@ def words(records: Records) -> Section | None:
         "no gradient reaches the one that the optimizer has."
     )
     title = "200 epochs, untuned, recurrent weights fixed"
-    if groups(LSTM_FIXED, records):
-        add_study(LSTM_FIXED, PERPLEXITY, section, fixed, records, title=title, share=0.5)
-    else:
-        section.body.append(f"{fixed} {cut_off(FIXED_CUT)}")
+    add_study(LSTM_FIXED, PERPLEXITY, section, fixed, records, title=title, share=0.5)
     names = [NAMES[entry.optimizer] for entry in LSTM.entries]
     listed = joined([f"{name} {paper('lstm', name, '1 layer')}" for name in names])
     section.body.append(f"The paper's Table 10 reports, after 200 epochs, {listed}.")
     return section
 
 
-FIXED_CUT = RUNS.with_name("lstm-200-fixed-cut.jsonl")
 FIRST_XL = RUNS.with_name("transformer-xl-first.jsonl")
-
-
-def cut_off(path: Path) -> str:
-    """Where runs stood that did not end."""
-    runs = read(path).values()
-    epochs = [run["curve"]["step"][-1] // PTB_EPOCH for run in runs]
-    ends = [f"{NAMES[run['job']['optimizer']]} {PERPLEXITY(run['curve']['perplexity'][-1])}" for run in runs]
-    return (
-        f"Runs of one seed were cut off after {min(epochs)} to {max(epochs)} epochs "
-        f"([curves](../results/evidence/{path.name})); test perplexity there: {joined(ends)}."
-    )
 
 
 def memories(records: Records) -> Section | None:
