@@ -97,6 +97,7 @@ class Provenance:
     script: Path | None = option(None, "A Python file with your own workloads and optimizers.", decides=False)
     script_sha256: str = option("")  # wherever the script lies, its content is what decides
     init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.")
+    init_sha256: str = option("")  # likewise; unknown where a run of the same study is to make them first
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
     origin: str = option("", decides=False)  # where the settings come from, in words
     lr_at_edge: bool = option(False, decides=False)  # of the rates that the tuning tried, where these were saved
@@ -133,8 +134,11 @@ class RunConfig(Budget, Execution, Provenance):
         return cls(**{**fields, **paths})
 
     def identity(self) -> dict[str, Any]:
-        """What decides the numbers, without what has its default: an option that is added later changes nothing."""
-        values = self.to_json()
+        """What decides the numbers, without what has its default: an option that is added later changes nothing.
+
+        Of the weights at the start, whether there are some and their content, not where they lie.
+        """
+        values = self.to_json() | {"init": None if self.init is None else True}
         return {
             f.name: value
             for f in dataclasses.fields(self)
@@ -142,9 +146,10 @@ class RunConfig(Budget, Execution, Provenance):
         }
 
     def differences(self, other: RunConfig) -> list[str]:
-        """Which fields that decide the numbers differ; records of earlier versions have no checksum of the script."""
+        """Which fields that decide the numbers differ; records of earlier versions lack checksums."""
         a, b = as_json(self.identity()), as_json(other.identity())
-        unchecked = set() if self.script_sha256 and other.script_sha256 else {"script_sha256"}
+        sums = ("script_sha256", "init_sha256")
+        unchecked = {name for name in sums if not (getattr(self, name) and getattr(other, name))}
         return [name for name in {**a, **b} if name not in unchecked and a.get(name) != b.get(name)]
 
 
@@ -202,6 +207,12 @@ class RunRecord:
     def metric(self) -> str:
         """What counts: the workload's metric, or what it judges trials by where this is one."""
         return str((self.config.role == "tune" and self.workload.get("tune_metric")) or self.workload["metric"])
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether that is so of `metric`."""
+        own = self.workload.get("tune_higher_is_better") if self.config.role == "tune" else None
+        return bool(self.workload["higher_is_better"] if own is None else own)
 
     @property
     def final(self) -> float | None:

@@ -194,7 +194,8 @@ class Workload:
     """A training problem at one of its scales: how to build it, what counts as good, and how long a run may take.
 
     after: the workload whose final weights this one starts from, where it is the second half of an experiment.
-    tune_metric: what tuning trials are judged by, where that is another number than the metric.
+    tune_metric, tune_higher_is_better: what tuning trials are judged by, where that is another number than the metric,
+        and its direction, where that is another than the metric's.
     options: names of what a run may set otherwise (`RunConfig.training`), for example the share of stochastic depth.
     """
 
@@ -208,6 +209,7 @@ class Workload:
     scale: str = SCALES[0]
     options: tuple[str, ...] = ()
     tune_metric: str = ""
+    tune_higher_is_better: bool | None = None
 
     def at(self, scale: str) -> Workload:
         """The same problem at another scale."""
@@ -244,13 +246,13 @@ class Workload:
                 raise UsageError(
                     f"--init {init}: its weights are not those of {self.name} at this scale ({reason})"
                 ) from error
-            task.note += f"; starts from {init}"
+            task.note += "; starts from the weights of --init"
         return task
 
     def facts(self) -> dict[str, Any]:
         """What a record must say for a report to be written without this code."""
         own = ("name", "summary", "metric", "higher_is_better", "target", "steps", "eval_every", "batch_size")
-        return {name: getattr(self, name) for name in (*own, "after", "scale", "tune_metric")}
+        return {name: getattr(self, name) for name in (*own, "after", "scale", "tune_metric", "tune_higher_is_better")}
 
 
 @dataclass(frozen=True)

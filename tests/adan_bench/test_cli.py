@@ -91,6 +91,9 @@ from adan_bench.workloads.registry import get_workload
         (["reproduce", "lstm", "--time-limit", "25"], ["--time-limit 25", "90s, 25m, 2h"]),
         (["compare", "digits-vit", "--jobs", "0"], ["--jobs 0", "1"]),
         (["tune", "digits-vit", "--halving", "9"], ["--halving 9", "4"]),
+        (["tune", "digits-vit", "--trials", "4", "--halving", "4"], ["--halving 4: 3 learning rates", "more --trials"]),
+        (["compare", "digits-vit", "--resume"], ["--resume", "with --out"]),
+        (["run", "digits-vit", "--schedule", "constant", "--floor", "0.1"], ["--floor 0.1", "--schedule constant"]),
     ],
     ids=" ".join,
 )

@@ -22,7 +22,7 @@ from support.forked import Program
 from support.learning import settings
 
 from adan_bench.errors import UsageError
-from adan_bench.records.store import RunStore, read_run, read_runs
+from adan_bench.records.store import RunStore, read_run, read_runs, write_json
 from adan_bench.training.pool import Job, record_failure
 from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
@@ -265,6 +265,43 @@ def test_resume_of_another_run_is_refused(config: Any, tmp_path: Path) -> None:
         run(config(steps=30), RunStore(tmp_path / "a"), resume=True)
     with pytest.raises(UsageError, match="already holds a run"):
         run(config(steps=20), RunStore(tmp_path / "a"))
+
+
+def test_a_run_goes_on_with_the_data_that_it_began_with(config: Any, tmp_path: Path) -> None:
+    """The note of the task says what they are, wherever they lie; without a note the folder has to be the same."""
+    settings, store, file = config(steps=60, checkpoint_every=7), RunStore(tmp_path / "a"), "environment.json"
+    killed_run(settings, store.path, 20)
+    before, kept = lines(store.path), json.loads((store.path / file).read_text(encoding="utf-8"))
+    write_json(store.path / file, {**kept, "data": "others"})
+    with pytest.raises(
+        UsageError, match=r"data \(--data None: others; now --data None: made up\); give the same"
+    ):
+        run(settings, RunStore(store.path), resume=True)
+    assert lines(store.path) == before
+    write_json(store.path / file, {**kept, "data": ""})
+    store.check_data("", None)
+    with pytest.raises(UsageError, match=r"--data None: no note; now --data .*: no note"):
+        store.check_data("", tmp_path)
+    write_json(store.path / file, kept)
+    run(replace(settings, data=tmp_path), store, resume=True)
+    assert read_run(store.path).status == "finished"
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_other_weights_at_the_start_are_another_run(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """Their content decides, not their path."""
+    options = ("compare", "tiny", "--script", tiny, "--optimizers", "sgd", "--steps", 4, "--out", tmp_path / "a")
+    weights, moved = tmp_path / "w.pt", tmp_path / "moved.pt"
+    torch.save(get_workload("tiny").task().model.state_dict(), weights)
+    assert bench(*options, "--init", weights, "--seeds", 1)[0] == 0
+    shutil.copy(weights, moved)
+    code, _, err = bench(*options, "--init", moved, "--seeds", 2, "--resume")
+    assert code == 0, err
+    torch.save({name: value + 1 for name, value in torch.load(weights).items()}, weights)
+    code, _, err = bench(*options, "--init", weights, "--seeds", 3, "--resume")
+    assert code == 2
+    assert f"the weights of --init {weights} are others" in err
+    assert len(read_runs(tmp_path / "a")[0]) == 2
 
 
 def test_other_jobs_keep_the_threads_of_a_run(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,7 @@ def test_what_the_stored_report_of_the_demo_says_follows_from_its_runs() -> None
         ({"ema": 0.9}, ["w, no ema", "w, ema 0.9"]),
         ({"accumulate": 2}, ["w, accumulate 1", "w, accumulate 2"]),
         ({"stop_after": 50}, ["w, no stop after", "w, stop after 50"]),
-        ({"init": Path("a")}, ["w, no init", "w, init a"]),
+        ({"init": Path("a"), "init_sha256": "b"}, ["w, no init", "w, init a"]),
         ({"scale": "small"}, ["w, scale smoke", "w, scale small"]),
         ({"training": {"drop_path": 0.1}}, ["w, no training", "w, training drop_path=0.1"]),
         ({"channels_last": True}, ["w, no channels last", "w, channels last"]),
@@ -224,6 +224,19 @@ def test_what_leaves_the_numbers_as_they_are_does_not_set_runs_apart() -> None:
     runs = [record("adan", 0.1), record("adan", 0.2, 1, threads=4, jobs=2, keep_weights=True)]
     (summary,) = summarize(runs)
     assert (summary.name, summary.optimizers[0].n) == ("w", 2)
+
+
+def test_weights_and_data_are_told_by_their_content() -> None:
+    def started(final: float, seed: int, folder: str, note: str, **weights: str) -> RunRecord:
+        path = Path(folder)
+        return replace(record("adan", final, seed, data=path, init=path, **weights), environment={"data": note})
+
+    a, b = {"init_sha256": "a" * 64}, {"init_sha256": "b" * 64}
+    (one,) = summarize([started(0.1, 0, "here", "MNIST", **a), started(0.2, 1, "there", "MNIST", **a)])
+    assert (one.name, one.optimizers[0].n) == ("w", 2)
+    others = summarize([started(0.1, 0, "here", "MNIST", **a), started(0.2, 1, "here", "MNIST", **b)])
+    assert [summary.name for summary in others] == ["w, init aaaaaaaa", "w, init bbbbbbbb"]
+    assert len(summarize([started(0.1, 0, "here", "MNIST", **a), started(0.2, 1, "there", "CIFAR", **a)])) == 2
 
 
 def test_a_seed_that_was_run_twice_counts_once() -> None:

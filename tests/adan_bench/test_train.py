@@ -60,6 +60,11 @@ def test_switch_to_averaged_sgd(config: Any) -> None:
         trainer.step = step
         trainer.update()
         assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(share * trainer.base_lr[0])
+    for changes in ({"warmup": 0.5}, {"schedule": "linear", "cooldown": 0.8}):  # it still rises, or is 0
+        early = Trainer(replace(settings, **changes, nonmono=1))
+        for early.step, value in ((10, 1.0), (20, 2.0), (25, 3.0)):
+            early._return_to_first_rate(value)
+        assert early.lowered == 1.0
     other = Trainer(settings)
     other.load_state_dict(trainer.state_dict())
     assert (other.seen, other.lowered) == (trainer.seen, trainer.lowered)

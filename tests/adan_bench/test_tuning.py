@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.learning import chosen
 
 from adan_bench.records.store import read_runs
@@ -110,11 +111,14 @@ SPLIT = """
 import torch
 from adan_bench import Scale, Task, workload
 
-@workload("split", metric="test", tune_metric="{judged}", higher_is_better=False, smoke=Scale(0.0, 20, 1))
+likeness = dict(tune_higher_is_better=True) if "{judged}" == "likeness" else {}
+
+@workload("split", metric="test", tune_metric="{judged}", higher_is_better=False, smoke=Scale(0.0, 20, 1), **likeness)
 def split(context):
     model = torch.nn.Linear(1, 1, bias=False)
     weight = lambda model: model.weight.item()
-    numbers = lambda model: {"test": abs(weight(model) - 3), "validation": abs(weight(model) + 3)}
+    far = lambda model: abs(weight(model) + 3)
+    numbers = lambda model: {"test": abs(weight(model) - 3), "validation": far(model), "likeness": -far(model)}
     return Task(model, lambda i: i, lambda model, batch: (model.weight - 100).abs().sum(), numbers)
 """
 
@@ -125,20 +129,20 @@ def test_trials_are_judged_by_the_metric_of_the_tuning(bench: Any, tmp_path: Pat
     """The weight moves by the sum of the rates: the test wants 3, validation −3, so that the smallest rate is best."""
     script = tmp_path / "split.py"
     chosen_rates = {}
-    for judged in ("validation", "test"):
+    for judged, arrow in (("validation", "↓"), ("likeness", "↑"), ("test", "↓")):
         script.write_text(SPLIT.replace("{judged}", judged), encoding="utf-8")
         out = tmp_path / f"{judged}-{eta}"
         options = ("--script", script, "--optimizers", "sgd", "--trials", 4, "--halving", eta)
         assert bench("tune", *(options if eta > 1 else options[:-2]), "--out", out)[0] == 0
-        assert f"{judged} ↓" in (out / "tuning.md").read_text(encoding="utf-8")
+        assert f"{judged} {arrow}" in (out / "tuning.md").read_text(encoding="utf-8")
         chosen_rates[judged] = json.loads((out / "best.json").read_text(encoding="utf-8"))["workloads"]["split"]["sgd"][
             "settings"
         ]["lr"]
-    assert chosen_rates["validation"] < chosen_rates["test"]
+    assert chosen_rates["likeness"] == chosen_rates["validation"] < chosen_rates["test"]
     script.write_text(SPLIT.replace("{judged}", "nothing like it"), encoding="utf-8")
     code, _, err = bench("run", "split", "--optimizer", "sgd", "--script", script, "--out", tmp_path / "run")
     assert code != 0
-    assert "evaluate() returned test, validation, not the declared metric 'nothing like it'" in err
+    assert "evaluate() returned test, validation, likeness, not the declared metric 'nothing like it'" in err
 
 
 @pytest.mark.usefixtures("inline_pool")
@@ -148,6 +152,7 @@ def test_trials_are_judged_by_the_metric_of_the_tuning(bench: Any, tmp_path: Pat
         ((), ""),
         (("--schedule", "constant", "--clip", 0.1), "schedule cosine, default clip"),
         (("--steps", 8, "--ema", 0.9, "--warmup", 0), "4 steps, warmup 0.05, no ema"),
+        (("--init", "weights"), "no init"),
     ],
 )
 def test_settings_tuned_for_another_training(bench: Any, tmp_path: Path, flags: tuple[Any, ...], said: str) -> None:
@@ -156,6 +161,9 @@ def test_settings_tuned_for_another_training(bench: Any, tmp_path: Path, flags: 
     script.write_text(SCALED, encoding="utf-8")
     options = ("--script", script, "--optimizers", "adan,sgd")
     assert bench("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / "tune")[0] == 0
+    if "--init" in flags:
+        flags = ("--init", tmp_path / "w.pt")
+        torch.save(torch.nn.Linear(1, 1).state_dict(), tmp_path / "w.pt")
     words = f"Tuned for another training ({said}): not a fair comparison; add --tune 8."
     code, out, _ = bench("compare", *options, *flags, "--seeds", 1, "--tuned", file, "--out", tmp_path / "compare")
     assert code == 0

@@ -186,7 +186,7 @@ def run(
     (competitor,) = competitors(optimizer, set_ or [], flag="--optimizer", most=1)
     config = configure(get_workload(workload, chosen.scale), competitor.spec, chosen, competitor.settings)
     config = replace(config, label=competitor.label)
-    path = records_in(out, workload, competitor.folder, f"seed-{config.seed}")
+    path = records_in(out, workload, competitor.folder, f"seed-{config.seed}", resume=resume)
     if others := [file.parent for file in path.rglob("config.json") if file.parent != path]:
         raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
     pause = Interruptible(time=until)
@@ -370,7 +370,7 @@ def _study(
     if not workloads:
         raise UsageError(f"no workload was named; there are: {', '.join(known())}")
     who, more["deadline"] = competitors(optimizers, pairs or []), deadline(time_limit)
-    study = Study(workloads, who, chosen, out=records_in(out), resume=resume, **more)
+    study = Study(workloads, who, chosen, out=records_in(out, resume=resume), resume=resume, **more)
     with study, showing(Console(), as_json) as study.on_event:
         yield study
 

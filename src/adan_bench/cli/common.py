@@ -155,9 +155,11 @@ def remove_unused() -> None:
             _new.parent.rmdir()
 
 
-def records_in(out: Path | None, *parts: str) -> Path:
+def records_in(out: Path | None, *parts: str, resume: bool = False) -> Path:
     """The folder of the records of a command that can be resumed: the one that was given, else a new one."""
     global _records
+    if resume and out is None:
+        raise UsageError("--resume: name the folder of what was interrupted with --out")
     _records = out  # not that of an earlier command, where no new folder can be created
     _records = out or new_folder().joinpath(*parts)
     return _records

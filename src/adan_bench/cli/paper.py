@@ -74,7 +74,7 @@ def reproduce(
     from adan_bench.studies import paper as study
     from adan_bench.tables import choose
 
-    console, folder, until = Console(), records_in(out), deadline(time_limit)
+    console, folder, until = Console(), records_in(out, resume=resume), deadline(time_limit)
 
     def show_case(case: Any) -> None:
         if not as_json:

@@ -208,8 +208,7 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
     finals = [r.final for r in runs]
     if len(runs) < 2 or all(value is None for value in finals):
         return None
-    higher = bool(runs[0].workload["higher_is_better"])
-    scores = [math.inf if value is None else (-value if higher else value) for value in finals]
+    scores = [rank(r) for r in runs]
     rates = [float(r.config.settings["lr"]) for r in runs]
     chosen = float(best_trial(trials).config.settings["lr"])
     ties = [i for i, score in enumerate(scores) if score == min(scores)]
@@ -250,7 +249,7 @@ def rank(record: RunRecord) -> float:
     """The lower the better; a run that diverged or failed comes last."""
     if record.final is None:
         return math.inf
-    return -record.final if record.workload["higher_is_better"] else record.final
+    return -record.final if record.higher_is_better else record.final
 
 
 def best_trial(trials: Sequence[RunRecord]) -> RunRecord:
@@ -268,9 +267,14 @@ def _setup(config: RunConfig) -> dict[str, Any]:
 
 
 def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """Groups of runs with the same setup. Folders whose data have the same note hold the same data."""
     groups: dict[str, list[RunRecord]] = {}
+    folders: dict[tuple[str, str], Any] = {}
     for record in records:
-        groups.setdefault(_text(_setup(record.config)), []).append(record)
+        setup = _setup(record.config)
+        if note := record.environment.get("data"):
+            setup["data"] = folders.setdefault((_text({**setup, "data": None}), note), setup["data"])
+        groups.setdefault(_text(setup), []).append(record)
     return list(groups.values())
 
 
@@ -292,7 +296,7 @@ def _label(config: RunConfig, same: Sequence[RunConfig]) -> str:
     def label(of: RunConfig, names: Sequence[str]) -> str:
         return ", ".join([of.workload, *(in_words(name, getattr(of, name)) for name in names)])
 
-    short = [name for name in differing if name != "eval_every"]  # which usually follows from the steps
+    short = [name for name in differing if name not in ("eval_every", "init_sha256")]  # which others usually explain
     return label(config, short if len({label(other, short) for other in same}) == len(same) else differing)
 
 
@@ -307,8 +311,8 @@ def in_words(name: str, value: Any) -> str:
     word = {"batch_size": "batch"}.get(name, name.replace("_", " "))
     if name == "steps":
         return f"{value} steps"
-    if name == "script_sha256" and value:
-        return f"script {value[:8]}"
+    if name in ("script_sha256", "init_sha256") and value:
+        return f"{name.partition('_')[0]} {value[:8]}"
     if value is True:
         return word
     if not value:
@@ -351,14 +355,14 @@ def _age(record: RunRecord) -> tuple[bool, str]:
 
 def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSummary:
     first = optimizers[0].records[0]
-    sign = -1 if first.workload["higher_is_better"] else 1
+    sign = -1 if first.higher_is_better else 1
 
     def rank_of(o: OptimizerSummary) -> tuple[float, ...]:
         return (2, 0.0) if o.final is None else (0 if o.whole else 1, sign * o.final.mean)
 
     order = sorted(optimizers, key=rank_of)
     c = first.config
-    facts = {**first.workload, "metric": first.metric}
+    facts = {**first.workload, "metric": first.metric, "higher_is_better": first.higher_is_better}
     return WorkloadSummary(label, facts, tuple(order), c.steps, c.batch_size, c.schedule, c.device)
 
 

@@ -134,14 +134,27 @@ class RunStore:
                 "choose a new --out, or undo the change"
             )
         if differing:
+            changed = {
+                "script_sha256": f"the script {config.script} has changed",
+                "init_sha256": f"the weights of --init {config.init} are others",
+            }
             parts = ", ".join(
-                f"the script {config.script} has changed"
-                if name == "script_sha256"
-                else f"{name}: {getattr(begun, name)} there, {getattr(config, name)} now"
+                changed.get(name, f"{name}: {getattr(begun, name)} there, {getattr(config, name)} now")
                 for name in differing
             )
             raise UsageError(f"--resume: {self.path} holds another run ({parts}); undo that, or choose another --out")
         return begun
+
+    def check_data(self, note: str, data: Path | None) -> None:
+        """Refuse to go on with other data than the run began with. note: what its task says of them, if anything."""
+        began = str(read_json(self.path / "environment.json").get("data", ""))
+        before = read_config(self.path)[0].data
+        if note == began and (note or _resolved(data) == _resolved(before)):
+            return
+        there, now = (f"--data {folder}: {said or 'no note'}" for folder, said in ((before, began), (data, note)))
+        raise UsageError(
+            f"--resume: {self.path} began with other data ({there}; now {now}); give the same, or choose another --out"
+        )
 
     @property
     def _came_to_nothing(self) -> bool:
@@ -253,6 +266,10 @@ class NoStore(RunStore):
     def keep_weights(self, weights: Mapping[str, Any]) -> None: ...
 
     def finish(self, result: Mapping[str, Any]) -> None: ...
+
+
+def _resolved(folder: Path | None) -> Path | None:
+    return None if folder is None else folder.resolve()
 
 
 def check_empty(out: Path, resume: bool = False) -> None:

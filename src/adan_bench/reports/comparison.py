@@ -146,6 +146,12 @@ def judged(facts: Mapping[str, Any]) -> str:
     return str(facts.get("tune_metric") or facts["metric"])
 
 
+def judged_higher(facts: Mapping[str, Any]) -> bool:
+    """Whether a higher one is better."""
+    own = facts.get("tune_higher_is_better")
+    return bool(facts["higher_is_better"] if own is None else own)
+
+
 def _terms(summary: WorkloadSummary) -> str:
     """What the columns of the table are."""
     text = TERMS.format(**{**summary.facts, "target": number(summary.facts["target"], 3)})
@@ -271,7 +277,7 @@ def chart_data(summary: WorkloadSummary) -> dict[str, Any]:
         "name": summary.name,
         "metric": metric,
         "judged": judged(summary.facts),
-        "higher": summary.higher_is_better,
+        "higher": judged_higher(summary.facts),
         "target": summary.facts["target"],
         "optimizers": optimizers,
     }

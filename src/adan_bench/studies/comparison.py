@@ -116,6 +116,13 @@ class Study:
         judged = {
             key: rungs(eta, rates, base.stop_after or base.steps, base.eval_every) for key, base in self.bases.items()
         }
+        if eta > 1 and (whole := [key for key, steps in judged.items() if not steps]):
+            base = self.bases[whole[0]]
+            raise UsageError(
+                f"--halving {eta}: {rates} learning rates, with an evaluation every {base.eval_every} of {base.steps} "
+                f"steps of {base.workload}, leave no trial to stop early; take more --trials, a smaller --eval-every, "
+                "or no --halving"
+            )
         first = {
             key: [
                 {**optimizers.defaults(self.who[key[1]].spec), **self.who[key[1]].settings, "lr": lr}

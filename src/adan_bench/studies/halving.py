@@ -36,7 +36,7 @@ def survivors(eta: int, records: Sequence[RunRecord], rung: int) -> list[RunReco
 
 def _value(record: RunRecord, rung: int) -> float:
     """A trial's metric at a rung, the lower the better; infinite where it did not come so far."""
-    sign = -1 if record.workload["higher_is_better"] else 1
+    sign = -1 if record.higher_is_better else 1
     values = [value for step, _, value in record.curve("eval", record.metric) if step >= rung]
     return sign * values[0] if values else math.inf
 

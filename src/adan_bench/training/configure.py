@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from adan_bench.training.scripts import script_checksum
 GRAPH = ("auto", "on", "off")
 #: What of a training tuned settings depend on; where that is not the same, they are for another one.
 TRAINING = (
-    "steps", "batch_size", "stop_after", "schedule", "warmup", "floor", "cooldown", "nonmono", "clip", "ema",
+    "steps", "batch_size", "stop_after", "schedule", "warmup", "floor", "cooldown", "nonmono", "clip", "ema", "init",
     "script_sha256",
 )  # fmt: skip
 
@@ -44,8 +46,7 @@ def configure(
         if name not in workload.options:
             raise unknown("option", name, workload.options, of=workload.name)
     check_data(workload, chosen.data)
-    if chosen.init is not None:
-        weights_file(chosen.init)
+    weights = None if chosen.init is None else weights_file(chosen.init)
     if chosen.cluster is None:
         check_device(chosen.device)
     if chosen.graph not in GRAPH:
@@ -82,10 +83,29 @@ def configure(
         eval_every=chosen.eval_every or max(1, round(workload.eval_every * steps / workload.steps)),
         log_every=max(1, steps // 60),
         script_sha256="" if chosen.script is None else script_checksum(chosen.script),
+        init_sha256="" if weights is None else _checksum(weights),
     )
     if origin != UNTUNED:
-        origin += elsewhere({"steps": workload.steps, "batch_size": workload.batch_size}, config)
+        there: Settings = {"steps": workload.steps, "batch_size": workload.batch_size}
+        if workload.after is not None:  # whose first half may be still to come
+            there["init"] = training_of(config).get("init")
+        origin += elsewhere(there, config)
     return replace(config, origin=origin + then_set(changes(spec, defaults, overrides or {})))
+
+
+def _checksum(file: Path) -> str:
+    """The SHA-256 of a file, which every run of a study asks for."""
+    facts = file.stat()
+    return _digest(file, facts.st_mtime_ns, facts.st_size)
+
+
+@cache
+def _digest(file: Path, modified: int, size: int) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as content:
+        while block := content.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def training_of(config: RunConfig) -> dict[str, Any]:
@@ -159,7 +179,10 @@ def _tuned(workload: Workload, spec: OptimizerSpec) -> dict[str, Any]:
 
 
 def check_numbers(chosen: RunConfig) -> None:
-    """Refuse shares of the steps that overlap, and an average that never moves."""
+    """Refuse shares of the steps that overlap, a descent that the schedule does not have, and a constant average."""
+    for name in ("floor", "cooldown"):
+        if chosen.schedule == "constant" and (value := getattr(chosen, name)):
+            raise UsageError(f"--{name} {value:g}: --schedule constant never leaves its peak; take cosine or linear")
     if chosen.warmup + chosen.cooldown > 1 + 1e-9:
         raise UsageError(
             f"--warmup {chosen.warmup:g} and --cooldown {chosen.cooldown:g}: they are shares of the steps; give two "

@@ -69,11 +69,12 @@ def run(
         return {**describe(config.device), "data": trainer.task.note, "parameters": trainer.size}
 
     def restore() -> dict[str, Any] | None:
+        if store.checkpoints() and store.described:
+            store.check_data(trainer.task.note, config.data)
         store.reopen()
-        if not store.described:
-            store.describe(environment())
         state = store.restore()
         if state is None:
+            store.describe(environment())
             print(f"adan-bench: {store.path} has no checkpoint to continue from; it starts at step 0", file=sys.stderr)
         return state
 
@@ -356,7 +357,9 @@ class Trainer:
         """
         value, wait = -value if self.workload.higher_is_better else value, self.config.nonmono
         if wait and self.lowered == 1.0 and len(self.seen) > wait and value > min(self.seen[:-wait]):
-            self.lowered = self.factor(self.step)
+            lower = self.factor(self.step)
+            if self.step >= self.config.warmup * self.config.steps and lower > 0:  # or there is nothing to return from
+                self.lowered = lower
         self.seen.append(value)
 
     def _write(self, store: RunStore, lines: list[dict[str, Any]], writer: Any) -> None:

@@ -26,6 +26,7 @@ def workload(
     summary: str = "",
     options: tuple[str, ...] = (),
     tune_metric: str = "",
+    tune_higher_is_better: bool | None = None,
 ) -> Callable[[Builder], Builder]:
     """Make a workload of a function that builds its `Task`.
 
@@ -41,6 +42,7 @@ def workload(
         options: what of the training a run may set otherwise; the function finds the values in `context.training`.
         tune_metric: another of those numbers, by which tuning trials are judged, so that a reported test split chooses
             no settings; the metric itself unless given.
+        tune_higher_is_better: whether that is so of `tune_metric`; as of the metric unless given.
     """
     check_name("@workload", name, marks="_.+-")
     for scale, size in zip(SCALES, (smoke, small, paper), strict=True):
@@ -57,7 +59,16 @@ def workload(
             raise UsageError(f"{name!r} is a bundled workload; give yours another name")
         about = (summary or build.__doc__ or name).strip().splitlines()[0].rstrip(".")
         _workloads[name] = Workload(
-            name, about, metric, higher_is_better, build, scales, after, options=options, tune_metric=tune_metric
+            name,
+            about,
+            metric,
+            higher_is_better,
+            build,
+            scales,
+            after,
+            options=options,
+            tune_metric=tune_metric,
+            tune_higher_is_better=tune_higher_is_better,
         )
         return build
 

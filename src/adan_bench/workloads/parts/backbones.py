@@ -79,7 +79,7 @@ def load_backbone(backbone: nn.Module, context: Context, kind: str, absent: str 
 
 
 def begins(context: Context, network: str) -> str:
-    """For the note of a run: from which weights the backbone starts."""
+    """For the note of a run: how the backbone starts."""
     if context.init is None:
         return f"the backbone starts at random (published: {network} of ImageNet, see --init)"
-    return f"the backbone starts from {context.init}"
+    return "the backbone starts from the weights of --init"
