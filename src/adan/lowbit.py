@@ -109,6 +109,13 @@ SPREAD = (1, 0x2265B147, 0x91B7584B, 0xD8F16AB1)
 #: their range, because each byte of a word leads the random bits of another state.
 ADVANCE = 0x9F9F9F9F
 
+#: What is added to them in each cycle between automatic restarts, which begin to count steps anew: without it, every
+#: cycle would round every element as the one before.
+ADVANCE_CYCLE = 0xC2C2C2C2
+
+#: What makes the word of a weight. In its low 16 bits, ADVANCE becomes near the golden ratio's share, too.
+OF_WEIGHT = 0x9E37B02F
+
 
 class RandomBits(NamedTuple):
     """32 random bits for each rounding of an element, of which codes take the low 24 and bf16 the low 16.
@@ -125,14 +132,14 @@ class RandomBits(NamedTuple):
     param: Tensor
 
     @classmethod
-    def of(cls, offset: int, step: int | Tensor, like: Tensor) -> RandomBits:
-        """Those of a parameter of `rng_offset` at its step of this number."""
+    def of(cls, offset: int, step: int | Tensor, like: Tensor, cycle: int | Tensor = 0) -> RandomBits:
+        """Those of a parameter of `rng_offset` at its step of this number, in the cycle of this number."""
         at = torch.arange(-(-like.numel() // len(SPREAD)), dtype=torch.int64, device=like.device)
         shared = mix(at + offset & _MASK)
         word = torch.stack([shared * factor for factor in SPREAD], 1).flatten()[: like.numel()]
-        word = word + step * ADVANCE & _MASK
+        word = word + step * ADVANCE + cycle * ADVANCE_CYCLE & _MASK
         v, n, g = ((word << by | word >> (32 - by)) & _MASK for by in (8, 16, 24))
-        return cls(word, v, n, g, word * 0x9E3779B1 & _MASK)
+        return cls(word, v, n, g, word * OF_WEIGHT & _MASK)
 
 
 # ---- codes ----------------------------------------------------------------------------------------------------------
@@ -301,7 +308,9 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
     keep = None if signals.skip is None else signals.skip > 0
     for i in rows:
         p, theta = columns.param[i], plain.param[i]
-        bits = RandomBits.of(columns.rng_offset[i], counts[i], p)
+        cycle = columns.options[columns.group[i]].cycle
+        cycle = cycle.to(p.device, torch.int64) if isinstance(cycle, Tensor) else int(cycle)
+        bits = RandomBits.of(columns.rng_offset[i], counts[i], p, cycle)
         rounded_states = _rounded_states(columns, i)
         values = {name: getattr(plain, name)[i] for name in rounded_states}
         write(rounded_states, columns.exponents[i], values, bits, keep)

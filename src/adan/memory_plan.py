@@ -187,7 +187,7 @@ def _groups(model: Any) -> list[dict[str, Any]]:
 def _piece(name: str, p: Tensor, shards: int, rank: int, dtype: torch.dtype | None) -> _Piece:
     if is_lazy(p):
         raise ValueError(f"{_WHERE}: {name} is uninitialized; run the model on a batch first, which gives it its shape")
-    dtype = p.dtype if dtype is None or p.is_complex() else dtype
+    dtype = p.dtype if dtype is None or not p.is_floating_point() else dtype  # as model.to(dtype) does
     if sharding.is_sharded(p):
         if shards > 1:
             raise ValueError(f"{_WHERE}: shards={shards}, and {name} is sharded already; leave shards at 1")

@@ -72,8 +72,8 @@ class Adan(Optimizer):
         kahan_sum: the other remedy, 2 bytes per parameter: store what rounding a half-precision parameter has cut off,
             and add it to the next step.
         rounding_seed: seed of the random bits of stochastic rounding and quantized states. They otherwise depend only
-            on the parameter's position, its step count and the element, so runs are reproducible and data-parallel
-            replicas stay identical.
+            on the parameter's position, its step count, the restarts and the element, so runs are reproducible and
+            data-parallel replicas stay identical.
         norm_group: where processes optimize different parameters, as under ``ZeroRedundancyOptimizer`` or FSDP1: the
             process group, its ``group_name`` or "world", over which the norm is taken and skipping is decided. DTensors
             need none: they know over which processes they are sharded.
@@ -145,6 +145,7 @@ class Adan(Optimizer):
     def _reset(self) -> None:
         """Make what is neither saved nor copied."""
         self._plans: dict[Any, Plan] = {}  #: by which parameters have a gradient, or by a parameter that steps alone
+        self._n_states = 0  #: how many states there were when the last plan was made
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
         self._released: set[Tensor] = set()  #: whose gradient was used since the last step
         #: whose gradients `release_gradients` uses inside backward: its group and its place there, where last found
@@ -241,7 +242,7 @@ class Adan(Optimizer):
         norm_group = self.defaults["norm_group"]
         sharded = norm_group is not None or (sharding.any_sharded(params) if plan is None else plan.all_sharded)
         first = not self._started and self._is_state_initialization()
-        self._started = True
+        self._started |= plan is not None or sharded  # of several processes, each without asking the others
         if plan is not None and plan.fsdp1 and not sharded:
             self._check_fsdp1()
         if sharded or first:  # also without gradients: the other processes wait for this one
@@ -317,7 +318,8 @@ class Adan(Optimizer):
             for group, share in index:
                 number = plan.options[group]
                 last_lr = None if cycle.rule.radius is None else cycle.last_lr(number)
-                options.append(Options.of(self.param_groups[number], last_lr, share))
+                so_far = cycle.count if states.rounds_at_random(self.param_groups[number]) else None
+                options.append(Options.of(self.param_groups[number], last_lr, share, so_far))
                 rates.append((number, options[-1].lr))
             square, skip = plan.update(options, [index[row] for row in rows], grads, signals)
         if sharded:
@@ -403,6 +405,7 @@ class Adan(Optimizer):
             elif group_index is None:
                 self._drop_plans()
             members, columns = self._collect(group_index, params)
+            self._n_states = len(self.state)
             plan = Plan(self.param_groups, members, params, columns, self._captured)
             plan.remember(self.param_groups, members, grads, self.state)
             plan.all_sharded = sharding.any_sharded(all_params)
@@ -412,9 +415,10 @@ class Adan(Optimizer):
 
     def _drop_plans(self) -> None:
         """Drop plans whose states are gone, which would keep tensors alive, and the oldest where there are many."""
-        for key, plan in list(self._plans.items()):
-            if any(self.state.get(p) is not entry for p, entry in zip(plan.params, plan.entries, strict=True)):
-                del self._plans[key]
+        if len(self.state) < self._n_states:  # looking at all of them takes as long as a step
+            for key, plan in list(self._plans.items()):
+                if any(self.state.get(p) is not entry for p, entry in zip(plan.params, plan.entries, strict=True)):
+                    del self._plans[key]
         if len(self._plans) >= MOST_PLANS:
             del self._plans[next(iter(self._plans))]
 
@@ -475,7 +479,9 @@ class Adan(Optimizer):
             return state
         states.unpack(state)
         states.check_coupled(state, group, self.param_groups)
-        if not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            states.check_form(state, group, param)
+        else:
             states.fit(state, group, param, param.device if state["step"].device == param.device else device)
         return state
 
@@ -497,7 +503,7 @@ class Adan(Optimizer):
     def _rng_offsets(self, params: list[Tensor], members: list[int]) -> list[int]:
         """Where the random bits of each parameter start: that depends on its position among all parameters."""
         groups = self.param_groups
-        if not any(group["state_format"] != "fp32" or group["stochastic_rounding"] for group in groups):
+        if not any(map(states.rounds_at_random, groups)):
             return [0] * len(params)
         position = {p: i for i, p in enumerate(chain.from_iterable(group["params"] for group in groups))}
         return [
@@ -513,9 +519,14 @@ class Adan(Optimizer):
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Forget the moments and the previous gradient: the next gradient of each parameter is its first again."""
+        """Forget the moments and the previous gradient: the next gradient of each parameter is its first again.
+
+        Groups that round at random get the next ``rounding_seed``, so that the random bits do not repeat.
+        """
         for state in self._own_states():
             states.forget(state)
+        for group in filter(states.rounds_at_random, self.param_groups):
+            group["rounding_seed"] = (group["rounding_seed"] + 1) % 2**32
         if self._cycle is not None:
             self._cycle.start()
 

@@ -126,6 +126,11 @@ class Cycle:
         if missing:  # or, below 0, too many: a group was deleted
             self.values = torch.nn.functional.pad(self.values, (0, missing))
 
+    @property
+    def count(self) -> Tensor:
+        """The restarts so far."""
+        return self.values.select(0, 2)
+
     def last_lr(self, group: int) -> Tensor:
         return self.values.select(0, 3 + group)
 
@@ -186,7 +191,7 @@ class Cycle:
 
     @property
     def restarts(self) -> int:
-        return int(self.values.select(0, 2).item())
+        return int(self.count.item())
 
     @property
     def progress(self) -> Progress:

@@ -66,6 +66,11 @@ def _is_coupled(group: Mapping[str, Any]) -> bool:
     return b1 == b2 == group.get("coupled_beta", b2) and "max_momentum" not in group
 
 
+def rounds_at_random(group: Mapping[str, Any]) -> bool:
+    """Whether states or weights of a group may need random bits."""
+    return bool(group["state_format"] != "fp32" or group["stochastic_rounding"])
+
+
 def describe_forms(groups: Iterable[Mapping[str, Any]], state: Mapping[Tensor, Mapping[str, Tensor]]) -> str:
     """How the states of how many parameters are stored, or will be."""
     counts = Counter(
@@ -164,6 +169,15 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
     for name in ("step", "prev_scale"):
         if name in state:
             state[name] = state[name].to(counter_device, _counter_dtype(counter_device))
+
+
+def check_form(state: Mapping[str, Tensor], group: Mapping[str, Any], param: Tensor) -> None:
+    """Refuse a state of another form where it cannot be converted: while a step is traced."""
+    if not _fits(state, param, Form.of(group, param, state)):
+        raise RuntimeError(
+            "its state has another form than the options ask for: after a change of state_format, kahan_sum or "
+            "consume_grad, call optimizer.step() once outside torch.compile"
+        )
 
 
 def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:

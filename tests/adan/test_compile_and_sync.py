@@ -135,6 +135,19 @@ def test_other_betas_than_those_of_a_coupled_state_are_an_error_when_compiled_to
         compiled()
 
 
+def test_states_of_another_form_are_an_error_when_compiled():
+    """A traced step cannot convert them, and must not ignore the option."""
+    p = torch.nn.Parameter(torch.ones(4100))
+    opt = Adan([p], lr=0.1, foreach=True)
+    p.grad = torch.ones_like(p)
+    opt.step()
+    opt.param_groups[0]["state_format"] = "8bit"
+    with pytest.raises(Exception, match=r"another form .* call optimizer.step\(\) once outside torch.compile"):
+        torch.compile(opt.step, backend="eager")()
+    opt.step()
+    assert opt.state[p]["exp_avg"].dtype == torch.uint8
+
+
 def test_a_compiled_loop_counts_its_steps():
     """A graph would drop what is written into a 0-dim fp64 tensor on the CPU: the count, or such a parameter."""
     start = [torch.randn(3), torch.randn((), dtype=torch.float64)]

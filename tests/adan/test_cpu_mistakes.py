@@ -65,7 +65,7 @@ CODED_MUTATIONS = [
     ("(last - stored) * PER_AVERAGING", "stored * PER_AVERAGING", "4 bit"),
     ("room[G][k] - (float)AVERAGING * v[k]", "room[G][k]", "4 bit"),
     ("from[k] >> 4", "from[k] & 15", "4 bit"),
-    ("* 0x9e3779b1", "", "stochastic"),
+    ("* OF_WEIGHT)", ")", "stochastic"),
     ("theta[k] += rest[k]", "theta[k] += 0", "Kahan"),
     ("m_ + w_d * d", "m_ + w_v * d", "coupled"),
 ]

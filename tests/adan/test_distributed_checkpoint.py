@@ -60,9 +60,10 @@ def test_quantized_states_in_another_layout(source, target, state_format, tmp_pa
             assert error.max() < (0.06 if state_format == "8bit" or name == "exp_avg_sq" else 0.3), name
 
 
-def test_states_that_a_template_initializes_after_an_empty_load_count_no_step():
-    """A user of accelerate, whose prepare() loads the optimizer's own state dict, had a step of zeros counted."""
+@pytest.mark.parametrize("nothing", [lambda opt: opt.load_state_dict(opt.state_dict()), lambda opt: opt.step()])
+def test_states_that_a_template_initializes_after_nothing_happened_count_no_step(nothing):
+    """As in accelerate's prepare(), which loads the optimizer's own state dict, or a step() for a scheduler's sake."""
     model, opt = make("contiguous", "fp32")
-    opt.load_state_dict(opt.state_dict())
+    nothing(opt)
     get_optimizer_state_dict(model, opt)
     assert opt.state[model.weight]["step"] == 0

@@ -166,8 +166,9 @@ def test_over_steps_an_element_is_rounded_up_as_often_as_it_should_be(state):
     bits = 16 if state == "param" else 24
     draws = torch.stack([getattr(RandomBits.of(7, t, x), state) for t in range(1, 201)]) % 2**bits / 2**bits
     for share in (0.05, 0.3, 0.5, 0.81):
-        # Independent draws would be off by up to four deviations: 28 of 200.
+        # Independent draws would be off by up to four deviations: 28 of 200, 9 of 20.
         assert ((draws < share).sum(0) - 200 * share).abs().max() <= 4
+        assert ((draws[:20] < share).sum(0) - 20 * share).abs().max() < 2.5
 
 
 # ---- optimizers

@@ -273,9 +273,7 @@ def test_a_run_goes_on_with_the_data_that_it_began_with(config: Any, tmp_path: P
     killed_run(settings, store.path, 20)
     before, kept = lines(store.path), json.loads((store.path / file).read_text(encoding="utf-8"))
     write_json(store.path / file, {**kept, "data": "others"})
-    with pytest.raises(
-        UsageError, match=r"data \(--data None: others; now --data None: made up\); give the same"
-    ):
+    with pytest.raises(UsageError, match=r"data \(--data None: others; now --data None: made up\); give the same"):
         run(settings, RunStore(store.path), resume=True)
     assert lines(store.path) == before
     write_json(store.path / file, {**kept, "data": ""})

@@ -21,6 +21,8 @@ SHARED = tl.constexpr(lowbit.BLOCK)
 AVERAGING = tl.constexpr(lowbit.AVERAGING)
 SPREAD_1, SPREAD_2, SPREAD_3 = map(tl.constexpr, lowbit.SPREAD[1:])
 ADVANCE = tl.constexpr(lowbit.ADVANCE)
+ADVANCE_CYCLE = tl.constexpr(lowbit.ADVANCE_CYCLE)
+OF_WEIGHT = tl.constexpr(lowbit.OF_WEIGHT)
 
 
 def _in_halves(code: Code) -> tuple[int, int]:

@@ -88,13 +88,14 @@ INLINE double root_double(double x) { return sqrt(x); }
  * exponents: of quantized states: of each block those of the four states.
  * compensation: NULL, or what rounding the parameter has cut off, in its type.
  * grad_type: of prev_grad as well where gradients are consumed.
- * stochastic, rng_offset: whether the parameter is rounded so; where its random bits start.
+ * stochastic, rng_offset, cycle: whether the parameter is rounded so; where its random bits start, and the cycle
+ * between automatic restarts.
  * scalars: which of the sets of coefficients. */
 #define TENSOR(X)                                                                                                      \
     X(char *, param) X(const char *, grad) X(char *, exp_avg) X(char *, exp_avg_diff) X(char *, exp_avg_sq)            \
     X(char *, prev_grad) X(double *, step) X(double *, prev_scale) X(uint8_t *, exponents) X(char *, compensation)     \
     X(int64_t, size) X(int64_t, type) X(int64_t, grad_type) X(int64_t, state_type) X(int64_t, stochastic)              \
-    X(int64_t, rng_offset) X(int64_t, scalars)
+    X(int64_t, rng_offset) X(int64_t, cycle) X(int64_t, scalars)
 
 #define FIELD(type, name) type name;
 #define NAME(type, name) " " #name
@@ -230,6 +231,8 @@ CODES(CODE)
 
 /* What is added to all of them in each step. */
 #define ADVANCE 0x9f9f9f9f
+#define ADVANCE_CYCLE 0xc2c2c2c2
+#define OF_WEIGHT 0x9e37b02f
 
 #define TEXT(x) #x
 #define VALUE(x) " " TEXT(x)
@@ -237,7 +240,7 @@ CODES(CODE)
 /* cpu.py compares this with what it takes the interface to be, before it calls anything else. */
 EXPORT const char *adan_cpu_interface(void) {
     return "tensor:" TENSOR(NAME) " scalars:" SCALARS(NAME) " displacement:" DISPLACEMENT(NAME) " codes:" CODES(
-        CODE_TEXT) VALUE(SHARED) VALUE(AVERAGING) SPREAD(FACTOR_TEXT) VALUE(ADVANCE);
+        CODE_TEXT) VALUE(SHARED) VALUE(AVERAGING) SPREAD(FACTOR_TEXT) VALUE(ADVANCE) VALUE(ADVANCE_CYCLE) VALUE(OF_WEIGHT);
 }
 
 INLINE uint32_t mix(uint32_t x) {
@@ -464,7 +467,7 @@ INLINE void write_param(const struct tensor *x, const float *theta, const uint32
                         int64_t size, const int in_place) {
     if (x->stochastic)
         INDEPENDENT for (int64_t k = 0; k < size; k++)
-            ((bf16_t *)x->param)[start + k] = round_bf16(theta[k], words[k] * 0x9e3779b1);
+            ((bf16_t *)x->param)[start + k] = round_bf16(theta[k], words[k] * OF_WEIGHT);
     else if (x->type == BF16)
         INDEPENDENT WRITE_PARAM(bf16, bf16_t)
     else if (x->type == F16)
@@ -577,7 +580,8 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
         stretch_f32(&plain, s, 0, size, 0, 1);
     const double square = w ? after_f32(moved, state[G], state[M], v, state[N], s, w, size, quantized) : 0;
 
-    random_words(words, (uint32_t)x->rng_offset + (uint32_t)(start / 4), (uint32_t)(int64_t)(*x->step + 1.0) * ADVANCE);
+    const uint32_t moved_by = (uint32_t)(int64_t)(*x->step + 1.0) * ADVANCE + (uint32_t)x->cycle * ADVANCE_CYCLE;
+    random_words(words, (uint32_t)x->rng_offset + (uint32_t)(start / 4), moved_by);
     if (four && v)
         for (int64_t k = 0; k < BLOCKS(size) * SHARED; k++)
             v[k] = room[G][k] - (float)AVERAGING * v[k];

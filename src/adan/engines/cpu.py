@@ -30,12 +30,13 @@ LIBRARY = str(Path(__file__).with_name("_cpu.so"))
 #: The fields of `struct tensor` in `cpu.c`, a row of the table: addresses, then numbers.
 ADDRESSES = ("param", "grad", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "step", "prev_scale", "exponents",
              "compensation")  # fmt: skip
-FIELDS = (*ADDRESSES, "size", "type", "grad_type", "state_type", "stochastic", "rng_offset", "scalars")
+FIELDS = (*ADDRESSES, "size", "type", "grad_type", "state_type", "stochastic", "rng_offset", "cycle", "scalars")
 
 #: What the library must say of itself: the same fields and the same codes.
 _ALL_CODES = (lowbit.SIGNED, lowbit.ROOT, lowbit.SIGNED6, lowbit.ROOT6, lowbit.SIGNED4)
 _CODES = [x for code in _ALL_CODES for x in (code.shift, code.base)]
-_CONSTANTS = (*_CODES, lowbit.BLOCK, lowbit.AVERAGING, *map(hex, (*lowbit.SPREAD, lowbit.ADVANCE)))
+_WORDS = (*lowbit.SPREAD, lowbit.ADVANCE, lowbit.ADVANCE_CYCLE, lowbit.OF_WEIGHT)
+_CONSTANTS = (*_CODES, lowbit.BLOCK, lowbit.AVERAGING, *map(hex, _WORDS))
 INTERFACE = (
     f"tensor: {' '.join(FIELDS)} scalars: {' '.join(Scalars._fields)} displacement: {' '.join(Displacement._fields)} "
     f"codes: {' '.join(map(str, _CONSTANTS))}"
@@ -127,6 +128,9 @@ class Cpu:
         _fill(table.rows, "grad", map(Tensor.data_ptr, grads))
         if table.consumes:
             _fill(table.rows, "prev_grad", map(Tensor.data_ptr, prev_grads))
+        if any(options.cycle for options in columns.options):
+            cycles = [int(options.cycle) for options in columns.options]
+            _fill(table.rows, "cycle", map(cycles.__getitem__, columns.group))
         coefficients, displacements = _coefficients(columns, table, signals)
         total = array("d", [0.0])
         pointers = (_address(coefficients), _address(displacements) if displacements else None)

@@ -215,10 +215,10 @@ class Cuda:
             while memo.capturable and len(tables.spares) < SPARES:
                 tables.spares.append(_staging(len(data), device))
         for i, options in enumerate(columns.options):
-            for name, lr in (("lr", options.lr), ("last_lr", options.last_lr)):
-                if isinstance(lr, Tensor):
+            for name, value in (("lr", options.lr), ("last_lr", options.last_lr), ("cycle", options.cycle)):
+                if isinstance(value, Tensor):
                     at = len(words) + i * len(slots.OPTIONS) + slots.OPTIONS.index(name)
-                    table[at].view(torch.float64).copy_(lr)
+                    table[at].view(torch.float64).copy_(value)
         return table, aligned
 
     def _tables(self, columns: Columns, device: torch.device) -> Tables:
@@ -293,7 +293,7 @@ def _kind(columns: Columns, i: int) -> Kind:
 
 
 def _options_row(options: Options) -> list[float]:
-    """The options of a group, in the order of their slots; learning rates on the device are copied in later."""
+    """The options of a group, in the order of their slots; what is on the device is copied in later."""
     values = options._asdict()
     for i, b in enumerate(options.betas, 1):
         values[f"b{i}"], values[f"log_b{i}"] = b, math.log(b) if b > 0 else -math.inf

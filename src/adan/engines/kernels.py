@@ -12,7 +12,9 @@ from adan import scalars
 from adan.engines import slots
 from adan.engines.codes import (
     ADVANCE,
+    ADVANCE_CYCLE,
     AVERAGING,
+    OF_WEIGHT,
     PTX,
     SHARED,
     WRITE_G,
@@ -164,7 +166,8 @@ def step_scalars(
         put(out, short, K_Y_PREV_GRAD, last * (1 - b1), live)
         put(out, short, K_Y_PREV_ROOT, 1 / tl.sqrt(tl.where(bias_correction, 1 - tl.exp(before * log_b3), 1.0)), live)
         put(out, short, K_Y_PREV_EPS, eps + (1 - has_last), live)
-    moved = t.to(tl.int64).to(tl.uint32) * ADVANCE
+    cycle = tl.load(h + O_CYCLE, mask=live, other=0.0)
+    moved = t.to(tl.int64).to(tl.uint32) * ADVANCE + cycle.to(tl.int64).to(tl.uint32) * ADVANCE_CYCLE
     tl.store(short.to(tl.pointer_type(tl.uint32), bitcast=True) + K_RNG_MOVED, moved, mask=live)
 
 
@@ -375,7 +378,7 @@ def update_block(
     if S == tl.uint8 or S == tl.bfloat16 or WEIGHTS == STOCHASTIC:
         words = random_words(key, moved, block)
     if WEIGHTS == STOCHASTIC:
-        tl.store(p + at, to_bf16(theta, words * 0x9E3779B1), mask=inside)
+        tl.store(p + at, to_bf16(theta, words * OF_WEIGHT), mask=inside)
     else:
         tl.store(p + at, theta.to(P), mask=inside)
     if WEIGHTS == KAHAN:

@@ -18,7 +18,7 @@ PER_STEP = ("grad", "prev_grad")
 #: The options of a parameter group, fp64.
 OPTIONS = (
     "lr", "eps", "weight_decay", "max_grad_norm", "no_prox", "bias_correction", "maximize",
-    "b1", "b2", "b3", "log_b1", "log_b2", "log_b3", "last_lr", "share",
+    "b1", "b2", "b3", "log_b1", "log_b2", "log_b3", "last_lr", "share", "cycle",
 )  # fmt: skip
 
 #: The coefficients of a tensor, all tensors' in fp64, then all in fp32: an even number, so that both are aligned.
