@@ -149,13 +149,14 @@ def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
     """The best settings of every optimizer; what a row means stands below."""
     for summary in tunings:
         head, rows = tuning_rows(summary)
-        table = Table(title=f"{summary.name}: {budget_of(summary)}", title_justify="left")
+        table = Table(title=escape(f"{summary.name}: {budget_of(summary)}"), title_justify="left")
         for name in head:
-            table.add_column(name, overflow="fold", no_wrap=name == head[0])
+            table.add_column(escape(name), overflow="fold", no_wrap=name == head[0])
         for row in rows:
             table.add_row(*map(escape, row))
         console.print(table)
-        console.print(TERMS.format(**summary.facts) + "\n", style="dim", highlight=False, soft_wrap=True)
+        terms = TERMS.format(**summary.facts)
+        console.print(terms + "\n", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> None:
@@ -165,17 +166,17 @@ def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> No
             console.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
     for summary in summaries:
         arrow = "↑" if summary.higher_is_better else "↓"
-        table = Table(title=f"{summary.name}: {summary.steps} steps of {summary.batch_size}", title_justify="left")
+        table = Table(title=escape(f"{summary.name}: {summary.steps} steps of {summary.batch_size}"), title_justify="left")
         table.add_column("optimizer")
         for name in (f"{summary.facts['metric']} {arrow}", "steps to target", "ms/step", "lr"):
-            table.add_column(name, justify="right")
+            table.add_column(escape(name), justify="right")
         for o in summary.optimizers:
             values = list(o.by_seed().values())
             speed = None if o.seconds_per_step is None else 1000 * o.seconds_per_step
             target = steps(o)
             result = spread(o.final, values) + (f", {o.diverged} diverged" if o.diverged else "")
-            table.add_row(o.name, result, target, number(speed, 3), f"{o.settings['lr']:g}")
+            table.add_row(escape(o.name), result, target, number(speed, 3), f"{o.settings['lr']:g}")
         console.print(table)
-        console.print(conclude(summary) + "\n", highlight=False, soft_wrap=True)
+        console.print(conclude(summary) + "\n", markup=False, highlight=False, soft_wrap=True)
     if summaries:
-        console.print(tuning(summaries), highlight=False, soft_wrap=True)
+        console.print(tuning(summaries), markup=False, highlight=False, soft_wrap=True)
