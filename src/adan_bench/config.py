@@ -16,10 +16,12 @@ from adan_bench.task import SCALES, Settings
 
 TUNING_SEED = 1000  # comparisons use 0, 1, 2, …
 #: Parts of the words for the origin of settings in a record: what begins it where nobody tuned them, and what follows
-#: where they were tuned for a training of another length, schedule and so on, or where the user has changed them since.
+#: where they were tuned for a training of another length, schedule and so on, where the user has changed them since, or
+#: where the rate was scaled to another batch size.
 UNTUNED = "untuned defaults"
 ELSEWHERE = " for another training: "
 CHANGED = ", then --set "
+SCALED = ", lr × "
 
 
 def cores() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,14 @@ def test_live_and_plain(config: Any, terminal: bool) -> None:
     ):
         assert part in text
     assert ("\x1b" in text) == terminal
+
+
+def test_json_names_variants(config: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with showing(Console(), as_json=True) as show:
+        for label in ("", "adan:state_format=8bit"):
+            show(Event(Job(config("adan", label=label), Path("somewhere")), 0, 2))
+    names = [json.loads(line)["optimizer"] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["adan", "adan:state_format=8bit"]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -205,10 +205,11 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 def test_one_report_of_several_folders(bench: Any, tiny: Path, tmp_path: Path) -> None:
     """In the first of them, or elsewhere, so that an archive stays as it is; a run in two of them counts once."""
-    a, b, c = (tmp_path / name for name in "abc")
+    a, b, c = (tmp_path / name for name in ("a", "b [/b]", "c"))
     for folder, optimizer in ((a, "adan"), (b, "adamw")):
         options = ("--script", tiny, "--optimizer", optimizer, "--steps", 20, "--out", folder)
-        assert bench("run", "tiny", *options)[0] == 0
+        code, out, err = bench("run", "tiny", *options)
+        assert (code, f"record: {folder}\n" in out) == (0, True), err
     before = contents(tmp_path)
     code, out, err = bench("report", a, b, tmp_path / "a", tmp_path, "--out", c / "new", "--json")
     assert (code, json.loads(out)["path"]) == (0, str(c / "new" / "report.html")), err

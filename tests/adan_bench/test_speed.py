@@ -95,6 +95,12 @@ def test_variants(bench: Callable[..., Any]) -> None:
     assert (code, "adan has no setting 'nope'" in err) == (2, True)
 
 
+def test_square_brackets_of_an_error_are_no_markup(bench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = {"model": "ViT-B", "optimizer": "adan", "error": "no [/a]"}
+    monkeypatch.setattr(speed, "measure", lambda *_: {"cases": [case]})
+    assert "no [/a]" in bench("speed", "ViT-B")[1]
+
+
 def test_tokens_among_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     file = tmp_path / "speed.json"

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from adan_bench.cli.progress import show_summaries, show_tuning
 from adan_bench.config import UNTUNED, RunConfig, RunRecord
-from adan_bench.records.stats import interval, performance_profile, sensitivity, summarize, to_target
-from adan_bench.reports.comparison import warn, write_report
+from adan_bench.records.stats import (
+    interval,
+    performance_profile,
+    sensitivity,
+    summarize,
+    summarize_trials,
+    to_target,
+)
+from adan_bench.reports.comparison import render_page, warn, write_report
 from adan_bench.reports.conclusions import caution, conclude, number, spread, tuning, winner
+from adan_bench.reports.tuning import write_tuning
 
 
 def record(
@@ -106,6 +117,18 @@ def test_lower_is_better_and_ties() -> None:
     (summary,) = summarize(records + three("adam", 1.0, 1.0, 1.0, higher=False))
     assert [o.name for o in summary.optimizers][-1] == "sgd"
     assert conclude(summary).startswith("adan and adam share the lowest mean m, 1.000 (n=3).")
+
+
+@pytest.mark.parametrize("base", [1234.0, 0.97])
+def test_means_that_read_the_same_are_no_tie_where_the_seeds_tell_them_apart(base: float) -> None:
+    unit = 0.1 if base > 1 else 1e-5
+    adan, sgd = ([base + unit * x for x in own] for own in ((1.0, 1.1, 0.9, 1.0), (3.0, 3.12, 2.94, 3.04)))
+    (summary,) = summarize(three("adan", *adan, higher=False) + three("sgd", *sgd, higher=False))
+    assert conclude(summary).startswith(f"adan has the lowest mean m, {number(base)} (n=4). It is better than sgd by")
+    assert winner(summary) == "adan"
+    shown = [spread(o.final, []) for o in summary.optimizers]
+    assert shown[0] == ("1234.100 ± 0.013 (n=4)" if base > 1 else "0.9700100 ± 0.0000013 (n=4)")
+    assert len({text.partition(" ")[0] for text in shown}) == 2
 
 
 def test_diverged_runs_are_said() -> None:
@@ -291,10 +314,10 @@ def test_rates_that_do_equally_well(tried: tuple[float, ...], best: float, at_ed
 
 def test_a_rate_is_at_the_edge_by_the_best_trial() -> None:
     """With other settings the best trial may have a rate between those tried."""
-    trials = [record(final=final, lr=lr, role="tune") for lr, final in ((0.1, 0.5), (0.2, 0.6), (0.4, 0.7))]
-    config = replace(trials[1].config, settings={"lr": 0.2, "betas": (0.9, 0.95)})
+    tried = [record(final=final, lr=lr, role="tune") for lr, final in ((0.1, 0.5), (0.2, 0.6), (0.4, 0.7))]
+    config = replace(tried[1].config, settings={"lr": 0.2, "betas": (0.9, 0.95)})
     better = replace(record(final=0.8, role="tune"), config=config)
-    for records, at_edge in ((trials, True), ([*trials, better], False)):
+    for records, at_edge in ((tried, True), ([*tried, better], False)):
         found = sensitivity(records)
         assert found is not None
         assert found.at_edge is at_edge
@@ -313,8 +336,8 @@ def test_uneven_tuning_is_said() -> None:
     assert caution(even) == ""
     uneven = summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", 0.8, 0.8, 0.8, origin="guessed"))
     assert caution(uneven) == "Tuned differently (by hand; guessed): not a fair comparison."
-    trials = summarize([*three("adan", 0.9, 0.9), *three("sgd", 0.8, 0.8), record("adan", role="tune")])
-    assert caution(trials) == "Tuned by different numbers of trials (0, 1): not a fair comparison."
+    one = summarize([*three("adan", 0.9, 0.9), *three("sgd", 0.8, 0.8), record("adan", role="tune")])
+    assert caution(one) == "Tuned by different numbers of trials (0, 1): not a fair comparison."
 
 
 @pytest.mark.parametrize("origin", [UNTUNED, f"{UNTUNED}, then --set lr=1"])
@@ -344,6 +367,11 @@ def test_an_untuned_comparison_has_no_winner(origin: str) -> None:
             "tuned in 8 trials for another training: 150 steps, then --set lr=0.1",
             "Tuned for another training (150 steps)",
         ),
+        (
+            "tuned in 8 trials for another training: 150 steps, lr × √(64/32)",
+            "Tuned for another training (150 steps)",
+        ),
+        ("tuned in 8 trials, then --set lr=0.1, lr × √(64/32)", "Changed after tuning (lr=0.1)"),
     ],
 )
 def test_settings_that_are_no_longer_those_of_the_tuning_make_no_winner(origin: str, said: str) -> None:
@@ -390,17 +418,53 @@ def test_a_row_is_marked_only_where_the_seeds_support_it() -> None:
     assert winner(summarize(three("adan", 0.9, 0.91) + three("sgd", 0.5, 0.51))[0]) is None  # two seeds
 
 
-def test_a_best_rate_at_the_edge_is_flagged() -> None:
-    def study(best: int) -> str:
-        trials = [
-            record(name, 0.9 if i == best else 0.5, lr=lr, role="tune")
-            for name in ("adan", "sgd")
-            for i, lr in enumerate((0.01, 0.1, 1.0))
-        ]
-        return conclude(summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", 0.8, 0.8, 0.8) + trials)[0])
+def trials(best: int) -> list[RunRecord]:
+    return [
+        record(name, 0.9 if i == best else 0.5, lr=lr, role="tune")
+        for name in ("adan", "sgd")
+        for i, lr in enumerate((0.01, 0.1, 1.0))
+    ]
 
-    assert "a better one may lie beyond: adan (1) and sgd (1)." in study(2)
+
+def test_a_best_rate_at_the_edge_is_flagged() -> None:
+    """Once, also where the record of a run says so too, and where the trials are there twice."""
+
+    def study(best: int, times: int = 1, **more: Any) -> str:
+        runs = three("adan", 0.9, 0.9, 0.9, **more) + three("sgd", 0.8, 0.8, 0.8, **more)
+        return conclude(summarize(runs + times * trials(best))[0])
+
+    for text in (study(2), study(2, times=2), study(2, lr_at_edge=True, lr=1.0)):
+        assert "a better one may lie beyond: adan (1) and sgd (1)." in text
     assert "may lie beyond" not in study(1)
+
+
+def test_a_trial_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    again = [replace(r, path=Path("copy")) for r in trials(2)]
+    found = summarize(three("adan", 0.9) + three("sgd", 0.8) + trials(2) + again)
+    assert "Every optimizer had 3 tuning trials" in tuning(found)
+    assert [o.trials for o in summarize_trials(trials(2) + again)[0].optimizers] == [3, 3]
+    write_tuning(trials(2) + again, tmp_path)
+    assert "6 trials by adan-bench tune." in (tmp_path / "tuning.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("metric", ["loss [nats]", "reward [/s]"])
+def test_the_console_shows_square_brackets_and_where_runs_stopped(metric: str) -> None:
+    """In the title, the head, the rows and the sentences."""
+    init = {"init": Path("we[i]ghts.pt"), "label": "adan:path=[/a]", "stop_after": 50}
+    records = [*three("adan", 0.9, 0.8), *three("adan", 0.9, 0.8, **init), record(role="tune", **init)]
+    for r in records:
+        r.workload["metric"], r.result["final"][metric] = metric, r.result["final"].pop("m")
+    assert "50 of 100 steps of 8, cosine schedule" in render_page(records, summarize(records))
+    console = Console(file=io.StringIO(), width=200)
+    show_summaries(console, summarize(records))
+    text, title = " ".join(console.file.getvalue().split()), "init we[i]ghts.pt, stop after 50: 50 of 100 steps of 8"
+    for part in (f"{metric} ↑", f"mean {metric} 0.8500", title, "│ adan:path=[/a] │"):
+        assert part in text
+    console.file = io.StringIO()
+    show_tuning(console, summarize_trials([replace(r, config=replace(r.config, role="tune")) for r in records]))
+    text = " ".join(console.file.getvalue().split())
+    for part in (f"{metric} ↑", f"the {metric} at", f"{title}, cosine schedule", "│ adan:path=[/a] │"):
+        assert part in text
 
 
 def test_an_interval_stays_in_the_range_of_its_metric() -> None:

@@ -94,12 +94,14 @@ def test_a_comparison_after_a_tuning_without_result(tiny: Path, tmp_path: Path) 
 
 @pytest.mark.usefixtures("inline_pool")
 def test_the_scales_of_a_workload_are_saved_apart(bench: Any, tmp_path: Path) -> None:
-    script, file = tmp_path / "scaled.py", tmp_path / "new" / "tuned.json"
+    script, file = tmp_path / "scaled.py", tmp_path / "new [/n]" / "tuned.json"
     script.write_text(SCALED, encoding="utf-8")
     for scale in ("smoke", "small"):
         options = ("--script", script, "--optimizers", "adan", "--scale", scale)
-        assert bench("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / f"tune-{scale}")[0] == 0
+        code, out, _ = bench("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / f"tune-{scale}")
+        assert code == 0
     found = json.loads(file.read_text(encoding="utf-8"))["workloads"]
+    assert f"settings: {file}; compare with them: --tuned {file}" in out
     assert {name: own["adan"]["steps"] for name, own in found.items()} == {"two-scales": 4, "two-scales@small": 8}
     code, out, _ = bench("compare", *options, "--seeds", 1, "--tuned", file, "--out", tmp_path / "compare")
     assert code == 0

@@ -143,11 +143,13 @@ def test_a_tuned_default_at_the_edge_is_marked(tmp_path: Path) -> None:
 
 def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
     """Four times the batch: a quarter of the steps, twice the learning rate, for everyone."""
-    options = chosen(script=tiny)
+    options = chosen(script=tiny, stop_after=20)
     study = Study(["tiny"], competitors("adan,sgd"), options, out=tmp_path, batch_sizes=[16, 64])
     for name in ("adan", "sgd"):
         small, large = study.bases["tiny-b16", name], study.bases["tiny-b64", name]
         assert (small.steps, large.steps) == (60, 15)
+        assert (small.stop_after, large.stop_after) == (20, 5)
+        assert (small.origin, large.origin) == ("untuned defaults", "untuned defaults, lr × √(64/16)")
         assert large.settings["lr"] == pytest.approx(2 * small.settings["lr"])
 
 

@@ -211,7 +211,7 @@ def run(
     if result["status"] == "failed":
         raise typer.Exit(_complain(f"{result['error']}; what was recorded is kept; {how_to_continue()}", EXIT_FAILED))
     if not as_json:
-        console.print(f"{result['status']}; record: {path}", soft_wrap=True, highlight=False)
+        console.print(f"{result['status']}; record: {path}", markup=False, soft_wrap=True, highlight=False)
     raise typer.Exit(EXIT_DIVERGED if result["status"] == "diverged" else 0)
 
 
@@ -415,7 +415,8 @@ def _report(runs: Sequence[Path], folder: Path, as_json: bool, tuned: Any = None
         for text in lost:
             console.print(text, markup=False, soft_wrap=True, style="bold red")
         if best:
-            console.print(f"settings: {file}; compare with them: --tuned {file}", soft_wrap=True, highlight=False)
+            text = f"settings: {file}; compare with them: --tuned {file}"
+            console.print(text, markup=False, soft_wrap=True, highlight=False)
         console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
     raise typer.Exit(EXIT_FAILED if failed or damaged or untuned else 0)
 

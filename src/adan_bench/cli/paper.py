@@ -164,7 +164,7 @@ def speed(
         shown = [case["error"]] if "error" in case else [number(case[key]) for key in keys]
         if rounds := case.get("rounds_ms"):
             shown[0] += f" ({number(min(rounds))} to {number(max(rounds))})"
-        grid.add_row(case["model"], case["optimizer"], *shown)
+        grid.add_row(*map(escape, (case["model"], case["optimizer"], *shown)))
     console.print(grid)
 
 

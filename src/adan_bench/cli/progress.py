@@ -17,7 +17,7 @@ from rich.table import Table
 from adan_bench.config import Progress as Report
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
-from adan_bench.reports.conclusions import caution, conclude, number, repeated, spread, steps, tuning
+from adan_bench.reports.conclusions import caution, conclude, length, number, repeated, spread, steps, tuning
 from adan_bench.reports.tuning import TERMS, budget_of, tuning_rows
 from adan_bench.training.pool import Event, OnEvent
 
@@ -82,9 +82,9 @@ class _Live:
             self.whole = self.bars.add_task("all runs", total=event.total, status="")
         if self.first is None:
             self.first = event.done
-        label = escape(_label(event))
+        label, config = escape(_label(event)), event.job.config
         if label not in self.tasks:
-            self.tasks[label] = self.bars.add_task(label, total=event.job.config.steps, status="starting")
+            self.tasks[label] = self.bars.add_task(label, total=config.stop_after or config.steps, status="starting")
         task = self.tasks[label]
         if event.progress is not None:
             p = event.progress
@@ -130,7 +130,7 @@ def _as_json(event: Event) -> dict[str, Any]:
     line: dict[str, Any] = {
         "event": "result" if event.result is not None else "progress" if event.progress is not None else "start",
         "workload": config.workload,
-        "optimizer": config.optimizer,
+        "optimizer": config.name,
         "seed": config.seed,
         "role": config.role,
         "path": str(event.job.path),
@@ -149,13 +149,14 @@ def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
     """The best settings of every optimizer; what a row means stands below."""
     for summary in tunings:
         head, rows = tuning_rows(summary)
-        table = Table(title=f"{summary.name}: {budget_of(summary)}", title_justify="left")
+        table = Table(title=escape(f"{summary.name}: {budget_of(summary)}"), title_justify="left")
         for name in head:
-            table.add_column(name, overflow="fold", no_wrap=name == head[0])
+            table.add_column(escape(name), overflow="fold", no_wrap=name == head[0])
         for row in rows:
             table.add_row(*map(escape, row))
         console.print(table)
-        console.print(TERMS.format(**summary.facts) + "\n", style="dim", highlight=False, soft_wrap=True)
+        terms = TERMS.format(**summary.facts)
+        console.print(terms + "\n", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> None:
@@ -165,17 +166,17 @@ def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> No
             console.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
     for summary in summaries:
         arrow = "↑" if summary.higher_is_better else "↓"
-        table = Table(title=f"{summary.name}: {summary.steps} steps of {summary.batch_size}", title_justify="left")
+        table = Table(title=escape(f"{summary.name}: {length(summary)}"), title_justify="left")
         table.add_column("optimizer")
         for name in (f"{summary.facts['metric']} {arrow}", "steps to target", "ms/step", "lr"):
-            table.add_column(name, justify="right")
+            table.add_column(escape(name), justify="right")
         for o in summary.optimizers:
             values = list(o.by_seed().values())
             speed = None if o.seconds_per_step is None else 1000 * o.seconds_per_step
             target = steps(o)
             result = spread(o.final, values) + (f", {o.diverged} diverged" if o.diverged else "")
-            table.add_row(o.name, result, target, number(speed, 3), f"{o.settings['lr']:g}")
+            table.add_row(escape(o.name), result, target, number(speed, 3), f"{o.settings['lr']:g}")
         console.print(table)
-        console.print(conclude(summary) + "\n", highlight=False, soft_wrap=True)
+        console.print(conclude(summary) + "\n", markup=False, highlight=False, soft_wrap=True)
     if summaries:
-        console.print(tuning(summaries), highlight=False, soft_wrap=True)
+        console.print(tuning(summaries), markup=False, highlight=False, soft_wrap=True)

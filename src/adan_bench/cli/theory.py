@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Seeds, new_folder, run_flags
+from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, Seeds, new_folder, records_in, run_flags
 from adan_bench.config import RunConfig
 
 app = typer.Typer(help="Run the paper's theory: every claim with its number.", add_completion=False)
@@ -81,9 +81,9 @@ def constants(
 
 
 def _grid(table: Any) -> Table:
-    grid = Table(*table.head, title=table.title, title_justify="left")
+    grid = Table(*map(escape, table.head), title=escape(table.title), title_justify="left")
     for row in table.rows:
-        grid.add_row(*row)
+        grid.add_row(*map(escape, row))
     return grid
 
 
@@ -95,11 +95,15 @@ def components(
     radius: Annotated[float | None, typer.Option(min=0, help="R of Eqn 8; by a pilot run unless given.")] = None,
     jobs: Jobs = 1,
     out: Out = None,
+    resume: Resume = False,
     as_json: Json = False,
     *,
     chosen: RunConfig,
 ) -> None:
-    """Take Adan apart: heavy ball, Nesterov, proximal decay, restart, as in the paper's table of components."""
+    """Take Adan apart: heavy ball, Nesterov, proximal decay, restart, as in the paper's table of components.
+
+    The exit code is 1 where a run failed.
+    """
     from dataclasses import asdict
 
     from adan_bench.cli.progress import showing
@@ -108,10 +112,11 @@ def components(
     from adan_bench.reports.conclusions import number, spread
     from adan_bench.studies.ablation import ablate
 
-    console, folder = Console(), out or new_folder()
+    console, folder = Console(), records_in(out, resume=resume)
     with showing(Console(quiet=as_json), as_json=False) as on_event:
-        rows, records = ablate(workload, seeds, chosen, folder, radius, on_event)
+        rows, records = ablate(workload, seeds, chosen, folder, radius, resume, on_event)
     page = write_report(records, folder)
+    failed = [record for record in records if record.status == "failed"]
     grid = Table("component", "training loss", "metric", "restarts", "radius", "paper's loss (another model)")
     for row in rows:
         if as_json:
@@ -119,6 +124,12 @@ def components(
         shown = [spread(interval(values), values) if values else "–" for values in (row.losses, row.metrics)]
         restarts = ", ".join(str(count) for count in row.restarts)
         grid.add_row(row.name, *shown, restarts, number(row.radius), number(row.paper))
-    if not as_json:
+    if as_json:
+        print(json.dumps({"event": "report", "path": str(page), "failed": [str(record.path) for record in failed]}))
+    else:
         console.print(grid)
+        for record in failed[:5]:
+            assert record.result is not None
+            console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
         console.print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+    raise typer.Exit(EXIT_FAILED if failed else 0)

@@ -114,6 +114,7 @@ class WorkloadSummary:
     facts: Mapping[str, Any]
     optimizers: tuple[OptimizerSummary, ...]
     steps: int
+    stop_after: int  # 0: after all steps
     batch_size: int
     schedule: str
     device: str
@@ -236,7 +237,7 @@ def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
         trials: dict[str, list[RunRecord]] = {}
         for record in group:
             trials.setdefault(record.config.name, []).append(record)
-        summaries.append(_workload(label, [_best_trial(name, own) for name, own in trials.items()]))
+        summaries.append(_workload(label, [_best_trial(name, _once(own)) for name, own in trials.items()]))
     return summaries
 
 
@@ -337,15 +338,23 @@ def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
     names = [name for name, _ in runs]
     summaries = []
     for (name, settings), group in runs.items():
-        trials = [r for r in records if r.config.role == "tune" and r.config.name == name]
-        by_seed: dict[int, list[RunRecord]] = {}
-        for record in sorted(group, key=_age):
-            by_seed.setdefault(record.config.seed, []).append(record)
-        once = [same[-1] for same in by_seed.values()]
-        summary = _optimizer(name if names.count(name) == 1 else f"{name} {settings}", once, trials)
-        repeats = (tuple(r.path for r in same) for same in by_seed.values() if len(same) > 1)
+        trials = _once([r for r in records if r.config.role == "tune" and r.config.name == name])
+        summary = _optimizer(name if names.count(name) == 1 else f"{name} {settings}", _once(group), trials)
+        repeats = (tuple(r.path for r in same) for same in _alike(group) if len(same) > 1)
         summaries.append(replace(summary, repeats=tuple(repeats)))
     return _workload(label, summaries)
+
+
+def _alike(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """The runs of an optimizer by settings and seed, the one that counts last."""
+    groups: dict[tuple[str, int], list[RunRecord]] = {}
+    for record in records:
+        groups.setdefault((_text(record.config.settings), record.config.seed), []).append(record)
+    return [sorted(same, key=_age) for same in groups.values()]
+
+
+def _once(records: Sequence[RunRecord]) -> list[RunRecord]:
+    return [same[-1] for same in _alike(records)]
 
 
 def _age(record: RunRecord) -> tuple[bool, str]:
@@ -363,7 +372,7 @@ def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSum
     order = sorted(optimizers, key=rank_of)
     c = first.config
     facts = {**first.workload, "metric": first.metric, "higher_is_better": first.higher_is_better}
-    return WorkloadSummary(label, facts, tuple(order), c.steps, c.batch_size, c.schedule, c.device)
+    return WorkloadSummary(label, facts, tuple(order), c.steps, c.stop_after, c.batch_size, c.schedule, c.device)
 
 
 def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]) -> OptimizerSummary:

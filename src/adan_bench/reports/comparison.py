@@ -25,6 +25,7 @@ from adan_bench.reports.conclusions import (
     comparisons,
     conclude,
     count,
+    length,
     number,
     repeated,
     spread,
@@ -107,7 +108,7 @@ def render_page(
 
 def _overview(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]) -> str:
     runs = [r for r in records if r.config.role == "run"]
-    trials = len(records) - len(runs)
+    trials = sum(r.config.role == "tune" for r in records)
     optimizers = len({r.config.name for r in runs})
     workloads = len({r.config.workload for r in runs})
     text = f"{count(workloads, 'workload')}, {count(optimizers, 'optimizer')}, {count(len(runs), 'run')}"
@@ -125,7 +126,7 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
     about = [facts["summary"], *notes]
     if sizes:
         about.append(f"{sizes[-1]:,} parameters")
-    about.append(f"{summary.steps} steps of {summary.batch_size}, {summary.schedule} schedule, {summary.device}")
+    about.append(f"{length(summary)}, {summary.schedule} schedule, {summary.device}")
     parts = [
         html.paragraph(". ".join(str(part) for part in about) + ".", "soft"),
         html.paragraph(conclude(summary), "conclusion"),
@@ -208,7 +209,7 @@ def in_numbers(summaries: Sequence[WorkloadSummary]) -> list[dict[str, Any]]:
     for s in summaries:
         gaps = behind(s)
         facts = {name: s.facts[name] for name in ("metric", "higher_is_better", "target")}
-        facts |= {name: getattr(s, name) for name in ("steps", "batch_size", "schedule", "device")}
+        facts |= {name: getattr(s, name) for name in ("steps", "stop_after", "batch_size", "schedule", "device")}
         verdict = {"unfair": unfair(s) or None, "winner": winner(s), "pairs": comparisons(s)}
         optimizers = [_numbers(o, gaps.get(o.name)) for o in s.optimizers]
         entries.append({"workload": s.name, **facts, **verdict, "optimizers": optimizers})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from adan_bench.config import CHANGED, ELSEWHERE, UNTUNED
+from adan_bench.config import CHANGED, ELSEWHERE, SCALED, UNTUNED
 from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference, pairs
 
 
@@ -35,20 +35,33 @@ def count(n: int, noun: str) -> str:
 def spread(final: Interval | None, values: Sequence[float]) -> str:
     """Mean ± interval, or [low, high] where the metric's range cuts it off, with n.
 
-    With fewer than three seeds it is the range that was seen, which is no interval.
+    With fewer than three seeds it is the range that was seen, which is no interval. A half-width that would read 0 has
+    two digits.
+
+    >>> spread(Interval(3, 12.34, 12.32, 12.36), []), spread(Interval(3, 12.34, 12.338, 12.342), [])
+    ('12.34 ± 0.02 (n=3)', '12.3400 ± 0.0020 (n=3)')
     """
     if final is None:
         return "–"
     if final.half is not None:
         mean = number(final.mean)
-        small = 0 < abs(final.mean) < 1e-3  # where `number` gives significant digits, it does for the half-width too
-        half = number(final.half, 3) if small else f"{final.half:.{len(mean.partition('.')[2])}f}"
-        return f"{mean} ± {half} (n={final.n})"
+        if 0 < abs(final.mean) < 1e-3:  # where `number` gives significant digits, it does for the half-width too
+            return f"{mean} ± {number(final.half, 3)} (n={final.n})"
+        decimals = len(mean.partition(".")[2])
+        if 0.01 <= final.half * 10**decimals <= 0.5:  # at most three decimals more: beyond, ± 0 is easier to read
+            decimals = 1 - math.floor(math.log10(final.half))
+        return f"{final.mean:.{decimals}f} ± {final.half:.{decimals}f} (n={final.n})"
     if final.low is not None:  # the metric's range cuts it off on one side
         return f"{number(final.mean)} [{number(final.low)}, {number(final.high)}] (n={final.n})"
     if final.n > 1:
         return f"{number(final.mean)} ({number(min(values))} to {number(max(values))}, n={final.n})"
     return f"{number(final.mean)} (n=1)"
+
+
+def length(summary: WorkloadSummary) -> str:
+    """How long the runs are, and of how many steps where they stopped before the end of the schedule."""
+    part = f"{summary.stop_after} of " if summary.stop_after else ""
+    return f"{part}{summary.steps} steps of {summary.batch_size}"
 
 
 def steps(o: OptimizerSummary) -> str:
@@ -82,7 +95,8 @@ def unfair(summary: WorkloadSummary) -> str:
 
 def _said(summary: WorkloadSummary, part: str) -> str:
     """What the origins of settings say after one of their parts."""
-    texts = (o.origin.partition(part)[2].partition(CHANGED)[0] for o in summary.optimizers)
+    origins = (o.origin.partition(SCALED)[0] for o in summary.optimizers)
+    texts = (origin.partition(part)[2].partition(CHANGED)[0] for origin in origins)
     return "; ".join(sorted(set(texts) - {""}))
 
 
@@ -105,7 +119,7 @@ def conclude(summary: WorkloadSummary) -> str:
         text = f"{unfair(summary)} Every optimizer with a result has a diverged seed, so none is called better."
         return text.strip() + _target(summary, done) + _edges(done) + _lost(summary)
     among = "" if len(whole) == len(done) else ", among those without a diverged seed,"
-    ties = [o for o in whole if o.final == best.final or _mean(o) == _mean(best)]
+    ties = [o for o in whole if _mean(o) == _mean(best) and _lead(summary, best, o) != "better"]
     names = [o.name for o in ties]
     have = f"{best.name}{among} has" if len(ties) == 1 else f"{_join(names)}{among} share"
     seeds = _join([str(n) for n in sorted({_n(o) for o in ties})])
@@ -230,7 +244,7 @@ def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
 def _edges(done: Sequence[OptimizerSummary]) -> str:
     """Whose best learning rate is the lowest or highest that was tried, so that a better one may lie beyond."""
     edges = [f"{o.name} ({o.sensitivity.best_lr:g})" for o in done if o.sensitivity and o.sensitivity.at_edge]
-    tuned_before = [o.records[0].config for o in done if o.records[0].config.lr_at_edge]
+    tuned_before = [o.records[0].config for o in done if not o.sensitivity and o.records[0].config.lr_at_edge]
     edges += [f"{config.name} ({config.settings['lr']:g})" for config in tuned_before]
     if not edges:
         return ""

@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adan_bench.config import UNTUNED
+from adan_bench.config import ELSEWHERE, UNTUNED
 from adan_bench.records.stats import MIN_SEEDS, interval
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
@@ -22,7 +22,8 @@ from adan_bench.tables import UNSTATED, Column, Table, figure, tables
 WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "published sizes, data and budgets"}
 #: What stands in every title and over our figures, so that nobody takes them for the paper's experiment.
 KINDS = {"smoke": "toy models and toy data", "small": "smaller models and data", "paper": ""}
-
+#: The mark of a figure whose settings were tuned for runs of another length or batch size.
+OTHER = "for another training"
 
 TITLE = "The paper's tables, run again"
 
@@ -80,7 +81,7 @@ def sections(summary: Mapping[str, Any], known: Mapping[str, Table] | None = Non
 
 def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Section:
     by_place = {(cell["row"], cell["column"]): cell for cell in cells}
-    partly = _tuned(cells) == {True, False}  # where all or none are tuned, `_how` says it of the table
+    partly = len(_tunings(cells)) > 1  # where all are alike, `_how` says it of the table
     whys: dict[str, int] = {}
     lines = []
     for column in table.columns:
@@ -95,8 +96,8 @@ def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Se
                     for values in (published, ours)
                 ]
                 ours_here = _ours(table, cell, whys)
-                if partly and cell is not None and cell["values"] and cell.get("origin", "").startswith(UNTUNED):
-                    ours_here += ", untuned"
+                if partly and cell is not None and cell["values"] and (kind := _tuning(cell)):
+                    ours_here += f", {kind}"
                 lines.append(Line([column.head, row.head, printed, ours_here, *places], cell is not None))
     head: tuple[str, ...] = ("problem", "optimizer", "paper", titled("ours", scale), "paper's order", "our order")
     title = f"{table.place}: {table.title}"
@@ -131,7 +132,13 @@ def _figures(table: Table, column: Column) -> dict[str, float]:
 
 
 def _means(column: Column, cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    return {c["row"]: interval(c["values"]).mean for c in cells if c["column"] == column.head and c["values"]}
+    """Of the rows that have a place in the order: the mean of the seeds that went well is no mean of all."""
+    return {c["row"]: interval(c["values"]).mean for c in cells if c["column"] == column.head and _whole(c)}
+
+
+def _whole(cell: Mapping[str, Any]) -> bool:
+    """Whether every seed has a value."""
+    return bool(cell["values"]) and len(cell["values"]) == int(cell["seeds"])
 
 
 def _place(head: str, values: Mapping[str, float], higher: bool) -> str:
@@ -182,7 +189,7 @@ def _conclude(table: Table, cells: Sequence[Mapping[str, Any]], count: Count) ->
 def _variances(table: Table, cells: Sequence[Mapping[str, Any]]) -> str:
     text = ""
     for optimizer, printed in table.variances.items():
-        means = [interval(c["values"]).mean for c in cells if c["optimizer"] == optimizer and c["values"]]
+        means = [interval(c["values"]).mean for c in cells if c["optimizer"] == optimizer and _whole(c)]
         if len(means) > 1:
             ours = f"{statistics.pvariance(means):.2e}"
             text += f" Variance over the {len(means)} settings of {optimizer}: {ours}; paper: {printed}."
@@ -204,16 +211,25 @@ def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
     if scale == "paper":
         if any(origin.startswith(f"{UNSTATED}:") for origin in origins):
             lines.append("Some settings are guesses and untuned, see below: this is not a fair comparison.")
-    elif (tuned := _tuned(cells)) == {True, False}:
-        lines.append("Some settings are tuned and others, marked “untuned”, are not: this is not a fair comparison.")
-    elif tuned == {False}:
+    elif len(kinds := _tunings(cells)) > 1:
+        marked = " or ".join(f"“{kind}”" for kind in sorted(kinds - {""}))
+        lines.append(f"Settings marked {marked} were not tuned for these runs: this is not a fair comparison.")
+    elif kinds == {OTHER}:
+        lines.append("These settings were tuned for another training: this is not a fair comparison.")
+    elif kinds == {"untuned"}:
         lines.append("These settings were not tuned for this scale: this is not a fair comparison.")
     return lines
 
 
-def _tuned(cells: Sequence[Mapping[str, Any]]) -> set[bool]:
-    """Whether the settings of cells with a result are tuned: of all, of none, or of some."""
-    return {not cell["origin"].startswith(UNTUNED) for cell in cells if cell["values"] and "origin" in cell}
+def _tunings(cells: Sequence[Mapping[str, Any]]) -> set[str]:
+    """How the settings of the cells with a result were tuned, as `_tuning` has it."""
+    return {_tuning(cell) for cell in cells if cell["values"] and "origin" in cell}
+
+
+def _tuning(cell: Mapping[str, Any]) -> str:
+    """How a cell is marked beside others: empty where its settings were tuned for its training."""
+    origin = cell.get("origin", "")
+    return "untuned" if origin.startswith(UNTUNED) else OTHER if ELSEWHERE in origin else ""
 
 
 def _span(counts: Any) -> str:

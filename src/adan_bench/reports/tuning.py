@@ -10,7 +10,7 @@ from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, summariz
 from adan_bench.records.store import DamagedRecord, write_bytes
 from adan_bench.reports import html
 from adan_bench.reports.comparison import chart_data, environments, warn
-from adan_bench.reports.conclusions import count, number
+from adan_bench.reports.conclusions import count, length, number
 from adan_bench.reports.palette import style_of
 
 HEAD = ("optimizer", "{metric}", "lr", "lower and higher lr", "lr range ±2%", "trials", "other settings")
@@ -33,7 +33,8 @@ def write_tuning(
         "workloads": [chart_data(summary) for summary in summaries],
         "profile": {},
     }
-    title, about = "Settings tuned", f"{count(len(records), 'trial')} by adan-bench tune."
+    trials = sum(o.trials for summary in summaries for o in summary.optimizers)
+    title, about = "Settings tuned", f"{count(trials, 'trial')} by adan-bench tune."
     parts = [html.paragraph(text, "warning") for text in warnings]
     markdown = [f"# {title}", "", *(line for text in warnings for line in (f"**{text}**", "")), about, ""]
     for i, summary in enumerate(summaries):
@@ -54,7 +55,7 @@ def write_tuning(
 
 
 def budget_of(summary: WorkloadSummary) -> str:
-    return f"{summary.steps} steps of {summary.batch_size}, {summary.schedule} schedule, {summary.device}."
+    return f"{length(summary)}, {summary.schedule} schedule, {summary.device}."
 
 
 def tuning_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:

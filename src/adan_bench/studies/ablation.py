@@ -39,10 +39,11 @@ def ablate(
     chosen: RunConfig,
     out: Path,
     radius: float | None = None,
+    resume: bool = False,
     on_event: OnEvent | None = None,
 ) -> tuple[list[Row], list[RunRecord]]:
-    """Run the four rows with every seed; and the records, for a report."""
-    check_empty(out)
+    """Run the four rows with every seed; and the records of all runs, pilots too, for a report."""
+    check_empty(out, resume)
     published = tables()["components"]
     rows = tuple(replace(row, values=row.values[:1], budget=(1, 1)) for row in published.rows)
     table = replace(published, columns=(Column(workload, workload, metric=TRAINING_LOSS),), rows=rows, settings=())
@@ -50,11 +51,10 @@ def ablate(
     for cell in run_plan.cells:
         if cell.absent:
             raise UsageError(cell.absent)
-    execute(run_plan, open_pool(out, chosen), on_event=on_event)
-    results, records = [], []
+    execute(run_plan, open_pool(out, chosen), resume, on_event)
+    results = []
     for cell in run_plan.cells:
         runs = [read_run(run.path) for run in cell.runs if (run.path / "config.json").exists()]
-        records += runs
         restarts = [(r.result or {}).get("restarts") or {"count": 0} for r in runs]
         rule = runs[0].config.settings.get("restart") if runs else None
         results.append(
@@ -67,4 +67,4 @@ def ablate(
                 figure(cell.printed),
             )
         )
-    return results, records
+    return results, [read_run(path) for path in run_plan.runs if (path / "config.json").exists()]

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import TUNING_SEED, Pause, RunConfig, RunRecord, as_json
+from adan_bench.config import SCALED, TUNING_SEED, Pause, RunConfig, RunRecord, as_json
 from adan_bench.errors import UsageError
 from adan_bench.records.stats import best_trial, sensitivity
 from adan_bench.records.store import check_empty, read_run, write_json
@@ -282,13 +282,16 @@ def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], path: 
 
 
 def _at_batch_size(workload: Workload, chosen: RunConfig, size: int) -> RunConfig:
-    """A sweep keeps the number of examples: twice the batch, half the steps."""
-    total = (chosen.steps or workload.steps) * workload.batch_size
-    return replace(chosen, batch_size=size, steps=max(1, round(total / size)))
+    """A sweep keeps the number of examples: twice the batch, half the steps, also to where the runs stop."""
+    given = chosen.steps or workload.steps, chosen.stop_after
+    steps, stop_after = (n and max(1, round(n * workload.batch_size / size)) for n in given)
+    return replace(chosen, batch_size=size, steps=steps, stop_after=stop_after)
 
 
 def _scaled(config: RunConfig, tuned_at: int) -> RunConfig:
     """The paper's square-root rule for a learning rate that is for another batch size, the same for every optimizer."""
+    if config.batch_size == tuned_at:
+        return config
     factor = math.sqrt(config.batch_size / tuned_at)
     settings = {**config.settings, "lr": float(f"{config.settings['lr'] * factor:.4g}")}
-    return replace(config, settings=settings, origin=f"{config.origin}, lr × √({config.batch_size}/{tuned_at})")
+    return replace(config, settings=settings, origin=f"{config.origin}{SCALED}√({config.batch_size}/{tuned_at})")
