@@ -93,6 +93,7 @@ from adan_bench.workloads.registry import get_workload
         (["tune", "digits-vit", "--halving", "9"], ["--halving 9", "4"]),
         (["tune", "digits-vit", "--trials", "4", "--halving", "4"], ["--halving 4: 3 learning rates", "more --trials"]),
         (["compare", "digits-vit", "--resume"], ["--resume", "with --out"]),
+        (["theory", "--json", "constants", "digits-vit"], ["--json", "before constants"]),
         (["run", "digits-vit", "--schedule", "constant", "--floor", "0.1"], ["--floor 0.1", "--schedule constant"]),
     ],
     ids=" ".join,

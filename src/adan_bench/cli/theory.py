@@ -12,6 +12,7 @@ from rich.table import Table
 
 from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, Seeds, new_folder, records_in, run_flags
 from adan_bench.config import RunConfig
+from adan_bench.errors import UsageError
 
 app = typer.Typer(help="Run the paper's theory: every claim with its number.", add_completion=False)
 
@@ -25,6 +26,9 @@ def theory(
 ) -> None:
     """Check the paper's lemmas, propositions and rates in fp64, in one to two minutes; exit code 1 where one fails."""
     if context.invoked_subcommand is not None:
+        if out or only or as_json:
+            flag = "--out" if out else "--only" if only else "--json"
+            raise UsageError(f"{flag}: it stands before {context.invoked_subcommand}; give it after, where it has one")
         return
     import torch
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from adan_bench.config import TUNING_SEED, RunConfig
+from adan_bench.config import SCALED, TUNING_SEED, RunConfig
 from adan_bench.errors import UsageError
 from adan_bench.tables import UNSTATED, Column, Recipe, Row, Table
 from adan_bench.task import SCALES, Settings, Workload
@@ -185,7 +185,7 @@ def _config(cell: Cell, workload: Workload, chosen: RunConfig, share: float, fix
             origin = f"{UNSTATED}: {', '.join(guesses)}; {origin}"
     if column.batch_size is not None and "lr" not in stated and growth != 1:
         settings["lr"] = float(f"{settings['lr'] * math.sqrt(growth):.4g}")
-        origin += f", lr × √({budget.batch_size}/{workload.batch_size})"
+        origin += f"{SCALED}√({budget.batch_size}/{workload.batch_size})"
     if fixed:
         origin += f", {', '.join(fixed)} as the table says"
     return replace(config, settings=settings, origin=origin, lr_at_edge=config.lr_at_edge and "lr" not in fixed)
