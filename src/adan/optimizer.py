@@ -14,15 +14,12 @@ from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 from adan import lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
-from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe, warn_of_paper_betas
-from adan.plan import Plan, choose, describe_engines, loops
+from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe, named_as, warn_of_paper_betas
+from adan.plan import Plan, Plans, choose, describe_engines, loops
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Options, Signals
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
-
-#: Plans to keep, for models whose parameters do not all get a gradient at every step.
-MOST_PLANS = 64
 
 _SAVING = threading.RLock()
 
@@ -144,8 +141,7 @@ class Adan(Optimizer):
 
     def _reset(self) -> None:
         """Make what is neither saved nor copied."""
-        self._plans: dict[Any, Plan] = {}  #: by which parameters have a gradient, or by a parameter that steps alone
-        self._n_states = 0  #: how many states there were when the last plan was made
+        self._plans = Plans()
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
         self._released: set[Tensor] = set()  #: whose gradient was used since the last step
         #: whose gradients `release_gradients` uses inside backward: its group and its place there, where last found
@@ -168,7 +164,7 @@ class Adan(Optimizer):
             raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
         params = [params] if isinstance(params, Tensor) else list(params)
         if "_plans" in self.__dict__ and self.param_groups:  # after construction, as a callback that unfreezes a layer
-            params = self._named_as_others(params)
+            params = named_as(self.param_groups, params)
         param_group["params"] = params  # as in torch: a generator can be read only once
         check_group({**self.defaults, **param_group}, self.defaults, where)
         if "betas" in param_group:
@@ -176,13 +172,6 @@ class Adan(Optimizer):
         super().add_param_group(param_group)
         for name in OUTSIDE_GROUPS:  # or ZeroRedundancyOptimizer would put them into its state dict
             param_group.pop(name, None)
-
-    def _named_as_others(self, params: list[Any]) -> list[Any]:
-        """With names if the other groups have some, without if they have none: torch does not mix them."""
-        if "param_names" in self.param_groups[0]:
-            prefix = f"group{len(self.param_groups)}"
-            return [(f"{prefix}.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(params)]
-        return [p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in params]
 
     def __repr__(self) -> str:
         trained = [
@@ -403,24 +392,15 @@ class Adan(Optimizer):
             if plan is not None:
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
             elif group_index is None:
-                self._drop_plans()
+                self._plans.make_room(self.state)
             members, columns = self._collect(group_index, params)
-            self._n_states = len(self.state)
             plan = Plan(self.param_groups, members, params, columns, self._captured)
             plan.remember(self.param_groups, members, grads, self.state)
             plan.all_sharded = sharding.any_sharded(all_params)
             if plan.is_reusable:
                 self._plans[key] = plan
+            self._plans.n_states = len(self.state)
         return plan, plan.own_grads(grads) if plan.consumed else grads
-
-    def _drop_plans(self) -> None:
-        """Drop plans whose states are gone, which would keep tensors alive, and the oldest where there are many."""
-        if len(self.state) < self._n_states:  # looking at all of them takes as long as a step
-            for key, plan in list(self._plans.items()):
-                if any(self.state.get(p) is not entry for p, entry in zip(plan.params, plan.entries, strict=True)):
-                    del self._plans[key]
-        if len(self._plans) >= MOST_PLANS:
-            del self._plans[next(iter(self._plans))]
 
     def _collect(self, group_index: int | None = None, some: list[Tensor] | None = None) -> tuple[list[int], Columns]:
         """The parameters with gradients, or some of one group, with their states; and the index of each one's group."""

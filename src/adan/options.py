@@ -217,3 +217,11 @@ def describe(group: Mapping[str, Any], index: int, group_index: int) -> str:
     if "param_names" in group:
         return f"{group['param_names'][index]!r} of shape {shape}"
     return f"{index} of group {group_index}, of shape {shape}"
+
+
+def named_as(groups: Sequence[Mapping[str, Any]], params: Sequence[Any]) -> list[Any]:
+    """New parameters with names if the other groups have some, without if they have none: torch does not mix them."""
+    if "param_names" in groups[0]:
+        prefix = f"group{len(groups)}"
+        return [(f"{prefix}.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(params)]
+    return [p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in params]

@@ -32,6 +32,9 @@ LOOP, FOREACH = Loop(), Foreach()
 #: The engines. Those with a `device_type` are tried in this order where no option names another.
 ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
 
+#: Plans to keep, for models whose parameters do not all get a gradient at every step.
+MOST_PLANS = 64
+
 _PREV_GRAD = itemgetter("prev_grad")
 _SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 
@@ -318,6 +321,21 @@ class Plan:
             entry["prev_grad"] = sharding.like(self.params[i], grads[i]) if self.sharded else grads[i]
         for p in self.clears:
             p.grad = None
+
+
+class Plans(dict[Any, Plan]):
+    """By which parameters have a gradient, or by a parameter that steps alone."""
+
+    n_states = 0  #: how many states there were when the last one was made
+
+    def make_room(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
+        """Drop those whose states are gone, which would keep tensors alive, and the oldest where there are many."""
+        if len(state) < self.n_states:  # looking at all of them takes as long as a step
+            for key, plan in list(self.items()):
+                if any(state.get(p) is not entry for p, entry in zip(plan.params, plan.entries, strict=True)):
+                    del self[key]
+        if len(self) >= MOST_PLANS:
+            del self[next(iter(self))]
 
 
 def _sizes(groups: list[dict[str, Any]]) -> list[int]:

@@ -16,7 +16,7 @@ from support import engines
 from support.cpu_engine import COMPILER
 from support.parity import ROWS, assert_parity
 
-from adan import Adan, optimizer, plan, scalars
+from adan import Adan, plan, scalars
 from adan.engines import cpu, cuda, loop, slots
 from adan.options import OPTIONS, OUTSIDE_GROUPS
 
@@ -176,5 +176,5 @@ def test_the_oldest_plan_makes_room_for_a_new_one():
         opt.step()
         if k == 1:
             (oldest,) = opt._plans
-    assert len(opt._plans) == optimizer.MOST_PLANS
+    assert len(opt._plans) == plan.MOST_PLANS
     assert oldest not in opt._plans

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from adan_bench.config import RunConfig
-from adan_bench.records.store import read_run
+from adan_bench.records.store import RunStore, read_run
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import SPECS
-from adan_bench.training.trainer import Trainer
+from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads import registry
 from adan_bench.workloads.registry import get_workload
 
@@ -76,3 +77,20 @@ def resumes(make: Any, before: int = 1, after: int = 2) -> bool:
         second.update()
     same = (torch.equal(a, b) for a, b in zip(straight.model.parameters(), second.model.parameters(), strict=True))
     return all(same) and straight.evaluate() == second.evaluate()
+
+
+class Killed(BaseException):
+    pass
+
+
+def killer(at: int) -> Any:
+    def on_progress(progress: Any) -> None:
+        if progress.step >= at:
+            raise Killed
+
+    return on_progress
+
+
+def killed_run(config: Any, path: Path, at: int) -> None:
+    with pytest.raises(Killed):
+        run(config, RunStore(path), killer(at))

@@ -1,0 +1,127 @@
+"""What makes a run another run, with which an old one does not go on, and what does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.learning import curve, killed_run, settings
+
+from adan_bench.errors import UsageError
+from adan_bench.records.store import RunStore, read_run, read_runs, write_json
+from adan_bench.training.pool import Job
+from adan_bench.training.scripts import load_script
+from adan_bench.training.trainer import run
+from adan_bench.training.worker import perform
+from adan_bench.workloads.registry import get_workload
+
+
+def test_resume_of_another_run_is_refused(config: Any, tmp_path: Path) -> None:
+    run(config(steps=20), RunStore(tmp_path / "a"))
+    with pytest.raises(UsageError, match="steps: 20 there, 30 now"):
+        run(config(steps=30), RunStore(tmp_path / "a"), resume=True)
+    with pytest.raises(UsageError, match="already holds a run"):
+        run(config(steps=20), RunStore(tmp_path / "a"))
+
+
+def test_a_run_goes_on_with_the_data_that_it_began_with(config: Any, tmp_path: Path) -> None:
+    """The note of the task says what they are, wherever they lie; without a note the folder has to be the same."""
+    settings, store, file = config(steps=60, checkpoint_every=7), RunStore(tmp_path / "a"), "environment.json"
+    killed_run(settings, store.path, 20)
+    before, kept = curve(store.path), json.loads((store.path / file).read_text(encoding="utf-8"))
+    write_json(store.path / file, {**kept, "data": "others"})
+    with pytest.raises(UsageError, match=r"data \(--data None: others; now --data None: made up\); give the same"):
+        run(settings, RunStore(store.path), resume=True)
+    assert curve(store.path) == before
+    write_json(store.path / file, {**kept, "data": ""})
+    store.check_data("", None)
+    with pytest.raises(UsageError, match=r"--data None: no note; now --data .*: no note"):
+        store.check_data("", tmp_path)
+    write_json(store.path / file, kept)
+    run(replace(settings, data=tmp_path), store, resume=True)
+    assert read_run(store.path).status == "finished"
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_other_weights_at_the_start_are_another_run(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """Their content decides, not their path."""
+    options = ("compare", "tiny", "--script", tiny, "--optimizers", "sgd", "--steps", 4, "--out", tmp_path / "a")
+    weights, moved = tmp_path / "w.pt", tmp_path / "moved.pt"
+    torch.save(get_workload("tiny").task().model.state_dict(), weights)
+    assert bench(*options, "--init", weights, "--seeds", 1)[0] == 0
+    shutil.copy(weights, moved)
+    code, _, err = bench(*options, "--init", moved, "--seeds", 2, "--resume")
+    assert code == 0, err
+    torch.save({name: value + 1 for name, value in torch.load(weights).items()}, weights)
+    code, _, err = bench(*options, "--init", weights, "--seeds", 3, "--resume")
+    assert code == 2
+    assert f"the weights of --init {weights} are others" in err
+    assert len(read_runs(tmp_path / "a")[0]) == 2
+
+
+def test_other_jobs_keep_the_threads_of_a_run(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run goes on with fewer --jobs and its own threads, so to the bit; with --threads it says so."""
+    monkeypatch.setattr("adan_bench.training.configure.cores", lambda: 4)
+    settings = config(steps=60, checkpoint_every=7, log_every=3, threads=0, jobs=4)
+    run(settings, RunStore(tmp_path / "a"))
+    assert read_run(tmp_path / "a").config.threads == 1
+    killed_run(settings, tmp_path / "b", 20)
+    killed_run(settings, tmp_path / "c", 20)
+    run(replace(settings, jobs=1), RunStore(tmp_path / "b"), resume=True)
+    assert torch.get_num_threads() == 1
+    assert curve(tmp_path / "b") == curve(tmp_path / "a")
+    run(replace(settings, jobs=1, threads=2), RunStore(tmp_path / "c"), resume=True)
+    assert torch.get_num_threads() == 2
+    (note,) = [line for line in curve(tmp_path / "c") if line["kind"] == "resume"]
+    assert note["threads"] == 2
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_study_goes_on_with_fewer_jobs(
+    bench: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adan_bench.training.configure.cores", lambda: 2)
+    options = ("compare", "tiny", "--script", tiny, "--optimizers", "adan", "--steps", 20, "--out", tmp_path / "a")
+    assert bench(*options, "--seeds", 1, "--jobs", 2)[0] == 0
+    code, _, err = bench(*options, "--seeds", 2, "--jobs", 1, "--resume")
+    assert code == 0, err
+    assert [r.config.threads for r in read_runs(tmp_path / "a")[0]] == [1, 2]
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_script_that_was_edited_is_another_run(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """Its content decides, not its path; a study refuses to mix two models, before it makes a run."""
+    script, moved = tmp_path / "mine.py", tmp_path / "moved.py"
+    script.write_text(tiny.read_text(encoding="utf-8").replace('"tiny"', '"edited"'), encoding="utf-8")
+    options = ("--optimizers", "adan", "--steps", 20, "--out", tmp_path / "a")
+    assert bench("compare", "edited", "--script", script, *options, "--seeds", 1)[0] == 0
+    moved.write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
+    code, _, err = bench("compare", "edited", "--script", moved, *options, "--seeds", 1, "--resume")
+    assert code == 0, err
+    script.write_text(script.read_text(encoding="utf-8").replace("nn.Tanh()", "nn.ReLU()"), encoding="utf-8")
+    code, _, err = bench("compare", "edited", "--script", script, *options, "--seeds", 2, "--resume")
+    assert code == 2
+    made = tmp_path / "a" / "edited" / "adan" / "seed-0"
+    assert f"the script {script} has changed, and {made} was made with the old one; choose a new --out" in err
+    assert len(read_runs(tmp_path / "a")[0]) == 1
+
+
+def test_a_script_that_is_edited_under_way_fails_the_run(tiny: Path, tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(tiny.read_text(encoding="utf-8").replace('"tiny"', '"edited"'), encoding="utf-8")
+    load_script(script)
+    config = settings("edited", script=script)
+    script.write_text(script.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")
+    result = perform(Job(config, tmp_path / "a"))
+    assert result["status"] == "failed"
+    assert "it has changed since the study began" in result["error"]
+    earlier = replace(config, script_sha256="")  # of a record of an earlier version
+    assert not config.differences(earlier)
+    assert config.differences(replace(config, script_sha256="0" * 64)) == ["script_sha256"]
