@@ -417,6 +417,15 @@ def test_an_output_without_a_reader_ends_the_study_at_once(tmp_path: Path) -> No
     assert not list(tmp_path.rglob("result.json"))
 
 
+def test_a_run_whose_output_has_lost_its_reader_has_not_failed(tiny: Path, tmp_path: Path) -> None:
+    words = ["-m", "adan_bench.cli", "run", "tiny", "--script", str(tiny), "--steps", "3000", "--json"]
+    program = Program([sys.executable, *words, "--out", str(tmp_path / "a")], stdout=subprocess.PIPE)
+    assert json.loads(program.stdout.readline())["event"] == "progress"
+    program.stdout.close()
+    assert program.wait(60)
+    assert read_run(tmp_path / "a").status == "unfinished"
+
+
 def test_new_folders_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within one second too; one without content is removed."""
     clock = SimpleNamespace(now=lambda: datetime(2026, 1, 2, 3, 4, 5))

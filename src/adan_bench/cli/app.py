@@ -42,7 +42,7 @@ from adan_bench.cli.common import (
     run_flags,
 )
 from adan_bench.cli.memory import memory
-from adan_bench.config import RunConfig
+from adan_bench.config import Progress, RunConfig
 from adan_bench.errors import TimeLimitReached, UsageError
 
 app = typer.Typer(
@@ -198,11 +198,17 @@ def run(
         pause.pressed = True
         say_finishing()
 
+    def tell(progress: Progress) -> None:
+        try:
+            show(Event(job, 0, 1, progress=progress))
+        except BrokenPipeError as error:  # as of `--json | head`: the run has not failed
+            raise KeyboardInterrupt from error
+
     first = config.parallel is None or os.environ["RANK"] == "0"
     console = Console(quiet=not first)
     listening = on_ctrl_c(press) if config.parallel is None else nullcontext()  # torchrun ends its ranks itself
     with listening, showing(console, as_json and first) as show:
-        result = attempt(job, lambda progress: show(Event(job, 0, 1, progress=progress)))
+        result = attempt(job, tell)
         show(Event(job, 1, 1, result=result))
     if result["status"] == "unfinished":
         if pause.pressed:
