@@ -227,7 +227,7 @@ def held_out() -> str:
             ]
         )
     head = ["workload", "AdamW's lr", "suggestion", "AdamW", "Adan", "Adan minus AdamW"]
-    said = "; ".join(f"{word} on {', '.join(words.get(word, ['none']))}" for word in ("better", "worse"))
+    said = " and ".join(f"{word} on {', '.join(words.get(word, ['none']))}" for word in ("better", "worse"))
     e = data["environment"]
     return (
         f"{table(head, lines)}\n\nAdan at the suggestion is significantly {said}. Means of n = {data['seeds']} seeds, "
@@ -291,9 +291,9 @@ def harness() -> str:
     steps = [row["adan"]["steps"] for row in both]
     ratios = [row["adan"]["settings"]["lr"] / row["adamw"]["settings"]["lr"] for row in both]
     return (
-        f"How far off may it be? On {len(ratios)} workloads of the harness, with runs of {min(steps)} to {max(steps)} "
+        f"How far off can it be? On {len(ratios)} workloads of the harness, with runs of {min(steps)} to {max(steps)} "
         "steps and learning rates a factor of 3.2 apart, both optimizers were tuned with eight trials: Adan's lr ÷ "
         f"AdamW's lies between {min(ratios):.1g} and {max(ratios):.2g}, with a geometric mean of "
-        f"{statistics.geometric_mean(ratios):.1f}. Left out are {len(tuned) - len(both)} more, on which the best rate "
-        "of one of the two was the last that was tried."
+        f"{statistics.geometric_mean(ratios):.1f}. {len(tuned) - len(both)} more are left out: on them, one "
+        "optimizer's best rate was at the edge of those tried."
     )

@@ -73,7 +73,7 @@ def test_results_in_the_readme_are_those_of_the_records():
         smaller = finals("batch-size-vit-b1", "accuracy", batch_size=size)
         leads[size] = [round(100 * (mean(by_name["adan"]) - mean(usual["adamw"]))) for by_name in (usual, smaller)]
     assert leads == {1024: [1, 2], 4096: [-10, -3]}
-    assert "ten points behind AdamW" in README
+    assert "ten points behind AdamW" in text
     assert (
         "With b1 = 0.9, which `suggest_from_adamw` chooses there, it was three points behind, not significantly" in text
     )

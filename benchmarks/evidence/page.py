@@ -161,8 +161,8 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "- **The runner** is `benchmarks/evidence`, made for hundreds of runs on one GPU, not `adan-bench`: "
         "[what differs](../CONTRIBUTING.md).",
         "- **Curves** are means over seeds, bands reach from the lowest to the highest seed. **Training loss** is the "
-        "mean since the evaluation before, label smoothing and dropout included. **GPU-minutes** include the trials; a "
-        "run's time is divided by the number of runs that shared the GPU, and a run of two studies counts for both.",
+        "mean since the previous evaluation, label smoothing and dropout included. **GPU-minutes** include the trials; "
+        "a run's time is divided by the number of runs that shared the GPU, and a run of two studies counts for both.",
         f"- One {next(iter(records.values()))['environment']['gpu']}, bf16 autocast (fp32: Transformer-XL, the "
         "detector, the graph network), several runs at a time; PPO on 16 CPU cores in fp32. Some runs that are "
         "compared differ in the attention kernel, or in whether the loss was compiled. The records hold settings, "
@@ -177,14 +177,14 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         "half as many, and takes PPO to much higher rewards. These tests are of small models on real data, with three "
         "seeds or more and the same number of tuning trials for every optimizer. **Not tested or unfinished**: "
         f"{'; '.join(experiments.untested(records))} ([the paper's experiments, one by "
-        "one](#the-papers-experiments-one-by-one)). Larger models and data run with [`adan-bench "
-        "reproduce`](reproduce.md).",
+        "one](#the-papers-experiments-one-by-one)). [`adan-bench reproduce`](reproduce.md) has "
+        "commands for larger models and data.",
         f"![Adan's lead over the best baseline, study by study](figures/{OVERVIEW})",
         overview.summary(rows),
         f"{overview.LEGEND} [How all this was measured](#how-it-was-measured) is below.",
         "**How robust is this?**\n"
         f"- Corrected for the comparisons of all rows: {overview.with_all_rows(rows)}.\n"
-        "- Some were searched again when the results of a first search were known, mostly because that had put Adan at "
+        "- Some settings were searched again after a first search had given results, mostly because it had put Adan at "
         "a disadvantage ([which](#repeated-and-abandoned-searches)). With the first searches: "
         f"{overview.with_first_searches(rows, records)}.\n"
         f"- With a test paired by seed instead of Welch's: {overview.by_pairs(rows)}.\n"
@@ -202,14 +202,14 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
     searches = [f"- **{section.heading}**: {text}" for section in sections for text in section.searches]
     parts += [
         "## Repeated and abandoned searches",
-        "Their results were known when the searches above began.",
+        "The results of these searches were known when those above began.",
         "\n".join(searches),
         "## How it was measured",
         "\n".join(how),
         "## The paper's experiments, one by one",
         experiments.listed(records),
-        "Tuning trials are not counted, and a run shared by two studies counts for both. 6 of 10: the other four were "
-        "planned and not made.",
+        "Tuning trials are not counted, and a run shared by two studies counts for both. “6 of 10” means "
+        "that four more were planned but not run.",
     ]
     return "\n\n".join(wrapped(part) for part in parts if part) + "\n", figures
 

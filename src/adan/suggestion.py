@@ -70,7 +70,7 @@ class Rule:
                 return "rule of thumb", f"{self.short}, {self.long}; this is in between."
             point = self.long
         if point.task != task:
-            unknown = "no task was given, and other models may differ" if task is None else f"not measured for {task!r}"
+            unknown = "no task was given, and other models may differ" if task is None else f"assumed for {task!r} too"
             return "rule of thumb", f"{point}; {unknown}."
         return "paper" if point.paper else "measured", f"{point}."
 

@@ -76,7 +76,7 @@ class Execution:
     channels_last: bool = option(False, "Images in channels_last layout.")
     compile: bool = option(False, "torch.compile the model: fewer kernels, after half a minute of compiling.")
     graph: str = option("auto", "The step as one CUDA graph: auto (where it can be), on or off.", decides=False)
-    accumulate: int = option(1, "Micro-batches per update: the batch is split into so many parts.", min=1)
+    accumulate: int = option(1, "Micro-batches per update: the batch is split into this many parts.", min=1)
     threads: int = option(0, "Threads per run; cores / jobs unless given.", min=1, decides=False)
     parallel: str | None = option(None, "ddp or fsdp, on the processes that torchrun starts.", decides=False)
     ranks: int = option(1, decides=False)

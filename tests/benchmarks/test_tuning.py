@@ -99,12 +99,12 @@ def test_what_the_page_says_of_wrong_rates_is_in_the_records():
     adamw = loss("gpt", "adamw", lr=0.002, betas=[0.9, 0.99], weight_decay=0.1)
     assert f"at AdamW's best lr, 0.002: {half:.3f}, AdamW {adamw:.3f}, Adan at 0.004 {tuned:.3f}" in TEXT
     plateau = loss("sensitivity-gpt", "adan", lr=0.018)
-    assert f"at lr 0.018, {0.018 / 0.004:.1f} times the tuned one: {plateau:.2f}, where {tuned:.2f}" in TEXT
+    assert f"at lr 0.018, {0.018 / 0.004:.1f} times the tuned one: {plateau:.2f}; the best is {tuned:.2f} |" in TEXT
     swept = [r["status"] for r in RECORDS.values() if r["job"]["study"] == "sensitivity-vit-25"]
     assert swept == ["finished"] * 17  # the eighteenth is a trial of `vit-25`
     best, last = loss("vit-25", "adan", lr=0.001414, weight_decay=0.1), loss("sensitivity-vit-25", "adan", lr=0.03)
     assert f"ViT at lr 0.03, {0.03 / 0.001414:.0f} times the tuned one: all losses finite, " in TEXT
-    assert f"accuracy {last:.0%}, where {best:.0%} is the best" in TEXT
+    assert f"accuracy {last:.0%}; the best is {best:.0%}." in TEXT
     short = tuning.by_b1(tuning.trials("b1-length-gpt", RECORDS, length=500))
     assert f"500 steps: {short[0.98]:.3f} with b1 = 0.98, {short[0.9]:.3f} with 0.9" in TEXT
 
@@ -117,8 +117,8 @@ def test_the_width_of_good_rates_is_that_of_the_results():
     )
     assert (gpt, vit) == ({"Adan": "1.9", "AdamW": "3.0"}, {"Adan": "3.0", "AdamW": "3.1"})
     assert resnet == {"Adan": "16.7", "AdamW": "10.0"}
-    assert "span a factor of 1.9 with Adan and 3.0 with AdamW, on the ViT 3.0 and 3.1, on a ResNet-34" in TEXT
-    assert "on a ResNet-34 after 5 epochs 17 and 10; on the LSTM no rate but the best is (one seed, " in TEXT
+    assert "span a factor of 1.9 with Adan and 3.0 with AdamW; on the ViT 3.0 and 3.1; on a ResNet-34" in TEXT
+    assert "on a ResNet-34 after 5 epochs 17 and 10. On the LSTM only the best rate does (one seed, " in TEXT
     assert lstm == {"Adan": "1.0", "AdamW": "1.0"}
     ((ours, theirs),) = re.findall(r"\| GPT, 10.9 M: .*? \| ([\d.]+) ± \S+ \| AdamW ([\d.]+) ±", results)
     assert f"Adan's lead on the GPT is {1 - float(ours) / float(theirs):.1%}" in TEXT

@@ -20,8 +20,7 @@ GIVEN_UP = {
         "a constant, which makes less noise."
     ),
     RUNS.with_name("four-bit-first.jsonl"): (
-        "A 4-bit format with 8 bits for m and 4 for √n, where it has 6 each now, was given up for what it did to the "
-        "LSTM."
+        "A 4-bit format with 8 bits for m and 4 for √n, where it has 6 each now, was dropped because it hurt the LSTM."
     ),
     RUNS.with_name("four-bit-second.jsonl"): "So was one with 4 bits for m and 8 for √n.",
     RUNS.with_name("four-bit-third.jsonl"): (
@@ -135,7 +134,8 @@ def sensitivity(records: Records) -> Section | None:
         return None
     section.body.append(
         "Nine rates over two decades, all else as tuned; **one seed, the tuning seed**, on the validation split. "
-        f"Points far worse than the best lie outside the figure. Not finite: {joined(lost) if lost else 'no run'}."
+        f"Points far worse than the best lie outside the figure. Ended with a non-finite loss: "
+        f"{joined(lost) if lost else 'none'}."
     )
     section.body.append(table(["", "optimizer", "best rate", "validation result", "rates within 2% of it"], rows))
     section.body += notes

@@ -93,7 +93,7 @@ def batch_sizes(records: Records) -> Section | None:
     section.body.append(
         "The ViT above for 25 epochs at each size; learning rates tuned at 256 and multiplied by the square root of "
         f"the ratio of the sizes, all else as tuned. {minutes(records, BATCH_SIZE)}. The runs at 256 are three of "
-        "the seeds above; correcting for more comparisons widens the intervals."
+        "the seeds above; fewer seeds and a correction for more comparisons widen their intervals."
     )
     names = [entry.optimizer for entry in VIT_25.entries]
     rows = []
@@ -149,7 +149,7 @@ def best_on_the_way(results: list[Group]) -> str:
 def convolutions(records: Records) -> Section | None:
     section = Section("CNNs on CIFAR-10", [], "results-cnn.svg")
     vanilla = (
-        "**ResNet-34** with {size}, batch size 128, 30 epochs where the paper trains 200, tuned at "
+        "**ResNet-34** with {size}, batch size 128, 30 epochs (the paper: 200), tuned at "
         f"{RESNET_AGAIN.tune_length}; random crops and flips."
     )
     published = (

@@ -108,8 +108,8 @@ def words(records: Records) -> Section | None:
     section = Section("An LSTM on Penn Treebank", [], "results-lstm.svg")
     intro = (
         "AWD-LSTM with one layer and {size} in the setting of AdaBelief's published scripts, BPTT length 70, batch "
-        f"size 20, gradient clipping at 0.25, **8 epochs** ({8 * PTB_EPOCH:,} steps) where the paper trains "
-        "200. Tuned at 4 epochs. Evaluation batch size 10."
+        f"size 20, gradient clipping at 0.25, **8 epochs** ({8 * PTB_EPOCH:,} steps; the paper: 200). "
+        "Tuned at 4 epochs. Evaluation batch size 10."
     )
     if not add_study(LSTM_AGAIN, PERPLEXITY, section, intro, records, title="8 epochs", share=0.5):
         return None
@@ -123,7 +123,7 @@ def words(records: Records) -> Section | None:
         "**200 epochs**, schedule and settings as published: Adan's in its paper, the others' in AdaBelief's scripts. "
         "Nothing was tuned here. The rate is divided by ten after 100 and 145 epochs, without warm-up. Not as "
         "published: the recurrent weights are trained, the BPTT length is fixed, SGD does not switch to averaging, and "
-        "the test split counts at the end, not where it was best."
+        "test perplexity is taken at the end, not at its best epoch."
     )
     title = "200 epochs, untuned"
     add_study(LSTM_PUBLISHED, PERPLEXITY, section, published, records, title=title, share=0.5)
@@ -219,7 +219,7 @@ def parts_of_adan(records: Records) -> list[str]:
         rows.append([name, group.counted, LOSS.spread(group.final()), change])
     text = (
         "**Parts of Adan** (the paper's Tables 20 and 22 add Nesterov's term, the proximal decay and restarts, each of "
-        "which helps a little there), the GPT at the settings tuned for Adan and AdamW"
+        "which helps a little there): the 0.9 M GPT at the settings tuned for Adan and AdamW"
     )
     return [text, table(["", "n", LOSS.name, "minus Adan"], rows)]
 
@@ -242,6 +242,6 @@ def betas(records: Records) -> list[str]:
             rows.append([name, *(LOSS.spread(cell) for cell in cells)])
     text = (
         "**Betas**, the grid of the paper's Table 19 on the GPT, n = 3, all else as tuned; Adan's b2 is 0.92. In the "
-        "paper the best b1 is 0.94, of three, for both optimizers"
+        "paper 0.94 is the best of the three b1 for both optimizers"
     )
     return [text, table(["", "b1 = 0.9", "b1 = 0.94", "b1 = 0.98"], rows)]

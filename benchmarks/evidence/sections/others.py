@@ -34,10 +34,10 @@ def detection(records: Records) -> Section | None:
     section = Section("A detector of blood cells", [], "results-detr.svg")
     intro = (
         "Deformable DETR with 3 + 3 layers of width 128 and a small ResNet ({size}), all from random weights, on BCCD: "
-        "292 photographs train, 72 test, scaled to 320×240 pixels, random horizontal flips; red cells, white cells "
-        f"and platelets. {DETR.length:,} steps, batch size {DETR.options['batch_size']}, fp32, gradient clipping at "
-        "0.1, a tenth of the rate for sampling offsets and reference points. Trials are as long; they hold out every "
-        "sixth of the 292 and are judged by the loss on them."
+        "292 training and 72 test photographs, scaled to 320×240 pixels, random horizontal flips; red cells, "
+        f"white cells and platelets. {DETR.length:,} steps, batch size {DETR.options['batch_size']}, fp32, gradient "
+        "clipping at 0.1, a tenth of the rate for sampling offsets and reference points. Trials have the same length; "
+        "they hold out every sixth of the 292 and are judged by the loss on those."
     )
     if not add_study(DETR, BOX_AP, section, intro, records):
         return None
@@ -76,8 +76,8 @@ def detection(records: Records) -> Section | None:
 def graphs(records: Records) -> Section | None:
     section = Section("A graph network on Cora", [], "results-cora.svg")
     intro = (
-        "DeeperGCN's layers, 14 of 64 channels ({size}), dropout 0.5, on the public split of Cora: 140 nodes train, "
-        "1,000 test; 300 steps on the whole graph."
+        "DeeperGCN's layers, 14 of 64 channels ({size}), dropout 0.5, on the public split of Cora: 140 training "
+        "nodes, 1,000 test nodes; 300 steps on the whole graph."
     )
     if not add_study(CORA, ACCURACY, section, intro, records):
         return None

@@ -84,7 +84,10 @@ DETAILS = {  # the second line of an entry of `list`
     Kind.tables: "{place} · {cells} cells · run: {run here}",
 }
 
-Workloads = Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD...", help="See: adan-bench list workloads.")]
+Workloads = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="WORKLOAD...", help="See: adan-bench list workloads; all of --script's unless given."),
+]
 Optimizers = Annotated[
     str, typer.Option(help="Names separated by commas, variants such as adan:state_format=8bit, or 'all'.")
 ]
@@ -227,7 +230,7 @@ def compare(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
     seeds: Seeds = 3,
-    tune: Annotated[int, typer.Option(min=0, help="Trials per optimizer first; 0 takes the tuned defaults.")] = 0,
+    tune: Annotated[int, typer.Option(min=0, help="Tuning trials per optimizer; 0 uses the stored settings.")] = 0,
     tuned: Annotated[Path | None, typer.Option(help="The settings that adan-bench tune saved to this file.")] = None,
     halving: Halving = 1,
     batch_sizes: Annotated[
@@ -326,7 +329,7 @@ def humaneval(
     seed: int = 0,
     as_json: Json = False,
 ) -> None:
-    """Solve HumanEval's problems with a run's model: pass@k, by running what it writes in limited processes."""
+    """Measure a run's pass@k on HumanEval; runs the code that its model writes, in processes with limits."""
     from adan_bench.studies.humaneval import pass_at_k
 
     if not yes:

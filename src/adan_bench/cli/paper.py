@@ -68,7 +68,7 @@ def reproduce(
     *,
     chosen: RunConfig,
 ) -> None:
-    """Run tables of the paper again, at a scale, and print its figures beside ours."""
+    """Rerun tables of the paper at a chosen scale, and print its figures beside ours."""
     from adan_bench.cli.progress import showing
     from adan_bench.reports import paper as report
     from adan_bench.studies import paper as study
@@ -115,7 +115,7 @@ def speed(
     optimizers: Annotated[
         str | None,
         typer.Option(
-            help="Names with commas between, or variants such as adan:state_format=8bit; the paper's unless given."
+            help="Names separated by commas, or variants such as adan:state_format=8bit; the paper's unless given."
         ),
     ] = None,
     scale: Annotated[str, typer.Option(help="smoke: tiny versions; small, paper: the published sizes.")] = "smoke",
@@ -123,7 +123,8 @@ def speed(
     steps: Annotated[int, typer.Option(min=1, help="Steps to measure; the paper has 200.")] = 20,
     warmup: Annotated[int, typer.Option(min=0, help="Untimed warm-up steps.")] = 5,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images or sequences of 1,024; ours unless given.")
+        int | None,
+        typer.Option(min=1, help="Images, or sequences of 1,024 tokens; 128 and 8 unless given, 2 at smoke."),
     ] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="bfloat16 autocast.")] = False,
     parallel: Annotated[str | None, typer.Option(help="ddp or fsdp, among the processes of torchrun.")] = None,

@@ -14,7 +14,7 @@ from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, Seeds, n
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
 
-app = typer.Typer(help="Run the paper's theory: every claim with its number.", add_completion=False)
+app = typer.Typer(help="Check the paper's theory numerically, claim by claim.", add_completion=False)
 
 
 @app.callback(invoke_without_command=True)
