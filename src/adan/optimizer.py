@@ -17,7 +17,7 @@ from adan.grad_norm import measure_together
 from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe, named_as, warn_of_paper_betas
 from adan.plan import Plan, Plans, choose, describe_engines, loops
 from adan.restart import Cycle, Progress, Restart
-from adan.scalars import Options, Signals
+from adan.scalars import Number, Options, Signals
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 
@@ -136,6 +136,7 @@ class Adan(Optimizer):
         warn_of_paper_betas(betas, "Adan")
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
         self._cycle = None if restart is None else Cycle(restart)
+        self._restarted = 0  #: by `restart()`
         self._started = False
         self._reset()
 
@@ -148,7 +149,8 @@ class Adan(Optimizer):
         self.releases: dict[Tensor, tuple[int, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_cycle": self._cycle, "_started": self._started}
+        own = ("_cycle", "_restarted", "_started")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -241,7 +243,7 @@ class Adan(Optimizer):
         if self._cycle is not None:
             self._update_and_restart(self._cycle, plan, params, grads, signals, sharded)
         elif plan is not None:
-            plan.update([Options.of(self.param_groups[i]) for i in plan.options], plan.group, grads, signals)
+            plan.update([self._options(i) for i in plan.options], plan.group, grads, signals)
         if plan is not None and plan.clears:
             plan.consume_grads(grads)
         if plan is not None and self.releases:  # as of those inside backward: the loop has no zero_grad()
@@ -270,8 +272,17 @@ class Adan(Optimizer):
         members, columns = self._collect()
         if members:
             plan = Plan(self.param_groups, members, columns.param, columns, [])
-            options = [Options.of(self.param_groups[i]) for i in plan.options]
-            plan.update(options, plan.group, columns.grad, self._signals())
+            plan.update([self._options(i) for i in plan.options], plan.group, columns.grad, self._signals())
+
+    def _options(self, index: int, last_lr: Tensor | None = None, share: float = 1.0) -> Options:
+        """Those of a group for this step."""
+        group = self.param_groups[index]
+        cycle: Number = 0.0
+        if states.rounds_at_random(group):
+            cycle = float(self._restarted)
+            if self._cycle is not None:
+                cycle = self._cycle.count + cycle
+        return Options.of(group, last_lr, share, cycle)
 
     def _signals(self) -> Signals:
         found_inf = getattr(self, "found_inf", None)
@@ -307,8 +318,7 @@ class Adan(Optimizer):
             for group, share in index:
                 number = plan.options[group]
                 last_lr = None if cycle.rule.radius is None else cycle.last_lr(number)
-                so_far = cycle.count if states.rounds_at_random(self.param_groups[number]) else None
-                options.append(Options.of(self.param_groups[number], last_lr, share, so_far))
+                options.append(self._options(number, last_lr, share))
                 rates.append((number, options[-1].lr))
             square, skip = plan.update(options, [index[row] for row in rows], grads, signals)
         if sharded:
@@ -326,7 +336,7 @@ class Adan(Optimizer):
             )
         plan, grads = self._plan(param, [param], [param.grad], group_index)
         if plan is not None:
-            plan.update([Options.of(self.param_groups[group_index])], plan.group, grads, Signals())
+            plan.update([self._options(group_index)], plan.group, grads, Signals())
             plan.consume_grads(grads)
             param.grad = None
         self._released.add(param)
@@ -399,7 +409,8 @@ class Adan(Optimizer):
             plan.all_sharded = sharding.any_sharded(all_params)
             if plan.is_reusable:
                 self._plans[key] = plan
-            self._plans.n_states = len(self.state)
+            if group_index is None:
+                self._plans.known = set(self.state)
         return plan, plan.own_grads(grads) if plan.consumed else grads
 
     def _collect(self, group_index: int | None = None, some: list[Tensor] | None = None) -> tuple[list[int], Columns]:
@@ -499,14 +510,10 @@ class Adan(Optimizer):
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Forget the moments and the previous gradient: the next gradient of each parameter is its first again.
-
-        Groups that round at random get the next ``rounding_seed``, so that the random bits do not repeat.
-        """
+        """Forget the moments and the previous gradient: the next gradient of each parameter is its first again."""
         for state in self._own_states():
             states.forget(state)
-        for group in filter(states.rounds_at_random, self.param_groups):
-            group["rounding_seed"] = (group["rounding_seed"] + 1) % 2**32
+        self._restarted += 1
         if self._cycle is not None:
             self._cycle.start()
 
@@ -541,6 +548,9 @@ class Adan(Optimizer):
                 self._cycle.fit(self.param_groups)
                 for i, group in enumerate(saved["param_groups"]):
                     group["restart_state"] = self._cycle.saved(i)
+            if self._restarted:
+                for group in saved["param_groups"]:
+                    group["manual_restarts"] = self._restarted
 
         with _SAVING:  # another thread that saves would meet this hook, too
             hook = self.register_state_dict_post_hook(finish, prepend=True)  # the user's own see what is saved
@@ -557,16 +567,19 @@ class Adan(Optimizer):
         """
         loaded: dict[Tensor, dict[str, Tensor]] = {}
         cycles: list[Any] = []
+        restarted: list[int] = []
 
         def read(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             without_states, new_states = states.load(state_dict, self.param_groups, self._counter_device)
             cycles.extend(group.get("restart_state") for group in state_dict["param_groups"])
             Cycle.check_saved(cycles)
+            restarted.extend(states.manual_restarts(state_dict["param_groups"]))
             loaded.update(new_states)
             return without_states
 
         def assign(optimizer: Optimizer) -> None:
             self.state.update(loaded)
+            self._restarted = max(restarted, default=0)
             if self._cycle is not None:
                 self._cycle.load(cycles, [group["lr"] for group in self.param_groups])
 

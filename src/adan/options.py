@@ -121,7 +121,7 @@ OPTIONS = {
     "state_format": Option("fp32", _format, saved=False, shapes_plan=True),
     "stochastic_rounding": Option(False, _flag, saved=False, shapes_plan=True),
     "kahan_sum": Option(False, _flag, saved=False, shapes_plan=True),
-    "rounding_seed": Option(0, _seed, shapes_plan=True),
+    "rounding_seed": Option(0, _seed, saved=False, shapes_plan=True),
     "norm_group": Option(None, _norm_group, saved=False, whole_step=True),
 }
 

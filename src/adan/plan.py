@@ -326,11 +326,12 @@ class Plan:
 class Plans(dict[Any, Plan]):
     """By which parameters have a gradient, or by a parameter that steps alone."""
 
-    n_states = 0  #: how many states there were when the last one was made
+    def __init__(self) -> None:
+        self.known: set[Tensor] = set()  #: parameters that had a state when the last one was made
 
     def make_room(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
         """Drop those whose states are gone, which would keep tensors alive, and the oldest where there are many."""
-        if len(state) < self.n_states:  # looking at all of them takes as long as a step
+        if not self.known <= state.keys():  # looking at all plans takes as long as a step
             for key, plan in list(self.items()):
                 if any(state.get(p) is not entry for p, entry in zip(plan.params, plan.entries, strict=True)):
                     del self[key]

@@ -34,17 +34,17 @@ class Options(NamedTuple):
     stochastic_rounding: bool
     last_lr: Number | None = None  #: of the step before, where the displacement of y is measured; see `Displacement`
     share: float = 1.0  #: this process's share of that displacement: less than 1 where other processes hold the same
-    cycle: Number = 0.0  #: the automatic restarts so far, where something is rounded at random; see `lowbit.RandomBits`
+    cycle: Number = 0.0  #: the restarts so far, where something is rounded at random; see `lowbit.RandomBits`
 
     @classmethod
     def of(
-        cls, group: Mapping[str, Any], last_lr: Tensor | None = None, share: float = 1.0, cycle: Tensor | None = None
+        cls, group: Mapping[str, Any], last_lr: Tensor | None = None, share: float = 1.0, cycle: Number = 0.0
     ) -> Options:
         lr = group["lr"]
         lr = _read(lr) if isinstance(lr, Tensor) else lr
         last_lr_ = None if last_lr is None else _read(last_lr)
-        cycle_ = 0.0 if cycle is None else _read(cycle)
-        return cls(lr, last_lr=last_lr_, share=share, cycle=cycle_, **{name: group[name] for name in _FROM_GROUP})
+        cycle = _read(cycle) if isinstance(cycle, Tensor) else cycle
+        return cls(lr, last_lr=last_lr_, share=share, cycle=cycle, **{name: group[name] for name in _FROM_GROUP})
 
 
 _FROM_GROUP = [name for name in Options._fields if name not in ("lr", "last_lr", "share", "cycle")]

@@ -173,16 +173,31 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
 
 def check_form(state: Mapping[str, Tensor], group: Mapping[str, Any], param: Tensor) -> None:
     """Refuse a state of another form where it cannot be converted: while a step is traced."""
-    if not _fits(state, param, Form.of(group, param, state)):
+    if not _has_form(state, param, Form.of(group, param, state)):
         raise RuntimeError(
             "its state has another form than the options ask for: after a change of state_format, kahan_sum or "
             "consume_grad, call optimizer.step() once outside torch.compile"
         )
 
 
-def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
+def _has_form(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
+    return (
+        ("exp_avg_diff" not in state) == form.coupled
+        and ("prev_scale" in state) == form.consume
+        and ("compensation" in state) == form.kahan
+        and (not form.kahan or state["compensation"].dtype == param.dtype)
+        and (not sharding.local(param).numel() or lowbit.format_of(_local(state)) == form.quantized)
+        and all(x.dtype == form.dtype for x in _averages(state, form))
+    )
+
+
+def _averages(state: Mapping[str, Tensor], form: Form) -> list[Tensor]:
+    """The local parts of states that are laid out as their parameter."""
     names = [name for name in form.names if name in state and not (form.consume and name == "prev_grad")]
-    averages = [sharding.local(state[name]) for name in names if not form.is_packed(name)]
+    return [sharding.local(state[name]) for name in names if not form.is_packed(name)]
+
+
+def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     local = sharding.local(param)
 
     def is_laid_out(x: Tensor) -> bool:
@@ -190,12 +205,8 @@ def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
         return x.stride() == local.stride() or x.stride() == torch.empty_like(local, device="meta").stride()
 
     return (
-        ("exp_avg_diff" not in state) == form.coupled
-        and ("prev_scale" in state) == form.consume
-        and ("compensation" in state) == form.kahan
-        and (not form.kahan or state["compensation"].dtype == param.dtype)
-        and (not local.numel() or lowbit.format_of(_local(state)) == form.quantized)
-        and all(x.dtype == form.dtype and is_laid_out(x) for x in averages)
+        _has_form(state, param, form)
+        and all(map(is_laid_out, _averages(state, form)))
         and all(state[x].device == param.device for x in NAMES if x in state and x not in ("step", "prev_scale"))
     )
 
@@ -249,8 +260,7 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
 
     Blocks of codes run along the memory of a parameter, so they are saved flat in that order, with the sizes and
     strides that say what it is: `torch.distributed.checkpoint` loads into tensors of any layout. The blocks of a shard
-    end where it does, so a DTensor's states are saved as numbers, with no exponents but under their name: a flattened
-    state dict is read by the names that the optimizer has.
+    end where it does, so a DTensor's states are saved as numbers.
 
     A consumed gradient is saved as the step saw it, clipped and unscaled: `torch.distributed.checkpoint` would load it
     without its scale where gradients are not consumed.
@@ -263,8 +273,7 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
         return state
     others = {name: value for name, value in state.items() if name not in (*STATES, "exponents")}
     if sharding.is_sharded(param):
-        numbers = {name: sharding.like(param, value) for name, value in plain(state).items()}
-        return {**others, **numbers, "exponents": state["exponents"][:0]}
+        return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
     codes = {CODES[name]: lowbit.flat(state[name]) for name in STATES if name in state}
     whole = state["exp_avg"]  # never packed
     layout = torch.tensor([whole.shape, whole.stride()], dtype=torch.int64, device="cpu")
@@ -281,8 +290,8 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a checkpoint under the names, and in the shapes, that states have in the optimizer."""
     names = {code: name for name, code in CODES.items()}
     values = {names.get(key, key): value for key, value in entry.items()}
-    if isinstance(values.get("exponents"), Tensor) and not values["exponents"].numel():
-        del values["exponents"]  # of numbers
+    if values.get("exponents") == {}:  # so torch reads a flattened checkpoint of numbers, which has none
+        del values["exponents"]
     layout = values.pop("layout", None)  # absent in older checkpoints, whose codes have the parameter's shape
     if layout is None:
         return values
@@ -349,7 +358,8 @@ def load(
                 "to Adan: load the model's weights alone, and start with a warm-up"
             )
         merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        unsaved = {"restart_state", "param_names", *(name for name, option in OPTIONS.items() if not option.saved)}
+        unsaved = {name for name, option in OPTIONS.items() if not option.saved}
+        unsaved |= {"restart_state", "manual_restarts", "param_names"}
         mine = [foreign[key] for key in saved["params"] if isinstance(foreign.get(key), Mapping)]
         if any("neg_pre_grad" in state for state in mine):
             unsaved.add("step")  # of the authors' release: here every parameter has its own
@@ -380,6 +390,15 @@ def load(
                 placed = _placed(values, merged, param, counter_device(merged, param), couples)
                 new_states.setdefault(param, {}).update(placed)
     return {**state_dict, "state": foreign, "param_groups": new_groups}, new_states
+
+
+def manual_restarts(groups: Iterable[Mapping[str, Any]]) -> list[int]:
+    """What the groups of a checkpoint say of them; those that say nothing had none."""
+    numbers = [group.get("manual_restarts", 0) for group in groups]
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ValueError(f"manual_restarts of this state dict must be a number of at least 0, got {number!r}")
+    return numbers
 
 
 def _names(groups: list[dict[str, Any]]) -> list[str]:

@@ -246,7 +246,6 @@ class Workload:
                 raise UsageError(
                     f"--init {init}: its weights are not those of {self.name} at this scale ({reason})"
                 ) from error
-            task.note += "; starts from the weights of --init"
         return task
 
     def facts(self) -> dict[str, Any]:

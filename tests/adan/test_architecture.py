@@ -154,6 +154,23 @@ def test_what_an_optimizer_remembers_goes_with_it():
     assert not any(ref() for ref in refs)
 
 
+def test_a_parameter_that_was_taken_out_is_freed():
+    """By the next step with other gradients, also where another parameter has taken its place."""
+    old, new, body = (torch.ones(70, requires_grad=True) for _ in range(3))
+    opt = Adan([old, body])
+    for p in (old, body):
+        p.grad = torch.ones(70)
+        opt.step()
+    opt.param_groups[0]["params"] = [new, body]
+    opt.state[new] = opt.state.pop(old)
+    gone, p = weakref.ref(old), None
+    del old
+    body.grad = torch.ones(70)  # of which alone there is no plan yet
+    opt.step()
+    gc.collect()
+    assert gone() is None
+
+
 def test_a_few_plans_serve_a_model_with_conditional_parts():
     params = [torch.ones(3, requires_grad=True) for _ in range(4)]
     opt = Adan(params)

@@ -214,20 +214,23 @@ def test_no_cycle_rounds_as_the_one_before(engine):
 
 
 def test_a_manual_restart_takes_other_random_bits():
-    """Those of the next seed, which a checkpoint holds."""
+    """By the number of restarts, which a checkpoint holds, and a plan does not: a step can be captured after it."""
     p = torch.nn.Parameter(torch.full((600,), 1.5, dtype=torch.bfloat16))
-    opt = Adan([{"params": [p], "rounding_seed": 2**32 - 1}], lr=1e-4, stochastic_rounding=True)
+    opt = Adan([p], lr=1e-4, stochastic_rounding=True)
     values = []
     for i in range(3):
         for _ in range(3):
             p.grad = torch.ones_like(p)
             opt.step()
         values.append(p.detach().clone())
+        (plan,) = opt._plans.values()
         opt.restart()
+        assert plan.holds(opt.param_groups, [p], [p.grad], opt.state)
         if i == 1:
             saved, opt = opt.state_dict(), Adan([p], lr=1e-4, stochastic_rounding=True)
             opt.load_state_dict(saved)
-    assert opt.param_groups[0]["rounding_seed"] == 2
+    with pytest.raises(ValueError, match="manual_restarts of this state dict must be a number of at least 0, got -1"):
+        opt.load_state_dict({**saved, "param_groups": [{**saved["param_groups"][0], "manual_restarts": -1}]})
     for before, after in itertools.pairwise(values):
         assert 10 < ((before == 1.5) & (after != before)).sum() < 60
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adan_bench import Scale, Task
+from adan_bench import Scale, Task, workload
 from adan_bench.errors import UsageError
 from adan_bench.records.store import read_run
 
@@ -121,3 +121,8 @@ def test_an_optional_function_may_be_absent() -> None:
     assert Task(nn.Linear(1, 1), batches, batches, batches, groups=None, rate=None).rate is None
     with pytest.raises(UsageError, match="Task: rate must be a function, got 2; write def rate"):
         Task(nn.Linear(1, 1), batches, batches, batches, rate=2)  # type: ignore[arg-type]
+
+
+def test_a_direction_needs_a_metric() -> None:
+    with pytest.raises(UsageError, match="tune_higher_is_better without a tune_metric; give both or neither"):
+        workload("x", metric="m", higher_is_better=True, smoke=Scale(1.0, 4), tune_higher_is_better=False)

@@ -16,7 +16,7 @@ from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, read_run, read_runs, write_json
 from adan_bench.training.pool import Job
 from adan_bench.training.scripts import load_script
-from adan_bench.training.trainer import run
+from adan_bench.training.trainer import Trainer, run
 from adan_bench.training.worker import perform
 from adan_bench.workloads.registry import get_workload
 
@@ -30,7 +30,7 @@ def test_resume_of_another_run_is_refused(config: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_with_the_data_that_it_began_with(config: Any, tmp_path: Path) -> None:
-    """The note of the task says what they are, wherever they lie; without a note the folder has to be the same."""
+    """The note of the task says what they are, wherever they lie; without a note the folder may not be another."""
     settings, store, file = config(steps=60, checkpoint_every=7), RunStore(tmp_path / "a"), "environment.json"
     killed_run(settings, store.path, 20)
     before, kept = curve(store.path), json.loads((store.path / file).read_text(encoding="utf-8"))
@@ -39,8 +39,11 @@ def test_a_run_goes_on_with_the_data_that_it_began_with(config: Any, tmp_path: P
         run(settings, RunStore(store.path), resume=True)
     assert curve(store.path) == before
     write_json(store.path / file, {**kept, "data": ""})
-    store.check_data("", None)
-    with pytest.raises(UsageError, match=r"--data None: no note; now --data .*: no note"):
+    store.check_data("", tmp_path)  # a workload that reads no data, in a shell with ADAN_DATA
+    facts = json.loads((store.path / "config.json").read_text(encoding="utf-8"))
+    facts["config"]["data"] = "/elsewhere"
+    write_json(store.path / "config.json", facts)
+    with pytest.raises(UsageError, match=r"--data /elsewhere: no note; now --data .*: no note"):
         store.check_data("", tmp_path)
     write_json(store.path / file, kept)
     run(replace(settings, data=tmp_path), store, resume=True)
@@ -62,6 +65,12 @@ def test_other_weights_at_the_start_are_another_run(bench: Any, tiny: Path, tmp_
     assert code == 2
     assert f"the weights of --init {weights} are others" in err
     assert len(read_runs(tmp_path / "a")[0]) == 2
+
+
+def test_weights_that_change_under_way_fail_the_run(config: Any, tmp_path: Path) -> None:
+    torch.save({}, tmp_path / "w.pt")
+    with pytest.raises(UsageError, match=r"--init .*w\.pt: it has changed since the study began"):
+        Trainer(config(init=tmp_path / "w.pt", init_sha256="0" * 64))
 
 
 def test_other_jobs_keep_the_threads_of_a_run(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,6 @@ def test_init_may_be_a_file(tmp_path: Path) -> None:
     for file in ("model.safetensors", "checkpoint.pth"):
         task = get_workload("digits-vit").task(init=tmp_path / file)
         assert all(torch.equal(value, weights[key]) for key, value in task.model.state_dict().items())
-        assert task.note.endswith("; starts from the weights of --init")
     for content in ("not one", ""):
         (tmp_path / "checkpoint.pth").write_text(content, encoding="utf-8")
         with pytest.raises(UsageError, match=r"checkpoint.pth is not a file of weights \(.+\); give a run"):

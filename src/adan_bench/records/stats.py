@@ -268,14 +268,9 @@ def _setup(config: RunConfig) -> dict[str, Any]:
 
 
 def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
-    """Groups of runs with the same setup. Folders whose data have the same note hold the same data."""
     groups: dict[str, list[RunRecord]] = {}
-    folders: dict[tuple[str, str], Any] = {}
     for record in records:
-        setup = _setup(record.config)
-        if note := record.environment.get("data"):
-            setup["data"] = folders.setdefault((_text({**setup, "data": None}), note), setup["data"])
-        groups.setdefault(_text(setup), []).append(record)
+        groups.setdefault(_text(_setup(record.config)), []).append(record)
     return list(groups.values())
 
 
@@ -312,8 +307,8 @@ def in_words(name: str, value: Any) -> str:
     word = {"batch_size": "batch"}.get(name, name.replace("_", " "))
     if name == "steps":
         return f"{value} steps"
-    if name in ("script_sha256", "init_sha256") and value:
-        return f"{name.partition('_')[0]} {value[:8]}"
+    if name in ("script_sha256", "init_sha256"):
+        return f"{name.partition('_')[0]} {value[:8] or 'of unknown content'}"
     if value is True:
         return word
     if not value:

@@ -149,7 +149,7 @@ class RunStore:
         """Refuse to go on with other data than the run began with. note: what its task says of them, if anything."""
         began = str(read_json(self.path / "environment.json").get("data", ""))
         before = read_config(self.path)[0].data
-        if note == began and (note or _resolved(data) == _resolved(before)):
+        if note == began and (note or None in (data, before) or data == before):
             return
         there, now = (f"--data {folder}: {said or 'no note'}" for folder, said in ((before, began), (data, note)))
         raise UsageError(
@@ -266,10 +266,6 @@ class NoStore(RunStore):
     def keep_weights(self, weights: Mapping[str, Any]) -> None: ...
 
     def finish(self, result: Mapping[str, Any]) -> None: ...
-
-
-def _resolved(folder: Path | None) -> Path | None:
-    return None if folder is None else folder.resolve()
 
 
 def check_empty(out: Path, resume: bool = False) -> None:

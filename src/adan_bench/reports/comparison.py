@@ -124,6 +124,8 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
     notes = sorted({str(o.records[0].environment.get("data", "")) for o in summary.optimizers} - {""})
     sizes = sorted({o.records[0].environment.get("parameters") or 0 for o in summary.optimizers} - {0})
     about = [facts["summary"], *notes]
+    if (init := summary.optimizers[0].records[0].config.init) is not None:
+        about.append(f"starts from {init}")
     if sizes:
         about.append(f"{sizes[-1]:,} parameters")
     about.append(f"{length(summary)}, {summary.schedule} schedule, {summary.device}")

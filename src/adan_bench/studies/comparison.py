@@ -119,9 +119,9 @@ class Study:
         if eta > 1 and (whole := [key for key, steps in judged.items() if not steps]):
             base = self.bases[whole[0]]
             raise UsageError(
-                f"--halving {eta}: {rates} learning rates, with an evaluation every {base.eval_every} of {base.steps} "
-                f"steps of {base.workload}, leave no trial to stop early; take more --trials, a smaller --eval-every, "
-                "or no --halving"
+                f"--halving {eta}: {rates} learning rates, with an evaluation every {base.eval_every} of "
+                f"{base.stop_after or base.steps} steps of {base.workload}, leave no trial to stop early; take more "
+                "--trials, a smaller --eval-every, or no --halving"
             )
         first = {
             key: [

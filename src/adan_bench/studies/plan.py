@@ -148,6 +148,8 @@ def _placed(run: PlannedRun, folder: Path) -> PlannedRun:
     for name in ("seed", "keep_weights"):
         content.pop(name, None)
     content["waits for"] = [path.parent.name for path in run.waits_for]  # which has their own digest
+    if run.before is not None:
+        content.pop("init")
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
     return replace(run, path=folder / config.workload / f"{config.optimizer}-{digest}" / f"seed-{config.seed}")
 

@@ -82,8 +82,9 @@ def configure(
         batch_size=batch_size,
         eval_every=chosen.eval_every or max(1, round(workload.eval_every * steps / workload.steps)),
         log_every=max(1, steps // 60),
+        data=None if chosen.data is None else chosen.data.absolute(),
         script_sha256="" if chosen.script is None else script_checksum(chosen.script),
-        init_sha256="" if weights is None else _checksum(weights),
+        init_sha256="" if weights is None else checksum(weights),
     )
     if origin != UNTUNED:
         there: Settings = {"steps": workload.steps, "batch_size": workload.batch_size}
@@ -93,7 +94,7 @@ def configure(
     return replace(config, origin=origin + then_set(changes(spec, defaults, overrides or {})))
 
 
-def _checksum(file: Path) -> str:
+def checksum(file: Path) -> str:
     """The SHA-256 of a file, which every run of a study asks for."""
     facts = file.stat()
     return _digest(file, facts.st_mtime_ns, facts.st_size)

@@ -25,8 +25,9 @@ from adan_bench.data.batching import mapped, moved
 from adan_bench.errors import UsageError, WorkloadError, short
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore
+from adan_bench.task import weights_file
 from adan_bench.training import optimizers
-from adan_bench.training.configure import threads
+from adan_bench.training.configure import checksum, threads
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.graph import StepGraph, side_stream
 from adan_bench.training.schedules import schedule
@@ -116,6 +117,8 @@ class Trainer:
     def __init__(self, config: RunConfig, ranks: Ranks = ALONE) -> None:
         if config.script is not None:
             load_script(config.script, config.script_sha256)
+        if config.init_sha256 and config.init is not None and checksum(weights_file(config.init)) != config.init_sha256:
+            raise UsageError(f"--init {config.init}: it has changed since the study began; choose a new --out")
         torch.set_num_threads(threads(config))
         seed_everything(config.seed)
         self.config = config

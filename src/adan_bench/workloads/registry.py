@@ -45,6 +45,8 @@ def workload(
         tune_higher_is_better: whether that is so of `tune_metric`; as of the metric unless given.
     """
     check_name("@workload", name, marks="_.+-")
+    if tune_higher_is_better is not None and not tune_metric:
+        raise UsageError(f"@workload({name!r}): tune_higher_is_better without a tune_metric; give both or neither")
     for scale, size in zip(SCALES, (smoke, small, paper), strict=True):
         if not isinstance(size, Scale) and (size is not None or scale == SCALES[0]):
             raise UsageError(
