@@ -80,6 +80,18 @@ def goes_on_where_it_was(state_format, folder):
         assert_near(other.params(), run.params(), start, tolerance=5e-3 if state_format == "8bit" else 0.15)
 
 
+def goes_from_one_format_to_another(before, after, folder):
+    run, other = (Sharded("fsdp", width=WIDE, state_format=form) for form in (before, after))
+    run.step(0)
+    dcp.save(contents(run), checkpoint_id=f"{folder}/{before}-{after}")
+    saved = contents(other)
+    dcp.load(saved, checkpoint_id=f"{folder}/{before}-{after}")
+    set_optimizer_state_dict(other.net, other.opt, saved["optimizer"])
+    numbers = [[adan.states.plain(run.adan.state[p])["exp_avg"] for p in own_params(run)] for run in (run, other)]
+    for x, y in zip(*numbers, strict=True):
+        assert (x - y).abs().max() <= 0.05 * x.abs().max()
+
+
 def takes_the_planned_bytes(strategy, row, **options):
     """As planned from the model that is sharded, and under FSDP2 from the whole one: three rows over two processes."""
     run = Sharded(strategy, width=WIDE, **options)
@@ -106,6 +118,8 @@ def cases(folder):
     for form in DTYPES:
         rows[f"{form}, replicas"] = partial(keeps_replicas_identical, form)
         rows[f"{form}, same layout"] = partial(goes_on_where_it_was, form, folder)
+    for pair in (("fp32", "8bit"), ("8bit", "fp32")):
+        rows[" to ".join(pair)] = partial(goes_from_one_format_to_another, *pair, folder)
     rows["planned, consumed"] = partial(takes_the_planned_bytes, "fsdp", "Adan fp32", consume_grad=True)
     for form in FORMATS:
         for strategy in ("fsdp", "tp"):
