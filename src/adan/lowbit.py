@@ -109,8 +109,8 @@ SPREAD = (1, 0x2265B147, 0x91B7584B, 0xD8F16AB1)
 #: their range, because each byte of a word leads the random bits of another state.
 ADVANCE = 0x9F9F9F9F
 
-#: What is added to them in each cycle between automatic restarts, which begin to count steps anew: without it, every
-#: cycle would round every element as the one before.
+#: What is added to them in each cycle between restarts, which begin to count steps anew: without it, every cycle would
+#: round every element as the one before.
 ADVANCE_CYCLE = 0xC2C2C2C2
 
 #: What makes the word of a weight. In its low 16 bits, ADVANCE becomes near the golden ratio's share, too.

@@ -88,8 +88,7 @@ INLINE double root_double(double x) { return sqrt(x); }
  * exponents: of quantized states: of each block those of the four states.
  * compensation: NULL, or what rounding the parameter has cut off, in its type.
  * grad_type: of prev_grad as well where gradients are consumed.
- * stochastic, rng_offset, cycle: whether the parameter is rounded so; where its random bits start, and the cycle
- * between automatic restarts.
+ * stochastic, rng_offset, cycle: whether the parameter is rounded so; where its random bits start; the restarts so far.
  * scalars: which of the sets of coefficients. */
 #define TENSOR(X)                                                                                                      \
     X(char *, param) X(const char *, grad) X(char *, exp_avg) X(char *, exp_avg_diff) X(char *, exp_avg_sq)            \
@@ -229,7 +228,7 @@ CODES(CODE)
 #define FACTOR(x) x,
 #define FACTOR_TEXT(x) " " #x
 
-/* What is added to all of them in each step. */
+/* What is added to all of them in each step and after each restart, and what makes the word of a weight. */
 #define ADVANCE 0x9f9f9f9f
 #define ADVANCE_CYCLE 0xc2c2c2c2
 #define OF_WEIGHT 0x9e37b02f
