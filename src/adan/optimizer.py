@@ -14,9 +14,18 @@ from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 from adan import lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
-from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe, named_as, warn_of_paper_betas
+from adan.options import (
+    OPTIONS,
+    OUTSIDE_GROUPS,
+    check,
+    check_group,
+    describe,
+    named_as,
+    rounds_at_random,
+    warn_of_paper_betas,
+)
 from adan.plan import Plan, Plans, choose, describe_engines, loops
-from adan.restart import Cycle, Progress, Restart
+from adan.restart import Cycle, Progress, Restart, manual_restarts
 from adan.scalars import Number, Options, Signals
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
@@ -278,10 +287,10 @@ class Adan(Optimizer):
         """Those of a group for this step."""
         group = self.param_groups[index]
         cycle: Number = 0.0
-        if states.rounds_at_random(group):
+        if rounds_at_random(group):
             cycle = float(self._restarted)
-            if self._cycle is not None:
-                cycle = self._cycle.count + cycle
+            if self._cycle is not None:  # on its device, where an addition is a launch
+                cycle = self._cycle.count + cycle if cycle else self._cycle.count
         return Options.of(group, last_lr, share, cycle)
 
     def _signals(self) -> Signals:
@@ -494,7 +503,7 @@ class Adan(Optimizer):
     def _rng_offsets(self, params: list[Tensor], members: list[int]) -> list[int]:
         """Where the random bits of each parameter start: that depends on its position among all parameters."""
         groups = self.param_groups
-        if not any(map(states.rounds_at_random, groups)):
+        if not any(map(rounds_at_random, groups)):
             return [0] * len(params)
         position = {p: i for i, p in enumerate(chain.from_iterable(group["params"] for group in groups))}
         return [
@@ -573,7 +582,7 @@ class Adan(Optimizer):
             without_states, new_states = states.load(state_dict, self.param_groups, self._counter_device)
             cycles.extend(group.get("restart_state") for group in state_dict["param_groups"])
             Cycle.check_saved(cycles)
-            restarted.extend(states.manual_restarts(state_dict["param_groups"]))
+            restarted.extend(manual_restarts(state_dict["param_groups"]))
             loaded.update(new_states)
             return without_states
 

@@ -149,7 +149,7 @@ def check(options: Mapping[str, Any], where: str) -> None:
         raise ValueError(
             f"{where}: differentiable=True needs the plain engine; do not set foreach, fused or consume_grad"
         )
-    if options["state_format"] != "fp32" or options["stochastic_rounding"] or options["kahan_sum"]:
+    if rounds_at_random(options) or options["kahan_sum"]:
         raise ValueError(
             f"{where}: differentiable=True needs states and weights that are not rounded; do not set "
             "state_format, stochastic_rounding or kahan_sum"
@@ -217,6 +217,11 @@ def describe(group: Mapping[str, Any], index: int, group_index: int) -> str:
     if "param_names" in group:
         return f"{group['param_names'][index]!r} of shape {shape}"
     return f"{index} of group {group_index}, of shape {shape}"
+
+
+def rounds_at_random(options: Mapping[str, Any]) -> bool:
+    """Whether states or weights may need random bits."""
+    return bool(options["state_format"] != "fp32" or options["stochastic_rounding"])
 
 
 def named_as(groups: Sequence[Mapping[str, Any]], params: Sequence[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -216,3 +216,12 @@ class Cycle:
         numbers = [*([0.0] * 3 if first is None else first[:3]), *last]
         old = self.values
         self.values = torch.stack([torch.as_tensor(x, dtype=old.dtype, device=old.device).reshape(()) for x in numbers])
+
+
+def manual_restarts(groups: Iterable[Mapping[str, Any]]) -> list[int]:
+    """What the groups of a checkpoint say of them; those that say nothing had none."""
+    numbers = [group.get("manual_restarts", 0) for group in groups]
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ValueError(f"manual_restarts of this state dict must be a number of at least 0, got {number!r}")
+    return numbers

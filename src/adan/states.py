@@ -66,11 +66,6 @@ def _is_coupled(group: Mapping[str, Any]) -> bool:
     return b1 == b2 == group.get("coupled_beta", b2) and "max_momentum" not in group
 
 
-def rounds_at_random(group: Mapping[str, Any]) -> bool:
-    """Whether states or weights of a group may need random bits."""
-    return bool(group["state_format"] != "fp32" or group["stochastic_rounding"])
-
-
 def describe_forms(groups: Iterable[Mapping[str, Any]], state: Mapping[Tensor, Mapping[str, Tensor]]) -> str:
     """How the states of how many parameters are stored, or will be."""
     counts = Counter(
@@ -390,15 +385,6 @@ def load(
                 placed = _placed(values, merged, param, counter_device(merged, param), couples)
                 new_states.setdefault(param, {}).update(placed)
     return {**state_dict, "state": foreign, "param_groups": new_groups}, new_states
-
-
-def manual_restarts(groups: Iterable[Mapping[str, Any]]) -> list[int]:
-    """What the groups of a checkpoint say of them; those that say nothing had none."""
-    numbers = [group.get("manual_restarts", 0) for group in groups]
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise ValueError(f"manual_restarts of this state dict must be a number of at least 0, got {number!r}")
-    return numbers
 
 
 def _names(groups: list[dict[str, Any]]) -> list[str]:

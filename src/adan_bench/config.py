@@ -189,6 +189,12 @@ class Progress:
     gpu_bytes: int | None = None  # the most that the run has had so far
 
 
+def judged(workload: Mapping[str, Any]) -> tuple[str, bool]:
+    """The number by which a workload's tuning trials are judged, and whether a higher one is better."""
+    metric, higher = workload.get("tune_metric"), workload.get("tune_higher_is_better")
+    return str(metric or workload["metric"]), bool(workload["higher_is_better"] if higher is None else higher)
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One run as it lies on disk."""
@@ -208,13 +214,12 @@ class RunRecord:
     @property
     def metric(self) -> str:
         """What counts: the workload's metric, or what it judges trials by where this is one."""
-        return str((self.config.role == "tune" and self.workload.get("tune_metric")) or self.workload["metric"])
+        return judged(self.workload)[0] if self.config.role == "tune" else str(self.workload["metric"])
 
     @property
     def higher_is_better(self) -> bool:
         """Whether that is so of `metric`."""
-        own = self.workload.get("tune_higher_is_better") if self.config.role == "tune" else None
-        return bool(self.workload["higher_is_better"] if own is None else own)
+        return judged(self.workload)[1] if self.config.role == "tune" else bool(self.workload["higher_is_better"])
 
     @property
     def final(self) -> float | None:

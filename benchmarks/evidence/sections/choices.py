@@ -134,7 +134,7 @@ def sensitivity(records: Records) -> Section | None:
         return None
     section.body.append(
         "Nine rates over two decades, all else as tuned; **one seed, the tuning seed**, on the validation split. "
-        f"Points far worse than the best lie outside the figure. Ended with a non-finite loss: "
+        "Points far worse than the best lie outside the figure. Ended with a non-finite loss: "
         f"{joined(lost) if lost else 'none'}."
     )
     section.body.append(table(["", "optimizer", "best rate", "validation result", "rates within 2% of it"], rows))

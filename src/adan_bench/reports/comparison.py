@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import RunRecord
+from adan_bench.config import RunRecord, judged
 from adan_bench.records.stats import (
     Interval,
     OptimizerSummary,
@@ -138,21 +138,10 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
         html.chart("curves", index),
     ]
     if any(o.sensitivity for o in summary.optimizers):
-        text = f"{judged(facts)} at the end of each tuning trial, other settings default (lr: the learning rate). "
+        text = f"{judged(facts)[0]} at the end of each tuning trial, other settings default (lr: the learning rate). "
         text += "Large marks: within 2% of the best of that optimizer."
         parts += [html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index)]
     return html.section(summary.name, *parts)
-
-
-def judged(facts: Mapping[str, Any]) -> str:
-    """The number by which tuning trials are judged."""
-    return str(facts.get("tune_metric") or facts["metric"])
-
-
-def judged_higher(facts: Mapping[str, Any]) -> bool:
-    """Whether a higher one is better."""
-    own = facts.get("tune_higher_is_better")
-    return bool(facts["higher_is_better"] if own is None else own)
 
 
 def _terms(summary: WorkloadSummary) -> str:
@@ -263,6 +252,7 @@ def _table(summary: WorkloadSummary, names: Sequence[str]) -> str:
 def chart_data(summary: WorkloadSummary) -> dict[str, Any]:
     """What chart.js draws of a workload."""
     metric = summary.facts["metric"]
+    by, higher = judged(summary.facts)
     optimizers = []
     for o in summary.optimizers:
         entry: dict[str, Any] = {
@@ -279,8 +269,8 @@ def chart_data(summary: WorkloadSummary) -> dict[str, Any]:
     return {
         "name": summary.name,
         "metric": metric,
-        "judged": judged(summary.facts),
-        "higher": judged_higher(summary.facts),
+        "judged": by,
+        "higher": higher,
         "target": summary.facts["target"],
         "optimizers": optimizers,
     }

@@ -81,7 +81,7 @@ def sections(summary: Mapping[str, Any], known: Mapping[str, Table] | None = Non
 
 def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Section:
     by_place = {(cell["row"], cell["column"]): cell for cell in cells}
-    partly = len(_tunings(cells)) > 1  # where all are alike, `_how` says it of the table
+    partly = len(_tunings(cells)) > 1  # where all cells are the same, `_how` describes the whole table
     whys: dict[str, int] = {}
     lines = []
     for column in table.columns:

@@ -52,9 +52,10 @@ def ablate(
         if cell.absent:
             raise UsageError(cell.absent)
     execute(run_plan, open_pool(out, chosen), resume, on_event)
+    records = {path: read_run(path) for path in run_plan.runs if (path / "config.json").exists()}
     results = []
     for cell in run_plan.cells:
-        runs = [read_run(run.path) for run in cell.runs if (run.path / "config.json").exists()]
+        runs = [records[run.path] for run in cell.runs if run.path in records]
         restarts = [(r.result or {}).get("restarts") or {"count": 0} for r in runs]
         rule = runs[0].config.settings.get("restart") if runs else None
         results.append(
@@ -67,4 +68,4 @@ def ablate(
                 figure(cell.printed),
             )
         )
-    return results, [read_run(path) for path in run_plan.runs if (path / "config.json").exists()]
+    return results, list(records.values())
