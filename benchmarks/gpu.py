@@ -1,7 +1,8 @@
 """The time of a step on a GPU beside PyTorch's AdamW, the bytes it moves, and what share of a copy's speed that is.
 
 `ms` is of steps that follow one another, where the GPU is never idle; `ms alone` is of one step on an idle GPU, with
-the host's preparations. Run by `make bench-gpu`; writes results/bench-gpu.json.
+the host's preparations. Run by `make bench-gpu`; writes results/bench-gpu.json. Where torchao or bitsandbytes is
+installed, their 8-bit AdamW is timed too: results/bench-gpu-others.json is what remains of such a run.
 """
 
 from __future__ import annotations

@@ -123,7 +123,10 @@ def short_runs() -> str:
 
 
 def memory() -> str:
-    data, speed = record("memory-gpu.json"), record("bench-gpu.json")["models"]["GPT-2 1.1B"]["rows"]
+    """Other libraries' times are of a run in which they were installed; each ratio is within its own run."""
+    data = record("memory-gpu.json")
+    others, own = (record(f"bench-gpu{name}.json")["models"]["GPT-2 1.1B"]["rows"] for name in ("-others", ""))
+    speed = others | own
     rows = []
     for name, row in data["rows"].items():
         time = f"{speed[name]['ms']:.2f} ms, ×{speed[name]['ratio']:.2f}" if name in speed else ""

@@ -84,8 +84,12 @@ TUNED = {
 LEGEND = (
     "± is the half-width of a mean's 95% interval over seeds. Brackets give the 95% interval of the difference, by "
     "Welch's t test, corrected for the study's comparisons; not significant: it includes zero. ↑ higher is better, ↓ "
-    "lower. Untuned: published settings, except for Adan's rate for the ResNet, which is not published."
+    "lower. Untuned: published settings, except for Adan's rate for the ResNet, which is not published. In the figure, "
+    "green is better, orange worse and grey not significant; an arrow means that the interval goes on, an open circle "
+    "that the mean lies beyond the axis."
 )
+#: Beyond which share of a result an interval says little.
+WIDE = 0.2
 #: The searches whose results were known when those on the page were begun.
 FIRST: dict[str, Study | Follow] = {
     "ResNet-34, 30 epochs": RESNET,
@@ -132,6 +136,12 @@ class Row:
     @cached_property
     def lead(self) -> Verdict:
         return verdict(self.adan, self.best, self.tests)
+
+    @property
+    def width(self) -> float:
+        """Half the interval of the difference, over the baseline's mean."""
+        half = self.lead.difference.half
+        return math.inf if half is None else half / abs(self.best.final().mean)
 
     @property
     def axis(self) -> str:
@@ -229,10 +239,12 @@ def tally(words: Sequence[str]) -> tuple[int, int, int]:
 def counts(comparisons: list[Row]) -> str:
     better, worse, neither = tally([r.lead.word for r in comparisons])
     single = sum(r.baselines == 1 for r in comparisons)
+    wide = sum(r.lead.word == "not significant" and r.width > WIDE for r in comparisons)
     return (
         f"In {len(comparisons)} comparisons with the best baseline at equal steps, Adan was **better in {better}** and "
-        f"**worse in {worse}**; in {neither} the difference was not significant. In {single} of them there is only one "
-        "baseline."
+        f"**worse in {worse}**; in {neither} the difference was not significant, but in {wide} of those the interval "
+        f"is wider than ±{WIDE:.0%} of the baseline's result, so they say little. {single} of the {len(comparisons)} "
+        "have only one baseline."
     )
 
 
@@ -302,8 +314,9 @@ def early_on(comparisons: list[Row]) -> str:
     places = [[math.inf if at is None else at for at in early([r.adan, r.best])[1]] for r in classifiers]
     ahead = [r.name for r, (mine, theirs) in zip(classifiers, places, strict=True) if mine < theirs]
     behind = sum(mine > theirs for mine, theirs in places)
+    level = len(places) - len(ahead) - behind
     return (
         f"In {len(places)} comparisons of image, text and graph classifiers, {EARLY:.0%} of the better final accuracy "
-        f"was reached first by Adan in {len(ahead)}, {sum(name.startswith('ViT') for name in ahead)} of them on the "
-        f"ViT, and by the baseline in {behind}."
+        f"was reached first by Adan in {len(ahead)} ({sum(name.startswith('ViT') for name in ahead)} of them on the "
+        f"ViT), by the baseline in {behind}, and by both at the same evaluation in {level}."
     )

@@ -27,6 +27,7 @@ class Point:
         task: the kind of model that it is of; None for the paper's default, which is for all.
         steps: the length; 0 where it holds at any.
         paper: whether the source is the paper.
+        but: what the paper has for others of that kind, where it is something else.
     """
 
     value: float
@@ -34,11 +35,12 @@ class Point:
     task: Task | None
     steps: int = 0
     paper: bool = False
+    but: str = ""
 
     def __str__(self) -> str:
         length = f" ({self.steps:,} steps)" if self.steps else ""
         if self.paper:
-            return f"the paper has {self.value:g} for {self.source}{length}"
+            return f"the paper has {self.value:g} for {self.source}{length}{self.but and f', but {self.but}'}"
         return f"tuning chose {self.value:g} in our study {self.source}{length}"
 
 
@@ -75,7 +77,10 @@ class Rule:
         return "paper" if point.paper else "measured", f"{point}."
 
 
-_LANGUAGE_LR = Rule(Point(2.0, "gpt", "lm", 2_000), Point(4.0, "Transformer-XL", "lm", 100_000, paper=True))
+_LANGUAGE_LR = Rule(
+    Point(2.0, "gpt", "lm", 2_000),
+    Point(4.0, "Transformer-XL", "lm", 100_000, paper=True, but="10 for BERT and a one-layer LSTM"),
+)
 #: Adan's lr ÷ AdamW's.
 LR_RATIO: Mapping[Task | None, Rule] = MappingProxyType(
     {
@@ -90,7 +95,9 @@ LR_RATIO: Mapping[Task | None, Rule] = MappingProxyType(
     }
 )
 _SHORT_B1 = Point(0.9, "gpt", "lm", 2_000)
-_LANGUAGE_B1 = Rule(_SHORT_B1, Point(0.9, "Transformer-XL", "lm", 100_000, paper=True))
+_LANGUAGE_B1 = Rule(
+    _SHORT_B1, Point(0.9, "Transformer-XL", "lm", 100_000, paper=True, but="0.98 for GPT-2, BERT and the LSTM")
+)
 B1: Mapping[Task | None, Rule] = MappingProxyType(
     {
         "vision": Rule(_SHORT_B1, Point(0.98, "vit-25", "vision", 4_375)),

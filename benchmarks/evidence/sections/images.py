@@ -20,6 +20,7 @@ from evidence.sections.parts import (
     minutes,
     other_search,
     paper,
+    recipes,
     table,
     together,
 )
@@ -62,7 +63,8 @@ def vision(records: Records) -> Section | None:
         if not add_study(study, ACCURACY, section, text, records, lamb, title=f"{epochs} epochs"):
             continue
         if epochs // 2 in VIT and (half := compared(VIT[epochs // 2][0], records)):
-            half_length(section, half[0], together(study, lamb, records), ACCURACY)
+            shorter = together(*VIT[epochs // 2], records)
+            half_length(section, half[0], together(study, lamb, records), ACCURACY, shorter[1:])
     figures = [paper("vit-s", row, f"{n} epochs") for n, row in ((150, "Adan"), (150, "AdamW (default)"))]
     section.body.append(
         f"The paper's Table 16 reports, for ViT-S on ImageNet, after 150 epochs Adan {figures[0]}, AdamW {figures[1]}; "
@@ -116,8 +118,8 @@ def batch_sizes(records: Records) -> Section | None:
             best = best_baseline(by_size[size])
             lead, alone = (verdict(group, best, tests) for tests in (len(smaller) * (len(by_size[size]) - 1), 1))
             listed.append(
-                f"{ACCURACY.spread(group.final())} at {size:,}, {ACCURACY.change(lead.difference)} to "
-                f"{NAMES[best.optimizer]}: {lead.word}"
+                f"{ACCURACY.spread(group.final())} at {size:,}, {ACCURACY.change(lead.difference)} compared "
+                f"with {NAMES[best.optimizer]}: {lead.word}"
                 + (f" ({alone.word} without the correction)" if alone.word != lead.word else "")
             )
         section.body.append(
@@ -165,6 +167,7 @@ def convolutions(records: Records) -> Section | None:
         )
         section.searches.append(other_search(RESNET, why, ACCURACY, records))
     if add_study(RESNET_PUBLISHED, ACCURACY, section, published, records, title="ResNet-34, 200 epochs"):
+        section.body.append(recipes(compared(RESNET_PUBLISHED, records)))
         section.body.append(best_on_the_way(compared(RESNET_PUBLISHED, records)))
     if section.panels:
         names = [NAMES[entry.optimizer] for study in (RESNET, RESNET_OTHERS) for entry in study.entries]

@@ -25,6 +25,7 @@ from evidence.sections.parts import (
     minutes,
     other_search,
     paper,
+    recipes,
     table,
     together,
 )
@@ -126,7 +127,13 @@ def words(records: Records) -> Section | None:
         "test perplexity is taken at the end, not at its best epoch."
     )
     title = "200 epochs, untuned"
-    add_study(LSTM_PUBLISHED, PERPLEXITY, section, published, records, title=title, share=0.5)
+    if add_study(LSTM_PUBLISHED, PERPLEXITY, section, published, records, title=title, share=0.5):
+        results = {group.optimizer: group for group in compared(LSTM_PUBLISHED, records)}
+        decoupled = verdict(results["adamw"], results["adam"], 1).difference
+        section.body.append(
+            f"{recipes([*results.values()])} Adam and AdamW, which differ only in how they apply a decay of "
+            f"{results['adam'].settings['weight_decay']:g}, are {PERPLEXITY.change(decoupled)} apart."
+        )
     fixed = (
         "**200 epochs with fixed recurrent weights**, all else as before. In AdaBelief's code, whose results the "
         "paper reports, they keep their initial values: after dropout they become a new parameter at every step, and "
@@ -153,6 +160,9 @@ def memories(records: Records) -> Section | None:
         return None
     full = together(TRANSFORMER_XL, TRANSFORMER_XL_ADAMW, records)
     at_half_length(section, TRANSFORMER_XL_HALF, full, PERPLEXITY, records)
+    missing = {"AdamW": len(full) < 3, "Adan with a schedule of half the length": not section.halves}
+    if any(missing.values()):
+        section.body.append(f"Not run: {joined([name for name, absent in missing.items() if absent])}.")
     seeds = [r for r in read(FIRST_XL).values() if not r["job"]["tuning"]]
     lost = [r for r in seeds if r["final"]["perplexity"] > 2 * r["best"]]
     rates = {r["job"]["optimizer"]: r["job"]["settings"]["lr"] for r in seeds}

@@ -163,8 +163,23 @@ def minutes(records: Records, *studies: Study | Follow) -> str:
     return f"{value} GPU-{unit}{'' if value == '1' else 's'}"
 
 
-def half_length(section: Section, half: Group, full: Sequence[Group], unit: Unit) -> None:
-    """Adan with half the length against the others with all of it, and its curve. full: Adan's group first."""
+def recipes(results: list[Group]) -> str:
+    """How far apart the decay of published settings is, of which a comparison says as much as of optimizers."""
+    shares = {g.optimizer: g.settings["lr"] * g.settings["weight_decay"] for g in results}
+    losses = {g.optimizer: g.final("train_loss").mean for g in results}
+    highest = max(losses, key=losses.__getitem__)
+    return (
+        "This compares published recipes, not optimizers alone: a step of Adan shrinks the weights by lr·λ = "
+        f"{shares['adan']:.2g}, one of AdamW by {shares['adamw']:.2g}, and the highest training loss is "
+        f"{NAMES[highest]}'s."
+    )
+
+
+def half_length(section: Section, half: Group, full: Sequence[Group], unit: Unit, others: Sequence[Group] = ()) -> None:
+    """Adan with half the length against the others with all of it, and its curve.
+
+    full: Adan's group first. others: the baselines with half the length, where they were run.
+    """
     leads = {group.optimizer: verdict(half, group, len(full) - 1) for group in full[1:]}
     listed = [f"{NAMES[name]} {unit.change(lead.difference)}: {lead.word}" for name, lead in leads.items()]
     length = f"{half.length:,} {half.records[0]['job']['unit']}"
@@ -173,6 +188,13 @@ def half_length(section: Section, half: Group, full: Sequence[Group], unit: Unit
         f"after {full[0].length:,}: {'; '.join(listed)}."
     )
     section.halves.append(leads[best_baseline(full).optimizer].word)
+    own = {g.optimizer: verdict(short, g, 1) for g in full[1:] for short in others if short.optimizer == g.optimizer}
+    if level := {name: lead for name, lead in own.items() if lead.word == "not significant"}:
+        gaps = joined([f"{NAMES[name]} {unit.change(lead.difference)}" for name, lead in level.items()])
+        section.body.append(
+            f"This says little: after {length}, other optimizers are not significantly behind their own result after "
+            f"{full[0].length:,} either ({gaps})."
+        )
     section.panels[-1].lines.append(curve(half, unit, f"Adan, {length}", dashed=True))
 
 
@@ -241,7 +263,8 @@ def add_study(
     counted = first.records[0]["job"]["unit"]
     title = title or unit.name.partition(",")[0]
     section.panels.append(curves(title, counted.removesuffix("s"), unit, lines, share))
-    if at := reaches(first, best.final().mean):
+    cosine = "schedule" not in first.options  # where the rate drops at once, that is what a mean follows
+    if cosine and (at := reaches(first, best.final().mean)):
         at_all = f"{at:,.0f} of {first.length:,} {counted}"
         section.body.append(f"Adan's mean reaches the final result of {NAMES[best.optimizer]} after {at_all}.")
     if unit.family == "points":
