@@ -38,6 +38,7 @@ KINDS: dict[Task | None, str] = {
 OTHERS: dict[str, Task | None] = {
     "gpt-tiny": "lm",
     "gpt-30m": "lm",
+    "gpt-30m-again": "lm",
     "bert": "lm",
     "bert-again": "lm",
     "lstm-8-again": "lm",

@@ -266,7 +266,10 @@ def verdicts(comparisons: list[Row]) -> str:
             if r.lead.word == word:
                 model, _, detail = r.name.partition(", ")
                 models.setdefault(model, []).extend([detail] if detail else [])
-        listed = [model + (f" ({', '.join(details)})" if details else "") for model, details in models.items()]
+        listed = []
+        for model, details in models.items():
+            between = "; " if any(", " in detail for detail in details) else ", "
+            listed.append(model + (f" ({between.join(details)})" if details else ""))
         heads.append(f"{head} in {sum(r.lead.word == word for r in comparisons)}")
         cells.append("<br>".join(listed) or "none")
     return table(heads, [cells])

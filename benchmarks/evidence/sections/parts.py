@@ -195,6 +195,12 @@ def half_length(section: Section, half: Group, full: Sequence[Group], unit: Unit
             f"This says little: after {length}, other optimizers are not significantly behind their own result after "
             f"{full[0].length:,} either ({gaps})."
         )
+    elif not others and (itself := verdict(half, full[0], 1)).word != "worse":
+        section.body.append(
+            f"This says little: Adan itself is not worse after {length} than after {full[0].length:,} "
+            f"({unit.change(itself.difference)}), so the longer runs may overfit, and the others were not run at half "
+            "the length."
+        )
     section.panels[-1].lines.append(curve(half, unit, f"Adan, {length}", dashed=True))
 
 
