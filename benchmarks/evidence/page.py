@@ -11,6 +11,7 @@ from evidence.compare import Records, compared, lost
 from evidence.figures import Picture, digest, draw, drawn
 from evidence.jobs import read
 from evidence.sections import SECTIONS
+from evidence.sections.language import of_the_larger_gpt
 from evidence.sections.parts import NAMES, ROOT, RUNS, joined
 from evidence.studies import (
     BERT_AGAIN,
@@ -192,7 +193,7 @@ def page(records: Records) -> tuple[str, dict[str, Picture]]:
         f"{overview.with_first_searches(rows, records)}. Two that were abandoned are not counted there: at the rates "
         "of Transformer-XL's first, most runs collapsed, and in the detector's, Adan did far worse than AdamW.\n"
         f"- With a test paired by seed instead of Welch's: {overview.by_pairs(rows)}.\n"
-        f"- With the first {MIN_SEEDS} seeds alone: {overview.with_few_seeds(rows)}.",
+        f"- With the first {MIN_SEEDS} seeds alone: {overview.with_few_seeds(rows)}." + of_the_larger_gpt(records),
         "Unless a section says otherwise, the schedule is a cosine with 5% warm-up. CIFAR-10 is a JPEG-compressed "
         "copy, which probably lowers every accuracy. The ResNet's may also be lower because of bf16: after 60 steps, "
         "its gradient was [52% away](../results/evidence/README.md) from fp32's.",

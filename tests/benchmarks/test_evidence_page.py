@@ -22,6 +22,8 @@ from evidence.studies import (
     CONVNEXT_AGAIN,
     DETR,
     GPT,
+    GPT_30M,
+    GPT_30M_AGAIN,
     GPT_HALF,
     MAE,
     MAE_AGAIN,
@@ -192,6 +194,18 @@ def test_what_the_page_says_of_the_detector_s_rates(records):
     assert max(by_rate, key=lambda trial: trial[1])[0] != by_rate[-2][0]
     said = "within a factor of two of one at which it hardly trains, and not the one with its best AP"
     assert said in " ".join(page.PAGE.read_text(encoding="utf-8").split())
+
+
+def test_the_larger_gpt_s_lead_is_a_third_in_the_second_search(records):
+    best = [
+        min(records[job.key]["final"]["loss"] for job in GPT_30M_AGAIN.asked(entry, records))
+        for entry in GPT_30M_AGAIN.entries
+    ]
+    adan, adamw = (group.final().mean for group in compare.compared(GPT_30M, records))
+    assert (best[1] - best[0]) / (adamw - adan) == pytest.approx(1 / 3, abs=0.03)
+    text = " ".join(page.PAGE.read_text(encoding="utf-8").split())
+    assert "it is a third of that" in text
+    assert f"{best[0]:.4f} and {best[1]:.4f} are only {best[1] - best[0]:.4f} apart (one seed" in text
 
 
 def test_how_many_trials_mae_had_over_all_searches(records):
