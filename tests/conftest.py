@@ -9,6 +9,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, as of the tests themselves
+# torch.compile believes the processor's list of instruction sets; else it compiles a program for each, in 8 s.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 #: Imported once, by the server from which tests fork processes: 4 s of work that each would do anew.
 PRELOADED = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,20 @@ def one_core() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("adan_bench.training.configure.cores", lambda: 1)
         yield
+
+
+@pytest.fixture(autouse=True)
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are composed, and saved as empty files: to draw one takes matplotlib 0.35 s.
+
+    Tests of what figures show have a fixture of this name that does nothing.
+    """
+
+    def save(figure: Any, file: Path | BytesIO, **options: Any) -> None:
+        if isinstance(file, Path):
+            file.touch()
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
 
 
 def registered(path: Path, text: str) -> Path:

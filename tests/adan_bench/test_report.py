@@ -29,6 +29,11 @@ from adan_bench.training.optimizers import SPECS
 OPTIMIZERS = ["adan", "adamw", "sgd"]
 
 
+@pytest.fixture(autouse=True)
+def blank_figures() -> None:
+    """Here figures are drawn."""
+
+
 @pytest.fixture(scope="session")
 def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a comparison with tuning and three seeds at two batch sizes; sgd diverges at one of them."""

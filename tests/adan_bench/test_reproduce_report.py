@@ -18,6 +18,11 @@ from adan_bench.reports import paper as reproduction_report
 from adan_bench.studies.paper import reproduce
 
 
+@pytest.fixture(autouse=True)
+def blank_figures() -> None:
+    """Here figures are drawn."""
+
+
 @pytest.mark.usefixtures("forked_workers")
 def test_curves_with_bands(regressions: Path, tmp_path: Path) -> None:
     columns = [

@@ -26,6 +26,11 @@ from adan_bench.reports.conclusions import caution, conclude, number, spread, tu
 from adan_bench.reports.tuning import write_tuning
 
 
+@pytest.fixture(autouse=True)
+def blank_figures() -> None:
+    """Here figures are drawn."""
+
+
 def record(
     optimizer: str = "adan",
     final: float | None = 0.9,

@@ -21,6 +21,11 @@ from adan_bench.theory.check import Check, Study, Table
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.fixture(autouse=True)
+def blank_figures() -> None:
+    """Here figures are drawn."""
+
+
 def test_page_and_record(bench: Any, tmp_path: Path) -> None:
     code, out, err = bench("theory", "--only", "proximal", "--only", "complexity", "--out", tmp_path / "t")
     assert (code, err) == (0, "")

@@ -34,19 +34,15 @@ def commands(name):
 
 
 def start(command, folder):
-    """A command as a program that is running. What it prints lands in the folder's `output`, what it writes beside it.
-
-    torchrun starts Python; the others are forked.
-    """
+    """A command as a running program. What it prints lands in the folder's `output`, what it writes beside it."""
     settings, program, words = re.fullmatch(r"((?:\w+=\w+ )*)(python|torchrun) (.*)", command).groups()
     env = {**os.environ, **dict(word.split("=") for word in settings.split())}
     env |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
     words = shlex.split(words.replace("examples/", f"{ROOT}/examples/"))
+    if program == "torchrun":
+        words = ["-m", "torch.distributed.run", "--standalone", *words]
     with (folder / "output").open("w", encoding="utf-8") as file:
-        if program == "python":
-            return Program([sys.executable, *words], stdout=file, stderr=file, env=env, cwd=folder)
-        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words]
-        return subprocess.Popen(words, stdout=file, stderr=file, env=env, cwd=folder)
+        return Program([sys.executable, *words], stdout=file, stderr=file, env=env, cwd=folder)
 
 
 def run(command, folder):

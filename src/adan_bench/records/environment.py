@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -34,6 +35,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
     }
 
 
+@functools.cache  # what this process has imported stays as it is, and to ask git and the packages takes 25 ms a run
 def _commit() -> str | None:
     """The commit of the checkout that this file lies in, with a + where files differ from it; None when installed."""
     here = Path(__file__)
@@ -49,6 +51,7 @@ def _commit() -> str | None:
         return None
 
 
+@functools.cache
 def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
