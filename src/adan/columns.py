@@ -72,7 +72,7 @@ class Columns(NamedTuple):
                 grad.copy_(prev_grad)
 
     def forget(self) -> None:
-        """Clear the states of rows whose count is 0: resetting a counter is a restart, on whatever device it is."""
+        """Clear the states of rows whose count is 0: of an automatic restart, that is all that was reset."""
         for i, step in enumerate(self.step):
             if host_readable(step) and step.item():
                 continue

@@ -498,4 +498,6 @@ def _placed(
     if couples:
         placed = convert(placed, param, Form.of(group, param), group)
     fit(placed, group, param, counter_device)
+    if state["step"].device.type != "meta" and state["step"] == 0:
+        forget(placed)  # an automatic restart resets the count alone, and leaves in the checkpoint what it made void
     return placed

@@ -368,6 +368,23 @@ def test_a_checkpoint_goes_into_and_out_of_restarts():
     assert plain.restarts == 0
 
 
+@pytest.mark.parametrize("options", FORMATS, ids=str)
+def test_a_checkpoint_taken_right_after_a_restart_has_no_past(options):
+    """Also where it is loaded without `restart`, so that no step looks at counts of 0."""
+    p = torch.nn.Parameter(torch.ones(4100))
+    opt = Adan([p], restart=Restart(every=3), **options)
+    run([p], opt, 3)
+    assert opt.state[p]["step"] == 0
+    loaded, new = Adan([p], **options), Adan([p], **options)
+    loaded.load_state_dict(opt.state_dict())
+    after = []
+    for x in (loaded, new):
+        p.data.fill_(1.0)
+        run([p], x, 2, first=3)
+        after.append(p.detach().clone())
+    assert same_bits(*after)
+
+
 def test_every_so_many_steps(engine):
     p = torch.zeros(3, device=device_of(engine), requires_grad=True)
     opt = Adan([p], restart=Restart(every=3, after=5), **ENGINES[engine])
