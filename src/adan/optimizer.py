@@ -268,13 +268,15 @@ class Adan(Optimizer):
         """Whether `torch.compile` can trace a step; else it runs in Python, after a graph break.
 
         A restart sets the counts of all parameters, a consumed gradient is a new buffer at every step, and a step that
-        is shared by several processes sends messages. The loop's counts would stay at 0: from torch 2.9 on, a compiled
-        graph drops what is written into a 0-dim fp64 tensor on the CPU other than by `torch._foreach`.
+        is shared by several processes sends messages. The end of a step inside backward, and FSDP1, need checks that
+        only Python makes. The loop's counts would stay at 0: from torch 2.9 on, a compiled graph drops what is written
+        into a 0-dim fp64 tensor on the CPU other than by `torch._foreach`.
         """
         params = [p for group in self.param_groups for p in group["params"]]
         sharded = self.defaults["norm_group"] is not None or sharding.any_sharded(params)
         eager = any(group["consume_grad"] or loops(group) for group in self.param_groups)
-        return self._cycle is None and not sharded and not eager
+        checked = self.releases or any(map(sharding.is_fsdp1, params))
+        return self._cycle is None and not sharded and not eager and not checked
 
     def _traced_step(self) -> None:
         """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
