@@ -155,7 +155,7 @@ class Adan(Optimizer):
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
         self._released: set[Tensor] = set()  #: whose gradient was used since the last step
         #: whose gradients `release_gradients` uses inside backward: its group and its place there, where last found
-        self.releases: dict[Tensor, tuple[int, int]] = {}
+        self._releases: dict[Tensor, tuple[int, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_cycle", "_restarted", "_started")
@@ -229,7 +229,7 @@ class Adan(Optimizer):
     def _step(self) -> None:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             self._check_capturable()
-        if self.releases and getattr(self, "grad_scale", None) is not None:
+        if self._releases and getattr(self, "grad_scale", None) is not None:
             raise RuntimeError(
                 "release_gradients: GradScaler scaled the loss, and backward used the gradients before they could be "
                 "unscaled; leave GradScaler out (with bfloat16 it is not needed), or remove() the release"
@@ -255,7 +255,7 @@ class Adan(Optimizer):
             plan.update([self._options(i) for i in plan.options], plan.group, grads, signals)
         if plan is not None and plan.clears:
             plan.consume_grads(grads)
-        if plan is not None and self.releases:  # as of those inside backward: the loop has no zero_grad()
+        if plan is not None and self._releases:  # as of those inside backward: the loop has no zero_grad()
             for p in plan.params:
                 p.grad = None
 
@@ -275,7 +275,7 @@ class Adan(Optimizer):
         params = [p for group in self.param_groups for p in group["params"]]
         sharded = self.defaults["norm_group"] is not None or sharding.any_sharded(params)
         eager = any(group["consume_grad"] or loops(group) for group in self.param_groups)
-        checked = self.releases or any(map(sharding.is_fsdp1, params))
+        checked = self._releases or any(map(sharding.is_fsdp1, params))
         return self._cycle is None and not sharded and not eager and not checked
 
     def _traced_step(self) -> None:
@@ -336,7 +336,7 @@ class Adan(Optimizer):
             square, skip = cycle.all_reduce(square, skip, plan is not None, mesh, self.defaults["norm_group"])
         cycle.advance(square, skip, rates, [state["step"] for state in self._own_states()])
 
-    def step_parameter(self, param: Tensor) -> None:
+    def _step_parameter(self, param: Tensor) -> None:
         """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""
         group_index = self._owner(param)
         if param in self._released:
@@ -354,7 +354,7 @@ class Adan(Optimizer):
 
     def _owner(self, param: Tensor) -> int:
         """The index of a parameter's group, which may have changed since the last step."""
-        index, position = self.releases.get(param, (0, 0))
+        index, position = self._releases.get(param, (0, 0))
         params = self.param_groups[index]["params"] if index < len(self.param_groups) else []
         if position < len(params) and params[position] is param:
             return index
@@ -364,7 +364,8 @@ class Adan(Optimizer):
                 f"release_gradients: a parameter of shape {tuple(param.shape)} is no longer one of the optimizer's; "
                 "remove() the release before you take parameters out of param_groups"
             )
-        self.releases[param] = place
+        self._releases[param] = place
+        self._plans.pop(param, None)  # it is that of a parameter of the old group, at the old position
         return place[0]
 
     def _check_capturable(self) -> None:
@@ -414,33 +415,35 @@ class Adan(Optimizer):
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
             elif group_index is None:
                 self._plans.make_room(self.state)
-            members, columns = self._collect(group_index, params)
-            plan = Plan(self.param_groups, members, params, columns, self._captured)
+            members, columns = self._collect() if group_index is None else self._collect_one(group_index, params[0])
+            all_sharded = sharding.any_sharded(all_params)
+            plan = Plan(self.param_groups, members, params, columns, self._captured, all_sharded)
             plan.remember(self.param_groups, members, grads, self.state)
-            plan.all_sharded = sharding.any_sharded(all_params)
             if plan.is_reusable:
                 self._plans[key] = plan
             if group_index is None:
                 self._plans.known = set(self.state)
         return plan, plan.own_grads(grads) if plan.consumed else grads
 
-    def _collect(self, group_index: int | None = None, some: list[Tensor] | None = None) -> tuple[list[int], Columns]:
-        """The parameters with gradients, or some of one group, with their states; and the index of each one's group."""
+    def _collect(self) -> tuple[list[int], Columns]:
+        """The parameters with gradients, with their states; and the index of each one's group."""
         columns, members = Columns.empty(), []
-        for i in range(len(self.param_groups)) if group_index is None else [group_index]:
+        for i, group in enumerate(self.param_groups):
             # Lists of its own for each group: a list that is not empty torch.compile cannot hand to `_init_group`
             # (`OptimizerVariable.get_python_args`), which it would then trace.
-            part, group = Columns.empty(), self.param_groups[i]
-            lists = (part.param, part.grad, *(getattr(part, name) for name in NAMES))
-            if group_index is None:
-                self._init_group(group, *lists)
-            else:
-                fewer = {**group, "params": some}
-                self._init_group(fewer, *lists)
-                group.update({**fewer, "params": group["params"]})
+            part = Columns.empty()
+            self._init_group(group, part.param, part.grad, *(getattr(part, name) for name in NAMES))
             members += [i] * len(part.param)
             for name in ("param", "grad", *NAMES):
                 getattr(columns, name).extend(getattr(part, name))
+        columns.rng_offset.extend(self._rng_offsets(columns.param, members))
+        return members, columns
+
+    def _collect_one(self, group_index: int, param: Tensor) -> tuple[list[int], Columns]:
+        """The same of one parameter, whose group has this index."""
+        columns, members = Columns.empty(), [group_index]
+        lists = (columns.param, columns.grad, *(getattr(columns, name) for name in NAMES))
+        self._add_row(self.param_groups[group_index], param, *lists)
         columns.rng_offset.extend(self._rng_offsets(columns.param, members))
         return members, columns
 
@@ -452,16 +455,22 @@ class Adan(Optimizer):
         `torch.compile` knows this method by its name and runs it outside the graph.
         """
         for p in group["params"]:
-            if p.grad is None:
-                continue
-            try:
-                state = self._state_of(group, p, p.grad)
-            except RuntimeError as error:
-                raise RuntimeError(f"parameter {self._describe(p)}: {error}") from None
-            params.append(p)
-            grads.append(p.grad)
-            for name, column in zip(NAMES, columns, strict=True):
-                column.append(state.get(name))
+            if p.grad is not None:
+                self._add_row(group, p, params, grads, *columns)
+
+    def _add_row(
+        self, group: dict[str, Any], param: Tensor, params: list[Tensor], grads: list[Tensor], *columns: list[Any]
+    ) -> None:
+        grad = param.grad
+        assert grad is not None
+        try:
+            state = self._state_of(group, param, grad)
+        except RuntimeError as error:
+            raise RuntimeError(f"parameter {self._describe(param)}: {error}") from None
+        params.append(param)
+        grads.append(grad)
+        for name, column in zip(NAMES, columns, strict=True):
+            column.append(state.get(name))
 
     def _state_of(self, group: dict[str, Any], param: Tensor, grad: Tensor) -> dict[str, Tensor]:
         """A parameter's state, made or brought to the form that is needed now."""

@@ -119,11 +119,12 @@ class Plan:
         params: list[Tensor],
         columns: Columns,
         captured: list[Any],
+        all_sharded: bool = False,
     ) -> None:
         """`members`: of each parameter the index of its group. `columns`: as `Adan._init_group` has filled them."""
         self.params = params
         self.sharded = sharding.any_sharded(params)
-        self.all_sharded = self.sharded  #: or a parameter without a gradient is
+        self.all_sharded = all_sharded  #: also where only a parameter without a gradient is sharded
         self.complex = any(map(Tensor.is_complex, params))
         self.fsdp1 = any(map(sharding.is_fsdp1, params))
         self.options = sorted(set(members))  #: the groups whose options are columns.options, in this order
@@ -328,6 +329,10 @@ class Plans(dict[Any, Plan]):
 
     def __init__(self) -> None:
         self.known: set[Tensor] = set()  #: parameters that had a state when the last one was made
+
+    def clear(self) -> None:
+        super().clear()
+        self.known.clear()
 
     def make_room(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
         """Drop those whose states are gone, which would keep tensors alive, and the oldest where there are many."""
