@@ -69,15 +69,19 @@ def _local_grad(param: Any, grad: Any) -> Tensor:
 
 def share(param: Any) -> Share:
     """The mesh over which a parameter is sharded, and its number of shards; None for a tensor that is whole here."""
-    return _share(param.device_mesh, param.placements) if is_sharded(param) else (None, 1)
-
-
-@cache
-def _share(mesh: Any, placements: tuple[Any, ...]) -> Share:
-    if mesh.get_coordinate() is None:  # this process is not in the mesh
+    if not is_sharded(param) or param.device_mesh.get_coordinate() is None:  # or this process is not in the mesh
         return None, 1
-    cut = (size for size, placed in zip(mesh.shape, placements, strict=True) if not placed.is_replicate())
-    return mesh, math.prod(cut)
+    return param.device_mesh, _shards(param.device_mesh, param.placements)
+
+
+@cache  # of numbers alone: a mesh equals that of an earlier init_process_group(), whose groups are gone
+def _shards(mesh: Any, placements: tuple[Any, ...]) -> int:
+    return math.prod(size for size, placed in zip(mesh.shape, placements, strict=True) if not placed.is_replicate())
+
+
+def largest(meshes: Iterable[Any]) -> Any:
+    """The mesh of the most processes; None if there is none."""
+    return max((mesh for mesh in meshes if mesh is not None), key=lambda mesh: mesh.size(), default=None)
 
 
 @cache
@@ -92,16 +96,16 @@ def weights(params: list[Tensor]) -> tuple[Any, dict[Tensor, float]]:
     A tensor with fewer shards than there are processes is the same on several of them, and must count once in all.
     """
     shares = {p: share(p) for p in params}
-    largest = max((mesh for mesh, _ in shares.values() if mesh is not None), key=lambda mesh: mesh.size(), default=None)
-    if largest is None:
+    whole = largest(mesh for mesh, _ in shares.values())
+    if whole is None:
         return None, dict.fromkeys(params, 1.0)
     for mesh, _ in shares.values():
-        if mesh is not None and not covers(largest, mesh):
+        if mesh is not None and not covers(whole, mesh):
             raise NotImplementedError(
                 f"restart=... needs one mesh that contains the processes of all others, and {mesh} is not part of "
-                f"{largest}; call restart() where you want one"
+                f"{whole}; call restart() where you want one"
             )
-    return largest, {p: n / largest.size() for p, (_, n) in shares.items()}
+    return whole, {p: n / whole.size() for p, (_, n) in shares.items()}
 
 
 def sum_over_mesh(sums: Tensor, mesh: Any) -> Tensor:
