@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -78,7 +79,7 @@ def _format(name: str, value: Any) -> None:
 
 
 def _seed(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**32:
         raise ValueError(f"{name} must be an int from 0 to 2³² − 1, got {value!r} of type {type(value).__name__}")
 
 
