@@ -284,6 +284,8 @@ class Plan:
             prev_grads = [by_row.get(i, x) for i, x in zip(part.rows, prev_grads, strict=True)]
         if len(part.rows) != len(grads):
             grads, group = [grads[i] for i in part.rows], [group[i] for i in part.rows]
+        if not part.engine.reads_quantized:  # PyTorch's operations do not take numbers on another device
+            options = [x.to(part.device) for x in options]
         return replaced(columns, options=options, group=group, grad=grads, prev_grad=prev_grads)
 
     def own_grads(self, grads: list[Tensor]) -> list[Tensor]:

@@ -117,6 +117,18 @@ def test_a_norm_over_processes_never_synchronises(skip_nonfinite, monkeypatch):
     run_on_a_pretended_gpu(capturable=True, max_grad_norm=1.0, skip_nonfinite=skip_nonfinite, norm_group="world")
 
 
+@pytest.mark.parametrize("options", [{}, {"restart": Restart.probe()}], ids=str)
+def test_a_learning_rate_on_one_gpu_is_that_of_parameters_on_two(options):
+    with FakeTensorMode():
+        params = [torch.empty(3, device=f"cuda:{i}", requires_grad=True) for i in range(2)]
+        lr = torch.empty((), device="cuda:0")
+        opt = Adan(params, lr=lr, foreach=True, capturable=True, **options)
+        for p in params:
+            p.grad = torch.empty_like(p)
+        opt.step()
+        assert opt.param_groups[0]["lr"] is lr
+
+
 def test_the_pretended_gpu_notices_a_synchronization(monkeypatch):
     monkeypatch.setattr(scalars.host_readable, "__code__", (lambda number: True).__code__)
     with pytest.raises(DataDependentOutputException):
