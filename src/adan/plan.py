@@ -296,7 +296,10 @@ class Plan:
         aliased = False
         if self.is_reusable:
             addresses = list(map(Tensor.data_ptr, mine))
-            aliased = bool({*addresses}.intersection(map(Tensor.data_ptr, params)) - {0})  # 0: of an empty tensor
+            distinct = {*addresses}
+            distinct.discard(0)  # of empty tensors
+            shared = len(distinct) < len(addresses) - addresses.count(0)
+            aliased = shared or not distinct.isdisjoint(map(Tensor.data_ptr, params))
             for p, same in zip(params, map(eq, addresses, map(Tensor.data_ptr, self._prev_grads())), strict=True):
                 if same and p.numel() and p.device.type != "meta":
                     raise RuntimeError(

@@ -254,7 +254,7 @@ def test_a_restarted_optimizer_is_a_new_one(engine, options):
     opt = Adan([p], lr=0.02, restart=Restart(every=30, after=4), **ENGINES[engine], **options)
     run([p], opt, 4)
     assert opt.restarts == 1
-    for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq"):
+    for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad"):
         if name in opt.state[p]:
             opt.state[p][name].fill_(77 if options.get("state_format") in ("8bit", "4bit") else torch.nan)
     q = p.detach().clone().requires_grad_()
