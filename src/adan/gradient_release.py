@@ -14,7 +14,7 @@ _DDP = "DistributedDataParallel, which sums gradients after they were used here;
 
 
 class GradientRelease:
-    """Undo by :meth:`remove`, or use it as a context manager."""
+    """Handle returned by :func:`release_gradients`; :meth:`remove`, or leaving it as a context manager, undoes it."""
 
     def __init__(self, model: nn.Module, opt: Adan, places: dict[Tensor, tuple[int, int]]) -> None:
         def release(param: Tensor) -> None:

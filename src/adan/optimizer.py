@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any, ClassVar, TypeAlias, overload
 
@@ -15,7 +15,6 @@ from adan import lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
 from adan.options import (
-    OPTIONS,
     OUTSIDE_GROUPS,
     check,
     check_group,
@@ -24,7 +23,7 @@ from adan.options import (
     rounds_at_random,
     warn_of_paper_betas,
 )
-from adan.plan import Plan, Plans, choose, describe_engines, loops
+from adan.plan import Plan, Plans, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart, manual_restarts
 from adan.scalars import Number, Options, Signals
 
@@ -131,16 +130,22 @@ class Adan(Optimizer):
         module = isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList)
         if not isinstance(params, Iterable) or isinstance(params, Tensor) or module:
             raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got {type(params).__name__}")
+        if isinstance(params, Mapping):
+            raise TypeError(
+                "Adan: params is a dict: pass a list of groups, [{'params': ...}], or named parameters by .items()"
+            )
         if not isinstance(params, set):  # torch 2.15 warns of a set, whose order changes from run to run
             params = list(params)  # type: ignore[assignment]
         if not params:
             raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
-        values = (
-            lr, betas, eps, weight_decay, max_grad_norm, no_prox, foreach, fused, bias_correction, maximize, capturable,
-            differentiable, restart, consume_grad, skip_nonfinite, state_format, stochastic_rounding, kahan_sum,
-            rounding_seed, norm_group,
-        )  # fmt: skip
-        options: dict[str, Any] = dict(zip(OPTIONS, values, strict=True))
+        options: dict[str, Any] = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_grad_norm": max_grad_norm,
+            "no_prox": no_prox, "foreach": foreach, "fused": fused, "bias_correction": bias_correction,
+            "maximize": maximize, "capturable": capturable, "differentiable": differentiable, "restart": restart,
+            "consume_grad": consume_grad, "skip_nonfinite": skip_nonfinite, "state_format": state_format,
+            "stochastic_rounding": stochastic_rounding, "kahan_sum": kahan_sum, "rounding_seed": rounding_seed,
+            "norm_group": norm_group,
+        }  # fmt: skip
         check(options, "Adan")
         warn_of_paper_betas(betas, "Adan")
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
@@ -150,11 +155,11 @@ class Adan(Optimizer):
         self._reset()
 
     def _reset(self) -> None:
-        """Make what is neither saved nor copied."""
+        """Create the attributes that are neither pickled nor saved."""
         self._plans = Plans()
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
         self._released: set[Tensor] = set()  #: whose gradient was used since the last step
-        #: whose gradients `release_gradients` uses inside backward: its group and its place there, where last found
+        #: released parameters → (group index, position), as last seen
         self._releases: dict[Tensor, tuple[int, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -240,9 +245,9 @@ class Adan(Optimizer):
         plan, grads = self._plan(tuple([grad is not None for grad in all_grads]), params, all_grads)
         signals = self._signals()
         norm_group = self.defaults["norm_group"]
-        sharded = norm_group is not None or (sharding.any_sharded(params) if plan is None else plan.all_sharded)
+        sharded = norm_group is not None or (sharding.any_dtensor(params) if plan is None else plan.all_sharded)
         first = not self._started and self._is_state_initialization()
-        self._started |= plan is not None or sharded  # of several processes, each without asking the others
+        self._started |= plan is not None or sharded  # decided locally, so that all ranks agree without communication
         if plan is not None and plan.fsdp1 and not sharded:
             self._check_fsdp1()
         if sharded or first:  # also without gradients: the other processes wait for this one
@@ -252,7 +257,7 @@ class Adan(Optimizer):
         if self._cycle is not None:
             self._update_and_restart(self._cycle, plan, params, grads, signals, sharded)
         elif plan is not None:
-            plan.update([self._options(i) for i in plan.options], plan.group, grads, signals)
+            plan.update([self._options(i) for i in plan.group_indices], plan.group, grads, signals)
         if plan is not None and plan.clears:
             plan.consume_grads(grads)
         if plan is not None and self._releases:  # as of those inside backward: the loop has no zero_grad()
@@ -273,8 +278,8 @@ class Adan(Optimizer):
         into a 0-dim fp64 tensor on the CPU other than by `torch._foreach`.
         """
         params = [p for group in self.param_groups for p in group["params"]]
-        sharded = self.defaults["norm_group"] is not None or sharding.any_sharded(params)
-        eager = any(group["consume_grad"] or loops(group) for group in self.param_groups)
+        sharded = self.defaults["norm_group"] is not None or sharding.any_dtensor(params)
+        eager = any(group["consume_grad"] or wants_loop(group) for group in self.param_groups)
         checked = self._releases or any(map(sharding.is_fsdp1, params))
         return self._cycle is None and not sharded and not eager and not checked
 
@@ -283,7 +288,7 @@ class Adan(Optimizer):
         members, columns = self._collect()
         if members:
             plan = Plan(self.param_groups, members, columns.param, columns, [])
-            plan.update([self._options(i) for i in plan.options], plan.group, columns.grad, self._signals())
+            plan.update([self._options(i) for i in plan.group_indices], plan.group, columns.grad, self._signals())
 
     def _options(self, index: int, last_lr: Tensor | None = None, share: float = 1.0) -> Options:
         """Those of a group for this step."""
@@ -327,7 +332,7 @@ class Adan(Optimizer):
             index = {row: i for i, row in enumerate(sorted(set(rows)))}
             options = []
             for group, share in index:
-                number = plan.options[group]
+                number = plan.group_indices[group]
                 last_lr = None if cycle.rule.radius is None else cycle.last_lr(number)
                 options.append(self._options(number, last_lr, share))
                 rates.append((number, options[-1].lr))
@@ -408,22 +413,22 @@ class Adan(Optimizer):
         if not grads:
             return None, []
         plan = self._plans.get(key)
-        if plan.sharded if plan is not None else sharding.any_sharded(params):
-            grads = sharding.local_grads(params, grads)
+        if plan.sharded if plan is not None else sharding.any_dtensor(params):
+            grads = sharding.local_grads(params, grads, self._describe)
         if plan is None or not plan.holds(self.param_groups, params, grads, self.state):
             if plan is not None:
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
             elif group_index is None:
                 self._plans.make_room(self.state)
             members, columns = self._collect() if group_index is None else self._collect_one(group_index, params[0])
-            all_sharded = sharding.any_sharded(all_params)
+            all_sharded = sharding.any_dtensor(all_params)
             plan = Plan(self.param_groups, members, params, columns, self._captured, all_sharded)
             plan.remember(self.param_groups, members, grads, self.state)
             if plan.is_reusable:
                 self._plans[key] = plan
             if group_index is None:
                 self._plans.known = set(self.state)
-        return plan, plan.own_grads(grads) if plan.consumed else grads
+        return plan, plan.own_grads(grads, self._describe) if plan.consumed else grads
 
     def _collect(self) -> tuple[list[int], Columns]:
         """The parameters with gradients, with their states; and the index of each one's group."""

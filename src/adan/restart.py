@@ -220,7 +220,7 @@ class Cycle:
 
 
 def manual_restarts(groups: Iterable[Mapping[str, Any]]) -> list[int]:
-    """What the groups of a checkpoint say of them; those that say nothing had none."""
+    """The manual-restart count of each saved group; 0 if absent."""
     numbers = [group.get("manual_restarts", 0) for group in groups]
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
