@@ -72,13 +72,14 @@ class Columns(NamedTuple):
                 grad.copy_(prev_grad)
 
     def forget(self) -> None:
-        """Clear the states of rows whose count is 0: resetting a counter is a restart, on whatever device it is."""
+        """Clear the states of rows whose count is 0: of an automatic restart, that is all that was reset."""
         for i, step in enumerate(self.step):
             if host_readable(step) and step.item():
                 continue
-            prev_grad = self.prev_grad[i] if self.prev_scale[i] is None else None
-            for x in (self.exp_avg[i], self.exp_avg_diff[i], self.exp_avg_sq[i], self.exponents[i], prev_grad):
-                if x is not None:
+            states = (self.exp_avg[i], self.exp_avg_diff[i], self.exp_avg_sq[i], self.exponents[i], self.prev_grad[i])
+            for x in states:
+                # Before the first gradient is consumed, its place is held by a zero that is expanded.
+                if x is not None and not is_expanded(x):
                     x.masked_fill_(step.to(x.device) == 0, 0)
 
 
@@ -98,6 +99,11 @@ def is_dense(x: Tensor) -> bool:
                 return False
             expected *= size
     return True
+
+
+def is_expanded(x: Tensor) -> bool:
+    """Whether several elements are one in memory, along a dimension."""
+    return any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True))
 
 
 def is_laid_out_as(param: Tensor, x: Tensor) -> bool:

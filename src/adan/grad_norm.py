@@ -51,7 +51,7 @@ def measure_together(
 
     # A tensor that is not sharded over a mesh is the same everywhere on it. So all can be summed over the largest mesh,
     # by one message: a sum over n shards on N processes is weighted by n / N on each.
-    largest = max((mesh for mesh, _ in parts if mesh is not None), key=lambda mesh: mesh.size(), default=None)
+    largest = sharding.largest(mesh for mesh, _ in parts)
     # A process without a parameter must still bring its zeros to where the others have theirs.
     device = params[0].device if params else torch.device("cuda" if torch.cuda.is_available() else "cpu")
     by_mesh: dict[Any, Tensor] = {}

@@ -14,15 +14,15 @@ _DDP = "DistributedDataParallel, which sums gradients after they were used here;
 
 
 class GradientRelease:
-    """Undo by :meth:`remove`, or use it as a context manager."""
+    """Handle returned by :func:`release_gradients`; :meth:`remove`, or leaving it as a context manager, undoes it."""
 
     def __init__(self, model: nn.Module, opt: Adan, places: dict[Tensor, tuple[int, int]]) -> None:
         def release(param: Tensor) -> None:
             with torch.no_grad():
-                opt.step_parameter(param)
+                opt._step_parameter(param)
 
-        self._params = opt.releases, list(places)
-        opt.releases.update(places)
+        self._opt, self._params = opt, list(places)
+        opt._releases.update(places)
         self._handles = [model.register_forward_pre_hook(_Check(opt))]
         self._handles += [p.register_post_accumulate_grad_hook(release) for p in places]
 
@@ -30,9 +30,10 @@ class GradientRelease:
         """Leave gradients to `step()` again."""
         for handle in self._handles:
             handle.remove()
-        releases, params = self._params
-        for p in params:
-            releases.pop(p, None)
+        for p in self._params:
+            self._opt._releases.pop(p, None)
+        self._opt._plans.clear()  # each parameter had one of its own, which would keep it alive
+        self._params.clear()
 
     def __enter__(self) -> GradientRelease:
         return self
@@ -107,7 +108,7 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
             "release_gradients: no parameter of model that requires a gradient is one of opt's; pass the model that "
             "opt trains"
         )
-    if not opt.releases.keys().isdisjoint(places):
+    if not opt._releases.keys().isdisjoint(places):
         raise ValueError(
             "release_gradients: gradients of this model are released already; remove() what the first call returned"
         )

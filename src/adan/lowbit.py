@@ -98,8 +98,8 @@ def mix(x: Word) -> Word:
 
 
 def rng_offset(seed: int, index: int) -> int:
-    """Of the parameter at an index: where its random bits start."""
-    return mix((seed + 0x9E3779B9 * (index + 1)) & _MASK)
+    """RNG offset of the parameter at `index`."""
+    return mix((int(seed) + 0x9E3779B9 * (index + 1)) & _MASK)
 
 
 #: What makes the words of four neighbors of one hash. The low bytes were searched for words without correlation.
@@ -210,7 +210,7 @@ def stored(codes: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def codes_of(states: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The reverse."""
+    """Inverse of `stored`."""
     m = flat(states["exp_avg"])
     parts = {name: unpack(x, m.numel()) if name in PACKED["4bit"] else m for name, x in states.items()}
     return {**parts, "exp_avg": m & 63, "exp_avg_sq": parts["exp_avg_sq"] << 2 | m >> 6}

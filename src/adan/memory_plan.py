@@ -18,7 +18,7 @@ from adan.hyperparameters import require_count
 from adan.lowbit import FORMATS
 from adan.options import OPTIONS, check, check_params
 
-#: Of the coupled rows: any two equal ones.
+#: The betas of the coupled rows: any with b1 = b2.
 _COUPLED = (0.92, 0.92, 0.99)
 _UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3, "bytes": 1}
 _WHERE = "plan_memory"
@@ -188,7 +188,7 @@ def _piece(name: str, p: Tensor, shards: int, rank: int, dtype: torch.dtype | No
     if is_lazy(p):
         raise ValueError(f"{_WHERE}: {name} is uninitialized; run the model on a batch first, which gives it its shape")
     dtype = p.dtype if dtype is None or not p.is_floating_point() else dtype  # as model.to(dtype) does
-    if sharding.is_sharded(p):
+    if sharding.is_dtensor(p):
         if shards > 1:
             raise ValueError(f"{_WHERE}: shards={shards}, and {name} is sharded already; leave shards at 1")
         local = sharding.local(p)

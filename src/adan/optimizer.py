@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any, ClassVar, TypeAlias, overload
 
@@ -15,7 +15,6 @@ from adan import lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
 from adan.options import (
-    OPTIONS,
     OUTSIDE_GROUPS,
     check,
     check_group,
@@ -24,7 +23,7 @@ from adan.options import (
     rounds_at_random,
     warn_of_paper_betas,
 )
-from adan.plan import Plan, Plans, choose, describe_engines, loops
+from adan.plan import Plan, Plans, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart, manual_restarts
 from adan.scalars import Number, Options, Signals
 
@@ -131,16 +130,22 @@ class Adan(Optimizer):
         module = isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList)
         if not isinstance(params, Iterable) or isinstance(params, Tensor) or module:
             raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got {type(params).__name__}")
+        if isinstance(params, Mapping):
+            raise TypeError(
+                "Adan: params is a dict: pass a list of groups, [{'params': ...}], or named parameters by .items()"
+            )
         if not isinstance(params, set):  # torch 2.15 warns of a set, whose order changes from run to run
             params = list(params)  # type: ignore[assignment]
         if not params:
             raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
-        values = (
-            lr, betas, eps, weight_decay, max_grad_norm, no_prox, foreach, fused, bias_correction, maximize, capturable,
-            differentiable, restart, consume_grad, skip_nonfinite, state_format, stochastic_rounding, kahan_sum,
-            rounding_seed, norm_group,
-        )  # fmt: skip
-        options: dict[str, Any] = dict(zip(OPTIONS, values, strict=True))
+        options: dict[str, Any] = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_grad_norm": max_grad_norm,
+            "no_prox": no_prox, "foreach": foreach, "fused": fused, "bias_correction": bias_correction,
+            "maximize": maximize, "capturable": capturable, "differentiable": differentiable, "restart": restart,
+            "consume_grad": consume_grad, "skip_nonfinite": skip_nonfinite, "state_format": state_format,
+            "stochastic_rounding": stochastic_rounding, "kahan_sum": kahan_sum, "rounding_seed": rounding_seed,
+            "norm_group": norm_group,
+        }  # fmt: skip
         check(options, "Adan")
         warn_of_paper_betas(betas, "Adan")
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
@@ -150,12 +155,12 @@ class Adan(Optimizer):
         self._reset()
 
     def _reset(self) -> None:
-        """Make what is neither saved nor copied."""
+        """Create the attributes that are neither pickled nor saved."""
         self._plans = Plans()
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
         self._released: set[Tensor] = set()  #: whose gradient was used since the last step
-        #: whose gradients `release_gradients` uses inside backward: its group and its place there, where last found
-        self.releases: dict[Tensor, tuple[int, int]] = {}
+        #: released parameters → (group index, position), as last seen
+        self._releases: dict[Tensor, tuple[int, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_cycle", "_restarted", "_started")
@@ -229,7 +234,7 @@ class Adan(Optimizer):
     def _step(self) -> None:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             self._check_capturable()
-        if self.releases and getattr(self, "grad_scale", None) is not None:
+        if self._releases and getattr(self, "grad_scale", None) is not None:
             raise RuntimeError(
                 "release_gradients: GradScaler scaled the loss, and backward used the gradients before they could be "
                 "unscaled; leave GradScaler out (with bfloat16 it is not needed), or remove() the release"
@@ -240,9 +245,9 @@ class Adan(Optimizer):
         plan, grads = self._plan(tuple([grad is not None for grad in all_grads]), params, all_grads)
         signals = self._signals()
         norm_group = self.defaults["norm_group"]
-        sharded = norm_group is not None or (sharding.any_sharded(params) if plan is None else plan.all_sharded)
+        sharded = norm_group is not None or (sharding.any_dtensor(params) if plan is None else plan.all_sharded)
         first = not self._started and self._is_state_initialization()
-        self._started |= plan is not None or sharded  # of several processes, each without asking the others
+        self._started |= plan is not None or sharded  # decided locally, so that all ranks agree without communication
         if plan is not None and plan.fsdp1 and not sharded:
             self._check_fsdp1()
         if sharded or first:  # also without gradients: the other processes wait for this one
@@ -252,10 +257,10 @@ class Adan(Optimizer):
         if self._cycle is not None:
             self._update_and_restart(self._cycle, plan, params, grads, signals, sharded)
         elif plan is not None:
-            plan.update([self._options(i) for i in plan.options], plan.group, grads, signals)
+            plan.update([self._options(i) for i in plan.group_indices], plan.group, grads, signals)
         if plan is not None and plan.clears:
             plan.consume_grads(grads)
-        if plan is not None and self.releases:  # as of those inside backward: the loop has no zero_grad()
+        if plan is not None and self._releases:  # as of those inside backward: the loop has no zero_grad()
             for p in plan.params:
                 p.grad = None
 
@@ -268,20 +273,22 @@ class Adan(Optimizer):
         """Whether `torch.compile` can trace a step; else it runs in Python, after a graph break.
 
         A restart sets the counts of all parameters, a consumed gradient is a new buffer at every step, and a step that
-        is shared by several processes sends messages. The loop's counts would stay at 0: from torch 2.9 on, a compiled
-        graph drops what is written into a 0-dim fp64 tensor on the CPU other than by `torch._foreach`.
+        is shared by several processes sends messages. The end of a step inside backward, and FSDP1, need checks that
+        only Python makes. The loop's counts would stay at 0: from torch 2.9 on, a compiled graph drops what is written
+        into a 0-dim fp64 tensor on the CPU other than by `torch._foreach`.
         """
         params = [p for group in self.param_groups for p in group["params"]]
-        sharded = self.defaults["norm_group"] is not None or sharding.any_sharded(params)
-        eager = any(group["consume_grad"] or loops(group) for group in self.param_groups)
-        return self._cycle is None and not sharded and not eager
+        sharded = self.defaults["norm_group"] is not None or sharding.any_dtensor(params)
+        eager = any(group["consume_grad"] or wants_loop(group) for group in self.param_groups)
+        checked = self._releases or any(map(sharding.is_fsdp1, params))
+        return self._cycle is None and not sharded and not eager and not checked
 
     def _traced_step(self) -> None:
         """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
         members, columns = self._collect()
         if members:
             plan = Plan(self.param_groups, members, columns.param, columns, [])
-            plan.update([self._options(i) for i in plan.options], plan.group, columns.grad, self._signals())
+            plan.update([self._options(i) for i in plan.group_indices], plan.group, columns.grad, self._signals())
 
     def _options(self, index: int, last_lr: Tensor | None = None, share: float = 1.0) -> Options:
         """Those of a group for this step."""
@@ -325,7 +332,7 @@ class Adan(Optimizer):
             index = {row: i for i, row in enumerate(sorted(set(rows)))}
             options = []
             for group, share in index:
-                number = plan.options[group]
+                number = plan.group_indices[group]
                 last_lr = None if cycle.rule.radius is None else cycle.last_lr(number)
                 options.append(self._options(number, last_lr, share))
                 rates.append((number, options[-1].lr))
@@ -334,7 +341,7 @@ class Adan(Optimizer):
             square, skip = cycle.all_reduce(square, skip, plan is not None, mesh, self.defaults["norm_group"])
         cycle.advance(square, skip, rates, [state["step"] for state in self._own_states()])
 
-    def step_parameter(self, param: Tensor) -> None:
+    def _step_parameter(self, param: Tensor) -> None:
         """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""
         group_index = self._owner(param)
         if param in self._released:
@@ -352,7 +359,7 @@ class Adan(Optimizer):
 
     def _owner(self, param: Tensor) -> int:
         """The index of a parameter's group, which may have changed since the last step."""
-        index, position = self.releases.get(param, (0, 0))
+        index, position = self._releases.get(param, (0, 0))
         params = self.param_groups[index]["params"] if index < len(self.param_groups) else []
         if position < len(params) and params[position] is param:
             return index
@@ -362,7 +369,8 @@ class Adan(Optimizer):
                 f"release_gradients: a parameter of shape {tuple(param.shape)} is no longer one of the optimizer's; "
                 "remove() the release before you take parameters out of param_groups"
             )
-        self.releases[param] = place
+        self._releases[param] = place
+        self._plans.pop(param, None)  # it is that of a parameter of the old group, at the old position
         return place[0]
 
     def _check_capturable(self) -> None:
@@ -405,40 +413,42 @@ class Adan(Optimizer):
         if not grads:
             return None, []
         plan = self._plans.get(key)
-        if plan.sharded if plan is not None else sharding.any_sharded(params):
-            grads = sharding.local_grads(params, grads)
+        if plan.sharded if plan is not None else sharding.any_dtensor(params):
+            grads = sharding.local_grads(params, grads, self._describe)
         if plan is None or not plan.holds(self.param_groups, params, grads, self.state):
             if plan is not None:
                 self._plans.clear()  # where one is stale others are too, and would keep tensors alive
             elif group_index is None:
                 self._plans.make_room(self.state)
-            members, columns = self._collect(group_index, params)
-            plan = Plan(self.param_groups, members, params, columns, self._captured)
+            members, columns = self._collect() if group_index is None else self._collect_one(group_index, params[0])
+            all_sharded = sharding.any_dtensor(all_params)
+            plan = Plan(self.param_groups, members, params, columns, self._captured, all_sharded)
             plan.remember(self.param_groups, members, grads, self.state)
-            plan.all_sharded = sharding.any_sharded(all_params)
             if plan.is_reusable:
                 self._plans[key] = plan
             if group_index is None:
                 self._plans.known = set(self.state)
-        return plan, plan.own_grads(grads) if plan.consumed else grads
+        return plan, plan.own_grads(grads, self._describe) if plan.consumed else grads
 
-    def _collect(self, group_index: int | None = None, some: list[Tensor] | None = None) -> tuple[list[int], Columns]:
-        """The parameters with gradients, or some of one group, with their states; and the index of each one's group."""
+    def _collect(self) -> tuple[list[int], Columns]:
+        """The parameters with gradients, with their states; and the index of each one's group."""
         columns, members = Columns.empty(), []
-        for i in range(len(self.param_groups)) if group_index is None else [group_index]:
+        for i, group in enumerate(self.param_groups):
             # Lists of its own for each group: a list that is not empty torch.compile cannot hand to `_init_group`
             # (`OptimizerVariable.get_python_args`), which it would then trace.
-            part, group = Columns.empty(), self.param_groups[i]
-            lists = (part.param, part.grad, *(getattr(part, name) for name in NAMES))
-            if group_index is None:
-                self._init_group(group, *lists)
-            else:
-                fewer = {**group, "params": some}
-                self._init_group(fewer, *lists)
-                group.update({**fewer, "params": group["params"]})
+            part = Columns.empty()
+            self._init_group(group, part.param, part.grad, *(getattr(part, name) for name in NAMES))
             members += [i] * len(part.param)
             for name in ("param", "grad", *NAMES):
                 getattr(columns, name).extend(getattr(part, name))
+        columns.rng_offset.extend(self._rng_offsets(columns.param, members))
+        return members, columns
+
+    def _collect_one(self, group_index: int, param: Tensor) -> tuple[list[int], Columns]:
+        """The same of one parameter, whose group has this index."""
+        columns, members = Columns.empty(), [group_index]
+        lists = (columns.param, columns.grad, *(getattr(columns, name) for name in NAMES))
+        self._add_row(self.param_groups[group_index], param, *lists)
         columns.rng_offset.extend(self._rng_offsets(columns.param, members))
         return members, columns
 
@@ -450,16 +460,22 @@ class Adan(Optimizer):
         `torch.compile` knows this method by its name and runs it outside the graph.
         """
         for p in group["params"]:
-            if p.grad is None:
-                continue
-            try:
-                state = self._state_of(group, p, p.grad)
-            except RuntimeError as error:
-                raise RuntimeError(f"parameter {self._describe(p)}: {error}") from None
-            params.append(p)
-            grads.append(p.grad)
-            for name, column in zip(NAMES, columns, strict=True):
-                column.append(state.get(name))
+            if p.grad is not None:
+                self._add_row(group, p, params, grads, *columns)
+
+    def _add_row(
+        self, group: dict[str, Any], param: Tensor, params: list[Tensor], grads: list[Tensor], *columns: list[Any]
+    ) -> None:
+        grad = param.grad
+        assert grad is not None
+        try:
+            state = self._state_of(group, param, grad)
+        except RuntimeError as error:
+            raise RuntimeError(f"parameter {self._describe(param)}: {error}") from None
+        params.append(param)
+        grads.append(grad)
+        for name, column in zip(NAMES, columns, strict=True):
+            column.append(state.get(name))
 
     def _state_of(self, group: dict[str, Any], param: Tensor, grad: Tensor) -> dict[str, Tensor]:
         """A parameter's state, made or brought to the form that is needed now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from adan.hyperparameters import require_number
 from adan.lowbit import FORMATS
 from adan.restart import Restart
-from adan.sharding import group_name, is_sharded
+from adan.sharding import group_name, is_dtensor
 
 Check = Callable[[str, Any], None]  #: of a name, with where it was given, and a value; raises TypeError or ValueError
 
@@ -78,7 +79,7 @@ def _format(name: str, value: Any) -> None:
 
 
 def _seed(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**32:
         raise ValueError(f"{name} must be an int from 0 to 2³² − 1, got {value!r} of type {type(value).__name__}")
 
 
@@ -177,7 +178,7 @@ def check_group(group: Mapping[str, Any], defaults: Mapping[str, Any], where: st
                     f"{where}: {name}={value!r} holds for the whole step, for all parameters together; "
                     f"pass it to Adan(...){through}"
                 )
-    if group["differentiable"] and any(map(is_sharded, group["params"])):
+    if group["differentiable"] and any(map(is_dtensor, group["params"])):
         raise ValueError(f"{where}: differentiable=True is for plain tensors, and a parameter is a DTensor")
 
 
@@ -190,7 +191,8 @@ def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -
         name, p = entry if isinstance(entry, tuple) else (f"parameter {i}", entry)
         if not isinstance(p, Tensor):
             raise TypeError(f"{where}: {name} must be a tensor, got {type(p).__name__}")
-        if not (p.is_floating_point() or p.is_complex() or isinstance(p, torch.nn.Parameter)):  # such a one is frozen
+        # An integer nn.Parameter is always frozen.
+        if not (p.is_floating_point() or p.is_complex() or isinstance(p, torch.nn.Parameter)):
             raise TypeError(f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}, which cannot be trained")
         if not is_lazy(p) and (p.is_conj() or p.is_neg()):
             raise ValueError(

@@ -8,7 +8,7 @@ and goes with them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import eq, is_, itemgetter
 from typing import Any, NamedTuple
 
@@ -42,14 +42,14 @@ _SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 # ---- engines --------------------------------------------------------------------------------------------------------
 
 
-def loops(group: Mapping[str, Any]) -> bool:
+def wants_loop(group: Mapping[str, Any]) -> bool:
     """Whether the options of a group ask for the loop."""
     return bool(group["differentiable"] or (group["foreach"] is False and not group["fused"]))
 
 
 def choose(group: Mapping[str, Any], param: Tensor) -> Engine:
     """The engine for a parameter of a group with these options: an explicit flag wins, None means choose."""
-    if loops(group):
+    if wants_loop(group):
         return LOOP
     # What torch.compile traces it fuses itself.
     if group["foreach"] or group["fused"] is False or torch.compiler.is_compiling():
@@ -119,15 +119,16 @@ class Plan:
         params: list[Tensor],
         columns: Columns,
         captured: list[Any],
+        all_sharded: bool = False,
     ) -> None:
         """`members`: of each parameter the index of its group. `columns`: as `Adan._init_group` has filled them."""
         self.params = params
-        self.sharded = sharding.any_sharded(params)
-        self.all_sharded = self.sharded  #: or a parameter without a gradient is
+        self.sharded = sharding.any_dtensor(params)
+        self.all_sharded = all_sharded  #: also where only a parameter without a gradient is sharded
         self.complex = any(map(Tensor.is_complex, params))
         self.fsdp1 = any(map(sharding.is_fsdp1, params))
-        self.options = sorted(set(members))  #: the groups whose options are columns.options, in this order
-        index = {group: i for i, group in enumerate(self.options)}
+        self.group_indices = sorted(set(members))  #: the groups whose options are columns.options, in this order
+        index = {group: i for i, group in enumerate(self.group_indices)}
         self.group = [index[i] for i in members]
         self.consumed = [i for i, scale in enumerate(columns.prev_scale) if scale is not None]
         # A plan outlives its step, and a gradient must not.
@@ -155,7 +156,7 @@ class Plan:
         self.clears = [p for i, p in zip(members, params, strict=True) if groups[i]["consume_grad"]]
         if not self.is_reusable:
             return
-        self.group_sizes, self.shaping = _sizes(groups), [_shaping(groups[i]) for i in self.options]
+        self.group_sizes, self.shaping = _sizes(groups), [_shaping(groups[i]) for i in self.group_indices]
         #: of all parameters; of one that steps alone, inside backward, it is enough to look up its own
         self.states = list(state.values()) if len(self.params) > 1 else []
         consumed = set(self.consumed)
@@ -196,7 +197,7 @@ class Plan:
                 self.is_reusable
                 and all(map(is_, params, self.params))
                 and _sizes(groups) == self.group_sizes
-                and [_shaping(groups[i]) for i in self.options] == self.shaping
+                and [_shaping(groups[i]) for i in self.group_indices] == self.shaping
                 and (len(state) == len(self.states) if self.states else state.get(params[0]) is self.entries[0])
                 and all(map(is_, state.values(), self.states))
                 and self._addresses() == self.addresses
@@ -283,24 +284,28 @@ class Plan:
             prev_grads = [by_row.get(i, x) for i, x in zip(part.rows, prev_grads, strict=True)]
         if len(part.rows) != len(grads):
             grads, group = [grads[i] for i in part.rows], [group[i] for i in part.rows]
+        if not part.engine.reads_quantized:  # PyTorch's operations do not take numbers on another device
+            options = [x.to(part.device) for x in options]
         return replaced(columns, options=options, group=group, grad=grads, prev_grad=prev_grads)
 
-    def own_grads(self, grads: list[Tensor]) -> list[Tensor]:
-        """Local gradients, of which those that become states are alone in their memory and laid out as parameters."""
+    def own_grads(self, grads: list[Tensor], describe: Callable[[Tensor], str]) -> list[Tensor]:
+        """Local gradients, of which those that become states are alone in their memory and laid out as parameters.
+
+        `describe` names a parameter in an error.
+        """
         params, mine = self._local_params(), grads
         if len(self.consumed) < len(grads):
             params, mine = [params[i] for i in self.consumed], [grads[i] for i in self.consumed]
         aliased = False
         if self.is_reusable:
             addresses = list(map(Tensor.data_ptr, mine))
-            aliased = bool({*addresses}.intersection(map(Tensor.data_ptr, params)) - {0})  # 0: of an empty tensor
-            for p, same in zip(params, map(eq, addresses, map(Tensor.data_ptr, self._prev_grads())), strict=True):
-                if same and p.numel() and p.device.type != "meta":
-                    raise RuntimeError(
-                        f"consume_grad=True keeps the gradient of a parameter of shape {tuple(p.shape)}, and the next "
-                        "one is in the same memory, as with DistributedDataParallel's gradient_as_bucket_view=True or "
-                        "a buffer of your own: give every step a gradient of its own, or leave consume_grad at False"
-                    )
+            distinct = {*addresses}
+            distinct.discard(0)  # of empty tensors
+            shared = len(distinct) < len(addresses) - addresses.count(0)
+            aliased = shared or not distinct.isdisjoint(map(Tensor.data_ptr, params))
+            reused = list(map(eq, addresses, map(Tensor.data_ptr, self._prev_grads())))
+            if True in reused:
+                self._refuse_reused(reused, describe)
         # Over lists, each check takes a tenth of what it takes gradient by gradient.
         sizes = map(UntypedStorage.nbytes, map(Tensor.untyped_storage, mine))
         if self.grads_fit and not aliased and list(sizes) == self.consumed_nbytes:
@@ -315,6 +320,17 @@ class Plan:
                 owner.grad = sharding.like(owner, grads[i])
         return grads
 
+    def _refuse_reused(self, reused: list[bool], describe: Callable[[Tensor], str]) -> None:
+        """Raise an error if a gradient is in the memory of the previous one, which was consumed."""
+        for i, same in zip(self.consumed, reused, strict=True):
+            p = sharding.local(self.params[i])
+            if same and p.numel() and p.device.type != "meta":  # else the address is 0
+                raise RuntimeError(
+                    f"parameter {describe(self.params[i])}: consume_grad=True keeps its gradient, and the next one is "
+                    "in the same memory, as with DistributedDataParallel's gradient_as_bucket_view=True or a buffer of "
+                    "your own: give every step a gradient of its own, or leave consume_grad at False"
+                )
+
     def consume_grads(self, grads: list[Tensor]) -> None:
         """Make the gradients of this step the previous gradients of the next one."""
         for i, entry in zip(self.consumed, self.consuming, strict=True):
@@ -328,6 +344,10 @@ class Plans(dict[Any, Plan]):
 
     def __init__(self) -> None:
         self.known: set[Tensor] = set()  #: parameters that had a state when the last one was made
+
+    def clear(self) -> None:
+        super().clear()
+        self.known.clear()
 
     def make_room(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
         """Drop those whose states are gone, which would keep tensors alive, and the oldest where there are many."""

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from adan import sharding
+from adan.hyperparameters import require_count, require_number
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,18 @@ class Restart:
                 f"Restart: give either radius or every, got radius={self.radius!r} and every={self.every!r}; "
                 "Restart.probe() measures what radius fits"
             )
-        if self.radius is not None and not (_is_number(self.radius) and self.radius > 0):
-            kind = type(self.radius).__name__
-            raise ValueError(f"Restart: radius must be a float above 0, got {self.radius!r} of type {kind}")
+        if self.radius is not None and self.radius != math.inf:
+            remedy = "Restart.probe() measures what fits"
+            radius = require_number("Restart: radius", self.radius, positive=True, remedy=remedy)
+            object.__setattr__(self, "radius", radius)
         for name, needed in (("every", "every"), ("after", "every"), ("min_interval", "radius")):
             value = getattr(self, name)
             if value is None:
                 continue
             if getattr(self, needed) is None:
                 raise ValueError(f"Restart: {name}={value!r} has a meaning only together with {needed}")
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                kind = type(value).__name__
-                raise ValueError(f"Restart: {name} must be an int of at least 1, got {value!r} of type {kind}")
+            steps = require_count(f"Restart: {name}", value, least=1, remedy="give a number of steps")
+            object.__setattr__(self, name, steps)
 
     @classmethod
     def probe(cls) -> Restart:
@@ -87,12 +88,8 @@ class Restart:
             wanted = torch.where(restarts > 0, self.every, self.every if self.after is None else self.after)
             return steps >= wanted
         assert self.radius is not None
-        due = steps * total > self.radius**2
+        due = steps * total > self.radius * self.radius  # inf where `**` would raise OverflowError
         return due if self.min_interval is None else due & (steps >= self.min_interval)
-
-
-def _is_number(x: object) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
 class Progress(NamedTuple):
@@ -123,8 +120,10 @@ class Cycle:
             dtype = torch.float32 if device.type == "mps" else torch.float64
             self.values = self.values.to(device, dtype, non_blocking=device.type != "cpu")
         missing = 3 + len(groups) - len(self.values)
-        if missing:  # or, below 0, too many: a group was deleted
+        if missing > 0:  # new groups come last
             self.values = torch.nn.functional.pad(self.values, (0, missing))
+        elif missing < 0:  # a group was deleted, and nothing says which
+            self._set([*self.values[:3], *(group["lr"] for group in groups)])
 
     @property
     def count(self) -> Tensor:
@@ -206,20 +205,22 @@ class Cycle:
     def check_saved(saved: Iterable[object]) -> None:
         """Raise ValueError for what no checkpoint can hold."""
         for x in saved:
-            if x is not None and not (isinstance(x, Tensor) and x.shape == (4,) and bool(x.isfinite().all())):
-                raise ValueError(f"restart_state of this state dict must be four finite numbers, got {x!r}")
+            if x is not None and not (isinstance(x, Tensor) and x.shape == (4,)):
+                raise ValueError(f"restart_state of this state dict must be a tensor of four numbers, got {x!r}")
 
     def load(self, saved: list[Tensor | None], rates: list[float | Tensor]) -> None:
         """Go on from a checkpoint; from one without `restart`, at the start of a cycle."""
         first = next((x for x in saved if x is not None), None)
         last = [lr if x is None else x[3] for x, lr in zip(saved, rates, strict=True)]
-        numbers = [*([0.0] * 3 if first is None else first[:3]), *last]
+        self._set([*([0.0] * 3 if first is None else first[:3]), *last])
+
+    def _set(self, numbers: list[float | Tensor]) -> None:
         old = self.values
         self.values = torch.stack([torch.as_tensor(x, dtype=old.dtype, device=old.device).reshape(()) for x in numbers])
 
 
 def manual_restarts(groups: Iterable[Mapping[str, Any]]) -> list[int]:
-    """What the groups of a checkpoint say of them; those that say nothing had none."""
+    """The manual-restart count of each saved group; 0 if absent."""
     numbers = [group.get("manual_restarts", 0) for group in groups]
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:

@@ -46,6 +46,14 @@ class Options(NamedTuple):
         cycle = _read(cycle) if isinstance(cycle, Tensor) else cycle
         return cls(lr, last_lr=last_lr_, share=share, cycle=cycle, **{name: group[name] for name in _FROM_GROUP})
 
+    def to(self, device: torch.device) -> Options:
+        """With its tensors on a device; those on the CPU, of no dimension, go together with tensors on any."""
+        numbers = {"lr": self.lr, "last_lr": self.last_lr, "cycle": self.cycle}
+        tensors = {name: x for name, x in numbers.items() if isinstance(x, Tensor) and x.device.type != "cpu"}
+        if all(x.device == device for x in tensors.values()):
+            return self
+        return replaced(self, **{name: x.to(device, non_blocking=device.type != "cpu") for name, x in tensors.items()})
+
 
 _FROM_GROUP = [name for name in Options._fields if name not in ("lr", "last_lr", "share", "cycle")]
 

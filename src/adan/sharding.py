@@ -7,7 +7,7 @@ can reshard them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -18,12 +18,12 @@ from torch import Tensor
 Share: TypeAlias = tuple[Any, int]
 
 
-def is_sharded(param: object) -> bool:
-    """Whether a tensor is a DTensor, told without importing that module: torch may have been built without it."""
+def is_dtensor(param: object) -> bool:
+    """Whether a tensor is a DTensor, told without importing its module: torch may have been built without it."""
     return hasattr(type(param), "_local_tensor")
 
 
-def any_sharded(params: Iterable[Tensor]) -> bool:
+def any_dtensor(params: Iterable[Tensor]) -> bool:
     return any(hasattr(kind, "_local_tensor") for kind in set(map(type, params)))
 
 
@@ -35,12 +35,12 @@ def is_fsdp1(param: object) -> bool:
 def local(x: Tensor) -> Tensor:
     """The shard in this process; a plain tensor itself."""
     # `to_local()` is a view by autograd's machinery: 9 µs, this 0.1 µs.
-    return x._local_tensor if is_sharded(x) else x  # type: ignore[attr-defined]
+    return x._local_tensor if is_dtensor(x) else x  # type: ignore[attr-defined]
 
 
 def like(param: Tensor, shard: Tensor) -> Tensor:
     """The tensor that is sharded as a parameter is, and whose shard in this process is `shard`."""
-    if not is_sharded(param):
+    if not is_dtensor(param):
         return shard
     p: Any = param
     whole: Tensor = type(p).from_local(
@@ -49,16 +49,16 @@ def like(param: Tensor, shard: Tensor) -> Tensor:
     return whole
 
 
-def local_grads(params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+def local_grads(params: list[Tensor], grads: list[Tensor], describe: Callable[[Tensor], str]) -> list[Tensor]:
     """The shards of gradients that belong to the shards of their parameters in this process."""
-    return [_local_grad(p, grad) if is_sharded(p) else grad for p, grad in zip(params, grads, strict=True)]
+    return [_local_grad(p, grad, describe) if is_dtensor(p) else grad for p, grad in zip(params, grads, strict=True)]
 
 
-def _local_grad(param: Any, grad: Any) -> Tensor:
-    if not is_sharded(grad):
+def _local_grad(param: Any, grad: Any, describe: Callable[[Tensor], str]) -> Tensor:
+    if not is_dtensor(grad):
         raise RuntimeError(
-            f"the gradient of a parameter of shape {tuple(param.shape)} is a plain tensor, and the parameter is a "
-            "DTensor: assign torch.distributed.tensor.distribute_tensor(grad, p.device_mesh, p.placements)"
+            f"parameter {describe(param)}: its gradient is a plain tensor, and the parameter is a DTensor: assign "
+            "torch.distributed.tensor.distribute_tensor(grad, p.device_mesh, p.placements)"
         )
     if grad.placements != param.placements:  # such as a sum that is still to be reduced
         grad = grad.redistribute(param.device_mesh, param.placements)
@@ -69,15 +69,19 @@ def _local_grad(param: Any, grad: Any) -> Tensor:
 
 def share(param: Any) -> Share:
     """The mesh over which a parameter is sharded, and its number of shards; None for a tensor that is whole here."""
-    return _share(param.device_mesh, param.placements) if is_sharded(param) else (None, 1)
-
-
-@cache
-def _share(mesh: Any, placements: tuple[Any, ...]) -> Share:
-    if mesh.get_coordinate() is None:  # this process is not in the mesh
+    if not is_dtensor(param) or param.device_mesh.get_coordinate() is None:  # or this process is not in the mesh
         return None, 1
-    cut = (size for size, placed in zip(mesh.shape, placements, strict=True) if not placed.is_replicate())
-    return mesh, math.prod(cut)
+    return param.device_mesh, _shards(param.device_mesh, param.placements)
+
+
+@cache  # of numbers alone: a mesh equals that of an earlier init_process_group(), whose groups are gone
+def _shards(mesh: Any, placements: tuple[Any, ...]) -> int:
+    return math.prod(size for size, placed in zip(mesh.shape, placements, strict=True) if not placed.is_replicate())
+
+
+def largest(meshes: Iterable[Any]) -> Any:
+    """The mesh of the most processes; None if there is none."""
+    return max((mesh for mesh in meshes if mesh is not None), key=lambda mesh: mesh.size(), default=None)
 
 
 @cache
@@ -92,16 +96,16 @@ def weights(params: list[Tensor]) -> tuple[Any, dict[Tensor, float]]:
     A tensor with fewer shards than there are processes is the same on several of them, and must count once in all.
     """
     shares = {p: share(p) for p in params}
-    largest = max((mesh for mesh, _ in shares.values() if mesh is not None), key=lambda mesh: mesh.size(), default=None)
-    if largest is None:
+    whole = largest(mesh for mesh, _ in shares.values())
+    if whole is None:
         return None, dict.fromkeys(params, 1.0)
     for mesh, _ in shares.values():
-        if mesh is not None and not covers(largest, mesh):
+        if mesh is not None and not covers(whole, mesh):
             raise NotImplementedError(
                 f"restart=... needs one mesh that contains the processes of all others, and {mesh} is not part of "
-                f"{largest}; call restart() where you want one"
+                f"{whole}; call restart() where you want one"
             )
-    return largest, {p: n / largest.size() for p, (_, n) in shares.items()}
+    return whole, {p: n / whole.size() for p, (_, n) in shares.items()}
 
 
 def sum_over_mesh(sums: Tensor, mesh: Any) -> Tensor:

@@ -207,7 +207,7 @@ def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
 
 
 def replace(state: dict[str, Any], new: Mapping[str, Any]) -> None:
-    """Put others in the place of our entries."""
+    """Replace Adan's own entries; keep those of wrappers."""
     for name in OURS & state.keys():
         del state[name]
     state.update(new)
@@ -267,7 +267,7 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     if "exponents" not in state:
         return state
     others = {name: value for name, value in state.items() if name not in (*STATES, "exponents")}
-    if sharding.is_sharded(param):
+    if sharding.is_dtensor(param):
         return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
     codes = {CODES[name]: lowbit.flat(state[name]) for name in STATES if name in state}
     whole = state["exp_avg"]  # never packed
@@ -443,7 +443,10 @@ def _checked(
         if value.layout is not torch.strided:
             raise ValueError(f"{key} of {name} is {value.layout} in this state dict, not dense")
         if value.shape != shape:
-            raise ValueError(f"{key} of {name} has shape {tuple(value.shape)} in this state dict")
+            raise ValueError(
+                f"{key} of {name} must have shape {tuple(shape)}, got {tuple(value.shape)} in this state dict: is it "
+                "the checkpoint of another model?"
+            )
         if quantized and key != "compensation" and value.dtype != torch.uint8:
             raise ValueError(
                 f"{CODES.get(key, key)} of {name} must be torch.uint8, got {value.dtype} in this state dict: codes are "
@@ -451,8 +454,11 @@ def _checked(
             )
         is_number = value.is_floating_point() or (value.is_complex() and param.is_complex())
         if not (is_number or quantized) or (value.device.type == "meta" and param.device.type != "meta"):
-            raise ValueError(f"{key} of {name} is {value.dtype} on {value.device} in this state dict")
-        if key in STATES and sharding.is_sharded(param) and not sharding.is_sharded(value):
+            raise ValueError(
+                f"{key} of {name} must hold floating-point numbers in memory, got {value.dtype} on {value.device} in "
+                "this state dict"
+            )
+        if key in STATES and sharding.is_dtensor(param) and not sharding.is_dtensor(value):
             raise ValueError(
                 f"{key} of {name} is a whole tensor in this state dict, and the parameter is a DTensor: load with "
                 "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
@@ -498,4 +504,6 @@ def _placed(
     if couples:
         placed = convert(placed, param, Form.of(group, param), group)
     fit(placed, group, param, counter_device)
+    if state["step"].device.type != "meta" and state["step"] == 0:
+        forget(placed)  # an automatic restart resets the count alone, and leaves in the checkpoint what it made void
     return placed

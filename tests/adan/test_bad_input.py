@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 
@@ -57,6 +58,17 @@ def test_betas_of_the_papers_convention_are_pointed_out_once():
 def test_seeds_of_rounding(seed):
     with pytest.raises(ValueError, match=f"rounding_seed must be an int from 0 to 2³² − 1, got {seed!r}"):
         Adan([torch.zeros(2)], rounding_seed=seed)
+
+
+@pytest.mark.filterwarnings("error")  # numpy warns where its integers overflow
+def test_a_seed_of_numpy_is_a_seed():
+    results = []
+    for seed in (3, np.int64(3)):
+        p = torch.full((600,), 1.5, dtype=torch.bfloat16, requires_grad=True)
+        p.grad = torch.ones_like(p)
+        Adan([p], lr=1e-2, stochastic_rounding=True, rounding_seed=seed).step()
+        results.append(p.detach())
+    assert torch.equal(*results)
 
 
 def test_half_precision_that_cannot_be_rounded_stochastically():

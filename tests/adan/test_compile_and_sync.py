@@ -117,6 +117,18 @@ def test_a_norm_over_processes_never_synchronises(skip_nonfinite, monkeypatch):
     run_on_a_pretended_gpu(capturable=True, max_grad_norm=1.0, skip_nonfinite=skip_nonfinite, norm_group="world")
 
 
+@pytest.mark.parametrize("options", [{}, {"restart": Restart.probe()}], ids=str)
+def test_a_learning_rate_on_one_gpu_is_that_of_parameters_on_two(options):
+    with FakeTensorMode():
+        params = [torch.empty(3, device=f"cuda:{i}", requires_grad=True) for i in range(2)]
+        lr = torch.empty((), device="cuda:0")
+        opt = Adan(params, lr=lr, foreach=True, capturable=True, **options)
+        for p in params:
+            p.grad = torch.empty_like(p)
+        opt.step()
+        assert opt.param_groups[0]["lr"] is lr
+
+
 def test_the_pretended_gpu_notices_a_synchronization(monkeypatch):
     monkeypatch.setattr(scalars.host_readable, "__code__", (lambda number: True).__code__)
     with pytest.raises(DataDependentOutputException):
@@ -163,3 +175,26 @@ def test_a_compiled_loop_counts_its_steps():
         assert [int(opt.state[p]["step"]) for p in params] == [3, 3]
         results.append([p.detach().clone() for p in params])
     assert all(map(torch.equal, *results))
+
+
+def test_a_compiled_step_ends_the_steps_inside_backward():
+    """Also where it was compiled before gradients were released."""
+    model = torch.nn.Linear(4, 1)
+    opt = Adan(model.parameters())
+    step = torch.compile(opt.step, backend="eager")
+    for k in range(4):
+        model(torch.ones(2, 4)).sum().backward()
+        step()
+        if k == 0:
+            opt.zero_grad()
+            handle = adan.release_gradients(model, opt)
+    handle.remove()
+    assert opt.state[model.weight]["step"] == 4
+
+
+def test_a_compiled_step_refuses_what_fsdp1_cannot_do():
+    p = torch.nn.Parameter(torch.ones(4))
+    p._fsdp_flattened = True
+    p.grad = torch.ones(4)
+    with pytest.raises(RuntimeError, match="max_grad_norm needs all gradients"):
+        torch.compile(Adan([p], max_grad_norm=1.0).step, backend="eager")()

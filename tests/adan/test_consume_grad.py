@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.parity import count_as_on_a_device
 
-from adan import Adan
+from adan import Adan, Restart
 
 ENGINES = {"loop": {"foreach": False}, "foreach": {"foreach": True}}
 
@@ -150,3 +150,27 @@ def test_a_gradient_in_the_parameter_s_own_memory(engine):
             opt.step()
         results.append(p.detach().clone())
     assert torch.equal(*results)
+
+
+def test_two_parameters_with_one_gradient():
+    """After a skipped step each needs a buffer of its own, for its own previous gradient."""
+    params = [torch.ones(3, requires_grad=True) for _ in range(2)]
+    opt = Adan([*params, torch.ones(0, requires_grad=True)], consume_grad=True, skip_nonfinite=True)
+    for i, p in enumerate(params):
+        p.grad = torch.full((3,), 1.0 + i)
+    opt.step()
+    params[0].grad = params[1].grad = torch.full((3,), torch.inf)
+    opt.step()
+    assert [opt.state[p]["prev_grad"].tolist() for p in params] == [[1.0] * 3, [2.0] * 3]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_restart_that_only_the_device_knows_forgets_what_was_consumed(engine, monkeypatch):
+    count_as_on_a_device(monkeypatch)
+    p = torch.ones(3, requires_grad=True)
+    opt = Adan([p], lr=0.1, consume_grad=True, restart=Restart(every=1), **ENGINES[engine])
+    for value in (torch.nan, 1.0):
+        p.data.fill_(1.0)
+        p.grad = torch.full((3,), value)
+        opt.step()
+    torch.testing.assert_close(p.detach(), torch.full((3,), 0.9))

@@ -1,7 +1,9 @@
 """Steps inside backward: the same numbers as after it, and less memory."""
 
 import copy
+import gc
 import io
+import weakref
 
 import pytest
 import torch
@@ -243,6 +245,37 @@ def test_a_parameter_that_moves_to_another_group():
         RuntimeError, match=r"a parameter of shape \(1, 2\) is no longer one of the optimizer's; remove"
     ):
         model(torch.ones(1, 2)).sum().backward()
+
+
+def test_parameters_that_change_places_between_groups():
+    """Of one size: only where a parameter is found says that its options are others."""
+    params = [nn.Parameter(torch.ones(64, 64)) for _ in range(2)]
+    model = nn.ParameterList(params)
+    opt = Adan([{"params": params[:1]}, {"params": params[1:], "state_format": "8bit"}])
+    release_gradients(model, opt)
+    for _ in range(2):
+        sum(p.sum() for p in params).backward()
+        opt.step()
+        assert [opt.state[group["params"][0]]["exp_avg"].dtype for group in opt.param_groups] == [
+            torch.float32,
+            torch.uint8,
+        ]
+        first, second = opt.param_groups
+        first["params"], second["params"] = second["params"], first["params"]
+
+
+def test_parameters_that_are_taken_out_after_the_release_are_freed():
+    model, opt = make({})
+    handle = release_gradients(model, opt)
+    for _ in train(model, opt, steps=1):
+        pass
+    handle.remove()
+    gone = weakref.ref(model[2].weight)
+    states = [weakref.ref(opt.state.pop(p)["exp_avg"]) for p in model[2].parameters()]
+    opt.param_groups[0]["params"] = list(model[0].parameters())
+    del model[2]
+    gc.collect()
+    assert not any(ref() is not None for ref in (gone, *states))
 
 
 def test_an_error_of_the_first_gradient_is_told_again():

@@ -254,7 +254,7 @@ def test_a_restarted_optimizer_is_a_new_one(engine, options):
     opt = Adan([p], lr=0.02, restart=Restart(every=30, after=4), **ENGINES[engine], **options)
     run([p], opt, 4)
     assert opt.restarts == 1
-    for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq"):
+    for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad"):
         if name in opt.state[p]:
             opt.state[p][name].fill_(77 if options.get("state_format") in ("8bit", "4bit") else torch.nan)
     q = p.detach().clone().requires_grad_()
@@ -368,6 +368,23 @@ def test_a_checkpoint_goes_into_and_out_of_restarts():
     assert plain.restarts == 0
 
 
+@pytest.mark.parametrize("options", FORMATS, ids=str)
+def test_a_checkpoint_taken_right_after_a_restart_has_no_past(options):
+    """Also where it is loaded without `restart`, so that no step looks at counts of 0."""
+    p = torch.nn.Parameter(torch.ones(4100))
+    opt = Adan([p], restart=Restart(every=3), **options)
+    run([p], opt, 3)
+    assert opt.state[p]["step"] == 0
+    loaded, new = Adan([p], **options), Adan([p], **options)
+    loaded.load_state_dict(opt.state_dict())
+    after = []
+    for x in (loaded, new):
+        p.data.fill_(1.0)
+        run([p], x, 2, first=3)
+        after.append(p.detach().clone())
+    assert same_bits(*after)
+
+
 def test_every_so_many_steps(engine):
     p = torch.zeros(3, device=device_of(engine), requires_grad=True)
     opt = Adan([p], restart=Restart(every=3, after=5), **ENGINES[engine])
@@ -429,10 +446,10 @@ def test_the_radius_of_a_probe_makes_cycles_of_its_length():
     [
         ({}, "either radius or every"),
         ({"radius": 1.0, "every": 3}, "either radius or every"),
-        ({"radius": 0.0}, "radius must be a float above 0, got 0.0"),
+        ({"radius": 0.0}, "radius must be finite and above 0, got 0.0"),
         ({"radius": float("nan")}, "radius must be"),
         ({"radius": "1"}, "radius must be"),
-        ({"every": 0}, "every must be an int of at least 1, got 0"),
+        ({"every": 0}, "every must be at least 1, got 0"),
         ({"every": 1.5}, "every must be"),
         ({"every": 3, "after": 0}, "after must be"),
         ({"radius": 1.0, "after": 3}, "after=3 has a meaning only together with every"),
@@ -440,8 +457,51 @@ def test_the_radius_of_a_probe_makes_cycles_of_its_length():
     ],
 )
 def test_what_is_no_rule(options, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((TypeError, ValueError), match=words):
         Restart(**options)
+
+
+def test_numbers_of_numpy_are_numbers():
+    rules = Restart(every=np.int64(3), after=np.int64(2)), Restart(radius=np.float32(3), min_interval=np.int64(1))
+    assert rules == (Restart(every=3, after=2), Restart(radius=3.0, min_interval=1))
+    assert "np." not in repr(rules)
+
+
+def test_a_radius_whose_square_overflows_is_never_reached():
+    p = torch.zeros(3, requires_grad=True)
+    opt = Adan([p], restart=Restart(radius=1e200))
+    run([p], opt, 3)
+    assert opt.restarts == 0
+
+
+def test_a_checkpoint_of_a_run_that_met_nan_can_be_loaded():
+    p = torch.ones(3, requires_grad=True)
+    opt, twin = (Adan([p], restart=Restart(radius=1.0)) for _ in range(2))
+    for value in (torch.nan, 1.0):
+        p.grad = torch.full((3,), value)
+        opt.step()
+    assert np.isnan(opt.restart_progress.sum)
+    twin.load_state_dict(opt.state_dict())
+    assert np.isnan(twin.restart_progress.sum)
+
+
+def test_a_group_that_is_deleted_takes_its_rate_along():
+    """The last rate of each group is part of the displacement."""
+    sums = []
+    for rates in ([1e-3], [1.0, 1e-3]):
+        params = [torch.zeros(50, requires_grad=True) for _ in rates]
+        opt = Adan([{"params": [p], "lr": lr} for p, lr in zip(params, rates, strict=True)], restart=Restart.probe())
+        for k in range(3):
+            for p in params:
+                p.grad = torch.linspace(-1, 1 + k, 50)
+            opt.step()
+        if len(rates) > 1:
+            del opt.param_groups[0], opt.state[params[0]]
+        before = opt.restart_progress.sum
+        params[-1].grad = torch.ones(50)
+        opt.step()
+        sums.append(opt.restart_progress.sum - before)
+    assert sums[1] == pytest.approx(sums[0], rel=1e-4)
 
 
 def test_what_does_not_go_together():

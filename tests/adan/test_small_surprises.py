@@ -42,6 +42,15 @@ def test_what_is_no_list_of_parameters(params):
         Adan(params)
 
 
+def test_a_dict_of_parameters_or_of_a_group():
+    """It was said that parameter 0 must be a tensor and is a str: the dict's first key."""
+    model = torch.nn.Linear(2, 1)
+    for params in ({"params": list(model.parameters())}, dict(model.named_parameters())):
+        with pytest.raises(TypeError, match=r"pass a list of groups, \[\{'params': ...\}\], or .* by \.items\(\)"):
+            Adan(params)
+    Adan(dict(model.named_parameters()).items())
+
+
 def test_a_group_is_named_as_the_others_are():
     """Lightning's BackboneFinetuning adds bare parameters to an optimizer whose groups have names."""
     layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3))

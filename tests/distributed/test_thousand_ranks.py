@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -128,3 +129,18 @@ def test_tensors_of_a_model_of_405_billion(rank):
                 p.grad = torch.zeros_like(p)
             opt.step()
             assert state_bytes(opt) == planned.rows[f"Adan {form}"].states
+
+
+def test_the_groups_of_an_earlier_init_process_group_are_not_used(monkeypatch):
+    """Its meshes equal those of the later one. Not a Parameter: to those, torch 2.13 itself gives the earlier mesh."""
+    used = []
+    monkeypatch.setattr(dist, "all_reduce", lambda sums, group: used.append(group))
+    for others in range(2):
+        with rank_of(0):
+            for _ in range(others):
+                dist.new_group([0, 1, 2])  # so that a group of the mesh has another name
+            mesh = DeviceMesh("cpu", [0, 1])
+            p, grad = (DTensor.from_local(torch.ones(3), mesh, [Shard(0)], run_check=False) for _ in range(2))
+            p.requires_grad_().grad = grad
+            Adan([p], max_grad_norm=1.0).step()
+            assert used.pop() is mesh.get_group()

@@ -285,8 +285,8 @@ def names_what_is_wrong_with_a_group_or_a_gradient():
         Adan([p], max_grad_norm=1.0, norm_group="nope").step()
     q = spread(torch.ones(4), Shard(0))
     q.grad = torch.ones(4)
-    with pytest.raises(RuntimeError, match=r"a parameter of shape \(4,\) is a plain tensor, and the parameter is a"):
-        Adan([q]).step()
+    with pytest.raises(RuntimeError, match=r"parameter 'q' of shape \(4,\): its gradient is a plain tensor, and the"):
+        Adan([("q", q)]).step()
 
 
 def refuses_to_release_under_ddp():

@@ -78,7 +78,7 @@ class Kind(NamedTuple):
     quantized: str | None  #: "8bit", "4bit" or None
     coupled: bool
     consume: bool
-    weights: int  #: how a parameter of half precision is rounded: NEAREST, STOCHASTIC or KAHAN
+    rounding: int  #: how a parameter of half precision is rounded: NEAREST, STOCHASTIC or KAHAN
 
 
 class Launch(NamedTuple):
@@ -134,7 +134,10 @@ class Cuda:
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if memo.tables is None:
             if capturing:
-                raise RuntimeError("run a step with the same parameters and options before capturing one")
+                raise RuntimeError(
+                    "this step() is being captured in a CUDA graph: run one with the same parameters and options "
+                    "before the capture"
+                )
             memo.tables = self._tables(columns, device)
         tables: Tables = memo.tables
         rows, launches = len(tables.order), tables.launches
@@ -171,7 +174,7 @@ class Cuda:
         for launch, end in zip(launches, ends, strict=True):
             if launch.chunks:
                 kind, tile = launch.kind, launch.tile
-                form = (kind.quantized == "4bit", kind.coupled, kind.consume, kind.weights, restart)
+                form = (kind.quantized == "4bit", kind.coupled, kind.consume, kind.rounding, restart)
                 pointers = (tables.static, per_step, coefs, coefs if squares is None else squares)
                 numbers = (rows, end - launch.chunks)
                 limits = {"num_warps": tile.warps} | ({} if tile.registers is None else {"maxnreg": tile.registers})
@@ -200,7 +203,10 @@ class Cuda:
         data = words.tobytes() + numbers.tobytes()
         if capturing:  # a graph has memory of its own, and copies from a host buffer that nothing else may use
             if not tables.spares:
-                raise RuntimeError("run a step of this optimizer between two captures")
+                raise RuntimeError(
+                    f"this step() was captured in {SPARES} CUDA graphs in a row: run one outside a graph before the "
+                    "next capture"
+                )
             staging = tables.spares.pop()
             memo.captured += [tables.static, staging]
             table, aligned = _upload(data, device, staging), functools.reduce(or_, changing) % 16 == 0
@@ -229,7 +235,8 @@ class Cuda:
             for x in tensors:
                 if x is not None and x.device != device:
                     raise RuntimeError(
-                        f"a {name} of shape {tuple(x.shape)} is on {x.device}, its parameter on {device}"
+                        f"a {name} of shape {tuple(x.shape)} is on {x.device}, its parameter on {device}: move it "
+                        "there in optimizer.state[parameter]"
                     )
             static[name] = [0 if x is None else x.data_ptr() for x in tensors]
         prev_addresses = [x.data_ptr() for x in columns.prev_grad]
@@ -253,9 +260,19 @@ class Cuda:
             first, first_chunk = len(starts), len(chunk_rows)
             types = [kind.param, kind.grad, kind.prev_grad, kind.state, compute_dtype(kind.param)]
             types, norm_types = (list(map(_triton_type, x)) for x in (types, [kind.grad, compute_dtype(kind.grad)]))
-            counts = (first, first + len(rows), chunks.pop(), norm_chunks.pop())
-            launches.append(Launch(*counts, kind, types, norm_types, aligned, tile))
-            for row, (begin, end) in enumerate(pairwise((*chunks, counts[2])), first):
+            launch = Launch(
+                first=first,
+                end=first + len(rows),
+                chunks=chunks.pop(),
+                norm_chunks=norm_chunks.pop(),
+                kind=kind,
+                types=types,
+                norm_types=norm_types,
+                aligned=aligned,
+                tile=tile,
+            )
+            launches.append(launch)
+            for row, (begin, end) in enumerate(pairwise((*chunks, launch.chunks)), first):
                 chunk_rows += array("i", [row]) * (end - begin)
             starts += [first_chunk + chunk for chunk in chunks]
             norm_starts += norm_chunks
@@ -265,30 +282,30 @@ class Cuda:
         if len(chunk_rows) % 2:
             chunk_rows.append(0)
         return Tables(
-            _upload(words.tobytes() + chunk_rows.tobytes(), device),
-            launches,
-            order,
-            [] if any(launch.kind.consume for launch in launches) else prev_addresses,
-            all(map(is_laid_out_as, columns.param, columns.grad)),
-            [],
-            {},
-            {},
+            static=_upload(words.tobytes() + chunk_rows.tobytes(), device),
+            launches=launches,
+            order=order,
+            prev_addresses=[] if any(launch.kind.consume for launch in launches) else prev_addresses,
+            fits=all(map(is_laid_out_as, columns.param, columns.grad)),
+            spares=[],
+            sent={},
+            binaries={},
         )
 
 
 def _kind(columns: Columns, i: int) -> Kind:
     k = _kernels()
-    weights = k.NEAREST if not columns.rounds_stochastically(i) else k.STOCHASTIC
-    weights = weights if columns.compensation[i] is None else k.KAHAN
+    rounding = k.NEAREST if not columns.rounds_stochastically(i) else k.STOCHASTIC
+    rounding = rounding if columns.compensation[i] is None else k.KAHAN
     return Kind(
-        columns.param[i].dtype,
-        columns.grad[i].dtype,
-        columns.prev_grad[i].dtype,
-        columns.exp_avg[i].dtype,
-        lowbit.format_of({"exp_avg": columns.exp_avg[i], "exp_avg_sq": columns.exp_avg_sq[i]}),
-        columns.exp_avg_diff[i] is None,
-        columns.prev_scale[i] is not None,
-        int(weights.value),
+        param=columns.param[i].dtype,
+        grad=columns.grad[i].dtype,
+        prev_grad=columns.prev_grad[i].dtype,
+        state=columns.exp_avg[i].dtype,
+        quantized=lowbit.format_of({"exp_avg": columns.exp_avg[i], "exp_avg_sq": columns.exp_avg_sq[i]}),
+        coupled=columns.exp_avg_diff[i] is None,
+        consume=columns.prev_scale[i] is not None,
+        rounding=int(rounding.value),
     )
 
 
