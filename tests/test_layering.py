@@ -13,6 +13,7 @@ LAYERS = [
     ["adan.__init__"],
     ["adan.gradient_release"],
     ["adan.memory_plan", "adan.optimizer"],
+    ["adan.checkpoints"],
     ["adan.plan", "adan.states"],
     ["adan.engines.loop", "adan.engines.foreach", "adan.engines.cpu", "adan.engines.cuda", "adan.options"],
     ["adan.engines.kernels", "adan.grad_norm"],

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 
-from adan import lowbit, sharding, states
+from adan import checkpoints, lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
 from adan.options import (
@@ -493,7 +493,7 @@ class Adan(Optimizer):
         if "step" not in state:
             state.update(states.first_state(group, param, device))
             return state
-        states.unpack(state)
+        checkpoints.unpack(state)
         states.check_coupled(state, group, self.param_groups)
         if torch.compiler.is_compiling():
             states.check_form(state, group, param)
@@ -537,6 +537,7 @@ class Adan(Optimizer):
     def restart(self) -> None:
         """Forget the moments and the previous gradient: the next gradient of each parameter is its first again."""
         for state in self._own_states():
+            checkpoints.unpack(state)
             states.forget(state)
         self._restarted += 1
         if self._cycle is not None:
@@ -568,7 +569,7 @@ class Adan(Optimizer):
             for group, mine in zip(saved["param_groups"], self.param_groups, strict=True):
                 for key, param in zip(group["params"], mine["params"], strict=True):
                     if key in saved["state"]:
-                        saved["state"][key] = states.portable(saved["state"][key], param)
+                        saved["state"][key] = checkpoints.portable(saved["state"][key], param)
             if self._cycle is not None:
                 self._cycle.fit(self.param_groups)
                 for i, group in enumerate(saved["param_groups"]):
@@ -595,7 +596,7 @@ class Adan(Optimizer):
         restarted: list[int] = []
 
         def read(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-            without_states, new_states = states.load(state_dict, self.param_groups, self._counter_device)
+            without_states, new_states = checkpoints.load(state_dict, self.param_groups, self._counter_device)
             cycles.extend(group.get("restart_state") for group in state_dict["param_groups"])
             Cycle.check_saved(cycles)
             restarted.extend(manual_restarts(state_dict["param_groups"]))

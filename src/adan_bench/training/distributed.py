@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from adan import states
+from adan import checkpoints
 from adan_bench.data.batching import mapped
 from adan_bench.errors import UsageError, unknown
 
@@ -154,7 +154,7 @@ def _cut(value: Any, like: Any) -> Any:
 
 def _decoded(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Adan's quantized states as numbers: their blocks run through the whole tensor, a part has its own."""
-    return states.dequantized(entry) if "exponents" in entry else entry
+    return checkpoints.dequantized(entry) if "exponents" in entry else entry
 
 
 @contextmanager
