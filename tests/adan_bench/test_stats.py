@@ -95,6 +95,19 @@ def test_a_clear_difference_and_an_unclear_one() -> None:
     assert "The difference from adam is within what the seeds explain" in text
 
 
+def test_without_enough_shared_seeds_nothing_is_tested() -> None:
+    """Three seeds of each finished, but two with both, or none: that is no test whose answer is "no difference"."""
+    others = [record("adamw", 0.5 + 0.001 * seed, seed) for seed in (1, 2, 3)]
+    (summary,) = summarize([*three("adan", 0.9, 0.901, 0.902), *others])
+    few = "Only 2 seeds finished with both adan and adamw, which is no evidence of a difference."
+    assert few in conclude(summary)
+    assert "within what the seeds explain" not in conclude(summary)
+    assert winner(summary) is None
+    others = [record("adamw", 0.5 + 0.001 * seed, seed) for seed in (3, 4, 5)]
+    (summary,) = summarize([*three("adan", 0.9, 0.901, 0.902), *others])
+    assert "No seed finished with both adan and adamw, which is no evidence" in conclude(summary)
+
+
 def test_each_number_of_seeds_is_that_of_its_optimizer() -> None:
     found = summarize(three("adan", 0.9, 0.8) + three("adamw", 0.1))
     text = conclude(found[0])
