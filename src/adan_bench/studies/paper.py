@@ -201,7 +201,8 @@ def collect(cell: Cell, scores: Mapping[Path, Mapping[str, Any]]) -> Result:
     if cell.table.curves:
         curve = ("train", "loss") if metric == TRAINING_LOSS else ("eval", metric)
         facts["curves"] = [[(step, value) for step, _, value in record.curve(*curve)] for record in records]
-    status, why, values, lost = Status.DONE, "", [], []
+    status, why = blocked[0] if blocked else (Status.DONE, "")
+    values, lost = [], []
     for record in records:
         result = record.result or {}
         if record.status not in ("finished", "diverged"):
