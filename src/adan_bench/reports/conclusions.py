@@ -245,6 +245,8 @@ def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
     there = sorted((o.steps_to_target, o.name) for o in done if o.steps_to_target is not None)
     if not there:
         return f" The target, {target}, was not reached by most seeds of any optimizer."
+    if unfair(summary) or min(map(_n, done)) < MIN_SEEDS:
+        return ""  # the table has the steps; to rank them would be to name a winner
     least = [name for steps, name in there if steps == there[0][0]]
     return f" The target, {target}, was reached in the fewest steps ({there[0][0]:.0f}, median) by {_join(least)}."
 
