@@ -123,7 +123,9 @@ def test_a_second_study_leaves_the_runs_of_the_first_alone(
     first.run([job])
     made = (job.path / "result.json").read_bytes()
     for resume in (False, True):
-        with pytest.raises(UsageError, match=f"--out {tmp_path / 'out'}: another adan-bench is making runs there; wait"):
+        with pytest.raises(
+            UsageError, match=f"--out {tmp_path / 'out'}: another adan-bench is making runs there; wait"
+        ):
             second.run([replace(other, resume=resume)])
     first.close()
     with pytest.raises(RunExists, match=f"{job.path} already holds a run; continue with --resume or"):

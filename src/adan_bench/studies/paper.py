@@ -197,7 +197,7 @@ def collect(cell: Cell, scores: Mapping[Path, Mapping[str, Any]]) -> Result:
     environment = records[0].environment
     facts["data"], facts["parameters"] = environment.get("data", ""), environment.get("parameters")
     facts["seconds"] = sum((r.result or {}).get("seconds", 0.0) for r in records)
-    metric = cell.column.metric or records[0].workload["metric"]
+    facts["metric"] = metric = cell.column.metric or records[0].workload["metric"]
     if cell.table.curves:
         curve = ("train", "loss") if metric == TRAINING_LOSS else ("eval", metric)
         facts["curves"] = [[(step, value) for step, _, value in record.curve(*curve)] for record in records]
