@@ -18,7 +18,7 @@ from adan_bench.records.environment import describe
 from adan_bench.records.stats import summarize
 from adan_bench.records.store import RunStore, read_run, read_runs, write_json
 from adan_bench.reports.comparison import environments
-from adan_bench.training.pool import Job
+from adan_bench.training.pool import Job, record_failure
 from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.training.worker import perform
@@ -174,3 +174,19 @@ def test_an_environment_names_the_gpu_of_the_run_and_the_packages_of_its_workloa
     found = describe("cuda:1")
     assert found["gpu"] == "the GPU cuda:1"
     assert {"torchvision", "torch_geometric", "gymnasium", "mujoco", "tokenizers"} <= found["packages"].keys()
+
+
+def test_a_run_that_could_not_begin_has_the_facts_of_its_optimizer(config: Any, tmp_path: Path) -> None:
+    record_failure(Job(config("sam"), tmp_path / "a"), "lost")
+    assert read_run(tmp_path / "a").optimizer["passes"] == 2
+
+
+def test_messages_name_the_flag_and_a_value_that_works(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"--batch-size 64: not a multiple of 3 \(--accumulate 3 × 1 rank\); give a mul"
+    ):
+        settings("digits-vit", accumulate=3)
+    assert settings("digits-vit", accumulate=3, batch_size=66).batch_size == 66
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(UsageError, match=r"mine.txt: not a Python file; give a file whose name ends in .py"):
+        load_script(tmp_path / "mine.txt")

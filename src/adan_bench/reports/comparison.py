@@ -166,7 +166,7 @@ def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
 def _row(o: OptimizerSummary, gap: Interval | None) -> list[str]:
     bests = [r.result["best"] for r in o.records if r.result and r.result.get("best") is not None]
     final = spread(o.final, list(o.by_seed().values()))
-    lost = [f"{count} {word}" for count, word in ((o.diverged, "diverged"), (o.failed, "unfinished")) if count]
+    lost = [f"{n} {word}" for n, word in ((o.diverged, "diverged"), (o.failed, "unfinished")) if n]
     rates = "–"
     if o.sensitivity is not None:
         s = o.sensitivity

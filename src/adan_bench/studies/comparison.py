@@ -120,7 +120,7 @@ class Study:
             base = self.bases[whole[0]]
             raise UsageError(
                 f"--halving {eta}: {rates} learning rates, with an evaluation every {base.eval_every} of "
-                f"{base.stop_after or base.steps} steps of {base.workload}, leave no trial to stop early; take more "
+                f"{base.stop_after or base.steps} steps of {base.workload}, leave no trial to stop early; use more "
                 "--trials, a smaller --eval-every, or no --halving"
             )
         first = {

@@ -155,7 +155,7 @@ def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str
         if model not in MODELS:
             raise unknown("model", model, MODELS)
         if parallel is not None and not MODELS[model].text:
-            raise UsageError(f"--parallel {parallel}: {model} reads no tokens; take a GPT-2 or an MoE")
+            raise UsageError(f"--parallel {parallel}: {model} reads no tokens; use a GPT-2 or an MoE")
     for rival in map(_competitor, names):
         optimizers.check_settings(rival.spec, rival.settings)
         if rival.spec.passes > 1:
@@ -164,7 +164,7 @@ def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str
                 "one; leave it out"
             )
         if parallel == "fsdp" and not rival.spec.shards:
-            raise UsageError(f"{rival.name} cannot step on sharded parameters (DTensors); take --parallel ddp")
+            raise UsageError(f"{rival.name} cannot step on sharded parameters (DTensors); use --parallel ddp")
 
 
 def _competitor(name: str) -> Competitor:

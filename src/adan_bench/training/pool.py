@@ -29,6 +29,7 @@ from adan_bench.records.store import RunLocked, RunStore, append_line, read_run,
 from adan_bench.training.configure import threads
 from adan_bench.training.interrupts import on_ctrl_c, say_finishing
 from adan_bench.training.mps import multi_process_service
+from adan_bench.training.optimizers import get_optimizer
 
 LOCK = "study.lock"
 INTERRUPTED = 130  # exit code of a worker that Ctrl-C ended before its run made a step
@@ -370,6 +371,8 @@ def record_failure(job: Job, error: str, absent: bool = False, trace: str = "") 
 
             facts = get_workload(job.config.workload, job.config.scale).facts()
         optimizer = {"name": job.config.optimizer, "passes": 1}
+        with contextlib.suppress(Exception):
+            optimizer = get_optimizer(job.config.optimizer).facts()
         config = replace(job.config, threads=threads(job.config)).to_json()
         write_json(job.path / "config.json", {"config": config, "workload": facts, "optimizer": optimizer})
     if trace:

@@ -145,7 +145,7 @@ class Trainer:
             raise UsageError(f"{config.workload} needs the package {error.name}; {remedy}") from error
         if hasattr(self.task.batches, "state_dict") and ranks.count * config.accumulate > 1:
             raise UsageError(
-                f"{config.workload}: its batches carry a state to the next; take one process, and no --accumulate"
+                f"{config.workload}: its batches carry a state to the next; use one process, and no --accumulate"
             )
         self.model = self.task.model.to(self.device)
         if config.channels_last:
@@ -158,7 +158,7 @@ class Trainer:
         groups = self.model.parameters() if self.task.groups is None else self.task.groups(self.model, config.settings)
         self.obstacle = self._obstacle()
         if self.obstacle and config.graph == "on":
-            raise UsageError(f"--graph on: {self.obstacle}; take --graph auto")
+            raise UsageError(f"--graph on: {self.obstacle}; use --graph auto")
         self.optimizer = optimizers.build(self.spec, groups, config.settings, capturable=not self.obstacle)
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         # --graph off leaves out the capture alone, so that it makes the same numbers.
@@ -199,7 +199,7 @@ class Trainer:
         if self.graph is not None:
             self.graph((torch.tensor(factor), batches))
             if self.graph.obstacle and self.config.graph == "on":
-                raise UsageError(f"--graph on: {self.graph.obstacle}; take --graph auto")
+                raise UsageError(f"--graph on: {self.graph.obstacle}; use --graph auto")
         else:
             for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
                 group["lr"] = base * factor
