@@ -20,7 +20,7 @@ def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[st
     from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 
     names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))
-    written = {}
+    written: dict[str, str] = {}
     for summary in summaries:
         figure = Figure(figsize=(10, 3.8), layout="constrained")
         left, right = figure.subplots(1, 2)
