@@ -22,6 +22,8 @@ UNTUNED = "untuned defaults"
 ELSEWHERE = " for another training: "
 CHANGED = ", then --set "
 SCALED = ", lr × "
+#: How the work of a step is shared out, and the machine: what a run may be resumed with another value of.
+SHARING = ("parallel", "ranks", "threads", "jobs")
 
 
 def cores() -> int:
@@ -240,6 +242,18 @@ class RunRecord:
         end = self.config.stop_after or self.config.steps
         values = [value for step, _, value in self.curve("train", "loss") if step > 0.9 * end]
         return sum(values) / len(values) if values else None
+
+    @property
+    def surroundings(self) -> list[dict[str, Any]]:
+        """The environments that the run had, one after the other, each with how the work was shared out."""
+        if not self.environment:  # it never began
+            return []
+        parts = [{**self.environment, **{name: getattr(self.config, name) for name in SHARING}}]
+        for line in self.metrics:
+            if line["kind"] == "resume":
+                shared = {name: line[name] for name in SHARING if name in line}
+                parts.append({**parts[-1], **line.get("environment", {}), **shared})
+        return parts
 
     def curve(self, kind: str, key: str) -> list[tuple[int, float, float]]:
         """(step, seconds, value) of one quantity; kind is "train" or "eval"."""

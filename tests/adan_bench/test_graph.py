@@ -228,7 +228,7 @@ def test_graph_is_checked(config: Any) -> None:
     for value, words in (("yes", "--graph yes: write auto, on or off"), ("on", "--graph on: CUDA graphs need a GPU")):
         with pytest.raises(UsageError, match=words):
             configure(get_workload("digits-vit"), get_optimizer("adan"), chosen(graph=value))
-    with pytest.raises(UsageError, match="--graph on: the CPU has no CUDA graphs; take --graph auto"):
+    with pytest.raises(UsageError, match="--graph on: the CPU has no CUDA graphs; use --graph auto"):
         Trainer(config(graph="on"))
     assert not settings("digits-vit").differences(settings("digits-vit", graph="off"))
 

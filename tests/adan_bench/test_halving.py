@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,25 @@ def test_tune_by_halving(bench: Any, tiny: Path, tmp_path: Path) -> None:
     assert "│ adan " in out
     records = read_runs(tmp_path / "a")[0]
     assert {record.status for record in records} >= {"finished", "stopped"}
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_how_a_search_was_halved_is_remembered(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """Where its settings are used, so that another search is not called the same, and where it is resumed."""
+    command = ["tune", "tiny", "--script", tiny, "--optimizers", "adan", "--trials", "4", "--steps", "8"]
+    command += ["--eval-every", "2", "--out", tmp_path / "a"]
+    assert bench(*command, "--halving", "2")[0] == 0
+    for halving in ([], ["--halving", "3"]):
+        code, _, err = bench(*command, *halving, "--resume")
+        assert code == 2
+        assert re.search(r"--halving \d: .*tune-0\d was stopped at step 4 by --halving 2; give the same", err), err
+    file = tmp_path / "best.json"
+    best = json.loads((tmp_path / "a" / "best.json").read_text(encoding="utf-8"))
+    own = best["workloads"]["tiny"]
+    own["adam"] = {key: value for key, value in own["adan"].items() if key not in ("eta", "rungs", "gradients")}
+    own["adam"]["settings"] = {"lr": 0.001}
+    file.write_text(json.dumps(best), encoding="utf-8")
+    options = chosen(script=tiny, steps=8, eval_every=2)
+    study = Study(["tiny"], competitors("adan,adam"), options, out=tmp_path / "b", tuned=file)
+    origins = [base.origin for base in study.bases.values()]
+    assert origins == ["tuned in 4 trials (best.json, halved by 2 at steps 4)", "tuned in 4 trials (best.json)"]

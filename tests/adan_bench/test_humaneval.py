@@ -8,6 +8,8 @@ import time
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.learning import settings
@@ -109,7 +111,7 @@ def test_a_tiny_model_solves_nothing(data: Path, tmp_path: Path, capsys: pytest.
     assert (result["pass@1"], result["pass@3"], result["problems"]) == (0.0, 0.0, 1)
     assert seen == [("Test/0", 0, 3)]
     assert json.loads((folder / "humaneval.json").read_text(encoding="utf-8"))["samples"] == 3
-    with pytest.raises(UsageError, match=r"k=1,10: pass@k needs 1 ≤ k ≤ the 3 samples"):
+    with pytest.raises(UsageError, match=r"--k 1,10: at most --samples 3; raise --samples or lower --k"):
         pass_at_k(folder, data, samples=3)
     with pytest.raises(UsageError, match=r"no data folder"):
         pass_at_k(folder, None)
@@ -152,3 +154,15 @@ def test_reproduce_asks_humaneval(data: Path, tmp_path: Path, monkeypatch: pytes
     file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "pass@10": 0.25}), encoding="utf-8")
     again = paper.reproduce([table], chosen, tmp_path, resume=True)["tables"][0]["cells"]
     assert again[1]["values"] == [0.25]
+
+
+@pytest.mark.parametrize("changed", [{}, {"temperature": 0.01}, {"tokens": 999}, {"seed": 7}, {"first": 3}])
+def test_an_answer_to_another_question_is_not_taken(changed: dict[str, Any], tmp_path: Path) -> None:
+    """What a user's own `adan-bench humaneval` left beside the run counts only if it asked as the table does."""
+    (tmp_path / "weights.pt").touch()
+    asked = {"samples": 100, "first": 2, "temperature": 0.8, "tokens": 16, "seed": 0, **changed}
+    (tmp_path / "humaneval.json").write_text(json.dumps({"pass@100": 1.0, **asked}), encoding="utf-8")
+    run = SimpleNamespace(path=tmp_path)
+    plan: Any = SimpleNamespace(cells=[SimpleNamespace(column=SimpleNamespace(evaluation="humaneval"), runs=[run])])
+    (score,) = paper.humanevals(plan, RunConfig(), run_code=False).values()
+    assert ("absent" in score) == bool(changed)

@@ -76,7 +76,7 @@ def test_rows_come_once_each(data: Path) -> None:
     seen = [source(position)[0].tolist() for position in range(source.per_epoch)]
     assert sorted(seen) == sorted(in_order)
     assert seen != in_order
-    with pytest.raises(UsageError, match=rf"seen once after {source.per_epoch} batches of 1; take fewer --steps"):
+    with pytest.raises(UsageError, match=rf"seen once after {source.per_epoch} batches of 1; use fewer --steps"):
         source(source.per_epoch)
     held_out = source.held_out().tolist()
     assert len(held_out) == source.last
@@ -112,7 +112,7 @@ def test_bad_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no text in .txt, .py, .parquet files; it holds: nothing"):
         Corpus(tmp_path)
     (tmp_path / "a.parquet").write_bytes(b"PAR1 nothing of the kind")
-    with pytest.raises(UsageError, match=r"a.parquet: no parquet file"):
+    with pytest.raises(UsageError, match=r"a.parquet: not a parquet file"):
         Corpus(tmp_path)
     parquet.write_table(pa.table({"code": ["x"]}), tmp_path / "a.parquet")
     with pytest.raises(UsageError, match=r"a.parquet: no column content or text; it has: code"):
@@ -122,7 +122,9 @@ def test_bad_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"9 bytes are too few for 4 rows of 30 tokens"):
         reader(Corpus(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"tokenizer.json: no tokenizer"):
+    with pytest.raises(
+        UsageError, match=r"tokenizer.json: not a tokenizer.json of the tokenizers package .*; remove it to"
+    ):
         Corpus(tmp_path).tokenizer(300)
 
 

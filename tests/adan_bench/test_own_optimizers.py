@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from support.learning import chosen
 from torch import nn
 
 from adan_bench.errors import UsageError
 from adan_bench.records.store import read_run, read_runs
 from adan_bench.training import optimizers
+from adan_bench.training.configure import configure
 from adan_bench.training.scripts import load_script
+from adan_bench.workloads.parts.classification import without_decay
+from adan_bench.workloads.registry import get_workload
 
 SIGNS = """
 import torch
@@ -180,3 +184,25 @@ def test_no_cuda_graph_unless_it_says_so(script: Path) -> None:
     assert spec.eager == ""
     built = optimizers.build(spec, [nn.Parameter(torch.zeros(2))], {"lr": 0.1})
     assert optimizers.implementation(built) == "fused"
+
+
+def test_its_own_weight_decay_reaches_the_parameter_groups(tmp_path: Path) -> None:
+    """Where a workload makes groups, it sets the decay of each: the default of the class belongs into the settings."""
+    script = tmp_path / "decaying.py"
+    script.write_text(
+        "import torch\nfrom adan_bench import optimizer\n"
+        "@optimizer('decaying', lr=1e-3)\nclass Decaying(torch.optim.AdamW):\n"
+        "    def __init__(self, params, lr=1e-3, weight_decay=0.1):\n"
+        "        super().__init__(params, lr=lr, weight_decay=weight_decay)\n"
+        "@optimizer('plain', lr=1e-3, defaults={'weight_decay': 0.3})\nclass Plain(Decaying):\n    pass\n",
+        encoding="utf-8",
+    )
+    load_script(script)
+    specs = [optimizers.get_optimizer(name) for name in ("decaying", "plain")]
+    assert [optimizers.defaults(spec) for spec in specs] == [
+        {"lr": 1e-3, "weight_decay": 0.1},
+        {"lr": 1e-3, "weight_decay": 0.3},
+    ]
+    config = configure(get_workload("vit-s"), specs[0], chosen(script=script))
+    groups = without_decay(nn.Linear(2, 2), config.settings)  # as vit-s has them
+    assert sorted(group["weight_decay"] for group in groups) == [0.0, 0.1]

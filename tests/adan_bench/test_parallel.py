@@ -150,8 +150,8 @@ def test_a_rank_that_is_left_alone_says_so(script: Path, tmp_path: Path) -> None
         (["run", "digits-vit"], ["3 ranks", "--parallel ddp or fsdp"]),
         (["compare", "digits-vit"], ["3 ranks", "run --parallel"]),
         (["run", "digits-vit", "--parallel", "nope"], ["'nope'", "ddp, fsdp"]),
-        (["run", "digits-vit", "--parallel", "ddp"], ["on 3 ranks", "64"]),
-        (["run", "digits-vit", "--parallel", "ddp", "--accumulate", "2"], ["--accumulate 2 on 3 ranks", "64"]),
+        (["run", "digits-vit", "--parallel", "ddp"], ["3 ranks", "64"]),
+        (["run", "digits-vit", "--parallel", "ddp", "--accumulate", "2"], ["--accumulate 2 × 3 ranks", "64"]),
         *(
             (["run", "digits-vit", "--parallel", "fsdp", "--batch-size", "60", *more], names)
             for more, names in (

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.learning import chosen
 from support.made_up_tables import ADAN, Reproduced, cell, made_up
 
 from adan_bench.errors import UsageError
-from adan_bench.records.store import read_run
+from adan_bench.records.store import RunStore, read_run
 from adan_bench.reports import paper as reproduction_report
-from adan_bench.studies.paper import failures, reproduce
-from adan_bench.studies.plan import plan
+from adan_bench.studies.paper import collect, failures, reproduce
+from adan_bench.studies.plan import PlannedRun, plan
+from adan_bench.workloads.registry import get_workload
 
 
 def test_what_came_out(reproduced: Reproduced) -> None:
@@ -132,3 +134,28 @@ def test_restarts_and_components(reproduced: Reproduced) -> None:
     ]
     assert restarted.result is not None
     assert restarted.result["restarts"]["count"] >= 1
+
+
+def test_a_seed_whose_pre_training_failed_is_said(regressions: Path, tmp_path: Path) -> None:
+    """The other seeds keep their values; the cell has the reason, and the command ends with 1."""
+    table = made_up([{"head": "tuned", "workload": "later"}], [ADAN])
+    planned = plan([table], chosen(script=regressions), tmp_path, seeds=3)
+
+    def write(run: PlannedRun, status: str, **more: Any) -> None:
+        store, facts = RunStore(run.path), get_workload(run.config.workload).facts()
+        store.create(run.config, facts, {"name": "adan", "passes": 1}, {})
+        store.append({"kind": "eval", "step": 60, "seconds": 1.0, "share": 0.5})
+        store.finish({"status": status, "step": 60, "seconds": 1.0, "final": {"share": 0.5}, "best": None, **more})
+
+    (found,) = planned.cells
+    for seed, run in enumerate(found.runs):
+        assert run.before is not None
+        if seed == 1:
+            write(planned.runs[run.before], "failed", error="out of memory")
+        else:
+            write(planned.runs[run.before], "finished")
+            write(run, "finished")
+    result = collect(found, {})
+    assert (result.values, result.seeds) == ([0.5, 0.5], 3)
+    assert (result.status.value, result.why) == ("failed", "earlier, which comes before it: out of memory")
+    assert failures({"tables": [{"name": "x", "cells": [result.to_json()]}]})

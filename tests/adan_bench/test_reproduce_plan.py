@@ -177,3 +177,13 @@ def test_the_longest_run_has_the_budget_at_smaller_scales(configs: Callable[...,
     columns = [{"head": str(n), "workload": "plain", "budget": [n, 10]} for n in (3, 50, 100)]
     for scale, steps in (("smoke", [20, 30, 60]), ("paper", [180, 3000, 6000])):
         assert [c.steps for c in configs(made_up(columns, [ADAN]), scale=scale) if c.seed == 0] == steps
+
+
+def test_the_lowest_rate_is_that_of_the_table_with_any_peak(configs: Callable[..., list[RunConfig]]) -> None:
+    """Also where no learning rate is published for the row, or where the row fixes another one."""
+    rows = [{"head": "Adan", "optimizer": "adan"}, {"head": "fixed", "optimizer": "adan", "fixed": {"lr": 0.2}}]
+    stated = [{"optimizer": "adan", "settings": {"weight_decay": 0.1}, "source": "here", "min_lr": 0.001}]
+    table = made_up([{"head": "a", "workload": "plain"}], rows, settings=stated)
+    found = [c for c in configs(table, scale="paper") if c.seed == 0]
+    assert [c.floor * c.settings["lr"] for c in found] == pytest.approx([0.001, 0.001])
+    assert [c.settings["lr"] for c in found] == [get_optimizer("adan").lr, 0.2]

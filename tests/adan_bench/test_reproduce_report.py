@@ -65,6 +65,15 @@ def test_report(reproduced: Reproduced) -> None:
         assert "Scale smoke" in content
 
 
+def test_the_interval_of_a_cell_stays_in_the_range_of_its_metric() -> None:
+    table = made_up([{"head": "grid", "workload": "plain"}], [ADAN])
+    cell_ = {"row": "Adan", "column": "grid", "workload": "plain", "optimizer": "adan", "status": "done", "why": ""}
+    cell_ |= {"data": "", "seeds": 3, "values": [0.97, 0.99, 1.0], "metric": "accuracy"}
+    summary = {"scale": "small", "tables": [{"name": "made-up", "cells": [cell_]}]}
+    (section,) = reproduction_report.sections(summary, {"made-up": table})
+    assert "98.67 [94.87, 100.0] (n=3)" in section.lines[0].cells
+
+
 def test_what_the_report_concludes() -> None:
     """Orders are counted pair by pair, never across ours and the paper's; a grid has its variance."""
     rows = [

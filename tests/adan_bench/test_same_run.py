@@ -12,9 +12,13 @@ import pytest
 import torch
 from support.learning import curve, killed_run, settings
 
+from adan_bench.config import Pause
 from adan_bench.errors import UsageError
+from adan_bench.records.environment import describe
+from adan_bench.records.stats import summarize
 from adan_bench.records.store import RunStore, read_run, read_runs, write_json
-from adan_bench.training.pool import Job
+from adan_bench.reports.comparison import environments
+from adan_bench.training.pool import Job, record_failure
 from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.training.worker import perform
@@ -83,7 +87,7 @@ def test_other_jobs_keep_the_threads_of_a_run(config: Any, tmp_path: Path, monke
     killed_run(settings, tmp_path / "c", 20)
     run(replace(settings, jobs=1), RunStore(tmp_path / "b"), resume=True)
     assert torch.get_num_threads() == 1
-    assert curve(tmp_path / "b") == curve(tmp_path / "a")
+    assert [line for line in curve(tmp_path / "b") if line["kind"] != "resume"] == curve(tmp_path / "a")
     run(replace(settings, jobs=1, threads=2), RunStore(tmp_path / "c"), resume=True)
     assert torch.get_num_threads() == 2
     (note,) = [line for line in curve(tmp_path / "c") if line["kind"] == "resume"]
@@ -134,3 +138,55 @@ def test_a_script_that_is_edited_under_way_fails_the_run(tiny: Path, tmp_path: P
     earlier = replace(config, script_sha256="")  # of a record of an earlier version
     assert not config.differences(earlier)
     assert config.differences(replace(config, script_sha256="0" * 64)) == ["script_sha256"]
+
+
+def test_a_run_that_goes_on_elsewhere_says_so(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what has changed there, each time; the report names every environment, and gives no mixture of times."""
+    settings, path, commits = (
+        config(steps=20, checkpoint_every=5),
+        tmp_path / "a",
+        ["first", "second", "second", "first"],
+    )
+    for i, commit in enumerate(commits):
+        there = {"commit": commit, "python": "3", "packages": {"torch": "2"}, "cpu": f"of {commit}", "cores": 2}
+        monkeypatch.setattr("adan_bench.training.trainer.describe", lambda device, there=there: there | {"started": ""})
+        jobs = replace(settings, jobs=2 if i == 3 else 1)
+        run(jobs, RunStore(path), resume=i > 0, pause=Pause(step=5 * (i + 1)))
+    record = read_run(path)
+    assert record.status == "finished"
+    notes = [line for line in record.metrics if line["kind"] == "resume"]
+    assert [(note["step"], note["jobs"], note["environment"]) for note in notes] == [
+        (5, 1, {"commit": "second", "cpu": "of second"}),
+        (15, 2, {"commit": "first", "cpu": "of first"}),
+    ]
+    assert [(facts["commit"], facts["machine"]) for facts in environments([record])] == [
+        ("first", "of first"),
+        ("second", "of second"),
+        ("first", "of first"),
+    ]
+    (summary,) = summarize([record])
+    assert (summary.one_clock, summary.optimizers[0].seconds_per_step) == (False, None)
+
+
+def test_an_environment_names_the_gpu_of_the_run_and_the_packages_of_its_workload(monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"the GPU {device}")
+    monkeypatch.setattr("adan_bench.records.environment._version", lambda name: "1.0")
+    found = describe("cuda:1")
+    assert found["gpu"] == "the GPU cuda:1"
+    assert {"torchvision", "torch_geometric", "gymnasium", "mujoco", "tokenizers"} <= found["packages"].keys()
+
+
+def test_a_run_that_could_not_begin_has_the_facts_of_its_optimizer(config: Any, tmp_path: Path) -> None:
+    record_failure(Job(config("sam"), tmp_path / "a"), "lost")
+    assert read_run(tmp_path / "a").optimizer["passes"] == 2
+
+
+def test_messages_name_the_flag_and_a_value_that_works(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"--batch-size 64: not a multiple of 3 \(--accumulate 3 × 1 rank\); give a mul"
+    ):
+        settings("digits-vit", accumulate=3)
+    assert settings("digits-vit", accumulate=3, batch_size=66).batch_size == 66
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(UsageError, match=r"mine.txt: not a Python file; give a file whose name ends in .py"):
+        load_script(tmp_path / "mine.txt")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from support.forked import Program
 from support.learning import chosen
 
 from adan_bench.data.cache import decoded
+from adan_bench.errors import UsageError
+from adan_bench.records.store import RunExists
 from adan_bench.training import pool as pools
 from adan_bench.training.mps import multi_process_service
 from adan_bench.training.pool import Job, LocalPool
@@ -108,6 +111,32 @@ def test_several_runs_on_one_gpu_get_the_service(
     said = [line.split()[0] for line in told()] if expected else []
     assert said == (["get_server_list", "start", "quit"] if expected else [])
     assert f'"mps": {str(expected).lower()}' in (tmp_path / "out" / "study.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_second_study_leaves_the_runs_of_the_first_alone(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first has its pool, its folder is closed to others; later, without --resume, its runs are."""
+    monkeypatch.setattr(pools, "Worker", InlineWorker)
+    first, second = (LocalPool(tmp_path / "out", chosen()) for _ in range(2))
+    job, other = (Job(config(steps=4, seed=seed), tmp_path / "out" / str(seed)) for seed in (0, 1))
+    first.run([job])
+    made = (job.path / "result.json").read_bytes()
+    for resume in (False, True):
+        with pytest.raises(
+            UsageError, match=f"--out {tmp_path / 'out'}: another adan-bench is making runs there; wait"
+        ):
+            second.run([replace(other, resume=resume)])
+    first.close()
+    with pytest.raises(RunExists, match=f"{job.path} already holds a run; continue with --resume or"):
+        second.run([other, job])
+    with pytest.raises(RunExists):
+        perform(job)  # of a worker whose driver looked before the run was there
+    assert (job.path / "result.json").read_bytes() == made
+    assert not other.path.exists()
+    second.run([replace(entry, resume=True) for entry in (other, job)])
+    assert (job.path / "result.json").read_bytes() == made
+    second.close()
 
 
 DECODE = """

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from adan import Adan
 from adan_bench.errors import UsageError
 from adan_bench.studies import speed
 
@@ -41,6 +43,26 @@ def test_published_sizes(name: str) -> None:
     millions = sum(p.numel() for p in model.parameters()) / 1e6
     exact = not name.startswith(("GPT", "MoE"))
     assert int(millions) == SIZES[name] if exact else abs(millions / SIZES[name] - 1) < 0.01
+
+
+def test_an_update_that_consumes_its_gradients_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without new ones before each call, the clock would measure a step that does nothing."""
+    found: list[int] = []
+    step = Adan.step
+
+    def counting(self: Adan, closure: Any = None) -> Any:
+        found.append(sum(p.grad is not None for group in self.param_groups for p in group["params"]))
+        return step(self, closure)
+
+    class Net(torch.nn.Linear):
+        def forward(self, images: torch.Tensor) -> Any:
+            return SimpleNamespace(logits=super().forward(images.mean((2, 3))))
+
+    monkeypatch.setattr(Adan, "step", counting)
+    model: Any = SimpleNamespace(build=lambda tiny: Net(3, speed.CLASSES), text=False)
+    how = speed.Measure(steps=2, warmup=1)
+    speed._train(model, "adan:consume_grad=true", how, speed.ALONE, torch.device("cpu"), 2)
+    assert found == [2] * 6  # in three steps, the first for warm-up, and in as many updates alone
 
 
 def test_command(bench: Callable[..., Any], tmp_path: Path) -> None:

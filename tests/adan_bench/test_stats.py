@@ -15,13 +15,14 @@ from adan_bench.cli.progress import show_summaries, show_tuning
 from adan_bench.config import UNTUNED, RunConfig, RunRecord
 from adan_bench.records.stats import (
     interval,
+    mean_curve,
     performance_profile,
     sensitivity,
     summarize,
     summarize_trials,
     to_target,
 )
-from adan_bench.reports.comparison import render_page, warn, write_report
+from adan_bench.reports.comparison import render_markdown, render_page, warn, write_report
 from adan_bench.reports.conclusions import caution, conclude, number, spread, tuning, winner
 from adan_bench.reports.tuning import write_tuning
 
@@ -98,6 +99,19 @@ def test_a_clear_difference_and_an_unclear_one() -> None:
     assert text.startswith("adan has the highest mean m, 0.9100 (n=3).")
     assert "better than adamw by more than the seeds explain" in text
     assert "The difference from adam is within what the seeds explain" in text
+
+
+def test_without_enough_shared_seeds_nothing_is_tested() -> None:
+    """Three seeds of each finished, but two with both, or none: that is no test whose answer is "no difference"."""
+    others = [record("adamw", 0.5 + 0.001 * seed, seed) for seed in (1, 2, 3)]
+    (summary,) = summarize([*three("adan", 0.9, 0.901, 0.902), *others])
+    few = "Only 2 seeds finished with both adan and adamw, which is no evidence of a difference."
+    assert few in conclude(summary)
+    assert "within what the seeds explain" not in conclude(summary)
+    assert winner(summary) is None
+    others = [record("adamw", 0.5 + 0.001 * seed, seed) for seed in (3, 4, 5)]
+    (summary,) = summarize([*three("adan", 0.9, 0.901, 0.902), *others])
+    assert "No seed finished with both adan and adamw, which is no evidence" in conclude(summary)
 
 
 def test_each_number_of_seeds_is_that_of_its_optimizer() -> None:
@@ -286,6 +300,49 @@ def test_steps_to_target() -> None:
     assert summary.optimizers[0].reached == 2
     (summary,) = summarize([record(seed=i, curve=curve) for i, curve in enumerate(curves[1:])])
     assert summary.optimizers[0].steps_to_target is None
+
+
+def test_the_median_is_the_median_and_a_diverged_seed_reached_nothing() -> None:
+    (summary,) = summarize([record(seed=i, curve=curve) for i, curve in enumerate([(0.6, 0.6), (0.1, 0.6)])])
+    assert summary.optimizers[0].steps_to_target == 75  # of 50 and 100
+    diverged = record(final=None, curve=(0.6, 0.1))
+    assert to_target(diverged) is None
+    assert summarize([diverged, record(seed=1, curve=(0.6, 0.6))])[0].optimizers[0].steps_to_target is None
+
+
+def test_the_fewest_steps_are_named_where_a_winner_could_be() -> None:
+    """Not in an unfair comparison, and not with two seeds; the table has the steps in any case."""
+    early, late = {"curve": (0.6, 0.9)}, {"curve": (0.1, 0.8)}
+    for finals, origin, named in ((3, "by hand", True), (2, "by hand", False), (3, UNTUNED, False)):
+        (summary,) = summarize(
+            three("adan", *[0.9] * finals, origin=origin, **early)
+            + three("sgd", *[0.8] * finals, origin=origin, **late)
+        )
+        assert ("reached in the fewest steps (50, median) by adan" in conclude(summary)) == named
+        assert f"| 50 ({finals}/{finals}) |" in render_markdown([], [summary], {"w": ""})
+    (summary,) = summarize(three("adan", 0.1, 0.1) + three("sgd", 0.1, 0.1))
+    assert "was not reached by most seeds of any optimizer" in conclude(summary)
+
+
+def test_seconds_are_left_out_where_the_clocks_differ() -> None:
+    """Runs with other --jobs, or of another machine, share a table of results but not of times."""
+    adan, sgd = three("adan", 0.9, 0.8), three("sgd", 0.7, 0.6)
+    (summary,) = summarize(adan + sgd)
+    assert "Seconds are left out" not in render_markdown([], [summary], {"w": ""})
+    assert summary.optimizers[0].seconds_per_step == 0.02
+    slower = [replace(r, config=replace(r.config, jobs=4)) for r in sgd]
+    elsewhere = [replace(r, environment={**r.environment, "gpu": "another"}) for r in sgd]
+    for others in (slower, elsewhere):
+        (summary,) = summarize(adan + others)
+        assert {(o.seconds_per_step, o.seconds_to_target) for o in summary.optimizers} == {(None, None)}
+        text = render_markdown([], [summary], {"w": ""})
+        assert "Seconds are left out: these runs did not have the same machine" in text
+        assert "| – | – |" in text
+
+
+def test_a_mean_curve_joins_by_step() -> None:
+    """A curve with fewer lines has others at the same places."""
+    assert mean_curve([[(10, 1.0), (20, 2.0), (30, 3.0)], [(10, 1.0), (30, 3.0)]], 0.75)[:2] == ([10, 30], [1.0, 3.0])
 
 
 def test_learning_rate_range() -> None:

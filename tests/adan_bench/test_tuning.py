@@ -10,9 +10,12 @@ import pytest
 import torch
 from support.learning import chosen
 
+from adan_bench import config
 from adan_bench.records.store import read_runs
 from adan_bench.studies.comparison import Study
 from adan_bench.studies.competitors import competitors
+from adan_bench.training.configure import tuned_defaults
+from adan_bench.workloads.registry import get_workload
 
 SCALED = """
 import torch
@@ -208,3 +211,21 @@ def test_a_rate_at_the_edge_is_told_when_settings_are_read_from_a_file_too(bench
     assert "At the edge of the learning rates that were tried" in out
     _, out, _ = bench("compare", *options, *tuned, "--set", "lr=0.1", "--out", tmp_path / "set")
     assert "At the edge" not in out
+
+
+def test_a_reported_test_score_chooses_no_defaults() -> None:
+    """Workloads with a validation and a test score are tuned by the first, and their stored defaults were."""
+    file = Path(__file__).parents[2] / "results" / "adan_bench" / "tuning-smoke-validation.jsonl"
+    trials: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for line in file.read_text(encoding="utf-8").splitlines()[1:]:
+        trial = json.loads(line)
+        trials.setdefault((trial["workload"], trial["optimizer"]), []).append(trial)
+    assert {name for name, _ in trials} == {"lstm-1", "lstm-2", "lstm-3", "transformer-xl", "deepgcn"}
+    for (name, optimizer), own in trials.items():
+        metric, higher = config.judged(get_workload(name).facts())
+        assert metric != get_workload(name).metric
+        assert {trial["metric"] for trial in own} == {metric}
+        finals = [trial["final"] for trial in own if trial["final"] is not None]
+        best = (max if higher else min)(finals)
+        chosen_ones = [trial["settings"] for trial in own if trial["final"] == best]
+        assert tuned_defaults()["workloads"][name][optimizer]["settings"] in chosen_ones

@@ -111,7 +111,7 @@ def components(
     from dataclasses import asdict
 
     from adan_bench.cli.progress import showing
-    from adan_bench.records.stats import interval
+    from adan_bench.records.stats import interval, usual_range
     from adan_bench.reports.comparison import write_report
     from adan_bench.reports.conclusions import number, spread
     from adan_bench.studies.ablation import ablate
@@ -125,7 +125,10 @@ def components(
     for row in rows:
         if as_json:
             print(json.dumps({"event": "component", **asdict(row)}))
-        shown = [spread(interval(values), values) if values else "–" for values in (row.losses, row.metrics)]
+        shown = [
+            spread(interval(values, within=usual_range(metric, values)), values) if values else "–"
+            for metric, values in (("loss", row.losses), (records[0].workload["metric"], row.metrics))
+        ]
         restarts = ", ".join(str(count) for count in row.restarts)
         grid.add_row(row.name, *shown, restarts, number(row.radius), number(row.paper))
     if as_json:

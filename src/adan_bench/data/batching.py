@@ -48,7 +48,7 @@ def epoch_order(size: int, batch_size: int, seed: int, repeats: int = 1) -> Call
     """
     per_epoch = size // batch_size
     if per_epoch == 0:
-        raise UsageError(f"batch_size={batch_size} is more than the {size} examples; take at most {size}")
+        raise UsageError(f"batch_size={batch_size} is more than the {size} examples; use at most {size}")
 
     @lru_cache(maxsize=2)
     def order(epoch: int) -> Tensor:

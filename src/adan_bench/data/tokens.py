@@ -162,7 +162,9 @@ class Corpus:
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing more specific
-            raise UsageError(f"{path}: no tokenizer of the package tokenizers ({error})") from error
+            raise UsageError(
+                f"{path}: not a tokenizer.json of the tokenizers package ({error}); remove it to have one trained"
+            ) from error
         if [tokenizer.token_to_id(token) for token in SPECIAL] != [START, PAD, END, MASK]:
             raise UsageError(f"{path}: its first tokens must be {' '.join(SPECIAL)}; remove it to have one trained")
         return tokenizer
@@ -197,7 +199,7 @@ class Reader:
         if self.once and epoch > 0:
             raise UsageError(
                 f"{self.corpus.folder}: every token was seen once after {self.per_epoch:,} batches of "
-                f"{self.batch_size}; take fewer --steps or more text"
+                f"{self.batch_size}; use fewer --steps or more text"
             )
         factor, shift = self._order(epoch)
         first = index * self.batch_size
@@ -286,7 +288,7 @@ def _parts(path: Path) -> Iterator[Part]:
     try:
         metadata = parquet.ParquetFile(path).metadata
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        raise UsageError(f"{path}: no parquet file ({error}); get it again") from error
+        raise UsageError(f"{path}: not a parquet file ({error}); get it again") from error
     columns = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     column = next((columns.index(c) for c in COLUMNS if c in columns), None)
     if column is None:

@@ -15,7 +15,10 @@ from typing import Any
 from adan_bench.config import cores
 
 COMMAND = "ADAN_BENCH_COMMAND"  # a worker process was started by another command than its own
-PACKAGES = ("adan", "torch", "triton", "transformers", "pytorch_optimizer", "numpy", "scikit-learn")
+PACKAGES = (
+    "adan", "torch", "triton", "transformers", "tokenizers", "pytorch_optimizer", "numpy", "scikit-learn",
+    "torchvision", "timm", "torch_geometric", "stable-baselines3", "gymnasium", "mujoco",
+)  # fmt: skip
 
 
 def describe(device: str = "cpu") -> dict[str, Any]:
@@ -28,7 +31,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),
         "cores": cores(),
-        "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,
+        "gpu": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
         "cuda": torch.version.cuda if device.startswith("cuda") else None,
         "command": os.environ.get(COMMAND) or " ".join(["adan-bench", *sys.argv[1:]]),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import RunConfig, RunRecord
+from adan_bench.config import SHARING, RunConfig, RunRecord
 
 MIN_SEEDS = 3
 LEVEL = 0.95
@@ -28,7 +28,7 @@ RANGES = {
 }
 ANYTHING = (-math.inf, math.inf)
 #: In what runs that are compared may differ. log_every and keep_weights leave the reported numbers as they are.
-FREE = ("optimizer", "settings", "seed", "role", "threads", "log_every", "keep_weights")
+FREE = ("optimizer", "settings", "seed", "role", "log_every", "keep_weights")
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,7 @@ class WorkloadSummary:
     batch_size: int
     schedule: str
     device: str
+    one_clock: bool = True  # otherwise the optimizers' seconds do not compare, and none are given
 
     @property
     def higher_is_better(self) -> bool:
@@ -165,18 +166,21 @@ def mean_curve(
 ) -> tuple[list[int], list[float], list[float]]:
     """Steps, means over the curves, and half the width of the mean's t interval, which is 0 where there is one curve.
 
-    >>> mean_curve([[(1, 0.0), (2, 1.0)], [(1, 2.0), (2, 1.0), (3, 5.0)]], level=0.5)
-    ([1, 2], [1.0, 1.0], [1.0, 0.0])
+    Over the steps that all curves have: one that was resumed with another number of ranks may lack some.
+
+    >>> mean_curve([[(1, 0.0), (2, 1.0), (3, 4.0)], [(1, 2.0), (3, 4.0), (4, 5.0)]], level=0.5)
+    ([1, 3], [1.0, 4.0], [1.0, 0.0])
     """
-    n, length = len(curves), min(len(curve) for curve in curves)
-    values = [[curve[i][1] for curve in curves] for i in range(length)]
-    halves = [0.0] * length
+    n, by_step = len(curves), [dict(curve) for curve in curves]
+    steps = [step for step in by_step[0] if all(step in curve for curve in by_step)]
+    values = [[curve[step] for curve in by_step] for step in steps]
+    halves = [0.0] * len(steps)
     if n > 1:
         from scipy.special import stdtrit
 
         scale = float(stdtrit(n - 1, (1 + level) / 2)) / math.sqrt(n)
         halves = [round(scale * statistics.stdev(at), 12) for at in values]
-    return [step for step, _ in curves[0][:length]], [statistics.fmean(at) for at in values], halves
+    return steps, [statistics.fmean(at) for at in values], halves
 
 
 def difference(a: Mapping[int, float], b: Mapping[int, float], comparisons: int = 1) -> Interval | None:
@@ -186,7 +190,9 @@ def difference(a: Mapping[int, float], b: Mapping[int, float], comparisons: int 
 
 
 def to_target(record: RunRecord) -> tuple[int, float] | None:
-    """(steps, seconds) at the first evaluation that meets the workload's target."""
+    """(steps, seconds) at the first evaluation that meets the workload's target; None also where the run diverged."""
+    if record.diverged:
+        return None
     target, higher = record.workload["target"], record.workload["higher_is_better"]
     for step, seconds, value in record.curve("eval", record.workload["metric"]):
         if (value >= target) if higher else (value <= target):
@@ -237,11 +243,11 @@ def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
         trials: dict[str, list[RunRecord]] = {}
         for record in group:
             trials.setdefault(record.config.name, []).append(record)
-        summaries.append(_workload(label, [_best_trial(name, _once(own)) for name, own in trials.items()]))
+        summaries.append(_workload(label, [_trial_summary(name, _once(own)) for name, own in trials.items()]))
     return summaries
 
 
-def _best_trial(name: str, trials: Sequence[RunRecord]) -> OptimizerSummary:
+def _trial_summary(name: str, trials: Sequence[RunRecord]) -> OptimizerSummary:
     best = _optimizer(name, [best_trial(trials)], trials)
     return replace(best, diverged=sum(r.diverged for r in trials))
 
@@ -276,12 +282,12 @@ def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
 
 def _labeled(groups: Sequence[list[RunRecord]]) -> list[tuple[str, list[RunRecord]]]:
     """Each group with its workload's name and, where the workload has several groups, in what they differ."""
-    pairs = []
+    labeled = []
     for group in groups:
         config = group[0].config
         same = [other[0].config for other in groups if other[0].config.workload == config.workload]
-        pairs.append((_label(config, same), group))
-    return pairs
+        labeled.append((_label(config, same), group))
+    return labeled
 
 
 def _label(config: RunConfig, same: Sequence[RunConfig]) -> str:
@@ -367,7 +373,16 @@ def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSum
     order = sorted(optimizers, key=rank_of)
     c = first.config
     facts = {**first.workload, "metric": first.metric, "higher_is_better": first.higher_is_better}
-    return WorkloadSummary(label, facts, tuple(order), c.steps, c.stop_after, c.batch_size, c.schedule, c.device)
+    one_clock = len({clock for o in optimizers for r in o.records for clock in _clocks(r)}) <= 1
+    if not one_clock:
+        order = [replace(o, seconds_to_target=None, seconds_per_step=None) for o in order]
+    plan = c.steps, c.stop_after, c.batch_size, c.schedule, c.device
+    return WorkloadSummary(label, facts, tuple(order), *plan, one_clock=one_clock)
+
+
+def _clocks(record: RunRecord) -> set[tuple[Any, ...]]:
+    """What the seconds of a run depend on beside the run: the machine, and how many runs and threads shared it."""
+    return {tuple(part.get(key) for key in ("cpu", "gpu", *SHARING)) for part in record.surroundings}
 
 
 def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]) -> OptimizerSummary:
@@ -380,9 +395,9 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
     return OptimizerSummary(
         name=name,
         records=tuple(sorted(runs, key=lambda r: r.config.seed)),
-        final=interval(finals, within=_range(runs[0].metric, finals)) if finals else None,
-        steps_to_target=statistics.median_low([*(hit[0] for hit in reached), *missing]) if majority else None,
-        seconds_to_target=statistics.median_low([*(hit[1] for hit in reached), *missing]) if majority else None,
+        final=interval(finals, within=usual_range(runs[0].metric, finals)) if finals else None,
+        steps_to_target=statistics.median([*(hit[0] for hit in reached), *missing]) if majority else None,
+        seconds_to_target=statistics.median([*(hit[1] for hit in reached), *missing]) if majority else None,
         reached=len(reached),
         diverged=sum(r.diverged for r in runs),
         failed=sum(r.status in ("failed", "unfinished") for r in runs),
@@ -392,10 +407,10 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
     )
 
 
-def _range(metric: str, values: Sequence[float]) -> tuple[float, float]:
+def usual_range(metric: str, values: Sequence[float]) -> tuple[float, float]:
     """The usual range of a metric, unless a value lies outside: one's own accuracy may be in percent.
 
-    >>> _range("accuracy", [0.9, 1.0]), _range("accuracy", [90.0]), _range("loss", [-6.2])
+    >>> usual_range("accuracy", [0.9, 1.0]), usual_range("accuracy", [90.0]), usual_range("loss", [-6.2])
     ((0.0, 1.0), (-inf, inf), (-inf, inf))
     """
     low, high = RANGES.get(metric, ANYTHING)

@@ -62,6 +62,10 @@ class RunLocked(UsageError):
     """Another process writes the run: whoever gets this must write nothing there, not even a failure."""
 
 
+class RunExists(RunLocked):
+    """The folder holds a run that another process made: a new one must write nothing there either."""
+
+
 class RunStore:
     """The directory of one run, for the process that writes it."""
 
@@ -91,6 +95,10 @@ class RunStore:
     def exists(self) -> bool:
         return (self.path / "config.json").exists()
 
+    def check_new(self) -> None:
+        if self.exists:
+            raise RunExists(f"{self.path} already holds a run; continue with --resume or choose another --out")
+
     @property
     def ended(self) -> bool:
         return (self.path / "result.json").exists()
@@ -103,8 +111,7 @@ class RunStore:
         environment: Mapping[str, Any],
     ) -> None:
         """Begin a run. config.json is written last: a directory that has it has the rest."""
-        if self.exists:
-            raise UsageError(f"{self.path} already holds a run; continue with --resume or choose another --out")
+        self.check_new()
         self.path.mkdir(parents=True, exist_ok=True)
         self.cut(0)
         self.describe(environment)

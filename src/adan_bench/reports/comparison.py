@@ -41,8 +41,9 @@ TERMS = (
     "± and [ ]: 95% t interval over seeds; with fewer than three seeds, the range. minus the first: the mean "
     "difference from the first row over the seeds of both, its interval corrected for all pairs. best: the best "
     "evaluation of a run, mean over seeds. Steps and seconds to target: median over seeds until {metric} first "
-    "reached {target}, and how many of the seeds did."
+    "reached {target}, and how many of the seeds did; a seed that diverges does not count."
 )
+CLOCKS = " Seconds are left out: these runs did not have the same machine, or not as many runs and threads on it."
 RATES = (
     " lr range ±2%: the learning rates around the best whose result is within 2% of it; edge: the best is the lowest "
     "or highest that was tried."
@@ -147,6 +148,7 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
 def _terms(summary: WorkloadSummary) -> str:
     """What the columns of the table are."""
     text = TERMS.format(**{**summary.facts, "target": number(summary.facts["target"], 3)})
+    text += "" if summary.one_clock else CLOCKS
     return text + RATES if any(o.sensitivity for o in summary.optimizers) else text
 
 
@@ -164,7 +166,7 @@ def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
 def _row(o: OptimizerSummary, gap: Interval | None) -> list[str]:
     bests = [r.result["best"] for r in o.records if r.result and r.result.get("best") is not None]
     final = spread(o.final, list(o.by_seed().values()))
-    lost = [f"{count} {word}" for count, word in ((o.diverged, "diverged"), (o.failed, "unfinished")) if count]
+    lost = [f"{n} {word}" for n, word in ((o.diverged, "diverged"), (o.failed, "unfinished")) if n]
     rates = "–"
     if o.sensitivity is not None:
         s = o.sensitivity
@@ -294,20 +296,18 @@ def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSum
 def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
     """The different environments that the runs name, each once: commit, versions, hardware, threads and jobs."""
     entries: list[dict[str, str]] = []
-    for record in records:
-        e = record.environment
+    for e in (part for record in records for part in record.surroundings):
         rows = {
             "commit": e.get("commit"),
             "Python": e.get("python"),
             "packages": ", ".join(f"{name} {version}" for name, version in e.get("packages", {}).items()),
             "machine": ", ".join(str(v) for v in (e.get("platform"), e.get("cpu"), e.get("gpu")) if v),
-            "cores": f"{e.get('cores')}; {count(record.config.threads, 'thread')} per run, "
-            f"{count(record.config.jobs, 'run')} at a time",
-            "ranks": record.config.parallel and f"{record.config.ranks} by {record.config.parallel}",
+            "cores": f"{e.get('cores')}; {count(e['threads'], 'thread')} per run, {count(e['jobs'], 'run')} at a time",
+            "ranks": e["parallel"] and f"{e['ranks']} by {e['parallel']}",
             "command": e.get("command"),
         }
         plain = {key: str(value) for key, value in rows.items() if value}
-        if e and plain not in entries:
+        if plain not in entries:
             entries.append(plain)
     return entries
 

@@ -167,10 +167,13 @@ def behind(summary: WorkloadSummary) -> dict[str, Interval]:
 
 def _lead(summary: WorkloadSummary, best: OptimizerSummary, other: OptimizerSummary) -> str:
     """What the seeds that both finished say of the first: "better", "worse", or "unclear" where they explain the
-    difference or a seed of the first diverged; "constant" where it is the same for every seed, as with a coarse metric.
+    difference or a seed of the first diverged; "constant" where it is the same for every seed, as with a coarse metric;
+    "few" where they are too few to say anything.
     """
     gap = difference(best.by_seed(), other.by_seed(), comparisons(summary))
-    if not best.whole or gap is None or gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
+    if gap is None or gap.low is None or gap.high is None:
+        return "few"
+    if not best.whole or gap.low <= 0 <= gap.high:
         return "unclear"
     if math.isclose(gap.low, gap.high, rel_tol=1e-9):
         return "constant"
@@ -182,9 +185,14 @@ def _comparisons(
 ) -> str:
     """From whom the best differs by more than the seeds explain."""
     names: dict[str, list[str]] = {}
+    few = ""
     for other in others:
         lead = _lead(summary, best, other)
-        if lead == "better" or other.whole:  # nothing else is said of one with diverged seeds
+        if lead == "few" and other.whole:
+            n = len(best.by_seed().keys() & other.by_seed().keys())
+            seeds = f"Only {count(n, 'seed')}" if n else "No seed"
+            few += f" {seeds} finished with both {best.name} and {other.name}, which is no evidence of a difference."
+        elif lead == "better" or other.whole:  # nothing else is said of one with diverged seeds
             names.setdefault(lead, []).append(other.name)
     tests, text, who = comparisons(summary), "", best.name if shared else "It"
     if better := names.get("better"):
@@ -196,7 +204,7 @@ def _comparisons(
         text += f" The difference from {_join(constant)} is the same for every seed, which says nothing about chance."
     if worse := names.get("worse"):  # runs failed, and the means are of different seeds
         text += f" On the seeds that both finished, {_join(worse)} did better."
-    return text
+    return text + few
 
 
 def repeated(summaries: Sequence[WorkloadSummary]) -> str:
@@ -237,6 +245,8 @@ def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
     there = sorted((o.steps_to_target, o.name) for o in done if o.steps_to_target is not None)
     if not there:
         return f" The target, {target}, was not reached by most seeds of any optimizer."
+    if unfair(summary) or min(map(_n, done)) < MIN_SEEDS:
+        return ""  # the table has the steps; to rank them would be to name a winner
     least = [name for steps, name in there if steps == there[0][0]]
     return f" The target, {target}, was reached in the fewest steps ({there[0][0]:.0f}, median) by {_join(least)}."
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[st
     from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 
     names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))
-    written = {}
+    written: dict[str, str] = {}
     for summary in summaries:
         figure = Figure(figsize=(10, 3.8), layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -34,11 +35,22 @@ def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[st
             right.legend(frameon=False, fontsize=8)
         for axes in (left, right):
             axes.spines[["top", "right"]].set_visible(False)
-        written[summary.name] = f"report-{re.sub('[^a-z0-9]+', '-', summary.name.lower())}.png"
+        written[summary.name] = _file_name(summary.name, written.values())
         figure.savefig(folder / written[summary.name], dpi=120)
         figure.set_layout_engine("none")  # it is laid out
         figure.savefig((folder / written[summary.name]).with_suffix(".svg"))
     return written
+
+
+def _file_name(name: str, taken: Collection[str]) -> str:
+    """Of a figure: the name of its table in plain letters, with a number where another table has the same.
+
+    >>> _file_name("Net 1.5", ()), _file_name("net-1-5", ["report-net-1-5.png"])
+    ('report-net-1-5.png', 'report-net-1-5-2.png')
+    """
+    stem = f"report-{re.sub('[^a-z0-9]+', '-', name.lower())}"
+    numbered = (f"{stem}-{n}.png" for n in count(2))
+    return next(file for file in chain([f"{stem}.png"], numbered) if file not in taken)
 
 
 def _draw(axes: Any, o: OptimizerSummary, kind: str, key: str, style: dict[str, str]) -> None:

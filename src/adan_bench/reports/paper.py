@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from adan_bench.config import ELSEWHERE, UNTUNED
-from adan_bench.records.stats import MIN_SEEDS, interval
+from adan_bench.records.stats import MIN_SEEDS, interval, usual_range
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
 from adan_bench.reports.conclusions import spread
@@ -152,8 +152,10 @@ def _ours(table: Table, cell: Mapping[str, Any] | None, whys: dict[str, int]) ->
     mark = f" ({whys.setdefault(cell['why'], len(whys) + 1)})" if cell["why"] else ""
     if not cell["values"]:
         return f"{cell['status']}{mark}"
-    values = [100 * value if table.percent else value for value in cell["values"]]
-    return spread(interval(values), values) + mark
+    unit = 100 if table.percent else 1
+    values = [unit * value for value in cell["values"]]
+    low, high = usual_range(cell.get("metric", ""), cell["values"])
+    return spread(interval(values, within=(unit * low, unit * high)), values) + mark
 
 
 def _count(table: Table, cells: Sequence[Mapping[str, Any]]) -> Count:

@@ -19,7 +19,7 @@ from adan_bench.errors import UsageError
 from adan_bench.records.stats import best_trial, sensitivity
 from adan_bench.records.store import check_empty, read_run, write_json
 from adan_bench.studies.competitors import Competitor
-from adan_bench.studies.halving import rungs, stop_trial, survivors
+from adan_bench.studies.halving import check_search, halved, rungs, stop_trial, survivors
 from adan_bench.task import OptimizerSpec, Settings, Workload
 from adan_bench.training import optimizers
 from adan_bench.training.configure import changes, configure, elsewhere, then_set, training_of, tuned_name
@@ -120,7 +120,7 @@ class Study:
             base = self.bases[whole[0]]
             raise UsageError(
                 f"--halving {eta}: {rates} learning rates, with an evaluation every {base.eval_every} of "
-                f"{base.stop_after or base.steps} steps of {base.workload}, leave no trial to stop early; take more "
+                f"{base.stop_after or base.steps} steps of {base.workload}, leave no trial to stop early; use more "
                 "--trials, a smaller --eval-every, or no --halving"
             )
         first = {
@@ -137,8 +137,8 @@ class Study:
         for key, runs in records.items():
             if all(record.final is None for record in runs):
                 continue
-            halved = f", halved by {eta} at steps {', '.join(map(str, judged[key]))}," if judged[key] else ""
-            origin = f"tuned here in {trials} trials{halved} with seed {TUNING_SEED}"
+            how = f"{halved(eta, judged[key])}," if judged[key] else ""
+            origin = f"tuned here in {trials} trials{how} with seed {TUNING_SEED}"
             self.bases[key] = replace(self.bases[key], settings=_best(runs), origin=origin, lr_at_edge=False)
             rated = sensitivity(runs)
             self.tuning[key] = {"trials": trials, "at_edge": rated is not None and rated.at_edge}
@@ -160,6 +160,7 @@ class Study:
                 base = replace(self.bases[key], lr_at_edge=False)
                 config = replace(base, settings=variant, seed=TUNING_SEED, role="tune", origin="trial")
                 job = Job(config, self.out / key[0] / self.who[key[1]].folder / f"tune-{number:02d}", self.resume)
+                check_search(job.path, eta, judged[key])
                 work.setdefault(key, []).append(job)
         left = {key: list(jobs) for key, jobs in work.items()}
         for i in range(max(map(len, judged.values()), default=0)):
@@ -171,7 +172,7 @@ class Study:
                 passed = [record.path for record in survivors(eta, there, rung)]
                 for record in there:
                     if record.result is None and record.path not in passed:
-                        stop_trial(record, rung)
+                        stop_trial(record, rung, eta)
                 left[key] = [replace(job, resume=True) for job in left[key] if job.path in passed]
         self.pool.run([job for jobs in left.values() for job in jobs], self.on_event)
         for key, jobs in work.items():
@@ -274,7 +275,8 @@ def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], path: 
         raise UsageError(f"--tuned {path}: nothing for {name} {c.name}; it has: {there or 'nothing'}")
     training = {"steps": entry["steps"], "batch_size": entry["batch_size"], **entry.get("training", {})}
     changed = changes(c.spec, entry["settings"], c.settings)
-    origin = f"tuned in {entry['trials']} trials ({path.name}){elsewhere(training, base)}{then_set(changed)}"
+    how = f"({path.name}{halved(entry.get('eta', 1), entry.get('rungs', ()))})"
+    origin = f"tuned in {entry['trials']} trials {how}{elsewhere(training, base)}{then_set(changed)}"
     settings = {**entry["settings"], **c.settings}
     optimizers.check_values(c.spec, settings)
     at_edge = entry.get("at_edge", False) and "lr" not in changed

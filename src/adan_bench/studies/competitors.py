@@ -80,7 +80,8 @@ def _owned(pair: str, entries: Sequence[Competitor]) -> tuple[str, Settings]:
     settings = _settings([setting], "--set", "--set lr=0.003 or --set adan.lr=0.003")
     for key in settings:
         if "." in key or ":" in key:
-            raise unknown("optimizer here", pair.rpartition("=")[0].rpartition(".")[0] or key, sorted(here))
+            name = pair.rpartition("=")[0].rpartition(".")[0] or key
+            raise unknown("optimizer", name, sorted(here), of=f"--set {pair}: this comparison")
         if owner and key in here[owner]:
             raise UsageError(f"--set {pair}: {owner} has its {key} in its name; leave out one of the two")
     return owner, settings

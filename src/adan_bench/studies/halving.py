@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from adan_bench.config import RunRecord
+from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
 
 FIRST = 1 / 8  # no rung before this share of a run: the warm-up says little about the end
@@ -41,9 +43,29 @@ def _value(record: RunRecord, rung: int) -> float:
     return sign * values[0] if values else math.inf
 
 
-def stop_trial(record: RunRecord, rung: int) -> None:
+def halved(eta: int, steps: Sequence[int]) -> str:
+    """How a search was halved, for the origin of its settings; empty: it was not.
+
+    >>> halved(2, [72, 120]), halved(1, [])
+    (', halved by 2 at steps 72, 120', '')
+    """
+    return f", halved by {eta} at steps {', '.join(map(str, steps))}" if steps else ""
+
+
+def check_search(path: Path, eta: int, steps: Sequence[int]) -> None:
+    """Refuse a trial that a search with another --halving has stopped: here it might have gone on."""
+    result = RunStore(path).result()
+    if result is None or result["status"] != "stopped":
+        return
+    there = result.get("eta", eta)  # older records have the step alone
+    if there != eta or result["rung"] not in steps:
+        by = f"--halving {there}" if there != eta else "another search"
+        raise UsageError(f"--halving {eta}: {path} was stopped at step {result['rung']} by {by}; give the same")
+
+
+def stop_trial(record: RunRecord, rung: int, eta: int) -> None:
     """End a trial that did not pass a rung; its record says so."""
     last = next(line for line in reversed(record.metrics) if line["kind"] == "eval")
     final = {key: value for key, value in last.items() if key not in ("kind", "step", "seconds")}
     facts = {"step": last["step"], "seconds": last["seconds"], "final": final, "best": None}
-    RunStore(record.path).finish({"status": "stopped", "rung": rung, **facts})
+    RunStore(record.path).finish({"status": "stopped", "rung": rung, "eta": eta, **facts})

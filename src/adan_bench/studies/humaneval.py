@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from adan_bench.errors import UsageError
+from adan_bench.records.store import write_json
 from adan_bench.studies import sandbox
 from adan_bench.task import Context
 
@@ -59,7 +60,7 @@ def pass_at_k(
     problems: only the first of them. on_problem: (task, answers that are right, answers) after each problem.
     """
     if not ks or max(ks) > samples or min(ks) < 1:
-        raise UsageError(f"k={','.join(map(str, ks))}: pass@k needs 1 ≤ k ≤ the {samples} samples of a problem")
+        raise UsageError(f"--k {','.join(map(str, ks))}: at most --samples {samples}; raise --samples or lower --k")
     if sys.platform == "win32":
         raise UsageError("HumanEval needs the limits of a Unix process (the module resource); this is Windows")
     chosen = list(read_problems(Context(0, 1, data).path(FILE)))[:problems]
@@ -74,7 +75,7 @@ def pass_at_k(
     scores = {f"pass@{k}": sum(estimate(samples, c, k) for c in counts.values()) / len(counts) for k in ks}
     settings = {"samples": samples, "temperature": temperature, "tokens": tokens, "seed": seed, "first": problems}
     result = {**scores, "problems": len(counts), **settings, "right": counts}
-    (run_dir / "humaneval.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(run_dir / "humaneval.json", result)
     return result
 
 

@@ -22,7 +22,8 @@ from adan_bench.task import SCALES, weights_file
 from adan_bench.training.configure import check_data_folder, check_device
 from adan_bench.training.pool import Job, OnEvent, Pool, open_pool
 
-#: How HumanEval is asked, at each scale; the paper states the temperature alone.
+#: How HumanEval is asked, and what differs at each scale; the paper states the temperature alone.
+ASKED: dict[str, Any] = {"temperature": 0.8, "tokens": 256, "problems": None, "seed": 0}
 HUMANEVAL: dict[str, dict[str, Any]] = {
     "smoke": {"samples": 100, "problems": 2, "tokens": 16},
     "small": {"samples": 100, "problems": 20},
@@ -163,14 +164,15 @@ def humanevals(run_plan: Plan, chosen: RunConfig, run_code: bool) -> dict[Path, 
     """HumanEval's pass@k of the finished runs whose columns show it, by folder; "absent": why there is none."""
     from adan_bench.studies.humaneval import pass_at_k
 
-    how, scores = HUMANEVAL[chosen.scale], {}
+    how, scores = {**ASKED, **HUMANEVAL[chosen.scale]}, {}
+    recorded = {"first" if key == "problems" else key: value for key, value in how.items()}
     paths = [run.path for cell in run_plan.cells if cell.column.evaluation for run in cell.runs]
     for path in dict.fromkeys(paths):
         if not (path / "weights.pt").exists():
             continue
         file = path / "humaneval.json"
         known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        if "pass@100" in known and (known["samples"], known.get("first")) == (how["samples"], how.get("problems")):
+        if "pass@100" in known and all(known.get(key) == value for key, value in recorded.items()):
             scores[path] = known
         elif not run_code:
             scores[path] = {"absent": "HumanEval runs code that the model wrote: add --yes-run-generated-code"}
@@ -197,11 +199,12 @@ def collect(cell: Cell, scores: Mapping[Path, Mapping[str, Any]]) -> Result:
     environment = records[0].environment
     facts["data"], facts["parameters"] = environment.get("data", ""), environment.get("parameters")
     facts["seconds"] = sum((r.result or {}).get("seconds", 0.0) for r in records)
-    metric = cell.column.metric or records[0].workload["metric"]
+    facts["metric"] = metric = cell.column.metric or records[0].workload["metric"]
     if cell.table.curves:
         curve = ("train", "loss") if metric == TRAINING_LOSS else ("eval", metric)
         facts["curves"] = [[(step, value) for step, _, value in record.curve(*curve)] for record in records]
-    status, why, values, lost = Status.DONE, "", [], []
+    status, why = blocked[0] if blocked else (Status.DONE, "")
+    values, lost = [], []
     for record in records:
         result = record.result or {}
         if record.status not in ("finished", "diverged"):

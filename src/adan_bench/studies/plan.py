@@ -190,22 +190,29 @@ def _config(cell: Cell, workload: Workload, chosen: RunConfig, share: float, fix
         origin += f"{SCALED}√({budget.batch_size}/{workload.batch_size})"
     if fixed:
         origin += f", {', '.join(fixed)} as the table says"
-    return replace(config, settings=settings, origin=origin, lr_at_edge=config.lr_at_edge and "lr" not in fixed)
+    min_lr = recipe.last("min_lr")
+    return replace(
+        config,
+        settings=settings,
+        origin=origin,
+        floor=min_lr / settings["lr"] if min_lr else config.floor,
+        lr_at_edge=config.lr_at_edge and "lr" not in fixed,
+    )
 
 
 def published_budget(
     table: Table, recipe: Recipe, workload: Workload, column: Column, chosen: RunConfig, share: float, passes: int
 ) -> RunConfig:
-    """The choices with the published length, schedule, clipping and options of a run.
+    """The choices with the published length, schedule, clipping and options of a run; not its lowest rate.
 
     Epochs of warm-up and cooldown are so many, however long the run; the columns are epochs, so that an optimizer with
     two gradients per update (SAM) has twice as many gradients.
     """
     batch_size = column.batch_size or recipe.last("batch_size") or workload.batch_size
-    warmup, cooldown, min_lr = recipe.last("warmup") or table.warmup, recipe.last("cooldown"), recipe.last("min_lr")
+    warmup, cooldown = recipe.last("warmup") or table.warmup, recipe.last("cooldown")
     extra = _ratio(cooldown) / share if cooldown else 0.0
     examples = (chosen.steps or workload.steps) * share * workload.batch_size
-    clip, lr = recipe.last("clip"), recipe.merged("settings").get("lr")
+    clip = recipe.last("clip")
     return replace(
         chosen,
         batch_size=batch_size,
@@ -213,7 +220,6 @@ def published_budget(
         schedule=recipe.last("schedule") or table.schedule or chosen.schedule,
         warmup=min(1.0, _ratio(warmup) / share / (1 + extra)) if warmup else chosen.warmup,
         cooldown=extra / (1 + extra),
-        floor=min_lr / lr if min_lr and lr else chosen.floor,
         clip=chosen.clip if clip is None else clip,
         ema=recipe.last("ema") or chosen.ema,
         nonmono=recipe.last("nonmono") or chosen.nonmono,

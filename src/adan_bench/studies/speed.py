@@ -155,7 +155,7 @@ def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str
         if model not in MODELS:
             raise unknown("model", model, MODELS)
         if parallel is not None and not MODELS[model].text:
-            raise UsageError(f"--parallel {parallel}: {model} reads no tokens; take a GPT-2 or an MoE")
+            raise UsageError(f"--parallel {parallel}: {model} reads no tokens; use a GPT-2 or an MoE")
     for rival in map(_competitor, names):
         optimizers.check_settings(rival.spec, rival.settings)
         if rival.spec.passes > 1:
@@ -164,7 +164,7 @@ def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str
                 "one; leave it out"
             )
         if parallel == "fsdp" and not rival.spec.shards:
-            raise UsageError(f"{rival.name} cannot step on sharded parameters (DTensors); take --parallel ddp")
+            raise UsageError(f"{rival.name} cannot step on sharded parameters (DTensors); use --parallel ddp")
 
 
 def _competitor(name: str) -> Competitor:
@@ -262,7 +262,14 @@ def _train(model: Model, name: str, how: Measure, ranks: Ranks, device: torch.de
         optimizer.step()
 
     times = _timed(step, how.warmup, how.steps, device)
-    alone = _timed(optimizer.step, 1, how.steps, device)  # on the last gradients, which step() leaves in place
+
+    def supply() -> None:
+        """The last gradients are there, unless a step consumes them: without others the next would do nothing."""
+        for p in optimizer.state:
+            if p.grad is None:
+                p.grad = torch.randn_like(p)
+
+    alone = _timed(optimizer.step, 1, how.steps, device, supply)
     tensors = [
         value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)
     ]
@@ -290,9 +297,15 @@ def _batch(model: Model, how: Measure, device: torch.device, size: int) -> tuple
     return torch.randn(size, 3, pixels, pixels, device=device), torch.randint(CLASSES, (size,), device=device)
 
 
-def _timed(call: Callable[[], Any], warmup: int, steps: int, device: torch.device) -> list[float]:
+def _timed(
+    call: Callable[[], Any], warmup: int, steps: int, device: torch.device, before: Callable[[], Any] = lambda: None
+) -> list[float]:
+    """Seconds of each call; what comes before it is not counted."""
     times = []
     for i in range(warmup + steps):
+        before()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         start = time.perf_counter()
         call()
         if device.type == "cuda":

@@ -118,6 +118,7 @@ class RayPool(Pool):
         for store in self.stores.values():
             store.close()
         self.ray.shutdown()
+        super().close()
 
 
 def files_for(job: Job) -> Files:

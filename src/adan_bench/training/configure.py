@@ -52,15 +52,19 @@ def configure(
     if chosen.graph not in GRAPH:
         raise UsageError(f"--graph {chosen.graph}: write {', '.join(GRAPH[:-1])} or {GRAPH[-1]}")
     if chosen.graph == "on" and chosen.device == "cpu":
-        raise UsageError("--graph on: CUDA graphs need a GPU; give --device cuda, or take --graph auto")
+        raise UsageError("--graph on: CUDA graphs need a GPU; give --device cuda, or use --graph auto")
     batch_size = chosen.batch_size or workload.batch_size
     if batch_size % (chosen.accumulate * chosen.ranks):
-        among = f" on {chosen.ranks} ranks" if chosen.ranks > 1 else ""
-        raise UsageError(f"--accumulate {chosen.accumulate}{among} does not divide the batch size {batch_size}")
+        parts = chosen.accumulate * chosen.ranks
+        ranks = "1 rank" if chosen.ranks == 1 else f"{chosen.ranks} ranks"
+        raise UsageError(
+            f"--batch-size {batch_size}: not a multiple of {parts} (--accumulate {chosen.accumulate} × {ranks}); give "
+            f"a multiple such as {-(-batch_size // parts) * parts}"
+        )
     if chosen.parallel == "fsdp" and not spec.shards:
-        raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); take --parallel ddp")
+        raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); use --parallel ddp")
     if chosen.parallel == "fsdp" and chosen.channels_last:
-        raise UsageError("--channels-last: fsdp shards contiguous parameters only; take --parallel ddp")
+        raise UsageError("--channels-last: fsdp shards contiguous parameters only; use --parallel ddp")
     steps = chosen.steps or workload.steps
     if chosen.stop_after > steps:
         raise UsageError(f"--stop-after {chosen.stop_after}: the run ends after {steps} steps; give fewer")
@@ -68,7 +72,7 @@ def configure(
         flag = f"--stop-after {chosen.stop_after}" if steps >= spec.passes else f"--steps {steps}"
         raise UsageError(f"{flag}: an update of {spec.name} takes {spec.passes} gradients; give at least {spec.passes}")
     if chosen.parallel == "fsdp" and chosen.ema:
-        raise UsageError("--ema: fsdp shards the weights, and their average with them; take --parallel ddp")
+        raise UsageError("--ema: fsdp shards the weights, and their average with them; use --parallel ddp")
     defaults, origin = starting_settings(workload, spec)
     settings = {**defaults, **(overrides or {})}
     optimizers.check_values(spec, settings)
@@ -183,7 +187,7 @@ def check_numbers(chosen: RunConfig) -> None:
     """Refuse shares of the steps that overlap, a descent that the schedule does not have, and a constant average."""
     for name in ("floor", "cooldown"):
         if chosen.schedule == "constant" and (value := getattr(chosen, name)):
-            raise UsageError(f"--{name} {value:g}: --schedule constant never leaves its peak; take cosine or linear")
+            raise UsageError(f"--{name} {value:g}: --schedule constant never leaves its peak; use cosine or linear")
     if chosen.warmup + chosen.cooldown > 1 + 1e-9:
         raise UsageError(
             f"--warmup {chosen.warmup:g} and --cooldown {chosen.cooldown:g}: they are shares of the steps; give two "

@@ -137,8 +137,13 @@ def get_optimizer(name: str) -> OptimizerSpec:
 
 
 def defaults(spec: OptimizerSpec) -> Settings:
-    """The settings of an optimizer that nobody has tuned."""
-    return {"lr": spec.lr, **spec.defaults}
+    """The settings of an optimizer that nobody has tuned.
+
+    With the weight decay that one of the user's own has by default: workloads with parameter groups set each group's.
+    """
+    option = _options(spec.own).get("weight_decay") if spec.own else None
+    decay = {"weight_decay": option.default} if option and isinstance(option.default, (int, float)) else {}
+    return {"lr": spec.lr, **decay, **spec.defaults}
 
 
 def build(

@@ -22,13 +22,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from adan_bench.config import NEVER, Pause, Progress, RunConfig
-from adan_bench.errors import TimeLimitReached
+from adan_bench.errors import TimeLimitReached, UsageError
+from adan_bench.locking import locked
 from adan_bench.records.environment import COMMAND
 from adan_bench.records.store import RunLocked, RunStore, append_line, read_run, write_bytes, write_json
 from adan_bench.training.configure import threads
 from adan_bench.training.interrupts import on_ctrl_c, say_finishing
 from adan_bench.training.mps import multi_process_service
+from adan_bench.training.optimizers import get_optimizer
 
+LOCK = "study.lock"
 INTERRUPTED = 130  # exit code of a worker that Ctrl-C ended before its run made a step
 
 
@@ -131,9 +134,13 @@ class Tally:
 
 
 class Pool(ABC):
-    """Makes the runs of a study. deadline: the Unix time at which runs pause and no other begins."""
+    """Makes the runs of a study, whose folder it keeps from other studies until it is closed.
+
+    deadline: the Unix time at which runs pause and no other begins.
+    """
 
     interrupted = False  # by Ctrl-C: runs pause and no other begins
+    _lock: IO[bytes] | None = None
 
     def __init__(self, folder: Path, chosen: RunConfig, deadline: float | None = None) -> None:
         self.folder, self.chosen, self.deadline = folder, chosen, deadline
@@ -144,13 +151,27 @@ class Pool(ABC):
         tally = Tally(timed, on_event)
         if not tally.todo:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock_folder()
+        for job in tally.todo:
+            if not job.resume:
+                RunStore(job.path).check_new()
         machine = self._make(tally)
         append_line(self.folder / "study.jsonl", {**tally.facts(), **machine})
         if self.interrupted or (tally.left and not self.late):  # not late: a worker alone was interrupted
             raise KeyboardInterrupt
         if left := tally.left:
             raise TimeLimitReached(f"time limit reached with {len(jobs) - left} of {len(jobs)} runs of this stage made")
+
+    def _lock_folder(self) -> None:
+        if self._lock is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock = locked(self.folder / LOCK, wait=False)
+            except BlockingIOError as error:
+                raise UsageError(
+                    f"--out {self.folder}: another adan-bench is making runs there; wait until it ends, or stop it and "
+                    "use --resume, or name another folder"
+                ) from error
 
     @abstractmethod
     def _make(self, tally: Tally) -> Mapping[str, Any]:
@@ -160,8 +181,10 @@ class Pool(ABC):
     def late(self) -> bool:
         return self.interrupted or (self.deadline is not None and time.time() >= self.deadline)
 
-    @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
 
 def open_pool(folder: Path, chosen: RunConfig, deadline: float | None = None) -> Pool:
@@ -263,6 +286,7 @@ class LocalPool(Pool):
             worker.close()
         self._workers = [None] * len(self._workers)
         self._services.close()
+        super().close()
 
 
 def command() -> str:
@@ -347,6 +371,8 @@ def record_failure(job: Job, error: str, absent: bool = False, trace: str = "") 
 
             facts = get_workload(job.config.workload, job.config.scale).facts()
         optimizer = {"name": job.config.optimizer, "passes": 1}
+        with contextlib.suppress(Exception):
+            optimizer = get_optimizer(job.config.optimizer).facts()
         config = replace(job.config, threads=threads(job.config)).to_json()
         write_json(job.path / "config.json", {"config": config, "workload": facts, "optimizer": optimizer})
     if trace:

@@ -47,7 +47,7 @@ def load_script(path: Path | str, sha256: str = "") -> list[str]:
     before, own = registry.workloads(), dict(optimizers.OWN)
     spec = importlib.util.spec_from_file_location(f"{optimizers.SCRIPT}{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise UsageError(f"--script {path}: not a Python file")
+        raise UsageError(f"--script {path}: not a Python file; give a file whose name ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     # Not by spec.loader, which takes a file that was edited within a second, to the same length, for the old one.

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from adan_bench.config import NEVER, Pause, Progress, RunConfig
+from adan_bench.config import NEVER, SHARING, Pause, Progress, RunConfig, RunRecord, as_json
 from adan_bench.data.batching import mapped, moved
 from adan_bench.errors import UsageError, WorkloadError, short
 from adan_bench.records.environment import describe
-from adan_bench.records.store import NoStore, RunStore
+from adan_bench.records.store import NoStore, RunStore, read_run
 from adan_bench.task import weights_file
 from adan_bench.training import optimizers
 from adan_bench.training.configure import checksum, threads
@@ -97,8 +97,8 @@ def run(
                 trainer.load_state_dict(state)
         if ranks.rank > 0:
             store, on_progress = NoStore(store.path), None
-        if begun is not None and _sharing(config) != _sharing(begun):
-            store.append({"kind": "resume", "step": trainer.step, **_sharing(config)})
+        elif begun is not None and (changed := _changed(config, read_run(store.path))):
+            store.append({"kind": "resume", "step": trainer.step, **changed})
         with side_stream(trainer.device):
             try:
                 return trainer.train(store, on_progress, pause)
@@ -106,9 +106,14 @@ def run(
                 del trainer.forward  # DistributedDataParallel can hang if its process group ends first
 
 
-def _sharing(config: RunConfig) -> dict[str, Any]:
-    """How the work of a step is shared out: what a run may be resumed with another value of."""
-    return {"parallel": config.parallel, "ranks": config.ranks, "threads": config.threads}
+def _changed(config: RunConfig, record: RunRecord) -> dict[str, Any]:
+    """What a run that is resumed elsewhere has to note; empty where all is as it was."""
+    before, now = (record.surroundings or [{}])[-1], as_json(describe(config.device))
+    shared = {name: getattr(config, name) for name in SHARING}
+    moved = {key: now[key] for key in now if key not in ("command", "started") and now[key] != before.get(key)}
+    if not moved and all(before.get(name) == value for name, value in shared.items()):
+        return {}
+    return {**shared, "environment": moved}
 
 
 class Trainer:
@@ -140,7 +145,7 @@ class Trainer:
             raise UsageError(f"{config.workload} needs the package {error.name}; {remedy}") from error
         if hasattr(self.task.batches, "state_dict") and ranks.count * config.accumulate > 1:
             raise UsageError(
-                f"{config.workload}: its batches carry a state to the next; take one process, and no --accumulate"
+                f"{config.workload}: its batches carry a state to the next; use one process, and no --accumulate"
             )
         self.model = self.task.model.to(self.device)
         if config.channels_last:
@@ -153,7 +158,7 @@ class Trainer:
         groups = self.model.parameters() if self.task.groups is None else self.task.groups(self.model, config.settings)
         self.obstacle = self._obstacle()
         if self.obstacle and config.graph == "on":
-            raise UsageError(f"--graph on: {self.obstacle}; take --graph auto")
+            raise UsageError(f"--graph on: {self.obstacle}; use --graph auto")
         self.optimizer = optimizers.build(self.spec, groups, config.settings, capturable=not self.obstacle)
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         # --graph off leaves out the capture alone, so that it makes the same numbers.
@@ -194,7 +199,7 @@ class Trainer:
         if self.graph is not None:
             self.graph((torch.tensor(factor), batches))
             if self.graph.obstacle and self.config.graph == "on":
-                raise UsageError(f"--graph on: {self.graph.obstacle}; take --graph auto")
+                raise UsageError(f"--graph on: {self.graph.obstacle}; use --graph auto")
         else:
             for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
                 group["lr"] = base * factor
@@ -269,7 +274,7 @@ class Trainer:
         config, passes = self.config, self.spec.passes
         writer = _tensorboard(store, self.step) if config.tensorboard and self.ranks.rank == 0 else None
         started, first = time.monotonic(), self.step
-        due = started + CHECKPOINT_SECONDS
+        due = math.inf if config.checkpoint_every else started + CHECKPOINT_SECONDS  # when the next is written
         self.looked = self.step, self.seconds
         self.forward.train()
         last = min(config.stop_after or config.steps, config.steps)
@@ -282,8 +287,8 @@ class Trainer:
                 end or (every > 0 and self.step // every > before // every)
                 for every in (config.log_every, config.eval_every, config.checkpoint_every)
             )
-            timed = not config.checkpoint_every and time.monotonic() >= due
-            stops = self.ranks.count == 1 and (timed or pause.due(self.step))  # ranks agree where they write lines
+            stops = time.monotonic() >= due or pause.due(self.step)
+            stops = stops and self.ranks.count == 1  # ranks agree where they write lines
             if not (logs or evaluates or saves or stops):
                 self.seconds += time.perf_counter() - tick
                 continue
@@ -307,12 +312,12 @@ class Trainer:
                 self._return_to_first_rate(self.last.get(self.workload.metric, math.nan))
             self._write(store, lines, writer)
             now = time.monotonic()
-            timed, pauses = self.ranks.from_all((not config.checkpoint_every and now >= due, pause.due(self.step)))[0]
+            timed, pauses = self.ranks.from_all((now >= due, pause.due(self.step)))[0]
             pauses = pauses and not end
             if (saves or timed or pauses) and not end:
                 store.checkpoint(self.step, self.state_dict())
                 took = time.monotonic() - now
-                due = now + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
+                due = max(due, now + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE))
             if on_progress is not None:
                 left = (time.monotonic() - started) / (self.step - first) * (last - self.step)
                 metric = self.last.get(self.workload.metric)

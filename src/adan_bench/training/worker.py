@@ -21,7 +21,7 @@ from adan_bench.training.scripts import where
 def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
     """Make a run; one that cannot be made is recorded with the reason, so that it does not stop the others.
 
-    One that another process is making is not this one's to record: RunLocked.
+    One that another process is making or has made is not this one's to record: RunLocked.
     """
     try:
         return attempt(job, on_progress)

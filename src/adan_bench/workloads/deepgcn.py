@@ -33,6 +33,7 @@ class Sizes:
 @workload(
     "deepgcn",
     metric="ROC-AUC",
+    tune_metric="validation ROC-AUC",
     higher_is_better=True,
     smoke=Scale(0.8, 100, 2, eval_every=20, sizes=Sizes(6, 32, generated=(1_000, 12, 8))),
     small=Scale(0.8, 1_000, PARTS, sizes=Sizes(24, 64, generated=(20_000, 40, 32))),

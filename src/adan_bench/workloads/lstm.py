@@ -132,6 +132,7 @@ def register(layers: int, adamw: float) -> None:
     workload(
         f"lstm-{layers}",
         metric="perplexity",
+        tune_metric="valid_perplexity",
         higher_is_better=False,
         smoke=Scale(250, 120, 20, eval_every=40, sizes=SMOKE),
         small=Scale(150, 6 * EPOCH, 20, EPOCH, PENN_TREEBANK, Sizes()),

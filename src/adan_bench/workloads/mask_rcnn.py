@@ -106,7 +106,7 @@ def build(sizes: Sizes, categories: int, context: Context | None = None) -> nn.M
     except (ImportError, RuntimeError) as error:  # one that is built for CUDA fails beside a CPU build of torch
         raise UsageError(
             f"mask-rcnn needs a torchvision that fits this torch ({error}); run: "
-            "pip install 'adan[vision]', and beside a CPU build of torch take a CPU build of torchvision"
+            "pip install 'adan[vision]', and beside a CPU build of torch use a CPU build of torchvision"
         ) from error
     import transformers
     from torch import nn

@@ -28,7 +28,8 @@ CLIP = 0.2
 VALUE_WEIGHT = 0.25  # and none for the entropy
 EPS = 1e-8  # beside the variance of returns
 EPISODE = 1_000  # steps
-HELD_OUT_SEED = 10**6
+SEED_STEP = 1_000  # robot i of a run has the seed SEED_STEP * seed + i
+HELD_OUT_SEED = 10**6 + SEED_STEP // 2  # and episode i of an evaluation this one + i, which is none of those
 BATCH = 64
 STATISTICS = ("mean", "var", "count")
 COLLECTED = ("observations", "following", "actions", "log_prob", "rewards", "ended", "fell")
@@ -155,7 +156,7 @@ class Rollouts:
             raise UsageError(f"--batch-size {context.batch_size} must divide the {robots * steps:,} steps of a rollout")
         self.seed, self.batch_size, self.steps, self.size = context.seed, context.batch_size, steps, robots * steps
         self.simulators = worlds(name, robots, EPISODE)
-        self.simulators.seed(1_000 * context.seed)
+        self.simulators.seed(SEED_STEP * context.seed)
         self.world: Any = VecNormalize(self.simulators, norm_reward=False)
         self.returns: Any = RunningMeanStd(epsilon=0.0)
         self.observations: Any = self.world.reset()

@@ -37,6 +37,7 @@ class Sizes:
 @workload(
     "transformer-xl",
     metric="perplexity",
+    tune_metric="valid_perplexity",
     higher_is_better=False,
     smoke=Scale(30, 120, 16, eval_every=40, sizes=Sizes(2, 48, 2, 96, 0.0, 32, 32, (32, 48))),
     small=Scale(250, 4000, 20, needs=PENN_TREEBANK, sizes=Sizes(6, 256, 8, 1024, 0.2, 70, 70, (2000, 5000))),
