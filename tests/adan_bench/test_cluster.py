@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +18,8 @@ from support.learning import chosen, curve, settings
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.studies.comparison import Study
 from adan_bench.studies.competitors import competitors
-from adan_bench.training.cluster import files_for, make, receive
-from adan_bench.training.pool import Event, Job
+from adan_bench.training.cluster import RayPool, files_for, make, receive
+from adan_bench.training.pool import Event, Job, Tally
 from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import run
 
@@ -38,6 +40,7 @@ def nodes() -> Iterator[Any]:
 #: Two runs meet at their 250th step, so that both are under way when the node is lost.
 GATE = """
     made = []
+    pathlib.Path({gate!r} + f".{{os.getppid()}}").touch()  # the process of the node
     def loss(model, batch):
         made.append(time.monotonic())
         while len(made) > 250 and not pathlib.Path({gate!r}).exists() and time.monotonic() < made[-1] + 60:
@@ -54,7 +57,7 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
     text = tiny.read_text(encoding="utf-8").replace('"tiny"', '"gated"').replace("def tiny(", "def gated(")
     loss = "\n    def loss(model, batch):\n"
     assert loss in text
-    script.write_text("import pathlib, time\n" + text.replace(loss, GATE.format(gate=str(gate))), encoding="utf-8")
+    script.write_text("import os, pathlib, time\n" + text.replace(loss, GATE.format(gate=str(gate))), encoding="utf-8")
     load_script(script)
     out, lengths = tmp_path / "a", {"steps": 400, "eval_every": 100, "checkpoint_every": 100}
     paths = [out / "gated" / "adan" / f"seed-{seed}" for seed in range(3)]
@@ -70,6 +73,8 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
         if not checkpoints and all(there.values()):
             checkpoints.update(there)
             nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+            while all(Path(f"/proc/{file.suffix[1:]}").exists() for file in tmp_path.glob("gate.*")):
+                time.sleep(0.01)  # else the lost run may end before its node does
             gate.touch()
 
     options = chosen(cluster=f"ray:{nodes.address}", script=script, **lengths)
@@ -96,6 +101,22 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
     assert bench(*command)[0] == 0
     assert [read_run(path).status for path in paths] == ["finished"] * 3
     assert [(path / "result.json").stat().st_mtime_ns for path in paths[:2]] == written
+
+
+def test_a_stream_that_ends_without_a_result_is_a_lost_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ray may end that of a node that was killed; the study ended as if someone had pressed Ctrl-C."""
+    job = Job(settings("digits-vit"), tmp_path / "run")
+    result = {"status": "finished", "step": 1}
+    streams = iter([iter(()), iter([{"names": [], "node": "b"}, {"names": [], "result": result}])])
+    ended: list[Any] = []
+    tally = Tally([job], lambda event: ended.append(event.result))
+    pool = object.__new__(RayPool)
+    errors = SimpleNamespace(RayError=OSError, RayTaskError=ValueError)
+    pool.ray = SimpleNamespace(wait=lambda all_, **_: (all_, []), get=lambda x: x, exceptions=errors, nodes=list)
+    pool.stores, pool.deadline, pool.chosen = {}, None, job.config
+    monkeypatch.setattr(pool, "_submit", lambda job: next(streams))
+    pool._make(tally)
+    assert (tally.retries, tally.left, ended) == (1, 0, [None, result])
 
 
 AGAIN = """

@@ -63,6 +63,7 @@ class RayPool(Pool):
     def _make(self, tally: Tally) -> Mapping[str, Any]:
         running = {self._submit(job): job for job in tally.todo}
         begun: set[Path] = set()
+        ended: set[Path] = set()  # without that, the end of a stream is the loss of its node, as an error is
         losses: dict[Path, tuple[int, int]] = {}  # (step of the checkpoint then, times lost there)
         while running:
             if self.late:
@@ -73,14 +74,14 @@ class RayPool(Pool):
                 job = running[stream]
                 try:
                     message = self.ray.get(next(stream))
-                except StopIteration:
-                    del running[stream]
-                    self.stores[job.path].close()
                 except self.ray.exceptions.RayTaskError as error:  # raised on the node, by its disk for example
                     del running[stream]
                     tally.end(job, record_failure(job, str(error.cause)))
-                except self.ray.exceptions.RayError as error:
+                except (StopIteration, self.ray.exceptions.RayError) as error:
                     del running[stream]
+                    if job.path in ended:
+                        self.stores[job.path].close()
+                        continue
                     step = RunStore(job.path).resume_step
                     before, count = losses.get(job.path, (step, 0))
                     losses[job.path] = step, count + 1 if step == before else 1
@@ -100,8 +101,10 @@ class RayPool(Pool):
                     if "progress" in message:
                         tally.progress(job, Progress(**message["progress"]))
                     elif "died" in message:
+                        ended.add(job.path)
                         tally.end(job, record_failure(job, message["died"]))
                     elif "result" in message:
+                        ended.add(job.path)
                         tally.end(job, message["result"])
         nodes = sum(node["Alive"] for node in self.ray.nodes())
         return {"jobs": self.chosen.jobs, "device": self.chosen.device, "cluster": self.chosen.cluster, "nodes": nodes}
