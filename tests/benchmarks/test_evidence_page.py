@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from evidence import compare, experiments, figures, overview, page
 from evidence.jobs import read
 from evidence.sections import choices, images, language, others, parts, pretraining
+from evidence.sections.language import CUT_OFF, cut_off
 from evidence.studies import (
     BATCH_SIZE,
     BATCH_SIZE_B1,
@@ -204,8 +205,15 @@ def test_the_larger_gpt_s_lead_is_a_third_in_the_second_search(records):
     adan, adamw = (group.final().mean for group in compare.compared(GPT_30M, records))
     assert (best[1] - best[0]) / (adamw - adan) == pytest.approx(1 / 3, abs=0.03)
     text = " ".join(page.PAGE.read_text(encoding="utf-8").split())
-    assert "it is a third of that" in text
-    assert f"{best[0]:.4f} and {best[1]:.4f} are only {best[1] - best[0]:.4f} apart (one seed" in text
+    assert "Adan is better, too, by a third of that" in text
+    assert f"{best[0]:.4f} and {best[1]:.4f} are only {best[1] - best[0]:.4f} apart. Its seeds were cut off" in text
+    step, ours, theirs = cut_off()
+    assert step >= 0.85 * GPT_30M_AGAIN.length
+    assert len(ours) == len(theirs) == 3
+    assert compare.welch(ours, theirs).high < 0
+    assert (np.mean(theirs) - np.mean(ours)) / (adamw - adan) == pytest.approx(1 / 3, abs=0.03)
+    jobs = {job.key for job in GPT_30M_AGAIN.reported(records)}
+    assert read(CUT_OFF).keys() <= jobs
 
 
 def test_how_many_trials_mae_had_over_all_searches(records):

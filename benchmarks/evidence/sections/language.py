@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from adan_bench.records.stats import MIN_SEEDS
-from evidence.compare import Group, Records, compared, groups, verdict
+from adan_bench.records.stats import MIN_SEEDS, interval
+from evidence.compare import Group, Records, compared, groups, verdict, welch
 from evidence.jobs import Record, read
 from evidence.search import Follow, Study
 from evidence.sections.parts import (
@@ -48,6 +48,7 @@ from evidence.studies import (
     TRANSFORMER_XL_HALF,
 )
 
+CUT_OFF = RUNS.with_name("gpt-30m-cut-off.jsonl")
 PTB_EPOCH = 663  # steps with batches of 20 × 70 words
 
 
@@ -88,20 +89,34 @@ def at_full_length(records: Records) -> str:
         for entry in GPT_30M_AGAIN.entries
     ]
     (adan, lr), (adamw, its_lr) = best
+    step, ours, theirs = cut_off()
     return (
         f"That explains most of the lead: a second search, with trials of {GPT_30M_AGAIN.length:,} steps, chose {lr:g} "
         f"for Adan and {its_lr:g} for AdamW, whose validation losses of {LOSS(adan)} and {LOSS(adamw)} are only "
-        f"{adamw - adan:.4f} apart (one seed; those for a comparison were cut off before their end)."
+        f"{adamw - adan:.4f} apart. Its seeds were cut off before their end ([curves](../results/evidence/"
+        f"{CUT_OFF.name})): after {step:,} of {GPT_30M_AGAIN.length:,} steps, Adan has {LOSS.spread(interval(ours))} "
+        f"and AdamW {LOSS.spread(interval(theirs))} (n = {len(ours)}), "
+        f"{LOSS.change(welch(ours, theirs))}: also better, by a third as much."
     )
 
 
+def cut_off() -> tuple[int, list[float], list[float]]:
+    """The last step that all seeds of the second search made, and the test losses of Adan and AdamW there."""
+    runs = read(CUT_OFF).values()
+    step = min(run["curve"]["step"][-1] for run in runs)
+    losses: dict[str, list[float]] = {"adan": [], "adamw": []}
+    for run in runs:
+        losses[run["job"]["optimizer"]].append(run["curve"]["loss"][run["curve"]["step"].index(step)])
+    return step, losses["adan"], losses["adamw"]
+
+
 def of_the_larger_gpt(records: Records) -> str:
-    """A warning for the summary, for as long as a better search of `gpt-30m` has no seeds."""
+    """A warning for the summary, for as long as a better search of `gpt-30m` has no finished seeds."""
     if not GPT_30M_AGAIN.tuned(records) or latest(records, GPT_30M, GPT_30M_AGAIN) is not GPT_30M:
         return ""
     return (
-        "\n- The lead on the larger GPT is mostly due to AdamW's rate: in the trials of [a second "
-        "search](#a-language-model-on-python-source) it is a third of that."
+        "\n- Most of the lead on the larger GPT is due to AdamW's rate: with the rates of [a second "
+        "search](#a-language-model-on-python-source) Adan is better, too, by a third of that."
     )
 
 
