@@ -25,7 +25,7 @@ from adan.options import (
 )
 from adan.plan import Plan, Plans, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart, manual_restarts
-from adan.scalars import Number, Options, Signals
+from adan.scalars import Number, Options, Signals, host_readable
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 
@@ -499,6 +499,8 @@ class Adan(Optimizer):
             states.check_form(state, group, param)
         else:
             states.fit(state, group, param, param.device if state["step"].device == param.device else device)
+            if host_readable(state["step"]) and not state["step"].item():
+                states.forget(state)  # ZeroRedundancyOptimizer loads a checkpoint that a restart preceded as it is
         return state
 
     def _own_states(self) -> list[dict[str, Tensor]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from adan import lowbit, sharding
-from adan.columns import NAMES, STATES, compute_dtype
+from adan.columns import NAMES, STATES, compute_dtype, is_expanded
 from adan.lowbit import BLOCK, FORMATS, PACKED, SMALLEST
 from adan.options import counted
 
@@ -125,7 +125,8 @@ def packed(param: Tensor) -> tuple[int, int]:
 def forget(state: dict[str, Tensor]) -> None:
     """As if there had been no gradient yet; what rounding has cut off the weights stays."""
     for name in NAMES:
-        if name in state and name != "compensation":
+        # Before the first gradient is consumed, its place is held by a zero that is expanded.
+        if name in state and name != "compensation" and not is_expanded(sharding.local(state[name])):
             state[name].fill_(name == "prev_scale")
 
 

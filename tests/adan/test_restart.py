@@ -368,15 +368,19 @@ def test_a_checkpoint_goes_into_and_out_of_restarts():
     assert plain.restarts == 0
 
 
+@pytest.mark.parametrize("past_us", [False, True], ids=["load_state_dict", "as ZeroRedundancyOptimizer loads"])
 @pytest.mark.parametrize("options", FORMATS, ids=str)
-def test_a_checkpoint_taken_right_after_a_restart_has_no_past(options):
+def test_a_checkpoint_taken_right_after_a_restart_has_no_past(options, past_us):
     """Also where it is loaded without `restart`, so that no step looks at counts of 0."""
     p = torch.nn.Parameter(torch.ones(4100))
     opt = Adan([p], restart=Restart(every=3), **options)
     run([p], opt, 3)
     assert opt.state[p]["step"] == 0
     loaded, new = Adan([p], **options), Adan([p], **options)
-    loaded.load_state_dict(opt.state_dict())
+    if past_us:
+        loaded.state[p] = copy.deepcopy(opt.state_dict()["state"][0])
+    else:
+        loaded.load_state_dict(opt.state_dict())
     after = []
     for x in (loaded, new):
         p.data.fill_(1.0)
