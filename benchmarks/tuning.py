@@ -94,8 +94,7 @@ def search(name: str, optimizer: str, records: Records) -> list[Record]:
     """The trials of a study, of which another study may have made some."""
     study = STUDIES[name]
     assert isinstance(study, Study)
-    entry = next(entry for entry in study.entries if entry.optimizer == optimizer)
-    return [records[job.key] for job in study.asked(entry, records)]
+    return [records[job.key] for job in study.asked(study.entry(optimizer), records)]
 
 
 def by_b1(records: list[Record]) -> dict[float, float]:

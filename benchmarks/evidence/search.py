@@ -160,7 +160,11 @@ class Study:
         return trials
 
     def best(self, optimizer: str, records: Records) -> Settings | None:
-        return next(self.search(entry, records)[1] for entry in self.entries if entry.optimizer == optimizer)
+        return self.search(self.entry(optimizer), records)[1]
+
+    def entry(self, optimizer: str) -> Entry:
+        (found,) = (entry for entry in self.entries if entry.optimizer == optimizer)
+        return found
 
 
 def _best(trials: list[Job], records: Records) -> Settings | None:

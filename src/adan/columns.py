@@ -78,7 +78,6 @@ class Columns(NamedTuple):
                 continue
             states = (self.exp_avg[i], self.exp_avg_diff[i], self.exp_avg_sq[i], self.exponents[i], self.prev_grad[i])
             for x in states:
-                # Before the first gradient is consumed, its place is held by a zero that is expanded.
                 if x is not None and not is_expanded(x):
                     x.masked_fill_(step.to(x.device) == 0, 0)
 
@@ -102,7 +101,7 @@ def is_dense(x: Tensor) -> bool:
 
 
 def is_expanded(x: Tensor) -> bool:
-    """Whether several elements are one in memory, along a dimension."""
+    """Whether several elements are one in memory: so is the zero that a gradient to be consumed starts as."""
     return any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True))
 
 

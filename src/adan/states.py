@@ -125,7 +125,6 @@ def packed(param: Tensor) -> tuple[int, int]:
 def forget(state: dict[str, Tensor]) -> None:
     """As if there had been no gradient yet; what rounding has cut off the weights stays."""
     for name in NAMES:
-        # Before the first gradient is consumed, its place is held by a zero that is expanded.
         if name in state and name != "compensation" and not is_expanded(sharding.local(state[name])):
             state[name].fill_(name == "prev_scale")
 

@@ -26,3 +26,25 @@ def locked(path: Path, wait: bool = True) -> IO[bytes]:
     except OSError:
         pass
     return file
+
+
+class Lock:
+    """A lock that the first `take` gets, for as long as `close` is not called."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] | None = None
+
+    def take(self, refusal: Exception) -> None:
+        """refusal: what is raised where another process has it."""
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._file = locked(self.path, wait=False)
+            except BlockingIOError as error:
+                raise refusal from error
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

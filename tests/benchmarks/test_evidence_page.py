@@ -187,8 +187,8 @@ def test_the_page_says_where_adan_is_worse(records):
 
 def test_what_the_page_says_of_the_detector_s_rates(records):
     """AdamW's chosen rate is the last but one of those tried, the last hardly trains, another has the best AP."""
-    (entry,) = (entry for entry in DETR.entries if entry.optimizer == "adamw")
-    by_rate = sorted((job.settings["lr"], records[job.key]["final"]["box AP"]) for job in DETR.asked(entry, records))
+    trials = DETR.asked(DETR.entry("adamw"), records)
+    by_rate = sorted((job.settings["lr"], records[job.key]["final"]["box AP"]) for job in trials)
     assert DETR.best("adamw", records)["lr"] == by_rate[-2][0]
     assert by_rate[-1][1] < 0.1
     assert by_rate[-1][0] / by_rate[-2][0] <= 2
@@ -218,15 +218,7 @@ def test_the_larger_gpt_s_lead_is_a_third_in_the_second_search(records):
 
 def test_how_many_trials_mae_had_over_all_searches(records):
     def count(optimizer, *studies):
-        return len(
-            {
-                job.key
-                for study in studies
-                for entry in study.entries
-                if entry.optimizer == optimizer
-                for job in study.asked(entry, records)
-            }
-        )
+        return len({job.key for study in studies for job in study.asked(study.entry(optimizer), records)})
 
     before, after = (MAE, MAE_AGAIN, MAE_FULL), (MAE_FINE_TUNED, MAE_FULL_FINE_TUNED)
     assert [count(name, *which) for which in (before, after) for name in ("adan", "adamw")] == [17, 12, 10, 5]
@@ -244,8 +236,7 @@ def test_a_half_length_at_which_the_others_do_as_well_is_said_to_say_little(reco
 
 
 def test_what_the_page_says_of_the_first_search_for_the_resnet(records):
-    (entry,) = (entry for entry in RESNET.entries if entry.optimizer == "adan")
-    tried = [job.settings for job in RESNET.asked(entry, records)]
+    tried = [job.settings for job in RESNET.asked(RESNET.entry("adan"), records)]
     adamw = RESNET.best("adamw", records)
     assert max(s["lr"] * s["weight_decay"] for s in tried) < 0.5 * adamw["lr"] * adamw["weight_decay"]
     said = "lr × decay of every trial of Adan was less than half that of AdamW's chosen settings"

@@ -117,16 +117,14 @@ def sensitivity(records: Records) -> Section | None:
             scores[optimizer] = [(lr, score(r)) for lr, r in runs]
             xs, ys = [lr for lr, _ in finite], [round(unit.factor * value, 4) for _, value in finite]
             lines.append(Line(color(optimizer), NAMES[optimizer], xs, ys, points=True))
-        (adamw,) = (entry for entry in study.of.entries if entry.optimizer == "adamw")
-        tried = [score(records[job.key]) for job in study.of.asked(adamw, records)]
+        tried = [score(records[job.key]) for job in study.of.asked(study.of.entry("adamw"), records)]
         goal = max([value for _, value in scores["adamw"]] + tried)
         wins = [f"{lr:g}" for lr, value in scores["adan"] if value > goal]
         chosen = [study.of.best(optimizer, records) for optimizer in ("adan", "adamw")]
         ratio = chosen[0]["lr"] / chosen[1]["lr"] if chosen[0] and chosen[1] else math.nan
         notes.append(
             f"{name}: Adan beats AdamW's best, trials included, at {f'lr {joined(wins)}' if wins else 'no rate'}; its "
-            "tuned rate is "
-            f"{ratio:.1f} times AdamW's."
+            f"tuned rate is {ratio:.1f} times AdamW's."
         )
         margin = room / 20
         low, high = (

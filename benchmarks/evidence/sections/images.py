@@ -62,9 +62,8 @@ def vision(records: Records) -> Section | None:
         text = intro if study is VIT_25 else f"**{epochs} epochs**, with the settings tuned at 25,"
         if not add_study(study, ACCURACY, section, text, records, lamb, title=f"{epochs} epochs"):
             continue
-        if epochs // 2 in VIT and (half := compared(VIT[epochs // 2][0], records)):
-            shorter = together(*VIT[epochs // 2], records)
-            half_length(section, half[0], together(study, lamb, records), ACCURACY, shorter[1:])
+        if epochs // 2 in VIT and (shorter := together(*VIT[epochs // 2], records)):
+            half_length(section, shorter[0], together(study, lamb, records), ACCURACY, shorter[1:])
     figures = [paper("vit-s", row, f"{n} epochs") for n, row in ((150, "Adan"), (150, "AdamW (default)"))]
     section.body.append(
         f"The paper's Table 16 reports, for ViT-S on ImageNet, after 150 epochs Adan {figures[0]}, AdamW {figures[1]}; "

@@ -122,8 +122,7 @@ def of_the_larger_gpt(records: Records) -> str:
 
 def trial(study: Study, optimizer: str, lr: float, records: Records) -> float:
     """The validation result of a trial."""
-    (entry,) = (entry for entry in study.entries if entry.optimizer == optimizer)
-    (job,) = (job for job in study.asked(entry, records)[:4] if job.settings["lr"] == lr)
+    (job,) = (job for job in study.asked(study.entry(optimizer), records)[:4] if job.settings["lr"] == lr)
     return float(records[job.key]["final"][records[job.key]["metric"]])
 
 

@@ -204,7 +204,7 @@ class Cuda:
         if capturing:  # a graph has memory of its own, and copies from a host buffer that nothing else may use
             if not tables.spares:
                 raise RuntimeError(
-                    f"this step() was captured in {SPARES} CUDA graphs in a row: run one outside a graph before the "
+                    f"this step() was captured in {SPARES} CUDA graphs without a step between them: run one before the "
                     "next capture"
                 )
             staging = tables.spares.pop()

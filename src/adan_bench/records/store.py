@@ -23,11 +23,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from adan_bench.config import RunConfig, RunRecord
 from adan_bench.errors import UsageError, listing
-from adan_bench.locking import locked
+from adan_bench.locking import Lock
 
 KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
 LOCK = "run.lock"
@@ -72,24 +72,18 @@ class RunStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines = 0
-        self._lock: IO[bytes] | None = None
+        self._lock = Lock(path / LOCK)
 
     def lock(self) -> None:
         """Keep other processes from writing this run until `close`."""
-        if self._lock is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock = locked(self.path / LOCK, wait=False)
-            except BlockingIOError as error:
-                raise RunLocked(
-                    f"{self.path}: another process is writing this run; wait until it ends, or stop it and use "
-                    "--resume, or choose another --out"
-                ) from error
+        refusal = (
+            f"{self.path}: another process is writing this run; wait until it ends, or stop it and use --resume, or "
+            "choose another --out"
+        )
+        self._lock.take(RunLocked(refusal))
 
     def close(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.close()
 
     @property
     def exists(self) -> bool:

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from adan_bench.config import NEVER, Pause, Progress, RunConfig
 from adan_bench.errors import TimeLimitReached, UsageError
-from adan_bench.locking import locked
+from adan_bench.locking import Lock
 from adan_bench.records.environment import COMMAND
 from adan_bench.records.store import RunLocked, RunStore, append_line, read_run, write_bytes, write_json
 from adan_bench.training.configure import threads
@@ -140,10 +140,10 @@ class Pool(ABC):
     """
 
     interrupted = False  # by Ctrl-C: runs pause and no other begins
-    _lock: IO[bytes] | None = None
 
     def __init__(self, folder: Path, chosen: RunConfig, deadline: float | None = None) -> None:
         self.folder, self.chosen, self.deadline = folder, chosen, deadline
+        self._lock = Lock(folder / LOCK)
 
     def run(self, jobs: Sequence[Job], on_event: OnEvent | None = None) -> None:
         """Make every run that has not ended yet; a line of study.jsonl says how many steps that were, and how fast."""
@@ -151,7 +151,11 @@ class Pool(ABC):
         tally = Tally(timed, on_event)
         if not tally.todo:
             return
-        self._lock_folder()
+        refusal = (
+            f"--out {self.folder}: another adan-bench is making runs there; wait until it ends, or stop it and use "
+            "--resume, or name another folder"
+        )
+        self._lock.take(UsageError(refusal))
         for job in tally.todo:
             if not job.resume:
                 RunStore(job.path).check_new()
@@ -162,17 +166,6 @@ class Pool(ABC):
         if left := tally.left:
             raise TimeLimitReached(f"time limit reached with {len(jobs) - left} of {len(jobs)} runs of this stage made")
 
-    def _lock_folder(self) -> None:
-        if self._lock is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock = locked(self.folder / LOCK, wait=False)
-            except BlockingIOError as error:
-                raise UsageError(
-                    f"--out {self.folder}: another adan-bench is making runs there; wait until it ends, or stop it and "
-                    "use --resume, or name another folder"
-                ) from error
-
     @abstractmethod
     def _make(self, tally: Tally) -> Mapping[str, Any]:
         """Make the runs of `tally.todo`; what the record of the study says of the machine."""
@@ -182,9 +175,7 @@ class Pool(ABC):
         return self.interrupted or (self.deadline is not None and time.time() >= self.deadline)
 
     def close(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.close()
 
 
 def open_pool(folder: Path, chosen: RunConfig, deadline: float | None = None) -> Pool:
