@@ -11,7 +11,7 @@ from support.learning import chosen
 
 from adan_bench.errors import UsageError
 from adan_bench.records.store import read_runs
-from adan_bench.studies.comparison import Study
+from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors, value_of
 
 SMALL = ("--steps", "20", "--seeds", "1")
@@ -76,7 +76,7 @@ def test_variants_are_rows_of_their_own(bench: Any, tiny: Path, tmp_path: Path) 
 @pytest.mark.parametrize(("who", "changed"), [("adan:state_format=8bit", ""), ("adan:lr=2", ", then --set lr=2")])
 def test_variants_of_bundled_defaults(tmp_path: Path, who: str, changed: str) -> None:
     """A setting that no search looks for leaves the comparison fair; a learning rate does not."""
-    study = Study(["digits-vit"], competitors(f"adan,{who}"), chosen(), out=tmp_path)
+    study = Comparison(["digits-vit"], competitors(f"adan,{who}"), chosen(), out=tmp_path)
     origins = [base.origin for base in study.bases.values()]
     assert origins[1] == origins[0] + changed
     assert origins[0].startswith("defaults tuned in")
@@ -144,7 +144,7 @@ def saved(path: Path, **entries: Any) -> Path:
 def test_tuned_settings_that_are_changed(tiny: Path, tmp_path: Path, who: str, pairs: list[str], changed: str) -> None:
     """The origin says so, from which the report knows that the optimizers had no equal chance."""
     file = saved(tmp_path / "best.json", tiny=ENTRY)
-    study = Study(["tiny"], competitors(who, pairs), chosen(script=tiny), out=tmp_path / "a", tuned=file)
+    study = Comparison(["tiny"], competitors(who, pairs), chosen(script=tiny), out=tmp_path / "a", tuned=file)
     assert study.bases["tiny", who].origin == f"tuned in 8 trials (best.json){changed}"
 
 
@@ -165,7 +165,7 @@ def test_tuned_settings_in_a_sweep_of_batch_sizes(tiny: Path, tmp_path: Path) ->
     """The square-root rule starts from the batch size that was tuned."""
     file = saved(tmp_path / "best.json", tiny={**ENTRY, "batch_size": 32, "steps": 30})
     options = chosen(script=tiny)
-    study = Study(["tiny"], competitors("adan"), options, out=tmp_path / "a", tuned=file, batch_sizes=[8, 32])
+    study = Comparison(["tiny"], competitors("adan"), options, out=tmp_path / "a", tuned=file, batch_sizes=[8, 32])
     small, same = study.bases["tiny-b8", "adan"], study.bases["tiny-b32", "adan"]
     assert (small.settings["lr"], same.settings["lr"]) == (0.005, 0.01)
     assert small.origin == "tuned in 8 trials (best.json) for another training: 30 steps, batch 32, lr × √(8/32)"

@@ -21,7 +21,7 @@ from adan_bench.reports.comparison import write_report
 from adan_bench.reports.conclusions import caution, tuning
 from adan_bench.reports.palette import style_of
 from adan_bench.reports.tuning import write_tuning
-from adan_bench.studies.comparison import Study
+from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors
 from adan_bench.theory import check
 from adan_bench.training.optimizers import SPECS
@@ -39,11 +39,11 @@ def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a comparison with tuning and three seeds at two batch sizes; sgd diverges at one of them."""
     out = tmp_path_factory.mktemp("report")
     who, options = competitors(",".join(OPTIMIZERS)), chosen(script=tiny, steps=40)
-    with inline_pools(), Study(["tiny"], who, options, out=out, batch_sizes=[16, 32]) as study:
-        study.tune(4)
+    with inline_pools(), Comparison(["tiny"], who, options, out=out, batch_sizes=[16, 32]) as study:
+        study.make(4)
         key = ("tiny-b16", "sgd")
         study.bases[key] = replace(study.bases[key], settings={"lr": 1e30})
-        study.compare(3)
+        study.make(seeds=3)
     return write_report(read_runs(out)[0], out)
 
 
