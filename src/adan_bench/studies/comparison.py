@@ -14,15 +14,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import SCALED, TUNING_SEED, Pause, RunConfig, RunRecord, as_json
+from adan_bench.config import TUNING_SEED, Origin, Pause, RunConfig, RunRecord, as_json
 from adan_bench.errors import UsageError
 from adan_bench.records.stats import best_trial, sensitivity
 from adan_bench.records.store import check_empty, read_run, write_json
 from adan_bench.studies.competitors import Competitor
-from adan_bench.studies.halving import check_search, halved, rungs, stop_trial, survivors
+from adan_bench.studies.halving import check_search, rungs, stop_trial, survivors
 from adan_bench.task import OptimizerSpec, Settings, Workload
 from adan_bench.training import optimizers
-from adan_bench.training.configure import changes, configure, elsewhere, then_set, training_of, tuned_name
+from adan_bench.training.configure import changes, configure, elsewhere, training_of, tuned_name
 from adan_bench.training.pool import Job, OnEvent, open_pool
 from adan_bench.workloads.registry import get_workload
 
@@ -137,9 +137,8 @@ class Study:
         for key, runs in records.items():
             if all(record.final is None for record in runs):
                 continue
-            how = f"{halved(eta, judged[key])}," if judged[key] else ""
-            origin = f"tuned here in {trials} trials{how} with seed {TUNING_SEED}"
-            self.bases[key] = replace(self.bases[key], settings=_best(runs), origin=origin, lr_at_edge=False)
+            origin = Origin(kind="here", trials=trials, eta=eta, rungs=tuple(judged[key]))
+            self.bases[key] = replace(self.bases[key], settings=_best(runs), origin=origin)
             rated = sensitivity(runs)
             self.tuning[key] = {"trials": trials, "at_edge": rated is not None and rated.at_edge}
             if eta > 1:
@@ -157,8 +156,8 @@ class Study:
         work: dict[Key, list[Job]] = {}
         for key, variants in settings.items():
             for number, variant in enumerate(variants, len(records[key])):
-                base = replace(self.bases[key], lr_at_edge=False)
-                config = replace(base, settings=variant, seed=TUNING_SEED, role="tune", origin="trial")
+                trial = Origin(kind="trial")
+                config = replace(self.bases[key], settings=variant, seed=TUNING_SEED, role="tune", origin=trial)
                 job = Job(config, self.out / key[0] / self.who[key[1]].folder / f"tune-{number:02d}", self.resume)
                 check_search(job.path, eta, judged[key])
                 work.setdefault(key, []).append(job)
@@ -275,12 +274,19 @@ def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], path: 
         raise UsageError(f"--tuned {path}: nothing for {name} {c.name}; it has: {there or 'nothing'}")
     training = {"steps": entry["steps"], "batch_size": entry["batch_size"], **entry.get("training", {})}
     changed = changes(c.spec, entry["settings"], c.settings)
-    how = f"({path.name}{halved(entry.get('eta', 1), entry.get('rungs', ()))})"
-    origin = f"tuned in {entry['trials']} trials {how}{elsewhere(training, base)}{then_set(changed)}"
+    origin = Origin(
+        kind="saved",
+        trials=entry["trials"],
+        source=path.name,
+        eta=entry.get("eta", 1),
+        rungs=tuple(entry.get("rungs", ())),
+        at_edge=entry.get("at_edge", False) and "lr" not in changed,
+        tuned_for=elsewhere(training, base),
+        changed=changed,
+    )
     settings = {**entry["settings"], **c.settings}
     optimizers.check_values(c.spec, settings)
-    at_edge = entry.get("at_edge", False) and "lr" not in changed
-    return replace(base, settings=settings, origin=origin, lr_at_edge=at_edge), entry["batch_size"]
+    return replace(base, settings=settings, origin=origin), entry["batch_size"]
 
 
 def _at_batch_size(workload: Workload, chosen: RunConfig, size: int) -> RunConfig:
@@ -296,4 +302,5 @@ def _scaled(config: RunConfig, tuned_at: int) -> RunConfig:
         return config
     factor = math.sqrt(config.batch_size / tuned_at)
     settings = {**config.settings, "lr": float(f"{config.settings['lr'] * factor:.4g}")}
-    return replace(config, settings=settings, origin=f"{config.origin}{SCALED}√({config.batch_size}/{tuned_at})")
+    origin = replace(config.origin, batch_sizes=(config.batch_size, tuned_at))
+    return replace(config, settings=settings, origin=origin)

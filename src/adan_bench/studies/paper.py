@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -244,11 +244,11 @@ def figure_of(record: RunRecord, metric: str, cell: Cell) -> float | None:
 
 def _facts(config: RunConfig, before: RunConfig | None) -> dict[str, Any]:
     names = ("settings", "origin", "steps", "batch_size", *RECIPE_FACTS)
-    facts = {name: value for name, value in asdict(config).items() if name in names}
+    facts = {name: value for name, value in config.to_json().items() if name in names}
     if before is None and config.init is not None:
         facts["init"] = str(config.init)
     if before is not None:
-        facts["before"] = {name: value for name, value in asdict(before).items() if name in (*names, "workload")}
+        facts["before"] = {name: value for name, value in before.to_json().items() if name in (*names, "workload")}
     return facts
 
 
