@@ -88,8 +88,8 @@ class Origin:
         """The origin in a record: facts, or the words of an earlier version."""
         if isinstance(value, str):
             return cls.from_text(value)
-        known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k in known})
+        facts: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
+        return cls(**{f.name: facts[f.name] for f in dataclasses.fields(cls) if f.name in facts})
 
     @classmethod
     def from_text(cls, text: str) -> Origin:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from support.learning import chosen
 
+from adan_bench.config import Origin
 from adan_bench.records.store import read_runs
+from adan_bench.reports.conclusions import said
 from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors
 from adan_bench.studies.halving import rungs
@@ -68,7 +70,7 @@ def test_halving(tiny: Path, tmp_path: Path) -> None:
             "rungs": rule,
             "gradients": gradients,
         }
-        assert "8 trials, halved by 2 at steps 12, 24, with seed 1000" in halved.bases["tiny", name].origin
+        assert halved.bases["tiny", name].origin == Origin(kind="here", trials=8, eta=2, rungs=(12, 24))
     same = [key for key, found in parts.items() if found[0] == "finished" and int(key[-2:]) < 6]
     assert all(parts[key] == whole[key] for key in same)
     assert (
@@ -111,4 +113,5 @@ def test_how_a_search_was_halved_is_remembered(bench: Any, tiny: Path, tmp_path:
     options = chosen(script=tiny, steps=8, eval_every=2)
     study = Comparison(["tiny"], competitors("adan,adam"), options, out=tmp_path / "b", tuned=file)
     origins = [base.origin for base in study.bases.values()]
-    assert origins == ["tuned in 4 trials (best.json, halved by 2 at steps 4)", "tuned in 4 trials (best.json)"]
+    assert [(origin.trials, origin.eta, origin.rungs) for origin in origins] == [(4, 2, (4,)), (4, 1, ())]
+    assert said(origins[0]) == "tuned in 4 trials (best.json, halved by 2 at steps 4)"

@@ -14,6 +14,7 @@ from support import chromium
 from support.learning import chosen
 from support.pools import inline_pools
 
+from adan_bench.config import Origin
 from adan_bench.records.stats import summarize
 from adan_bench.records.store import read_runs
 from adan_bench.reports import paper, theory
@@ -238,9 +239,8 @@ def test_a_folder_that_cannot_be_written_to(bench: Any, page: Path, monkeypatch:
 def test_trials_of_an_unfair_comparison_are_not_called_equal(page: Path) -> None:
     records, every = read_runs(page.parent)[0], "Every optimizer had 4 tuning trials"
     assert every in tuning(summarize(records))
-    other = [
-        replace(r, config=replace(r.config, origin="found before")) if "adan" in str(r.path) else r for r in records
-    ]
+    before = Origin(source="found before")
+    other = [replace(r, config=replace(r.config, origin=before)) if "adan" in str(r.path) else r for r in records]
     assert "not a fair comparison" in caution(summarize(other))
     assert every not in tuning(summarize(other))
 

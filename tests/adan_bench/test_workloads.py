@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from support.learning import chosen, resumes
 
+from adan_bench.config import Origin
 from adan_bench.errors import UsageError
 from adan_bench.records.stats import RANGES
 from adan_bench.records.store import RunStore
@@ -135,10 +137,10 @@ def test_tuned_defaults_are_even_and_valid() -> None:
 def test_a_tuned_default_at_the_edge_is_marked(tmp_path: Path) -> None:
     """Unless the rate is set, or tuned anew: then the trials tell."""
     with Comparison(["digits-resnet"], competitors("adamw,adam,adamw:lr=0.01"), chosen(), out=tmp_path / "a") as study:
-        assert [base.lr_at_edge for base in study.bases.values()] == [True, False, False]
+        assert [base.origin.at_edge for base in study.bases.values()] == [True, False, False]
     with Comparison(["digits-resnet"], competitors("adamw"), chosen(steps=1), out=tmp_path / "b") as study:
         study.make(1)
-        assert not study.bases["digits-resnet", "adamw"].lr_at_edge
+        assert not study.bases["digits-resnet", "adamw"].origin.at_edge
 
 
 def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
@@ -149,7 +151,8 @@ def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
         small, large = study.bases["tiny-b16", name], study.bases["tiny-b64", name]
         assert (small.steps, large.steps) == (60, 15)
         assert (small.stop_after, large.stop_after) == (20, 5)
-        assert (small.origin, large.origin) == ("untuned defaults", "untuned defaults, lr × √(64/16)")
+        untuned = Origin(kind="untuned")
+        assert (small.origin, large.origin) == (untuned, replace(untuned, batch_sizes=(64, 16)))
         assert large.settings["lr"] == pytest.approx(2 * small.settings["lr"])
 
 
