@@ -127,7 +127,7 @@ def test_ctrl_c_leaves_a_checkpoint(bench: Any, tiny: Path, tmp_path: Path, monk
     update, presses = Trainer.update, [1]
 
     def pressed(trainer: Trainer) -> None:
-        if trainer.step == 7:
+        if trainer.state.step == 7:
             for _ in range(presses.pop() if presses else 0):
                 signal.raise_signal(signal.SIGINT)
         update(trainer)

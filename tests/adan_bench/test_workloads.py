@@ -74,7 +74,7 @@ def test_resumes_exactly(name: str, optimizer: str, data: Path) -> None:
 def test_other_sizes_train(name: str) -> None:
     trainer = Trainer(settings(name, None))
     trainer.update()
-    assert trainer.window.isfinite()
+    assert trainer.updater.window.isfinite()
 
 
 @pytest.mark.parametrize("name", BUILDERS)
