@@ -137,7 +137,13 @@ class Trainer:
         per_pass = config.batch_size // config.accumulate
         try:
             self.task = self.workload.task(
-                config.seed, per_pass, config.data, str(self.device), config.init, config.training
+                config.seed,
+                per_pass,
+                config.data,
+                str(self.device),
+                config.init,
+                config.training,
+                tuning=config.role == "tune",
             )
         except ModuleNotFoundError as error:
             own = not self.workload.build.__module__.startswith("adan_bench.")
@@ -337,7 +343,8 @@ class Trainer:
         with torch.no_grad(), self._autocast():
             values = self.task.evaluate(model)
         model.train()
-        name, metrics = self.workload.name, [self.workload.metric, *filter(None, [self.workload.tune_metric])]
+        judged = self.workload.tune_metric if self.config.role == "tune" else ""
+        name, metrics = self.workload.name, [self.workload.metric, *filter(None, [judged])]
         if not isinstance(values, Mapping):
             raise WorkloadError(f"{name}: evaluate() returned {short(values)}; return {{{metrics[0]!r}: value}}")
         for metric in metrics:
