@@ -156,7 +156,13 @@ class Trainer:
         config, per_pass = self.config, self.config.batch_size // self.config.accumulate
         try:
             task = self.workload.task(
-                config.seed, per_pass, config.data, str(self.device), config.init, config.training
+                config.seed,
+                per_pass,
+                config.data,
+                str(self.device),
+                config.init,
+                config.training,
+                tuning=config.role == "tune",
             )
         except ModuleNotFoundError as error:
             own = not self.workload.build.__module__.startswith("adan_bench.")
@@ -284,7 +290,8 @@ class Trainer:
         with torch.no_grad(), self.updater.autocast():
             values = self.task.evaluate(model)
         model.train()
-        return _checked(values, self.workload)
+        judged = self.workload.tune_metric if self.config.role == "tune" else ""
+        return _checked(values, self.workload, judged)
 
     def _keep_best(self, value: float) -> None:
         if math.isfinite(value):
@@ -380,9 +387,9 @@ class CheckpointClock:
         self.next = max(self.next, began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE))
 
 
-def _checked(values: Any, workload: Workload) -> dict[str, float]:
-    """What a task's evaluation returned as numbers by name, the workload's metrics among them."""
-    name, metrics = workload.name, [workload.metric, *filter(None, [workload.tune_metric])]
+def _checked(values: Any, workload: Workload, judged: str) -> dict[str, float]:
+    """Numbers by name that a task's evaluation returned: the workload's metric and what trials are judged by."""
+    name, metrics = workload.name, [workload.metric, *filter(None, [judged])]
     if not isinstance(values, Mapping):
         raise WorkloadError(f"{name}: evaluate() returned {short(values)}; return {{{metrics[0]!r}: value}}")
     for metric in metrics:
