@@ -191,9 +191,9 @@ def difference(a: Mapping[int, float], b: Mapping[int, float], comparisons: int 
 
 def to_target(record: RunRecord) -> tuple[int, float] | None:
     """(steps, seconds) at the first evaluation that meets the workload's target; None also where the run diverged."""
-    if record.diverged:
-        return None
     target, higher = record.workload["target"], record.workload["higher_is_better"]
+    if record.diverged or target is None:
+        return None
     for step, seconds, value in record.curve("eval", record.workload["metric"]):
         if (value >= target) if higher else (value <= target):
             return step, seconds

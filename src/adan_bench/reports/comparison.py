@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adan_bench.config import RunRecord, judged
+from adan_bench.records.archive import pack
 from adan_bench.records.stats import (
     Interval,
     OptimizerSummary,
@@ -17,7 +18,7 @@ from adan_bench.records.stats import (
     performance_profile,
     summarize,
 )
-from adan_bench.records.store import DamagedRecord, finite, write_bytes
+from adan_bench.records.store import ARCHIVE, DamagedRecord, finite, write_bytes
 from adan_bench.reports import html
 from adan_bench.reports.conclusions import (
     behind,
@@ -73,7 +74,7 @@ def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[D
     figures = write_figures(summaries, folder)
     write_bytes(folder / "report.md", render_markdown(records, summaries, figures, warnings).encode())
     write_bytes(folder / "summary.json", (json.dumps(finite(in_numbers(summaries)), indent=1) + "\n").encode())
-    write_bytes(folder / "runs.jsonl", render_archive(records).encode())
+    write_bytes(folder / ARCHIVE, pack(records).encode())
     return page
 
 
@@ -335,9 +336,3 @@ def render_markdown(
     for facts in environments(records):
         parts += [f"- {key}: {value}" for key, value in facts.items()] + [""]
     return "\n".join(parts)
-
-
-def render_archive(records: Sequence[RunRecord]) -> str:
-    """Every run on a line: its configuration, environment and result. What to keep when the curves are not needed."""
-    lines = [{"config": r.config.to_json(), "environment": r.environment, "result": r.result} for r in records]
-    return "".join(json.dumps(finite(line), allow_nan=False) + "\n" for line in lines)

@@ -241,6 +241,8 @@ def _mean(o: OptimizerSummary) -> str:
 
 
 def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
+    if summary.facts["target"] is None:
+        return ""
     target = f"{summary.facts['metric']} {number(summary.facts['target'], 3)}"
     there = sorted((o.steps_to_target, o.name) for o in done if o.steps_to_target is not None)
     if not there:
