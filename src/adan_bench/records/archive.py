@@ -29,7 +29,9 @@ class DamagedLine(DamagedRecord):
 
     def __init__(self, file: Path, number: int, why: str) -> None:
         self.why = why
-        UsageError.__init__(self, f"{file} is damaged in line {number} ({why}); remove that line, or pack the runs again")
+        UsageError.__init__(
+            self, f"{file} is damaged in line {number} ({why}); remove that line, or pack the runs again"
+        )
 
 
 def read_records(*paths: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
