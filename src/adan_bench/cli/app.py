@@ -42,9 +42,11 @@ from adan_bench.cli.common import (
     run_flags,
 )
 from adan_bench.cli.memory import memory
+from adan_bench.cli.pack import pack
 from adan_bench.cli.reporting import write_and_show
 from adan_bench.config import Progress, RunConfig
 from adan_bench.errors import TimeLimitReached, UsageError
+from adan_bench.records.store import ARCHIVE
 
 app = typer.Typer(
     name="adan-bench",
@@ -57,6 +59,7 @@ app = typer.Typer(
 paper.register(app)
 study.register(app)
 app.command()(memory)
+app.command()(pack)
 app.add_typer(theory.app, name="theory")
 
 
@@ -304,14 +307,16 @@ def tune(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUNS_DIR...", help="One or more folders of records.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS_DIR...", help="Folders of records, or packed files.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder of the report; the first RUNS_DIR unless given.", callback=check_folder)
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one report of the runs in one or more folders."""
+    """Write one report of the runs in one or more folders or packed files."""
     folder = out or runs[0]
+    if folder.is_file() or folder / ARCHIVE in runs:
+        raise UsageError(f"{folder}: the report needs a folder other than that of {ARCHIVE}; give --out DIR")
     if folder.exists() and not os.access(folder, os.W_OK):
         raise UsageError(f"{folder}: the report cannot be written there; give --out DIR")
     write_and_show(runs, folder, as_json)

@@ -21,12 +21,12 @@ def write_and_show(
     tuned: a comparison with trials; file: where its settings were saved.
     """
     from adan_bench.cli.progress import show_summaries, show_tuning
+    from adan_bench.records.archive import read_records
     from adan_bench.records.stats import summarize
-    from adan_bench.records.store import read_runs
     from adan_bench.reports.comparison import write_report
     from adan_bench.reports.tuning import write_tuning
 
-    records, damaged = read_runs(*runs)
+    records, damaged = read_records(*runs)
     folder.mkdir(parents=True, exist_ok=True)
     if tuned is not None or {record.config.role for record in records} == {"tune"}:
         (page, tunings), summaries = write_tuning(records, folder, damaged), []
