@@ -20,7 +20,7 @@ SLOW = ("sampling_offsets", "reference_points")  # a tenth of the learning rate;
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DetrSizes:
     """layers: of encoder and decoder; scenes: pixels of generated ones, how many train, how many are held out.
 
     backbone: widths and depths of its four stages of basic blocks; None is ResNet-50.
@@ -37,10 +37,10 @@ class Sizes:
     scenes: tuple[int, int, int] = (0, 0, 0)
 
 
-SMOKE = Sizes(32, (1, 2), 4, 64, 12, 3, 0.0, ([16, 32, 64, 64], [1, 1, 1, 1]), (64, 256, 48))
+SMOKE = DetrSizes(32, (1, 2), 4, 64, 12, 3, 0.0, ([16, 32, 64, 64], [1, 1, 1, 1]), (64, 256, 48))
 # 60 queries: a photograph of BCCD shows up to 30 cells.
-SMALL = Sizes(128, (3, 3), 8, 256, 60, backbone=([32, 64, 128, 256], [2, 2, 2, 2]), scenes=(128, 4_000, 500))
-PAPER = Sizes(256, (6, 6), 8, 1024, 300)
+SMALL = DetrSizes(128, (3, 3), 8, 256, 60, backbone=([32, 64, 128, 256], [2, 2, 2, 2]), scenes=(128, 4_000, 500))
+PAPER = DetrSizes(256, (6, 6), 8, 1024, 300)
 
 
 @workload(
@@ -120,7 +120,7 @@ def with_targets(split: Coco, context: Context) -> Callable[[int], dict[str, Any
     return batch
 
 
-def build(sizes: Sizes, categories: int, context: Context | None = None) -> nn.Module:
+def build(sizes: DetrSizes, categories: int, context: Context | None = None) -> nn.Module:
     """The detector. With `context.init`, a classifier's weights, statistics, stem and first stage are fixed.
 
     Without them the backbone's normalization must learn: 16 blocks of random weights with fixed statistics explode.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from adan_bench.errors import UsageError
 from adan_bench.task import Context, Scale, Task
-from adan_bench.workloads.bert_pretrain import PAPER, SMALL, SMOKE, Sizes
+from adan_bench.workloads.bert_pretrain import PAPER, SMALL, SMOKE, BertSizes
 from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def build(context: Context, kind: Kind) -> Task:
         splits = {"" if file == kind.dev[0] else "_mismatched": read(path / file, kind) for file in kind.dev}
         note = f"{kind.folder} from the data folder: {len(train):,} to train, {len(splits['']):,} held out"
     words = tokenizer(context)
-    sizes: Sizes = context.sizes
+    sizes: BertSizes = context.sizes
     longest = sizes.length
 
     def encoded(examples: list[Example]) -> tuple[Tensor, Tensor]:
