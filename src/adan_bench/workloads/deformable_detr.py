@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,8 @@ PAPER = DetrSizes(256, (6, 6), 8, 1024, 300)
     "deformable-detr",
     metric="box AP",
     higher_is_better=True,
+    tune_metric="loss",  # average precision says little where it is near zero
+    tune_higher_is_better=False,
     smoke=Scale(0.01, 120, 8, eval_every=60, sizes=SMOKE),
     small=Scale(0.5, 6_000, 16, sizes=SMALL),
     # AdamW, the paper's table of Deformable-DETR
@@ -63,6 +66,7 @@ def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
     """The detector to train on one split and to judge by another."""
     import torch
 
+    from adan_bench.data.batching import moved
     from adan_bench.data.coco import MEAN, STD, View, average_precision, held_out, padded, scaled
     from adan_bench.workloads.parts.backbones import begins
 
@@ -98,7 +102,16 @@ def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
                     {"image_id": example["image_id"], "category_id": valid.categories[k], "bbox": box, "score": score}
                     for k, box, score in zip(labels, corners, scores.tolist(), strict=True)
                 ]
-        return {f"box {name}": value for name, value in average_precision(valid, results, "bbox").items()}
+        scores = {f"box {name}": value for name, value in average_precision(valid, results, "bbox").items()}
+        return {**scores, "loss": held_out_loss(model)} if context.tuning else scores
+
+    count = min(context.batch_size, len(valid.ids))
+    judged = with_targets(valid, dataclasses.replace(context, batch_size=count)) if context.tuning else None
+
+    def held_out_loss(model: nn.Module) -> float:
+        assert judged is not None
+        batches = [moved(judged(i), context.device) for i in range(len(valid.ids) // count)]
+        return sum(loss(model, batch).item() for batch in batches) / len(batches)
 
     note += f"; {begins(context, 'ResNet-50')}"
     slow = SLOW if context.init is None else (*SLOW, "backbone")
