@@ -19,13 +19,12 @@ import scaling
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))  # this script needs no installation
 
+import paper_settings  # noqa: E402
 import planner  # noqa: E402
 import tuning  # noqa: E402
 from evidence import overview, page  # noqa: E402
 from evidence.jobs import read  # noqa: E402
 from evidence.sections.parts import RUNS  # noqa: E402
-
-from adan_bench.reports import recipes  # noqa: E402
 
 PAGES = [
     "README.md",
@@ -37,7 +36,7 @@ PAGES = [
     "docs/reproduce.md",
     "docs/bench.md",
 ]
-WHOLE = {"docs/paper-settings.md": recipes.page}
+WHOLE = {"docs/paper-settings.md": paper_settings.page}
 BASE = "AdamW fused"
 CPU = ("bench-cpu.json", "bench-cpu-x86.json", "bench-cpu-x86-8-threads.json")
 

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
-from adan_bench.config import TUNING_SEED, Origin
-from adan_bench.records.stats import (
-    MIN_SEEDS,
-    Interval,
-    OptimizerSummary,
-    WorkloadSummary,
-    difference,
-    in_words,
-    pairs,
-)
+from adan_bench.config import TUNING_SEED, Origin, RunConfig, in_words
+from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference, pairs
+from adan_bench.reports.html import plain
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -134,6 +128,19 @@ def said(origin: Origin) -> str:
     if origin.lr_factor != 1:
         text += f", lr × {origin.lr_factor:g}"
     return f"{text}, {', '.join(origin.fixed)} as the table says" if origin.fixed else text
+
+
+def described(config: RunConfig) -> dict[str, str]:
+    """A run in words, by name: its settings, its fields that can say themselves, and the options of its workload.
+
+    A field that is left to the workload, or off, is not said; of schedule and warm-up it is always said which.
+    """
+    words = {key: f"{key} {plain(value)}" for key, value in config.settings.items()}
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if f.metadata.get("said") and (value != f.default or f.name in ("schedule", "warmup")):
+            words[f.name] = in_words(f.name, value)
+    return words | {name: f"{name.replace('_', ' ')} {plain(v)}" for name, v in (config.training or {}).items()}
 
 
 def _other_training(origin: Origin) -> str:

@@ -106,8 +106,14 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int
 
 
 def plain(value: Any) -> str:
-    """A setting as text: betas as 0.9/0.99."""
-    return "/".join(f"{v:g}" for v in value) if isinstance(value, (list, tuple)) else f"{value}"
+    """A setting as text: betas as 0.9/0.99.
+
+    >>> plain((0.9, 0.99)), plain(True), plain(1e-08), plain("8bit")
+    ('0.9/0.99', 'yes', '1e-08', '8bit')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "/".join(plain(v) for v in value) if isinstance(value, (list, tuple)) else f"{value}"
 
 
 def _class(kind: str) -> str:
