@@ -40,7 +40,7 @@ def option(
     help: what the command line says about it, where it is also a flag; without a text it is none.
     min, max: what the flag accepts; env: the environment variable that stands in for it.
     decides: whether the numbers of a run depend on it. A run may continue with another value of one that does not.
-    said: a value in words, as a format. Reports on a run say the fields that have one (`described`).
+    said: a value in words, as a format, where that is not its name and the value.
     """
     facts = {"help": help, "min": min, "max": max, "env": env, "decides": decides, "said": said}
     return field(default=default, metadata=facts)
@@ -126,31 +126,28 @@ class Budget:
     batch_size: int = option(0, "Examples per update; the workload's unless given.", min=1, said="batch {}")
     eval_every: int = option(0, "Steps between evaluations.", min=1)
     log_every: int = option(0)
-    stop_after: int = option(0, "Stop after N steps; the schedule still spans --steps.", min=1, said="stop after {}")
-    schedule: str = option(
-        "cosine", "cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.", said="schedule {}"
-    )
+    stop_after: int = option(0, "Stop after N steps; the schedule still spans --steps.", min=1)
+    schedule: str = option("cosine", "cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.")
     warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1, said="warm-up {:.2%}")
     floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", min=0, max=1, said="floor {:.3g}")
     cooldown: float = option(
         0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1, said="cooldown {:.2%}"
     )
     nonmono: int = option(
-        0,
-        "Return to the initial learning rate after N evaluations without improvement (AWD-LSTM's trigger).",
-        min=1,
-        said="nonmono {}",
+        0, "Return to the initial learning rate after N evaluations without improvement (AWD-LSTM's trigger).", min=1
     )
-    clip: float = option(
-        -1.0, "Limit of the gradient's norm, 0 for none; the workload's unless given.", min=0, said="clip {:g}"
-    )
+    clip: float = option(-1.0, "Limit of the gradient's norm, 0 for none; the workload's unless given.", min=0)
     ema: float = option(
-        0.0,
-        "Decay of an exponential average of the weights, which is evaluated.",
-        min=0,
-        max=1,
-        said="average of weights {:g}",
+        0.0, "Decay of an average of the weights, which is evaluated.", min=0, max=1, said="average of weights {:g}"
     )
+
+
+#: Fields of a training that tuned settings depend on: where one differs, they are for another training.
+TRAINING = (
+    *(f.name for f in dataclasses.fields(Budget) if f.name not in ("eval_every", "log_every")),
+    "init",
+    "script_sha256",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +181,7 @@ class Provenance:
     data: Path | None = option(None, "The folder of the data sets.", env="ADAN_DATA", decides=False)
     script: Path | None = option(None, "A Python file with your own workloads and optimizers.", decides=False)
     script_sha256: str = option("")  # wherever the script lies, its content is what decides
-    init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.", said="init {}")
+    init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.")
     init_sha256: str = option("")  # likewise; unknown where a run of the same study is to make them first
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
     origin: Origin = option(Origin(), decides=False)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from adan_bench.config import TUNING_SEED, Origin, RunConfig, in_words
+from adan_bench.config import TRAINING, TUNING_SEED, Origin, RunConfig, in_words
 from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference, pairs
 from adan_bench.reports.html import plain
 
@@ -131,14 +131,14 @@ def said(origin: Origin) -> str:
 
 
 def described(config: RunConfig) -> dict[str, str]:
-    """A run in words, by name: its settings, its fields that can say themselves, and the options of its workload.
+    """A run in words, by name: its settings, the fields of its training, and the options of its workload.
 
-    A field that is left to the workload, or off, is not said; of schedule and warm-up it is always said which.
+    A field that is left to the workload, or off, is not said; schedule and warm-up always are.
     """
     words = {key: f"{key} {plain(value)}" for key, value in config.settings.items()}
     for f in fields(config):
         value = getattr(config, f.name)
-        if f.metadata.get("said") and (value != f.default or f.name in ("schedule", "warmup")):
+        if f.name in TRAINING and (value != f.default or f.name in ("schedule", "warmup")):
             words[f.name] = in_words(f.name, value)
     return words | {name: f"{name.replace('_', ' ')} {plain(v)}" for name, v in (config.training or {}).items()}
 

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import Origin, RunConfig, as_json, cores
+from adan_bench.config import TRAINING, Origin, RunConfig, as_json, cores
 from adan_bench.errors import UsageError, listing, unknown
 from adan_bench.task import SCALES, OptimizerSpec, Settings, Workload, weights_file
 from adan_bench.training import optimizers
@@ -20,11 +20,6 @@ from adan_bench.training.schedules import schedule
 from adan_bench.training.scripts import script_checksum
 
 GRAPH = ("auto", "on", "off")
-#: Fields of a training that tuned settings depend on; where one differs, they are for another training.
-TRAINING = (
-    "steps", "batch_size", "stop_after", "schedule", "warmup", "floor", "cooldown", "nonmono", "clip", "ema", "init",
-    "script_sha256",
-)  # fmt: skip
 
 
 def tuned_defaults() -> dict[str, Any]:
@@ -136,9 +131,10 @@ def elsewhere(tuned: Mapping[str, Any], config: RunConfig) -> Settings:
 
     tuned: what `training_of` gave there. An earlier version kept no more than steps and batch size.
     """
+    tuned = {"script_sha256": config.script_sha256, **tuned}
     defaults = {f.name: f.default for f in fields(config) if f.name in TRAINING}
-    now = defaults | training_of(config) | ({} if "script_sha256" in tuned else {"script_sha256": ""})
-    return {name: value for name, value in (defaults | dict(tuned)).items() if value != now[name]}
+    now = defaults | training_of(config)
+    return {name: value for name, value in (defaults | tuned).items() if value != now[name]}
 
 
 def changes(spec: OptimizerSpec, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
