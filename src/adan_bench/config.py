@@ -48,7 +48,7 @@ def option(
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where the settings of a run come from, as facts; `reports.conclusions.in_words` says them.
+    """The origin of a run's settings, as facts; `reports.conclusions.said` puts them into words.
 
     kind: "untuned" (the optimizer's own defaults), "bundled" (this package's tuned ones), "saved" (a file of `tune`),
         "here" (trials beside the run), "trial" (the run is one), "published", or "" where `source` says it all.
@@ -76,7 +76,7 @@ class Origin:
 
     @property
     def flaw(self) -> str:
-        """Why the settings had less than a tuning for their own run: "untuned", "elsewhere", "changed", or nothing."""
+        """The reason why settings are not as tuned for their run: "untuned", "elsewhere", "changed", or nothing."""
         if self.kind == "untuned":
             return "untuned"
         return "elsewhere" if self.tuned_for else "changed" if self.changed else ""
@@ -120,7 +120,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How long a run is and how the learning rate moves. 0 leaves a number to the workload."""
+    """Length of a run and course of its learning rate. 0 leaves a number to the workload."""
 
     steps: int = option(0, "Gradients per run; the workload's budget unless given.", min=1, said="{} steps")
     batch_size: int = option(0, "Examples per update; the workload's unless given.", min=1, said="batch {}")
@@ -152,7 +152,7 @@ TRAINING = (
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How the steps are computed."""
+    """Execution of the steps."""
 
     device: str = option("cpu", "cpu, cuda or cuda:N.")
     bf16: bool = option(False, "bfloat16 autocast.")
@@ -174,7 +174,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where model, data and settings come from."""
+    """Sources of model, data and settings."""
 
     scale: str = option(SCALES[0], "smoke, small or paper, where the workload has it.")
     seed: int = option(0, "Seed of weights, batches and dropout.", min=0, max=2**31 - 1)
@@ -224,7 +224,7 @@ class RunConfig(Budget, Execution, Provenance):
         return cls(**{**fields, **paths, "origin": origin})
 
     def identity(self) -> dict[str, Any]:
-        """What decides the numbers, without what has its default: an option that is added later changes nothing.
+        """The fields that decide the numbers, without defaults: an option that is added later changes nothing.
 
         Weights at the start count by whether there are some and by their content, not by where they lie.
         """
@@ -274,7 +274,7 @@ def as_json(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Pause:
-    """When a run stops for now, with a checkpoint to continue from: at a step, or at a Unix time."""
+    """The step, or the Unix time, at which a run stops for now, with a checkpoint to continue from."""
 
     step: int | None = None
     time: float | None = None
@@ -325,7 +325,7 @@ class RunRecord:
 
     @property
     def metric(self) -> str:
-        """What counts: the workload's metric, or what it judges trials by where this is one."""
+        """The number that counts: the workload's metric, or the one by which it judges trials where this is one."""
         return judged(self.workload)[0] if self.config.role == "tune" else str(self.workload["metric"])
 
     @property

@@ -11,7 +11,7 @@ from adan_bench.config import RunConfig
 
 
 class Status(str, Enum):
-    """What became of a cell; ABSENT: what it needs is not here, or its scale does not have it."""
+    """The state of a cell; ABSENT: what it needs is not here, or its scale does not have it."""
 
     DONE = "done"
     ABSENT = "absent"

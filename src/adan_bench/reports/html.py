@@ -91,7 +91,7 @@ def swatch(light: str, dark: str, dash: str) -> str:
 
 
 def chart(kind: str, value: object) -> str:
-    """Where chart.js draws; kind: "curves", "rates" or "profile"."""
+    """A place for chart.js to draw in; kind: "curves", "rates" or "profile"."""
     return f'<div class="chart" data-{kind}="{value}"></div>'
 
 
@@ -100,7 +100,7 @@ def image(name: str, png: bytes) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
-    """The same table in Markdown; its first `left` columns are text."""
+    """A table in Markdown; its first `left` columns are text."""
     lines = ["| " + " | ".join(head) + " |", "| --- " * left + "| ---: " * (len(head) - left) + "|"]
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 

@@ -176,7 +176,7 @@ def _tiny(cells: Sequence[CellRecord]) -> bool:
 
 
 def _conclude(table: PaperTable, cells: Sequence[CellRecord], agreement: Agreement) -> str:
-    """How many pairs of rows stand in the same order in both, and how much that is worth."""
+    """Say how many pairs of rows stand in the same order in both, and how much that is worth."""
     if table.kind == "statement":
         return "Statements of theory: nothing of it is run."
     text = f"{agreement.done} of {agreement.planned} cells of this scale have a result."
@@ -196,7 +196,7 @@ def _conclude(table: PaperTable, cells: Sequence[CellRecord], agreement: Agreeme
 
 
 def _how(cells: Sequence[CellRecord], scale: str) -> list[str]:
-    """At which scale, on which data, with how many seeds, and whether the settings make it fair."""
+    """Name scale, data and seeds, and say whether the settings make it fair."""
     done = [cell for cell in cells if cell.values]
     if not done:
         return []
@@ -223,12 +223,12 @@ def _how(cells: Sequence[CellRecord], scale: str) -> list[str]:
 
 
 def _tunings(cells: Sequence[CellRecord]) -> set[str]:
-    """How the settings of the cells with a result were tuned, as `_tuning` has it."""
+    """The marks (`_tuning`) of the cells with a result."""
     return {_tuning(cell) for cell in cells if cell.values and cell.config is not None}
 
 
 def _tuning(cell: CellRecord) -> str:
-    """How a cell is marked beside others: empty where its settings were tuned for its training."""
+    """The mark of a cell beside others: empty where its settings were tuned for its training."""
     flaw = "" if cell.config is None else cell.config.origin.flaw
     return {"untuned": "untuned", "elsewhere": OTHER}.get(flaw, "")
 

@@ -128,7 +128,7 @@ def _completed(run: PlannedRun) -> RunConfig:
 
 
 def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
-    """Why a run cannot be made, from the records of those it waits for."""
+    """The reason why a run cannot be made, from the records of those it waits for."""
     for path in run.waits_for:
         if not (path / "config.json").exists():
             return Status.FAILED, f"{path.parents[1].name}, which comes before it, was not run"
@@ -167,7 +167,7 @@ def humanevals(run_plan: PaperPlan, chosen: RunConfig, run_code: bool) -> dict[P
 
 
 def collect(cell: PlannedCell, scores: Mapping[Path, Mapping[str, Any]]) -> CellRecord:
-    """What came out of a cell's runs, from their records; scores: by folder, HumanEval's."""
+    """Read the results of a cell's runs from their records; scores: by folder, HumanEval's."""
     if cell.absent or cell.column.mean:  # a mean waits for the others
         return _record(cell, Status.ABSENT, cell.absent)
     blocked = [reason for run in cell.runs if (reason := _blocked(run)) is not None]

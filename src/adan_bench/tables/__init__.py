@@ -131,7 +131,7 @@ def merged(entries: Sequence[PublishedSettings], run: Settings) -> PublishedSett
 
 @dataclass(frozen=True)
 class Selection:
-    """What of a table is run at a scale: heads of rows and columns, all where there are none."""
+    """The part of a table that is run at a scale: heads of rows and columns, all where there are none."""
 
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()

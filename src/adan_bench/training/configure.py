@@ -33,7 +33,7 @@ def tuned_defaults() -> dict[str, Any]:
 def configure(
     workload: Workload, spec: OptimizerSpec, chosen: RunConfig, overrides: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """What was chosen, completed for a workload and an optimizer, and checked against this machine."""
+    """Complete the choices for a workload and an optimizer, and check them against this machine."""
     config = complete(workload, spec, chosen, overrides)
     check_machine(workload, spec, config)
     return config
@@ -50,7 +50,7 @@ def check_machine(workload: Workload, spec: OptimizerSpec, config: RunConfig) ->
 def complete(
     workload: Workload, spec: OptimizerSpec, chosen: RunConfig, overrides: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """What was chosen, completed for a workload and an optimizer; needs neither data nor packages nor device."""
+    """Complete the choices for a workload and an optimizer, which needs neither data nor packages nor device."""
     schedule(chosen.schedule, 1)  # which refuses an unknown one
     check_numbers(chosen)
     for name in chosen.training or ():
