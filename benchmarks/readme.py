@@ -21,12 +21,12 @@ sys.path.insert(0, str(ROOT / "src"))  # this script needs no installation
 
 import details  # noqa: E402
 import figures  # noqa: E402
+import paper_settings  # noqa: E402
 import planner  # noqa: E402
 import tuning  # noqa: E402
 from stored import studies  # noqa: E402
 
 import results  # noqa: E402
-from adan_bench.reports import recipes  # noqa: E402
 
 PAGES = [
     "README.md",
@@ -39,7 +39,7 @@ PAGES = [
     "docs/reproduce.md",
     "docs/bench.md",
 ]
-WHOLE = {"docs/paper-settings.md": recipes.page, "docs/results-details.md": lambda: details.page(studies())}
+WHOLE = {"docs/paper-settings.md": paper_settings.page, "docs/results-details.md": lambda: details.page(studies())}
 BASE = "AdamW fused"
 CPU = ("bench-cpu.json", "bench-cpu-x86.json", "bench-cpu-x86-8-threads.json")
 
