@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Line:
-    """low, high: the band, the lowest and the highest seed."""
+class Curve:
+    """A line of a panel. low, high: its band, the lowest and the highest seed."""
 
     color: str
     label: str
@@ -32,12 +33,12 @@ class Line:
 
 @dataclass
 class Panel:
-    """bottom, top: of the vertical axis; what lies outside is not shown."""
+    """Axes with curves. bottom, top: ends of the vertical axis, outside of which nothing is shown."""
 
     title: str
     x_label: str
     y_label: str
-    lines: list[Line]
+    lines: list[Curve]
     bottom: float
     top: float
     log_x: bool = False
@@ -77,6 +78,14 @@ def drawn(path: Path) -> str | None:
     marker = "drawn from "
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return text.partition(marker)[2][:16] or None
+
+
+def write(pictures: Mapping[str, Picture], folder: Path, check: bool) -> list[str]:
+    """Draw the figures that have changed; their names. check: draw none."""
+    stale = [name for name, panels in pictures.items() if drawn(folder / name) != digest(panels)]
+    for name in [] if check else stale:
+        draw(pictures[name], folder / name)
+    return stale
 
 
 def draw(panels: Picture, path: Path) -> None:
