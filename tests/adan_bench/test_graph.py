@@ -41,7 +41,7 @@ class OnDevice(TorchDispatchMode):
 CAPTURED = [
     "cifar-resnet34", "cifar-vit", "vit-s", "vit-s-setting-i", "swin-t", "convnext-t", "resnet50", "digits-vit",
     "mae-pretrain-vit-b", "mae-finetune-vit-b", "gpt2-code", "pycode-gpt2", "bert-pretrain", "lstm-1", "ptb-lstm",
-    "transformer-xl",
+    "transformer-xl", "cifar-mae", "cifar-convnext", "pycode-gpt-1m", "pycode-moe",
 ]  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def test_a_captured_step_reads_nothing_back(name: str) -> None:
     assert before[:2] == after[:2]  # dropout draws from the device's generator, which here is the host's
 
 
-@pytest.mark.parametrize("name", ["cifar-vit", "mae-pretrain-vit-b", "mae-finetune-vit-b", "gpt2-code", "pycode-gpt2"])
+@pytest.mark.parametrize("name", ["vit-s", "mae-pretrain-vit-b", "mae-finetune-vit-b", "gpt2-code", "pycode-gpt2"])
 def test_a_capture_makes_no_mask(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transformers makes one where it traces, and takes a capture for that: captured steps had other kernels."""
     from transformers.utils import import_utils
@@ -80,13 +80,12 @@ def test_a_capture_makes_no_mask(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(mask is None for mask in masks)
 
 
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # dynamo's own look, after a graph break
-@pytest.mark.parametrize(("name", "graphs"), [("pycode-gpt2", [1, 0]), ("ptb-lstm", [2, 1]), ("vit-s", [1, 0])])
+@pytest.mark.parametrize(("name", "graphs"), [("pycode-gpt2", [1, 0]), ("ptb-lstm", [3, 0]), ("vit-s", [1, 0])])
 def test_a_capture_compiles_nothing(name: str, graphs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler would wait for the device. By the third step, which is watched, all that --compile makes is there.
 
-    What prepares a batch and the loss are one graph, but where the loss keeps a state for the next batch.
+    What prepares a batch and the loss are one graph; dynamo leaves torch.lstm to Python.
     """
     compile_, made = torch.compile, [0]
 

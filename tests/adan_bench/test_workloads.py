@@ -48,7 +48,7 @@ BUILDERS = [
     *("digits-vit", "digits-resnet", "resnet18", "resnet50", "convnext-t", "vit-s", "swin-t"),
     *("mae-pretrain-vit-b", "mae-finetune-vit-b", "deformable-detr", "deepgcn", "ppo-hopper"),
     *("bert-pretrain", "glue-cola", "glue-sst2", "glue-rte", "glue-stsb", "gpt2-code", "pycode-gpt2", "moe"),
-    *("ptb-lstm", "lstm-2", "transformer-xl"),
+    *("ptb-lstm", "lstm-2", "transformer-xl", "cifar-vit", "cifar-mae", "cifar-convnext", "pycode-gpt-1m"),
     *(name for name in HERE if name == "mask-rcnn"),
 ]
 #: Words are carried from batch to batch: two passes must not advance them twice.
