@@ -81,6 +81,29 @@ def test_a_capture_makes_no_mask(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(mask is None for mask in masks)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # dynamo's own look, after a graph break
+@pytest.mark.parametrize(("name", "graphs"), [("pycode-gpt2", [1, 0]), ("ptb-lstm", [3, 0]), ("vit-s", [1, 0])])
+def test_a_capture_compiles_nothing(name: str, graphs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler would wait for the device. By the third step, which is watched, all that --compile makes is there.
+
+    What prepares a batch and the loss are one graph; dynamo leaves torch.lstm to Python.
+    """
+    compile_, made = torch.compile, [0]
+
+    def counted(module: Any, inputs: Any) -> Any:
+        made[0] += 1
+        return module.forward
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compile_(function, backend=counted, **options))
+    found = trainer(name, batch_size=4, compile=True)
+    counts = []
+    for _ in range(graph.WARMUP + 2):
+        made[0] = 0
+        found.update()
+        counts.append(made[0])
+    assert counts == [*graphs, 0, 0, 0]
+
+
 def test_the_mode_finds_what_it_is_for() -> None:
     x = torch.ones(3)
     for bad in (lambda: x.sum().item(), lambda: torch.tensor([1.0]), lambda: x[x > 0], lambda: x.nonzero()):

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from results_page import DATA, Stored, table, together, unit_of, words
 from stored import EVIDENCE, NAMES, SeedGroup, StoredStudy, by_key
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import MIN_SEEDS, rank
-from results import DATA, Stored, table, together, unit_of, words
 
 INTRO = """# Results in detail
 

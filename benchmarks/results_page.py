@@ -1,7 +1,7 @@
-"""The tables and figures of docs/results.md, from the stored studies; results.json says which studies make which rows.
+"""The tables and figures of docs/results.md, from the stored studies; results_page.json says which make which rows.
 
 A difference counts where its interval by Welch's t test, with Bonferroni's correction over the comparisons of its
-table, excludes 0. The page's sentences are written by hand; tests/benchmarks/test_results.py holds them to the numbers.
+table, excludes 0. Sentences are written by hand; tests/benchmarks/test_results_page.py holds them to the numbers.
 """
 
 from __future__ import annotations
