@@ -42,8 +42,10 @@ from adan_bench.cli.common import (
     run_flags,
 )
 from adan_bench.cli.memory import memory
+from adan_bench.cli.pack import pack
 from adan_bench.config import Progress, RunConfig
 from adan_bench.errors import TimeLimitReached, UsageError
+from adan_bench.records.store import ARCHIVE
 
 app = typer.Typer(
     name="adan-bench",
@@ -55,6 +57,7 @@ app = typer.Typer(
 )
 paper.register(app)
 app.command()(memory)
+app.command()(pack)
 app.add_typer(theory.app, name="theory")
 
 
@@ -297,14 +300,16 @@ def tune(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUNS_DIR...", help="One or more folders of records.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS_DIR...", help="Folders of records, or packed files.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder of the report; the first RUNS_DIR unless given.", callback=check_folder)
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one report of the runs in one or more folders."""
+    """Write one report of the runs in one or more folders or packed files."""
     folder = out or runs[0]
+    if folder.is_file() or folder / ARCHIVE in runs:
+        raise UsageError(f"{folder}: the report needs a folder other than that of {ARCHIVE}; give --out DIR")
     if folder.exists() and not os.access(folder, os.W_OK):
         raise UsageError(f"{folder}: the report cannot be written there; give --out DIR")
     _report(runs, folder, as_json)
@@ -390,12 +395,12 @@ def _report(runs: Sequence[Path], folder: Path, as_json: bool, tuned: Any = None
     tuned: a study that has tuned; file: where its settings were saved.
     """
     from adan_bench.cli.progress import show_summaries, show_tuning
+    from adan_bench.records.archive import read_records
     from adan_bench.records.stats import summarize
-    from adan_bench.records.store import read_runs
     from adan_bench.reports.comparison import write_report
     from adan_bench.reports.tuning import write_tuning
 
-    records, damaged = read_runs(*runs)
+    records, damaged = read_records(*runs)
     folder.mkdir(parents=True, exist_ok=True)
     if tuned is not None or {record.config.role for record in records} == {"tune"}:
         (page, tunings), summaries = write_tuning(records, folder, damaged), []

@@ -1,7 +1,8 @@
 """Records to numbers: means and intervals over seeds, steps to a target, learning rate ranges, performance profiles.
 
 Seeds are pairs: seed 0 of one optimizer starts from the same weights and sees the same batches as seed 0 of another, so
-differences are taken seed by seed. With fewer than three seeds nothing is called significant.
+differences can be taken seed by seed (`difference`); Welch's test (`welch`) does without pairs. With fewer than three
+seeds nothing is called significant.
 """
 
 from __future__ import annotations
@@ -189,11 +190,69 @@ def difference(a: Mapping[int, float], b: Mapping[int, float], comparisons: int 
     return interval([a[seed] - b[seed] for seed in shared], comparisons) if shared else None
 
 
+def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Interval:
+    """The mean of a minus that of b, with the interval of Welch's t test: seeds are no pairs, variances may differ.
+
+    >>> welch([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
+    Interval(n=3, mean=0.0, low=-2.26..., high=2.26...)
+    """
+    n, mean = min(len(a), len(b)), statistics.fmean(a) - statistics.fmean(b)
+    if n < MIN_SEEDS:
+        return Interval(n, mean, None, None)
+    from scipy.special import stdtrit
+
+    errors = [statistics.variance(values) / len(values) for values in (a, b)]
+    if not any(errors):  # all seeds alike in both, and no degrees of freedom to compute
+        return Interval(n, mean, mean, mean)
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(values) - 1) for e, values in zip(errors, (a, b), strict=True))
+    half = float(stdtrit(freedom, 1 - (1 - LEVEL) / (2 * comparisons))) * math.sqrt(sum(errors))
+    return Interval(n, mean, mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One optimizer minus another: the interval of the difference, and what it says of the first.
+
+    diverged: how many seeds of each did. Whoever has such seeds is not called better, whatever the interval.
+    """
+
+    difference: Interval
+    higher_is_better: bool
+    diverged: tuple[int, int] = (0, 0)
+
+    @property
+    def word(self) -> str:
+        """The finding: better, worse, not significant, constant (the same for every seed), or too few seeds."""
+        low, high = self.difference.low, self.difference.high
+        if low is None or high is None:
+            return "too few seeds"
+        better = (low > 0) == self.higher_is_better
+        if low <= 0 <= high or self.diverged[0 if better else 1]:
+            return "not significant"
+        if math.isclose(low, high, rel_tol=1e-9):
+            return "constant"
+        return "better" if better else "worse"
+
+
+def verdict(
+    a: Mapping[int, float],
+    b: Mapping[int, float],
+    higher_is_better: bool,
+    comparisons: int = 1,
+    *,
+    paired: bool = False,
+    diverged: tuple[int, int] = (0, 0),
+) -> Verdict:
+    """What a − b, results by seed, says of a: by Welch's test, or by one of the seeds that both have, pair by pair."""
+    gap = difference(a, b, comparisons) if paired else welch([*a.values()], [*b.values()], comparisons)
+    return Verdict(gap or Interval(0, math.nan, None, None), higher_is_better, diverged)
+
+
 def to_target(record: RunRecord) -> tuple[int, float] | None:
     """(steps, seconds) at the first evaluation that meets the workload's target; None also where the run diverged."""
-    if record.diverged:
-        return None
     target, higher = record.workload["target"], record.workload["higher_is_better"]
+    if record.diverged or target is None:
+        return None
     for step, seconds, value in record.curve("eval", record.workload["metric"]):
         if (value >= target) if higher else (value <= target):
             return step, seconds

@@ -31,11 +31,12 @@ from adan_bench.locking import Lock
 
 KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
 LOCK = "run.lock"
+ARCHIVE = "runs.jsonl"  # the file in which a report packs its runs
 
 Kinds = dict[str, tuple[type, ...]]  # of the values of a JSON object, by key
 TEXT, NUMBER, OBJECT, NONE = (str,), (int, float), (dict,), (type(None),)
 FACTS: Kinds = {"config": OBJECT, "workload": OBJECT, "optimizer": OBJECT}  # config.json
-WORKLOAD: Kinds = {"metric": TEXT, "higher_is_better": (bool, int), "target": NUMBER, "summary": TEXT}
+WORKLOAD: Kinds = {"metric": TEXT, "higher_is_better": (bool, int), "target": (*NUMBER, *NONE), "summary": TEXT}
 RESULT: Kinds = {"status": TEXT, "step": (int,), "seconds": NUMBER, "final": OBJECT, "best": (*NUMBER, *NONE)}
 ENVIRONMENT: Kinds = {"packages": OBJECT, "parameters": (*NUMBER, *NONE)}  # where it has them
 STATUSES = ("finished", "diverged", "stopped", "failed")
@@ -55,6 +56,7 @@ class DamagedRecord(UsageError):
     """A file of a record that cannot be read; the message names it and the remedy."""
 
     def __init__(self, file: Path, why: str) -> None:
+        self.why = why
         super().__init__(f"{file} is damaged ({why}); remove {file.parent}, and --resume makes this run again")
 
 
@@ -234,10 +236,7 @@ class RunStore:
             return None
         file = self.path / "result.json"
         result = read_json(file)
-        check(file, {"best": None, **result}, RESULT)
-        check(file, result["final"], dict.fromkeys(result["final"], (*NUMBER, *NONE)))
-        if result["status"] not in STATUSES:
-            raise DamagedRecord(file, f"status is {result['status']!r}, not one of {', '.join(STATUSES)}")
+        check_result(file, result)
         return result
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -280,7 +279,7 @@ def read_run(path: Path) -> RunRecord:
     store = RunStore(path)
     config, facts = read_config(path)
     environment = read_json(path / "environment.json") if store.described else {}
-    check(path / "environment.json", {"packages": {}, "parameters": None, **environment}, ENVIRONMENT)
+    check_environment(path / "environment.json", environment)
     metrics, result = read_lines(path / "metrics.jsonl"), store.result()
     if result is not None and result["status"] in ("finished", "diverged"):
         _check_end(path, facts["workload"]["metric"], metrics, result)
@@ -299,13 +298,29 @@ def read_config(path: Path) -> tuple[RunConfig, dict[str, Any]]:
     """The configuration of a run, and all of the file that holds it."""
     file = path / "config.json"
     facts = read_json(file)
+    check_config(file, facts)
+    return RunConfig.from_json(facts["config"]), facts
+
+
+def check_config(file: Path, facts: Mapping[str, Any]) -> None:
+    """Whether the facts of a run are whole: its configuration, workload and optimizer."""
     check(file, facts, FACTS)
     config = facts["config"]
     check(file, {**dict.fromkeys(CONFIG), **config}, CONFIG)
     check(file, config, NEEDED)
     check(file, config["settings"], {"lr": NUMBER})
     check(file, facts["workload"], WORKLOAD)
-    return RunConfig.from_json(config), facts
+
+
+def check_environment(file: Path, environment: Mapping[str, Any]) -> None:
+    check(file, {"packages": {}, "parameters": None, **environment}, ENVIRONMENT)
+
+
+def check_result(file: Path, result: Mapping[str, Any]) -> None:
+    check(file, {"best": None, **result}, RESULT)
+    check(file, result["final"], dict.fromkeys(result["final"], (*NUMBER, *NONE)))
+    if result["status"] not in STATUSES:
+        raise DamagedRecord(file, f"status is {result['status']!r}, not one of {', '.join(STATUSES)}")
 
 
 def _check_end(path: Path, metric: str, metrics: list[dict[str, Any]], result: Mapping[str, Any]) -> None:

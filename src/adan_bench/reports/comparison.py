@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adan_bench.config import RunRecord, judged
+from adan_bench.records.archive import pack
 from adan_bench.records.stats import (
     Interval,
     OptimizerSummary,
@@ -17,7 +18,7 @@ from adan_bench.records.stats import (
     performance_profile,
     summarize,
 )
-from adan_bench.records.store import DamagedRecord, finite, write_bytes
+from adan_bench.records.store import ARCHIVE, DamagedRecord, finite, write_bytes
 from adan_bench.reports import html
 from adan_bench.reports.conclusions import (
     behind,
@@ -39,7 +40,8 @@ from adan_bench.reports.palette import style_of
 
 TERMS = (
     "± and [ ]: 95% t interval over seeds; with fewer than three seeds, the range. minus the first: the mean "
-    "difference from the first row over the seeds of both, its interval corrected for all pairs. best: the best "
+    "difference from the first row over the seeds of both, its interval paired by seed and corrected for all pairs; "
+    "Welch: the interval of Welch's test, which makes no pairs of seeds. best: the best "
     "evaluation of a run, mean over seeds. Steps and seconds to target: median over seeds until {metric} first "
     "reached {target}, and how many of the seeds did; a seed that diverges does not count."
 )
@@ -53,6 +55,7 @@ COLUMNS = (
     "optimizer",
     "{metric}",
     "minus the first",
+    "Welch",
     "best",
     "steps to target",
     "s to target",
@@ -73,7 +76,7 @@ def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[D
     figures = write_figures(summaries, folder)
     write_bytes(folder / "report.md", render_markdown(records, summaries, figures, warnings).encode())
     write_bytes(folder / "summary.json", (json.dumps(finite(in_numbers(summaries)), indent=1) + "\n").encode())
-    write_bytes(folder / "runs.jsonl", render_archive(records).encode())
+    write_bytes(folder / ARCHIVE, pack(records).encode())
     return page
 
 
@@ -156,14 +159,14 @@ def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     """The table of results as text: head and rows, in the order of the means."""
     arrow = "↑" if summary.higher_is_better else "↓"
     head = [column.format(metric=f"{summary.facts['metric']} {arrow}") for column in COLUMNS]
-    gaps = behind(summary)
-    rows = [_row(o, gaps.get(o.name)) for o in summary.optimizers]
+    gaps, unpaired = behind(summary), behind(summary, paired=False)
+    rows = [_row(o, gaps.get(o.name), unpaired.get(o.name)) for o in summary.optimizers]
     if not any(o.sensitivity for o in summary.optimizers):  # the last column would be empty
         return head[:-1], [row[:-1] for row in rows]
     return head, rows
 
 
-def _row(o: OptimizerSummary, gap: Interval | None) -> list[str]:
+def _row(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -> list[str]:
     bests = [r.result["best"] for r in o.records if r.result and r.result.get("best") is not None]
     final = spread(o.final, list(o.by_seed().values()))
     lost = [f"{n} {word}" for n, word in ((o.diverged, "diverged"), (o.failed, "unfinished")) if n]
@@ -175,6 +178,7 @@ def _row(o: OptimizerSummary, gap: Interval | None) -> list[str]:
         o.name,
         ", ".join([final, *lost]) if lost else final,
         "" if gap is None else _signed(gap),
+        "" if unpaired is None else _signed(unpaired).partition(" ")[2],
         number(sum(bests) / len(bests)) if bests else "–",
         steps(o),
         number(o.seconds_to_target, 3),
@@ -200,16 +204,16 @@ def in_numbers(summaries: Sequence[WorkloadSummary]) -> list[dict[str, Any]]:
     """What the tables show, for programs: `json.load`, `pandas.json_normalize(…, "optimizers", "workload")`."""
     entries = []
     for s in summaries:
-        gaps = behind(s)
+        gaps, unpaired = behind(s), behind(s, paired=False)
         facts = {name: s.facts[name] for name in ("metric", "higher_is_better", "target")}
         facts |= {name: getattr(s, name) for name in ("steps", "stop_after", "batch_size", "schedule", "device")}
         verdict = {"unfair": unfair(s) or None, "winner": winner(s), "pairs": comparisons(s)}
-        optimizers = [_numbers(o, gaps.get(o.name)) for o in s.optimizers]
+        optimizers = [_numbers(o, gaps.get(o.name), unpaired.get(o.name)) for o in s.optimizers]
         entries.append({"workload": s.name, **facts, **verdict, "optimizers": optimizers})
     return entries
 
 
-def _numbers(o: OptimizerSummary, gap: Interval | None) -> dict[str, Any]:
+def _numbers(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -> dict[str, Any]:
     names = ("steps_to_target", "seconds_to_target", "reached", "diverged", "failed", "seconds_per_step", "trials")
     return {
         "optimizer": o.name,
@@ -218,6 +222,7 @@ def _numbers(o: OptimizerSummary, gap: Interval | None) -> dict[str, Any]:
         **({} if o.final is None else asdict(o.final)),
         "by_seed": o.by_seed(),
         "minus_the_first": None if gap is None else asdict(gap),
+        "minus_the_first_by_welch": None if unpaired is None else asdict(unpaired),
         **{name: getattr(o, name) for name in names},
         "learning_rates": None if o.sensitivity is None else asdict(o.sensitivity),
     }
@@ -335,9 +340,3 @@ def render_markdown(
     for facts in environments(records):
         parts += [f"- {key}: {value}" for key, value in facts.items()] + [""]
     return "\n".join(parts)
-
-
-def render_archive(records: Sequence[RunRecord]) -> str:
-    """Every run on a line: its configuration, environment and result. What to keep when the curves are not needed."""
-    lines = [{"config": r.config.to_json(), "environment": r.environment, "result": r.result} for r in records]
-    return "".join(json.dumps(finite(line), allow_nan=False) + "\n" for line in lines)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from adan_bench.config import CHANGED, ELSEWHERE, SCALED, UNTUNED
-from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, WorkloadSummary, difference, pairs
+from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, Verdict, WorkloadSummary, pairs, verdict
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -158,26 +158,25 @@ def comparisons(summary: WorkloadSummary) -> int:
     return pairs(sum(o.final is not None for o in summary.optimizers))
 
 
-def behind(summary: WorkloadSummary) -> dict[str, Interval]:
-    """Each optimizer's mean minus that of the first, with the interval of that difference, by name."""
+def behind(summary: WorkloadSummary, paired: bool = True) -> dict[str, Interval]:
+    """Each optimizer's mean minus that of the first, with the interval of that difference, by name.
+
+    paired: seed by seed, else by Welch's test.
+    """
     done = [o for o in summary.optimizers if o.final is not None]
-    gaps = {o.name: difference(o.by_seed(), done[0].by_seed(), comparisons(summary)) for o in done[1:]}
-    return {name: gap for name, gap in gaps.items() if gap is not None}
+    leads = {o.name: _verdict(summary, o, done[0], paired) for o in done[1:]}
+    return {name: lead.difference for name, lead in leads.items() if lead.difference.n}
+
+
+def _verdict(summary: WorkloadSummary, a: OptimizerSummary, b: OptimizerSummary, paired: bool = True) -> Verdict:
+    lost = a.diverged, b.diverged
+    higher, tests = summary.higher_is_better, comparisons(summary)
+    return verdict(a.by_seed(), b.by_seed(), higher, tests, paired=paired, diverged=lost)
 
 
 def _lead(summary: WorkloadSummary, best: OptimizerSummary, other: OptimizerSummary) -> str:
-    """What the seeds that both finished say of the first: "better", "worse", or "unclear" where they explain the
-    difference or a seed of the first diverged; "constant" where it is the same for every seed, as with a coarse metric;
-    "few" where they are too few to say anything.
-    """
-    gap = difference(best.by_seed(), other.by_seed(), comparisons(summary))
-    if gap is None or gap.low is None or gap.high is None:
-        return "few"
-    if not best.whole or gap.low <= 0 <= gap.high:
-        return "unclear"
-    if math.isclose(gap.low, gap.high, rel_tol=1e-9):
-        return "constant"
-    return "better" if (gap.low > 0) == summary.higher_is_better else "worse"
+    """What the seeds that both finished say of the first, in the words of `Verdict`."""
+    return _verdict(summary, best, other).word
 
 
 def _comparisons(
@@ -188,7 +187,7 @@ def _comparisons(
     few = ""
     for other in others:
         lead = _lead(summary, best, other)
-        if lead == "few" and other.whole:
+        if lead == "too few seeds" and other.whole:
             n = len(best.by_seed().keys() & other.by_seed().keys())
             seeds = f"Only {count(n, 'seed')}" if n else "No seed"
             few += f" {seeds} finished with both {best.name} and {other.name}, which is no evidence of a difference."
@@ -198,7 +197,7 @@ def _comparisons(
     if better := names.get("better"):
         text += f" {who} is better than {_join(better)} by more than the seeds explain"
         text += f" (95%, paired, corrected for all {tests} pairs)." if tests > 1 else " (95%, paired)."
-    if unclear := names.get("unclear"):
+    if unclear := names.get("not significant"):
         text += f" The difference from {_join(unclear)} is within what the seeds explain."
     if constant := names.get("constant"):
         text += f" The difference from {_join(constant)} is the same for every seed, which says nothing about chance."
@@ -241,6 +240,8 @@ def _mean(o: OptimizerSummary) -> str:
 
 
 def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
+    if summary.facts["target"] is None:
+        return ""
     target = f"{summary.facts['metric']} {number(summary.facts['target'], 3)}"
     there = sorted((o.steps_to_target, o.name) for o in done if o.steps_to_target is not None)
     if not there:

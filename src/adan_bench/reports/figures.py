@@ -30,7 +30,8 @@ def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[st
             _draw(right, o, "eval", summary.facts["metric"], style)
         left.set(title=f"{summary.name}: training loss", xlabel="steps")
         right.set(title=f"held-out {summary.facts['metric']}", xlabel="steps")
-        right.axhline(summary.facts["target"], color="gray", linewidth=0.8, linestyle=":")
+        if summary.facts["target"] is not None:
+            right.axhline(summary.facts["target"], color="gray", linewidth=0.8, linestyle=":")
         if right.get_legend_handles_labels()[0]:
             right.legend(frameon=False, fontsize=8)
         for axes in (left, right):

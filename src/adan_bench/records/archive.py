@@ -1,0 +1,123 @@
+"""Archives: a file with one run per line, which can be read wherever a folder of runs can.
+
+A line holds what the files of a run's folder do, its curves by columns and thinned to POINTS, and no folder of the
+machine. Lines of the first format (`first_format.py`) are read too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adan_bench.config import RunConfig, RunRecord
+from adan_bench.errors import UsageError, listing
+from adan_bench.records.first_format import from_first_format
+from adan_bench.records.store import FACTS, DamagedRecord, check_config, check_environment, check_result, read_runs
+
+POINTS = 60  # of a curve
+DIGITS = 6
+FOLDERS = re.compile(r"""(?<![^\s'"=:(,])/[^\s'"]*/""")  # all of an absolute path but its last part
+CURVES = ("train", "eval")
+
+
+class DamagedLine(DamagedRecord):
+    """A line of an archive that cannot be read."""
+
+    def __init__(self, file: Path, number: int, why: str) -> None:
+        self.why = why
+        UsageError.__init__(
+            self, f"{file} is damaged in line {number} ({why}); remove that line, or pack the runs again"
+        )
+
+
+def read_records(*paths: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
+    """Every run of archives and folders, once, in the order given, and what is wrong with those left out."""
+    records: dict[Path, RunRecord] = {}
+    damaged: list[DamagedRecord] = []
+    for path in paths:
+        found, wrong = read_archive(path) if path.is_file() else read_runs(path)
+        for record in found:
+            records.setdefault(record.path.resolve(), record)
+        damaged += [error for error in wrong if str(error) not in map(str, damaged)]
+    return list(records.values()), damaged
+
+
+def read_archive(file: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
+    """The runs of an archive, and what is wrong with its other lines."""
+    records, damaged = [], []
+    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            records.append(_record(json.loads(text), file))
+        except DamagedRecord as error:
+            damaged.append(DamagedLine(file, number, error.why))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # no JSON, or other things than a record
+            damaged.append(DamagedLine(file, number, f"{type(error).__name__}: {error}"))
+    if not records:
+        why = f": {damaged[0]}" if damaged else ""
+        raise UsageError(f"{file}: no runs there; {file.absolute().parent} holds: {listing(file.parent)}{why}")
+    return records, damaged
+
+
+def _record(line: Any, file: Path) -> RunRecord:
+    if not isinstance(line, dict):
+        raise DamagedRecord(file, "it is no JSON object")
+    if "job" in line:
+        return from_first_format(line, file)
+    check_config(file, line)
+    check_environment(file, line["environment"])
+    if line["result"] is not None:
+        check_result(file, line["result"])
+    metrics = [
+        {"kind": kind, **{key: value for key, value in zip(curve, point, strict=True) if value is not None}}
+        for kind, curve in line["curves"].items()
+        for point in zip(*curve.values(), strict=True)
+    ]
+    metrics = sorted([*metrics, *line["events"]], key=lambda entry: int(entry["step"]))
+    facts = (line[name] for name in (*FACTS, "environment"))
+    return RunRecord(file / line["run"], RunConfig.from_json(next(facts)), *facts, metrics, line["result"])
+
+
+def pack(records: Sequence[RunRecord]) -> str:
+    """The archive of some runs; their names are their paths below the folder that holds them all."""
+    root = os.path.commonpath([record.path.parent.absolute() for record in records])
+    return "".join(
+        json.dumps(_without_folders(_line(record, root)), separators=(",", ":"), allow_nan=False) + "\n"
+        for record in records
+    )
+
+
+def _line(record: RunRecord, root: str) -> dict[str, Any]:
+    return {
+        "run": record.path.absolute().relative_to(root).as_posix(),
+        "config": record.config.to_json(),
+        "workload": dict(record.workload),
+        "optimizer": dict(record.optimizer),
+        "environment": dict(record.environment),
+        "result": record.result,
+        "curves": {kind: _columns([line for line in record.metrics if line["kind"] == kind]) for kind in CURVES},
+        "events": [line for line in record.metrics if line["kind"] not in CURVES],
+    }
+
+
+def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """A curve by columns: at most POINTS of its lines, with the first and the last, and DIGITS of each number."""
+    last = len(lines) - 1
+    chosen = [lines[i] for i in sorted({round(last * i / (POINTS - 1)) for i in range(POINTS)})] if lines else []
+    names = dict.fromkeys(name for line in chosen for name in line if name != "kind")
+    return {name: [_short(line.get(name)) for line in chosen] for name in names}
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, str):
+        return FOLDERS.sub("", value)
+    if isinstance(value, Mapping):
+        return {key: _without_folders(item) for key, item in value.items()}
+    return [_without_folders(item) for item in value] if isinstance(value, (list, tuple)) else value

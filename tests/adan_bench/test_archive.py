@@ -1,0 +1,148 @@
+"""Archives of runs: what `pack` writes reads as the folders do, and the first format as today's records."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adan_bench.errors import UsageError
+from adan_bench.records.archive import POINTS, DamagedLine, pack, read_archive, read_records
+from adan_bench.records.stats import summarize
+from adan_bench.records.store import read_runs
+
+EVIDENCE = Path(__file__).parents[2] / "results" / "evidence"
+
+
+@pytest.fixture(scope="module")
+def first_format() -> dict[str, Any]:
+    return {record.path.name: record for record in read_archive(EVIDENCE / "runs.jsonl")[0]}
+
+
+def test_a_packed_study_reads_as_its_folder(bench: Any, tmp_path: Path) -> None:
+    study = ("compare", "digits-vit", "--optimizers", "adan,sgd-momentum", "--seeds", 2, "--steps", 4)
+    code, _, err = bench(*study, "--batch-size", 8, "--eval-every", 2, "--out", tmp_path / "runs")
+    assert code == 0, err
+    code, out, err = bench("pack", tmp_path / "runs", "--into", tmp_path / "new" / "study.jsonl")
+    assert (code, err) == (0, "")
+    assert "study.jsonl: 4 runs" in out
+    packed, damaged = read_records(tmp_path / "new" / "study.jsonl")
+    runs = read_runs(tmp_path / "runs")[0]
+    assert not damaged
+    assert [r.path.relative_to(tmp_path / "runs" / "digits-vit") for r in runs] == [
+        r.path.relative_to(tmp_path / "new" / "study.jsonl") for r in packed
+    ]
+    for before, after in zip(runs, packed, strict=True):
+        assert replace(after.config, data=before.config.data) == before.config
+        assert (after.result, after.workload, after.optimizer) == (before.result, before.workload, before.optimizer)
+        assert after.curve("eval", "accuracy") == [
+            (step, pytest.approx(seconds, rel=1e-5), pytest.approx(value, rel=1e-5))
+            for step, seconds, value in before.curve("eval", "accuracy")
+        ]
+        assert [line["kind"] for line in after.metrics] == [line["kind"] for line in before.metrics]
+        assert after.training_loss == pytest.approx(before.training_loss, rel=1e-5)
+    text = (tmp_path / "new" / "study.jsonl").read_text(encoding="utf-8")
+    assert str(tmp_path) not in text
+    both, _ = read_records(tmp_path / "runs", tmp_path / "new" / "study.jsonl", tmp_path / "runs")
+    assert len(both) == 8  # each once
+    code, _, err = bench("report", tmp_path / "new" / "study.jsonl", "--out", tmp_path / "report")
+    assert code == 0, err
+    assert (tmp_path / "report" / "report.html").exists()
+    assert len(read_archive(tmp_path / "report" / "runs.jsonl")[0]) == 4
+    code, _, err = bench("report", tmp_path / "new" / "study.jsonl")
+    assert code == 2
+    assert "give --out DIR" in err
+    code, _, err = bench("report", tmp_path / "report" / "runs.jsonl", "--out", tmp_path / "report")
+    assert code == 2, "the archive would be overwritten"
+
+
+def test_curves_are_thinned_and_no_folder_is_kept(first_format: dict[str, Any]) -> None:
+    record = next(iter(first_format.values()))
+    lines = [{"kind": "train", "step": i, "seconds": i / 3, "loss": i / 7} for i in range(1, 1001)]
+    resumed = {"kind": "resume", "step": 500, "environment": {"command": "adan-bench run --out /home/me/x/runs"}}
+    environment = {**record.environment, "data": "from /data/sets/ptb", "ratio": "GB/s of 1/2"}
+    long = replace(record, metrics=[*lines, resumed], environment=environment)
+    line = json.loads(pack([long]))
+    curve = line["curves"]["train"]
+    assert len(curve["step"]) == POINTS
+    assert (curve["step"][0], curve["step"][-1]) == (1, 1000)
+    assert curve["loss"][-1] == float(f"{1000 / 7:.6g}")
+    assert line["events"][0]["environment"]["command"] == "adan-bench run --out runs"
+    assert (line["environment"]["data"], line["environment"]["ratio"]) == ("from ptb", "GB/s of 1/2")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "it is no JSON object"),
+        ('{"config": {}}', "it has no workload"),
+        ('{"job": {}}', "KeyError"),
+    ],
+)
+def test_a_damaged_line_is_named_and_the_others_are_read(
+    first_format: dict[str, Any], tmp_path: Path, text: str, why: str
+) -> None:
+    record = next(iter(first_format.values()))
+    file = tmp_path / "a.jsonl"
+    file.write_text(f"{text}\n{pack([record])}", encoding="utf-8")
+    records, (error,) = read_archive(file)
+    assert len(records) == 1
+    assert isinstance(error, DamagedLine)
+    assert str(error).startswith(f"{file} is damaged in line 1 ({why}")
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="no runs there"):
+        read_archive(file)
+
+
+def test_a_config_of_a_packed_run_is_checked(first_format: dict[str, Any], tmp_path: Path) -> None:
+    line = json.loads(pack([next(iter(first_format.values()))]))
+    line["config"]["steps"] = "many"
+    (tmp_path / "a.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    with pytest.raises(UsageError, match="steps is 'many'"):
+        read_archive(tmp_path / "a.jsonl")
+
+
+def test_the_first_format_becomes_today_s_records(first_format: dict[str, Any]) -> None:
+    assert len(first_format) == 1011
+    configs = [record.config for record in first_format.values()]
+    assert {c.workload for c in configs} == {
+        *("cifar-vit", "cifar-resnet34", "cifar-convnext", "cifar-mae", "pycode-gpt-1m", "pycode-gpt-11m"),
+        *("pycode-gpt-26m", "pycode-moe", "english-bert", "english-cola", "english-sst2", "lstm-1", "transformer-xl"),
+        *("cora", "deformable-detr", "ppo-hopper", "ppo-halfcheetah", "ppo-walker2d", "ppo-ant"),
+    }
+    assert {c.settings["momentum"] for c in configs if c.optimizer == "sgd"} == {0.0, 0.5, 0.9}
+    assert {c.scale for c in configs if not c.workload.startswith("ppo")} == {"small"}
+    assert all((c.role == "tune") == (c.seed == 1000) for c in configs)
+    assert all(c.init is not None for c in configs if c.workload in ("english-cola", "english-sst2"))
+    assert {c.training and c.training.get("fixed_recurrent") for c in configs if c.workload == "lstm-1"} == {None, True}
+    lines = (EVIDENCE / "runs.jsonl").read_text(encoding="utf-8").splitlines()
+    for old in map(json.loads, lines[::50]):
+        record = first_format[old["key"]]
+        assert (record.status, record.metric) == (old["status"], old["metric"])
+        assert record.final == (old["final"][old["metric"]] if old["status"] == "finished" else None)
+        assert [value for _, _, value in record.curve("train", "loss")] == old["curve"]["train_loss"]
+        assert record.environment["commit"] == old["commit"]
+        assert record.environment["packages"]["torch"].startswith("2.11")
+    (diverged, *_) = [r for r in first_format.values() if r.diverged]
+    assert diverged.result["step"] == diverged.metrics[-1]["step"]
+    first = {c.bf16 for c in (r.config for r in read_archive(EVIDENCE / "transformer-xl-first.jsonl")[0])}
+    assert (first, {c.bf16 for c in configs if c.workload == "transformer-xl"}) == ({True}, {False})
+
+
+def test_reports_take_the_first_format(first_format: dict[str, Any]) -> None:
+    """The optimizers of a study, and no runs of another length, schedule or start, are in one summary."""
+    summaries = summarize([r for r in first_format.values() if r.config.workload == "lstm-1"])
+    names = [s.name for s in summaries]
+    assert len(names) == len(set(names)) == 3  # 8 epochs, 200, 200 with fixed recurrent weights
+    published = next(s for s in summaries if "fixed_recurrent" in s.name)
+    assert {o.name: o.n for o in published.optimizers} == dict.fromkeys(
+        ("adan", "adamw", "adam", "sgd", "adabelief"), 3
+    )
+
+
+def test_a_run_that_was_cut_off_is_unfinished() -> None:
+    records, _ = read_archive(EVIDENCE / "gpt-30m-cut-off.jsonl")
+    assert {r.status for r in records} == {"unfinished"}
+    assert min(r.metrics[-1]["step"] for r in records) == 2550
