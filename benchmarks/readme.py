@@ -1,7 +1,7 @@
 """Write the tables of README.md and docs/ from the records under results/: `make tables`.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`; docs/paper-settings.md and docs/results.md are written
-whole. `--check` only says whether all are up to date.
+A table stands between `<!-- table NAME -->` and `<!-- end -->`; docs/paper-settings.md and docs/results-details.md are
+written whole, and the figures of the results drawn. `--check` only says whether all are up to date.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import scaling
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))  # this script needs no installation
 
+import details  # noqa: E402
+import figures  # noqa: E402
 import planner  # noqa: E402
 import tuning  # noqa: E402
-from evidence import overview, page  # noqa: E402
-from evidence.jobs import read  # noqa: E402
-from evidence.sections.parts import RUNS  # noqa: E402
+from stored import studies  # noqa: E402
 
+import results  # noqa: E402
 from adan_bench.reports import recipes  # noqa: E402
 
 PAGES = [
@@ -32,12 +33,13 @@ PAGES = [
     "docs/memory.md",
     "docs/memory-planner.md",
     "docs/performance.md",
+    "docs/results.md",
     "docs/tuning.md",
     "docs/distributed.md",
     "docs/reproduce.md",
     "docs/bench.md",
 ]
-WHOLE = {"docs/paper-settings.md": recipes.page}
+WHOLE = {"docs/paper-settings.md": recipes.page, "docs/results-details.md": lambda: details.page(studies())}
 BASE = "AdamW fused"
 CPU = ("bench-cpu.json", "bench-cpu-x86.json", "bench-cpu-x86-8-threads.json")
 
@@ -243,7 +245,7 @@ def harness_together() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "harness": harness,
     "harness-together": harness_together,
-    "verdicts": lambda: overview.verdicts(overview.rows(read(RUNS))),
+    **results.TABLES,
     "step-time": step_time,
     "summary": summary,
     "memory": memory,
@@ -274,7 +276,7 @@ def rendered(text: str) -> str:
 
 
 def main() -> None:
-    stale = page.write(check="--check" in sys.argv)
+    stale = figures.write(results.pictures(studies()), ROOT / "docs" / "figures", check="--check" in sys.argv)
     for name in [*PAGES, *WHOLE]:
         path = ROOT / name
         old = path.read_text(encoding="utf-8") if path.exists() else ""

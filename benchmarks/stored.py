@@ -127,19 +127,6 @@ class StoredStudy:
         enough = all(group.n >= MIN_SEEDS for group in self.groups)
         return sorted(self.groups, key=lambda group: group.optimizer != "adan") if enough else []
 
-    def seconds(self) -> float:
-        """A GPU's time for all runs: each one's seconds over the number of runs that shared the GPU."""
-        runs = [
-            *(r for group in self.groups for r in group.runs),
-            *(r for those in self.search.values() for r in those),
-        ]
-        return sum(_seconds(run) / run.config.jobs for run in {r.path: r for r in runs}.values())
-
-
-def _seconds(run: RunRecord) -> float:
-    result = run.result or {}
-    return float(result.get("wall_seconds", result.get("seconds", 0.0)))
-
 
 def by_key(file: Path) -> dict[str, RunRecord]:
     """The runs of a file of the first format by their keys, which studies.json names."""
@@ -181,6 +168,7 @@ def _study(name: str, facts: Mapping[str, Any], records: Mapping[str, RunRecord]
 
 def _group(optimizer: str, settings: Mapping[str, Any], runs: Sequence[RunRecord], planned: int) -> SeedGroup:
     finished = tuple(run for run in runs if run.final is not None)
+    settings = finished[0].config.settings if finished else settings
     return SeedGroup(optimizer, settings, finished, sum(run.diverged for run in runs), planned)
 
 
