@@ -1,4 +1,4 @@
-"""Parts of several benchmarks: records and their environment, Markdown tables, timing in turns, shapes of models."""
+"""Parts of several benchmarks: records and their environment, a copy's bandwidth, timing in turns, shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,11 +35,6 @@ def write(name: str, record: dict[str, Any]) -> None:
     text = json.dumps(record, indent=1, ensure_ascii=False)
     (ROOT / "results" / name).write_text(text + "\n", encoding="utf-8")
     print(f"written: results/{name}")
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
 
 
 Run: TypeAlias = Callable[[], object]

@@ -12,12 +12,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from common import ROOT, table
+from common import ROOT
 from stored import StoredStudy, studies
 
 from adan.suggestion import B1, LR_RATIO, Point, Rule, Suggestion, Task, suggest_from_adamw
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, rank, welch
+from results import table
 
 RULES = {"lr ÷ AdamW's": LR_RATIO, "b1": B1}
 #: Studies that no rule was fitted to, by the task that a user would name.
