@@ -109,9 +109,10 @@ def eight_bits() -> dict[str, Codes]:
             ("floored, 4 bits; √n, floored, 5 bits", floored(4, 127), floored(5, 255)),
             ("floored, 5 bits; √n, floored, 6 bits", floored(5, 127), floored(6, 255)),
         ):
-            codes = (code, code, rooted(root), code)
-            candidates[f"all: {name}, {block}"] = Codes(*codes, block=block)
-            candidates[f"all, to nearest: {name}, {block}"] = Codes(*map(nearest, codes), block=block)
+            codes = code, code, rooted(root), code
+            rounded = nearest(code), nearest(code), nearest(rooted(root)), nearest(code)
+            candidates[f"all: {name}, {block}"] = Codes(*codes, block)
+            candidates[f"all, to nearest: {name}, {block}"] = Codes(*rounded, block)
     return candidates
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from common import Maker, Run, Shapes, Timer, copy_bandwidth, environment, in_turns, resnet50, stepper, write
-from rich.console import Console
-from rich.table import Table
 
 from adan import Adan
 
@@ -75,23 +73,6 @@ def measure(shapes: Shapes, rounds: int, timer: Timer) -> dict[str, Any]:
     return {"tensors": len(shapes), "parameters": size, "rounds": rounds, "copy_gb_per_s": copy / 1e9, "rows": rows}
 
 
-def table(model: str, result: dict[str, Any]) -> Table:
-    out = Table(title=f"{model} · n = {result['rounds']} · copy {result['copy_gb_per_s']:.1f} GB/s")
-    out.add_column("optimizer")
-    headings = ("ms", "fastest", "MB moved", "GB/s", "of copy", f"÷ {BASE}", "fastest ÷ fastest", f"÷ {FP32}, fastest")
-    for heading in headings:
-        out.add_column(heading, justify="right")
-    for name, row in result["rows"].items():
-        cells = [f"{row['median_ms']:.3f}", f"{row['fastest_ms']:.3f}"]
-        if row["bytes"] is None:
-            cells += ["", "", ""]
-        else:
-            cells += [f"{row['bytes'] / 1e6:.1f}", f"{row['gb_per_s']:.1f}", f"{row['share_of_copy']:.0%}"]
-        ratios = (row["ratio_of_medians"], row["ratio_of_fastest"], row["ratio_to_adan_fp32"]["of_fastest"])
-        out.add_row(name, *cells, *(f"{ratio:.2f}" for ratio in ratios))
-    return out
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -113,10 +94,11 @@ def main() -> None:
 
     results: dict[str, Any] = {}
     record = {"environment": environment(), "seed": SEED, "clock": clock.__name__, "models": results}
-    console = Console(width=130)
     for model, (shapes, rounds) in MODELS.items():
         results[model] = result = measure(shapes, rounds, timer)
-        console.print(table(model, result))
+        print(f"{model}: n = {rounds}, copy {result['copy_gb_per_s']:.1f} GB/s; ms, GB/s, ÷ {BASE}")
+        for name, row in result["rows"].items():
+            print(f"  {name:22} {row['median_ms']:9.3f} {row['gb_per_s'] or 0:6.1f} {row['ratio_of_medians']:6.2f}")
     write(arguments.output, record)
 
 

@@ -31,8 +31,6 @@ from common import (
     vit_b,
     write,
 )
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from adan import Adan, Restart, plan
@@ -250,19 +248,6 @@ def tune(shapes: Shapes) -> None:
             print(f"{name}: {tuple(tile)} {moved * size / ms / copy:.1%} {ms:.2f} ms", flush=True)
 
 
-def table(model: str, result: dict[str, Any]) -> Table:
-    out = Table(title=f"{model}: {result['parameters'] / 1e6:.1f} M, {result['tensors']} tensors, "
-                f"n = {result['steps']} steps, copy {result['copy_gb_s']:.0f} GB/s")  # fmt: skip
-    out.add_column("optimizer")
-    for heading in ("ms", "GB moved", "of copy", f"÷ {BASE}", "ms alone", f"÷ {BASE}"):
-        out.add_column(heading, justify="right")
-    for name, row in result["rows"].items():
-        share = f"{row['share_of_copy']:.0%}"
-        cells = [f"{row['ms']:.3f}", f"{row['bytes'] / 1e9:.2f}", share, f"{row['ratio']:.2f}"]
-        out.add_row(name, *cells, f"{row['alone_ms']:.3f}", f"{row['alone_ratio']:.2f}")
-    return out
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tune", action="store_true", help="only try the kernel's block sizes")
@@ -276,24 +261,28 @@ def main() -> None:
             tune(MODELS[model])
         return
 
-    console = Console(width=110)
     record: dict[str, Any] = {"environment": environment(), "seed": SEED, "models": {}}
     for model in arguments.models:
         record["models"][model] = result = measure(
             MODELS[model], rounds=12, steps=20 if sum(map(math.prod, MODELS[model])) < 2e8 else 5
         )
-        console.print(table(model, result))
+        print(
+            f"{model}: n = {result['steps']} steps, copy {result['copy_gb_s']:.0f} GB/s; ms, of copy, ÷ {BASE}, alone"
+        )
+        for name, row in result["rows"].items():
+            numbers = f"{row['ms']:9.3f} {row['share_of_copy']:6.0%} {row['ratio']:6.2f} {row['alone_ratio']:6.2f}"
+            print(f"  {name:28} {numbers}", flush=True)
         gc.collect()
         torch.cuda.empty_cache()
     resnet = MODELS["ResNet-50"]
     record["wall"] = {"model": "ResNet-50", **wall(resnet, rounds=7, steps=60)}
     record["host"] = {"model": "ResNet-50", **host(resnet, rounds=100)}
     for part, words in (("wall", "zero_grad(); fresh gradients; step()"), ("host", "the host's part of step()")):
-        console.print(f"ResNet-50, {words}:")
+        print(f"ResNet-50, {words}:")
         for name, row in record[part]["rows"].items():
-            console.print(f"  {name:28} {row['ms']:.3f} ms   ÷ {BASE} {row['ratio']:.2f}")
+            print(f"  {name:28} {row['ms']:.3f} ms   ÷ {BASE} {row['ratio']:.2f}")
     record["launches"] = {"model": "ResNet-50", "kernels": launches(resnet)}
-    console.print("kernels per step, ResNet-50:", record["launches"]["kernels"])
+    print("kernels per step, ResNet-50:", record["launches"]["kernels"])
     write(arguments.output, record)
 
 

@@ -21,6 +21,7 @@ from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, rank, welch
 from results import table
 
 RULES = {"lr ÷ AdamW's": LR_RATIO, "b1": B1}
+TASKS = {task: f"`{task}`" if task else "not given" for task in LR_RATIO}
 #: Studies that no rule was fitted to, by the task that a user would name.
 OTHERS: dict[Task | None, str] = {
     "lm": "gpt-tiny gpt-30m gpt-30m-again bert bert-again lstm-8-again transformer-xl",
@@ -34,8 +35,7 @@ SWEPT = {"gpt": "GPT", "vit-25": "ViT", "lstm-8-again": "LSTM", "resnet34-30": "
 
 
 def read(path: str) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((ROOT / path).read_text(encoding="utf-8"))
-    return record
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def lr(run: RunRecord) -> float:
@@ -77,14 +77,10 @@ def rules() -> str:
     for setting, of_setting in RULES.items():
         tasks: dict[Rule, list[str]] = {}
         for task, rule in of_setting.items():
-            tasks.setdefault(rule, []).append(named(task))
+            tasks.setdefault(rule, []).append(TASKS[task])
         for rule, names in tasks.items():
             lines.append([setting, ", ".join(names), " → ".join(said(setting, point) for point in rule.points)])
     return table(["", "task", "value at a number of steps"], lines)
-
-
-def named(task: Task | None) -> str:
-    return f"`{task}`" if task else "not given"
 
 
 def b1_by_length() -> str:
@@ -92,10 +88,9 @@ def b1_by_length() -> str:
     runs: dict[int, list[RunRecord]] = {}
     for run in (*(run for g in studies()["b1-length-gpt"].groups for run in g.runs), *studies()["gpt"].search["adan"]):
         runs.setdefault(run.config.steps, []).append(run)
-    lines = []
-    for steps in sorted(runs):
-        best = by_b1(runs[steps])
-        lines.append([f"{steps:,} steps", *(f"{best[b1]:.3f}" if b1 in best else "" for b1 in (0.9, 0.95, 0.98))])
+    best = {steps: by_b1(own) for steps, own in sorted(runs.items())}
+    cells = {steps: (f"{own[b1]:.3f}" if b1 in own else "" for b1 in (0.9, 0.95, 0.98)) for steps, own in best.items()}
+    lines = [[f"{steps:,} steps", *own] for steps, own in cells.items()]
     return table(["GPT, validation loss", "b1 = 0.9", "0.95", "0.98"], lines)
 
 
@@ -104,7 +99,7 @@ def swept(name: str, optimizer: str) -> list[RunRecord]:
     runs = [run for g in studies()[f"sensitivity-{name}"].groups if g.optimizer == optimizer for run in g.runs]
     settings = {**runs[0].config.settings, "lr": None}
     runs += [run for run in studies()[name].search[optimizer] if {**run.config.settings, "lr": None} == settings]
-    return sorted({lr(run): run for run in runs if run.final is not None}.values(), key=lr)
+    return sorted({lr(run): run for run in runs}.values(), key=lr)
 
 
 def width(runs: Sequence[RunRecord]) -> tuple[float, bool]:
@@ -181,7 +176,7 @@ def elsewhere() -> str:
             ratios.append(f"{s.lr / lr(theirs):.2g} → {lr(ours) / lr(theirs):.2g} (`{study.name}`)")
             if near := nearest(s, study.search["adan"]):
                 wins.append(rank(near) < rank(theirs))
-        lines.append([named(task), ", ".join(ratios), f"{sum(wins)} of {len(wins)}"])
+        lines.append([TASKS[task], ", ".join(ratios), f"{sum(wins)} of {len(wins)}"])
         outcomes += wins
-    lines.append(["all", "", f"{sum(outcomes)} of {len(outcomes)}"])
-    return table(["task", "lr ÷ AdamW's, suggested → chosen", "better near the suggestion"], lines)
+    head = ["task", "lr ÷ AdamW's, suggested → chosen", "better near the suggestion"]
+    return table(head, [*lines, ["all", "", f"{sum(outcomes)} of {len(outcomes)}"]])
