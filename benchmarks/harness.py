@@ -113,7 +113,7 @@ class Steps:
         )  # fmt: skip
         config = configure(get_workload(case.workload, case.scale), get_optimizer(case.optimizer), chosen)
         self.trainer = Trainer(config)
-        self.trainer.forward.train()
+        self.trainer.updater.forward.train()
         self.implementation = implementation(self.trainer.optimizer)
         self.update = self._plain_loop() if mode == "reduce-overhead" else self.trainer.update
 
@@ -127,19 +127,19 @@ class Steps:
 
         def update() -> None:
             torch.compiler.cudagraph_mark_step_begin()
-            factor = trainer.factor(trainer.step)
-            for group, base in zip(optimizer.param_groups, trainer.base_lr, strict=True):
+            factor = trainer.factor(trainer.state.step)
+            for group, base in zip(optimizer.param_groups, trainer.updater.base_lr, strict=True):
                 group["lr"] = base * factor
             optimizer.zero_grad(set_to_none=True)
-            batch = trainer._prepared(moved(task.batches(trainer.step), trainer.device))
-            with trainer._autocast():
+            batch = trainer.updater.prepared(moved(task.batches(trainer.state.step), trainer.device))
+            with trainer.updater.autocast():
                 loss = task.loss(compiled, batch)
             loss.backward()
-            if trainer.clip is not None:
-                torch.nn.utils.clip_grad_norm_(params, trainer.clip)
+            if trainer.updater.clip is not None:
+                torch.nn.utils.clip_grad_norm_(params, trainer.updater.clip)
             optimizer.step()
-            trainer.window += loss.detach()
-            trainer.step += 1
+            trainer.updater.window += loss.detach()
+            trainer.state.step += 1
 
         return update
 
@@ -158,13 +158,13 @@ class Steps:
         steps, losses = Steps(self.case, self.mode, self.cache), []
         torch.backends.cudnn.benchmark = False  # what is fastest is another kernel in another process
         for _ in range(CURVE // LOOK):
-            steps.trainer.window.zero_()
+            steps.trainer.updater.window.zero_()
             steps.make(LOOK)
-            losses.append(steps.trainer.window.item() / LOOK)
+            losses.append(steps.trainer.updater.window.item() / LOOK)
         return {"curve": losses, "graph": steps.words()}
 
     def words(self) -> str:
-        return "eager" if self.trainer.graph is None else self.trainer.graph.words()
+        return self.trainer.updater.words()
 
     def timed(self) -> dict[str, Any]:
         begin, count = time.time(), self.case.steps if self.mode.startswith("captured") else self.case.steps // 3

@@ -68,7 +68,7 @@ def compared(name: str, task: Task | None, seeds: int, chosen: RunConfig, out: P
         "metric": workload.metric,
         "higher_is_better": workload.higher_is_better,
         "data": by_optimizer["adan"][0].environment["data"],
-        "origin": base.origin,
+        "origin": base.origin.to_json(),
         **{
             who: {"settings": dict(runs[0].config.settings), "values": [run.final for run in runs]}
             for who, runs in by_optimizer.items()

@@ -21,6 +21,7 @@ from evidence.studies import HOPPER, STUDIES
 
 from adan.hyperparameters import recipes
 from adan.suggestion import B1, LR_RATIO, Point, Suggestion, Task, suggest_from_adamw
+from adan_bench.config import Origin
 
 ROOT = Path(__file__).resolve().parent.parent
 Records = dict[str, Record]
@@ -215,7 +216,7 @@ def held_out() -> str:
         d = verdict.difference
         words.setdefault(verdict.word, []).append(f"`{name}`")
         arrow = "↑" if row["higher_is_better"] else "↓"
-        tuned_or_not = "untuned" if row["origin"].startswith("untuned") else "tuned"
+        tuned_or_not = "untuned" if Origin.from_json(row["origin"]).flaw == "untuned" else "tuned"
         lines.append(
             [
                 f"`{name}`, {row['steps']} steps, {row['metric']} {arrow}",
