@@ -19,13 +19,13 @@ import scaling
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))  # this script needs no installation
 
-import details  # noqa: E402
 import figures  # noqa: E402
 import planner  # noqa: E402
+import results_details  # noqa: E402
+import results_page  # noqa: E402
 import tuning  # noqa: E402
 from stored import studies  # noqa: E402
 
-import results  # noqa: E402
 from adan_bench.reports import recipes  # noqa: E402
 
 PAGES = [
@@ -39,7 +39,10 @@ PAGES = [
     "docs/reproduce.md",
     "docs/bench.md",
 ]
-WHOLE = {"docs/paper-settings.md": recipes.page, "docs/results-details.md": lambda: details.page(studies())}
+WHOLE: dict[str, Callable[[], str]] = {
+    "docs/paper-settings.md": recipes.page,
+    "docs/results-details.md": lambda: results_details.page(studies()),
+}
 BASE = "AdamW fused"
 CPU = ("bench-cpu.json", "bench-cpu-x86.json", "bench-cpu-x86-8-threads.json")
 
@@ -245,7 +248,7 @@ def harness_together() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "harness": harness,
     "harness-together": harness_together,
-    **results.TABLES,
+    **results_page.TABLES,
     "step-time": step_time,
     "summary": summary,
     "memory": memory,
@@ -276,7 +279,7 @@ def rendered(text: str) -> str:
 
 
 def main() -> None:
-    stale = figures.write(results.pictures(studies()), ROOT / "docs" / "figures", check="--check" in sys.argv)
+    stale = figures.write(results_page.pictures(studies()), ROOT / "docs" / "figures", check="--check" in sys.argv)
     for name in [*PAGES, *WHOLE]:
         path = ROOT / name
         old = path.read_text(encoding="utf-8") if path.exists() else ""

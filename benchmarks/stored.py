@@ -115,7 +115,7 @@ class StoredStudy:
 
     @property
     def tuned(self) -> str:
-        """How settings were chosen, a key of `results.TUNED`."""
+        """How settings were chosen, a key of `results_page.TUNED`."""
         if self.settings_of:
             return "elsewhere"
         if not self.planned_trials:

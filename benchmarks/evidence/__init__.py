@@ -4,9 +4,7 @@
     PYTHONPATH=src:benchmarks python -m evidence smoke --cache CACHE --out smoke.jsonl
     PYTHONPATH=src:benchmarks python -m evidence gradients --cache CACHE --out gradients.jsonl
     PYTHONPATH=src:benchmarks python -m evidence run vit-25 vit-50 gpt --cache CACHE --out runs.jsonl --deadline 900
-    PYTHONPATH=src:benchmarks python -m evidence report runs.jsonl
     PYTHONPATH=src:benchmarks python -m evidence store runs.jsonl   # into results/evidence/runs.jsonl
-    PYTHONPATH=src:benchmarks python -m evidence page               # docs/results.md, from that file
 
 Data lives on the device; batch selection, augmentation, forward, backward, clipping and the optimizer's step are one
 CUDA graph. Every finished run is one line of the output file, and a run that has its line is not made again. Weights

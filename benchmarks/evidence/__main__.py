@@ -13,7 +13,7 @@ from typing import Any
 
 from adan_bench.records.stats import MIN_SEEDS
 from adan_bench.training.mps import multi_process_service
-from evidence import data, documentation, gradients, page, report
+from evidence import data, documentation, gradients
 from evidence.jobs import Job, Record, append, read, store
 from evidence.pool import Outcome, Place, Pool
 from evidence.search import Follow, Study
@@ -130,7 +130,6 @@ def run(args: argparse.Namespace) -> None:
         finally:
             pool.close()
         print(f"{len(runner.records)} runs in {args.out} after {runner.elapsed():.0f} s", flush=True)
-    report.show(args.out)
 
 
 def environment(args: argparse.Namespace, shared: bool) -> dict[str, Any]:
@@ -260,11 +259,8 @@ def main() -> None:
     comparing.add_argument("--cache", type=Path, required=True)
     comparing.add_argument("--out", type=Path, required=True)
     comparing.add_argument("--device", default="cuda")
-    reporting = command("report", lambda args: report.show(args.path))
-    reporting.add_argument("path", type=Path)
     storing = command("store", lambda args: print(f"{store(RUNS, args.paths)} runs in {RUNS}"))
     storing.add_argument("paths", type=Path, nargs="+", help="files of `run`, to be added to the repository's records")
-    command("page", lambda args: print("written:", ", ".join(page.write()) or "nothing"))
     args = parser.parse_args()
     args.function(args)
 

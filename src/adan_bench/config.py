@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,13 +16,6 @@ from typing import Any
 from adan_bench.task import SCALES, Settings
 
 TUNING_SEED = 1000  # comparisons use 0, 1, 2, …
-#: Parts of the words for the origin of settings in a record: what begins it where nobody tuned them, and what follows
-#: where they were tuned for a training of another length, schedule and so on, where the user has changed them since, or
-#: where the rate was scaled to another batch size.
-UNTUNED = "untuned defaults"
-ELSEWHERE = " for another training: "
-CHANGED = ", then --set "
-SCALED = ", lr × "
 #: How the work of a step is shared out, and the machine: what a run may be resumed with another value of.
 SHARING = ("parallel", "ranks", "threads", "jobs")
 
@@ -47,6 +41,78 @@ def option(
     decides: whether the numbers of a run depend on it. A run may continue with another value of one that does not.
     """
     return field(default=default, metadata={"help": help, "min": min, "max": max, "env": env, "decides": decides})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where the settings of a run come from, as facts; `reports.conclusions.in_words` says them.
+
+    kind: "untuned" (the optimizer's own defaults), "bundled" (this package's tuned ones), "saved" (a file of `tune`),
+        "here" (trials beside the run), "trial" (the run is one), "published", or "" where `source` says it all.
+    source: the file of `tune`, or whoever published the settings.
+    eta, rungs: how the trials were halved and at which steps; at_edge: no rate beyond the best one was tried.
+    tuned_for: fields of the training that the settings were tuned for, where this run has others.
+    changed: settings that the user set otherwise than the trials found them.
+    batch_sizes: of this run and of the tuning, where the rate was multiplied by the root of their ratio.
+    lr_factor: another factor of the rate.
+    guesses: settings and fields that no public source states; fixed: settings that a table is about.
+    """
+
+    kind: str = ""
+    trials: int = 0
+    source: str = ""
+    eta: int = 1
+    rungs: tuple[int, ...] = ()
+    at_edge: bool = False
+    tuned_for: Settings = field(default_factory=dict)
+    changed: Settings = field(default_factory=dict)
+    batch_sizes: tuple[int, ...] = ()
+    lr_factor: float = 1.0
+    guesses: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
+
+    @property
+    def flaw(self) -> str:
+        """Why the settings had less than a tuning for their own run: "untuned", "elsewhere", "changed", or nothing."""
+        if self.kind == "untuned":
+            return "untuned"
+        return "elsewhere" if self.tuned_for else "changed" if self.changed else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts that are not the defaults."""
+        blank = Origin()
+        return {name: as_json(value) for name, value in vars(self).items() if value != getattr(blank, name)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | str) -> Origin:
+        """The origin in a record: facts, or the words of an earlier version."""
+        if isinstance(value, str):
+            return cls.from_text(value)
+        facts: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
+        return cls(**{f.name: facts[f.name] for f in dataclasses.fields(cls) if f.name in facts})
+
+    @classmethod
+    def from_text(cls, text: str) -> Origin:
+        """The origin that an earlier version wrote in words; what is not understood is kept as the source.
+
+        >>> Origin.from_text("defaults tuned in 8 trials for 100 steps of 64, lr × √(256/64)").tuned_for
+        {'steps': 100, 'batch_size': 64}
+        """
+        found = re.fullmatch(
+            r"(untuned defaults|trial|defaults tuned in (\d+) trials)(?: for (\d+) steps of (\d+))?"
+            r"(?:, lr × √\((\d+)/(\d+)\))?(?:, ([\w, ]+) as the table says)?",
+            text,
+        )
+        if found is None:
+            return cls(source=text)
+        how, trials, steps, batch_size, now, then, fixed = found.groups()
+        return cls(
+            kind={"untuned defaults": "untuned", "trial": "trial"}.get(how, "bundled"),
+            trials=int(trials or 0),
+            tuned_for={"steps": int(steps), "batch_size": int(batch_size)} if steps else {},
+            batch_sizes=(int(now), int(then)) if now else (),
+            fixed=tuple(fixed.split(", ")) if fixed else (),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +142,8 @@ class Execution:
     device: str = option("cpu", "cpu, cuda or cuda:N.")
     bf16: bool = option(False, "bfloat16 autocast.")
     channels_last: bool = option(False, "Images in channels_last layout.")
-    compile: bool = option(False, "torch.compile the model: fewer kernels, after half a minute of compiling.")
+    tf32: bool = option(False, "TF32 for fp32 matrix products on a GPU: faster, 10 bits of mantissa.")
+    compile: bool = option(False, "torch.compile the loss: fewer kernels, after half a minute of compiling.")
     graph: str = option("auto", "The step as one CUDA graph: auto (where it can be), on or off.", decides=False)
     accumulate: int = option(1, "Micro-batches per update: the batch is split into this many parts.", min=1)
     threads: int = option(0, "Threads per run; cores / jobs unless given.", min=1, decides=False)
@@ -103,9 +170,9 @@ class Provenance:
     init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.")
     init_sha256: str = option("")  # likewise; unknown where a run of the same study is to make them first
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
-    origin: str = option("", decides=False)  # where the settings come from, in words
-    lr_at_edge: bool = option(False, decides=False)  # of the rates that the tuning tried, where these were saved
+    origin: Origin = option(Origin(), decides=False)
     label: str = option("", decides=False)  # of a variant of an optimizer, such as adan:state_format=8bit
+    study: str = option("", decides=False)  # of whose plan it is a run, where a file of `adan-bench study` planned it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,16 +193,22 @@ class RunConfig(Budget, Execution, Provenance):
         return self.label or self.optimizer
 
     def to_json(self) -> dict[str, Any]:
-        values = dataclasses.asdict(self)
+        values = {**dataclasses.asdict(self), "origin": self.origin.to_json()}
         return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
-        """A configuration of this version or of an earlier one: unknown keys are dropped, null is the default."""
+        """A configuration of this version or of an earlier one: unknown keys are dropped, null is the default.
+
+        `lr_at_edge` was a field beside the origin.
+        """
         known = {f.name: f for f in dataclasses.fields(cls)}
         fields = {key: value for key, value in values.items() if key in known and value is not None}
         paths = {key: Path(value) for key, value in fields.items() if "Path" in str(known[key].type)}
-        return cls(**{**fields, **paths})
+        origin = Origin.from_json(fields.get("origin", {}))
+        if values.get("lr_at_edge"):
+            origin = dataclasses.replace(origin, at_edge=True)
+        return cls(**{**fields, **paths, "origin": origin})
 
     def identity(self) -> dict[str, Any]:
         """What decides the numbers, without what has its default: an option that is added later changes nothing.

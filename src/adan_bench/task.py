@@ -32,6 +32,8 @@ class Context:
             random. What a builder does not read by `weights()` is loaded into its model whole.
         sizes: the scale's own (`Scale.sizes`).
         training: options of the workload (`Workload.options`) whose values are not its defaults.
+        tuning: the run is a trial that chooses settings. A workload that can evaluates it on a part of its training
+            data that it then does not train on, so that the test split chooses nothing.
     """
 
     seed: int
@@ -42,6 +44,7 @@ class Context:
     init: Path | None = None
     sizes: Any = None
     training: Settings = field(default_factory=dict)
+    tuning: bool = False
     read: list[Path] = field(default_factory=list)  # the files of weights that were read
 
     def has(self, name: str) -> bool:
@@ -231,10 +234,11 @@ class Workload:
         device: str = "cpu",
         init: Path | None = None,
         training: Settings | None = None,
+        tuning: bool = False,
     ) -> Task:
         """The problem, built."""
         sizes, batch_size = self.scales[self.scale].sizes, batch_size or self.batch_size
-        context = Context(seed, batch_size, data, device, self.scale, init, sizes, training or {})
+        context = Context(seed, batch_size, data, device, self.scale, init, sizes, training or {}, tuning)
         task = self.build(context)
         if not isinstance(task, Task):
             raise UsageError(f"{self.name}: its function returned {short(task)}; end it with: return Task(...)")

@@ -6,6 +6,7 @@ import io
 import random
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,7 @@ from adan_bench.data.images import (
     _ResizedCrop,
     _Shift,
     cifar10,
+    image_data,
     imagenet,
 )
 from adan_bench.errors import UsageError
@@ -60,10 +62,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for label, name in enumerate(("n01440764", "n01443537")):
             (folder / "imagenet" / split / name).mkdir(parents=True)
             for i in range(size):
-                image = photograph(100 * label + i, 60 + 10 * i, 50)
+                image = photograph(100 * label + i + 50 * (split == "val"), 60 + 10 * i, 50)
                 image = image if i else image.convert("L")  # ImageNet has a few gray ones
                 image.save(folder / "imagenet" / split / name / f"{name}_{i}.JPEG", "JPEG")
     return folder
+
+
+def pixels(seeds: Iterable[int]) -> torch.Tensor:
+    """CIFAR's photographs as bytes."""
+    return torch.stack([torch.from_numpy(np.array(photograph(i, 32, 32))).permute(2, 0, 1) for i in seeds])
 
 
 def context(data: Path, scale: str = "paper", batch_size: int = 4) -> Context:
@@ -79,12 +86,11 @@ def test_cifar_is_shifted_flipped_and_the_same_again(data: Path) -> None:
     found = cifar10(context(data, "small", 8), Augmentation())
     images, labels = found.gather(*found.batches(0))
     assert images.shape == (8, 3, 32, 32)
-    assert images.dtype == torch.uint8
     assert torch.equal(images, found.gather(*found.batches(0))[0])
     assert not torch.equal(images, found.gather(*found.batches(5))[0])
     held_out, answers = next(iter(found.held_out()))
     assert (len(held_out), answers.tolist()) == (20, [i % 10 for i in range(20)])
-    source = torch.stack([torch.from_numpy(np.array(photograph(i, 32, 32))).permute(2, 0, 1) for i in range(40)])
+    source = found.normal(pixels(range(40)))
     for image, label in zip(images, labels, strict=True):
         middle = image[:, 8:24, 8:24]  # inside of whatever the shift was
         windows = source[:, :, 4:28, 4:28].unfold(2, 16, 1).unfold(3, 16, 1)
@@ -92,6 +98,56 @@ def test_cifar_is_shifted_flipped_and_the_same_again(data: Path) -> None:
         match = (views == middle).flatten(4).all(-1).nonzero()
         assert len(match) == 1
         assert match[0, 1].item() % 10 == label.item()
+
+
+@pytest.mark.parametrize(("scale", "border"), [("small", 0.0), ("paper", -1.9895)])
+def test_shifts_squares_and_flips_of_cifar(scale: str, border: float, data: Path) -> None:
+    """Against a loop over single images: what the drawn number means, and the colors of borders and squares."""
+    found = cifar10(context(data, scale, 40), Augmentation(cutout=8))
+    chosen, draws = found.batches(0)
+    images, _ = found.gather(chosen, draws)
+    source = found.normal(pixels(range(40)))
+    for image, index, number in zip(images, chosen.tolist(), draws.tolist(), strict=True):
+        down, right, flip, y, x = (
+            number // over % count for over, count in zip((1, 9, 81, 162, 5184), (9, 9, 2, 32, 32), strict=True)
+        )
+        wide = torch.full((3, 40, 40), torch.nan)
+        wide[:, 4:36, 4:36] = source[index]
+        expected = wide[:, down : down + 32, right : right + 32]
+        if flip:
+            expected = expected.flip(2)
+        border_there = expected.isnan()
+        expected[:, max(0, y - 4) : y + 4, max(0, x - 4) : x + 4] = 0
+        inside = ~expected.isnan()
+        assert torch.equal(image[inside], expected[inside])
+        assert border_there.any() or (down, right) == (4, 4)
+        assert image[0][expected[0].isnan()].tolist() == pytest.approx(
+            [border] * int(expected[0].isnan().sum()), abs=1e-4
+        )
+
+
+def test_trials_see_no_test_image(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digits, CIFAR-10 and ImageNet: what a trial is evaluated on are training images that it does not train on."""
+    monkeypatch.setattr("adan_bench.data.images._workers", lambda: 0)
+    for scale, make in (("smoke", image_data), ("small", image_data), ("paper", imagenet)):
+        reported, trial = (
+            make(replace(context(data, scale, 4), tuning=tuning), Augmentation()) for tuning in (False, True)
+        )
+        tests, apart = (
+            [image.tobytes() for part, _ in found.held_out() for image in part.numpy()] for found in (reported, trial)
+        )
+        assert not {*tests} & {*apart}
+        assert len(apart) >= 1
+        if scale == "paper":
+            names = [[*map(bytes, found.batches.images.source.names)] for found in (reported, trial)]
+            assert len(names[0]) == len(names[1]) + len(apart)
+        else:
+            epoch = (1797 - 720) // 4 if scale == "smoke" else 5
+            assert max(int(trial.batches(i)[0].max()) for i in range(epoch)) < (1797 - 720 if scale == "smoke" else 20)
+    assert (
+        "20 held out of the training split"
+        in cifar10(replace(context(data, "small"), tuning=True), Augmentation()).note
+    )
 
 
 def test_damaged_parquet_is_one_line(tmp_path: Path) -> None:

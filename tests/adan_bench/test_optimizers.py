@@ -60,7 +60,7 @@ def test_two_passes_count_as_two(config: Any, tmp_path: Path) -> None:
     trainer.task.batches = lambda position: asked.append(position) or batches(position)
     trainer.train(RunStore(_created(config("sam", steps=10), tmp_path)))
     assert asked == [0, 1, 2, 3, 4]
-    assert trainer.step == 10
+    assert trainer.state.step == 10
 
 
 def _created(config: Any, path: Path) -> Path:

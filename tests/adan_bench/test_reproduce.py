@@ -24,7 +24,7 @@ def test_what_came_out(reproduced: Reproduced) -> None:
     whole = cell(summary, "Adan", "whole")
     assert (whole["status"], whole["seeds"], whole["steps"], whole["data"]) == ("done", 1, 60, "regression")
     assert 0 < whole["values"][0] < 1
-    assert whole["origin"] == "untuned defaults"
+    assert whole["origin"] == {"kind": "untuned"}
     assert cell(summary, "Adan", "half")["steps"] == 30
     assert cell(summary, "Adan", "other number")["values"] == [7.0]
     assert "reports no color" in cell(summary, "Adan", "no such number")["why"]

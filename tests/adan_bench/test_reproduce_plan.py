@@ -11,7 +11,7 @@ import pytest
 from support.learning import chosen
 from support.made_up_tables import ADAMW, ADAN, made_up
 
-from adan_bench.config import RunConfig, RunRecord
+from adan_bench.config import Origin, RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.studies import paper
 from adan_bench.studies.paper import figure_of
@@ -65,11 +65,11 @@ def test_paper_scale_takes_what_the_paper_states(configs: Callable[..., list[Run
     plain = by["plain", "adan"]
     assert (plain.settings["lr"], plain.settings["betas"]) == (0.25, [0.9, 0.8, 0.7])
     assert (plain.batch_size, plain.steps, plain.warmup) == (32, 1200, 0.2)  # half the batch, twice the steps
-    assert plain.origin == "here; there"
+    assert plain.origin == Origin(kind="published", source="here; there")
     earlier = by["earlier", "adan"]
-    assert (earlier.settings["lr"], earlier.origin, earlier.batch_size) == (0.125, "before", 64)
+    assert (earlier.settings["lr"], earlier.origin.source, earlier.batch_size) == (0.125, "before", 64)
     assert (earlier.steps, by["later", "adan"].steps) == (300, 200)
-    assert by["plain", "adamw"].origin == "guess: lr; untuned defaults"
+    assert by["plain", "adamw"].origin == Origin(kind="untuned", guesses=("lr",))
     assert (by["plain", "adamw"].batch_size, by["plain", "adamw"].warmup) == (64, 0.05)
 
 
@@ -113,7 +113,7 @@ def test_a_recipe_reaches_the_runs(configs: Callable[..., list[RunConfig]]) -> N
         assert config.steps == 220 * passes
         assert (config.schedule, config.clip, config.ema) == ("full-cosine", 0, 0.99)
         assert (config.warmup, config.cooldown, config.floor) == pytest.approx((60 / 110, 10 / 110, 0.01))
-        assert config.origin == "guess: lr; here"
+        assert config.origin == Origin(kind="published", source="here", guesses=("lr",))
     (smoke,) = (c for c in configs(made_up(columns, [ADAN], settings=stated)) if c.seed == 0)
     assert (smoke.schedule, smoke.clip, smoke.ema, smoke.floor, smoke.cooldown) == ("cosine", -1, 0, 0, 0)
     with pytest.raises(UsageError, match="plain has no option 'repeats'; it has: none"):
@@ -170,7 +170,7 @@ def test_batch_sizes_follow_the_square_root_rule(configs: Callable[..., list[Run
         small, large = [c for c in configs(made_up(columns, [ADAMW]), scale=scale) if c.seed == 0]
         assert (small.batch_size, small.steps, large.batch_size, large.steps) == (batch, steps, 4 * batch, steps // 4)
         assert large.settings["lr"] == 2 * small.settings["lr"]
-        assert f"lr × √({4 * batch}/{batch})" in large.origin
+        assert large.origin.batch_sizes == (4 * batch, batch)
 
 
 def test_the_longest_run_has_the_budget_at_smaller_scales(configs: Callable[..., list[RunConfig]]) -> None:

@@ -92,7 +92,7 @@ def test_a_task_clips_and_groups(scaled: Callable[..., Any]) -> None:
     trainer.update()
     grads = [p.grad for p in trainer.model.parameters()]
     assert torch.stack([g.square().sum() for g in grads if g is not None]).sum().sqrt().item() == pytest.approx(0.5)
-    first, second = trainer.base_lr
+    first, second = trainer.updater.base_lr
     assert first == pytest.approx(0.1 * second)
 
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from adan_bench.cli.progress import show_summaries, show_tuning
-from adan_bench.config import UNTUNED, RunConfig, RunRecord
+from adan_bench.config import Origin, RunConfig, RunRecord
 from adan_bench.records.stats import (
     interval,
     mean_curve,
@@ -32,6 +32,9 @@ def blank_figures() -> None:
     """Here figures are drawn."""
 
 
+BY_HAND, UNTUNED = Origin(source="by hand"), Origin(kind="untuned")
+
+
 def record(
     optimizer: str = "adan",
     final: float | None = 0.9,
@@ -41,7 +44,7 @@ def record(
     curve: tuple[float, ...] = (),
     higher: bool = True,
     workload: str = "w",
-    origin: str = "by hand",
+    origin: Origin = BY_HAND,
     status: str = "",
     path: str = "nowhere",
     started: str = "",
@@ -313,7 +316,7 @@ def test_the_median_is_the_median_and_a_diverged_seed_reached_nothing() -> None:
 def test_the_fewest_steps_are_named_where_a_winner_could_be() -> None:
     """Not in an unfair comparison, and not with two seeds; the table has the steps in any case."""
     early, late = {"curve": (0.6, 0.9)}, {"curve": (0.1, 0.8)}
-    for finals, origin, named in ((3, "by hand", True), (2, "by hand", False), (3, UNTUNED, False)):
+    for finals, origin, named in ((3, BY_HAND, True), (2, BY_HAND, False), (3, UNTUNED, False)):
         (summary,) = summarize(
             three("adan", *[0.9] * finals, origin=origin, **early)
             + three("sgd", *[0.8] * finals, origin=origin, **late)
@@ -393,14 +396,14 @@ def test_uneven_tuning_is_said() -> None:
     even = summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", 0.8, 0.8, 0.8))
     assert "Settings: by hand." in tuning(even)
     assert caution(even) == ""
-    uneven = summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", 0.8, 0.8, 0.8, origin="guessed"))
+    uneven = summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", 0.8, 0.8, 0.8, origin=Origin(source="guessed")))
     assert caution(uneven) == "Tuned differently (by hand; guessed): not a fair comparison."
     one = summarize([*three("adan", 0.9, 0.9), *three("sgd", 0.8, 0.8), record("adan", role="tune")])
     assert caution(one) == "Tuned by different numbers of trials (0, 1): not a fair comparison."
 
 
-@pytest.mark.parametrize("origin", [UNTUNED, f"{UNTUNED}, then --set lr=1"])
-def test_an_untuned_comparison_has_no_winner(origin: str) -> None:
+@pytest.mark.parametrize("origin", [UNTUNED, replace(UNTUNED, changed={"lr": 1})])
+def test_an_untuned_comparison_has_no_winner(origin: Origin) -> None:
     """However clear the numbers are, they say nothing about tuned optimizers."""
     fair = summarize(three("adan", 0.9, 0.91, 0.9) + three("sgd", 0.5, 0.51, 0.501))
     assert "by more than the seeds explain" in conclude(fair[0])
@@ -415,26 +418,18 @@ def test_an_untuned_comparison_has_no_winner(origin: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "said"),
+    ("facts", "said"),
     [
-        (
-            "tuned in 8 trials for another training: 150 steps, batch 64",
-            "Tuned for another training (150 steps, batch 64)",
-        ),
-        ("tuned in 8 trials, then --set lr=0.1", "Changed after tuning (lr=0.1)"),
-        (
-            "tuned in 8 trials for another training: 150 steps, then --set lr=0.1",
-            "Tuned for another training (150 steps)",
-        ),
-        (
-            "tuned in 8 trials for another training: 150 steps, lr × √(64/32)",
-            "Tuned for another training (150 steps)",
-        ),
-        ("tuned in 8 trials, then --set lr=0.1, lr × √(64/32)", "Changed after tuning (lr=0.1)"),
+        ({"tuned_for": {"steps": 150, "batch_size": 64}}, "Tuned for another training (150 steps, batch 64)"),
+        ({"changed": {"lr": 0.1}}, "Changed after tuning (lr=0.1)"),
+        ({"tuned_for": {"steps": 150}, "changed": {"lr": 0.1}}, "Tuned for another training (150 steps)"),
+        ({"tuned_for": {"steps": 150}, "batch_sizes": (64, 32)}, "Tuned for another training (150 steps)"),
+        ({"changed": {"lr": 0.1}, "batch_sizes": (64, 32)}, "Changed after tuning (lr=0.1)"),
     ],
 )
-def test_settings_that_are_no_longer_those_of_the_tuning_make_no_winner(origin: str, said: str) -> None:
+def test_settings_that_are_no_longer_those_of_the_tuning_make_no_winner(facts: dict[str, Any], said: str) -> None:
     """Even where all optimizers share the origin: one learning rate for all is no tuning."""
+    origin = Origin(kind="saved", trials=8, **facts)
     (summary,) = summarize(three("adan", 0.9, 0.91, 0.9, origin=origin) + three("sgd", 0.5, 0.51, 0.501, origin=origin))
     assert conclude(summary).startswith(f"{said}: not a fair comparison; ")
     assert winner(summary) is None
@@ -492,7 +487,7 @@ def test_a_best_rate_at_the_edge_is_flagged() -> None:
         runs = three("adan", 0.9, 0.9, 0.9, **more) + three("sgd", 0.8, 0.8, 0.8, **more)
         return conclude(summarize(runs + times * trials(best))[0])
 
-    for text in (study(2), study(2, times=2), study(2, lr_at_edge=True, lr=1.0)):
+    for text in (study(2), study(2, times=2), study(2, origin=replace(BY_HAND, at_edge=True), lr=1.0)):
         assert "a better one may lie beyond: adan (1) and sgd (1)." in text
     assert "may lie beyond" not in study(1)
 

@@ -53,39 +53,39 @@ def test_switch_to_averaged_sgd(config: Any) -> None:
     trainer = Trainer(settings)
     assert not trainer.workload.higher_is_better
     for step, value, lowered in ((10, 5.0, 1.0), (20, 9.0, 1.0), (30, 4.0, 1.0), (40, 6.0, 0.1), (50, 7.0, 0.1)):
-        trainer.step = step
+        trainer.state.step = step
         trainer._return_to_first_rate(value)
-        assert trainer.lowered == pytest.approx(lowered), step
+        assert trainer.state.lowered == pytest.approx(lowered), step
     for step, share in ((50, 1.0), (70, 0.1)):
-        trainer.step = step
+        trainer.state.step = step
         trainer.update()
-        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(share * trainer.base_lr[0])
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(share * trainer.updater.base_lr[0])
     for changes in ({"warmup": 0.5}, {"schedule": "linear", "cooldown": 0.8}):  # it still rises, or is 0
         early = Trainer(replace(settings, **changes, nonmono=1))
-        for early.step, value in ((10, 1.0), (20, 2.0), (25, 3.0)):
+        for early.state.step, value in ((10, 1.0), (20, 2.0), (25, 3.0)):
             early._return_to_first_rate(value)
-        assert early.lowered == 1.0
+        assert early.state.lowered == 1.0
     other = Trainer(settings)
     other.load_state_dict(trainer.state_dict())
-    assert (other.seen, other.lowered) == (trainer.seen, trainer.lowered)
+    assert (other.state.seen, other.state.lowered) == (trainer.state.seen, trainer.state.lowered)
     state = trainer.state_dict()
     for name in ("seen", "lowered", "average"):  # what checkpoints of earlier versions do not have
         del state[name]
     other.load_state_dict(state)
-    assert (other.seen, other.lowered) == ([], 1.0)
+    assert (other.state.seen, other.state.lowered) == ([], 1.0)
 
 
 def test_clip_and_average_of_weights(config: Any) -> None:
     """--clip replaces the workload's limit, 0 removes it; --ema evaluates the average, and checkpoints hold it."""
     import torch
 
-    assert Trainer(config("sgd")).clip == Trainer(config("sgd")).task.max_grad_norm
-    assert Trainer(config("sgd", clip=0.0)).clip is None
+    assert Trainer(config("sgd")).updater.clip == Trainer(config("sgd")).task.max_grad_norm
+    assert Trainer(config("sgd", clip=0.0)).updater.clip is None
     trainer = Trainer(config("sgd", clip=1e-3, warmup=0.0))
     before = [p.detach().clone() for p in trainer.model.parameters()]
     trainer.update()
     moved = torch.cat([(a - b).flatten() for a, b in zip(before, trainer.model.parameters(), strict=True)])
-    assert moved.norm().item() == pytest.approx(1e-3 * trainer.base_lr[0], rel=1e-3)
+    assert moved.norm().item() == pytest.approx(1e-3 * trainer.updater.base_lr[0], rel=1e-3)
 
     averaged = Trainer(config("sgd", ema=0.5))
     expected = None
@@ -93,14 +93,14 @@ def test_clip_and_average_of_weights(config: Any) -> None:
         averaged.update()
         now = [p.detach().clone() for p in averaged.model.parameters()]
         expected = now if expected is None else [(a + b) / 2 for a, b in zip(expected, now, strict=True)]
-    assert averaged.average is not None
+    assert averaged.updater.average is not None
     assert expected is not None
-    for a, b in zip(averaged.average.module.parameters(), expected, strict=True):
+    for a, b in zip(averaged.updater.average.module.parameters(), expected, strict=True):
         assert torch.allclose(a, b)
     other = Trainer(config("sgd", ema=0.5))
     other.load_state_dict(averaged.state_dict())
     assert other.evaluate() == averaged.evaluate()
-    averaged.average = None
+    averaged.updater.average = None
     assert other.evaluate() != averaged.evaluate()
 
 
@@ -146,7 +146,7 @@ def test_bf16_and_channels_last(config: Any) -> None:
 
     trainer = Trainer(config(bf16=True, channels_last=True))
     seen = []
-    trainer.model = trainer.forward = nn.Conv2d(1, 2, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    trainer.updater.forward = nn.Conv2d(1, 2, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     trainer.task.batches = lambda position: (torch.randn(2, 1, 8, 8),)
     trainer.task.loss = lambda model, batch: seen.append((batch[0], model(batch[0]))) or seen[-1][1].float().mean()
     trainer.update()
@@ -154,18 +154,61 @@ def test_bf16_and_channels_last(config: Any) -> None:
     assert seen[0][1].dtype == torch.bfloat16
 
 
+def steady_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give what the tiny workload draws on the host one value, which a compiled loss would keep anyway."""
+    import random
+
+    import numpy as np
+
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+    monkeypatch.setattr(np.random, "rand", lambda: 0.5)
+
+
 def test_compile_is_what_trains(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With --compile the loss sees the compiled model; checkpoints hold the names of the plain one."""
-    compiled = []
-    monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or torch.nn.Sequential(model))
-    trainer = Trainer(config(compile=True))
-    seen = []
-    loss = trainer.task.loss
-    trainer.task.loss = lambda model, batch: seen.append(model) or loss(model, batch)
+    """With --compile one compiled function prepares the batch and makes the loss; evaluations run the plain model."""
+    steady_noise(monkeypatch)
+    calls, graphs = [], []
+    compile_ = torch.compile
+
+    def eagerly(function: Any, **options: Any) -> Any:
+        assert options == {"dynamic": False}
+        compiled = compile_(function, backend=lambda graph, inputs: graphs.append(graph) or graph.forward, **options)
+        return lambda batch: calls.append(batch) or compiled(batch)
+
+    monkeypatch.setattr(torch, "compile", eagerly)
+    found, plain = Trainer(config(compile=True)), Trainer(config())
+    prepare = found.task.prepare
+    found.task.prepare = lambda batch: [tensor.neg().neg() for tensor in prepare(batch)]
+    for trainer in (found, plain):
+        torch.manual_seed(0)
+        for _ in range(3):
+            trainer.update()
+    assert len(calls) == 3
+    assert any("neg" in str(node) for graph in graphs for node in graph.graph.nodes)
+    assert found.state_dict()["model"].keys() == plain.model.state_dict().keys()
+    for a, b in zip(found.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    graphs.clear()
+    assert found.evaluate() == plain.evaluate()
+    assert not graphs
+
+
+def test_two_gradients_of_a_batch_prepare_it_once(config: Any) -> None:
+    pytest.importorskip("pytorch_optimizer")
+    trainer, prepared = Trainer(config("sam")), []
+    trainer.task.prepare = lambda batch: prepared.append(batch) or batch
     trainer.update()
-    assert compiled == [trainer.model]
-    assert seen == [trainer.forward]
-    assert trainer.state_dict()["model"].keys() == Trainer(config()).model.state_dict().keys()
+    assert len(prepared) == 1
+
+
+def test_tf32_is_a_choice(config: Any) -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        for tf32, precision in ((True, "high"), (False, "highest")):
+            Trainer(config(tf32=tf32))
+            assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_same_seed_same_start_for_all(config: Any) -> None:

@@ -54,9 +54,9 @@ def falls(name: str, optimizer: str, updates: int = 40) -> float:
     found = trainer(name, optimizer, steps=updates)
     losses = []
     for _ in range(updates):
-        found.window.zero_()
+        found.updater.window.zero_()
         found.update()
-        losses.append(found.window.item())
+        losses.append(found.updater.window.item())
     quarter = updates // 4
     return sum(losses[-quarter:]) / sum(losses[:quarter])
 

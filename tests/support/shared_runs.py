@@ -64,9 +64,9 @@ def shared_run(path, workload, stop=None, **options):
     update = Trainer.update
 
     def interrupted(self):
-        if self.step == 0:
-            assert len(self._prepared(self.task.batches(0))[0]) * ranks * config.accumulate == config.batch_size
-        if self.step == stop:
+        if self.state.step == 0:
+            assert len(self.updater.prepared(self.task.batches(0))[0]) * ranks * config.accumulate == config.batch_size
+        if self.state.step == stop:
             raise Interrupted
         update(self)
 
@@ -93,7 +93,7 @@ def lose_a_rank(rank, folder, script):
     update = Trainer.update
 
     def dies(self):
-        if self.step == 7:
+        if self.state.step == 7:
             os._exit(9)
         update(self)
 

@@ -75,7 +75,7 @@ def test_pretrained_backbone(tmp_path: Path) -> None:
     given = classifier.convnext.state_dict()
     own = {n: v for n, v in found.model.backbone.body.state_dict().items() if "hidden_states_norms" not in n}
     assert all(torch.equal(value, given[name]) for name, value in own.items())
-    rates = {round(lr / max(found.base_lr), 4) for lr in found.base_lr}
+    rates = {round(lr / max(found.updater.base_lr), 4) for lr in found.updater.base_lr}
     assert {1.0, 0.95, round(0.95**7, 4)} <= rates
     for group in found.optimizer.param_groups:
         assert (group["weight_decay"] == 0) == all(p.dim() == 1 for p in group["params"])

@@ -23,6 +23,8 @@ NOISE = 1 << 20  # different places at which an erased rectangle's noise may beg
 def drawn(setting: Setting, count: int, size: int, key: tuple[int, int]) -> dict[str, Tensor]:
     """What is random about a batch of `count` images of size × size pixels, as the key (seed, position) says."""
     tensors: dict[str, Tensor] = {}
+    if not (setting.erasing or setting.mixup):
+        return tensors
     draw = random.Random(repr(key))
     if setting.erasing:
         tensors |= erasing(count, size, setting.erasing, draw)

@@ -24,13 +24,17 @@ def folder() -> Path:
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adan-bench"
 
 
-def decoded(how: str, sources: Sequence[Path], decode: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+def decoded(
+    how: str, sources: Sequence[Path], decode: Callable[[], dict[str, Tensor]], by_stamp: bool = False
+) -> dict[str, Tensor]:
     """What `decode` returns, from the cache where it is there. Change `how` when what it does changes.
+
+    by_stamp: sources are known by their names, sizes and times of change; to read thousands of them takes too long.
 
     Tensors share memory among processes; writing to one makes a private copy of the page. Where the cache cannot be
     written, every process decodes for itself.
     """
-    entry, tensors = folder() / f"{how}-{_key(sources)}", None
+    entry, tensors = folder() / f"{how}-{_stamps(sources) if by_stamp else _key(sources)}", None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with locked(entry.with_name(f"{entry.name}.lock")):  # without locks several decode, and one result stays
@@ -50,6 +54,18 @@ def _key(sources: Sequence[Path]) -> str:
             while part := file.read(1 << 20):
                 digest.update(part)
     return digest.hexdigest()[:16]
+
+
+def _stamps(sources: Sequence[Path]) -> str:
+    facts = [(str(path), stat.st_size, stat.st_mtime_ns) for path in sources if (stat := _stat(path))]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:  # a broken link
+        return None
 
 
 def _write(entry: Path, tensors: dict[str, Tensor]) -> None:

@@ -1,8 +1,9 @@
 """Images to learn from, by scale: scikit-learn's digits, CIFAR-10 as parquet, an ImageNet folder.
 
-Images travel as bytes; `ImageData.normal` makes numbers of them. Which images a batch holds and how each is cropped,
+Images travel as bytes and become numbers on the device. Which images a batch holds and how each is cropped,
 flipped and distorted depends on the seed and on the batch's position alone. Digits and CIFAR-10 lie on the device: a
-batch is drawn on the host as indices and shifts, and gathered there.
+batch is drawn on the host as indices and shifts, and gathered there. A trial (`Context.tuning`) sees no test image: it
+is evaluated on training images that it does not train on.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import io
 import math
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,7 +31,11 @@ from adan_bench.errors import UsageError, listing
 from adan_bench.task import Context
 
 HELD_OUT_DIGITS = 360
+HELD_OUT_CIFAR = 5_000  # of the training images, the last ones, from trials
+HELD_OUT_IMAGENET = 26  # from trials, one of so many training images: as many as the validation split has
 EVAL_BATCH = 256
+EVAL_SMALL = 2_000  # of images of 32×32 pixels
+SHIFT = 4  # pixels
 
 Batch = tuple[Tensor, Tensor]
 
@@ -39,31 +44,32 @@ Batch = tuple[Tensor, Tensor]
 class ImageData:
     """Labeled images: how to draw batches, and what is held out.
 
+    normal: bytes to numbers of about zero mean and unit variance, on the device.
     batches: what is drawn or decoded on the host for the batch at a position.
-    gather: the images and labels of that, once it is on the device.
+    gather: the normalized images and the labels of that, once it is on the device.
+    held_out: images as bytes, and their labels.
     """
 
     size: int
     channels: int
     classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    normal: Callable[[Tensor], Tensor]
     batches: Callable[[int], tuple[Tensor, ...]]
     gather: Callable[..., Batch]
     held_out: Callable[[], Iterable[Batch]]
     note: str
-    white: int = 255  # the value of a white pixel
-
-    def normal(self, images: Tensor) -> Tensor:
-        """Bytes to numbers of about zero mean and unit variance."""
-        mean, std = (_channels(values, images.device) for values in (self.mean, self.std))
-        return (images.float() / self.white - mean) / std
 
 
-@cache
-def _channels(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """One number for each channel, copied to the device once: a captured step cannot copy from the host."""
-    return torch.tensor(values, device=device).view(1, -1, 1, 1)
+def normalizer(
+    mean: Sequence[float], std: Sequence[float], device: str, white: int = 255
+) -> Callable[[Tensor], Tensor]:
+    """`ImageData.normal` for a mean and a deviation of each channel; white: the value of a white pixel."""
+    center, spread = (torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (mean, std))
+
+    def normal(images: Tensor) -> Tensor:
+        return (images.float() / white - center) / spread
+
+    return normal
 
 
 @dataclass(frozen=True)
@@ -74,12 +80,14 @@ class Augmentation:
     magnitude: of RandAugment (two operations, deviation 0.5, as timm has it); None: none.
     center: the share of the shorter side that evaluation looks at.
     repeats: how often each image comes in an epoch, in other crops: repeated augmentation.
+    cutout: the side in pixels of a square that each of CIFAR's images loses.
     """
 
     crop: float = 0.08
     magnitude: int | None = None
     center: float = 0.875
     repeats: int = 1
+    cutout: int = 0
 
 
 def image_data(context: Context, augmentation: Augmentation | None = None) -> ImageData:
@@ -94,25 +102,28 @@ def image_data(context: Context, augmentation: Augmentation | None = None) -> Im
 
 
 def digits(context: Context) -> ImageData:
-    """1,797 handwritten digits of 8×8 pixels; the last 360, other writers for the most part, are held out."""
+    """1,797 handwritten digits of 8×8 pixels; the last 360, other writers for the most part, are held out.
+
+    From trials, the 360 before those are.
+    """
     from sklearn.datasets import load_digits
 
     digits = load_digits()
     images = torch.tensor(digits.images).to(torch.uint8).unsqueeze(1).to(context.device)
     labels = torch.tensor(digits.target).to(context.device)
-    test = slice(-HELD_OUT_DIGITS, None)
-    order = epoch_order(len(images) - HELD_OUT_DIGITS, context.batch_size, context.seed)
+    last = len(images) - HELD_OUT_DIGITS * context.tuning
+    train, test = slice(last - HELD_OUT_DIGITS), slice(last - HELD_OUT_DIGITS, last)
+    order = epoch_order(len(images[train]), context.batch_size, context.seed)
+    normal = normalizer([0.5], [0.5], context.device, white=16)
     return ImageData(
         8,
         1,
         10,
-        (0.5,),
-        (0.5,),
+        normal,
         lambda position: (order(position),),
-        lambda chosen: (images[chosen], labels[chosen]),
+        lambda chosen: (normal(images[chosen]), labels[chosen]),
         lambda: [(images[test], labels[test])],
-        "scikit-learn digits: 1,437 to train, 360 held out, neither cropped nor flipped",
-        white=16,
+        f"scikit-learn digits: {len(images[train]):,} to train, {HELD_OUT_DIGITS} held out, neither cropped nor flipped",
     )
 
 
@@ -120,28 +131,38 @@ def digits(context: Context) -> ImageData:
 
 
 def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
-    """50,000 images of 32×32 pixels, in two parquet files as on the Hugging Face hub."""
+    """50,000 images of 32×32 pixels, in two parquet files as on the Hugging Face hub; trials train on 45,000."""
     images, labels = read_cifar(context.path(CIFAR[0]))
-    held_out, answers = (tensor.to(context.device) for tensor in read_cifar(context.path(CIFAR[1])))
+    if context.tuning:
+        cut = max(len(images) - HELD_OUT_CIFAR, len(images) // 2)
+        held_out, answers, images, labels = images[cut:], labels[cut:], images[:cut], labels[:cut]
+    else:
+        held_out, answers = read_cifar(context.path(CIFAR[1]))
+    held_out, answers = held_out.to(context.device), answers.to(context.device)
+    normal = normalizer((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), context.device)
     distort = None if augmentation.magnitude is None else _rand_augment(augmentation.magnitude, 32)
     batches: Callable[[int], tuple[Tensor, ...]]
     gather: Callable[..., Batch]
+    done = "shifted and flipped"
     if distort is None:
-        batches, gather = _shifted(images.to(context.device), labels.to(context.device), context)
+        data = images.to(context.device), labels.to(context.device)
+        batches, gather = _shifted(*data, context, normal, augmentation.cutout)
+        done += f", {augmentation.cutout}×{augmentation.cutout} pixels cut out" if augmentation.cutout else ""
     else:
-        training = Augmented(Arrays(images, labels), _Shift(4), distort)
-        batches, gather = Batches(training, context.batch_size, context.seed, augmentation.repeats), _decoded
-    done = "shifted and flipped" + (f", RandAugment {augmentation.magnitude}" if distort else "")
+        training = Augmented(Arrays(images, labels), _Shift(SHIFT), distort)
+        batches = Batches(training, context.batch_size, context.seed, augmentation.repeats)
+        gather = _whole(normal)
+        done += f", RandAugment {augmentation.magnitude}"
+    apart = " of the training split" if context.tuning else ""
     return ImageData(
         32,
         3,
         10,
-        (0.4914, 0.4822, 0.4465),
-        (0.2470, 0.2435, 0.2616),
+        normal,
         batches,
         gather,
-        lambda: zip(held_out.split(EVAL_BATCH), answers.split(EVAL_BATCH), strict=True),
-        f"CIFAR-10: {len(images):,} to train ({done}), {len(held_out):,} held out",
+        lambda: zip(held_out.split(EVAL_SMALL), answers.split(EVAL_SMALL), strict=True),
+        f"CIFAR-10: {len(images):,} to train ({done}), {len(held_out):,} held out{apart}",
     )
 
 
@@ -169,29 +190,55 @@ def _decode_cifar(path: Path) -> Batch:
 
 
 def _shifted(
-    images: Tensor, labels: Tensor, context: Context
+    images: Tensor, labels: Tensor, context: Context, normal: Callable[[Tensor], Tensor], cutout: int
 ) -> tuple[Callable[[int], tuple[Tensor, ...]], Callable[..., Batch]]:
-    """Batches of images shifted by up to 4 pixels and flipped half of the time; all images stay on the device."""
-    padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
-    pixels = torch.arange(images.shape[-1], device=images.device)
+    """Batches of images shifted by up to 4 pixels, flipped by a fair coin, a square cut out; all stay on the device.
+
+    What is drawn for an image is one number: its two shifts, whether it is flipped, and the center of the square.
+    Squares have the mean color. So has what a shift brings in, but at the scale "paper": black, as in AdaBelief's code.
+    """
+    channels, side = images.shape[1], images.shape[-1]
+    pixels = torch.arange(side, device=images.device)
+    choices = (2 * SHIFT + 1, 2 * SHIFT + 1, 2, side, side)
     order = epoch_order(len(images), context.batch_size, context.seed)
+    border = normal(torch.zeros(1, channels, 1, 1, device=images.device)) * (context.scale == "paper")
 
     def batches(position: int) -> tuple[Tensor, ...]:
         key = generator(context.seed, position, 1)
-        down, right = torch.randint(0, 9, (2, context.batch_size, 1), generator=key)
-        return order(position), down, right, torch.rand(context.batch_size, 1, generator=key) < 0.5
+        return order(position), torch.randint(0, math.prod(choices), (context.batch_size,), generator=key)
 
-    def gather(chosen: Tensor, down: Tensor, right: Tensor, flipped: Tensor) -> Batch:
-        rows, columns = down + pixels, right + torch.where(flipped, pixels.flip(0), pixels)
-        part = padded[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-        return part.permute(0, 3, 1, 2).contiguous(), labels[chosen]
+    def gather(chosen: Tensor, draws: Tensor) -> Batch:
+        parts = []
+        for count in choices:
+            parts.append((draws % count).unsqueeze(1))
+            draws = draws // count
+        down, right, flipped, y, x = parts
+        rows, columns = pixels + down - SHIFT, torch.where(flipped == 1, pixels.flip(0), pixels) + right - SHIFT
+        places = side * rows.clamp(0, side - 1).unsqueeze(2) + columns.clamp(0, side - 1).unsqueeze(1)
+        places = places.view(len(chosen), 1, -1).expand(-1, channels, -1)
+        pixel = images.index_select(0, chosen).flatten(2).gather(2, places).view(-1, channels, side, side)
+        result = torch.where(
+            _box((rows >= 0) & (rows < side), (columns >= 0) & (columns < side)), normal(pixel), border
+        )
+        if cutout:
+            result = result.masked_fill(_box(*(_near(pixels - center, cutout) for center in (y, x))), 0.0)
+        return result, labels.index_select(0, chosen)
 
     return batches, gather
 
 
-def _decoded(images: Tensor, labels: Tensor) -> Batch:
-    """A batch that worker processes have decoded is whole."""
-    return images, labels
+def _near(distances: Tensor, width: int) -> Tensor:
+    return (distances >= -(width // 2)) & (distances < width // 2)
+
+
+def _box(rows: Tensor, columns: Tensor) -> Tensor:
+    """Where both hold, by image, channel, row and column."""
+    return (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
+
+
+def _whole(normal: Callable[[Tensor], Tensor]) -> Callable[..., Batch]:
+    """The gather of batches that worker processes have decoded."""
+    return lambda images, labels: (normal(images), labels)
 
 
 # ImageNet
@@ -206,6 +253,9 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
             f"{train.root} and {val.root} do not hold the same classes: {', '.join(odd[:5])} only in one of the two; "
             "move the validation images into one folder a class"
         )
+    if context.tuning:
+        apart = torch.arange(len(train)) % HELD_OUT_IMAGENET == 0
+        train, val = train.subset(~apart), train.subset(apart)
     distort = None
     if augmentation.magnitude is not None:
         distort = _rand_augment(augmentation.magnitude, 224)
@@ -224,14 +274,14 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
         return (_checked(batch) for batch in loaded[0])
 
     done = "random crops and flips" + (f", RandAugment {augmentation.magnitude}" if distort else "")
+    normal = normalizer((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), context.device)
     return ImageData(
         224,
         3,
         len(train.classes),
-        (0.485, 0.456, 0.406),
-        (0.229, 0.224, 0.225),
+        normal,
         Batches(training, context.batch_size, context.seed, augmentation.repeats),
-        _decoded,
+        _whole(normal),
         evaluation,
         f"ImageNet folder of {len(train.classes):,} classes: {len(train):,} to train ({done}), {len(val):,} held out",
     )
@@ -293,6 +343,9 @@ class Folder:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def subset(self, chosen: Tensor) -> Folder:
+        return replace(self, names=self.names[chosen.numpy()], labels=self.labels[chosen])
 
     def image(self, index: int) -> tuple[Any, int]:
         from PIL import Image

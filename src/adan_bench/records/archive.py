@@ -16,7 +16,7 @@ from typing import Any
 from adan_bench.config import RunConfig, RunRecord
 from adan_bench.errors import UsageError, listing
 from adan_bench.records.first_format import from_first_format
-from adan_bench.records.store import FACTS, DamagedRecord, check_config, check_environment, check_result, read_runs
+from adan_bench.records.store import DamagedRecord, check_config, check_environment, check_result, read_runs
 
 POINTS = 60  # of a curve
 DIGITS = 6
@@ -48,7 +48,8 @@ def read_records(*paths: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
 
 def read_archive(file: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
     """The runs of an archive, and what is wrong with its other lines."""
-    records, damaged = [], []
+    records: list[RunRecord] = []
+    damaged: list[DamagedRecord] = []
     for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         try:
             records.append(_record(json.loads(text), file))
@@ -77,8 +78,15 @@ def _record(line: Any, file: Path) -> RunRecord:
         for point in zip(*curve.values(), strict=True)
     ]
     metrics = sorted([*metrics, *line["events"]], key=lambda entry: int(entry["step"]))
-    facts = (line[name] for name in (*FACTS, "environment"))
-    return RunRecord(file / line["run"], RunConfig.from_json(next(facts)), *facts, metrics, line["result"])
+    return RunRecord(
+        path=file / line["run"],
+        config=RunConfig.from_json(line["config"]),
+        workload=line["workload"],
+        optimizer=line["optimizer"],
+        environment=line["environment"],
+        metrics=metrics,
+        result=line["result"],
+    )
 
 
 def pack(records: Sequence[RunRecord]) -> str:

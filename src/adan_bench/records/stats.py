@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import SHARING, RunConfig, RunRecord
+from adan_bench.config import SHARING, Origin, RunConfig, RunRecord
 
 MIN_SEEDS = 3
 LEVEL = 0.95
@@ -92,8 +92,8 @@ class OptimizerSummary:
         return self.records[0].config.settings
 
     @property
-    def origin(self) -> str:
-        """Where the settings come from, in words."""
+    def origin(self) -> Origin:
+        """Where the settings come from."""
         return self.records[0].config.origin
 
     @property

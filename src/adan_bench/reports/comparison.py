@@ -29,6 +29,7 @@ from adan_bench.reports.conclusions import (
     length,
     number,
     repeated,
+    said,
     spread,
     steps,
     tuning,
@@ -218,7 +219,7 @@ def _numbers(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | Non
     return {
         "optimizer": o.name,
         "settings": o.settings,
-        "origin": o.origin,
+        "origin": o.origin.to_json(),
         **({} if o.final is None else asdict(o.final)),
         "by_seed": o.by_seed(),
         "minus_the_first": None if gap is None else asdict(gap),
@@ -233,7 +234,7 @@ def settings_lines(summary: WorkloadSummary) -> list[tuple[str, str]]:
     lines = []
     for o in summary.optimizers:
         values = ", ".join(f"{key} {html.plain(value)}" for key, value in o.settings.items())
-        lines.append((o.name, "; ".join([values, o.records[0].config.origin, *ways(o)])))
+        lines.append((o.name, "; ".join([values, said(o.origin), *ways(o)])))
     return lines
 
 

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from adan_bench.config import CHANGED, ELSEWHERE, SCALED, UNTUNED
-from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, Verdict, WorkloadSummary, pairs, verdict
+from adan_bench.config import TUNING_SEED, Origin
+from adan_bench.records.stats import (
+    MIN_SEEDS,
+    Interval,
+    OptimizerSummary,
+    Verdict,
+    WorkloadSummary,
+    in_words,
+    pairs,
+    verdict,
+)
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -76,28 +86,65 @@ def caution(summaries: Sequence[WorkloadSummary]) -> str:
 
 def unfair(summary: WorkloadSummary) -> str:
     """Why the optimizers of a workload did not have the same chance; empty where they had."""
-    untuned = [o.name for o in summary.optimizers if o.origin.startswith(UNTUNED)]
-    if untuned:
-        who = "" if len(untuned) == len(summary.optimizers) else f" ({_join(untuned)})"
+    origins = {o.name: o.origin for o in summary.optimizers}
+    flaws = {origin.flaw for origin in origins.values()}
+    if "untuned" in flaws:
+        untuned = [name for name, origin in origins.items() if origin.flaw == "untuned"]
+        who = "" if len(untuned) == len(origins) else f" ({_join(untuned)})"
         return f"Untuned{who}: not a fair comparison; add --tune 8."
-    if other := _said(summary, ELSEWHERE):
+    if "elsewhere" in flaws:
+        other = "; ".join(sorted({_other_training(origin) for origin in origins.values()} - {""}))
         return f"Tuned for another training ({other}): not a fair comparison; add --tune 8."
-    if changed := _said(summary, CHANGED):
+    if "changed" in flaws:
+        changed = "; ".join(sorted({assignments(origin.changed) for origin in origins.values()} - {""}))
         return f"Changed after tuning ({changed}): not a fair comparison; leave these as tuned, or tune with them."
     counts = sorted({o.trials for o in summary.optimizers})
     if len(counts) > 1:
         return f"Tuned by different numbers of trials ({', '.join(map(str, counts))}): not a fair comparison."
-    origins = sorted({o.origin for o in summary.optimizers})
-    if len(origins) > 1:
-        return f"Tuned differently ({'; '.join(origins)}): not a fair comparison."
+    texts = sorted({said(origin) for origin in origins.values()})
+    if len(texts) > 1:
+        return f"Tuned differently ({'; '.join(texts)}): not a fair comparison."
     return ""
 
 
-def _said(summary: WorkloadSummary, part: str) -> str:
-    """What the origins of settings say after one of their parts."""
-    origins = (o.origin.partition(SCALED)[0] for o in summary.optimizers)
-    texts = (origin.partition(part)[2].partition(CHANGED)[0] for origin in origins)
-    return "; ".join(sorted(set(texts) - {""}))
+def said(origin: Origin) -> str:
+    """Where settings come from, in words.
+
+    >>> said(Origin(kind="saved", trials=8, source="best.json", tuned_for={"steps": 30}, changed={"lr": 0.5}))
+    'tuned in 8 trials (best.json) for another training: 30 steps, then --set lr=0.5'
+    >>> said(Origin(kind="published", source="paper", guesses=("lr",), batch_sizes=(8, 32), fixed=("betas",)))
+    'guess: lr; paper, lr × √(8/32), betas as the table says'
+    """
+    trials = count(origin.trials, "trial")
+    halved = f", halved by {origin.eta} at steps {', '.join(map(str, origin.rungs))}" if origin.rungs else ""
+    texts = {
+        "untuned": "untuned defaults",
+        "bundled": f"defaults tuned in {trials}",
+        "saved": f"tuned in {trials} ({origin.source}{halved})",
+        "here": f"tuned here in {trials}{halved + ',' if halved else ''} with seed {TUNING_SEED}",
+        "trial": "trial",
+    }
+    text = f"guess: {', '.join(origin.guesses)}; " if origin.guesses else ""
+    text += texts.get(origin.kind, origin.source)
+    if origin.tuned_for:
+        text += f" for another training: {_other_training(origin)}"
+    if origin.changed:
+        text += f", then --set {assignments(origin.changed)}"
+    if origin.batch_sizes:
+        text += ", lr × √({}/{})".format(*origin.batch_sizes)
+    if origin.lr_factor != 1:
+        text += f", lr × {origin.lr_factor:g}"
+    return f"{text}, {', '.join(origin.fixed)} as the table says" if origin.fixed else text
+
+
+def _other_training(origin: Origin) -> str:
+    return ", ".join(in_words(name, value) for name, value in origin.tuned_for.items())
+
+
+def assignments(settings: Mapping[str, Any]) -> str:
+    """Settings as --set takes them."""
+    values = {key: ",".join(map(str, v)) if isinstance(v, (list, tuple)) else v for key, v in settings.items()}
+    return " ".join(f"{key}={value}" for key, value in values.items())
 
 
 def conclude(summary: WorkloadSummary) -> str:
@@ -225,7 +272,7 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
         n = counts.pop()
         trials = f"{n} tuning trial{'' if n == 1 else 's'}"
         return f"{text} Every optimizer had {trials}, with a seed that no reported run uses."
-    origins = {s.name: "; ".join(sorted({o.origin for o in s.optimizers})) for s in summaries}
+    origins = {s.name: "; ".join(sorted({said(o.origin) for o in s.optimizers})) for s in summaries}
     if len(set(origins.values())) == 1:
         return f"{text} Settings: {next(iter(origins.values()))}."
     return f"{text} Settings: {'. '.join(f'{name}: {origin}' for name, origin in origins.items())}."
@@ -255,7 +302,7 @@ def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
 def _edges(done: Sequence[OptimizerSummary]) -> str:
     """Whose best learning rate is the lowest or highest that was tried, so that a better one may lie beyond."""
     edges = [f"{o.name} ({o.sensitivity.best_lr:g})" for o in done if o.sensitivity and o.sensitivity.at_edge]
-    tuned_before = [o.records[0].config for o in done if not o.sensitivity and o.records[0].config.lr_at_edge]
+    tuned_before = [o.records[0].config for o in done if not o.sensitivity and o.origin.at_edge]
     edges += [f"{config.name} ({config.settings['lr']:g})" for config in tuned_before]
     if not edges:
         return ""

@@ -12,12 +12,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adan_bench.config import ELSEWHERE, UNTUNED
+from adan_bench.config import Origin
 from adan_bench.records.stats import MIN_SEEDS, interval, usual_range
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
-from adan_bench.reports.conclusions import spread
-from adan_bench.tables import UNSTATED, Column, Table, figure, tables
+from adan_bench.reports.conclusions import said, spread
+from adan_bench.tables import Column, Table, figure, tables
 
 WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "published sizes, data and budgets"}
 #: What stands in every title and over our figures, so that nobody takes them for the paper's experiment.
@@ -209,9 +209,8 @@ def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
         size = f"; {cell['parameters']:,} parameters" if cell.get("parameters") else ""
         about.setdefault((cell["data"] or "data not named") + size, []).append(cell["workload"])
     lines += [f"{', '.join(dict.fromkeys(names))}: {text}." for text, names in about.items()]
-    origins = {cell["origin"] for cell in done if "origin" in cell}
     if scale == "paper":
-        if any(origin.startswith(f"{UNSTATED}:") for origin in origins):
+        if any(_origin(cell).guesses for cell in done):
             lines.append("Some settings are guesses and untuned, see below: this is not a fair comparison.")
     elif len(kinds := _tunings(cells)) > 1:
         marked = " or ".join(f"“{kind}”" for kind in sorted(kinds - {""}))
@@ -230,8 +229,11 @@ def _tunings(cells: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def _tuning(cell: Mapping[str, Any]) -> str:
     """How a cell is marked beside others: empty where its settings were tuned for its training."""
-    origin = cell.get("origin", "")
-    return "untuned" if origin.startswith(UNTUNED) else OTHER if ELSEWHERE in origin else ""
+    return {"untuned": "untuned", "elsewhere": OTHER}.get(_origin(cell).flaw, "")
+
+
+def _origin(cell: Mapping[str, Any]) -> Origin:
+    return Origin.from_json(cell.get("origin", {}))
 
 
 def _span(counts: Any) -> str:
@@ -267,7 +269,7 @@ def _described(facts: Mapping[str, Any]) -> str:
     if facts.get("nonmono"):
         how.append(f"the first rate again after {facts['nonmono']} evaluations without a better one")
     how += [f"{name.replace('_', ' ')} {html.plain(value)}" for name, value in (facts.get("training") or {}).items()]
-    return f"{values}; {', '.join(how)}; {facts['origin']}"
+    return f"{values}; {', '.join(how)}; {said(_origin(facts))}"
 
 
 def overview(summary: Mapping[str, Any]) -> str:

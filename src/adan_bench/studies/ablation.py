@@ -15,7 +15,8 @@ from adan_bench.records.store import check_empty, read_run
 from adan_bench.studies.paper import execute
 from adan_bench.studies.plan import plan
 from adan_bench.tables import TRAINING_LOSS, Column, figure, tables
-from adan_bench.training.pool import OnEvent, open_pool
+from adan_bench.training.jobs import OnEvent
+from adan_bench.training.placement import open_pool
 
 
 @dataclass(frozen=True)

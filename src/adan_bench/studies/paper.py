@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from adan_bench.studies.plan import Cell, Plan, PlannedRun, plan
 from adan_bench.tables import TRAINING_LOSS, Table
 from adan_bench.task import SCALES, weights_file
 from adan_bench.training.configure import check_data_folder, check_device
-from adan_bench.training.pool import Job, OnEvent, Pool, open_pool
+from adan_bench.training.jobs import Job, OnEvent
+from adan_bench.training.placement import open_pool
+from adan_bench.training.pool import Pool
 
 #: How HumanEval is asked, and what differs at each scale; the paper states the temperature alone.
 ASKED: dict[str, Any] = {"temperature": 0.8, "tokens": 256, "problems": None, "seed": 0}
@@ -128,11 +130,14 @@ def reproduce(
 
 
 def execute(run_plan: Plan, pool: Pool, resume: bool = False, on_event: OnEvent | None = None) -> None:
-    """Make the runs of a plan, stage by stage; one that waits for a run that did not finish is left out."""
+    """Make the runs of a plan; one that waits for a run that does not finish is left out."""
+
+    def work(made: Set[Path]) -> list[Job]:
+        ready = [run for run in run_plan.runs.values() if _blocked(run, made) is None]
+        return [Job(_completed(run), run.path, resume) for run in ready]
+
     try:
-        for stage in run_plan.stages():
-            ready = [run for run in stage if _blocked(run) is None]
-            pool.run([Job(_completed(run), run.path, resume) for run in ready], on_event)
+        pool.run(work, on_event)
     finally:
         pool.close()
 
@@ -146,7 +151,7 @@ def _completed(run: PlannedRun) -> RunConfig:
     return replace(run.config, settings=settings)
 
 
-def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
+def _blocked(run: PlannedRun, made: Set[Path] = frozenset()) -> tuple[Status, str] | None:
     """Why a run cannot be made, from the records of those it waits for."""
     for path in run.waits_for:
         if not (path / "config.json").exists():
@@ -244,11 +249,11 @@ def figure_of(record: RunRecord, metric: str, cell: Cell) -> float | None:
 
 def _facts(config: RunConfig, before: RunConfig | None) -> dict[str, Any]:
     names = ("settings", "origin", "steps", "batch_size", *RECIPE_FACTS)
-    facts = {name: value for name, value in asdict(config).items() if name in names}
+    facts = {name: value for name, value in config.to_json().items() if name in names}
     if before is None and config.init is not None:
         facts["init"] = str(config.init)
     if before is not None:
-        facts["before"] = {name: value for name, value in asdict(before).items() if name in (*names, "workload")}
+        facts["before"] = {name: value for name, value in before.to_json().items() if name in (*names, "workload")}
     return facts
 
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from adan_bench.config import SCALED, TUNING_SEED, RunConfig
+from adan_bench.config import TUNING_SEED, Origin, RunConfig
 from adan_bench.errors import UsageError
-from adan_bench.tables import UNSTATED, Column, Recipe, Row, Table
+from adan_bench.tables import Column, Recipe, Row, Table
 from adan_bench.task import SCALES, Settings, Workload
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
@@ -66,16 +66,6 @@ class Plan:
 
     cells: list[Cell] = field(default_factory=list)
     runs: dict[Path, PlannedRun] = field(default_factory=dict)
-
-    def stages(self) -> list[list[PlannedRun]]:
-        """The runs in an order in which each stands after those it waits for."""
-        stages: list[list[PlannedRun]] = []
-        placed: set[Path] = set()
-        while len(placed) < len(self.runs):
-            ready = [run for path, run in self.runs.items() if path not in placed and placed.issuperset(run.waits_for)]
-            stages.append(ready)
-            placed.update(run.path for run in ready)
-        return stages
 
 
 def plan(
@@ -181,22 +171,19 @@ def _config(cell: Cell, workload: Workload, chosen: RunConfig, share: float, fix
     stated = recipe.merged("settings")
     settings, origin = {**config.settings, **stated, **fixed}, config.origin
     if paper:
-        guesses = list(dict.fromkeys([*(() if "lr" in stated else ("lr",)), *recipe.guesses]))
-        origin = recipe.sources or origin
-        if guesses:
-            origin = f"{UNSTATED}: {', '.join(guesses)}; {origin}"
+        guesses = dict.fromkeys([*(() if "lr" in stated else ("lr",)), *recipe.guesses])
+        origin = Origin(kind="published", source=recipe.sources) if recipe.sources else origin
+        origin = replace(origin, guesses=tuple(guesses))
     if column.batch_size is not None and "lr" not in stated and growth != 1:
         settings["lr"] = float(f"{settings['lr'] * math.sqrt(growth):.4g}")
-        origin += f"{SCALED}√({budget.batch_size}/{workload.batch_size})"
-    if fixed:
-        origin += f", {', '.join(fixed)} as the table says"
+        origin = replace(origin, batch_sizes=(budget.batch_size, workload.batch_size))
+    origin = replace(origin, fixed=tuple(fixed), at_edge=origin.at_edge and "lr" not in fixed)
     min_lr = recipe.last("min_lr")
     return replace(
         config,
         settings=settings,
         origin=origin,
         floor=min_lr / settings["lr"] if min_lr else config.floor,
-        lr_at_edge=config.lr_at_edge and "lr" not in fixed,
     )
 
 

@@ -34,7 +34,6 @@ from adan_bench.task import Settings
 KINDS = ("train", "speed", "parallel", "statement")
 MARKS = "*⋄"
 TRAINING_LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
-UNSTATED = "guess"  # begins the origin of settings that no public source states
 RECIPE_FIELDS = ("batch_size", "schedule", "warmup", "cooldown", "min_lr", "clip", "ema", "nonmono")
 
 

@@ -199,10 +199,10 @@ def measure(config: Any) -> tuple[Constants, list[tuple[int, float, float]]]:
         gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
         largest = max(float(g.abs().max()) for g in gradients)
         norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g.double()) for g in gradients])))
-        seen.append((trainer.step, largest, norm))
+        seen.append((trainer.state.step, largest, norm))
 
     trainer.optimizer.register_step_pre_hook(look)
-    trainer.forward.train()
-    while trainer.step + trainer.spec.passes <= config.steps:
+    trainer.updater.forward.train()
+    while trainer.state.step + trainer.spec.passes <= config.steps:
         trainer.update()
     return Constants(max(s[1] for s in seen), max(s[2] for s in seen), trainer.size), seen

@@ -12,9 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import CHANGED, ELSEWHERE, UNTUNED, RunConfig, as_json, cores
+from adan_bench.config import Origin, RunConfig, as_json, cores
 from adan_bench.errors import UsageError, listing, unknown
-from adan_bench.records.stats import in_words
 from adan_bench.task import SCALES, OptimizerSpec, Settings, Workload, weights_file
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
@@ -81,7 +80,6 @@ def configure(
         workload=workload.name,
         optimizer=spec.name,
         settings=settings,
-        lr_at_edge=_tuned(workload, spec).get("at_edge", False) and "lr" not in (overrides or ()),
         steps=steps,
         batch_size=batch_size,
         eval_every=chosen.eval_every or max(1, round(workload.eval_every * steps / workload.steps)),
@@ -90,12 +88,15 @@ def configure(
         script_sha256="" if chosen.script is None else script_checksum(chosen.script),
         init_sha256="" if weights is None else checksum(weights),
     )
-    if origin != UNTUNED:
-        there: Settings = {"steps": workload.steps, "batch_size": workload.batch_size}
+    changed = changes(spec, defaults, overrides or {})
+    there: Settings = {}
+    if origin.kind != "untuned":
+        there = {"steps": workload.steps, "batch_size": workload.batch_size}
         if workload.after is not None:  # whose first half may be still to come
             there["init"] = training_of(config).get("init")
-        origin += elsewhere(there, config)
-    return replace(config, origin=origin + then_set(changes(spec, defaults, overrides or {})))
+        there = elsewhere(there, config)
+    at_edge = origin.at_edge and "lr" not in (overrides or ())
+    return replace(config, origin=replace(origin, tuned_for=there, changed=changed, at_edge=at_edge))
 
 
 def checksum(file: Path) -> str:
@@ -118,15 +119,14 @@ def training_of(config: RunConfig) -> dict[str, Any]:
     return {name: value for name, value in config.identity().items() if name in TRAINING}
 
 
-def elsewhere(tuned: Mapping[str, Any], config: RunConfig) -> str:
-    """What the origin of settings says where they were tuned for another training than this one; else nothing.
+def elsewhere(tuned: Mapping[str, Any], config: RunConfig) -> Settings:
+    """The fields of the training that settings were tuned for in which it differs from this one.
 
     tuned: what `training_of` gave there. An earlier version kept no more than steps and batch size.
     """
     defaults = {f.name: f.default for f in fields(config) if f.name in TRAINING}
     now = defaults | training_of(config) | ({} if "script_sha256" in tuned else {"script_sha256": ""})
-    there = [in_words(name, value) for name, value in (defaults | dict(tuned)).items() if value != now[name]]
-    return ELSEWHERE + ", ".join(there) if there else ""
+    return {name: value for name, value in (defaults | dict(tuned)).items() if value != now[name]}
 
 
 def changes(spec: OptimizerSpec, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
@@ -137,11 +137,6 @@ def changes(spec: OptimizerSpec, defaults: Mapping[str, Any], overrides: Mapping
         for key, value in overrides.items()
         if key in searched and as_json(value) != as_json(defaults.get(key))
     }
-
-
-def then_set(changed: Mapping[str, Any]) -> str:
-    """What the origin of settings says of those that the user has changed."""
-    return CHANGED + " ".join(f"{key}={value}" for key, value in changed.items()) if changed else ""
 
 
 def threads(config: RunConfig, begun: RunConfig | None = None) -> int:
@@ -168,19 +163,13 @@ def tuned_name(workload: str, scale: str) -> str:
     return workload if scale == SCALES[0] else f"{workload}@{scale}"
 
 
-def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings, str]:
+def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings, Origin]:
     """The tuned defaults where there are some, else the optimizer's own; and which of the two it was."""
-    entry = _tuned(workload, spec)
-    if not entry:
-        return optimizers.defaults(spec), UNTUNED
-    return dict(entry["settings"]), f"defaults tuned in {entry['trials']} trials"
-
-
-def _tuned(workload: Workload, spec: OptimizerSpec) -> dict[str, Any]:
-    """The entry of `tuned.json` for an optimizer on a workload; empty where there is none."""
-    own = tuned_defaults()["workloads"].get(tuned_name(workload.name, workload.scale), {})
-    entry: dict[str, Any] = own.get(spec.name, {})
-    return entry
+    entry = tuned_defaults()["workloads"].get(tuned_name(workload.name, workload.scale), {}).get(spec.name)
+    if entry is None:
+        return optimizers.defaults(spec), Origin(kind="untuned")
+    origin = Origin(kind="bundled", trials=entry["trials"], at_edge=entry.get("at_edge", False))
+    return dict(entry["settings"]), origin
 
 
 def check_numbers(chosen: RunConfig) -> None:

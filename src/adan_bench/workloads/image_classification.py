@@ -210,15 +210,3 @@ register(
         "paper": Scale(0.9428, 78_000, 128, eval_every=390, needs=CIFAR, sizes=_whole),
     },
 )
-
-# A ViT of 4.8 million parameters for CIFAR-10, with which optimizers are compared in minutes: 20 epochs of 195 steps.
-_vit = ImageSizes(256, (6,), patch=4, window=0, head=64, deviation=0.02)
-register(
-    "cifar-vit",
-    "ViT of 6 layers on CIFAR-10",
-    Model("vit", replace(PLAIN, smoothing=0.1), max_grad_norm=1.0, imagenet=False),
-    {
-        "smoke": Scale(0.7, 100, sizes=image_sizes("vit", 256, [6])[0]),
-        "small": Scale(0.7, 3900, 256, needs=CIFAR, sizes=_vit),
-    },
-)

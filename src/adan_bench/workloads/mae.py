@@ -95,7 +95,7 @@ def pretraining_task(context: Context) -> Task:
         return data.batches(position), noise(context.batch_size, context.seed, position, 2)
 
     def prepare(batch: Any) -> tuple[Tensor, Tensor]:
-        return data.normal(data.gather(*batch[0])[0]), batch[1]
+        return data.gather(*batch[0])[0], batch[1]
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         value: Tensor = model(batch[0], noise=batch[1]).loss

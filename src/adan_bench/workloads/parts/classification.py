@@ -17,7 +17,7 @@ from adan_bench.task import Context, Settings, Task
 
 
 def classification_task(model: nn.Module, data: ImageData, context: Context, setting: Setting) -> Task:
-    """A model of transformers, or any other whose result has `logits`, on labeled images."""
+    """A model on labeled images: one of transformers, whose result has `logits`, or one whose result they are."""
     measure = loss_of(setting)
 
     def batches(position: int) -> Any:
@@ -25,23 +25,28 @@ def classification_task(model: nn.Module, data: ImageData, context: Context, set
 
     def prepare(batch: Any) -> tuple[Tensor, Tensor]:
         images, labels = data.gather(*batch[0])
-        return applied(data.normal(images), labels, data.classes, setting, batch[1])
+        return applied(images, labels, data.classes, setting, batch[1])
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        return measure(model(batch[0]).logits.float(), batch[1])
+        return measure(_logits(model(batch[0])), batch[1])
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         right = wrong = torch.zeros((), device=context.device)
         count = 0
         for pair in data.held_out():
             images, labels = (tensor.to(context.device) for tensor in pair)
-            logits = model(data.normal(images)).logits.float()
+            logits = _logits(model(data.normal(images)))
             right = right + (logits.argmax(1) == labels).sum()
             wrong = wrong + F.cross_entropy(logits, labels, reduction="sum")
             count += len(labels)
         return {"accuracy": right.item() / count, "loss": wrong.item() / count}
 
     return Task(model, batches, loss, evaluate, note=f"{data.note}; {setting.words()}", prepare=prepare)
+
+
+def _logits(output: Any) -> Tensor:
+    logits: Tensor = output if isinstance(output, Tensor) else output.logits
+    return logits.float()
 
 
 def without_decay(model: nn.Module, settings: Settings) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ def resnet(
         stem = model.resnet.embedder
         old = stem.embedder.convolution
         stem.embedder.convolution = nn.Conv2d(old.in_channels, old.out_channels, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(stem.embedder.convolution.weight, mode="fan_out", nonlinearity="relu")  # as the others
         stem.pooler = nn.Identity()
     return model
 

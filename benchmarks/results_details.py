@@ -1,0 +1,149 @@
+"""docs/results-details.md: settings, seeds and search of every stored study."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from results_page import DATA, Stored, table, together, unit_of, words
+from stored import EVIDENCE, NAMES, SeedGroup, StoredStudy, by_key
+
+from adan_bench.config import RunRecord
+from adan_bench.records.stats import MIN_SEEDS, rank
+
+INTRO = """# Results in detail
+
+<!-- written by `make tables` from the records under results/ -->
+
+All studies behind [the results](results.md): settings, seeds and searches. n is the number of seeds that finished, and
+of how many where more were planned. ± is half a 95% interval over seeds; brackets are of Welch's test, corrected for
+the comparisons of their table. Training loss is the mean since the last evaluation but one, label smoothing and dropout
+included. Trials have a seed of their own and look at the validation split; the chosen one is bold. GPU-minutes are of
+runs and trials, each divided by the number of runs that shared the GPU; a run of two studies counts for both."""
+ROWS = {row["studies"].split()[0]: row for row in DATA["rows"]}
+BESIDE = {name for row in DATA["rows"] for name in row["studies"].split()[1:]}  # shown in another study's table
+
+
+def page(stored: Stored) -> str:
+    """All of the page; a study that no section names stands at the end."""
+    sections = list(DATA["sections"])
+    named = {name for section in sections for name in section["studies"].split()}
+    if newer := [name for name in stored if name not in named]:
+        sections.append({"heading": "Newer studies", "studies": " ".join(newer)})
+    parts = [INTRO]
+    for section in sections:
+        parts.append(f"## {section['heading']}")
+        if "figure" in section:
+            parts.append(f"![{section['heading']}](figures/results-{section['figure']}.svg)")
+        parts += [part for name in section["studies"].split() for part in described(stored[name], stored)]
+    parts.append("## Abandoned searches and formats")
+    parts += [part for name, note in DATA["abandoned"].items() for part in abandoned(name, note)]
+    return "\n\n".join(parts) + "\n"
+
+
+def described(study: StoredStudy, stored: Stored) -> list[str]:
+    """A study's facts, its results where no other's table has them, and its search."""
+    groups = [g for g in study.groups if g.n]
+    trials = [r for own in study.search.values() for r in own]
+    parts = [f"### `{study.name}`", facts(study, [r for g in groups for r in g.runs] + trials)]
+    parts += [DATA["notes"][study.name]] if study.name in DATA["notes"] else []
+    if groups and groups[0].first.config.role == "tune":  # a sweep with the tuning seed, of which nothing is chosen
+        swept = {g.optimizer: [o.first for o in groups if o.optimizer == g.optimizer] for g in groups}
+        return [*parts, searched(swept, {})]
+    if groups and study.name not in BESIDE:
+        row = ROWS.get(study.name, {"studies": study.name})
+        parts.append(compared(together(row["studies"], stored) or groups, row.get("rows_of_table", 1)))
+    return [*parts, searched(study.search, study.chosen)] if trials else parts
+
+
+def facts(study: StoredStudy, runs: Sequence[RunRecord]) -> str:
+    """What was trained, how long, and where its settings come from."""
+    config, size = runs[0].config, runs[0].environment["parameters"]
+    lengths = sorted({(r.config.steps, r.config.batch_size) for r in runs if r.config.role == config.role})
+    parts = [
+        f"`{config.workload}` with {f'{size / 1e6:.1f} M' if size > 5e4 else f'{size:,}'} parameters",
+        f"{study.length:,} epochs" if study.unit == "epochs" else "",
+        f"{', '.join(f'{steps:,} steps of {batch_size:,}' for steps, batch_size in lengths)}",
+        f"schedule {config.schedule}, {'bf16' if config.bf16 else 'fp32'}",
+        f"starts from `{study.starts_from}`" if study.starts_from else "",
+        f"settings of `{study.settings_of}`" if study.settings_of else "",
+    ]
+    if study.planned_trials is not None:
+        at = f"of {study.tune_length:,} {study.unit}" if study.tune_length else "of full length"
+        parts.append(
+            f"{study.planned_trials} trials per optimizer {at}" if study.planned_trials else "published settings"
+        )
+    if config.device != "cpu":
+        ends = [(r.result or {}, r.config.jobs) for r in {r.path: r for r in runs}.values()]
+        seconds = sum(end.get("wall_seconds", end.get("seconds", 0)) / jobs for end, jobs in ends)
+        parts.append(f"{seconds / 60:.1f} GPU-minutes")
+    return "; ".join(filter(None, parts)) + "."
+
+
+def compared(groups: Sequence[SeedGroup], tables: int) -> str:
+    """One row per group, with Adan's lead over each other of the same batch size, where there is one Adan.
+
+    tables: how many such tables to correct for; several batch sizes are several already.
+    """
+    adans = {g.first.config.batch_size: g for g in groups if g.optimizer == "adan"}
+    single = len(adans) == sum(g.optimizer == "adan" for g in groups) and all(g.n >= MIN_SEEDS for g in groups)
+    tests = (len(groups) - len(adans)) * (tables if len(adans) == 1 else 1)
+    lines = []
+    for g in groups:
+        unit, loss, size = unit_of(g.first), g.training_loss(), g.first.config.batch_size
+        adan = adans.get(size, g) if single else g
+        lines.append(
+            [
+                NAMES.get(g.optimizer, g.optimizer),
+                (f"batch size {size}, " if len(adans) > 1 else "") + words(g.settings),
+                g.counted + (f" of {g.planned}" if g.n + g.diverged < g.planned else ""),
+                unit.spread(g.final()),
+                (f"{loss:.3f}" if abs(loss) >= 0.01 else f"{loss:.1g}").replace("-", "−"),
+                unit.said(adan.minus(g, tests)) if adan is not g else "",
+            ]
+        )
+    head = ["optimizer", "settings", "n", unit_of(groups[0].first).name, "training loss", "Adan − this optimizer"]
+    return table(head, lines)
+
+
+def searched(search: Mapping[str, Sequence[RunRecord]], chosen: Mapping[str, Mapping[str, Any] | None]) -> str:
+    """Each optimizer's trials in their order, with validation results."""
+    lines = []
+    for optimizer, trials in search.items():
+        base, best = trials[0].config.settings, min(trials, key=rank)
+        said = []
+        for r in trials:
+            changed = {key: value for key, value in r.config.settings.items() if key == "lr" or value != base.get(key)}
+            text = f"{words(changed)}: {'not finite' if r.final is None else f'{r.final:.5g}'}"
+            said.append(f"**{text}**" if chosen.get(optimizer) and r is best else text)
+        rates = [r.config.settings["lr"] for r in trials]
+        ends = {min(rates): "the smallest", max(rates): "the largest"}
+        end = ends.get(best.config.settings["lr"], "") if chosen.get(optimizer) else ""
+        others = words({key: value for key, value in base.items() if key != "lr"})
+        lines.append([NAMES.get(optimizer, optimizer), others, "; ".join(said), end])
+    return table(["optimizer", "settings", f"validation {trials[0].metric} of the trials", "chosen rate is"], lines)
+
+
+def abandoned(name: str, note: str) -> list[str]:
+    """The seeds of a file of runs that were given up; those of a format beside today's fp32 runs."""
+    today = by_key(EVIDENCE / "runs.jsonl").values()
+    groups: dict[str, list[RunRecord]] = {}
+    for r in by_key(EVIDENCE / f"{name}.jsonl").values():
+        if r.config.role == "run":
+            groups.setdefault(json.dumps([r.config.workload, r.config.steps, r.config.settings]), []).append(r)
+    lines = []
+    for runs in groups.values():
+        config, unit = runs[0].config, unit_of(runs[0])
+        group = SeedGroup(config.optimizer, config.settings, tuple(runs))
+        plain = {key: value for key, value in config.settings.items() if key != "state_format"}
+        same = replace(config, settings=plain, seed=0, compile=False, jobs=1)
+        fp32 = tuple(r for r in today if replace(r.config, seed=0, compile=False, jobs=1) == same)
+        compare = plain != config.settings and group.n >= MIN_SEEDS
+        gap = unit.said(group.minus(SeedGroup("adan", plain, fp32))) if compare else ""
+        label = f"`{config.workload}`, {config.steps:,} steps: {unit.name}"
+        row = [label, NAMES[group.optimizer], words(config.settings), str(group.n), unit.spread(group.final()), gap]
+        lines.append(row)
+    head = ["", "optimizer", "settings", "n", "result", "minus fp32"]
+    return [f"### `{name}.jsonl`", f"{note} ([The runs](../results/evidence/{name}.jsonl).)", table(head, lines)]

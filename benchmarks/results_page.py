@@ -1,0 +1,416 @@
+"""The tables and figures of docs/results.md, from the stored studies; results_page.json says which make which rows.
+
+A difference counts where its interval by Welch's t test, with Bonferroni's correction over the comparisons of its
+table, excludes 0. Sentences are written by hand; tests/benchmarks/test_results_page.py holds them to the numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from figures import Curve, Effect, Forest, Panel, Picture
+from stored import NAMES, SeedGroup, StoredStudy, studies
+
+from adan_bench.config import RunRecord
+from adan_bench.records.stats import MIN_SEEDS, Interval, Verdict, welch
+from adan_bench.reports.palette import COLORS, style_of
+
+Stored = Mapping[str, StoredStudy]
+DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a metric is shown. axis: the forest for its differences; share: of a run, which its curves leave out."""
+
+    name: str
+    factor: float = 1
+    digits: int = 4
+    axis: str = "loss"
+    share: float = 0.2
+
+    def __call__(self, value: float) -> str:
+        return f"{value * self.factor:,.{self.digits}f}"
+
+    def spread(self, of: Interval) -> str:
+        return self(of.mean) + (f" ± {self(of.half)}" if of.half is not None else "")
+
+    def signed(self, value: float) -> str:
+        return f"{value * self.factor:+,.{self.digits}f}".replace("-", "−")
+
+    def said(self, lead: Verdict) -> str:
+        """A difference with its interval and verdict."""
+        gap = lead.difference
+        ends = ", ".join(self.signed(end) for end in (gap.low, gap.high) if end is not None)
+        return f"{self.signed(gap.mean)} [{ends}]: {lead.word}"
+
+
+UNITS = {  # by workload where it decides, else by metric
+    "cifar-mae": Unit("test reconstruction loss"),
+    "english-bert": Unit("test loss, nats per masked token", share=0.4),
+    "accuracy": Unit("test accuracy, %", 100, 2, "points"),
+    "matthews": Unit("Matthews correlation, %", 100, 2, "points"),
+    "box AP": Unit("test box AP, %", 100, 1, "points"),
+    "loss": Unit("test loss, nats per byte", share=0.4),
+    "perplexity": Unit("test perplexity", digits=2, share=0.5),
+    "episode reward": Unit("episode reward", digits=0, axis="reward", share=0),
+}
+AXES = {  # label, end and digits of each forest's axis
+    "points": ("improvement in accuracy, correlation or AP, points", 8.0, 2),
+    "loss": ("reduction of loss in nats (MAE: squared error) or of the logarithm of perplexity", 0.1, 4),
+    "reward": ("improvement in episode reward, % of the baseline's", 60.0, 0),
+}
+SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not significant": "#888888"}
+TUNED = {
+    "at full length": "tuned for the same training at its full length",
+    "shorter trials": "tuned in shorter trials",
+    "elsewhere": "tuned elsewhere (another length, batch size, environment or start)",
+    "no": "published, not tuned",
+}
+WIDE = 0.2  # the share of a result beyond which half an interval says little
+EARLY = 0.95
+
+
+def unit_of(run: RunRecord) -> Unit:
+    return UNITS.get(run.config.workload) or UNITS.get(run.metric) or Unit(run.metric)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(head), ["---"] * len(head), *map(list, rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def together(names: str, stored: Stored, batch_size: int = 0) -> list[SeedGroup]:
+    """The groups of one or more studies, Adan's first, at one batch size where they have several."""
+    groups = [group for name in names.split() for group in stored[name].compared()]
+    return [g for g in groups if batch_size in (0, g.first.config.batch_size)]
+
+
+def best_baseline(groups: Sequence[SeedGroup]) -> SeedGroup:
+    """The best of all but the first; one without diverged seeds, where there is one."""
+    return max(groups[1:], key=lambda g: (not g.diverged, g.final().mean * (1 if g.higher else -1)))
+
+
+# The overview
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Adan and the best baseline after the same number of steps.
+
+    tests: the comparisons to correct for; first_search: the study whose results were known when this was begun.
+    """
+
+    label: str
+    study: StoredStudy
+    adan: SeedGroup
+    best: SeedGroup
+    baselines: int
+    tests: int
+    first_search: str
+
+    @cached_property
+    def lead(self) -> Verdict:
+        return self.adan.minus(self.best, self.tests)
+
+    @property
+    def unit(self) -> Unit:
+        return unit_of(self.adan.first)
+
+    @property
+    def wide(self) -> bool:
+        """Whether the interval is too wide to say much."""
+        half = self.lead.difference.half
+        return half is None or half > WIDE * abs(self.best.final().mean)
+
+    def early(self) -> str:
+        """Whose mean first reaches a share of the better final accuracy, as a verdict on Adan."""
+        target = EARLY * max(group.final().mean for group in (self.adan, self.best))
+        ours, theirs = (group.reaches(target) or math.inf for group in (self.adan, self.best))
+        return "better" if ours < theirs else "worse" if ours > theirs else "not significant"
+
+    @property
+    def effect(self) -> Effect:
+        """The lead on its axis, positive where Adan is better."""
+        scale = math.log if self.adan.first.metric == "perplexity" else float
+        ours, theirs = ([scale(value) for value in group.by_seed().values()] for group in (self.adan, self.best))
+        gap, axis = welch(ours, theirs, self.tests), self.unit.axis
+        share = {"points": 100.0, "loss": 1.0, "reward": 100 / abs(self.best.final().mean)}[axis]
+        share *= 1 if self.adan.higher else -1
+        low, high = sorted(round(share * end, 4) for end in (gap.low, gap.high) if end is not None)
+        mean = round(share * gap.mean, 4)
+        text = f"{mean:+.{AXES[axis][2]}f} vs {NAMES[self.best.optimizer]}".replace("-", "−")
+        return Effect(self.label, mean, low, high, SHADES[self.lead.word], text)
+
+
+def contests(stored: Stored) -> list[Contest]:
+    """The rows of the overview."""
+    found = []
+    for row in DATA["rows"]:
+        groups = together(row["studies"], stored, row.get("batch_size", 0))
+        study, others = stored[row["studies"].split()[0]], len(groups) - 1
+        tests, first = row.get("rows_of_table", 1) * others, row.get("first_search", "")
+        found.append(Contest(row["label"], study, groups[0], best_baseline(groups), others, tests, first))
+    return found
+
+
+def overview(rows: Sequence[Contest]) -> str:
+    lines = []
+    for r in rows:
+        n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
+        ours, theirs = (r.unit.spread(group.final()) for group in (r.adan, r.best))
+        of = f" (of {r.baselines})" if r.baselines > 1 else ""
+        label = f"{r.label}: {r.unit.name} {'↑' if r.adan.higher else '↓'}"
+        lines.append([label, ours, f"{NAMES[r.best.optimizer]} {theirs}{of}", n, r.study.tuned, r.unit.said(r.lead)])
+    return table(["", "Adan", "best baseline", "seeds", "tuned", "difference"], lines)
+
+
+def verdicts(rows: Sequence[Contest]) -> str:
+    """README's table: where Adan was better than the best baseline, where worse, and where neither."""
+    heads, cells = [], []
+    for word, head in (("better", "better"), ("not significant", "no significant difference"), ("worse", "worse")):
+        models: dict[str, list[str]] = {}
+        for r in rows:
+            if r.lead.word == word:
+                model, _, detail = r.label.partition(", ")
+                models.setdefault(model, []).extend([detail] if detail else [])
+        listed = []
+        for model, details in models.items():
+            between = "; " if any(", " in detail for detail in details) else ", "
+            listed.append(model + (f" ({between.join(details)})" if details else ""))
+        heads.append(f"{head} in {sum(r.lead.word == word for r in rows)}")
+        cells.append("<br>".join(listed))
+    return table(heads, [cells])
+
+
+def tally(words: Sequence[str]) -> list[int]:
+    """How often better, worse and neither."""
+    return [sum(word == said for word in words) for said in SHADES]
+
+
+def counts(rows: Sequence[Contest], stored: Stored) -> str:
+    """How often Adan was better, by how settings were chosen, with half the steps, and early in a run."""
+    asked = {"**with the same number of steps**": [r.lead.word for r in rows]}
+    asked |= {f"— {said}": [r.lead.word for r in rows if r.study.tuned == key] for key, said in TUNED.items()}
+    asked["**with half the steps of the best baseline**"] = [a.minus(b, n).word for a, b, n in halves(stored)]
+    early = [r.early() for r in rows if r.adan.first.metric == "accuracy"]
+    asked[f"**first to reach {EARLY:.0%} of the better final accuracy** (classifiers)"] = early
+    lines = [[key, str(len(words)), *map(str, tally(words))] for key, words in asked.items()]
+    return table(["Adan against the best baseline", "comparisons", "better", "worse", "neither"], lines)
+
+
+def analyses(rows: Sequence[Contest], stored: Stored) -> str:
+    """What other ways to count would say."""
+
+    def first(r: Contest) -> str:
+        groups = together(r.first_search, stored)
+        return groups[0].minus(best_baseline(groups), len(groups) - 1).word if groups else r.lead.word
+
+    def fewest(group: SeedGroup) -> SeedGroup:
+        return replace(group, runs=group.runs[:MIN_SEEDS])
+
+    total = sum(r.baselines for r in rows)
+    ways: dict[str, Callable[[Contest], str]] = {
+        "corrected for the comparisons of all rows": lambda r: r.adan.minus(r.best, total).word,
+        "with the first search where there were several": first,
+        "by a test paired by seed": lambda r: r.adan.minus(r.best, r.tests, paired=True).word,
+        f"with the first {MIN_SEEDS} seeds alone": lambda r: fewest(r.adan).minus(fewest(r.best), r.tests).word,
+    }
+    lines = []
+    for name, word in ways.items():
+        words = [word(r) for r in rows]
+        changed = [f"{r.label}: {new}" for r, new in zip(rows, words, strict=True) if new != r.lead.word]
+        lines.append([name, *map(str, tally(words)[:2]), "; ".join(changed) or "none"])
+    return table(["verdicts", "better", "worse", "rows that change"], lines)
+
+
+# Other tables
+
+
+def halves(stored: Stored) -> list[tuple[SeedGroup, SeedGroup, int]]:
+    """Adan with half the length, the best other with all of it, and how many others there are."""
+    tests = []
+    for row in DATA["halves"]:
+        groups = together(row["full"], stored)
+        tests.append((together(row["half"], stored)[0], best_baseline(groups), len(groups) - 1))
+    return tests
+
+
+def half_length(stored: Stored) -> str:
+    """Adan with half the length against the best other, and what the other half gains the same optimizer."""
+    lines = []
+    for row, (half, best, tests) in zip(DATA["halves"], halves(stored), strict=True):
+        unit, (short, study) = unit_of(half.first), (stored[row[key].split()[0]] for key in ("half", "full"))
+        shorter = {group.optimizer: group for group in together(row["half"], stored)}
+        same = [(shorter[g.optimizer], g) for g in together(row["full"], stored) if g.optimizer in shorter]
+        own = "; ".join(f"{NAMES[a.optimizer]} {unit.said(a.minus(b))}" for a, b in same)
+        label = f"{row['label']}, {short.length:,} of {study.length:,} {study.unit}: {unit.name}"
+        values = [unit.spread(half.final()), f"{NAMES[best.optimizer]} {unit.spread(best.final())}"]
+        lines.append([label, *values, unit.said(half.minus(best, tests)), own])
+    head = ["", "Adan, half the length", "best baseline, all of it", "difference"]
+    return table([*head, "half minus all of it, same optimizer"], lines)
+
+
+def batch_sizes(stored: Stored) -> str:
+    smaller = {g.first.config.batch_size: g for g in stored["batch-size-vit-b1"].compared()}
+    sizes = sorted({g.first.config.batch_size for g in stored["batch-size-vit"].groups})
+    lines = []
+    for size in sizes:
+        groups = together("batch-size-vit", stored, size)
+        adan, unit, best = groups[0], unit_of(groups[0].first), best_baseline(groups)
+        line = [f"{size:,}", f"{adan.first.config.steps:,}", *(unit.spread(g.final()) for g in groups)]
+        line += [unit.said(adan.minus(g, 2 * len(sizes))) for g in groups[1:]]
+        b1 = smaller.get(size)
+        said = f"{unit.spread(b1.final())}; {unit.said(b1.minus(best, 2 * len(smaller)))}" if b1 else ""
+        lines.append([*line, said])
+    head = ["batch size", "steps", "Adan", "AdamW", "LAMB", "Adan − AdamW", "Adan − LAMB"]
+    return table([*head, "Adan with b1 = 0.9; its lead over the best other"], lines)
+
+
+def variants(name: str, names: str, stored: Stored) -> list[list[str]]:
+    """Adan and others, each with what it changes of Adan's settings and its difference from plain Adan."""
+    groups = {json.dumps([g.optimizer, g.settings]): g for of in names.split() for g in stored[of].compared()}
+    plain = min((g for g in groups.values() if g.optimizer == "adan"), key=lambda g: len(g.settings))
+    unit, lines = unit_of(plain.first), []
+    for g in sorted(groups.values(), key=lambda g: g is not plain):
+        changed = {key: value for key, value in g.settings.items() if key not in plain.settings}
+        label = ", ".join(filter(None, [NAMES[g.optimizer], words(changed)]))
+        gap = unit.said(g.minus(plain, len(groups) - 1)) if g is not plain else ""
+        lines.append([f"{name} ({unit.name})", label, g.counted, unit.spread(g.final()), gap])
+    return lines
+
+
+def formats(stored: Stored) -> str:
+    names = {"LSTM": "lstm-8", "GPT, 10.9 M": "gpt", "ViT, 10 epochs": "vit-10"}
+    lines = [variants(label, f"formats-{name} four-bit-{name}", stored) for label, name in names.items()]
+    return table(["", "states", "n", "result", "minus fp32"], [line for of in lines for line in of])
+
+
+def components(stored: Stored) -> str:
+    return table(["", "", "n", "result", "minus Adan"], variants("GPT, 0.9 M", "components-gpt-tiny", stored))
+
+
+def words(settings: Mapping[str, Any]) -> str:
+    """An optimizer's settings in words, but what is 0."""
+    parts = []
+    for key, value in settings.items():
+        name = {"weight_decay": "decay"}.get(key, key.replace("_", " "))
+        if isinstance(value, Mapping):
+            parts.append(f"{name} {words(value)}")
+        elif isinstance(value, (list, tuple)):
+            parts.append(f"{name} " + ", ".join(f"{v:g}" for v in value))
+        elif isinstance(value, bool):
+            parts.append(name if value else f"no {name}")
+        elif isinstance(value, str):
+            parts.append(f"{name} {value}")
+        elif value or key == "weight_decay":
+            parts.append(f"{name} {value:g}")
+    return ", ".join(parts)
+
+
+# Figures
+
+PER_UPDATE = 64 / 10  # steps of the environment for each of PPO's updates: each is in ten minibatches of 64
+SWEEPS = {  # titles, and how much worse than the best is still shown
+    "gpt": ("GPT, 2,000 steps", 0.3),
+    "vit-25": ("ViT, 25 epochs", 12.0),
+    "lstm-8-again": ("LSTM, 4 epochs", 60.0),
+    "resnet34-30": ("ResNet-34, 5 epochs", 12.0),
+}
+
+
+def color(optimizer: str) -> str:
+    return style_of(optimizer, ["adan", "adamw", "adam", "lamb", "sgd", "adabelief"])["light"]
+
+
+def band(group: SeedGroup, x: Sequence[float], values: Sequence[Iterable[float]], label: str, **style: bool) -> Curve:
+    """The mean of the seeds at every x, with the lowest and the highest."""
+    columns = [[unit_of(group.first).factor * value for value in at] for at in values]
+    means, low, high = ([round(f(at), 4) for at in columns] for f in (statistics.fmean, min, max))
+    return Curve(color(group.optimizer), label or NAMES[group.optimizer], list(x), means, low, high, **style)
+
+
+def panel(title: str, x_label: str, unit: Unit, lines: list[Curve], share: float) -> Panel:
+    """Curves, with a vertical axis for what comes after a share of a run."""
+    late = [end for line in lines for ends in (line.low, line.high) for end in ends[int(share * len(line.x)) :]]
+    room = 0.04 * (max(late) - min(late))
+    return Panel(title, x_label, unit.name, lines, round(min(late) - room, 4), round(max(late) + room, 4))
+
+
+def curves(title: str, names: str, stored: Stored, half: str = "") -> Panel:
+    """The metric over a run, with Adan's at half the length where a study has that."""
+    study, groups = stored[names.split()[0]], together(names, stored)
+    unit = unit_of(groups[0].first)
+    ppo = unit.axis == "reward"
+
+    def line(group: SeedGroup, length: int, label: str = "", dashed: bool = False) -> Curve:
+        scale = group.first.config.steps / length
+        x = [round(PER_UPDATE * step) if ppo else step / scale for step, _ in group.curve()]
+        return band(group, x, [values for _, values in group.curve()], label, dashed=dashed)
+
+    lines = [line(group, study.length) for group in groups]
+    x_label = "environment step" if ppo else study.unit.removesuffix("s")
+    whole = panel(title, x_label, unit, lines, unit.share)
+    if half:  # the axes stay those of the whole length
+        shorter = stored[half]
+        lines.append(line(together(half, stored)[0], shorter.length, f"Adan, {shorter.length:,} {shorter.unit}", True))
+    return whole
+
+
+def over_sizes(stored: Stored) -> Panel:
+    of = {
+        who: [g for g in stored["batch-size-vit"].compared() if g.optimizer == who] for who in ("adan", "adamw", "lamb")
+    }
+    swept = [(NAMES[who], groups, False) for who, groups in of.items()]
+    swept.append(("Adan, b1 = 0.9", stored["batch-size-vit-b1"].compared(), True))
+    lines = []
+    for label, groups, dashed in swept:
+        x, values = [float(g.first.config.batch_size) for g in groups], [g.by_seed().values() for g in groups]
+        lines.append(band(groups[0], x, values, label, dashed=dashed, points=True))
+    return replace(panel("25 epochs", "batch size", UNITS["accuracy"], lines, 0), log_x=True)
+
+
+def over_rates(name: str, title: str, room: float, stored: Stored) -> Panel:
+    """Validation results over learning rates; what is worse than the best by more than `room` is not shown."""
+    groups = stored[f"sensitivity-{name}"].groups
+    unit, sign = unit_of(groups[0].first), 1 if groups[0].higher else -1
+    lines = []
+    for who in ("adan", "adamw"):
+        points = sorted(
+            (g.settings["lr"], round(unit.factor * g.final().mean, 4)) for g in groups if g.optimizer == who
+        )
+        lines.append(Curve(color(who), NAMES[who], [x for x, _ in points], [y for _, y in points], points=True))
+    best = sign * max(sign * y for line in lines for y in line.y)
+    low, high = sorted((best - sign * room, best + sign * room / 20))
+    y_label = unit.name.replace("test", "validation")
+    return Panel(title, "learning rate", y_label, lines, round(low, 4), round(high, 4), log_x=True)
+
+
+def pictures(stored: Stored) -> dict[str, Picture]:
+    """All figures of the pages by file name."""
+    rows = contests(stored)
+    forests = [Forest(*AXES[axis][:2], [r.effect for r in rows if r.unit.axis == axis]) for axis in AXES]
+    figures: dict[str, Picture] = {"all": forests, "batch-size": [over_sizes(stored)]}
+    figures["lr"] = [over_rates(name, *of, stored) for name, of in SWEEPS.items()]
+    for name, panels in DATA["panels"].items():
+        figures[name] = [curves(p["title"], p["studies"], stored, p.get("half", "")) for p in panels]
+    return {f"results-{name}.svg": picture for name, picture in figures.items()}
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "verdicts": lambda: verdicts(contests(studies())),
+    "overview": lambda: overview(contests(studies())),
+    "counts": lambda: counts(contests(studies()), studies()),
+    "analyses": lambda: analyses(contests(studies()), studies()),
+    "half-length": lambda: half_length(studies()),
+    "batch-sizes": lambda: batch_sizes(studies()),
+    "formats": lambda: formats(studies()),
+    "components": lambda: components(studies()),
+}

@@ -1,0 +1,489 @@
+"""The results pages: numbers are those of the records and of the pages before, and the sentences follow them."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import figures
+import results_details as details
+import results_page as results
+import stored
+from stored import EVIDENCE, NAMES, SeedGroup
+
+from adan_bench.records.archive import pack
+from adan_bench.records.stats import rank, welch
+
+ROOT = Path(__file__).parents[2]
+BEFORE = json.loads(Path(__file__).with_name("rows-before.json").read_text(encoding="utf-8"))
+TABLES = ROOT / "src" / "adan_bench" / "tables"
+
+
+def flat(path):
+    return " ".join((ROOT / path).read_text(encoding="utf-8").split())
+
+
+@pytest.fixture(scope="module")
+def studies():
+    return stored.studies()
+
+
+@pytest.fixture(scope="module")
+def rows(studies):
+    return {row.label: row for row in results.contests(studies)}
+
+
+@pytest.fixture(scope="module")
+def page():
+    return flat("docs/results.md")
+
+
+def lead(studies, name, other="adamw", comparisons=1):
+    groups = {group.optimizer: group for group in studies[name].compared()}
+    return groups["adan"].minus(groups[other], comparisons)
+
+
+# The same numbers as before
+
+
+def test_all_rows_have_the_figures_that_they_had_before(rows):
+    assert [*rows] == [old["label"] for old in BEFORE["rows"]]
+    assert len(rows) == 34
+    for old, row in zip(BEFORE["rows"], rows.values(), strict=True):
+        adan, best, gap = row.adan.final(), row.best.final(), row.lead.difference
+        facts = {
+            "study": row.study.name,
+            "unit": row.unit.name,
+            "tuned": row.study.tuned,
+            "baselines": row.baselines,
+            "tests": row.tests,
+            "baseline": row.best.optimizer,
+            "n": [row.adan.n, row.best.n],
+            "verdict": row.lead.word,
+        }
+        assert facts == {key: old[key] for key in facts}, row.label
+        assert [adan.mean, best.mean] == pytest.approx(old["means"], rel=1e-12)
+        assert [adan.half, best.half] == pytest.approx(old["halves"], rel=1e-9)
+        assert [gap.mean, gap.low, gap.high] == pytest.approx(old["difference"], rel=1e-9)
+
+
+def test_tables_say_what_they_said_before(rows, studies):
+    contests, before = [*rows.values()], BEFORE["tables"]
+    assert results.overview(contests) == before["summary"]
+    assert results.verdicts(contests) == before["verdicts"]
+    now = results.counts(contests, studies)
+    for line in before["by_tuning"].splitlines()[2:]:
+        assert line[1:] in now
+    lines = results.analyses(contests, studies).splitlines()[2:]
+    for line, old in zip(lines, ("all_rows", "first_searches", "pairs", "few"), strict=True):
+        _, _, better, worse, changed, _ = (cell.strip() for cell in line.split("|"))
+        said = f" ({changed})" if changed != "none" else ", no row changed"
+        assert f"better in {better}, worse in {worse}{said}" == before[old]
+
+
+@pytest.mark.parametrize(("problem", "length", "study"), [("vit", 25, "vit-25"), ("gpt", 2_000, "gpt")])
+def test_means_are_those_of_the_lines(problem, length, study, studies):
+    """Taken from the lines of the file without asking the index which of them count."""
+    finals = {}
+    for line in (EVIDENCE / "runs.jsonl").read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
+        job, options = run["job"], {"batch_size": 256 if problem == "vit" else 64}
+        same = (job["problem"], job["length"], job["options"], job["tuning"]) == (problem, length, options, False)
+        if same and run["status"] == "finished" and "state_format" not in job["settings"]:
+            finals.setdefault(job["optimizer"], []).append(run["final"][run["metric"]])
+    assert {g.optimizer: g.final().mean for g in studies[study].compared()} == {
+        name: pytest.approx(fmean(values)) for name, values in finals.items()
+    }
+
+
+def test_the_index_and_the_records_agree(studies):
+    """Every stored run belongs to a study, and chosen settings are those of the best trial."""
+    used = {r.path for s in studies.values() for g in s.groups for r in g.runs}
+    used |= {r.path for s in studies.values() for trials in s.search.values() for r in trials}
+    assert len(used) == 1011
+    for study in studies.values():
+        for optimizer, chosen in study.chosen.items():
+            if study.planned_trials and chosen is not None:
+                best = min(study.search[optimizer], key=rank).config.settings
+                assert {**best, **chosen} == best, study.name
+
+
+def test_records_name_no_folder():
+    for file in EVIDENCE.glob("*.jsonl"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            run = json.loads(line)
+            command = run.get("environment", {}).get("command", "")
+            assert "/" not in command, file.name
+            assert not re.search(r"(^|\s)/", run.get("note", "")), file.name
+
+
+# Verdicts
+
+
+def test_a_correction_over_more_comparisons_widens_the_interval(rows):
+    row = rows["ConvNeXt"]
+    total = sum(r.baselines for r in rows.values())
+    assert (row.lead.word, row.adan.minus(row.best, total).word) == ("better", "not significant")
+
+
+def test_the_best_of_several_others_is_corrected_for_all_of_them(rows, studies):
+    """The results choose between AdamW and LAMB: at four sizes eight comparisons, at half the length two."""
+    assert rows["ViT, 25 epochs"].tests == 2
+    assert rows["ViT, batch size 128"].tests == 8
+    assert rows["Tianshou's PPO, Ant"].tests == 4
+    assert [tests for _, _, tests in results.halves(studies)] == [2, 2, 2, 1, 1]
+
+
+def test_an_optimizer_with_diverged_seeds_is_neither_better_nor_the_best_baseline(studies):
+    adan, adamw, lamb = studies["vit-25"].compared()
+    assert adan.minus(lamb).word == "better"
+    lost = replace(adan, diverged=1)
+    assert (lost.minus(lamb).word, lamb.minus(lost).word) == ("not significant", "not significant")
+    assert adan.minus(replace(lamb, diverged=1)).word == "better"
+    assert results.best_baseline([adan, adamw, lamb]) is lamb
+    assert results.best_baseline([adan, adamw, replace(lamb, diverged=1)]) is adamw
+    assert lost.counted == "4 of 5, 1 diverged"
+
+
+def test_with_fewer_than_three_seeds_nothing_is_compared(studies):
+    study = studies["convnext-25-again"]
+    few = replace(study, groups=tuple(replace(group, runs=group.runs[:2]) for group in study.groups))
+    assert study.compared()
+    assert few.compared() == []
+    assert ": better" not in " ".join(details.described(few, {**studies, study.name: few}))
+
+
+def test_runs_that_diverged_are_counted_apart(studies):
+    runs = list(studies["gpt"].compared()[0].runs)
+    runs[0] = replace(runs[0], result={**runs[0].result, "status": "diverged"})
+    assert (stored._group("adan", {}, runs, 5).n, stored._group("adan", {}, runs, 5).diverged) == (4, 1)
+
+
+# Newer studies
+
+
+def test_a_study_of_a_file_of_its_own(studies, tmp_path):
+    """As `adan-bench pack` writes it: the same groups, search and choice as by the index."""
+    old = studies["gpt"]
+    runs = [r for g in old.groups for r in g.runs] + [r for trials in old.search.values() for r in trials]
+    (tmp_path / "mine.jsonl").write_text(pack(runs), encoding="utf-8")
+    new = stored.of_archive(tmp_path / "mine.jsonl")
+    assert (new.name, new.length, new.planned_trials, new.tuned) == ("mine", 2_000, 7, "at full length")
+    assert [(g.optimizer, g.by_seed()) for g in new.compared()] == [(g.optimizer, g.by_seed()) for g in old.compared()]
+    assert {name: chosen["lr"] for name, chosen in new.chosen.items()} == {"adan": 0.004, "adamw": 0.002, "adam": 0.002}
+    text = details.page({**studies, "mine": new})
+    assert "## Newer studies\n\n### `mine`" in text
+    assert results.unit_of(new.groups[0].first).spread(new.compared()[0].final()) == "0.8507 ± 0.0025"
+
+
+# Pages
+
+
+def test_the_page_is_short_and_names_every_study(page, studies):
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    prose = re.sub(r"<!--.*?-->", "", "\n".join(line for line in text.splitlines() if not line.startswith("|")))
+    assert len(prose.split()) <= 3_000
+    experiments = text.partition("## The paper's experiments, one by one")[2]
+    assert {*re.findall(r"`([\w-]+)`", experiments)} == {*studies} - {
+        file.stem for file in stored.NEWER.glob("*.jsonl")
+    }
+
+
+def test_the_details_show_every_study_and_every_abandoned_file(studies):
+    text = (ROOT / "docs" / "results-details.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^### `(.+)`$", text, re.M)
+    extra = {f"{name}.jsonl" for name in results.DATA["abandoned"]}
+    assert {*headings} == {*studies} | extra
+    assert len(headings) == len({*headings})
+    others = {"runs", "gpt-30m-cut-off", "gradients", "speed"}
+    assert extra | {f"{name}.jsonl" for name in others} == {file.name for file in EVIDENCE.glob("*.jsonl")}
+    assert (
+        "| SGD | lr 0.2, decay 0.001, nesterov, momentum 0.9 | 3 | 90.49 ± 0.22 | 0.080 | −1.05 [−1.83, −0.28]: worse |"
+        in text
+    )
+    assert "−1,059 [−2,319, +200]: not significant |" in text
+
+
+def test_a_figure_knows_the_records_that_it_shows(studies, tmp_path):
+    picture = results.pictures(studies)["results-gpt.svg"]
+    figures.draw(picture, tmp_path / "a.svg")
+    shown = figures.drawn(tmp_path / "a.svg")
+    assert shown == figures.digest(picture) == figures.drawn(ROOT / "docs" / "figures" / "results-gpt.svg")
+    picture[0].lines[0].y[-1] += 0.01
+    assert figures.digest(picture) != shown
+    assert figures.write({"a.svg": picture}, tmp_path, check=True) == ["a.svg"]
+    assert figures.drawn(tmp_path / "a.svg") == shown
+    assert figures.write({"a.svg": picture}, tmp_path, check=False) == ["a.svg"]
+    assert figures.write({"a.svg": picture}, tmp_path, check=True) == []
+
+
+# Sentences
+
+
+def test_the_counts_of_the_first_paragraph(page, rows, studies):
+    contests = [*rows.values()]
+    better, worse, neither = results.tally([r.lead.word for r in contests])
+    wide = sum(r.lead.word == "not significant" and r.wide for r in contests)
+    assert (
+        f"In {len(rows)} comparisons with the best baseline after the same number of steps, Adan ended **better" in page
+    )
+    assert f"**better in {better}** and **worse in {worse}**; in {neither} the difference was not significant" in page
+    assert f"in {wide} of those the interval is wider than ±{results.WIDE:.0%} of the baseline's result" in page
+    assert f"{sum(r.baselines == 1 for r in contests)} of the {len(rows)} have only one baseline" in page
+    classifiers = [r for r in contests if r.adan.first.metric == "accuracy"]
+    ahead = [r.label for r in classifiers if r.early() == "better"]
+    behind = sum(r.early() == "worse" for r in classifiers)
+    vit = sum(label.startswith("ViT") for label in ahead)
+    said = f"by Adan in {len(ahead)} of {len(classifiers)} comparisons ({vit} of them on the ViT)"
+    assert f"{said}, by the baseline in {behind}" in page
+
+
+def test_half_the_steps(page, studies):
+    words = [half.minus(best, tests).word for half, best, tests in results.halves(studies)]
+    assert words == ["worse", "not significant", "worse", "worse", "better"]
+    assert "did not match the best baseline in three tests of five" in page
+    for short, full in (("vit-50", "vit-100"), ("vit-50-lamb", "vit-100-lamb")):
+        groups = [{g.optimizer: g for g in studies[name].groups} for name in (short, full)]
+        for name in groups[0].keys() - {"adan"}:
+            assert groups[0][name].minus(groups[1][name]).word == "not significant"
+    assert "after 50 epochs of the ViT, AdamW and LAMB are not significantly behind their own result after 100" in page
+    (half,), (full, _) = studies["transformer-xl-half"].compared(), studies["transformer-xl"].compared()
+    assert half.minus(full).word != "worse"
+    assert "Transformer-XL with Adan is not worse after 10,000 steps than after 20,000" in page
+
+
+def test_the_larger_gpt_s_lead_is_a_third_in_the_second_search(page, studies):
+    again = studies["gpt-30m-again"]
+    best = {who: min(again.search[who], key=rank) for who in ("adan", "adamw")}
+    losses = {who: run.final for who, run in best.items()}
+    rates = {who: f"{run.config.settings['lr']:g}" for who, run in best.items()}
+    adan, adamw = (group.final().mean for group in studies["gpt-30m"].compared())
+    assert (losses["adamw"] - losses["adan"]) / (adamw - adan) == pytest.approx(1 / 3, abs=0.03)
+    assert f"chose {rates['adan']} for Adan and {rates['adamw']} for AdamW, whose validation losses of" in page
+    apart = f"{losses['adan']:.4f} and {losses['adamw']:.4f} are only {losses['adamw'] - losses['adan']:.4f} apart"
+    assert apart in page
+    tied = {r.config.settings["lr"]: r.final for r in studies["gpt-30m"].search["adamw"]}
+    assert f"({tied[0.0005]:.4f} at 0.0005, {tied[0.001]:.4f} at 0.001), and the seeds use the first" in page
+    cut_off = stored.by_key(EVIDENCE / "gpt-30m-cut-off.jsonl").values()
+    step = min(run.metrics[-1]["step"] for run in cut_off)
+    at = {"adan": [], "adamw": []}
+    for run in cut_off:
+        at[run.config.optimizer] += [value for reached, _, value in run.curve("eval", "loss") if reached == step]
+    unit, gap = results.UNITS["loss"], welch(at["adan"], at["adamw"])
+    means = [f"{unit(fmean(values))} ± " for values in at.values()]
+    assert f"after {step:,} of 3,000 steps, Adan has {means[0]}" in page
+    assert f"and AdamW {means[1]}" in page
+    assert f"(n = 3), {unit.signed(gap.mean)} [{unit.signed(gap.low)}, {unit.signed(gap.high)}]: also better" in page
+    assert -gap.mean / (adamw - adan) == pytest.approx(1 / 3, abs=0.03)
+    index = json.loads((EVIDENCE / "studies.json").read_text(encoding="utf-8"))["gpt-30m-again"]["groups"]
+    assert {run.path.name for run in cut_off} <= {key for group in index for key in group["runs"]}
+
+
+def test_batch_sizes_with_a_smaller_b1(page, studies):
+    """Ahead at 1,024 and behind at 4,096, significantly so only without the correction for four comparisons."""
+    found = {}
+    for group in studies["batch-size-vit-b1"].compared():
+        size = group.first.config.batch_size
+        best = results.best_baseline(results.together("batch-size-vit", studies, size))
+        assert best.optimizer == "adamw"
+        found[size] = group.minus(best, 4).word, group.minus(best, 1).word, group.minus(best).difference.mean
+    assert [words[:2] for words in found.values()] == [("not significant", "better"), ("not significant", "worse")]
+    points = [f"{abs(100 * mean):.1f}" for _, _, mean in found.values()]
+    said = f"Adan is {points[0]} points ahead of AdamW at 1,024 and {points[1]} behind at 4,096"
+    assert f"{said}; both are significant only without the correction for four comparisons" in page
+
+
+def test_what_the_page_says_of_cnns(page, studies):
+    best = []
+    for g in studies["resnet34-200"].compared():
+        epochs = 200 / g.first.config.steps
+        mean, epoch = max((fmean(values), step * epochs) for step, values in g.curve())
+        best += [f"{100 * mean:.2f}", round(epoch)]
+    assert "Adan has {} (epoch {}), AdamW {} ({}) and SGD {} ({})".format(*best) in page
+    shares = {g.optimizer: g.settings["lr"] * g.settings["weight_decay"] for g in studies["resnet34-200"].compared()}
+    assert (shares["adan"], shares["adamw"]) == (pytest.approx(0.0002), pytest.approx(0.00001))
+    assert lead(studies, "resnet34-200", "sgd", 2).word == "better"
+    for name in ("resnet34-30-again", "convnext-25-again"):
+        trials = studies[name].search["adan"]
+        assert studies[name].chosen["adan"]["lr"] == max(r.config.settings["lr"] for r in trials)
+    tried, adamw = studies["resnet34-30"].search["adan"], studies["resnet34-30"].chosen["adamw"]
+    highest = max(r.config.settings["lr"] * r.config.settings["weight_decay"] for r in tried)
+    assert highest < 0.5 * adamw["lr"] * adamw["weight_decay"]
+    assert (
+        "every trial of Adan was less than half that of AdamW's chosen settings" in results.DATA["notes"]["resnet34-30"]
+    )
+
+
+def test_at_which_other_studies_the_chosen_rate_is_an_end(studies):
+    """Of those that the page's rows rest on: none but the two that it names."""
+    used = {name for row in results.DATA["rows"] for name in row["studies"].split()}
+    ends = set()
+    for name in used:
+        for optimizer, trials in studies[name].search.items():
+            rates = [r.config.settings["lr"] for r in trials]
+            if rates and studies[name].chosen[optimizer]["lr"] in (min(rates), max(rates)):
+                ends.add((name, optimizer))
+    assert ends == {("resnet34-30-again", "adan"), ("convnext-25-again", "adan")}
+    assert "The chosen rate is the largest tried for Adan with ResNet-34 and ConvNeXt." in flat("docs/results.md")
+    lost = {r.path for s in studies.values() for trials in s.search.values() for r in trials if r.diverged}
+    assert len(lost) == 3
+    assert "Three trials ended with a non-finite loss." in flat("docs/results.md")
+
+
+def test_how_many_trials_mae_had_over_all_searches(page, studies):
+    def count(optimizer, *names):
+        return len({r.path for name in names for r in studies[name].search[optimizer]})
+
+    before, after = ("mae-50", "mae-50-again", "mae-50-full"), ("mae-50-fine-tuned", "mae-50-full-fine-tuned")
+    assert [count(name, *which) for which in (before, after) for name in ("adan", "adamw")] == [17, 12, 10, 5]
+    assert "17 against 12 for pre-training, 10 against 5 for fine-tuning" in page
+    assert {lead(studies, name).word for name in ("mae-50", "mae-50-fine-tuned")} == {"worse"}
+    means = {g.optimizer: f"{100 * g.final().mean:.2f}" for g in studies["vit-25"].compared()}
+    assert f"25 epochs reach {means['adan']} with Adan and {means['adamw']} with AdamW" in page
+
+
+def test_what_the_page_says_of_lstms(page, studies):
+    groups = {g.optimizer: g for g in studies["lstm-200"].compared()}
+    assert f"and yet by {groups['adamw'].minus(groups['adam']).difference.mean:.2f} in perplexity" in page
+    assert max(groups.values(), key=SeedGroup.training_loss).optimizer == "adan"
+    settings = groups["adamw"].settings
+    assert f"{settings['lr'] * settings['weight_decay']:.2g}" == "1.2e-09"
+    fixed = {g.optimizer: g.final().mean for g in studies["lstm-200-fixed"].compared()}
+    table = json.loads((TABLES / "lstm.json").read_text(encoding="utf-8"))
+    printed = {r["head"]: float(r["values"][0].strip("*")) for r in table["rows"]}
+    apart = {name: abs(value - printed[NAMES[name]]) for name, value in fixed.items()}
+    assert max(gap for name, gap in apart.items() if name != "adamw") < 1.2
+    assert f"but for AdamW's, {fixed['adamw']:.2f}" in page
+    words = {
+        g.optimizer: studies["lstm-8-again"].compared()[0].minus(g, 4).word for g in studies["lstm-8-again"].groups
+    }
+    assert {name for name, word in words.items() if word == "worse"} == {"adamw", "adam", "adabelief"}
+
+
+def test_what_the_page_says_of_the_detector(page, studies):
+    """AdamW's chosen rate is the last but one of those tried, the last hardly trains, another has the best AP."""
+    study = studies["detr-bccd"]
+    by_rate = sorted((r.config.settings["lr"], r.result["final"]["box AP"]) for r in study.search["adamw"])
+    assert study.chosen["adamw"]["lr"] == by_rate[-2][0]
+    assert by_rate[-1][1] < 0.1
+    assert by_rate[-1][0] / by_rate[-2][0] <= 2
+    assert max(by_rate, key=lambda trial: trial[1])[0] != by_rate[-2][0]
+    assert "within a factor of two of one at which it hardly trains, and not the one with its best AP" in page
+    ends = [
+        f"{100 * end:.1f}" for g in study.compared() for end in (min(g.by_seed().values()), max(g.by_seed().values()))
+    ]
+    assert f"between {ends[2]} and {ends[3]}, Adan's between {ends[0]} and {ends[1]}" in page
+
+
+def test_what_the_page_says_of_ppo_and_of_rates(page, studies):
+    assert lead(studies, "ppo-halfcheetah", "adam").word == "worse"
+    assert lead(studies, "ppo-halfcheetah", "adam", 4).word == "not significant"
+    assert "HalfCheetah would be worse without the correction for four environments" in page
+    for optimizer, trials in studies["ppo-halfcheetah-tuned"].search.items():
+        assert min(trials, key=rank).config.settings["lr"] != studies["ppo-hopper"].chosen[optimizer]["lr"]
+    wins, ratios = {}, []
+    for name in results.SWEEPS:
+        swept = [g.first for g in studies[f"sensitivity-{name}"].groups]
+        by = {who: [r for r in swept if r.config.optimizer == who] for who in ("adan", "adamw")}
+        goal = min(map(rank, [*by["adamw"], *studies[name].search["adamw"]]))
+        wins[name] = sum(rank(run) < goal for run in by["adan"])
+        assert len(by["adan"]) == 9
+        ratios.append(studies[name].chosen["adan"]["lr"] / studies[name].chosen["adamw"]["lr"])
+    assert wins == {"gpt": 2, "vit-25": 3, "lstm-8-again": 0, "resnet34-30": 2}
+    assert f"Adan's tuned rate is {min(ratios):.1f} to {max(ratios):.1f} times AdamW's" in page
+    runs = [g.first for g in studies["b1-length-gpt"].groups if g.n]
+    for steps in (500, 1_000):
+        assert min((r for r in runs if r.config.steps == steps), key=rank).config.settings["betas"][0] == 0.9
+
+
+def test_losses_of_gpts_and_betas(page, rows, studies):
+    names = ("GPT, 25.7 M", "GPT, 10.9 M", "GPT, 0.9 M", "mixture of experts")
+    shares = [-rows[name].lead.difference.mean / rows[name].best.final().mean for name in names]
+    assert f"by {min(shares):.0%} to {max(shares):.0%} of the loss" in page
+    means = {
+        (g.optimizer, g.settings["betas"][-1], g.settings["betas"][0]): g.final().mean
+        for g in studies["betas-gpt-tiny"].groups
+    }
+    for who in ("adan", "adamw"):
+        for last in (0.95, 0.99):
+            assert max((0.9, 0.94, 0.98), key=lambda b1: means[who, last, b1]) == 0.98
+            assert who == "adan" or means[who, last, 0.9] < means[who, last, 0.94]
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "row", "said"),
+    [
+        ("vit-s", "150 epochs", "Adan", "79.6 with Adan"),
+        ("vit-s", "150 epochs", "AdamW (default)", "78.9 with AdamW after 150"),
+        ("vit-s", "300 epochs", "AdamW (default)", "79.9 with AdamW after 300"),
+        ("cifar10", "ResNet-34, CIFAR-10", "Adan", "Adan 95.07"),
+        ("cifar10", "ResNet-34, CIFAR-10", "LAMB", "LAMB 94.01"),
+        ("cnn", "ConvNeXt-T, 150 epochs", "Adan", "Adan 81.7"),
+        ("mae", "MAE ViT-B, 300 epochs", "Adan", "Adan 83.4"),
+        ("mae", "MAE ViT-B, 300 epochs", "AdamW", "AdamW 82.9"),
+        ("bert", "CoLA", "Adan", "CoLA 64.6 with Adan"),
+        ("bert", "CoLA", "Adam (reproduced)", "58.5 with Adam"),
+        ("gpt2", "pass@1", "Adan, 150k steps", "pass@1 of 0.0843 with Adan"),
+        ("lstm", "1 layer", "AdaBelief", "AdaBelief 84.2"),
+        ("transformer-xl", "50k steps", "Adan", "Adan 26.2, Adam 28.5"),
+        ("deformable-detr", "AP", "Adan", "box AP 45.3 with Adan"),
+        ("deepgcn", "1000 epochs", "Adan", "ROC-AUC 0.831 with Adan"),
+        ("batch-size", "batch 32k", "Adan", "80.2 to 81.1 with Adan"),
+        ("batch-size", "batch 32k", "LAMB", "78.4 to 79.8 with LAMB"),
+    ],
+)
+def test_what_the_paper_reports_is_in_its_tables(page, table, column, row, said):
+    data = json.loads((TABLES / f"{table}.json").read_text(encoding="utf-8"))
+    at = [c["head"] for c in data["columns"]].index(column)
+    (printed,) = (r["values"][at] for r in data["rows"] if r["head"] == row)
+    assert str(printed).strip("*⋄") in said
+    assert said in page
+
+
+# README
+
+
+def test_what_the_readme_says_of_formats(studies):
+    readme = flat("README.md")
+    (fp32, four) = studies["four-bit-lstm-8"].compared()
+    rise = four.minus(fp32, 2)
+    assert (round(fp32.final().mean), f"{rise.difference.mean:.1f}", rise.word) == (105, "0.7", "worse")
+    assert "perplexity of 105 by 0.7; the other five differences" in readme
+    words = [
+        group.minus(full, 2).word
+        for name in ("lstm-8", "gpt", "vit-10")
+        for kind in ("formats", "four-bit")
+        for full, group in [studies[f"{kind}-{name}"].compared()]
+    ]
+    assert sorted(words) == ["not significant"] * 5 + ["worse"]
+
+
+def test_what_the_readme_says_of_sizes_and_seeds(rows):
+    groups = [group for row in rows.values() for group in (row.adan, row.best)]
+    largest = max(r.environment["parameters"] for group in groups for r in group.runs)
+    counts = [group.n for group in groups]
+    readme = flat("README.md")
+    assert f"small models (at most {largest / 1e6:.0f} M parameters)" in readme
+    assert f"and {min(counts)} to {max(counts)} seeds:" in readme
+
+
+def test_a_row_moves_in_the_readme_s_table_with_its_runs(rows):
+    def said(contests):
+        heads, _, cells = results.verdicts(contests).splitlines()
+        return dict(zip((head.split()[0] for head in heads.strip("| ").split(" | ")), cells.split(" | "), strict=True))
+
+    assert "ViT (25 epochs" in said([*rows.values()])["better"]
+    assert "ViT (batch size 4,096)" in said([*rows.values()])["worse"]
+    row = rows["ViT, 25 epochs"]
+    worse = []
+    for run in row.adan.runs:
+        final = {"accuracy": run.result["final"]["accuracy"] - 0.1}
+        worse.append(replace(run, result={**run.result, "final": final}))
+    moved = replace(row, adan=replace(row.adan, runs=tuple(worse)))
+    assert "ViT (25 epochs)" in said([moved, rows["ViT, 50 epochs"]])["worse"]
