@@ -37,7 +37,7 @@ class Case(NamedTuple):
 CASES = {
     "ResNet-34": Case("cifar-resnet34 --scale small --channels-last", 128, 1200),
     "ViT": Case("cifar-vit --scale small", 256, 1200),
-    "GPT-2": Case("gpt2-code --scale small", 64, 900),
+    "GPT": Case("pycode-gpt-11m --scale small", 64, 900),
     "LSTM": Case("lstm-1 --scale paper", 20, 3600),
 }
 DEVICE = "cuda"

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from common import ROOT
+from results_page import table
 from stored import StoredStudy, studies
 
 from adan.suggestion import B1, LR_RATIO, Point, Rule, Suggestion, Task, suggest_from_adamw
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, rank, welch
-from results import table
 
 RULES = {"lr ÷ AdamW's": LR_RATIO, "b1": B1}
 TASKS = {task: f"`{task}`" if task else "not given" for task in LR_RATIO}
@@ -88,9 +88,10 @@ def b1_by_length() -> str:
     runs: dict[int, list[RunRecord]] = {}
     for run in (*(run for g in studies()["b1-length-gpt"].groups for run in g.runs), *studies()["gpt"].search["adan"]):
         runs.setdefault(run.config.steps, []).append(run)
-    best = {steps: by_b1(own) for steps, own in sorted(runs.items())}
-    cells = {steps: (f"{own[b1]:.3f}" if b1 in own else "" for b1 in (0.9, 0.95, 0.98)) for steps, own in best.items()}
-    lines = [[f"{steps:,} steps", *own] for steps, own in cells.items()]
+    lines = []
+    for steps, own in sorted(runs.items()):
+        best = by_b1(own)
+        lines.append([f"{steps:,} steps", *(f"{best[b1]:.3f}" if b1 in best else "" for b1 in (0.9, 0.95, 0.98))])
     return table(["GPT, validation loss", "b1 = 0.9", "0.95", "0.98"], lines)
 
 

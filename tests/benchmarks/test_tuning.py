@@ -13,10 +13,10 @@ from adan.suggestion import B1, DECAY_RATIO, LR_RATIO, WARMUP
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import results_page
 import tuning
 from stored import studies
 
-import results
 from adan_bench.records.stats import Verdict, rank, welch
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +108,7 @@ def test_the_smallest_b1_is_best_in_all_shorter_runs():
     for length in (500, 1_000):
         by_b1 = tuning.by_b1([run for run in runs if run.config.steps == length])
         assert min(by_b1, key=by_b1.get) == B1["lm"].short.value
+        assert f"| {length:,} steps | {' | '.join(f'{value:.3f}' for value in by_b1.values())} |" in TEXT
 
 
 def test_warm_up_is_that_of_every_tuned_run():
@@ -205,7 +206,7 @@ def test_the_page_says_the_rules_in_short():
 
 def test_where_it_is_worth_it():
     """The page's first answer; where this fails, that sentence is to be written again."""
-    words = {contest.label: contest.lead.word for contest in results.contests(STORED)}
+    words = {contest.label: contest.lead.word for contest in results_page.contests(STORED)}
 
     def found(*labels):
         return {word for label, word in words.items() if label.startswith(labels)}
