@@ -21,8 +21,10 @@ from adan_bench.records.stats import (
     summarize,
     summarize_trials,
     to_target,
+    verdict,
+    welch,
 )
-from adan_bench.reports.comparison import render_markdown, render_page, warn, write_report
+from adan_bench.reports.comparison import in_numbers, render_markdown, render_page, table_rows, warn, write_report
 from adan_bench.reports.conclusions import caution, conclude, number, spread, tuning, winner
 from adan_bench.reports.tuning import write_tuning
 
@@ -548,3 +550,64 @@ def test_the_numbers_of_the_tables_are_there_for_programs(tmp_path: Path) -> Non
     assert (gap["mean"], gap["low"], gap["high"]) == pytest.approx((-0.2, -0.2 - half, -0.2 + half), rel=1e-3)
     assert f"| −0.2000 [−{0.2 + half:.4f}, +{half - 0.2:.4f}] |" in (tmp_path / "report.md").read_text(encoding="utf-8")
     assert {path.suffix for path in tmp_path.glob("report-*")} == {".png", ".svg"}
+
+
+def test_welch_s_interval_is_scipy_s() -> None:
+    from scipy.stats import ttest_ind
+
+    a, b = [1.0, 2.0, 4.0, 3.5], [5.0, 5.1, 5.3]
+    found, expected = welch(a, b), ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    wider = ttest_ind(a, b, equal_var=False).confidence_interval(1 - 0.05 / 3)
+    assert welch(a, b, 3).high == pytest.approx(wider.high)
+    assert welch(a, b[:2]).low is None
+    same = welch([2.0] * 3, [1.0] * 3)
+    assert (same.mean, same.low, same.high) == (1.0, 1.0, 1.0)
+
+
+def test_the_paired_test_is_scipy_s() -> None:
+    from scipy.stats import ttest_rel
+
+    a, b = {0: 1.0, 1: 2.5, 2: 3.0, 7: 9.0}, {0: 0.5, 1: 1.0, 2: 2.8, 8: 0.0}
+    found = verdict(a, b, True, paired=True).difference
+    expected = ttest_rel([1.0, 2.5, 3.0], [0.5, 1.0, 2.8]).confidence_interval(0.95)
+    assert (found.n, found.low, found.high) == (3, pytest.approx(expected.low), pytest.approx(expected.high))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "higher", "diverged", "word"),
+    [
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.3], True, (0, 0), "better"),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.3], False, (0, 0), "worse"),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.3], True, (1, 0), "not significant"),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.3], True, (0, 1), "better"),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.3], False, (0, 1), "not significant"),
+        ([1.0, 2.0, 3.0], [1.0, 2.1, 3.3], True, (0, 0), "not significant"),
+        ([2.0, 2.0, 2.0], [1.0, 1.0, 1.0], True, (0, 0), "constant"),
+        ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], True, (0, 0), "not significant"),
+        ([2.0, 2.1], [1.0, 1.1, 1.3], True, (0, 0), "too few seeds"),
+    ],
+)
+def test_the_word_of_a_verdict(
+    ours: list[float], theirs: list[float], higher: bool, diverged: tuple[int, int], word: str
+) -> None:
+    a, b = (dict(enumerate(values)) for values in (ours, theirs))
+    assert verdict(a, b, higher, diverged=diverged).word == word
+
+
+def test_results_without_a_common_seed_make_no_pairs() -> None:
+    assert verdict({0: 1.0}, {1: 2.0}, True, paired=True).word == "too few seeds"
+
+
+def test_a_report_shows_both_tests() -> None:
+    """Pairs that move together: the paired interval is narrow, Welch's is not."""
+    finals = {"adan": [0.90, 0.80, 0.70], "adamw": [0.891, 0.790, 0.689]}
+    runs = [record(name, value, seed) for name, values in finals.items() for seed, value in enumerate(values)]
+    (summary,) = summarize(runs)
+    head, rows = table_rows(summary)
+    paired, unpaired = (dict(zip(head, rows[1], strict=True))[name] for name in ("minus the first", "Welch"))
+    assert paired.startswith("−0.0100 [−0.012")
+    gap = welch(finals["adamw"], finals["adan"])
+    assert unpaired == f"[{gap.low:+.4f}, {gap.high:+.4f}]".replace("-", "−")
+    (entry,) = in_numbers([summary])
+    assert entry["optimizers"][1]["minus_the_first_by_welch"]["low"] == pytest.approx(gap.low)
