@@ -51,8 +51,9 @@ class Origin:
     """The origin of a run's settings, as facts; `reports.conclusions.said` puts them into words.
 
     kind: "untuned" (the optimizer's own defaults), "bundled" (this package's tuned ones), "saved" (a file of `tune`),
-        "here" (trials beside the run), "trial" (the run is one), "published", or "" where `source` says it all.
-    source: the file of `tune`, or whoever published the settings.
+        "here" (trials beside the run), "study" (as its file says), "trial" (the run is one), "published", or "" where
+        `source` says it all.
+    source: the file of `tune`, the study, or whoever published the settings.
     eta, rungs: how the trials were halved and at which steps; at_edge: no rate beyond the best one was tried.
     tuned_for: fields of the training that the settings were tuned for, where this run has others.
     changed: settings that the user set otherwise than the trials found them.

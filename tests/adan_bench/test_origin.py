@@ -52,6 +52,18 @@ def test_every_fact_is_said() -> None:
         assert word in said(EVERYTHING)
 
 
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        (Origin(kind="here", trials=8), "tuned here in 8 trials with seed 1000"),
+        (Origin(kind="here", trials=1, source="gpt"), "tuned for gpt in 1 trial with seed 1000"),
+        (Origin(kind="study", source="gpt"), "as the study gpt says"),
+    ],
+)
+def test_settings_of_studies(origin: Origin, words: str) -> None:
+    assert said(origin) == words
+
+
 def test_a_record_of_an_earlier_version_has_the_edge_beside_the_origin() -> None:
     config = RunConfig.from_json({"origin": "defaults tuned in 8 trials", "lr_at_edge": True})
     assert config.origin == Origin(kind="bundled", trials=8, at_edge=True)

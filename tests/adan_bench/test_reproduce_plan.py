@@ -33,18 +33,17 @@ def configs(regressions: Path) -> Callable[..., list[RunConfig]]:
     return make
 
 
-def test_a_plan_is_pure_and_in_stages(regressions: Path, tmp_path: Path) -> None:
-    """Pre-training and pilots first, then what starts from them; the folder is not touched."""
+def test_a_plan_is_pure_and_in_order(regressions: Path, tmp_path: Path) -> None:
+    """Every run stands after those that it waits for, pre-training and pilots; the folder is not touched."""
     rows = [ADAN, {"head": "restart", "optimizer": "adan", "restart": True}]
     found = plan(
         [made_up([{"head": "tuned", "workload": "later"}], rows)], chosen(script=regressions), tmp_path / "out"
     )
-    names = [[(run.config.workload, run.config.role) for run in stage] for stage in found.stages()]
-    assert names == [
-        [("earlier", "run")],
-        [("later", "run"), ("later", "pilot")],
-        [("later", "run")],
-    ]
+    paths = list(found.runs)
+    names = [(run.config.workload, run.config.role) for run in found.runs.values()]
+    assert names == [("earlier", "run"), ("later", "run"), ("later", "pilot"), ("later", "run")]
+    waits = [[paths.index(path) for path in run.waits_for] for run in found.runs.values()]
+    assert waits == [[], [0], [0], [0, 2]]
     pilot = next(run.config for run in found.runs.values() if run.config.role == "pilot")
     assert (pilot.steps, pilot.stop_after, pilot.seed) == (60, 10, 1000)
     assert not (tmp_path / "out").exists()

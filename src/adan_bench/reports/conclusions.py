@@ -110,11 +110,13 @@ def said(origin: Origin) -> str:
     """
     trials = count(origin.trials, "trial")
     halved = f", halved by {origin.eta} at steps {', '.join(map(str, origin.rungs))}" if origin.rungs else ""
+    where = f"for {origin.source}" if origin.source else "here"
     texts = {
         "untuned": "untuned defaults",
         "bundled": f"defaults tuned in {trials}",
         "saved": f"tuned in {trials} ({origin.source}{halved})",
-        "here": f"tuned here in {trials}{halved + ',' if halved else ''} with seed {TUNING_SEED}",
+        "here": f"tuned {where} in {trials}{halved + ',' if halved else ''} with seed {TUNING_SEED}",
+        "study": f"as the study {origin.source} says",
         "trial": "trial",
     }
     text = f"guess: {', '.join(origin.guesses)}; " if origin.guesses else ""
