@@ -30,8 +30,8 @@ def disassembled(name: torch.dtype | str, coupled: bool, measures: bool, tile: c
     """The machine code for fp32 parameters, and the registers per thread."""
     state = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}.get(name, tl.uint8)  # type: ignore[arg-type]
     constants = {
-        "P": tl.float32, "G": tl.float32, "Q": state, "S": state, "COMPUTE": tl.float32, "PACKED": name == "4bit",
-        "COUPLED": coupled, "CONSUME": False, "WEIGHTS": 0, "RESTART": 2 if measures else 0, "ALIGNED": True,
+        "P": tl.float32, "G": tl.float32, "S": state, "COMPUTE": tl.float32, "PACKED": name == "4bit",
+        "COUPLED": coupled, "WEIGHTS": 0, "RESTART": 2 if measures else 0, "ALIGNED": True,
         "CHUNK": tile.chunk, "BLOCK": tile.block, "STAGES": tile.stages,
     }  # fmt: skip
     names = kernels.update.arg_names

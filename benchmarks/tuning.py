@@ -84,7 +84,6 @@ def rules() -> str:
 
 
 def b1_by_length() -> str:
-    """The best of several learning rates for each b1, at each length."""
     runs: dict[int, list[RunRecord]] = {}
     for run in (*(run for g in studies()["b1-length-gpt"].groups for run in g.runs), *studies()["gpt"].search["adan"]):
         runs.setdefault(run.config.steps, []).append(run)
@@ -118,8 +117,8 @@ def width(runs: Sequence[RunRecord]) -> tuple[float, bool]:
                 return lr(inner) * (lr(outer) / lr(inner)) ** share, True
         return lr(outward[-1]), False
 
-    (low, first), (high, last) = end(runs[best::-1]), end(runs[best:])
-    return high / low, first and last
+    low, high = end(runs[best::-1]), end(runs[best:])
+    return high[0] / low[0], low[1] and high[1]
 
 
 def widths() -> str:
@@ -131,7 +130,6 @@ def widths() -> str:
 
 
 def short_runs() -> str:
-    """Validation losses of a character GPT after 500 steps, by betas and learning rate."""
     losses: dict[str, dict[float, float]] = {}
     for run in read("results/short-runs.json")["runs"]:
         name = f"{run['optimizer']}, ({', '.join(map(str, run['betas']))})"
@@ -146,11 +144,10 @@ def held_out() -> str:
     data, lines = read("results/held-out.json"), []
     for name, row in data["workloads"].items():
         d = welch(row["adan"]["values"], row["adamw"]["values"])
-        arrow = "↑" if row["higher_is_better"] else "↓"
         means = {who: statistics.fmean(row[who]["values"]) for who in ("adamw", "adan")}
         results = [f"{mean:.4g} at {row[who]['settings']['lr']:g}" for who, mean in means.items()]
         gap = f"{d.mean:+.2g} [{d.low:+.2g}, {d.high:+.2g}]".replace("-", "−")
-        lines.append([f"`{name}`, {row['metric']} {arrow}", *results, gap])
+        lines.append([f"`{name}`, {row['metric']} {'↑' if row['higher_is_better'] else '↓'}", *results, gap])
     return table(["workload", "AdamW at lr", "Adan at lr", "Adan minus AdamW"], lines)
 
 
@@ -179,5 +176,5 @@ def elsewhere() -> str:
                 wins.append(rank(near) < rank(theirs))
         lines.append([TASKS[task], ", ".join(ratios), f"{sum(wins)} of {len(wins)}"])
         outcomes += wins
-    head = ["task", "lr ÷ AdamW's, suggested → chosen", "better near the suggestion"]
-    return table(head, [*lines, ["all", "", f"{sum(outcomes)} of {len(outcomes)}"]])
+    lines.append(["all", "", f"{sum(outcomes)} of {len(outcomes)}"])
+    return table(["task", "lr ÷ AdamW's, suggested → chosen", "better near the suggestion"], lines)

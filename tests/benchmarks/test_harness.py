@@ -8,12 +8,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import harness
+import readme
 
 
 @pytest.fixture(autouse=True)
 def _on_the_cpu(monkeypatch):
     monkeypatch.setattr(harness, "DEVICE", "cpu")
-    monkeypatch.setitem(harness.CASES, "small", harness.Case("digits-vit", 16, 60))
+    monkeypatch.setitem(harness.CASES, "small", harness.Case("digits-vit", 16, 12))
 
 
 def test_a_row_is_the_speed_of_all_its_runs(monkeypatch):
@@ -22,9 +23,22 @@ def test_a_row_is_the_speed_of_all_its_runs(monkeypatch):
     assert len(row["each"]) == 2
     assert row["steps_per_second"] == pytest.approx(sum(row["each"]))
     assert min(row["each"]) > 0
-    assert row["steps"] == 60
+    assert row["steps"] == 12
     assert row["graph"].startswith("eager")
 
 
 def test_a_row_that_cannot_be_measured_says_why():
     assert "--graph on" in harness.measure("small", "captured", 1, None)["error"]
+
+
+def test_tables_are_made_from_such_a_record(monkeypatch):
+    eager = {"steps_per_second": 10.0, "gpu_busy": None}
+    record = {
+        **readme.record("bench-harness.json"),
+        "cases": {"small": harness.CASES["small"]._asdict()},
+        "alone": {"small": {"eager": eager, "captured": {"error": "no GPU"}}},
+        "together": [{"case": "small", "mode": "eager", "runs": 2, "steps_per_second": 15.0}],
+    }
+    monkeypatch.setattr(readme, "record", lambda name: record)
+    assert "| small, batch 16 | 10 |  |" in readme.harness()
+    assert "| small, eager | 2 | 10 | 15, ×1.50 |" in readme.harness_together()
