@@ -33,19 +33,22 @@ def option(
     max: float | None = None,
     env: str | None = None,
     decides: bool = True,
+    said: str = "",
 ) -> Any:
     """A field of a run's configuration.
 
     help: what the command line says about it, where it is also a flag; without a text it is none.
     min, max: what the flag accepts; env: the environment variable that stands in for it.
     decides: whether the numbers of a run depend on it. A run may continue with another value of one that does not.
+    said: a value in words, as a format, where that is not its name and the value.
     """
-    return field(default=default, metadata={"help": help, "min": min, "max": max, "env": env, "decides": decides})
+    facts = {"help": help, "min": min, "max": max, "env": env, "decides": decides, "said": said}
+    return field(default=default, metadata=facts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where the settings of a run come from, as facts; `reports.conclusions.in_words` says them.
+    """The origin of a run's settings, as facts; `reports.conclusions.said` puts them into words.
 
     kind: "untuned" (the optimizer's own defaults), "bundled" (this package's tuned ones), "saved" (a file of `tune`),
         "here" (trials beside the run), "trial" (the run is one), "published", or "" where `source` says it all.
@@ -73,7 +76,7 @@ class Origin:
 
     @property
     def flaw(self) -> str:
-        """Why the settings had less than a tuning for their own run: "untuned", "elsewhere", "changed", or nothing."""
+        """The reason why settings are not as tuned for their run: "untuned", "elsewhere", "changed", or nothing."""
         if self.kind == "untuned":
             return "untuned"
         return "elsewhere" if self.tuned_for else "changed" if self.changed else ""
@@ -117,27 +120,39 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How long a run is and how the learning rate moves. 0 leaves a number to the workload."""
+    """Length of a run and course of its learning rate. 0 leaves a number to the workload."""
 
-    steps: int = option(0, "Gradients per run; the workload's budget unless given.", min=1)
-    batch_size: int = option(0, "Examples per update; the workload's unless given.", min=1)
+    steps: int = option(0, "Gradients per run; the workload's budget unless given.", min=1, said="{} steps")
+    batch_size: int = option(0, "Examples per update; the workload's unless given.", min=1, said="batch {}")
     eval_every: int = option(0, "Steps between evaluations.", min=1)
     log_every: int = option(0)
     stop_after: int = option(0, "Stop after N steps; the schedule still spans --steps.", min=1)
     schedule: str = option("cosine", "cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.")
-    warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1)
-    floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", min=0, max=1)
-    cooldown: float = option(0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1)
+    warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1, said="warm-up {:.2%}")
+    floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", min=0, max=1, said="floor {:.3g}")
+    cooldown: float = option(
+        0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1, said="cooldown {:.2%}"
+    )
     nonmono: int = option(
         0, "Return to the initial learning rate after N evaluations without improvement (AWD-LSTM's trigger).", min=1
     )
     clip: float = option(-1.0, "Limit of the gradient's norm, 0 for none; the workload's unless given.", min=0)
-    ema: float = option(0.0, "Decay of an exponential average of the weights, which is evaluated.", min=0, max=1)
+    ema: float = option(
+        0.0, "Decay of an average of the weights, which is evaluated.", min=0, max=1, said="average of weights {:g}"
+    )
+
+
+#: Fields of a training that tuned settings depend on: where one differs, they are for another training.
+TRAINING = (
+    *(f.name for f in dataclasses.fields(Budget) if f.name not in ("eval_every", "log_every")),
+    "init",
+    "script_sha256",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How the steps are computed."""
+    """Execution of the steps."""
 
     device: str = option("cpu", "cpu, cuda or cuda:N.")
     bf16: bool = option(False, "bfloat16 autocast.")
@@ -160,7 +175,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where model, data and settings come from."""
+    """Sources of model, data and settings."""
 
     scale: str = option(SCALES[0], "smoke, small or paper, where the workload has it.")
     seed: int = option(0, "Seed of weights, batches and dropout.", min=0, max=2**31 - 1)
@@ -189,7 +204,7 @@ class RunConfig(Budget, Execution, Provenance):
 
     @property
     def name(self) -> str:
-        """Of who competes: the optimizer, or a variant of it."""
+        """The competitor's name: the optimizer, or a variant of it."""
         return self.label or self.optimizer
 
     def to_json(self) -> dict[str, Any]:
@@ -211,9 +226,9 @@ class RunConfig(Budget, Execution, Provenance):
         return cls(**{**fields, **paths, "origin": origin})
 
     def identity(self) -> dict[str, Any]:
-        """What decides the numbers, without what has its default: an option that is added later changes nothing.
+        """The fields that decide the numbers, without defaults: an option that is added later changes nothing.
 
-        Of the weights at the start, whether there are some and their content, not where they lie.
+        Weights at the start count by whether there are some and by their content, not by where they lie.
         """
         values = self.to_json() | {"init": None if self.init is None else True}
         return {
@@ -223,21 +238,45 @@ class RunConfig(Budget, Execution, Provenance):
         }
 
     def differences(self, other: RunConfig) -> list[str]:
-        """Which fields that decide the numbers differ; records of earlier versions lack checksums."""
+        """The fields that decide the numbers and differ; records of earlier versions lack checksums."""
         a, b = as_json(self.identity()), as_json(other.identity())
         sums = ("script_sha256", "init_sha256")
         unchecked = {name for name in sums if not (getattr(self, name) and getattr(other, name))}
         return [name for name in {**a, **b} if name not in unchecked and a.get(name) != b.get(name)]
 
 
+def in_words(name: str, value: Any) -> str:
+    """A field of a configuration in words.
+
+    >>> [in_words(*pair) for pair in (("steps", 100), ("batch_size", 8), ("warmup", 0.0), ("bf16", True))]
+    ['100 steps', 'batch 8', 'no warm-up', 'bf16']
+    >>> in_words("clip", -1.0), in_words("warmup", 0.05), in_words("training", {"layers": 2})
+    ('default clip', 'warm-up 5%', 'training layers=2')
+    """
+    if name in ("script_sha256", "init_sha256"):
+        return f"{name.partition('_')[0]} {value[:8] or 'of unknown content'}"
+    said = RunConfig.__dataclass_fields__[name].metadata.get("said", "")
+    word = said.partition(" {")[0] or name.replace("_", " ")
+    if value is True:
+        return word
+    if not value:
+        return f"no {word}"
+    if value == -1:  # of `clip`: left to the workload
+        return f"default {word}"
+    if isinstance(value, Mapping):
+        value = " ".join(f"{key}={item}" for key, item in value.items())
+    text = said.format(value) if said else f"{word} {value:g}" if isinstance(value, float) else f"{word} {value}"
+    return re.sub(r"\.?0+%", "%", text)
+
+
 def as_json(value: Any) -> Any:
-    """As a file has it: tuples are lists there."""
+    """A value as a file has it: tuples are lists there."""
     return json.loads(json.dumps(value, default=str))
 
 
 @dataclass(frozen=True)
 class Pause:
-    """When a run stops for now, with a checkpoint to continue from: at a step, or at a Unix time."""
+    """The step, or the Unix time, at which a run stops for now, with a checkpoint to continue from."""
 
     step: int | None = None
     time: float | None = None
@@ -288,12 +327,12 @@ class RunRecord:
 
     @property
     def metric(self) -> str:
-        """What counts: the workload's metric, or what it judges trials by where this is one."""
+        """The number that counts: the workload's metric, or the one by which it judges trials where this is one."""
         return judged(self.workload)[0] if self.config.role == "tune" else str(self.workload["metric"])
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether that is so of `metric`."""
+        """Whether a higher value of `metric` is better."""
         return judged(self.workload)[1] if self.config.role == "tune" else bool(self.workload["higher_is_better"])
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adan_bench.data.augment import StochasticDepth, applied, drawn, erased, erasing, loss_of, mixed, mixing
+from adan_bench.data.augment import StochasticDepth, applied, box_noise, drawn, erased, erasing, loss_of, mixed, mixing
 from adan_bench.data.settings import PLAIN, SETTING_I, SETTING_II, Setting
 from adan_bench.workloads.parts.networks import depth_shares
 
@@ -23,7 +23,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 def augmented(
     batch: tuple[torch.Tensor, torch.Tensor], setting: Setting, *key: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return applied(*batch, 10, setting, drawn(setting, 10, 16, key))
+    return applied(*batch, 10, setting, drawn(setting, 10, 16, key), box_noise(setting, 768, "cpu"))
 
 
 def test_the_settings_are_those_of_the_paper() -> None:
@@ -77,7 +77,7 @@ def test_smoothing_and_losses(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
 
 def test_erasing_makes_rectangles_of_noise_in_a_quarter_of_the_images() -> None:
     images = torch.zeros(2000, 3, 16, 16)
-    found = erased(images, erasing(2000, 16, 0.25, random.Random(0)))
+    found = erased(images, erasing(2000, 16, 0.25, random.Random(0)), box_noise(SETTING_II, 768, "cpu"))
     hit = (found != 0).flatten(1).any(1)
     assert hit.float().mean().item() == pytest.approx(0.25, abs=0.03)
     areas = (found[hit] != 0).all(1).flatten(1).float().mean(1)

@@ -111,7 +111,7 @@ def test_pretraining_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_paper_scale_reads_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MNLI has two development splits, and long sentences are cut to what fits."""
-    resize(monkeypatch, "glue-mnli", bert_pretrain.Sizes(1, 16, 2, 24, 300, 0.0))
+    resize(monkeypatch, "glue-mnli", bert_pretrain.BertSizes(1, 16, 2, 24, 300, 0.0))
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("It rains and it is wet. " * 200, encoding="utf-8")
     folder = tmp_path / "glue" / "MNLI"

@@ -41,7 +41,8 @@ class OnDevice(TorchDispatchMode):
 CAPTURED = [
     "cifar-resnet34", "cifar-vit", "vit-s", "vit-s-setting-i", "swin-t", "convnext-t", "resnet50", "digits-vit",
     "mae-pretrain-vit-b", "mae-finetune-vit-b", "gpt2-code", "pycode-gpt2", "bert-pretrain", "lstm-1", "ptb-lstm",
-    "transformer-xl", "cifar-mae", "cifar-convnext", "pycode-gpt-1m", "pycode-moe",
+    "transformer-xl", "cifar-mae", "cifar-convnext", "pycode-gpt-1m", "pycode-moe", "english-bert",
+    "english-cola", "cora-deepgcn",
 ]  # fmt: skip
 
 
@@ -78,6 +79,29 @@ def test_a_capture_makes_no_mask(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     found.task.loss(found.model, found.updater.prepared(found.task.batches(0)))
     assert masks
     assert all(mask is None for mask in masks)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # dynamo's own look, after a graph break
+@pytest.mark.parametrize(("name", "graphs"), [("pycode-gpt2", [1, 0]), ("ptb-lstm", [3, 0]), ("vit-s", [1, 0])])
+def test_a_capture_compiles_nothing(name: str, graphs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler would wait for the device. By the third step, which is watched, all that --compile makes is there.
+
+    What prepares a batch and the loss are one graph; dynamo leaves torch.lstm to Python.
+    """
+    compile_, made = torch.compile, [0]
+
+    def counted(module: Any, inputs: Any) -> Any:
+        made[0] += 1
+        return module.forward
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compile_(function, backend=counted, **options))
+    found = trainer(name, batch_size=4, compile=True)
+    counts = []
+    for _ in range(graph.WARMUP + 2):
+        made[0] = 0
+        found.update()
+        counts.append(made[0])
+    assert counts == [*graphs, 0, 0, 0]
 
 
 def test_the_mode_finds_what_it_is_for() -> None:

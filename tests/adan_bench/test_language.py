@@ -141,9 +141,9 @@ def test_own_tokenizer_is_taken(data: Path, tmp_path: Path) -> None:
 
 
 SMALL = {
-    "gpt2-code": gpt2_code.Sizes(1, 16, 2, 24, 300),
-    "moe": moe.Sizes(1, 16, 2, 1, 16, 24, 300),
-    "bert-pretrain": bert_pretrain.Sizes(1, 16, 2, 24, 300, 0.0),
+    "gpt2-code": gpt2_code.GPT2Sizes(1, 16, 2, 24, 300),
+    "moe": moe.MixtureSizes(1, 16, 2, 1, 16, 24, 300),
+    "bert-pretrain": bert_pretrain.BertSizes(1, 16, 2, 24, 300, 0.0),
 }
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from adan_bench.config import Origin, RunConfig
-from adan_bench.reports.conclusions import said
+from adan_bench.records.cells import CellRecord
+from adan_bench.reports.conclusions import described, said
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -79,3 +80,26 @@ def test_every_stored_origin_is_understood(folder: str) -> None:
     texts = {text for path in files for text in re.findall(r'"origin": (".*?")', path.read_text(encoding="utf-8"))}
     assert texts
     assert {Origin.from_text(json.loads(text)).kind for text in texts} <= {"bundled", "trial", "untuned"}
+
+
+def test_cells_of_earlier_versions_are_read() -> None:
+    """They had the fields of a run's configuration beside their own."""
+    found = json.loads((RESULTS / "reproduce" / "smoke.json").read_text(encoding="utf-8"))
+    cells = [CellRecord.from_json(cell) for table in found["tables"] for cell in table["cells"]]
+    configs = [cell.config for cell in cells if cell.config is not None]
+    assert len(configs) > 100
+    assert all(config.steps and config.settings and config.origin.trials == 8 for config in configs)
+    assert any(cell.before is not None and cell.before.workload == "bert-pretrain" for cell in cells)
+    for cell in cells:
+        assert CellRecord.from_json(json.loads(json.dumps(cell.to_json()))) == cell
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [("nonmono", 5, "nonmono 5"), ("ema", 0.99, "average of weights 0.99"), ("clip", 0.0, "no clip")],
+)
+def test_an_option_says_itself_wherever_a_run_is_described(field: str, value: float, words: str) -> None:
+    config = RunConfig(settings={"betas": (0.9, 0.99)}, training={"random_rows": True}, **{field: value})
+    assert described(config)[field] == words
+    rest = {"betas": "betas 0.9/0.99", "schedule": "schedule cosine", "warmup": "warm-up 5%"}
+    assert described(config) == {**rest, field: words, "random_rows": "random rows yes"}

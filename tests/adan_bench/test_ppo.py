@@ -19,7 +19,7 @@ from adan_bench.workloads.registry import get_workload
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollout for every update, and episodes that end within one."""
     for robot in ppo.ROBOTS:
-        resize(monkeypatch, f"ppo-{robot}", ppo.Sizes(2, 16, 2, 20), "smoke")
+        resize(monkeypatch, f"ppo-{robot}", ppo.RolloutSizes(2, 16, 2, 20), "smoke")
     monkeypatch.setattr(ppo, "PASSES", 1)
     monkeypatch.setattr(ppo, "EPISODE", 25)
 

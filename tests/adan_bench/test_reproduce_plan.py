@@ -14,9 +14,9 @@ from support.made_up_tables import ADAMW, ADAN, made_up
 from adan_bench.config import Origin, RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.studies import paper
-from adan_bench.studies.paper import figure_of
+from adan_bench.studies.paper import figure_of, present
 from adan_bench.studies.plan import plan
-from adan_bench.tables import Table
+from adan_bench.tables import PaperTable
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.workloads.registry import get_workload
@@ -26,7 +26,7 @@ from adan_bench.workloads.registry import get_workload
 def configs(regressions: Path) -> Callable[..., list[RunConfig]]:
     """The configurations that tables need, without a folder: planning touches none."""
 
-    def make(*found: Table, scale: str = "smoke", **more: Any) -> list[RunConfig]:
+    def make(*found: PaperTable, scale: str = "smoke", **more: Any) -> list[RunConfig]:
         runs = plan(found, chosen(script=regressions, scale=scale, **more), Path("/nowhere")).runs
         return [run.config for run in runs.values()]
 
@@ -82,7 +82,7 @@ def test_schedules_at_paper_scale(configs: Callable[..., list[RunConfig]]) -> No
         found = configs(table, scale=scale)
         assert [c.warmup for c in found if c.seed == 0] == pytest.approx(shares)
         assert {c.schedule for c in found} == {"cosine"}
-    table = made_up(columns, [ADAN, ADAMW], settings=stated, schedule="step", warmup=[0, 1])
+    table = made_up(columns, [ADAN, ADAMW], settings=stated, run={"schedule": "step", "warmup": [0, 1]})
     found = configs(table, scale="paper")
     assert {c.schedule for c in found} == {"step"}
     assert {c.warmup for c in found if c.optimizer == "adamw"} == {0.0}
@@ -187,3 +187,14 @@ def test_the_lowest_rate_is_that_of_the_table_with_any_peak(configs: Callable[..
     found = [c for c in configs(table, scale="paper") if c.seed == 0]
     assert [c.floor * c.settings["lr"] for c in found] == pytest.approx([0.001, 0.001])
     assert [c.settings["lr"] for c in found] == [get_optimizer("adan").lr, 0.2]
+
+
+def test_a_plan_needs_no_data_and_no_packages(regressions: Path, tmp_path: Path) -> None:
+    """They are looked for before the runs are made: what is absent takes its runs, and what only they need, away."""
+    columns = [{"head": "here", "workload": "plain"}, {"head": "gone", "workload": "cifar-resnet34"}]
+    found = plan([made_up(columns, [ADAN])], chosen(script=regressions, scale="paper"), tmp_path)
+    assert all(len(cell.runs) == 2 and not cell.absent for cell in found.cells)
+    here, gone = present(found).cells
+    assert (here.absent, len(here.runs)) == ("", 2)
+    assert "cifar-resnet34 needs cifar10" in gone.absent
+    assert {run.config.workload for run in present(found).runs.values()} == {"plain"}

@@ -242,11 +242,11 @@ def test_what_the_stored_report_of_the_demo_says_follows_from_its_runs() -> None
 @pytest.mark.parametrize(
     ("changes", "labels"),
     [
-        ({"warmup": 0.5}, ["w, warmup 0.05", "w, warmup 0.5"]),
+        ({"warmup": 0.5}, ["w, warm-up 5%", "w, warm-up 50%"]),
         ({"floor": 0.1}, ["w, no floor", "w, floor 0.1"]),
-        ({"cooldown": 0.1}, ["w, no cooldown", "w, cooldown 0.1"]),
+        ({"cooldown": 0.1}, ["w, no cooldown", "w, cooldown 10%"]),
         ({"clip": 1.0}, ["w, default clip", "w, clip 1"]),
-        ({"ema": 0.9}, ["w, no ema", "w, ema 0.9"]),
+        ({"ema": 0.9}, ["w, no average of weights", "w, average of weights 0.9"]),
         ({"accumulate": 2}, ["w, accumulate 1", "w, accumulate 2"]),
         ({"stop_after": 50}, ["w, no stop after", "w, stop after 50"]),
         ({"init": Path("a"), "init_sha256": "b"}, ["w, no init", "w, init a"]),

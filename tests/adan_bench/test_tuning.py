@@ -157,7 +157,7 @@ def test_trials_are_judged_by_the_metric_of_the_tuning(bench: Any, tmp_path: Pat
     [
         ((), ""),
         (("--schedule", "constant", "--clip", 0.1), "schedule cosine, default clip"),
-        (("--steps", 8, "--ema", 0.9, "--warmup", 0), "4 steps, warmup 0.05, no ema"),
+        (("--steps", 8, "--ema", 0.9, "--warmup", 0), "4 steps, warm-up 5%, no average of weights"),
         (("--init", "weights"), "no init"),
     ],
 )

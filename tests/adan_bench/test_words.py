@@ -14,14 +14,14 @@ from support.learning import resize, settings, sizes
 from torch import Tensor
 
 from adan_bench.data import words as words_module
+from adan_bench.data.batching import prepared
 from adan_bench.data.words import Stream, encode, file_words, perplexity, vocabulary
 from adan_bench.errors import UsageError
 from adan_bench.training.trainer import Trainer
-from adan_bench.workloads.lstm import Sizes as LSTMSizes
 from adan_bench.workloads.parts.lstm import LSTM
+from adan_bench.workloads.parts.sizes import LstmSizes, XLSizes
 from adan_bench.workloads.parts.transformer_xl import TransformerXL
 from adan_bench.workloads.registry import get_workload
-from adan_bench.workloads.transformer_xl import Sizes
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     (folder / "ptb").mkdir()
     (folder / "wikitext-103").mkdir()
-    for split, times in (("train", 800), ("valid", 40), ("test", 40)):
+    for split, times in (("train", 800), ("valid", 40), ("test", 42)):
         (folder / "ptb" / f"ptb.{split}.txt").write_text(" the cat <unk> sat on the mat \n" * times, encoding="utf-8")
         article = " \n = The = Cat = \n \n The cat @-@ like <unk> sat , on the mat . \n"
         (folder / "wikitext-103" / f"wiki.{split}.tokens").write_text(article * times, encoding="utf-8")
@@ -61,24 +61,25 @@ def test_perplexity_counts_every_word(batch_size: int, length: int) -> None:
 
 
 def test_stream_reads_downward_and_starts_anew() -> None:
-    nothing = [torch.zeros(2)]
-    stream = Stream(torch.arange(23), batch_size=2, length=3, initial=nothing)
-    words, following, carry = stream(0)
+    stream, other = (Stream(torch.arange(23), batch_size=2, length=3, carry=[torch.zeros(2)]) for _ in range(2))
+
+    def gathered(position: int) -> Any:
+        return stream.gather(stream(position))
+
+    words, following, carry = gathered(0)
     assert words.t().tolist() == [[0, 1, 2], [11, 12, 13]]
     assert following.t().tolist() == [[1, 2, 3], [12, 13, 14]]
     assert carry[0].tolist() == [0, 0]
-    assert stream(1)[0].t().tolist() == [[3, 4, 5], [14, 15, 16]]
-    stream.keep([torch.ones(2)])
+    assert gathered(1)[0].t().tolist() == [[3, 4, 5], [14, 15, 16]]
     memory = stream.carry[0].data_ptr()
-    before = stream(1)[2]
+    stream.keep([torch.ones(2)])
+    before = gathered(1)[2]
     stream.keep([torch.full((2,), 5.0)])  # in the same memory, but not in that of the batch
     assert stream.carry[0].data_ptr() == memory
-    assert (before[0].tolist(), stream(2)[2][0].tolist()) == ([1, 1], [5, 5])
-    assert stream(stream.per_epoch)[2][0].tolist() == [0, 0]
-    assert nothing[0].tolist() == [0, 0]
-    other = Stream(torch.arange(23), batch_size=2, length=3, initial=nothing)
+    assert (before[0].tolist(), gathered(2)[2][0].tolist()) == ([1, 1], [5, 5])
+    assert gathered(stream.per_epoch)[2][0].tolist() == [0, 0]
     other.load_state_dict(stream.state_dict())
-    assert other(2)[2][0].tolist() == [5, 5]
+    assert other.gather(other(2))[2][0].tolist() == [5, 5]
     assert stream.rate(1) == 1
     with pytest.raises(UsageError, match="batch_size=12: 23 words are too few"):
         Stream(torch.arange(23), batch_size=12, length=3)
@@ -88,8 +89,7 @@ def test_random_rows_are_those_of_awd_lstm() -> None:
     """Normal around 70, or around 35 in one of twenty, none below five; each epoch covers the text; a pure function."""
     words = torch.arange(200_000)
     stream, other = (Stream(words, 2, 70, random_rows=seed) for seed in (0, 1))
-    last = Stream(words, 2, 70, random_rows=0)(2_000)
-    assert torch.equal(stream(2_000)[0], last[0])
+    assert stream(2_000) == Stream(words, 2, 70, random_rows=0)(2_000)
     rows = [stream.row(i) for i in range(10_000)]
     lengths = torch.tensor([length for _, length in rows], dtype=torch.float64)
     short = lengths < 52
@@ -98,7 +98,7 @@ def test_random_rows_are_those_of_awd_lstm() -> None:
     assert lengths[short].mean() == pytest.approx(34.5, abs=1)
     assert rows != [other.row(i) for i in range(10_000)]
     first = next(i for i in range(1, 2_000) if rows[i][0] == 0)
-    assert torch.cat([stream(i)[0] for i in range(first)]).t().flatten().tolist() == [
+    assert torch.cat([stream.gather(stream(i))[0] for i in range(first)]).t().flatten().tolist() == [
         *range(99_999),
         *range(100_000, 199_999),
     ]
@@ -148,12 +148,12 @@ def test_words_of_files(tmp_path: Path) -> None:
 def test_lstm_is_that_of_adabelief(layers: int, size: int) -> None:
     """24,221,600 parameters is what AWD-LSTM prints for Penn Treebank; the others are of the same model.py."""
     with torch.device("meta"):
-        assert sum(p.numel() for p in LSTM(10_000, layers, LSTMSizes()).parameters()) == size
+        assert sum(p.numel() for p in LSTM(10_000, layers, LstmSizes()).parameters()) == size
 
 
 def test_lstm_drops_recurrent_weights_and_carries_state() -> None:
     torch.manual_seed(0)
-    model = LSTM(50, 2, LSTMSizes(embedding=16, hidden=24))
+    model = LSTM(50, 2, LstmSizes(embedding=16, hidden=24))
     words = torch.randint(50, (6, 3))
     logits, carry, penalty = model(words, None)
     (logits.square().mean() + penalty).backward()
@@ -196,7 +196,7 @@ def test_transformer_xl_base_has_its_size() -> None:
 def test_transformer_xl_follows_the_published_formulas() -> None:
     """Against sums over single queries and keys: relative attention, memory that fills up, adaptive softmax."""
     torch.manual_seed(0)
-    small = Sizes(layers=3, width=12, heads=2, inner=20, dropout=0.3, length=4, memory=6, cutoffs=(7, 10))
+    small = XLSizes(layers=3, width=12, heads=2, inner=20, dropout=0.3, length=4, memory=6, cutoffs=(7, 10))
     model = TransformerXL(15, small).double().eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, 0.0, 0.5)
@@ -234,7 +234,8 @@ def test_transformer_xl_batches_have_one_shape() -> None:
     def shapes(batch: Any) -> Any:
         return tuple(batch.shape) if isinstance(batch, Tensor) else [shapes(part) for part in batch]
 
-    batches = [task.batches(position) for position in (0, 1, 2, task.batches.per_epoch)]  # type: ignore[attr-defined]
+    stream: Any = task.batches
+    batches = [task.prepare(stream(position)) for position in (0, 1, 2, stream.per_epoch)]
     assert all(shapes(batch) == shapes(batches[0]) for batch in batches)
     words, following, tails, memories = batches[1]
     assert sum(int((answers >= 0).sum()) for _, answers in tails) == int((following >= 32).sum())
@@ -246,26 +247,35 @@ def test_paper_scale_reads_the_real_layouts(data: Path, monkeypatch: pytest.Monk
     """A narrower Transformer-XL, as deep and with as long a memory as the paper's."""
     lstm = get_workload("lstm-1", "paper").task(batch_size=20, data=data)
     assert "6,400 words to train" in lstm.note
-    assert lstm.batches(0)[0].shape == (70, 20)
+    assert prepared(lstm, 0, "cpu")[0].shape == (70, 20)
     assert lstm.max_grad_norm == 0.25
     resize(monkeypatch, "transformer-xl", replace(sizes("transformer-xl"), width=40, heads=4, inner=80))
     trainer = Trainer(settings("transformer-xl", scale="paper", data=data, batch_size=2, steps=2))
-    assert trainer.task.batches(0)[0].shape == (150, 2)
+    assert prepared(trainer.task, 0, "cpu")[0].shape == (150, 2)
     assert "14 different" in trainer.task.note
     trainer.update()
-    memories, filled = trainer.task.batches(1)[3]
+    memories, filled = prepared(trainer.task, 1, "cpu")[3]
     assert (tuple(memories.shape), int(filled)) == ((16, 150, 2, 40), 150)
 
 
-@pytest.mark.parametrize(("scale", "columns"), [("small", [10, 10]), ("paper", [1, 10])])
-def test_the_test_split_is_one_column_at_paper_scale(
-    scale: str, columns: list[int], data: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("scale", "tuning", "columns"), [("small", False, 10), ("paper", False, 1), ("paper", True, 10)]
+)
+def test_results_are_of_the_test_split_and_trials_of_the_other(
+    scale: str, tuning: bool, columns: int, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(words_module, "perplexity", lambda step, text, count, *_: float(seen.append(count) or 1))
-    task = get_workload("lstm-1", scale).task(batch_size=20, data=data)
-    assert list(task.evaluate(task.model)) == ["perplexity", "valid_perplexity"]
-    assert seen == columns
+    """One column of words at paper scale, as AdaBelief's code evaluates the test split."""
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        words_module, "perplexity", lambda step, text, count, *_: float(seen.append((len(text), count)) or 1)
+    )
+    for name in ("lstm-1", "transformer-xl"):
+        if name == "lstm-1" or scale == "small":
+            task = get_workload(name, scale).task(batch_size=20, data=data, tuning=tuning)
+            assert list(task.evaluate(task.model)) == ["perplexity"]
+    lengths = {"valid": 40 * 8, "test": 42 * 8}
+    assert seen[0] == (lengths["valid" if tuning else "test"], columns)
+    assert seen[1:] == [(lengths["test"], 10)] * (scale == "small")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

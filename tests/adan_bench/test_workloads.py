@@ -51,6 +51,7 @@ BUILDERS = [
     *("mae-pretrain-vit-b", "mae-finetune-vit-b", "deformable-detr", "deepgcn", "ppo-hopper"),
     *("bert-pretrain", "glue-cola", "glue-sst2", "glue-rte", "glue-stsb", "gpt2-code", "pycode-gpt2", "moe"),
     *("ptb-lstm", "lstm-2", "transformer-xl", "cifar-vit", "cifar-mae", "cifar-convnext", "pycode-gpt-1m"),
+    *("english-bert", "english-cola", "cora-deepgcn"),
     *(name for name in HERE if name == "mask-rcnn"),
 ]
 #: Words are carried from batch to batch: two passes must not advance them twice.
@@ -183,7 +184,7 @@ def test_init_is_loaded_or_refused(name: str, tmp_path: Path) -> None:
     for parameter in first.parameters():
         torch.nn.init.constant_(parameter, 0.123)
     torch.save(first.state_dict(), tmp_path / "weights.pt")
-    if name in ("deformable-detr", "mask-rcnn") or name.startswith("glue-"):
+    if name in ("deformable-detr", "mask-rcnn") or name.startswith(("glue-", "english-c")):
         with pytest.raises(UsageError, match=f"--init {tmp_path}"):  # a classifier's are wanted, or a tokenizer's name
             workload.task(init=tmp_path)
     else:

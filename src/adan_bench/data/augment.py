@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -34,13 +33,13 @@ def drawn(setting: Setting, count: int, size: int, key: tuple[int, int]) -> dict
 
 
 def applied(
-    images: Tensor, labels: Tensor, classes: int, setting: Setting, draws: Mapping[str, Tensor]
+    images: Tensor, labels: Tensor, classes: int, setting: Setting, draws: Mapping[str, Tensor], noise: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Images erased and mixed, labels as probabilities, as was drawn."""
+    """Images erased and mixed, labels as probabilities, as was drawn; noise: what erased boxes show, `box_noise`."""
     is_label = labels.unsqueeze(1) == torch.arange(classes, device=labels.device)
     targets = setting.smoothing / classes + is_label * (1 - setting.smoothing)
     if setting.erasing:
-        images = erased(images, draws)
+        images = erased(images, draws, noise)
     if setting.mixup:
         images, targets = mixed(images, targets, draws)
     return images, targets
@@ -88,16 +87,18 @@ def erasing(count: int, size: int, share: float, draw: random.Random) -> dict[st
     return {"erased_boxes": boxes, "noise_starts": torch.randint(NOISE, (count,), generator=key)}
 
 
-def erased(images: Tensor, draws: Mapping[str, Tensor]) -> Tensor:
+def erased(images: Tensor, draws: Mapping[str, Tensor], noise: Tensor) -> Tensor:
     """Noise in the boxes."""
-    pixels = images[0].numel()
-    noise = _noise(NOISE + pixels, images.device).unfold(0, pixels, 1)[draws["noise_starts"]].view_as(images)
-    return torch.where(inside(draws["erased_boxes"], *images.shape[-2:]).unsqueeze(1), noise, images)
+    parts = noise.unfold(0, images[0].numel(), 1)[draws["noise_starts"]].view_as(images)
+    return torch.where(inside(draws["erased_boxes"], *images.shape[-2:]).unsqueeze(1), parts, images)
 
 
-@cache
-def _noise(size: int, device: torch.device) -> Tensor:
-    """Normal noise from which every erased box takes a random part, the same on every device."""
+def box_noise(setting: Setting, pixels: int, device: torch.device | str) -> Tensor:
+    """Normal noise from which every erased box takes a random part, the same on every device; empty without erasing.
+
+    It is made once, before the first step: a compiled or captured one would draw or copy it again at every step.
+    """
+    size = NOISE + pixels if setting.erasing else 0
     return torch.randn(size, generator=torch.Generator().manual_seed(0)).to(device)
 
 

@@ -12,6 +12,7 @@ BCCD = ("bccd/annotations/instances_train.json", "bccd/annotations/instances_val
 PENN_TREEBANK = tuple(f"ptb/ptb.{split}.txt" for split in SPLITS)
 WIKITEXT = tuple(f"wikitext-103/wiki.{split}.tokens" for split in SPLITS)
 SHAKESPEARE = "tinyshakespeare/input.txt"
+CITATIONS = tuple(f"graphs/cora/{name}" for name in ("edges.csv", "nodes.csv", "features.npz"))
 PROTEINS = "ogbn_proteins"
 PROTEINS_RAW = ("edge", "edge-feat", "num-edge-list", "node_species", "node-label")
 PROTEINS_FILES = (

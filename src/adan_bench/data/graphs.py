@@ -1,4 +1,4 @@
-"""Graphs: ogbn-proteins as OGB unpacks it, generated ones with planted labels, random subgraphs, OGB's score."""
+"""Graphs: ogbn-proteins as OGB unpacks it, citations, generated ones, random subgraphs, OGB's score."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from adan_bench.data.batching import generator
-from adan_bench.data.files import PROTEINS, PROTEINS_RAW, SPLITS
+from adan_bench.data.files import CITATIONS, PROTEINS, PROTEINS_RAW, SPLITS
 from adan_bench.errors import UsageError
 from adan_bench.task import Context
 
@@ -126,3 +126,48 @@ def _table(path: Path) -> Tensor:
         return torch.stack([torch.tensor(column.cast(pa.float32()).to_numpy()) for column in table.columns], 1)
     except (OSError, ValueError, TypeError) as error:  # pyarrow's errors are ValueErrors
         raise UsageError(f"{path}: not a compressed table of numbers ({error})") from error
+
+
+@dataclass(frozen=True)
+class Citations:
+    """Documents, their words in shares of each, which cites which in both directions, their classes and splits."""
+
+    x: Tensor
+    edges: Tensor
+    labels: Tensor
+    split: dict[str, Tensor]
+
+
+def citations(context: Context) -> Citations:
+    """Edges once, nodes with label and split, and words as the arrays of a sparse matrix."""
+    import numpy as np
+
+    edges, nodes, features = (context.path(name) for name in CITATIONS)
+    try:
+        with np.load(features) as matrix:
+            words = np.zeros(matrix["shape"], np.float32)
+            words[np.repeat(np.arange(len(words)), np.diff(matrix["indptr"])), matrix["indices"]] = matrix["data"]
+        one_way = torch.from_numpy(np.loadtxt(edges, int, delimiter=",", skiprows=1).T.copy())
+        rows = [line.split(",") for line in nodes.read_text(encoding="utf-8").split()[1:]]
+        labels = torch.tensor([int(label) for _, label, _ in rows])
+    except (OSError, KeyError, ValueError, IndexError) as error:
+        raise UsageError(f"{edges.parent}: not a graph of edges.csv, nodes.csv and features.npz ({error})") from error
+    split = {name: torch.tensor([i for i, row in enumerate(rows) if row[2] == name]) for name in SPLITS}
+    x = torch.from_numpy(words / words.sum(1, keepdims=True).clip(min=1))
+    return Citations(x, torch.cat([one_way, one_way.flip(0)], 1), labels, split)
+
+
+def made_up_citations(nodes: int, classes: int) -> Citations:
+    """Documents that cite four others, three of them of their class, and of whose words a few tell the class."""
+    source = torch.Generator().manual_seed(0)
+    labels = torch.arange(nodes) % classes
+    kin = torch.randint(0, nodes // classes, (3, nodes), generator=source) * classes + labels
+    others = torch.randint(0, nodes, (1, nodes), generator=source)
+    one_way = torch.stack([torch.arange(nodes).repeat(4), torch.cat([kin, others]).flatten()])
+    words = torch.rand(nodes, 16 * classes, generator=source) < 0.05
+    telling = torch.randint(0, 16, (nodes,), generator=source) * classes + labels
+    x = words.float().scatter(1, telling.unsqueeze(1), 1.0)
+    sizes = [nodes // 5, 2 * nodes // 5]
+    parts = torch.randperm(nodes, generator=source).split([*sizes, nodes - sum(sizes)])
+    split = dict(zip(SPLITS, parts, strict=True))
+    return Citations(x / x.sum(1, keepdim=True), torch.cat([one_way, one_way.flip(0)], 1), labels, split)

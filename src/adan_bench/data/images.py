@@ -112,8 +112,8 @@ def digits(context: Context) -> ImageData:
     images = torch.tensor(digits.images).to(torch.uint8).unsqueeze(1).to(context.device)
     labels = torch.tensor(digits.target).to(context.device)
     last = len(images) - HELD_OUT_DIGITS * context.tuning
-    train, test = slice(last - HELD_OUT_DIGITS), slice(last - HELD_OUT_DIGITS, last)
-    order = epoch_order(len(images[train]), context.batch_size, context.seed)
+    count, test = last - HELD_OUT_DIGITS, slice(last - HELD_OUT_DIGITS, last)
+    order = epoch_order(count, context.batch_size, context.seed)
     normal = normalizer([0.5], [0.5], context.device, white=16)
     return ImageData(
         8,
@@ -123,7 +123,7 @@ def digits(context: Context) -> ImageData:
         lambda position: (order(position),),
         lambda chosen: (normal(images[chosen]), labels[chosen]),
         lambda: [(images[test], labels[test])],
-        f"scikit-learn digits: {len(images[train]):,} to train, {HELD_OUT_DIGITS} held out, neither cropped nor flipped",
+        f"scikit-learn digits: {count:,} to train, {HELD_OUT_DIGITS} held out, neither cropped nor flipped",
     )
 
 

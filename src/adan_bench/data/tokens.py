@@ -57,18 +57,20 @@ def language(
 ) -> Language:
     """Rows of `length` tokens: of the data folder's `folder` at paper scale, of the standard library at the others.
 
-    kind: "source" or "prose", the part of the standard library.
+    kind: "source" or "prose", the part of the standard library, of which the last twentieth is held out; from trials,
+        that and the one before, which they are evaluated on.
     once: the folder is read once and no more.
     """
     if context.scale != "paper":
         tokenizer, tokens, note = _library(kind, vocabulary, context.scale)
-        split = len(tokens) * 19 // 20
-        held_out = Windows(tokens[split:], length, rows, seed=0)
-        train = Windows(tokens[:split].to(context.device), length, context.batch_size, context.seed)
+        part = len(tokens) // 20
+        tokens = tokens[:-part] if context.tuning else tokens
+        held_out = Windows(tokens[-part:], length, rows, seed=0)
+        train = Windows(tokens[:-part].to(context.device), length, context.batch_size, context.seed)
         return Language(tokenizer, train, train.gather, held_out.gather(held_out(0)), note)
     corpus = Corpus(context.path(folder))
     tokenizer = corpus.tokenizer(vocabulary)
-    reader = Reader(corpus, tokenizer, length, context.batch_size, context.seed, once, rows)
+    reader = Reader(corpus, tokenizer, length, context.batch_size, context.seed, once, rows, context.tuning)
     note = f"{folder}: {corpus.size:,} bytes, {reader.per_epoch:,} batches per epoch, {name(tokenizer)}"
     return Language(tokenizer, prefetch(reader), lambda rows: rows, reader.held_out(), note)
 
@@ -174,11 +176,20 @@ class Reader:
     """Batches of a corpus as a function of their position: rows of tokens from equal shares of its bytes.
 
     A row has 1.2 times the bytes that its tokens take on average; what is over is left out, what is missing is padding.
-    Rows are in an order of their own each epoch, but for parquet files, which are read from front to back.
+    Rows are in an order of their own each epoch, but for parquet files, which are read from front to back. The last
+    rows are held out; from trials, those and as many before, which they are evaluated on.
     """
 
     def __init__(
-        self, corpus: Corpus, tokenizer: Any, length: int, batch_size: int, seed: int, once: bool, held_out: int
+        self,
+        corpus: Corpus,
+        tokenizer: Any,
+        length: int,
+        batch_size: int,
+        seed: int,
+        once: bool,
+        held_out: int,
+        tuning: bool = False,
     ) -> None:
         self.corpus, self.encode, self.length = corpus, tokenizer.encode_batch, length
         self.batch_size, self.seed, self.once = batch_size, seed, once
@@ -187,7 +198,7 @@ class Reader:
         self.bytes = int(MARGIN * length * sum(len(text.encode()) for text in sample) / max(1, tokens)) + 1
         rows = corpus.size // self.bytes
         self.last = min(held_out, max(1, rows // 10))
-        self.rows = rows - self.last
+        self.rows = rows - self.last * (2 if tuning else 1)
         self.per_epoch = self.rows // batch_size
         if self.per_epoch < 1:
             raise UsageError(

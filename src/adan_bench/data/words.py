@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from adan_bench.data.batching import generator, library_sources
 from adan_bench.data.cache import decoded
@@ -27,40 +27,43 @@ from adan_bench.task import Context
 class Stream:
     """The text in `batch_size` parallel columns, `length` words at a time; the model's state is carried along.
 
-    The batch holds the state that precedes it, so that SAM's second pass starts where its first one did. The state that
-    follows is kept in the same memory as the last one, where a CUDA graph writes it.
+    A batch is where its row begins and how long it is; `gather` reads its words, and the state that precedes them, on
+    the device. The state that follows is kept where the last one was: one CUDA graph reads and writes it. What was
+    gathered is a copy, so that SAM's second pass starts where its first one did.
 
-    initial: the state before the first words of an epoch, tensors in any structure.
+    carry: the state before the first words, zeros in any structure; it is written to, and its device is the text's.
     random_rows: a seed; the rows have AWD-LSTM's random lengths instead (arXiv:1708.02182), and `rate` is not 1.
     """
 
     def __init__(
-        self, words: Tensor, batch_size: int, length: int, initial: Any = None, random_rows: int | None = None
+        self, words: Tensor, batch_size: int, length: int, carry: Any = None, random_rows: int | None = None
     ) -> None:
-        self.columns = columns(words, batch_size)
+        self.carry = carry
+        states = tree_leaves(carry)
+        self.device = states[0].device if states and isinstance(states[0], Tensor) else torch.device("cpu")
+        self.columns = columns(words, batch_size).to(self.device)
         self.length = length
         self.per_epoch = (len(self.columns) - 1) // length
         if self.per_epoch < 1:
             raise UsageError(f"batch_size={batch_size}: {len(words):,} words are too few for rows of {length} words")
-        self.initial = self.carry = initial
         self.seed = random_rows
         self._rows: list[tuple[int, int]] = []  # start and length of those of the epochs that were cut so far
         self._epochs = 0
 
-    def __call__(self, position: int) -> tuple[Any, ...]:
+    def __call__(self, position: int) -> tuple[Tensor, int]:
         start, length = self.row(position)
-        stop = min(start + length, len(self.columns) - 1)
-        carry = tree_map_only(Tensor, torch.clone, self.carry if start > 0 else self.initial)
-        return self.columns[start:stop].long(), self.columns[start + 1 : stop + 1].long(), carry
+        return torch.tensor(start), min(length, len(self.columns) - 1 - start)
+
+    def gather(self, batch: tuple[Tensor, int]) -> tuple[Any, ...]:
+        """Words, the words that follow them, and the state; an epoch begins with none."""
+        start, length = batch
+        rows = self.columns.index_select(0, start + torch.arange(length + 1, device=self.device)).long()
+        return rows[:-1], rows[1:], tree_map_only(Tensor, lambda state: torch.where(start > 0, state, 0), self.carry)
 
     def keep(self, carry: Any) -> None:
         """The state after a batch."""
-        buffers, states = tree_leaves(self.carry), [state.detach() for state in tree_leaves(carry)]
-        if self.carry is self.initial or _places(buffers) != _places(states):
-            self.carry = tree_map(lambda state: state.detach().clone(), carry)
-        else:
-            for place, state in zip(buffers, states, strict=True):
-                place.copy_(state)
+        for place, state in zip(tree_leaves(self.carry), tree_leaves(carry), strict=True):
+            place.copy_(state.detach())
 
     def row(self, position: int) -> tuple[int, int]:
         """The first word of a row and its length; the last row of an epoch may end before that."""
@@ -89,12 +92,7 @@ class Stream:
         return {"carry": self.carry}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        device = tree_leaves(self.initial)[0].device
-        self.carry = tree_map(lambda tensor: tensor.to(device), state["carry"])
-
-
-def _places(tensors: Iterable[Tensor]) -> list[Any]:
-    return [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
+        self.keep(state["carry"])
 
 
 def columns(words: Tensor, count: int) -> Tensor:
@@ -183,10 +181,16 @@ def documentation() -> list[str]:
     return texts
 
 
-def documentation_words() -> list[str]:
-    """The words of the documentation strings, lower case."""
+def documentation_splits(share: int, size: int = 10_000) -> tuple[list[Tensor], int, str]:
+    """The words of the documentation strings, lower case: what trains, and one part of `share` for each other split.
+
+    With the size of their vocabulary, at most `size`, and a note.
+    """
     words: list[str] = []
     for text in documentation():
         words += re.findall(r"[a-z0-9_]+|[^\sa-z0-9_]", text.lower())
         words.append("<eos>")
-    return words
+    cut = len(words) // share
+    known = vocabulary(words[: -2 * cut], size)
+    splits = words[: -2 * cut], words[-2 * cut : -cut], words[-cut:]
+    return [encode(part, known) for part in splits], len(known), "documentation strings of the standard library"

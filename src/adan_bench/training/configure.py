@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import Origin, RunConfig, as_json, cores
+from adan_bench.config import TRAINING, Origin, RunConfig, as_json, cores
 from adan_bench.errors import UsageError, listing, unknown
 from adan_bench.task import SCALES, OptimizerSpec, Settings, Workload, weights_file
 from adan_bench.training import optimizers
@@ -20,11 +20,6 @@ from adan_bench.training.schedules import schedule
 from adan_bench.training.scripts import script_checksum
 
 GRAPH = ("auto", "on", "off")
-#: What of a training tuned settings depend on; where that is not the same, they are for another one.
-TRAINING = (
-    "steps", "batch_size", "stop_after", "schedule", "warmup", "floor", "cooldown", "nonmono", "clip", "ema", "init",
-    "script_sha256",
-)  # fmt: skip
 
 
 def tuned_defaults() -> dict[str, Any]:
@@ -38,16 +33,30 @@ def tuned_defaults() -> dict[str, Any]:
 def configure(
     workload: Workload, spec: OptimizerSpec, chosen: RunConfig, overrides: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """What was chosen, completed for a workload and an optimizer, and checked."""
+    """Complete the choices for a workload and an optimizer, and check them against this machine."""
+    config = complete(workload, spec, chosen, overrides)
+    check_machine(workload, spec, config)
+    return config
+
+
+def check_machine(workload: Workload, spec: OptimizerSpec, config: RunConfig) -> None:
+    """Refuse a run whose data, packages or device are not here, or whose settings its optimizer refuses."""
+    check_data(workload, config.data)
+    if config.cluster is None:
+        check_device(config.device)
+    optimizers.check_values(spec, config.settings)
+
+
+def complete(
+    workload: Workload, spec: OptimizerSpec, chosen: RunConfig, overrides: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """Complete the choices for a workload and an optimizer, which needs neither data nor packages nor device."""
     schedule(chosen.schedule, 1)  # which refuses an unknown one
     check_numbers(chosen)
     for name in chosen.training or ():
         if name not in workload.options:
             raise unknown("option", name, workload.options, of=workload.name)
-    check_data(workload, chosen.data)
     weights = None if chosen.init is None else weights_file(chosen.init)
-    if chosen.cluster is None:
-        check_device(chosen.device)
     if chosen.graph not in GRAPH:
         raise UsageError(f"--graph {chosen.graph}: write {', '.join(GRAPH[:-1])} or {GRAPH[-1]}")
     if chosen.graph == "on" and chosen.device == "cpu":
@@ -73,13 +82,11 @@ def configure(
     if chosen.parallel == "fsdp" and chosen.ema:
         raise UsageError("--ema: fsdp shards the weights, and their average with them; use --parallel ddp")
     defaults, origin = starting_settings(workload, spec)
-    settings = {**defaults, **(overrides or {})}
-    optimizers.check_values(spec, settings)
     config = replace(
         chosen,
         workload=workload.name,
         optimizer=spec.name,
-        settings=settings,
+        settings={**defaults, **(overrides or {})},
         steps=steps,
         batch_size=batch_size,
         eval_every=chosen.eval_every or max(1, round(workload.eval_every * steps / workload.steps)),
@@ -115,7 +122,7 @@ def _digest(file: Path, modified: int, size: int) -> str:
 
 
 def training_of(config: RunConfig) -> dict[str, Any]:
-    """What of a training tuned settings depend on, without what has its default."""
+    """The fields of a training that tuned settings depend on, without those at their default."""
     return {name: value for name, value in config.identity().items() if name in TRAINING}
 
 
@@ -124,13 +131,14 @@ def elsewhere(tuned: Mapping[str, Any], config: RunConfig) -> Settings:
 
     tuned: what `training_of` gave there. An earlier version kept no more than steps and batch size.
     """
+    tuned = {"script_sha256": config.script_sha256, **tuned}
     defaults = {f.name: f.default for f in fields(config) if f.name in TRAINING}
-    now = defaults | training_of(config) | ({} if "script_sha256" in tuned else {"script_sha256": ""})
-    return {name: value for name, value in (defaults | dict(tuned)).items() if value != now[name]}
+    now = defaults | training_of(config)
+    return {name: value for name, value in (defaults | tuned).items() if value != now[name]}
 
 
 def changes(spec: OptimizerSpec, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
-    """Which of the user's settings differ from what a search found; those that none looks for are not among them."""
+    """The user's settings that differ from what a search found, without those that no search looks for."""
     searched = {*defaults, *(key for choice in spec.choices for key in choice)}
     return {
         key: value
@@ -140,7 +148,7 @@ def changes(spec: OptimizerSpec, defaults: Mapping[str, Any], overrides: Mapping
 
 
 def threads(config: RunConfig, begun: RunConfig | None = None) -> int:
-    """Those of a run: as given, else as it began, else its share of the cores.
+    """Threads of a run: as given, else as it began, else its share of the cores.
 
     Sums are ordered by the number of threads: a run that is resumed with other --jobs keeps the threads it began with,
     and so its numbers. With other ranks, each has a new share of the cores.
@@ -155,7 +163,7 @@ def threads(config: RunConfig, begun: RunConfig | None = None) -> int:
 
 
 def tuned_name(workload: str, scale: str) -> str:
-    """Under which name a file of tuned settings has those of a workload at a scale.
+    """The name of a workload at a scale in a file of tuned settings.
 
     >>> tuned_name("mine", "smoke"), tuned_name("mine", "small")
     ('mine', 'mine@small')

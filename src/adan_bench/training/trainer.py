@@ -24,7 +24,7 @@ from adan_bench.config import NEVER, SHARING, Pause, Progress, RunConfig, RunRec
 from adan_bench.errors import UsageError, WorkloadError, short
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore, read_run
-from adan_bench.task import Task, Workload, weights_file
+from adan_bench.task import Task, weights_file
 from adan_bench.training import optimizers
 from adan_bench.training.configure import checksum, threads
 from adan_bench.training.distributed import ALONE, Ranks, joined
@@ -290,8 +290,8 @@ class Trainer:
         with torch.no_grad(), self.updater.autocast():
             values = self.task.evaluate(model)
         model.train()
-        judged = self.workload.tune_metric if self.config.role == "tune" else ""
-        return _checked(values, self.workload, judged)
+        metrics = [self.workload.metric, self.workload.tune_metric if self.config.role == "tune" else ""]
+        return _checked(values, self.workload.name, list(filter(None, metrics)))
 
     def _keep_best(self, value: float) -> None:
         if math.isfinite(value):
@@ -387,9 +387,8 @@ class CheckpointClock:
         self.next = max(self.next, began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE))
 
 
-def _checked(values: Any, workload: Workload, judged: str) -> dict[str, float]:
-    """Numbers by name that a task's evaluation returned: the workload's metric and what trials are judged by."""
-    name, metrics = workload.name, [workload.metric, *filter(None, [judged])]
+def _checked(values: Any, name: str, metrics: list[str]) -> dict[str, float]:
+    """What the evaluation of a workload of this name returned, as numbers; those of `metrics` must be there."""
     if not isinstance(values, Mapping):
         raise WorkloadError(f"{name}: evaluate() returned {short(values)}; return {{{metrics[0]!r}: value}}")
     for metric in metrics:

@@ -22,7 +22,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BertSizes:
     """length: tokens per sequence; deviation: of the first weights; held_out: rows of an evaluation."""
 
     layers: int
@@ -55,9 +55,9 @@ class Sizes:
         )
 
 
-SMOKE = Sizes(2, 64, 4, 40, 1024, dropout=0.0, deviation=0.1, held_out=64)
-SMALL = Sizes(4, 256, 4, 128, 8192)
-PAPER = Sizes(12, 768, 12, 512, 50_000)
+SMOKE = BertSizes(2, 64, 4, 40, 1024, dropout=0.0, deviation=0.1, held_out=64)
+SMALL = BertSizes(4, 256, 4, 128, 8192)
+PAPER = BertSizes(12, 768, 12, 512, 50_000)
 
 
 @workload(
@@ -78,7 +78,7 @@ def bert_pretrain(context: Context) -> Task:
     from adan_bench.data.batching import generator
     from adan_bench.data.tokens import START, language
 
-    sizes: Sizes = context.sizes
+    sizes: BertSizes = context.sizes
     data = language(
         context, folder="text", kind="prose", length=sizes.length - 1, vocabulary=sizes.vocabulary, rows=sizes.held_out
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ SLOW = ("sampling_offsets", "reference_points")  # a tenth of the learning rate;
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DetrSizes:
     """layers: of encoder and decoder; scenes: pixels of generated ones, how many train, how many are held out.
 
     backbone: widths and depths of its four stages of basic blocks; None is ResNet-50.
@@ -37,16 +38,18 @@ class Sizes:
     scenes: tuple[int, int, int] = (0, 0, 0)
 
 
-SMOKE = Sizes(32, (1, 2), 4, 64, 12, 3, 0.0, ([16, 32, 64, 64], [1, 1, 1, 1]), (64, 256, 48))
+SMOKE = DetrSizes(32, (1, 2), 4, 64, 12, 3, 0.0, ([16, 32, 64, 64], [1, 1, 1, 1]), (64, 256, 48))
 # 60 queries: a photograph of BCCD shows up to 30 cells.
-SMALL = Sizes(128, (3, 3), 8, 256, 60, backbone=([32, 64, 128, 256], [2, 2, 2, 2]), scenes=(128, 4_000, 500))
-PAPER = Sizes(256, (6, 6), 8, 1024, 300)
+SMALL = DetrSizes(128, (3, 3), 8, 256, 60, backbone=([32, 64, 128, 256], [2, 2, 2, 2]), scenes=(128, 4_000, 500))
+PAPER = DetrSizes(256, (6, 6), 8, 1024, 300)
 
 
 @workload(
     "deformable-detr",
     metric="box AP",
     higher_is_better=True,
+    tune_metric="loss",  # average precision says little where it is near zero
+    tune_higher_is_better=False,
     smoke=Scale(0.01, 120, 8, eval_every=60, sizes=SMOKE),
     small=Scale(0.5, 6_000, 16, sizes=SMALL),
     # AdamW, the paper's table of Deformable-DETR
@@ -63,6 +66,7 @@ def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
     """The detector to train on one split and to judge by another."""
     import torch
 
+    from adan_bench.data.batching import moved
     from adan_bench.data.coco import MEAN, STD, View, average_precision, held_out, padded, scaled
     from adan_bench.workloads.parts.backbones import begins
 
@@ -98,7 +102,16 @@ def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
                     {"image_id": example["image_id"], "category_id": valid.categories[k], "bbox": box, "score": score}
                     for k, box, score in zip(labels, corners, scores.tolist(), strict=True)
                 ]
-        return {f"box {name}": value for name, value in average_precision(valid, results, "bbox").items()}
+        scores = {f"box {name}": value for name, value in average_precision(valid, results, "bbox").items()}
+        return {**scores, "loss": held_out_loss(model)} if context.tuning else scores
+
+    count = min(context.batch_size, len(valid.ids))
+    judged = with_targets(valid, dataclasses.replace(context, batch_size=count)) if context.tuning else None
+
+    def held_out_loss(model: nn.Module) -> float:
+        assert judged is not None
+        batches = [moved(judged(i), context.device) for i in range(len(valid.ids) // count)]
+        return sum(loss(model, batch).item() for batch in batches) / len(batches)
 
     note += f"; {begins(context, 'ResNet-50')}"
     slow = SLOW if context.init is None else (*SLOW, "backbone")
@@ -120,7 +133,7 @@ def with_targets(split: Coco, context: Context) -> Callable[[int], dict[str, Any
     return batch
 
 
-def build(sizes: Sizes, categories: int, context: Context | None = None) -> nn.Module:
+def build(sizes: DetrSizes, categories: int, context: Context | None = None) -> nn.Module:
     """The detector. With `context.init`, a classifier's weights, statistics, stem and first stage are fixed.
 
     Without them the backbone's normalization must learn: 16 blocks of random weights with fixed statistics explode.

@@ -15,7 +15,7 @@ from adan_bench.workloads.registry import workload
 
 
 @dataclass(frozen=True)
-class Sizes:
+class GPT2Sizes:
     """length: tokens per sequence; held_out: rows of an evaluation."""
 
     layers: int
@@ -53,10 +53,10 @@ class Sizes:
     "gpt2-code",
     metric="loss",
     higher_is_better=False,
-    smoke=Scale(5.2, 120, 16, eval_every=40, sizes=Sizes(2, 64, 4, 64, 512, held_out=64)),
-    small=Scale(3.5, 1000, 32, sizes=Sizes(6, 320, 5, 256, 8192)),
+    smoke=Scale(5.2, 120, 16, eval_every=40, sizes=GPT2Sizes(2, 64, 4, 64, 512, held_out=64)),
+    small=Scale(3.5, 1000, 32, sizes=GPT2Sizes(6, 320, 5, 256, 8192)),
     # the paper gives no loss: 1 nat per token is about what such models reach on code
-    paper=Scale(1.0, 150_000, 400, 1000, ("code",), Sizes(24, 1024, 16, 2048, 50_000, 0.1)),
+    paper=Scale(1.0, 150_000, 400, 1000, ("code",), GPT2Sizes(24, 1024, 16, 2048, 50_000, 0.1)),
 )
 def gpt2_code(context: Context) -> Task:
     """GPT-2 on Python code: a folder in The Stack's layout, or the standard library's source."""
@@ -64,7 +64,7 @@ def gpt2_code(context: Context) -> Task:
 
     from adan_bench.data.tokens import END, START, language, language_task, next_token_loss
 
-    sizes: Sizes = context.sizes
+    sizes: GPT2Sizes = context.sizes
     data = language(
         context, folder="code", kind="source", length=sizes.length + 1, vocabulary=sizes.vocabulary, rows=sizes.held_out
     )

@@ -11,12 +11,12 @@ the test split, one column of words, after every epoch and reports the best.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adan_bench.data.files import PENN_TREEBANK
 from adan_bench.task import Context, Scale, Task
+from adan_bench.workloads.parts.sizes import LstmSizes
 from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
@@ -25,31 +25,15 @@ if TYPE_CHECKING:
 EPOCH = 663  # rows of 70 words in 20 columns of 929,589 words
 RANDOM_EPOCH = 686  # rows of random length, of 67.75 words on average
 SMOKE_WORDS = 2_000  # with Penn Treebank's 10,000 the output layer alone would take 20 s
-HELD_OUT = 10_000  # words; the whole of Penn Treebank's 73,760 would take longer than the training between two looks
+HELD_OUT = 10_000  # words; the whole of Penn Treebank's 82,430 would take longer than the training between two looks
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Widths, words per sequence, dropout of output, hidden layers, input, words and recurrent weights."""
-
-    embedding: int = 400
-    hidden: int = 1150
-    length: int = 70
-    output: float = 0.4
-    between: float = 0.25
-    input: float = 0.4
-    words: float = 0.1
-    recurrent: float = 0.5
+SMOKE = LstmSizes(embedding=48, hidden=64, length=20, output=0.1, between=0.1, input=0.1, words=0.0, recurrent=0.1)
+PLAIN = LstmSizes(embedding=64, hidden=64, length=20, output=0, between=0, input=0, words=0, recurrent=0)
 
 
-SMOKE = Sizes(embedding=48, hidden=64, length=20, output=0.1, between=0.1, input=0.1, words=0.0, recurrent=0.1)
-PLAIN = Sizes(embedding=64, hidden=64, length=20, output=0, between=0, input=0, words=0, recurrent=0)
-
-
-def task(
-    context: Context, layers: int, known: int, train: Tensor, tests: Mapping[str, Tensor], note: str, plain: bool
-) -> Task:
-    """tests: what is held out, by the name of its perplexity; plain: without activation penalties and clipping."""
+def lstm(context: Context, layers: int, splits: Sequence[Tensor], known: int, note: str, plain: bool) -> Task:
+    """splits: to train, for trials, for results; plain: without activation penalties and clipping."""
     import torch.nn.functional as F
 
     from adan_bench.data.words import Stream, perplexity
@@ -59,6 +43,7 @@ def task(
     if context.training.get("fixed_recurrent"):
         network.fix_recurrent()
     random_rows = context.seed if context.training.get("random_rows") else None
+    train, held_out = splits[0], splits[1 if context.tuning else 2]
     stream = Stream(train, context.batch_size, length, network.initial(context.batch_size, context.device), random_rows)
 
     def following_loss(logits: Tensor, following: Tensor) -> Tensor:
@@ -76,15 +61,13 @@ def task(
             logits, carry, _ = model(words, carry)
             return following_loss(logits, following), carry
 
-        one = context.scale == "paper"
-        columns = {name: 1 if one and name == "perplexity" else 10 for name in tests}
-        return {name: perplexity(step, text, columns[name], length, context.device) for name, text in tests.items()}
+        columns = 1 if context.scale == "paper" and not context.tuning else 10
+        return {"perplexity": perplexity(step, held_out, columns, length, context.device)}
 
-    held_out = " and ".join(f"{len(words):,}" for words in tests.values())
-    note += f": {len(train):,} words to train, {held_out} held out, vocabulary of {known:,}"
+    note += f": {len(train):,} words to train, {len(held_out):,} held out, vocabulary of {known:,}"
     clip = None if plain else 0.25
     rate = None if random_rows is None else stream.rate
-    return Task(network, stream, loss, evaluate, note, max_grad_norm=clip, rate=rate)
+    return Task(network, stream, loss, evaluate, note, max_grad_norm=clip, prepare=stream.gather, rate=rate)
 
 
 @workload(
@@ -92,35 +75,26 @@ def task(
 )
 def ptb_lstm(context: Context) -> Task:
     """LSTM (1 layer of width 64, tied embedding) on Penn Treebank, else on the standard library's documentation."""
-    from adan_bench.data.words import documentation_words, encode, file_words, vocabulary
+    from adan_bench.data.words import documentation_splits, penn_treebank
 
     if context.has(PENN_TREEBANK[0]):
-        train, valid = (list(file_words(context.path(name))) for name in PENN_TREEBANK[:2])
+        splits, known = penn_treebank(context)
         note = "Penn Treebank, standard split"
     else:
-        words = documentation_words()
-        split = len(words) * 9 // 10
-        train, valid = words[:split], words[split:]
-        note = "documentation strings of the standard library"
-    known = vocabulary(train)
-    held_out = {"perplexity": encode(valid[:HELD_OUT], known)}
-    return task(context, 1, len(known), encode(train, known), held_out, note, plain=True)
+        splits, known, note = documentation_splits(20)
+    splits = [splits[0], *(split[:HELD_OUT] for split in splits[1:])]
+    return lstm(context, 1, splits, known, note, plain=True)
 
 
 def awd_lstm(context: Context, layers: int) -> Task:
-    from adan_bench.data.words import documentation_words, encode, penn_treebank, vocabulary
+    from adan_bench.data.words import documentation_splits, penn_treebank
 
     if context.scale != "smoke":
-        (train, valid, test), known = penn_treebank(context)
+        splits, known = penn_treebank(context)
         note = "Penn Treebank, standard split"
     else:
-        text = documentation_words()
-        cut = len(text) // 40
-        numbers = vocabulary(text[: -2 * cut], SMOKE_WORDS)
-        train, valid, test = (encode(part, numbers) for part in (text[: -2 * cut], text[-2 * cut : -cut], text[-cut:]))
-        known, note = len(numbers), "documentation strings of the standard library"
-    tests = {"perplexity": test, "valid_perplexity": valid}
-    return task(context, layers, known, train, tests, note, plain=False)
+        splits, known, note = documentation_splits(40, SMOKE_WORDS)
+    return lstm(context, layers, splits, known, note, plain=False)
 
 
 def register(layers: int, adamw: float) -> None:
@@ -132,11 +106,10 @@ def register(layers: int, adamw: float) -> None:
     workload(
         f"lstm-{layers}",
         metric="perplexity",
-        tune_metric="valid_perplexity",
         higher_is_better=False,
         smoke=Scale(250, 120, 20, eval_every=40, sizes=SMOKE),
-        small=Scale(150, 6 * EPOCH, 20, EPOCH, PENN_TREEBANK, Sizes()),
-        paper=Scale(adamw, 200 * RANDOM_EPOCH, 20, RANDOM_EPOCH, PENN_TREEBANK, Sizes()),
+        small=Scale(150, 6 * EPOCH, 20, EPOCH, PENN_TREEBANK, LstmSizes()),
+        paper=Scale(adamw, 200 * RANDOM_EPOCH, 20, RANDOM_EPOCH, PENN_TREEBANK, LstmSizes()),
         options=("random_rows", "fixed_recurrent"),
         summary=f"AWD-LSTM ({layers} layer{'s' if layers > 1 else ''}) on Penn Treebank, test perplexity",
     )(build)

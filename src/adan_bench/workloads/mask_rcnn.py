@@ -19,7 +19,7 @@ LAYER_DECAY, LAYERS = 0.95, 7  # of the learning rate in the backbone
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RcnnSizes:
     """depths, widths: of the four stages of the backbone; stochastic depth grows to `dropped`.
 
     channels, hidden: of the pyramid and of the box head; sides: the shorter and the longer of held-out images.
@@ -39,9 +39,9 @@ class Sizes:
     scenes: tuple[int, int, int] = (0, 0, 0)
 
 
-SMOKE = Sizes([1, 1, 1, 1], [16, 32, 64, 64], 0.0, 32, 64, (64, 64), 50, 16, 8, (64, 128, 32))
-SMALL = Sizes([2, 2, 2, 2], [48, 96, 192, 384], 0.1, 128, 512, (128, 128), 500, 128, 16, (128, 4_000, 500))
-PAPER = Sizes([3, 3, 9, 3], [96, 192, 384, 768], 0.4, 256, 1024, (800, 1333), 2_000, 512, 32)  # ConvNeXt-T
+SMOKE = RcnnSizes([1, 1, 1, 1], [16, 32, 64, 64], 0.0, 32, 64, (64, 64), 50, 16, 8, (64, 128, 32))
+SMALL = RcnnSizes([2, 2, 2, 2], [48, 96, 192, 384], 0.1, 128, 512, (128, 128), 500, 128, 16, (128, 4_000, 500))
+PAPER = RcnnSizes([3, 3, 9, 3], [96, 192, 384, 768], 0.4, 256, 1024, (800, 1333), 2_000, 512, 32)  # ConvNeXt-T
 
 
 @workload(
@@ -99,7 +99,7 @@ def mask_rcnn(context: Context) -> Task:
     return Task(model, batches, loss, evaluate, note, groups=groups)
 
 
-def build(sizes: Sizes, categories: int, context: Context | None = None) -> nn.Module:
+def build(sizes: RcnnSizes, categories: int, context: Context | None = None) -> nn.Module:
     """The detector; the backbone is that of a classifier where `context.init` names one."""
     try:
         import torchvision  # noqa: F401

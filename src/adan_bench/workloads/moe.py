@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from adan_bench.task import Context, Scale, Task
-from adan_bench.workloads.parts.mixtures import BALANCE, MIXTURES, Sizes
+from adan_bench.workloads.parts.mixtures import BALANCE, MIXTURES, MixtureSizes
 from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def moe(context: Context) -> Task:
 
     from adan_bench.data.tokens import PAD, language, language_task
 
-    sizes: Sizes = context.sizes
+    sizes: MixtureSizes = context.sizes
     data = language(
         context,
         folder="text",
@@ -52,8 +52,8 @@ def _register(name: str, size: str, steps: int, adamw: float) -> None:
         name,
         metric="loss",
         higher_is_better=False,
-        smoke=Scale(5.3, 100, 8, eval_every=25, sizes=Sizes(2, 48, 4, 2, 64, 48, 512, held_out=64)),
-        small=Scale(3.5, 1000, 32, sizes=Sizes(6, 256, 8, 4, 512, 256, 8192)),
+        smoke=Scale(5.3, 100, 8, eval_every=25, sizes=MixtureSizes(2, 48, 4, 2, 64, 48, 512, held_out=64)),
+        small=Scale(3.5, 1000, 32, sizes=MixtureSizes(6, 256, 8, 4, 512, 256, 8192)),
         paper=Scale(adamw, steps, 256, 500, ("text",), MIXTURES[size]),
         summary=f"Mixtral of {size} on a text folder, every token once, or on the standard library's source",
     )(moe)

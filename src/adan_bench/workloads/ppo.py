@@ -44,7 +44,7 @@ ROBOTS = {
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RolloutSizes:
     """Robots, steps of each per rollout, episodes of an evaluation, steps of those."""
 
     robots: int
@@ -69,9 +69,9 @@ def register(robot: str) -> None:
         f"ppo-{robot}",
         metric="episode reward",
         higher_is_better=True,
-        smoke=Sizes(4, 128, 4, 200).scale(smoke, rollouts=12, eval_every=4),
-        small=Sizes(8, 256, 5).scale(small, rollouts=98, eval_every=14),  # 200k steps
-        paper=Sizes(64, 32, 10).scale(paper, rollouts=1500, eval_every=15),  # three million, a look every 30,720
+        smoke=RolloutSizes(4, 128, 4, 200).scale(smoke, rollouts=12, eval_every=4),
+        small=RolloutSizes(8, 256, 5).scale(small, rollouts=98, eval_every=14),  # 200k steps
+        paper=RolloutSizes(64, 32, 10).scale(paper, rollouts=1500, eval_every=15),  # three million, a look every 30,720
     )(build)
 
 
@@ -85,7 +85,7 @@ def ppo(name: str, context: Context) -> Task:
     import torch.nn.functional as F
     from stable_baselines3.common.policies import ActorCriticPolicy
 
-    sizes: Sizes = context.sizes
+    sizes: RolloutSizes = context.sizes
     robots, steps, episodes, length = sizes.robots, sizes.steps, sizes.episodes, sizes.length
     rollouts = Rollouts(name, robots, steps, context)
     policy: Any = ActorCriticPolicy(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from adan_bench.task import Context, Scale, Task
-from adan_bench.workloads.gpt2_code import Sizes
+from adan_bench.workloads.gpt2_code import GPT2Sizes
 from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ SIZE = 2_000_000  # bytes
     "pycode-gpt2",
     metric="loss",
     higher_is_better=False,
-    smoke=Scale(2.8, 160, 16, sizes=Sizes(layers=2, width=64, heads=4, length=64, vocabulary=256, held_out=128)),
+    smoke=Scale(2.8, 160, 16, sizes=GPT2Sizes(layers=2, width=64, heads=4, length=64, vocabulary=256, held_out=128)),
 )
 def pycode_gpt2(context: Context) -> Task:
     """GPT-2 (2 layers of width 64, 64 bytes of context) on the standard library's own source."""
@@ -31,7 +31,7 @@ def pycode_gpt2(context: Context) -> Task:
 
     from adan_bench.data.batching import Windows, fingerprint, library_sources
 
-    sizes: Sizes = context.sizes
+    sizes: GPT2Sizes = context.sizes
     text = "".join(library_sources()).encode()[:SIZE]
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().to(context.device)
     split = len(tokens) * 9 // 10

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import adan
-from adan_bench.data.augment import applied, drawn, loss_of
+from adan_bench.data.augment import applied, box_noise, drawn, loss_of
 from adan_bench.data.images import ImageData
 from adan_bench.data.settings import Setting
 from adan_bench.task import Context, Settings, Task
@@ -19,13 +19,14 @@ from adan_bench.task import Context, Settings, Task
 def classification_task(model: nn.Module, data: ImageData, context: Context, setting: Setting) -> Task:
     """A model on labeled images: one of transformers, whose result has `logits`, or one whose result they are."""
     measure = loss_of(setting)
+    noise = box_noise(setting, data.channels * data.size**2, context.device)
 
     def batches(position: int) -> Any:
         return data.batches(position), drawn(setting, context.batch_size, data.size, (context.seed, position))
 
     def prepare(batch: Any) -> tuple[Tensor, Tensor]:
         images, labels = data.gather(*batch[0])
-        return applied(images, labels, data.classes, setting, batch[1])
+        return applied(images, labels, data.classes, setting, batch[1], noise)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         return measure(_logits(model(batch[0])), batch[1])

@@ -1,4 +1,4 @@
-"""DeeperGCN's network (https://arxiv.org/abs/2006.07739), by torch_geometric."""
+"""DeeperGCN's networks (https://arxiv.org/abs/2006.07739), by torch_geometric."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from torch import Tensor, nn
 from adan_bench.data.graphs import Graph
 
 
+def residual_layer(channels: int, dropout: float, bias: bool = False, checkpoint: bool = False) -> nn.Module:
+    """A pre-activated residual convolution: neighbors weighted by a softmax in each channel, then an MLP.
+
+    checkpoint: its messages are computed again in the backward pass.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # on import, where torch is 2.13
+        from torch_geometric.nn import DeepGCNLayer, GENConv
+
+    conv = GENConv(channels, channels, aggr="softmax", t=1.0, learn_t=True, num_layers=2, norm="layer", bias=bias)
+    return DeepGCNLayer(conv, nn.LayerNorm(channels), nn.ReLU(), block="res+", dropout=dropout, ckpt_grad=checkpoint)
+
+
 class DeepGCN(nn.Module):
     """Encoders of species, nodes and edges, residual graph convolutions, a linear layer."""
 
     def __init__(self, graph: Graph, layers: int, channels: int) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # on import, where torch is 2.13
-            from torch_geometric.nn import DeepGCNLayer, GENConv
-
         super().__init__()
         self.known = graph.x.shape[1]  # columns of x before those of the species
         self.species = nn.Linear(graph.species.shape[1], graph.species.shape[1])
         self.nodes = nn.Linear(self.known + graph.species.shape[1], channels)
         self.edges = nn.Linear(graph.features.shape[1], channels)
-        self.layers = nn.ModuleList(
-            DeepGCNLayer(
-                GENConv(channels, channels, aggr="softmax", t=1.0, learn_t=True, num_layers=2, norm="layer"),
-                nn.LayerNorm(channels),
-                nn.ReLU(),
-                block="res+",
-                dropout=0.1,
-                ckpt_grad=layers > 15,  # as the release: the messages of 24 layers would not fit
-            )
-            for _ in range(layers)
-        )
+        # As the release, checkpointed where it is deep: the messages of 24 layers would not fit.
+        self.layers = nn.ModuleList(residual_layer(channels, 0.1, checkpoint=layers > 15) for _ in range(layers))
         for layer in self.layers:  # another encoder of edges in every layer; GENConv has one for another width alone
             conv: Any = layer.conv
             conv.lin_edge = nn.Linear(channels, channels)
@@ -50,4 +50,23 @@ class DeepGCN(nn.Module):
             x = layer(x, edges, features)
         x = F.dropout(F.relu(first.norm(x)), 0.1, self.training)
         output: Tensor = self.head(x)
+        return output
+
+
+class CitationGCN(nn.Module):
+    """Residual graph convolutions between two linear layers. edges: sources and targets, each edge both ways."""
+
+    def __init__(self, edges: Tensor, features: int, channels: int, layers: int, classes: int) -> None:
+        super().__init__()
+        self.edges: Tensor
+        self.register_buffer("edges", edges, persistent=False)
+        self.first = nn.Linear(features, channels)
+        self.layers = nn.ModuleList(residual_layer(channels, 0.5, bias=True) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(channels), nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(F.dropout(x, 0.5, self.training))
+        for layer in self.layers:
+            x = layer(x, self.edges)
+        output: Tensor = self.head(F.dropout(F.relu(self.norm(x)), 0.5, self.training))
         return output

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.workloads.lstm import Sizes
+from adan_bench.workloads.parts.sizes import LstmSizes
 
 
 class LSTM(nn.Module):
     """Dropout with one mask for all times, dropped recurrent weights, the embedding as output layer."""
 
-    def __init__(self, words: int, layers: int, sizes: Sizes) -> None:
+    def __init__(self, words: int, layers: int, sizes: LstmSizes) -> None:
         super().__init__()
         self.sizes = sizes
         widths = [sizes.embedding, *[sizes.hidden] * (layers - 1), sizes.embedding]

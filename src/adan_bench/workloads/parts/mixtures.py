@@ -10,7 +10,7 @@ BALANCE = 0.02
 
 
 @dataclass(frozen=True)
-class Sizes:
+class MixtureSizes:
     """key_heads: of keys and values; expert: its width; length: tokens per sequence; held_out: rows per evaluation."""
 
     layers: int
@@ -46,7 +46,7 @@ class Sizes:
 
 #: By the paper's names.
 MIXTURES = {
-    "8x0.1B": Sizes(12, 768, 12, 4, 1952, 2048, 32_000),
-    "8x0.3B": Sizes(24, 1024, 16, 8, 3136, 2048, 32_000),
-    "8x0.6B": Sizes(32, 1280, 20, 4, 3840, 2048, 32_000),
+    "8x0.1B": MixtureSizes(12, 768, 12, 4, 1952, 2048, 32_000),
+    "8x0.3B": MixtureSizes(24, 1024, 16, 8, 3136, 2048, 32_000),
+    "8x0.6B": MixtureSizes(32, 1280, 20, 4, 3840, 2048, 32_000),
 }

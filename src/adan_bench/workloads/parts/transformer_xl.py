@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adan_bench.data.words import Stream
-from adan_bench.workloads.transformer_xl import Sizes
+from adan_bench.workloads.parts.sizes import XLSizes
 
 IGNORED = -100
 Memories = tuple[Tensor, Tensor]  # layers × places × columns × width, and how many of the places are filled
@@ -28,7 +28,7 @@ class TransformerXL(nn.Module):
 
     cutoffs: Tensor
 
-    def __init__(self, words: int, sizes: Sizes) -> None:
+    def __init__(self, words: int, sizes: XLSizes) -> None:
         super().__init__()
         self.sizes = sizes
         cutoffs = [cutoff for cutoff in sizes.cutoffs if cutoff < words]
@@ -87,21 +87,25 @@ class TransformerXL(nn.Module):
         return total / len(following)
 
     def tails_of(self, following: Tensor, sizes: Sequence[int] | None = None) -> Tails:
-        """Where the words of each cluster stand; padded with words that do not count, where a size is given."""
-        tails = []
+        """Where the words of each cluster stand; padded with words that do not count, where a size is given.
+
+        With sizes the device is asked for nothing, so that a CUDA graph can hold it.
+        """
+        tails, flat = [], following.flatten()
         for i, (low, high) in enumerate(zip(self.edges, self.edges[1:], strict=False)):
-            flat = following.flatten()
-            places = ((flat >= low) & (flat < high)).nonzero()[:, 0]
-            answers = flat[places] - low
-            missing = 0 if sizes is None else sizes[i] - len(places)
-            tails.append((F.pad(places, (0, missing)), F.pad(answers, (0, missing), value=IGNORED)))
+            inside = (flat >= low) & (flat < high)
+            if sizes is None:
+                places = inside.nonzero()[:, 0]
+            else:
+                places = (~inside).to(torch.uint8).argsort(stable=True)[: sizes[i]]
+            tails.append((places, torch.where(inside[places], flat[places] - low, IGNORED)))
         return tails
 
 
 class Layer(nn.Module):
     """Attention in which positions enter by their distance, then a feed-forward layer; each followed by its norm."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: XLSizes) -> None:
         super().__init__()
         width, self.heads = sizes.width, sizes.heads
         self.query, self.position, self.out = (nn.Linear(width, width, bias=False) for _ in range(3))
@@ -158,6 +162,6 @@ class ClusteredStream(Stream):
         pairs = zip(model.edges, model.edges[1:], strict=False)
         self.sizes = [int(((rows >= low) & (rows < high)).sum(1).max()) for low, high in pairs]
 
-    def __call__(self, position: int) -> tuple[Any, ...]:
-        words, following, carry = super().__call__(position)
+    def gather(self, batch: tuple[Tensor, int]) -> tuple[Any, ...]:
+        words, following, carry = super().gather(batch)
         return words, following, self.model.tails_of(following, self.sizes), carry
