@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from textwrap import fill
 from typing import Any
 
 from results_page import DATA, Stored, table, together, unit_of, words
@@ -22,6 +24,7 @@ of how many where more were planned. ± is half a 95% interval over seeds; brack
 the comparisons of their table. Training loss is the mean since the last evaluation but one, label smoothing and dropout
 included. Trials have a seed of their own and look at the validation split; the chosen one is bold. GPU-minutes are of
 runs and trials, each divided by the number of runs that shared the GPU; a run of two studies counts for both."""
+wrap = partial(fill, width=120, break_long_words=False, break_on_hyphens=False)
 ROWS = {row["studies"].split()[0]: row for row in DATA["rows"]}
 BESIDE = {name for row in DATA["rows"] for name in row["studies"].split()[1:]}  # shown in another study's table
 
@@ -40,7 +43,7 @@ def page(stored: Stored) -> str:
         parts += [part for name in section["studies"].split() for part in described(name, stored)]
     parts.append("## Abandoned searches and formats")
     parts += [part for name, note in DATA["abandoned"].items() for part in abandoned(name, note)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part if part[0] in "#!|" else wrap(part) for part in parts) + "\n"
 
 
 def described(name: str, stored: Stored) -> list[str]:

@@ -74,7 +74,6 @@ TUNED = {
     "elsewhere": "tuned elsewhere (another length, batch size, environment or start)",
     "no": "published, not tuned",
 }
-WIDE = 0.2  # the share of a result beyond which half an interval says little
 EARLY = 0.95
 
 
@@ -123,12 +122,6 @@ class Contest:
     @property
     def unit(self) -> Unit:
         return unit_of(self.adan.first)
-
-    @property
-    def wide(self) -> bool:
-        """Whether the interval is too wide to say much."""
-        half = self.lead.difference.half
-        return half is None or half > WIDE * abs(self.best.final().mean)
 
     def early(self) -> str:
         """Whose mean first reaches a share of the better final accuracy, as a verdict on Adan."""

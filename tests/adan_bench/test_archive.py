@@ -64,6 +64,7 @@ def test_curves_are_thinned_and_no_folder_is_kept(first_format: dict[str, Any]) 
     environment = {**record.environment, "data": "from /data/sets/ptb", "ratio": "GB/s of 1/2"}
     long = replace(record, metrics=[*lines, resumed], environment=environment)
     line = json.loads(pack([long]))
+    assert pack([]) == ""
     curve = line["curves"]["train"]
     assert len(curve["step"]) == POINTS
     assert (curve["step"][0], curve["step"][-1]) == (1, 1000)

@@ -91,7 +91,7 @@ def _record(line: Any, file: Path) -> RunRecord:
 
 def pack(records: Sequence[RunRecord]) -> str:
     """The archive of some runs; their names are their paths below the folder that holds them all."""
-    root = os.path.commonpath([record.path.parent.absolute() for record in records])
+    root = os.path.commonpath([record.path.parent.absolute() for record in records] or [Path()])
     return "".join(
         json.dumps(_without_folders(_line(record, root)), separators=(",", ":"), allow_nan=False) + "\n"
         for record in records
