@@ -251,7 +251,7 @@ def transformer_xl(setup: Setup, batch_size: int = 20) -> Problem:
     model = text.model
     past, filled = model.initial(batch_size, setup.device)
     # Where the rarer words stand, by row: by cluster, places and answers.
-    by_row = [text.task.batches(i)[2] for i in range(text.per_epoch)]
+    by_row = [text.task.prepare(text.task.batches(i))[2] for i in range(text.per_epoch)]
     tails = [
         [torch.stack(parts).to(setup.device) for parts in zip(*row, strict=True)] for row in zip(*by_row, strict=True)
     ]

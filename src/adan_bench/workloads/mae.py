@@ -7,7 +7,6 @@ ImageNet, as published.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from adan_bench.workloads.image_sizes import ImageSizes, image_scales, image_siz
 from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from adan_bench.data.images import ImageData
     from adan_bench.workloads.parts.mae import Classifier
@@ -75,43 +74,17 @@ def vit_config(sizes: ImageSizes, data: ImageData) -> Any:
 
 
 def pretraining_task(context: Context) -> Task:
-    import torch
     import transformers
 
-    from adan_bench.data.batching import generator
     from adan_bench.data.images import Augmentation, image_data
-    from adan_bench.workloads.parts.classification import without_decay
-    from adan_bench.workloads.parts.mae import with_official_start
+    from adan_bench.workloads.parts.mae import autoencoding, with_official_start
 
     data = image_data(context, Augmentation(crop=0.2))
     config = mae_config(context.sizes, data)
-    patches = (config.image_size // config.patch_size) ** 2
-
-    def noise(count: int, *key: int) -> Tensor:
-        """What decides which patches are hidden: the three quarters of largest noise."""
-        return torch.rand(count, patches, generator=generator(*key))
-
-    def batches(position: int) -> Any:
-        return data.batches(position), noise(context.batch_size, context.seed, position, 2)
-
-    def prepare(batch: Any) -> tuple[Tensor, Tensor]:
-        return data.gather(*batch[0])[0], batch[1]
-
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        value: Tensor = model(batch[0], noise=batch[1]).loss
-        return value
-
-    def evaluate(model: nn.Module) -> Mapping[str, float]:
-        total, count = torch.zeros((), device=context.device), 0
-        for number, (images, _) in enumerate(data.held_out()):
-            hidden = noise(len(images), number).to(context.device)
-            total = total + loss(model, (data.normal(images.to(context.device)), hidden)) * len(images)
-            count += len(images)
-        return {"loss": total.item() / count}
-
     model = with_official_start(transformers.ViTMAEForPreTraining(config), config)
-    note = f"{data.note}; a quarter of the patches is seen"
-    return Task(model, batches, loss, evaluate, note=note, groups=without_decay, prepare=prepare)
+    return autoencoding(
+        model, lambda model, images, noise: model(images, noise=noise).loss, config.patch_size, data, context
+    )
 
 
 def finetuning_task(encoder: Encoder, context: Context) -> Task:

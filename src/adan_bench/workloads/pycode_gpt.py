@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adan_bench.task import Context, Scale, Task
 from adan_bench.workloads.registry import workload
@@ -50,7 +50,7 @@ def pycode_gpt(context: Context) -> Task:
     starts = torch.arange(count, device=context.device).unsqueeze(1) * ((len(held_out) - length) // count)
     tests = held_out[starts + windows.offsets].long()
 
-    def judged(model: nn.Module, rows: Tensor) -> tuple[Tensor, Any]:
+    def judged(model: nn.Module, rows: Tensor) -> tuple[Tensor, Tensor | float]:
         logits, balance = model(rows[:, :-1])
         return F.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten()), balance
 

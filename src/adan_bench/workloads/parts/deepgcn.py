@@ -22,7 +22,10 @@ def residual_layer(channels: int, dropout: float, bias: bool = False, checkpoint
         from torch_geometric.nn import DeepGCNLayer, GENConv
 
     conv = GENConv(channels, channels, aggr="softmax", t=1.0, learn_t=True, num_layers=2, norm="layer", bias=bias)
-    return DeepGCNLayer(conv, nn.LayerNorm(channels), nn.ReLU(), block="res+", dropout=dropout, ckpt_grad=checkpoint)
+    layer: nn.Module = DeepGCNLayer(
+        conv, nn.LayerNorm(channels), nn.ReLU(), block="res+", dropout=dropout, ckpt_grad=checkpoint
+    )
+    return layer
 
 
 class DeepGCN(nn.Module):

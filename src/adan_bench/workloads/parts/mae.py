@@ -1,11 +1,52 @@
-"""MAE's networks: the official first weights, and the classifier that is fine-tuned."""
+"""Masked autoencoders: the task of pre-training, the official first weights, the classifier that is fine-tuned."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from adan_bench.data.batching import generator
+from adan_bench.data.images import ImageData
+from adan_bench.task import Context, Task
+from adan_bench.workloads.parts.classification import without_decay
+
+
+def autoencoding(
+    model: nn.Module,
+    error: Callable[[nn.Module, Tensor, Tensor], Tensor],
+    patch: int,
+    data: ImageData,
+    context: Context,
+) -> Task:
+    """The task of a model that completes images of which it sees a quarter of the patches.
+
+    error: (model, images, noise) to the mean loss; the patches of the largest noise, three quarters, are hidden.
+    """
+
+    def noise(count: int, *key: int) -> Tensor:
+        return torch.rand(count, (data.size // patch) ** 2, generator=generator(*key))
+
+    def batches(position: int) -> Any:
+        return data.batches(position), noise(context.batch_size, context.seed, position, 2)
+
+    def prepare(batch: Any) -> tuple[Tensor, Tensor]:
+        return data.gather(*batch[0])[0], batch[1]
+
+    def evaluate(model: nn.Module) -> Mapping[str, float]:
+        total, count = torch.zeros((), device=context.device), 0
+        for number, (images, _) in enumerate(data.held_out()):
+            hidden = noise(len(images), number).to(context.device)
+            total = total + error(model, data.normal(images.to(context.device)), hidden) * len(images)
+            count += len(images)
+        return {"loss": total.item() / count}
+
+    note = f"{data.note}; a quarter of the patches is seen"
+    return Task(
+        model, batches, lambda model, batch: error(model, *batch), evaluate, note, groups=without_decay, prepare=prepare
+    )
 
 
 def with_official_start(model: Any, config: Any) -> nn.Module:
