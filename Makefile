@@ -63,8 +63,7 @@ bench-memory: $(READY)  ## the memory of a whole training step on a GPU, into re
 	$(BIN)/python benchmarks/memory.py
 
 bench-harness: $(READY)  ## steps per second of adan-bench on a GPU, into results/bench-harness.json; needs ADAN_DATA
-	$(BIN)/python benchmarks/harness.py prepare --cache build/harness
-	$(BIN)/python benchmarks/harness.py --cache build/harness
+	$(BIN)/python benchmarks/harness.py
 
 tables: $(READY)  ## write the tables and figures of README.md and docs/ from the records under results/
 	$(BIN)/python benchmarks/readme.py

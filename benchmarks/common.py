@@ -1,15 +1,14 @@
-"""What every benchmark shares: a record of where it ran, the bandwidth of a copy, timing in turns, models' shapes."""
+"""Parts of several benchmarks: records and their environment, a copy's bandwidth, timing in turns, shapes."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import itertools
+import json
 import os
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def environment() -> dict[str, Any]:
-    """Where a record was made, as `adan-bench` describes it, and how busy the machine was."""
+    """The machine and versions, as `adan-bench` describes them, and how busy the machine was."""
     facts = describe("cuda" if torch.cuda.is_available() else "cpu")
     # A record is published: of the folders of this machine it has the names alone.
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
@@ -31,56 +30,46 @@ def environment() -> dict[str, Any]:
     return {**facts, "threads": torch.get_num_threads(), "load_average": os.getloadavg()}
 
 
-Clock: TypeAlias = Callable[[], float]
+def write(name: str, record: dict[str, Any]) -> None:
+    """Store a record under results/."""
+    text = json.dumps(record, indent=1, ensure_ascii=False)
+    (ROOT / "results" / name).write_text(text + "\n", encoding="utf-8")
+    print(f"written: results/{name}")
 
 
+Run: TypeAlias = Callable[[], object]
+Timer: TypeAlias = Callable[[Run], float]  #: seconds or milliseconds of one call
 Shapes: TypeAlias = list[tuple[int, ...]]
+Maker: TypeAlias = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
-def copy_bandwidth(
-    seconds: Callable[[Callable[[], object]], float], device: str = "cpu", size: int = 64_000_000
-) -> float:
-    """Bytes per second, read and written, by `copy_` between two large fp32 tensors: the median of nine.
-
-    seconds: of one call, as the device's clock measures it.
-    """
+def copy_bandwidth(seconds: Timer, device: str = "cpu", size: int = 64_000_000) -> float:
+    """Bytes per second, read and written, by `copy_` between two large fp32 tensors: the median of nine."""
     source = torch.ones(size, device=device)
     target = torch.empty_like(source)
     target.copy_(source)
     return 2 * 4 * size / statistics.median(seconds(lambda: target.copy_(source)) for _ in range(9))
 
 
-def stepper(
-    make: Callable[[list[Tensor]], torch.optim.Optimizer], params: list[Tensor], grads: list[list[Tensor]]
-) -> Callable[[], object]:
-    """A step of an optimizer on the same gradients again and again.
-
-    A consumed gradient is the state until the next step, so then two sets are handed over in turn.
-    """
+def stepper(make: Maker, params: list[Tensor], grads: list[Tensor]) -> Run:
+    """A step of an optimizer on the same gradients again and again."""
     optimizer = make(params)
-    turns = itertools.cycle(grads if optimizer.defaults.get("consume_grad") else grads[:1])
 
     def step() -> None:
-        for p, grad in zip(params, next(turns), strict=True):
+        for p, grad in zip(params, grads, strict=True):
             p.grad = grad
         optimizer.step()
 
     return step
 
 
-def in_turns(
-    candidates: dict[str, Callable[[], object]], rounds: int, clock: Clock = time.perf_counter
-) -> dict[str, list[float]]:
-    """Seconds of each call, every candidate once a round: what else the machine does then meets all of them alike."""
+def in_turns(candidates: Mapping[str, Run], rounds: int, timer: Timer) -> dict[str, list[float]]:
+    """Times of each candidate, once per round after a first that does not count: a busy machine slows all alike."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
-    for run in candidates.values():
-        run()
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
         for name, run in candidates.items():
-            start = clock()
-            run()
-            times[name].append(clock() - start)
-    return times
+            times[name].append(timer(run))
+    return {name: own[1:] for name, own in times.items()}
 
 
 #: AdamW with 8-bit states, of other libraries.
@@ -88,7 +77,7 @@ OTHERS_8BIT = {"AdamW 8 bit (torchao)": "torchao", "AdamW 8 bit (bitsandbytes)":
 
 
 def others_8bit() -> dict[str, Callable[[Iterable[Tensor]], torch.optim.Optimizer]]:
-    """Those of `OTHERS_8BIT` whose library is installed."""
+    """Constructors of `OTHERS_8BIT`, as far as their libraries are installed."""
 
     def maker(package: str) -> Callable[[Iterable[Tensor]], torch.optim.Optimizer]:
         module = importlib.import_module(f"{package}.optim")
@@ -97,18 +86,10 @@ def others_8bit() -> dict[str, Callable[[Iterable[Tensor]], torch.optim.Optimize
     return {name: maker(package) for name, package in OTHERS_8BIT.items() if importlib.util.find_spec(package)}
 
 
-def equal_tensors(total: int, count: int) -> list[tuple[int, ...]]:
-    return [(total // count,)] * count
-
-
-def mlp(width: int = 64, layers: int = 4) -> list[tuple[int, ...]]:
-    return [shape for _ in range(layers) for shape in ((width, width), (width,))]
-
-
-def resnet50() -> list[tuple[int, ...]]:
+def resnet50() -> Shapes:
     """161 tensors, 25.6 M parameters."""
 
-    def convolution(inputs: int, outputs: int, size: int) -> list[tuple[int, ...]]:
+    def convolution(inputs: int, outputs: int, size: int) -> Shapes:
         return [(outputs, inputs, size, size), (outputs,), (outputs,)]  # with the scale and shift of its norm
 
     shapes, inputs = convolution(3, 64, 7), 64
@@ -119,3 +100,17 @@ def resnet50() -> list[tuple[int, ...]]:
                 shapes += convolution(inputs, 4 * width, 1)
             inputs = 4 * width
     return [*shapes, (1000, 2048), (1000,)]
+
+
+def gpt2(layers: int, width: int) -> Shapes:
+    layer: Shapes = [(width,)] * 2 + [(width, 3 * width), (3 * width,), (width, width), (width,)]
+    layer += [(width,)] * 2 + [(width, 4 * width), (4 * width,), (4 * width, width), (width,)]
+    return [(50257, width), (1024, width), *layers * layer, (width,), (width,)]
+
+
+def vit_b() -> Shapes:
+    width = 768
+    layer: Shapes = [(width,)] * 2 + [(3 * width, width), (3 * width,), (width, width), (width,)]
+    layer += [(width,)] * 2 + [(4 * width, width), (4 * width,), (width, 4 * width), (width,)]
+    first: Shapes = [(1, 1, width), (1, 197, width), (width, 3, 16, 16), (width,)]
+    return [*first, *12 * layer, (width,), (width,), (1000, width), (1000,)]

@@ -1,12 +1,11 @@
 """The instructions of the GPU's update kernel per element, by kind, as compiled for an H100 or H200; needs no GPU.
 
-Counted on the path of whole chunks, with what a program does before its first block shared out among its elements. Run
+Counted on the path of whole chunks; instructions before a program's first block are shared out among its elements. Run
 by `python benchmarks/instructions.py`; writes results/instructions.json.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from common import ROOT, environment
+from common import environment, write
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -87,8 +86,7 @@ def main() -> None:
         print(
             f"{key:28} {rows[key]['per_element']:6.1f} per element, {registers} registers, {spills} spills", flush=True
         )
-    record = {"environment": environment(), "target": "sm_90", "rows": rows}
-    (ROOT / "results" / "instructions.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write("instructions.json", {"environment": environment(), "target": "sm_90", "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The memory of a whole training step on a GPU: GPT-2 345M, one sequence of 1,024 tokens, bf16 autocast.
 
-Peak of allocated memory in the third step, when all states are there; once with all activations kept, once with those
-inside each layer computed again in backward, as who is short of memory would do. Run by `make bench-memory`; writes
+Peak of allocated memory in the third step, when all states are there; once with all activations kept, once with
+activation checkpointing in every layer. Run by `make bench-memory`; writes
 results/memory-gpu.json and docs/figures/memory.png. `--plot` only draws the figure from the record.
 """
 
@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from common import ROOT, environment, others_8bit
-from torch import Tensor, nn
+from common import ROOT, environment, others_8bit, write
+from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from adan import Adan, release_gradients
@@ -26,19 +26,14 @@ BASE = "AdamW fused"
 COUPLED = (0.92, 0.92, 0.99)
 
 
-def adan(**options: Any) -> Callable[[nn.Module], Optimizer]:
-    return of_model(partial(Adan, lr=1e-4, **options))
+def adan(**options: Any) -> Callable[..., Optimizer]:
+    return partial(Adan, lr=1e-4, **options)
 
 
-def of_model(make: Callable[..., Optimizer]) -> Callable[[nn.Module], Optimizer]:
-    return lambda model: make(model.parameters())
-
-
-#: name → optimizer of a model, whether gradients are released, whether weights are bf16
-VARIANTS: dict[str, tuple[Callable[[nn.Module], Optimizer], bool, bool]] = {
-    BASE: (of_model(partial(AdamW, lr=1e-4, fused=True)), False, False),
+#: name → constructor, whether gradients are released, whether weights are bf16
+VARIANTS: dict[str, tuple[Callable[..., Optimizer], bool, bool]] = {
+    BASE: (partial(AdamW, lr=1e-4, fused=True), False, False),
     "Adan": (adan(), False, False),
-    "Adan, consume_grad": (adan(consume_grad=True), False, False),
     "Adan, coupled": (adan(betas=COUPLED), False, False),
     "Adan, bf16 states": (adan(state_format="bf16"), False, False),
     "Adan, 8 bit": (adan(state_format="8bit"), False, False),
@@ -49,28 +44,22 @@ VARIANTS: dict[str, tuple[Callable[[nn.Module], Optimizer], bool, bool]] = {
     "Adan, 4 bit, coupled, release": (adan(state_format="4bit", betas=COUPLED), True, False),
     "Adan, 8 bit, release, bf16 weights": (adan(state_format="8bit", stochastic_rounding=True), True, True),
 }
-for other, make_other in others_8bit().items():
-    VARIANTS[other] = (of_model(make_other), False, False)
-
-
-def gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False)
-    return GPT2LMHeadModel(config)
+VARIANTS |= {name: (make, False, False) for name, make in others_8bit().items()}
 
 
 def measure(name: str, recompute: bool) -> dict[str, float]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     make, release, half = VARIANTS[name]
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = gpt2()
+        model: Any = GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False))
     if half:
         model = model.bfloat16()
     if recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
-    opt = make(model)
+    opt = make(model.parameters())
     handle = release_gradients(model, opt) if release and isinstance(opt, Adan) else None
     tokens = torch.randint(0, 50257, (1, 1024), device="cuda")
     losses = []
@@ -97,7 +86,7 @@ def measure(name: str, recompute: bool) -> dict[str, float]:
 
 
 def stored_bytes(x: Any) -> int:
-    """The bytes of a tensor; of torchao's coded ones, which look like fp32, those of what they consist of."""
+    """The bytes of a tensor; torchao's quantized tensors, which look like fp32, count as the sum of their parts."""
     parts: list[Tensor] = [x]
     if hasattr(x, "__tensor_flatten__"):
         parts = [getattr(x, name) for name in x.__tensor_flatten__()[0]]
@@ -126,8 +115,8 @@ def plot(rows: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--plot", action="store_true")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plot", action="store_true", help="only draw the figure from the record")
     if not parser.parse_args().plot:
         rows = {}
         for name in VARIANTS:
@@ -140,7 +129,7 @@ def main() -> None:
             for peak in ("peak_bytes", "recompute_peak_bytes"):
                 peaks += f"{rows[name][peak] / 1e9:6.2f} GB  × {rows[name][peak] / rows[BASE][peak]:.2f}  "
             print(f"{name:40s} {peaks} {rows[name]['state_bytes_per_parameter']:.3f} B/parameter", flush=True)
-        RECORD.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        write(RECORD.name, {"environment": environment(), "rows": rows})
     plot(json.loads(RECORD.read_text(encoding="utf-8"))["rows"])
 
 

@@ -1,4 +1,4 @@
-"""What other implementations of Adan do where they differ, by running them; into results/others.json.
+"""How other implementations of Adan differ, by running them; into results/others.json.
 
     torchrun --standalone --nproc-per-node 2 benchmarks/others.py authors@2c65bea=adan.py timm@1.0.30=timm-adan.py
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import ROOT, environment
+from common import environment, write
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -82,7 +82,7 @@ def bf16_state(make: Any) -> str:
 
 
 def difference(make: Any) -> float:
-    """From this package's after 50 steps with proximal decay: the rest is the same algorithm."""
+    """Distance from this package's weights after 50 steps with proximal decay: the algorithm is the same."""
     ours, theirs = parameter(64), parameter(64)
     theirs.data.copy_(ours.data)
     optimizers = [f([p], lr=1e-2, weight_decay=0.5, eps=1e-8) for f, p in ((adan.Adan, ours), (make, theirs))]
@@ -131,9 +131,8 @@ def main() -> None:
             "fsdp2_clipped": sharded(make, 0.5) if clips(make) else None,
         }
     if dist.get_rank() == 0:
-        record = {"environment": environment(), "rows": rows}
-        (ROOT / "results" / "others.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         print(json.dumps(rows, indent=1))
+        write("others.json", {"environment": environment(), "rows": rows})
     dist.destroy_process_group()
 
 

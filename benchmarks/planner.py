@@ -1,4 +1,4 @@
-"""The tables of `docs/memory-planner.md`: what `adan.plan_memory` says of large models, and what was measured."""
+"""The tables of `docs/memory-planner.md`: plans of `adan.plan_memory` for large models, and one beside measurements."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import torch
+from common import gpt2
 from torch import nn
 
 from adan import plan_memory
@@ -62,18 +63,10 @@ def large_models() -> list[Table]:
     return tables
 
 
-def gpt2_345m() -> list[nn.Parameter]:
-    """The shapes of the model that `benchmarks/memory.py` trains."""
-    width = 1024
-    layer = [(width, 3 * width), (3 * width,), (width, width), (width, 4 * width), (4 * width,), (4 * width, width)]
-    layer += 6 * [(width,)]
-    shapes = [(50257, width), (1024, width), *24 * layer, (width,), (width,)]
-    return [nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]
-
-
 def measured() -> Table:
-    """The peaks of a training step beside the plan. What they are above it, activations, is the same in all rows."""
-    plan = plan_memory(gpt2_345m()).rows
+    """The peaks of a training step beside the plan; the rest of a peak, its activations, is the same in all rows."""
+    shapes = gpt2(24, 1024)  # of the model that `benchmarks/memory.py` trains
+    plan = plan_memory([nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]).rows
     rows = []
     for name, row in json.loads(RECORD.read_text(encoding="utf-8"))["rows"].items():
         if (name != "AdamW fused" and not name.startswith("Adan")) or "consume" in name or "release" in name:

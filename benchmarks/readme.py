@@ -20,13 +20,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))  # this script needs no installation
 
 import figures  # noqa: E402
+import paper_settings  # noqa: E402
 import planner  # noqa: E402
 import results_details  # noqa: E402
 import results_page  # noqa: E402
 import tuning  # noqa: E402
 from stored import studies  # noqa: E402
-
-from adan_bench.reports import recipes  # noqa: E402
 
 PAGES = [
     "README.md",
@@ -40,7 +39,7 @@ PAGES = [
     "docs/bench.md",
 ]
 WHOLE: dict[str, Callable[[], str]] = {
-    "docs/paper-settings.md": recipes.page,
+    "docs/paper-settings.md": paper_settings.page,
     "docs/results-details.md": lambda: results_details.page(studies()),
 }
 BASE = "AdamW fused"
@@ -113,18 +112,6 @@ def cpu() -> str:
         ]
         tables.append(markdown(["fp32 parameters", *names], rows) + f"\n\n{where(data)}.")
     return "\n\n".join(tables)
-
-
-def short_runs() -> str:
-    data = record("short-runs.json")
-    rows = []
-    for run in data["runs"]:
-        train, validation = (statistics.mean(seed[key] for seed in run["seeds"]) for key in ("train", "validation"))
-        betas = ", ".join(map(str, run["betas"]))
-        rows.append([run["optimizer"], f"{run['lr']:g}", f"({betas})", f"{train:.3f}", f"{validation:.3f}"])
-    n = len(data["runs"][0]["seeds"])
-    head = ["optimizer", "lr", "betas", "training loss", "validation loss"]
-    return markdown(head, rows) + f"\n\nMean of n = {n} seeds. {where(data)}."
 
 
 def memory() -> str:
@@ -231,20 +218,17 @@ def step_time() -> str:
 
 
 def harness() -> str:
-    """Steps per second of the harness on a GPU, one run: each way of making them, and what the GPU was busy."""
+    """Steps per second of the harness on a GPU, one run: each way of making them, and how busy the GPU was."""
     data = record("bench-harness.json")
-    modes = ["eager", "captured", "captured, --compile", "reduce-overhead"]
+    modes = list(dict.fromkeys(mode for rows in data["alone"].values() for mode in rows if mode != "relative_gap"))
     rows = []
     for name, by_mode in data["alone"].items():
         cells = []
-        for mode in modes:
-            row = by_mode.get(mode, {})
-            speed = row.get("steps_per_second")
-            cells.append("" if speed is None else f"{speed:.0f} ({min(1, row['gpu_busy']):.0%})")
-        case, gap = data["cases"][name], by_mode["relative_gap"]
-        rows.append([f"{name}, batch {case['batch_size']}", *cells, "0" if gap == 0 else f"{gap:.1e}"])
-    head = ["steps per second (GPU busy)", *modes[:3], 'a plain loop, `torch.compile(mode="reduce-overhead")`']
-    head.append(f"largest relative gap of the loss, captured to eager, {data['curve_steps']} steps")
+        for row in (by_mode.get(mode, {}) for mode in modes):
+            busy = f" ({min(1, row['gpu_busy']):.0%})" if row.get("gpu_busy") else ""
+            cells.append(f"{row['steps_per_second']:.0f}{busy}" if "steps_per_second" in row else "")
+        rows.append([f"{name}, batch {data['cases'][name]['batch_size']}", *cells])
+    head = ["steps per second (GPU busy)", *modes]
     return markdown(head, rows) + f"\n\n{where(data)}; Adan, bf16 autocast."
 
 
@@ -254,9 +238,9 @@ def harness_together() -> str:
     rows = []
     for row in data["together"]:
         one, total = data["alone"][row["case"]][row["mode"]]["steps_per_second"], row["steps_per_second"]
-        name, runs = f"{row['case']}, {row['mode']}", str(row["runs"])
-        rows.append([name, runs, f"{row['share']}%", f"{one:.0f}", f"{total:.0f}, ×{total / one:.2f}"])
-    head = ["", "runs at a time", "multiprocessors each may use", "one run", "steps per second in total"]
+        name = f"{row['case']}, {row['mode']}"
+        rows.append([name, str(row["runs"]), f"{one:.0f}", f"{total:.0f}, ×{total / one:.2f}"])
+    head = ["", "runs at a time", "one run", "steps per second in total"]
     return markdown(head, rows) + f"\n\n{where(data)}, MPS."
 
 
@@ -274,11 +258,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu-alone": gpu_alone,
     "wall": wall,
     "cpu": cpu,
-    "short-runs": short_runs,
+    "short-runs": tuning.short_runs,
     "rules": tuning.rules,
     "b1-length": tuning.b1_by_length,
     "held-out": tuning.held_out,
-    "harness-ratios": tuning.harness,
+    "widths": tuning.widths,
     "other-studies": tuning.elsewhere,
     "scaling": scaling.table,
     "planner": lambda: "\n\n".join(markdown(*table) for table in planner.large_models()),

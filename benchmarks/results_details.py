@@ -37,23 +37,24 @@ def page(stored: Stored) -> str:
         parts.append(f"## {section['heading']}")
         if "figure" in section:
             parts.append(f"![{section['heading']}](figures/results-{section['figure']}.svg)")
-        parts += [part for name in section["studies"].split() for part in described(stored[name], stored)]
+        parts += [part for name in section["studies"].split() for part in described(name, stored)]
     parts.append("## Abandoned searches and formats")
     parts += [part for name, note in DATA["abandoned"].items() for part in abandoned(name, note)]
     return "\n\n".join(parts) + "\n"
 
 
-def described(study: StoredStudy, stored: Stored) -> list[str]:
+def described(name: str, stored: Stored) -> list[str]:
     """A study's facts, its results where no other's table has them, and its search."""
+    study = stored[name]
     groups = [g for g in study.groups if g.n]
     trials = [r for own in study.search.values() for r in own]
-    parts = [f"### `{study.name}`", facts(study, [r for g in groups for r in g.runs] + trials)]
-    parts += [DATA["notes"][study.name]] if study.name in DATA["notes"] else []
+    parts = [f"### `{name}`", facts(study, [r for g in groups for r in g.runs] + trials)]
+    parts += [DATA["notes"][name]] if name in DATA["notes"] else []
     if groups and groups[0].first.config.role == "tune":  # a sweep with the tuning seed, of which nothing is chosen
         swept = {g.optimizer: [o.first for o in groups if o.optimizer == g.optimizer] for g in groups}
         return [*parts, searched(swept, {})]
-    if groups and study.name not in BESIDE:
-        row = ROWS.get(study.name, {"studies": study.name})
+    if groups and name not in BESIDE:
+        row = ROWS.get(name, {"studies": name})
         parts.append(compared(together(row["studies"], stored) or groups, row.get("rows_of_table", 1)))
     return [*parts, searched(study.search, study.chosen)] if trials else parts
 
@@ -68,7 +69,7 @@ def facts(study: StoredStudy, runs: Sequence[RunRecord]) -> str:
         f"{', '.join(f'{steps:,} steps of {batch_size:,}' for steps, batch_size in lengths)}",
         f"schedule {config.schedule}, {'bf16' if config.bf16 else 'fp32'}",
         f"starts from `{study.starts_from}`" if study.starts_from else "",
-        f"settings of `{study.settings_of}`" if study.settings_of else "",
+        f"settings of {study.settings_of}" if study.settings_of else "",
     ]
     if study.planned_trials is not None:
         at = f"of {study.tune_length:,} {study.unit}" if study.tune_length else "of full length"

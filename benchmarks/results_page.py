@@ -283,7 +283,7 @@ def variants(name: str, names: str, stored: Stored) -> list[list[str]]:
         changed = {key: value for key, value in g.settings.items() if key not in plain.settings}
         label = ", ".join(filter(None, [NAMES[g.optimizer], words(changed)]))
         gap = unit.said(g.minus(plain, len(groups) - 1)) if g is not plain else ""
-        lines.append([f"{name}: {unit.name}", label, g.counted, unit.spread(g.final()), gap])
+        lines.append([f"{name} ({unit.name})", label, g.counted, unit.spread(g.final()), gap])
     return lines
 
 

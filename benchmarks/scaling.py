@@ -1,4 +1,4 @@
-"""What Adan costs, on paper, under each way of sharding a model over GPUs: prints the table of `docs/distributed.md`.
+"""Adan's memory and messages, on paper, under each way of sharding a model: prints the table of `docs/distributed.md`.
 
 A collective over P processes of S bytes makes each process send, by a ring, (P − 1)/P · S bytes for an all-gather or a
 reduce-scatter, and twice that for an all-reduce.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 #: fp32: parameter, gradient, and four states of Adan, in bytes per parameter.
 PARAM, GRAD, STATES = 4, 4, 16
 
-#: GPUs of one machine: what is exchanged most is kept inside it.
+#: GPUs of one machine; the most frequent exchanges stay inside it.
 MACHINE = 8
 
 
@@ -35,7 +35,7 @@ def zero(n: float, gpus: int) -> Cost:
 
 
 def fsdp(n: float, gpus: int) -> Cost:
-    """All is cut; parameters are gathered twice, gradients are reduce-scattered."""
+    """Everything is cut; parameters are gathered twice, gradients are reduce-scattered."""
     return Cost((PARAM + GRAD + STATES) * n / gpus, 2 * _ring(gpus, PARAM * n) + _ring(gpus, GRAD * n))
 
 
@@ -46,7 +46,7 @@ def hsdp(n: float, gpus: int) -> Cost:
 
 
 def fsdp_tp(n: float, gpus: int) -> Cost:
-    """Matrices are cut over each machine, what remains by FSDP between them; activations are not counted."""
+    """Matrices are cut within each machine, their parts by FSDP between machines; activations are not counted."""
     return fsdp(n / MACHINE, gpus // MACHINE)
 
 

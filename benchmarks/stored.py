@@ -98,7 +98,7 @@ class StoredStudy:
 
     unit, length: "epochs" or "steps", and how many. tune_length: of its trials, where these are shorter.
     planned_trials: of each optimizer; 0 where settings are published ones, None where they are another study's.
-    settings_of: that study's name. starts_from: the study whose weights are fine-tuned.
+    settings_of: that study. starts_from: the study whose weights are fine-tuned.
     search: the trials of each optimizer in the order in which they were asked for. chosen: the settings they gave.
     """
 
@@ -136,15 +136,11 @@ def by_key(file: Path) -> dict[str, RunRecord]:
 @functools.cache
 def studies() -> dict[str, StoredStudy]:
     """All stored studies by name."""
-    older = of_first_format(by_key(EVIDENCE / "runs.jsonl"))
-    newer = (of_archive(file) for file in sorted(NEWER.glob("*.jsonl")))
-    return older | {study.name: study for study in newer}
-
-
-def of_first_format(records: Mapping[str, RunRecord]) -> dict[str, StoredStudy]:
-    """The studies of studies.json with those of their runs that are among the records."""
     index = json.loads((EVIDENCE / "studies.json").read_text(encoding="utf-8"))
-    return {name: _study(name, facts, records) for name, facts in index.items()}
+    records = by_key(EVIDENCE / "runs.jsonl")
+    older = {name: _study(name, facts, records) for name, facts in index.items()}
+    newer = [of_archive(file) for file in sorted(NEWER.glob("*.jsonl"))]
+    return older | {f"{s.name}-again-by-adan-bench" if s.name in older else s.name: s for s in newer}
 
 
 def _study(name: str, facts: Mapping[str, Any], records: Mapping[str, RunRecord]) -> StoredStudy:
@@ -158,7 +154,7 @@ def _study(name: str, facts: Mapping[str, Any], records: Mapping[str, RunRecord]
         length=facts["length"],
         tune_length=facts.get("tune_length"),
         planned_trials=facts.get("trials"),
-        settings_of=facts.get("settings_of", ""),
+        settings_of=f"`{facts['settings_of']}`" if "settings_of" in facts else "",
         starts_from=facts.get("starts_from", ""),
         search={optimizer: tuple(made(entry["trials"])) for optimizer, entry in search.items()},
         chosen={optimizer: entry["chosen"] for optimizer, entry in search.items()},
@@ -185,6 +181,7 @@ def of_archive(file: Path) -> StoredStudy:
             kind = json.dumps([config.name, config.steps, config.batch_size, config.settings], sort_keys=True)
             seeds.setdefault(kind, []).append(record)
     groups = [_group(own[0].config.name, own[0].config.settings, own, len(own)) for own in seeds.values()]
+    elsewhere = not search and any(own[0].config.origin.trials for own in seeds.values())
     length = max(run.config.steps for own in seeds.values() for run in own)
     trial = max((run.config.steps for own in search.values() for run in own), default=length)
     return StoredStudy(
@@ -193,7 +190,7 @@ def of_archive(file: Path) -> StoredStudy:
         length=length,
         tune_length=trial if trial < length else None,
         planned_trials=max(map(len, search.values()), default=0),
-        settings_of="",
+        settings_of="another study" if elsewhere else "",
         starts_from="",
         search={optimizer: tuple(own) for optimizer, own in search.items()},
         chosen={optimizer: best_trial(own).config.settings for optimizer, own in search.items()},

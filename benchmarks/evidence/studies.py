@@ -280,7 +280,7 @@ _TABLES = tables()
 def as_published(table: str, optimizer: str, there: str = "", **further: Any) -> Entry:
     """The harness's settings for the first cell of an optimizer's row. there: its name in that table, if another."""
     column = _TABLES[table].columns[0]
-    settings = _TABLES[table].published(there or optimizer, column.workload, column).merged("settings")
+    settings = _TABLES[table].published(there or optimizer, column.workload, column).run["settings"]
     return Entry(optimizer, settings.pop("lr"), {**settings, **further})
 
 
@@ -288,7 +288,7 @@ def as_published(table: str, optimizer: str, there: str = "", **further: Any) ->
 RESNET_PUBLISHED = Study(
     "resnet34-200",
     "resnet34",
-    {"batch_size": 128, "schedule": _TABLES["cifar10"].schedule, "warmup": 0.0},
+    {"batch_size": 128, "schedule": _TABLES["cifar10"].run["schedule"], "warmup": 0.0},
     200,
     "epochs",
     (
@@ -303,7 +303,7 @@ RESNET_PUBLISHED = Study(
 LSTM_PUBLISHED = Study(
     "lstm-200",
     "lstm",
-    {"layers": 1, "scale": "small", "schedule": _TABLES["lstm"].schedule, "warmup": 0.0},
+    {"layers": 1, "scale": "small", "schedule": _TABLES["lstm"].run["schedule"], "warmup": 0.0},
     200,
     "epochs",
     (

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,13 +16,6 @@ from typing import Any
 from adan_bench.task import SCALES, Settings
 
 TUNING_SEED = 1000  # comparisons use 0, 1, 2, …
-#: Parts of the words for the origin of settings in a record: what begins it where nobody tuned them, and what follows
-#: where they were tuned for a training of another length, schedule and so on, where the user has changed them since, or
-#: where the rate was scaled to another batch size.
-UNTUNED = "untuned defaults"
-ELSEWHERE = " for another training: "
-CHANGED = ", then --set "
-SCALED = ", lr × "
 #: How the work of a step is shared out, and the machine: what a run may be resumed with another value of.
 SHARING = ("parallel", "ranks", "threads", "jobs")
 
@@ -39,39 +33,126 @@ def option(
     max: float | None = None,
     env: str | None = None,
     decides: bool = True,
+    said: str = "",
 ) -> Any:
     """A field of a run's configuration.
 
     help: what the command line says about it, where it is also a flag; without a text it is none.
     min, max: what the flag accepts; env: the environment variable that stands in for it.
     decides: whether the numbers of a run depend on it. A run may continue with another value of one that does not.
+    said: a value in words, as a format, where that is not its name and the value.
     """
-    return field(default=default, metadata={"help": help, "min": min, "max": max, "env": env, "decides": decides})
+    facts = {"help": help, "min": min, "max": max, "env": env, "decides": decides, "said": said}
+    return field(default=default, metadata=facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The origin of a run's settings, as facts; `reports.conclusions.said` puts them into words.
+
+    kind: "untuned" (the optimizer's own defaults), "bundled" (this package's tuned ones), "saved" (a file of `tune`),
+        "here" (trials beside the run), "trial" (the run is one), "published", or "" where `source` says it all.
+    source: the file of `tune`, or whoever published the settings.
+    eta, rungs: how the trials were halved and at which steps; at_edge: no rate beyond the best one was tried.
+    tuned_for: fields of the training that the settings were tuned for, where this run has others.
+    changed: settings that the user set otherwise than the trials found them.
+    batch_sizes: of this run and of the tuning, where the rate was multiplied by the root of their ratio.
+    lr_factor: another factor of the rate.
+    guesses: settings and fields that no public source states; fixed: settings that a table is about.
+    """
+
+    kind: str = ""
+    trials: int = 0
+    source: str = ""
+    eta: int = 1
+    rungs: tuple[int, ...] = ()
+    at_edge: bool = False
+    tuned_for: Settings = field(default_factory=dict)
+    changed: Settings = field(default_factory=dict)
+    batch_sizes: tuple[int, ...] = ()
+    lr_factor: float = 1.0
+    guesses: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
+
+    @property
+    def flaw(self) -> str:
+        """The reason why settings are not as tuned for their run: "untuned", "elsewhere", "changed", or nothing."""
+        if self.kind == "untuned":
+            return "untuned"
+        return "elsewhere" if self.tuned_for else "changed" if self.changed else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts that are not the defaults."""
+        blank = Origin()
+        return {name: as_json(value) for name, value in vars(self).items() if value != getattr(blank, name)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | str) -> Origin:
+        """The origin in a record: facts, or the words of an earlier version."""
+        if isinstance(value, str):
+            return cls.from_text(value)
+        facts: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
+        return cls(**{f.name: facts[f.name] for f in dataclasses.fields(cls) if f.name in facts})
+
+    @classmethod
+    def from_text(cls, text: str) -> Origin:
+        """The origin that an earlier version wrote in words; what is not understood is kept as the source.
+
+        >>> Origin.from_text("defaults tuned in 8 trials for 100 steps of 64, lr × √(256/64)").tuned_for
+        {'steps': 100, 'batch_size': 64}
+        """
+        found = re.fullmatch(
+            r"(untuned defaults|trial|defaults tuned in (\d+) trials)(?: for (\d+) steps of (\d+))?"
+            r"(?:, lr × √\((\d+)/(\d+)\))?(?:, ([\w, ]+) as the table says)?",
+            text,
+        )
+        if found is None:
+            return cls(source=text)
+        how, trials, steps, batch_size, now, then, fixed = found.groups()
+        return cls(
+            kind={"untuned defaults": "untuned", "trial": "trial"}.get(how, "bundled"),
+            trials=int(trials or 0),
+            tuned_for={"steps": int(steps), "batch_size": int(batch_size)} if steps else {},
+            batch_sizes=(int(now), int(then)) if now else (),
+            fixed=tuple(fixed.split(", ")) if fixed else (),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How long a run is and how the learning rate moves. 0 leaves a number to the workload."""
+    """Length of a run and course of its learning rate. 0 leaves a number to the workload."""
 
-    steps: int = option(0, "Gradients per run; the workload's budget unless given.", min=1)
-    batch_size: int = option(0, "Examples per update; the workload's unless given.", min=1)
+    steps: int = option(0, "Gradients per run; the workload's budget unless given.", min=1, said="{} steps")
+    batch_size: int = option(0, "Examples per update; the workload's unless given.", min=1, said="batch {}")
     eval_every: int = option(0, "Steps between evaluations.", min=1)
     log_every: int = option(0)
     stop_after: int = option(0, "Stop after N steps; the schedule still spans --steps.", min=1)
     schedule: str = option("cosine", "cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.")
-    warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1)
-    floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", min=0, max=1)
-    cooldown: float = option(0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1)
+    warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1, said="warm-up {:.2%}")
+    floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", min=0, max=1, said="floor {:.3g}")
+    cooldown: float = option(
+        0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1, said="cooldown {:.2%}"
+    )
     nonmono: int = option(
         0, "Return to the initial learning rate after N evaluations without improvement (AWD-LSTM's trigger).", min=1
     )
     clip: float = option(-1.0, "Limit of the gradient's norm, 0 for none; the workload's unless given.", min=0)
-    ema: float = option(0.0, "Decay of an exponential average of the weights, which is evaluated.", min=0, max=1)
+    ema: float = option(
+        0.0, "Decay of an average of the weights, which is evaluated.", min=0, max=1, said="average of weights {:g}"
+    )
+
+
+#: Fields of a training that tuned settings depend on: where one differs, they are for another training.
+TRAINING = (
+    *(f.name for f in dataclasses.fields(Budget) if f.name not in ("eval_every", "log_every")),
+    "init",
+    "script_sha256",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How the steps are computed."""
+    """Execution of the steps."""
 
     device: str = option("cpu", "cpu, cuda or cuda:N.")
     bf16: bool = option(False, "bfloat16 autocast.")
@@ -94,7 +175,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where model, data and settings come from."""
+    """Sources of model, data and settings."""
 
     scale: str = option(SCALES[0], "smoke, small or paper, where the workload has it.")
     seed: int = option(0, "Seed of weights, batches and dropout.", min=0, max=2**31 - 1)
@@ -104,9 +185,9 @@ class Provenance:
     init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.")
     init_sha256: str = option("")  # likewise; unknown where a run of the same study is to make them first
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
-    origin: str = option("", decides=False)  # where the settings come from, in words
-    lr_at_edge: bool = option(False, decides=False)  # of the rates that the tuning tried, where these were saved
+    origin: Origin = option(Origin(), decides=False)
     label: str = option("", decides=False)  # of a variant of an optimizer, such as adan:state_format=8bit
+    study: str = option("", decides=False)  # of whose plan it is a run, where a file of `adan-bench study` planned it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,25 +204,31 @@ class RunConfig(Budget, Execution, Provenance):
 
     @property
     def name(self) -> str:
-        """Of who competes: the optimizer, or a variant of it."""
+        """The competitor's name: the optimizer, or a variant of it."""
         return self.label or self.optimizer
 
     def to_json(self) -> dict[str, Any]:
-        values = dataclasses.asdict(self)
+        values = {**dataclasses.asdict(self), "origin": self.origin.to_json()}
         return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
-        """A configuration of this version or of an earlier one: unknown keys are dropped, null is the default."""
+        """A configuration of this version or of an earlier one: unknown keys are dropped, null is the default.
+
+        `lr_at_edge` was a field beside the origin.
+        """
         known = {f.name: f for f in dataclasses.fields(cls)}
         fields = {key: value for key, value in values.items() if key in known and value is not None}
         paths = {key: Path(value) for key, value in fields.items() if "Path" in str(known[key].type)}
-        return cls(**{**fields, **paths})
+        origin = Origin.from_json(fields.get("origin", {}))
+        if values.get("lr_at_edge"):
+            origin = dataclasses.replace(origin, at_edge=True)
+        return cls(**{**fields, **paths, "origin": origin})
 
     def identity(self) -> dict[str, Any]:
-        """What decides the numbers, without what has its default: an option that is added later changes nothing.
+        """The fields that decide the numbers, without defaults: an option that is added later changes nothing.
 
-        Of the weights at the start, whether there are some and their content, not where they lie.
+        Weights at the start count by whether there are some and by their content, not by where they lie.
         """
         values = self.to_json() | {"init": None if self.init is None else True}
         return {
@@ -151,21 +238,45 @@ class RunConfig(Budget, Execution, Provenance):
         }
 
     def differences(self, other: RunConfig) -> list[str]:
-        """Which fields that decide the numbers differ; records of earlier versions lack checksums."""
+        """The fields that decide the numbers and differ; records of earlier versions lack checksums."""
         a, b = as_json(self.identity()), as_json(other.identity())
         sums = ("script_sha256", "init_sha256")
         unchecked = {name for name in sums if not (getattr(self, name) and getattr(other, name))}
         return [name for name in {**a, **b} if name not in unchecked and a.get(name) != b.get(name)]
 
 
+def in_words(name: str, value: Any) -> str:
+    """A field of a configuration in words.
+
+    >>> [in_words(*pair) for pair in (("steps", 100), ("batch_size", 8), ("warmup", 0.0), ("bf16", True))]
+    ['100 steps', 'batch 8', 'no warm-up', 'bf16']
+    >>> in_words("clip", -1.0), in_words("warmup", 0.05), in_words("training", {"layers": 2})
+    ('default clip', 'warm-up 5%', 'training layers=2')
+    """
+    if name in ("script_sha256", "init_sha256"):
+        return f"{name.partition('_')[0]} {value[:8] or 'of unknown content'}"
+    said = RunConfig.__dataclass_fields__[name].metadata.get("said", "")
+    word = said.partition(" {")[0] or name.replace("_", " ")
+    if value is True:
+        return word
+    if not value:
+        return f"no {word}"
+    if value == -1:  # of `clip`: left to the workload
+        return f"default {word}"
+    if isinstance(value, Mapping):
+        value = " ".join(f"{key}={item}" for key, item in value.items())
+    text = said.format(value) if said else f"{word} {value:g}" if isinstance(value, float) else f"{word} {value}"
+    return re.sub(r"\.?0+%", "%", text)
+
+
 def as_json(value: Any) -> Any:
-    """As a file has it: tuples are lists there."""
+    """A value as a file has it: tuples are lists there."""
     return json.loads(json.dumps(value, default=str))
 
 
 @dataclass(frozen=True)
 class Pause:
-    """When a run stops for now, with a checkpoint to continue from: at a step, or at a Unix time."""
+    """The step, or the Unix time, at which a run stops for now, with a checkpoint to continue from."""
 
     step: int | None = None
     time: float | None = None
@@ -216,12 +327,12 @@ class RunRecord:
 
     @property
     def metric(self) -> str:
-        """What counts: the workload's metric, or what it judges trials by where this is one."""
+        """The number that counts: the workload's metric, or the one by which it judges trials where this is one."""
         return judged(self.workload)[0] if self.config.role == "tune" else str(self.workload["metric"])
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether that is so of `metric`."""
+        """Whether a higher value of `metric` is better."""
         return judged(self.workload)[1] if self.config.role == "tune" else bool(self.workload["higher_is_better"])
 
     @property

@@ -19,13 +19,15 @@ from typing import Any
 
 import pytest
 from support.forked import Program
+from support.pools import always
 
 from adan_bench.cli.invocation import Invocation
 from adan_bench.config import RunConfig, option
 from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.training.configure import configure, threads
+from adan_bench.training.jobs import Event, Job
 from adan_bench.training.optimizers import SPECS
-from adan_bench.training.pool import Event, Job, LocalPool
+from adan_bench.training.pool import LocalPool
 from adan_bench.training.scripts import load_script
 from adan_bench.workloads.registry import get_workload
 
@@ -412,7 +414,7 @@ def test_an_output_without_a_reader_ends_the_study_at_once(tmp_path: Path) -> No
 
     pool, started = LocalPool(tmp_path / "a", chosen), time.monotonic()
     with pytest.raises(BrokenPipeError), contextlib.closing(pool):
-        pool.run([Job(config, tmp_path / "a" / "0")], show)
+        pool.run(always([Job(config, tmp_path / "a" / "0")]), show)
     assert time.monotonic() - started < 30
     assert not list(tmp_path.rglob("result.json"))
 

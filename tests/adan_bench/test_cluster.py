@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import torch
 from support.learning import chosen, curve, settings
+from support.pools import always
 
 from adan_bench.records.store import RunStore, read_run
-from adan_bench.studies.comparison import Study
+from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.cluster import RayPool, files_for, make, receive
-from adan_bench.training.pool import Event, Job, Tally
+from adan_bench.training.jobs import Event, Job, Tally
 from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import run
 
@@ -78,9 +79,9 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
             gate.touch()
 
     options = chosen(cluster=f"ray:{nodes.address}", script=script, **lengths)
-    with Study(["gated"], competitors("adan"), options, out=out) as study:
+    with Comparison(["gated"], competitors("adan"), options, out=out) as study:
         study.on_event = watch
-        study.compare(2)
+        study.make(seeds=2)
     (line,) = (out / "study.jsonl").read_text(encoding="utf-8").splitlines()
     facts = json.loads(line)
     assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 800, 1, options.cluster)
@@ -109,7 +110,7 @@ def test_a_stream_that_ends_without_a_result_is_a_lost_node(tmp_path: Path, monk
     result = {"status": "finished", "step": 1}
     streams = iter([iter(()), iter([{"names": [], "node": "b"}, {"names": [], "result": result}])])
     ended: list[Any] = []
-    tally = Tally([job], lambda event: ended.append(event.result))
+    tally = Tally(always([job]), lambda event: ended.append(event.result))
     pool = object.__new__(RayPool)
     errors = SimpleNamespace(RayError=OSError, RayTaskError=ValueError)
     pool.ray = SimpleNamespace(wait=lambda all_, **_: (all_, []), get=lambda x: x, exceptions=errors, nodes=list)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.learning import chosen
 
+from adan_bench.config import Origin
 from adan_bench.errors import UsageError
 from adan_bench.records.store import read_runs
-from adan_bench.studies.comparison import Study
+from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors, value_of
+from adan_bench.task import Settings
 
 SMALL = ("--steps", "20", "--seeds", "1")
 
@@ -73,13 +76,13 @@ def test_variants_are_rows_of_their_own(bench: Any, tiny: Path, tmp_path: Path) 
     assert formats == {"adan": None, "adan:state_format=8bit": "8bit", "adamw": None}
 
 
-@pytest.mark.parametrize(("who", "changed"), [("adan:state_format=8bit", ""), ("adan:lr=2", ", then --set lr=2")])
-def test_variants_of_bundled_defaults(tmp_path: Path, who: str, changed: str) -> None:
+@pytest.mark.parametrize(("who", "changed"), [("adan:state_format=8bit", {}), ("adan:lr=2", {"lr": 2})])
+def test_variants_of_bundled_defaults(tmp_path: Path, who: str, changed: Settings) -> None:
     """A setting that no search looks for leaves the comparison fair; a learning rate does not."""
-    study = Study(["digits-vit"], competitors(f"adan,{who}"), chosen(), out=tmp_path)
+    study = Comparison(["digits-vit"], competitors(f"adan,{who}"), chosen(), out=tmp_path)
     origins = [base.origin for base in study.bases.values()]
-    assert origins[1] == origins[0] + changed
-    assert origins[0].startswith("defaults tuned in")
+    assert origins[1] == replace(origins[0], changed=changed, at_edge=origins[0].at_edge and not changed)
+    assert (origins[0].kind, origins[0].flaw) == ("bundled", "")
 
 
 def test_a_run_of_a_variant_has_its_name(bench: Any, tiny: Path, tmp_path: Path) -> None:
@@ -135,17 +138,19 @@ def saved(path: Path, **entries: Any) -> Path:
 @pytest.mark.parametrize(
     ("who", "pairs", "changed"),
     [
-        ("adan", ["adan.lr=0.5"], ", then --set lr=0.5"),
-        ("adan", ["lr=0.01", "betas=0.9,0.92,0.99"], ""),
-        ("adan:betas=0.8,0.9,0.99", [], ", then --set betas=(0.8, 0.9, 0.99)"),
-        ("adan:state_format=8bit", [], ""),
+        ("adan", ["adan.lr=0.5"], {"lr": 0.5}),
+        ("adan", ["lr=0.01", "betas=0.9,0.92,0.99"], {}),
+        ("adan:betas=0.8,0.9,0.99", [], {"betas": (0.8, 0.9, 0.99)}),
+        ("adan:state_format=8bit", [], {}),
     ],
 )
-def test_tuned_settings_that_are_changed(tiny: Path, tmp_path: Path, who: str, pairs: list[str], changed: str) -> None:
+def test_tuned_settings_that_are_changed(
+    tiny: Path, tmp_path: Path, who: str, pairs: list[str], changed: Settings
+) -> None:
     """The origin says so, from which the report knows that the optimizers had no equal chance."""
     file = saved(tmp_path / "best.json", tiny=ENTRY)
-    study = Study(["tiny"], competitors(who, pairs), chosen(script=tiny), out=tmp_path / "a", tuned=file)
-    assert study.bases["tiny", who].origin == f"tuned in 8 trials (best.json){changed}"
+    study = Comparison(["tiny"], competitors(who, pairs), chosen(script=tiny), out=tmp_path / "a", tuned=file)
+    assert study.bases["tiny", who].origin == Origin(kind="saved", trials=8, source="best.json", changed=changed)
 
 
 @pytest.mark.usefixtures("inline_pool")
@@ -165,10 +170,10 @@ def test_tuned_settings_in_a_sweep_of_batch_sizes(tiny: Path, tmp_path: Path) ->
     """The square-root rule starts from the batch size that was tuned."""
     file = saved(tmp_path / "best.json", tiny={**ENTRY, "batch_size": 32, "steps": 30})
     options = chosen(script=tiny)
-    study = Study(["tiny"], competitors("adan"), options, out=tmp_path / "a", tuned=file, batch_sizes=[8, 32])
+    study = Comparison(["tiny"], competitors("adan"), options, out=tmp_path / "a", tuned=file, batch_sizes=[8, 32])
     small, same = study.bases["tiny-b8", "adan"], study.bases["tiny-b32", "adan"]
     assert (small.settings["lr"], same.settings["lr"]) == (0.005, 0.01)
-    assert small.origin == "tuned in 8 trials (best.json) for another training: 30 steps, batch 32, lr × √(8/32)"
+    assert (small.origin.tuned_for, small.origin.batch_sizes) == ({"steps": 30, "batch_size": 32}, (8, 32))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from adan_bench.cli.progress import showing
 from adan_bench.config import Progress
-from adan_bench.training.pool import Event, Job
+from adan_bench.training.jobs import Event, Job
 
 
 def events(config: Any) -> list[Event]:

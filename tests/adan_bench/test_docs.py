@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from adan_bench.config import Origin
 from adan_bench.records.store import read_runs
 from adan_bench.workloads.parts import networks
 from adan_bench.workloads.parts.networks import resnet
@@ -108,4 +109,5 @@ def test_every_cell_of_the_record_is_tuned() -> None:
         ]:
             for cell in table["cells"]:
                 if cell["values"] and "origin" in cell:
-                    assert cell["origin"].startswith("defaults tuned in 8 trials"), (table["name"], cell["row"])
+                    origin = Origin.from_json(cell["origin"])
+                    assert (origin.kind, origin.trials) == ("bundled", 8), (table["name"], cell["row"])

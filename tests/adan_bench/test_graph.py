@@ -41,7 +41,8 @@ class OnDevice(TorchDispatchMode):
 CAPTURED = [
     "cifar-resnet34", "cifar-vit", "vit-s", "vit-s-setting-i", "swin-t", "convnext-t", "resnet50", "digits-vit",
     "mae-pretrain-vit-b", "mae-finetune-vit-b", "gpt2-code", "pycode-gpt2", "bert-pretrain", "lstm-1", "ptb-lstm",
-    "transformer-xl", "cifar-mae", "cifar-convnext", "pycode-gpt-1m", "pycode-moe",
+    "transformer-xl", "cifar-mae", "cifar-convnext", "pycode-gpt-1m", "pycode-moe", "english-bert",
+    "english-cola", "cora-deepgcn",
 ]  # fmt: skip
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from support.learning import chosen
 
+from adan_bench.config import Origin
 from adan_bench.records.store import read_runs
-from adan_bench.studies.comparison import Study
+from adan_bench.reports.conclusions import said
+from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors
 from adan_bench.studies.halving import rungs
-from adan_bench.training.pool import Event
+from adan_bench.training.jobs import Event
 
 NAMES = ("adan", "adam")
 
@@ -23,7 +25,7 @@ class Interrupted(Exception):
     pass
 
 
-def tune(tiny: Path, out: Path, eta: int, after: int = 10**9, resume: bool = False) -> Study:
+def tune(tiny: Path, out: Path, eta: int, after: int = 10**9, resume: bool = False) -> Comparison:
     """Eight trials each; interrupted after so many results."""
     seen = 0
 
@@ -34,9 +36,9 @@ def tune(tiny: Path, out: Path, eta: int, after: int = 10**9, resume: bool = Fal
             raise Interrupted
 
     options = chosen(script=tiny, steps=48, eval_every=4)
-    with Study(["tiny"], competitors(",".join(NAMES)), options, out=out, resume=resume) as study:
+    with Comparison(["tiny"], competitors(",".join(NAMES)), options, out=out, resume=resume) as study:
         study.on_event = on_event
-        study.tune(8, eta)
+        study.make(8, eta)
     study.save(out / "best.json")
     return study
 
@@ -68,7 +70,7 @@ def test_halving(tiny: Path, tmp_path: Path) -> None:
             "rungs": rule,
             "gradients": gradients,
         }
-        assert "8 trials, halved by 2 at steps 12, 24, with seed 1000" in halved.bases["tiny", name].origin
+        assert halved.bases["tiny", name].origin == Origin(kind="here", trials=8, eta=2, rungs=(12, 24))
     same = [key for key, found in parts.items() if found[0] == "finished" and int(key[-2:]) < 6]
     assert all(parts[key] == whole[key] for key in same)
     assert (
@@ -109,6 +111,7 @@ def test_how_a_search_was_halved_is_remembered(bench: Any, tiny: Path, tmp_path:
     own["adam"]["settings"] = {"lr": 0.001}
     file.write_text(json.dumps(best), encoding="utf-8")
     options = chosen(script=tiny, steps=8, eval_every=2)
-    study = Study(["tiny"], competitors("adan,adam"), options, out=tmp_path / "b", tuned=file)
+    study = Comparison(["tiny"], competitors("adan,adam"), options, out=tmp_path / "b", tuned=file)
     origins = [base.origin for base in study.bases.values()]
-    assert origins == ["tuned in 4 trials (best.json, halved by 2 at steps 4)", "tuned in 4 trials (best.json)"]
+    assert [(origin.trials, origin.eta, origin.rungs) for origin in origins] == [(4, 2, (4,)), (4, 1, ())]
+    assert said(origins[0]) == "tuned in 4 trials (best.json, halved by 2 at steps 4)"

@@ -98,18 +98,11 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-#: Imports in circles that are to go.
-KNOWN = {("training.pool", "training.cluster")}
-
-
 def test_no_circles() -> None:
     graph = {
         module: {used for name in imports(path) if (used := module_of(name)) not in (None, module)}
         for module, path in modules().items()
     }
-    for module, used in KNOWN:
-        assert used in graph[module], "leave it out of KNOWN"
-        graph[module].discard(used)
     assert not circle(graph), " → ".join(circle(graph))
 
 

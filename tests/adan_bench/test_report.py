@@ -14,6 +14,7 @@ from support import chromium
 from support.learning import chosen
 from support.pools import inline_pools
 
+from adan_bench.config import Origin
 from adan_bench.records.stats import summarize
 from adan_bench.records.store import read_runs
 from adan_bench.reports import paper, theory
@@ -21,7 +22,7 @@ from adan_bench.reports.comparison import write_report
 from adan_bench.reports.conclusions import caution, tuning
 from adan_bench.reports.palette import style_of
 from adan_bench.reports.tuning import write_tuning
-from adan_bench.studies.comparison import Study
+from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors
 from adan_bench.theory import check
 from adan_bench.training.optimizers import SPECS
@@ -39,11 +40,11 @@ def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a comparison with tuning and three seeds at two batch sizes; sgd diverges at one of them."""
     out = tmp_path_factory.mktemp("report")
     who, options = competitors(",".join(OPTIMIZERS)), chosen(script=tiny, steps=40)
-    with inline_pools(), Study(["tiny"], who, options, out=out, batch_sizes=[16, 32]) as study:
-        study.tune(4)
+    with inline_pools(), Comparison(["tiny"], who, options, out=out, batch_sizes=[16, 32]) as study:
+        study.make(4)
         key = ("tiny-b16", "sgd")
         study.bases[key] = replace(study.bases[key], settings={"lr": 1e30})
-        study.compare(3)
+        study.make(seeds=3)
     return write_report(read_runs(out)[0], out)
 
 
@@ -238,9 +239,8 @@ def test_a_folder_that_cannot_be_written_to(bench: Any, page: Path, monkeypatch:
 def test_trials_of_an_unfair_comparison_are_not_called_equal(page: Path) -> None:
     records, every = read_runs(page.parent)[0], "Every optimizer had 4 tuning trials"
     assert every in tuning(summarize(records))
-    other = [
-        replace(r, config=replace(r.config, origin="found before")) if "adan" in str(r.path) else r for r in records
-    ]
+    before = Origin(source="found before")
+    other = [replace(r, config=replace(r.config, origin=before)) if "adan" in str(r.path) else r for r in records]
     assert "not a fair comparison" in caution(summarize(other))
     assert every not in tuning(summarize(other))
 

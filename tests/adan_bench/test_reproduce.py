@@ -22,10 +22,10 @@ from adan_bench.workloads.registry import get_workload
 def test_what_came_out(reproduced: Reproduced) -> None:
     summary, out, _ = reproduced
     whole = cell(summary, "Adan", "whole")
-    assert (whole["status"], whole["seeds"], whole["steps"], whole["data"]) == ("done", 1, 60, "regression")
+    assert (whole["status"], whole["seeds"], whole["config"]["steps"], whole["data"]) == ("done", 1, 60, "regression")
     assert 0 < whole["values"][0] < 1
-    assert whole["origin"] == "untuned defaults"
-    assert cell(summary, "Adan", "half")["steps"] == 30
+    assert whole["config"]["origin"] == {"kind": "untuned"}
+    assert cell(summary, "Adan", "half")["config"]["steps"] == 30
     assert cell(summary, "Adan", "other number")["values"] == [7.0]
     assert "reports no color" in cell(summary, "Adan", "no such number")["why"]
     lines = read_run(next((out / "runs" / "plain").glob("adan-*/seed-0"))).curve("train", "loss")
@@ -69,10 +69,10 @@ def test_init_replaces_what_comes_before(reproduced: Reproduced, regressions: Pa
     summary = reproduce([table], chosen(script=regressions, init=first), tmp_path)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["later"]
     (found,) = summary["tables"][0]["cells"]
-    assert (found["status"], found["init"]) == ("done", str(first))
+    assert (found["status"], found["config"]["init"]) == ("done", str(first))
     assert found["data"] == "regression from weights"
     (section,) = reproduction_report.sections(summary, {table.name: table})
-    assert f"from the weights of {first}" in section.settings[0][1]
+    assert f"init {first}" in section.settings[0][1]
     (tmp_path / "weights.pt").touch()
     paths = [set(plan([table], chosen(script=regressions, init=init), tmp_path).runs) for init in (first, tmp_path)]
     assert not paths[0] & paths[1]
@@ -116,7 +116,7 @@ def test_resume(reproduced: Reproduced, regressions: Path, tmp_path: Path) -> No
 def test_restarts_and_components(reproduced: Reproduced) -> None:
     """The radius comes from a pilot run, which is a run like any other and no evidence."""
     summary, out, _ = reproduced
-    settings = {c["row"]: c["settings"] for c in summary["tables"][1]["cells"]}
+    settings = {c["row"]: c["config"]["settings"] for c in summary["tables"][1]["cells"]}
     assert all(len(c["values"]) == 1 for c in summary["tables"][1]["cells"])
     (pilot,) = (out / "pilots" / "plain").glob("adan-*/seed-1000")
     record = read_run(pilot)

@@ -11,12 +11,12 @@ import pytest
 from support.learning import chosen
 from support.made_up_tables import ADAMW, ADAN, made_up
 
-from adan_bench.config import RunConfig, RunRecord
+from adan_bench.config import Origin, RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.studies import paper
-from adan_bench.studies.paper import figure_of
+from adan_bench.studies.paper import figure_of, present
 from adan_bench.studies.plan import plan
-from adan_bench.tables import Table
+from adan_bench.tables import PaperTable
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.workloads.registry import get_workload
@@ -26,7 +26,7 @@ from adan_bench.workloads.registry import get_workload
 def configs(regressions: Path) -> Callable[..., list[RunConfig]]:
     """The configurations that tables need, without a folder: planning touches none."""
 
-    def make(*found: Table, scale: str = "smoke", **more: Any) -> list[RunConfig]:
+    def make(*found: PaperTable, scale: str = "smoke", **more: Any) -> list[RunConfig]:
         runs = plan(found, chosen(script=regressions, scale=scale, **more), Path("/nowhere")).runs
         return [run.config for run in runs.values()]
 
@@ -65,11 +65,11 @@ def test_paper_scale_takes_what_the_paper_states(configs: Callable[..., list[Run
     plain = by["plain", "adan"]
     assert (plain.settings["lr"], plain.settings["betas"]) == (0.25, [0.9, 0.8, 0.7])
     assert (plain.batch_size, plain.steps, plain.warmup) == (32, 1200, 0.2)  # half the batch, twice the steps
-    assert plain.origin == "here; there"
+    assert plain.origin == Origin(kind="published", source="here; there")
     earlier = by["earlier", "adan"]
-    assert (earlier.settings["lr"], earlier.origin, earlier.batch_size) == (0.125, "before", 64)
+    assert (earlier.settings["lr"], earlier.origin.source, earlier.batch_size) == (0.125, "before", 64)
     assert (earlier.steps, by["later", "adan"].steps) == (300, 200)
-    assert by["plain", "adamw"].origin == "guess: lr; untuned defaults"
+    assert by["plain", "adamw"].origin == Origin(kind="untuned", guesses=("lr",))
     assert (by["plain", "adamw"].batch_size, by["plain", "adamw"].warmup) == (64, 0.05)
 
 
@@ -82,7 +82,7 @@ def test_schedules_at_paper_scale(configs: Callable[..., list[RunConfig]]) -> No
         found = configs(table, scale=scale)
         assert [c.warmup for c in found if c.seed == 0] == pytest.approx(shares)
         assert {c.schedule for c in found} == {"cosine"}
-    table = made_up(columns, [ADAN, ADAMW], settings=stated, schedule="step", warmup=[0, 1])
+    table = made_up(columns, [ADAN, ADAMW], settings=stated, run={"schedule": "step", "warmup": [0, 1]})
     found = configs(table, scale="paper")
     assert {c.schedule for c in found} == {"step"}
     assert {c.warmup for c in found if c.optimizer == "adamw"} == {0.0}
@@ -113,7 +113,7 @@ def test_a_recipe_reaches_the_runs(configs: Callable[..., list[RunConfig]]) -> N
         assert config.steps == 220 * passes
         assert (config.schedule, config.clip, config.ema) == ("full-cosine", 0, 0.99)
         assert (config.warmup, config.cooldown, config.floor) == pytest.approx((60 / 110, 10 / 110, 0.01))
-        assert config.origin == "guess: lr; here"
+        assert config.origin == Origin(kind="published", source="here", guesses=("lr",))
     (smoke,) = (c for c in configs(made_up(columns, [ADAN], settings=stated)) if c.seed == 0)
     assert (smoke.schedule, smoke.clip, smoke.ema, smoke.floor, smoke.cooldown) == ("cosine", -1, 0, 0, 0)
     with pytest.raises(UsageError, match="plain has no option 'repeats'; it has: none"):
@@ -170,7 +170,7 @@ def test_batch_sizes_follow_the_square_root_rule(configs: Callable[..., list[Run
         small, large = [c for c in configs(made_up(columns, [ADAMW]), scale=scale) if c.seed == 0]
         assert (small.batch_size, small.steps, large.batch_size, large.steps) == (batch, steps, 4 * batch, steps // 4)
         assert large.settings["lr"] == 2 * small.settings["lr"]
-        assert f"lr × √({4 * batch}/{batch})" in large.origin
+        assert large.origin.batch_sizes == (4 * batch, batch)
 
 
 def test_the_longest_run_has_the_budget_at_smaller_scales(configs: Callable[..., list[RunConfig]]) -> None:
@@ -187,3 +187,14 @@ def test_the_lowest_rate_is_that_of_the_table_with_any_peak(configs: Callable[..
     found = [c for c in configs(table, scale="paper") if c.seed == 0]
     assert [c.floor * c.settings["lr"] for c in found] == pytest.approx([0.001, 0.001])
     assert [c.settings["lr"] for c in found] == [get_optimizer("adan").lr, 0.2]
+
+
+def test_a_plan_needs_no_data_and_no_packages(regressions: Path, tmp_path: Path) -> None:
+    """They are looked for before the runs are made: what is absent takes its runs, and what only they need, away."""
+    columns = [{"head": "here", "workload": "plain"}, {"head": "gone", "workload": "cifar-resnet34"}]
+    found = plan([made_up(columns, [ADAN])], chosen(script=regressions, scale="paper"), tmp_path)
+    assert all(len(cell.runs) == 2 and not cell.absent for cell in found.cells)
+    here, gone = present(found).cells
+    assert (here.absent, len(here.runs)) == ("", 2)
+    assert "cifar-resnet34 needs cifar10" in gone.absent
+    assert {run.config.workload for run in present(found).runs.values()} == {"plain"}

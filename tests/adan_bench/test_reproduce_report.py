@@ -101,7 +101,7 @@ def test_what_the_report_concludes() -> None:
     assert section.lines[0].cells == ["grid", "adan 0", "3.0", "31.00 ± 2.48 (n=3)", "3/3", "2/3"]
     assert "Settings marked “untuned” were not tuned for these runs: this is not a fair comparison." in section.how
     assert [", untuned" in line.cells[3] for line in section.lines] == [False, False, True]
-    cells[1] |= {"origin": "defaults tuned in 8 trials for another training: 80 steps", "values": [1.0, 2.0]}
+    cells[1] |= {"origin": "defaults tuned in 8 trials for 80 steps of 16", "values": [1.0, 2.0]}
     (section,) = reproduction_report.sections(summary, {"made-up": table})
     assert "Settings marked “for another training” or “untuned” were not tuned for these runs" in section.how[-1]
     assert section.lines[1].cells[3:] == ["1.500 (1.000 to 2.000, n=2), for another training", "", ""]  # one seed less

@@ -21,7 +21,7 @@ from support.learning import killed_run
 
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, read_run, read_runs
-from adan_bench.training.pool import Job, record_failure
+from adan_bench.training.jobs import Job, record_failure
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.registry import get_workload
 
@@ -215,7 +215,7 @@ def test_a_full_disk_that_takes_no_failure_ends_the_study(
 
     script = tmp_path / "failing.py"
     script.write_text("import os\n" + FAILING.replace('sizes["width"]', "os._exit(9)"), encoding="utf-8")
-    monkeypatch.setattr("adan_bench.training.pool.write_json", full)
+    monkeypatch.setattr("adan_bench.training.jobs.write_json", full)
     options = ("--optimizers", "adan,adam", "--seeds", 2, "--jobs", 2, "--out", tmp_path / "a")
     code, _, err = bench("compare", "failing", "--script", script, *options)
     assert (code, len(err.splitlines())) == (1, 1), err

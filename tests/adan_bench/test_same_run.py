@@ -18,7 +18,7 @@ from adan_bench.records.environment import describe
 from adan_bench.records.stats import summarize
 from adan_bench.records.store import RunStore, read_run, read_runs, write_json
 from adan_bench.reports.comparison import environments
-from adan_bench.training.pool import Job, record_failure
+from adan_bench.training.jobs import Job, record_failure
 from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.training.worker import perform

@@ -13,13 +13,15 @@ import pytest
 import torch
 from support.forked import Program
 from support.learning import chosen
+from support.pools import always
 
 from adan_bench.data.cache import decoded
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunExists
 from adan_bench.training import pool as pools
+from adan_bench.training.jobs import Job
 from adan_bench.training.mps import multi_process_service
-from adan_bench.training.pool import Job, LocalPool
+from adan_bench.training.pool import LocalPool
 from adan_bench.training.worker import perform
 
 CONTROL = """#!/bin/sh
@@ -104,7 +106,7 @@ def test_several_runs_on_one_gpu_get_the_service(
     monkeypatch.setattr(pools, "Worker", InlineWorker)
     pool = LocalPool(tmp_path / "out", chosen(device=device, jobs=jobs))
     for seed in (0, 1):
-        pool.run([Job(config(steps=4, seed=seed), tmp_path / "out" / str(seed))])
+        pool.run(always([Job(config(steps=4, seed=seed), tmp_path / "out" / str(seed))]))
     assert (pipes() is not None) == expected
     pool.close()
     assert pipes() is None
@@ -120,21 +122,21 @@ def test_a_second_study_leaves_the_runs_of_the_first_alone(
     monkeypatch.setattr(pools, "Worker", InlineWorker)
     first, second = (LocalPool(tmp_path / "out", chosen()) for _ in range(2))
     job, other = (Job(config(steps=4, seed=seed), tmp_path / "out" / str(seed)) for seed in (0, 1))
-    first.run([job])
+    first.run(always([job]))
     made = (job.path / "result.json").read_bytes()
     for resume in (False, True):
         with pytest.raises(
             UsageError, match=f"--out {tmp_path / 'out'}: another adan-bench is making runs there; wait"
         ):
-            second.run([replace(other, resume=resume)])
+            second.run(always([replace(other, resume=resume)]))
     first.close()
     with pytest.raises(RunExists, match=f"{job.path} already holds a run; continue with --resume or"):
-        second.run([other, job])
+        second.run(always([other, job]))
     with pytest.raises(RunExists):
         perform(job)  # of a worker whose driver looked before the run was there
     assert (job.path / "result.json").read_bytes() == made
     assert not other.path.exists()
-    second.run([replace(entry, resume=True) for entry in (other, job)])
+    second.run(always([replace(entry, resume=True) for entry in (other, job)]))
     assert (job.path / "result.json").read_bytes() == made
     second.close()
 

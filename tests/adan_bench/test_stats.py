@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from adan_bench.cli.progress import show_summaries, show_tuning
-from adan_bench.config import UNTUNED, RunConfig, RunRecord
+from adan_bench.config import Origin, RunConfig, RunRecord
 from adan_bench.records.stats import (
     interval,
     mean_curve,
@@ -21,8 +21,10 @@ from adan_bench.records.stats import (
     summarize,
     summarize_trials,
     to_target,
+    verdict,
+    welch,
 )
-from adan_bench.reports.comparison import render_markdown, render_page, warn, write_report
+from adan_bench.reports.comparison import in_numbers, render_markdown, render_page, table_rows, warn, write_report
 from adan_bench.reports.conclusions import caution, conclude, number, spread, tuning, winner
 from adan_bench.reports.tuning import write_tuning
 
@@ -30,6 +32,9 @@ from adan_bench.reports.tuning import write_tuning
 @pytest.fixture(autouse=True)
 def blank_figures() -> None:
     """Here figures are drawn."""
+
+
+BY_HAND, UNTUNED = Origin(source="by hand"), Origin(kind="untuned")
 
 
 def record(
@@ -41,7 +46,7 @@ def record(
     curve: tuple[float, ...] = (),
     higher: bool = True,
     workload: str = "w",
-    origin: str = "by hand",
+    origin: Origin = BY_HAND,
     status: str = "",
     path: str = "nowhere",
     started: str = "",
@@ -237,11 +242,11 @@ def test_what_the_stored_report_of_the_demo_says_follows_from_its_runs() -> None
 @pytest.mark.parametrize(
     ("changes", "labels"),
     [
-        ({"warmup": 0.5}, ["w, warmup 0.05", "w, warmup 0.5"]),
+        ({"warmup": 0.5}, ["w, warm-up 5%", "w, warm-up 50%"]),
         ({"floor": 0.1}, ["w, no floor", "w, floor 0.1"]),
-        ({"cooldown": 0.1}, ["w, no cooldown", "w, cooldown 0.1"]),
+        ({"cooldown": 0.1}, ["w, no cooldown", "w, cooldown 10%"]),
         ({"clip": 1.0}, ["w, default clip", "w, clip 1"]),
-        ({"ema": 0.9}, ["w, no ema", "w, ema 0.9"]),
+        ({"ema": 0.9}, ["w, no average of weights", "w, average of weights 0.9"]),
         ({"accumulate": 2}, ["w, accumulate 1", "w, accumulate 2"]),
         ({"stop_after": 50}, ["w, no stop after", "w, stop after 50"]),
         ({"init": Path("a"), "init_sha256": "b"}, ["w, no init", "w, init a"]),
@@ -313,7 +318,7 @@ def test_the_median_is_the_median_and_a_diverged_seed_reached_nothing() -> None:
 def test_the_fewest_steps_are_named_where_a_winner_could_be() -> None:
     """Not in an unfair comparison, and not with two seeds; the table has the steps in any case."""
     early, late = {"curve": (0.6, 0.9)}, {"curve": (0.1, 0.8)}
-    for finals, origin, named in ((3, "by hand", True), (2, "by hand", False), (3, UNTUNED, False)):
+    for finals, origin, named in ((3, BY_HAND, True), (2, BY_HAND, False), (3, UNTUNED, False)):
         (summary,) = summarize(
             three("adan", *[0.9] * finals, origin=origin, **early)
             + three("sgd", *[0.8] * finals, origin=origin, **late)
@@ -393,14 +398,14 @@ def test_uneven_tuning_is_said() -> None:
     even = summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", 0.8, 0.8, 0.8))
     assert "Settings: by hand." in tuning(even)
     assert caution(even) == ""
-    uneven = summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", 0.8, 0.8, 0.8, origin="guessed"))
+    uneven = summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", 0.8, 0.8, 0.8, origin=Origin(source="guessed")))
     assert caution(uneven) == "Tuned differently (by hand; guessed): not a fair comparison."
     one = summarize([*three("adan", 0.9, 0.9), *three("sgd", 0.8, 0.8), record("adan", role="tune")])
     assert caution(one) == "Tuned by different numbers of trials (0, 1): not a fair comparison."
 
 
-@pytest.mark.parametrize("origin", [UNTUNED, f"{UNTUNED}, then --set lr=1"])
-def test_an_untuned_comparison_has_no_winner(origin: str) -> None:
+@pytest.mark.parametrize("origin", [UNTUNED, replace(UNTUNED, changed={"lr": 1})])
+def test_an_untuned_comparison_has_no_winner(origin: Origin) -> None:
     """However clear the numbers are, they say nothing about tuned optimizers."""
     fair = summarize(three("adan", 0.9, 0.91, 0.9) + three("sgd", 0.5, 0.51, 0.501))
     assert "by more than the seeds explain" in conclude(fair[0])
@@ -415,26 +420,18 @@ def test_an_untuned_comparison_has_no_winner(origin: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "said"),
+    ("facts", "said"),
     [
-        (
-            "tuned in 8 trials for another training: 150 steps, batch 64",
-            "Tuned for another training (150 steps, batch 64)",
-        ),
-        ("tuned in 8 trials, then --set lr=0.1", "Changed after tuning (lr=0.1)"),
-        (
-            "tuned in 8 trials for another training: 150 steps, then --set lr=0.1",
-            "Tuned for another training (150 steps)",
-        ),
-        (
-            "tuned in 8 trials for another training: 150 steps, lr × √(64/32)",
-            "Tuned for another training (150 steps)",
-        ),
-        ("tuned in 8 trials, then --set lr=0.1, lr × √(64/32)", "Changed after tuning (lr=0.1)"),
+        ({"tuned_for": {"steps": 150, "batch_size": 64}}, "Tuned for another training (150 steps, batch 64)"),
+        ({"changed": {"lr": 0.1}}, "Changed after tuning (lr=0.1)"),
+        ({"tuned_for": {"steps": 150}, "changed": {"lr": 0.1}}, "Tuned for another training (150 steps)"),
+        ({"tuned_for": {"steps": 150}, "batch_sizes": (64, 32)}, "Tuned for another training (150 steps)"),
+        ({"changed": {"lr": 0.1}, "batch_sizes": (64, 32)}, "Changed after tuning (lr=0.1)"),
     ],
 )
-def test_settings_that_are_no_longer_those_of_the_tuning_make_no_winner(origin: str, said: str) -> None:
+def test_settings_that_are_no_longer_those_of_the_tuning_make_no_winner(facts: dict[str, Any], said: str) -> None:
     """Even where all optimizers share the origin: one learning rate for all is no tuning."""
+    origin = Origin(kind="saved", trials=8, **facts)
     (summary,) = summarize(three("adan", 0.9, 0.91, 0.9, origin=origin) + three("sgd", 0.5, 0.51, 0.501, origin=origin))
     assert conclude(summary).startswith(f"{said}: not a fair comparison; ")
     assert winner(summary) is None
@@ -492,7 +489,7 @@ def test_a_best_rate_at_the_edge_is_flagged() -> None:
         runs = three("adan", 0.9, 0.9, 0.9, **more) + three("sgd", 0.8, 0.8, 0.8, **more)
         return conclude(summarize(runs + times * trials(best))[0])
 
-    for text in (study(2), study(2, times=2), study(2, lr_at_edge=True, lr=1.0)):
+    for text in (study(2), study(2, times=2), study(2, origin=replace(BY_HAND, at_edge=True), lr=1.0)):
         assert "a better one may lie beyond: adan (1) and sgd (1)." in text
     assert "may lie beyond" not in study(1)
 
@@ -553,3 +550,64 @@ def test_the_numbers_of_the_tables_are_there_for_programs(tmp_path: Path) -> Non
     assert (gap["mean"], gap["low"], gap["high"]) == pytest.approx((-0.2, -0.2 - half, -0.2 + half), rel=1e-3)
     assert f"| −0.2000 [−{0.2 + half:.4f}, +{half - 0.2:.4f}] |" in (tmp_path / "report.md").read_text(encoding="utf-8")
     assert {path.suffix for path in tmp_path.glob("report-*")} == {".png", ".svg"}
+
+
+def test_welch_s_interval_is_scipy_s() -> None:
+    from scipy.stats import ttest_ind
+
+    a, b = [1.0, 2.0, 4.0, 3.5], [5.0, 5.1, 5.3]
+    found, expected = welch(a, b), ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    wider = ttest_ind(a, b, equal_var=False).confidence_interval(1 - 0.05 / 3)
+    assert welch(a, b, 3).high == pytest.approx(wider.high)
+    assert welch(a, b[:2]).low is None
+    same = welch([2.0] * 3, [1.0] * 3)
+    assert (same.mean, same.low, same.high) == (1.0, 1.0, 1.0)
+
+
+def test_the_paired_test_is_scipy_s() -> None:
+    from scipy.stats import ttest_rel
+
+    a, b = {0: 1.0, 1: 2.5, 2: 3.0, 7: 9.0}, {0: 0.5, 1: 1.0, 2: 2.8, 8: 0.0}
+    found = verdict(a, b, True, paired=True).difference
+    expected = ttest_rel([1.0, 2.5, 3.0], [0.5, 1.0, 2.8]).confidence_interval(0.95)
+    assert (found.n, found.low, found.high) == (3, pytest.approx(expected.low), pytest.approx(expected.high))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "higher", "diverged", "word"),
+    [
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.3], True, (0, 0), "better"),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.3], False, (0, 0), "worse"),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.3], True, (1, 0), "not significant"),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.3], True, (0, 1), "better"),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.3], False, (0, 1), "not significant"),
+        ([1.0, 2.0, 3.0], [1.0, 2.1, 3.3], True, (0, 0), "not significant"),
+        ([2.0, 2.0, 2.0], [1.0, 1.0, 1.0], True, (0, 0), "constant"),
+        ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], True, (0, 0), "not significant"),
+        ([2.0, 2.1], [1.0, 1.1, 1.3], True, (0, 0), "too few seeds"),
+    ],
+)
+def test_the_word_of_a_verdict(
+    ours: list[float], theirs: list[float], higher: bool, diverged: tuple[int, int], word: str
+) -> None:
+    a, b = (dict(enumerate(values)) for values in (ours, theirs))
+    assert verdict(a, b, higher, diverged=diverged).word == word
+
+
+def test_results_without_a_common_seed_make_no_pairs() -> None:
+    assert verdict({0: 1.0}, {1: 2.0}, True, paired=True).word == "too few seeds"
+
+
+def test_a_report_shows_both_tests() -> None:
+    """Pairs that move together: the paired interval is narrow, Welch's is not."""
+    finals = {"adan": [0.90, 0.80, 0.70], "adamw": [0.891, 0.790, 0.689]}
+    runs = [record(name, value, seed) for name, values in finals.items() for seed, value in enumerate(values)]
+    (summary,) = summarize(runs)
+    head, rows = table_rows(summary)
+    paired, unpaired = (dict(zip(head, rows[1], strict=True))[name] for name in ("minus the first", "Welch"))
+    assert paired.startswith("−0.0100 [−0.012")
+    gap = welch(finals["adamw"], finals["adan"])
+    assert unpaired == f"[{gap.low:+.4f}, {gap.high:+.4f}]".replace("-", "−")
+    (entry,) = in_numbers([summary])
+    assert entry["optimizers"][1]["minus_the_first_by_welch"]["low"] == pytest.approx(gap.low)

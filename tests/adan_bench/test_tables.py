@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 
@@ -18,12 +19,11 @@ from adan_bench.studies.speed import MODELS
 from adan_bench.tables import (
     KINDS,
     MARKS,
-    RECIPE_FIELDS,
-    Column,
-    Recipe,
-    Table,
+    PaperTable,
+    TableColumn,
     choose,
     figure,
+    merged,
     parse,
     tables,
 )
@@ -34,6 +34,7 @@ from adan_bench.workloads.registry import workloads
 
 TABLES = tables()
 ALL = list(TABLES.values())
+FIELDS = {"min_lr", *(f.name for f in fields(RunConfig))}
 UNPRINTED = ("figure", "unpublished")  # cells without a number
 
 MINIMAL = json.loads((resources.files("adan_bench.tables") / "cifar10.json").read_text(encoding="utf-8"))
@@ -84,7 +85,7 @@ def test_places_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("table", ALL, ids=lambda t: t.name)
-def test_table_is_whole(table: Table) -> None:
+def test_table_is_whole(table: PaperTable) -> None:
     assert table.kind in KINDS
     statement = table.kind == "statement"
     heads = [c.head for c in table.columns], [r.head for r in table.rows]
@@ -105,10 +106,11 @@ def test_table_is_whole(table: Table) -> None:
         assert entry.source
         assert entry.optimizer in {row.optimizer for row in table.rows} or table.like
         assert set(entry.column) <= set(heads[0]) or table.like
-        check_settings(get_optimizer(entry.optimizer), entry.settings)
-        assert set(entry.guess) <= {"lr", *entry.settings, *entry.training, *RECIPE_FIELDS}
-        if entry.schedule is not None:
-            schedule(entry.schedule, 1)
+        check_settings(get_optimizer(entry.optimizer), entry.run["settings"])
+        assert {*entry.run, *table.run} <= FIELDS
+        assert set(entry.guess) <= {"lr", *entry.stated, *FIELDS}
+        if "schedule" in entry.run:
+            schedule(entry.run["schedule"], 1)
     for column in table.columns:
         assert (column.model is not None) <= (table.kind != "train")
         assert column.model is None or column.model in MODELS
@@ -116,7 +118,7 @@ def test_table_is_whole(table: Table) -> None:
 
 
 @pytest.mark.parametrize("table", [t for t in ALL if t.kind == "train"], ids=lambda t: t.name)
-def test_workloads_exist(table: Table) -> None:
+def test_workloads_exist(table: PaperTable) -> None:
     there = workloads()
     named = {column.workload for column in table.columns if column.workload}
     assert named <= set(there), f"no such workloads: {sorted(named - set(there))}"
@@ -124,7 +126,7 @@ def test_workloads_exist(table: Table) -> None:
     for entry in table.settings:
         assert set(entry.workload) <= named | before or table.like
         for workload in entry.workload or named:
-            assert set(entry.training) <= set(there[str(workload)].options), workload
+            assert set(entry.run.get("training", ())) <= set(there[str(workload)].options), workload
     for column in table.columns:
         assert column.before == (1, 1) or there[str(column.workload)].after
 
@@ -163,7 +165,7 @@ def test_figure_1_has_the_runs_of_tables_2_and_16(tmp_path: Path) -> None:
             set(plan([TABLES[name] for name in names], RunConfig(scale=scale, threads=1), tmp_path).runs)
             for names in (["curves"], ["cnn", "vit-s"])
         ]
-        assert runs[0] <= runs[1] or scale == "paper"  # where data are absent
+        assert runs[0] <= runs[1]
 
 
 def test_derived_figures() -> None:
@@ -195,24 +197,25 @@ def test_settings_are_those_of_the_recipes() -> None:
         ("ppo", "ppo-ant"): "rl-ppo",
     }
     for (name, workload), recipe in recipes.items():
-        columns = [c for c in TABLES[name].columns if c.workload in (workload, None)] or [Column("")]
+        columns = [c for c in TABLES[name].columns if c.workload in (workload, None)] or [TableColumn("")]
         expected = adan.recipes[recipe].options()
         expected = {key: list(v) if key == "betas" else v for key, v in expected.items()}
         for column in columns:
-            for entry in TABLES[name].published("adan", workload, column).entries:
-                differs = {key for key, value in entry.settings.items() if value != expected.get(key, value)}
-                assert not differs or "the paper states" in entry.source, (name, column, differs)
-                assert {"lr", "betas", "weight_decay"} <= set(entry.settings)
+            entry = TABLES[name].published("adan", workload, column)
+            settings = entry.run.get("settings", {})
+            differs = {key for key, value in settings.items() if value != expected.get(key, value)}
+            assert not differs or "the paper states" in entry.source, (name, column, differs)
+            assert not settings or {"lr", "betas", "weight_decay"} <= set(settings)
     for column in TABLES["batch-size"].columns:
         assert column.batch_size is not None
         recipe = adan.recipes[f"vit-large-batch-{column.batch_size // 1024}k"]
-        (entry,) = TABLES["batch-size"].published("adan", column.workload, column).entries
-        assert entry.settings["lr"] == pytest.approx(recipe.lr, rel=1e-6)
-        assert entry.warmup == (recipe.warmup_epochs, 300)
+        entry = TABLES["batch-size"].published("adan", column.workload, column)
+        assert entry.run["settings"]["lr"] == pytest.approx(recipe.lr, rel=1e-6)
+        assert entry.run["warmup"] == [recipe.warmup_epochs, 300]
 
 
 @pytest.mark.parametrize("table", [t for t in ALL if t.kind == "train"], ids=lambda t: t.name)
-def test_every_run_at_paper_scale_has_a_recipe(table: Table) -> None:
+def test_every_run_at_paper_scale_has_a_recipe(table: PaperTable) -> None:
     """Nothing of it is left to the harness: its defaults are for runs of hundreds of steps."""
     there = workloads()
     for row, column, _ in table.planned("paper"):
@@ -222,22 +225,21 @@ def test_every_run_at_paper_scale_has_a_recipe(table: Table) -> None:
         for name in (column.workload, *([before] if before else [])):
             recipe, cell = table.published(row.optimizer, name, column), (row.head, column.head, name)
             fixed = row.fixed if name == column.workload else row.before
-            spec, settings = get_optimizer(row.optimizer), {**recipe.merged("settings"), **fixed}
-            assert recipe.sources, cell
+            spec, settings = get_optimizer(row.optimizer), {**recipe.run["settings"], **fixed}
+            assert recipe.source, cell
             assert set(spec.defaults) <= set(settings), cell
-            assert {"lr", "weight_decay"} <= {*settings, *recipe.guesses}, cell
-            assert recipe.last("schedule") or table.schedule, cell
-            assert recipe.last("warmup") or table.warmup, cell
+            assert {"lr", "weight_decay"} <= {*settings, *recipe.guess}, cell
+            assert {"schedule", "warmup"} <= set(recipe.run), cell
 
 
 def test_guesses_are_what_no_later_entry_states() -> None:
     """A guess for all columns is none where a column has a source."""
     common = {"optimizer": "adan", "settings": {"lr": 1.0, "eps": 1e-8}, "guess": ["lr", "clip"], "source": "a"}
     later = {**common, "settings": {"lr": 2.0}, "guess": []}
-    recipe = Recipe(parse("x", {**MINIMAL, "settings": [common, later]}).settings)
-    assert recipe.guesses == ["clip"]
-    assert recipe.merged("settings") == {"lr": 2.0, "eps": 1e-8}
-    assert recipe.sources == "a; a"
+    found = merged(parse("x", {**MINIMAL, "settings": [common, later]}).settings, {"schedule": "step"})
+    assert found.guess == ("clip",)
+    assert found.run == {"schedule": "step", "settings": {"lr": 2.0, "eps": 1e-8}}
+    assert found.source == "a"
 
 
 def test_smoke_is_at_most_130_runs() -> None:

@@ -11,8 +11,9 @@ import torch
 from support.learning import chosen
 
 from adan_bench import config
+from adan_bench.config import Origin
 from adan_bench.records.store import read_runs
-from adan_bench.studies.comparison import Study
+from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import tuned_defaults
 from adan_bench.workloads.registry import get_workload
@@ -47,8 +48,8 @@ def distinct(out: Path, name: str) -> set[str]:
 def test_a_fixed_setting_repeats_no_trial(tiny: Path, tmp_path: Path, trials: int) -> None:
     """Where the choices of an optimizer are fixed by the user, further learning rates take their place."""
     fixed = "adan:betas=0.9,0.92,0.99"
-    with Study(["tiny"], competitors(f"adan,{fixed}"), chosen(script=tiny, steps=4), out=tmp_path) as study:
-        study.tune(trials)
+    with Comparison(["tiny"], competitors(f"adan,{fixed}"), chosen(script=tiny, steps=4), out=tmp_path) as study:
+        study.make(trials)
     assert len(distinct(tmp_path, "adan")) == len(distinct(tmp_path, fixed)) == trials
     rates = {r.config.settings["lr"] for r in read_runs(tmp_path)[0] if r.config.name == fixed}
     assert len(rates) == trials
@@ -89,10 +90,10 @@ def test_trials_that_all_fail(bench: Any, tmp_path: Path) -> None:
 def test_a_comparison_after_a_tuning_without_result(tiny: Path, tmp_path: Path) -> None:
     """The optimizer keeps its defaults, and its origin does not claim that they were tuned here."""
     who = competitors("adan,sgd:momentum=1e30")
-    with Study(["tiny"], who, chosen(script=tiny, steps=20), out=tmp_path) as study:
-        study.tune(2)
-    assert study.bases["tiny", "adan"].origin.startswith("tuned here in 2 trials")
-    assert study.bases["tiny", "sgd:momentum=1e30"].origin.startswith("untuned defaults")
+    with Comparison(["tiny"], who, chosen(script=tiny, steps=20), out=tmp_path) as study:
+        study.make(2)
+    assert study.bases["tiny", "adan"].origin == Origin(kind="here", trials=2)
+    assert study.bases["tiny", "sgd:momentum=1e30"].origin.kind == "untuned"
 
 
 @pytest.mark.usefixtures("inline_pool")
@@ -108,7 +109,7 @@ def test_the_scales_of_a_workload_are_saved_apart(bench: Any, tmp_path: Path) ->
     assert {name: own["adan"]["steps"] for name, own in found.items()} == {"two-scales": 4, "two-scales@small": 8}
     code, out, _ = bench("compare", *options, "--seeds", 1, "--tuned", file, "--out", tmp_path / "compare")
     assert code == 0
-    assert "tuned in 1 trials (tuned.json)" in out
+    assert "tuned in 1 trial (tuned.json)" in out
     assert "for 4 steps" not in out
 
 
@@ -156,7 +157,7 @@ def test_trials_are_judged_by_the_metric_of_the_tuning(bench: Any, tmp_path: Pat
     [
         ((), ""),
         (("--schedule", "constant", "--clip", 0.1), "schedule cosine, default clip"),
-        (("--steps", 8, "--ema", 0.9, "--warmup", 0), "4 steps, warmup 0.05, no ema"),
+        (("--steps", 8, "--ema", 0.9, "--warmup", 0), "4 steps, warm-up 5%, no average of weights"),
         (("--init", "weights"), "no init"),
     ],
 )

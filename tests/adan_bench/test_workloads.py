@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 import torch
 from support.learning import chosen, resumes
 
+from adan_bench.config import Origin
 from adan_bench.errors import UsageError
 from adan_bench.records.stats import RANGES
 from adan_bench.records.store import RunStore
-from adan_bench.studies.comparison import Study, learning_rates
+from adan_bench.studies.comparison import Comparison, learning_rates
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import configure, tuned_defaults
 from adan_bench.training.optimizers import SPECS
@@ -49,6 +51,7 @@ BUILDERS = [
     *("mae-pretrain-vit-b", "mae-finetune-vit-b", "deformable-detr", "deepgcn", "ppo-hopper"),
     *("bert-pretrain", "glue-cola", "glue-sst2", "glue-rte", "glue-stsb", "gpt2-code", "pycode-gpt2", "moe"),
     *("ptb-lstm", "lstm-2", "transformer-xl", "cifar-vit", "cifar-mae", "cifar-convnext", "pycode-gpt-1m"),
+    *("english-bert", "english-cola", "cora-deepgcn"),
     *(name for name in HERE if name == "mask-rcnn"),
 ]
 #: Words are carried from batch to batch: two passes must not advance them twice.
@@ -134,22 +137,23 @@ def test_tuned_defaults_are_even_and_valid() -> None:
 @pytest.mark.usefixtures("inline_pool")
 def test_a_tuned_default_at_the_edge_is_marked(tmp_path: Path) -> None:
     """Unless the rate is set, or tuned anew: then the trials tell."""
-    with Study(["digits-resnet"], competitors("adamw,adam,adamw:lr=0.01"), chosen(), out=tmp_path / "a") as study:
-        assert [base.lr_at_edge for base in study.bases.values()] == [True, False, False]
-    with Study(["digits-resnet"], competitors("adamw"), chosen(steps=1), out=tmp_path / "b") as study:
-        study.tune(1)
-        assert not study.bases["digits-resnet", "adamw"].lr_at_edge
+    with Comparison(["digits-resnet"], competitors("adamw,adam,adamw:lr=0.01"), chosen(), out=tmp_path / "a") as study:
+        assert [base.origin.at_edge for base in study.bases.values()] == [True, False, False]
+    with Comparison(["digits-resnet"], competitors("adamw"), chosen(steps=1), out=tmp_path / "b") as study:
+        study.make(1)
+        assert not study.bases["digits-resnet", "adamw"].origin.at_edge
 
 
 def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
     """Four times the batch: a quarter of the steps, twice the learning rate, for everyone."""
     options = chosen(script=tiny, stop_after=20)
-    study = Study(["tiny"], competitors("adan,sgd"), options, out=tmp_path, batch_sizes=[16, 64])
+    study = Comparison(["tiny"], competitors("adan,sgd"), options, out=tmp_path, batch_sizes=[16, 64])
     for name in ("adan", "sgd"):
         small, large = study.bases["tiny-b16", name], study.bases["tiny-b64", name]
         assert (small.steps, large.steps) == (60, 15)
         assert (small.stop_after, large.stop_after) == (20, 5)
-        assert (small.origin, large.origin) == ("untuned defaults", "untuned defaults, lr × √(64/16)")
+        untuned = Origin(kind="untuned")
+        assert (small.origin, large.origin) == (untuned, replace(untuned, batch_sizes=(64, 16)))
         assert large.settings["lr"] == pytest.approx(2 * small.settings["lr"])
 
 
@@ -158,8 +162,8 @@ def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
     from adan_bench.records.store import read_runs
 
     who = competitors("adan,sgd", ["weight_decay=0.125"])  # chosen for all: every trial has it
-    with Study(["tiny"], who, chosen(script=tiny, steps=10), out=tmp_path) as study:
-        study.tune(4)
+    with Comparison(["tiny"], who, chosen(script=tiny, steps=10), out=tmp_path) as study:
+        study.make(4)
     records = read_runs(tmp_path)[0]
     for name in ("adan", "sgd"):
         mine = [r for r in records if r.config.optimizer == name]
@@ -180,7 +184,7 @@ def test_init_is_loaded_or_refused(name: str, tmp_path: Path) -> None:
     for parameter in first.parameters():
         torch.nn.init.constant_(parameter, 0.123)
     torch.save(first.state_dict(), tmp_path / "weights.pt")
-    if name in ("deformable-detr", "mask-rcnn") or name.startswith("glue-"):
+    if name in ("deformable-detr", "mask-rcnn") or name.startswith(("glue-", "english-c")):
         with pytest.raises(UsageError, match=f"--init {tmp_path}"):  # a classifier's are wanted, or a tokenizer's name
             workload.task(init=tmp_path)
     else:

@@ -17,6 +17,7 @@ import results_page as results
 import stored
 from stored import EVIDENCE, NAMES, SeedGroup
 
+from adan_bench.config import Origin
 from adan_bench.records.archive import pack
 from adan_bench.records.stats import rank, welch
 
@@ -156,7 +157,7 @@ def test_with_fewer_than_three_seeds_nothing_is_compared(studies):
     few = replace(study, groups=tuple(replace(group, runs=group.runs[:2]) for group in study.groups))
     assert study.compared()
     assert few.compared() == []
-    assert ": better" not in " ".join(details.described(few, {**studies, study.name: few}))
+    assert ": better" not in " ".join(details.described(study.name, {**studies, study.name: few}))
 
 
 def test_runs_that_diverged_are_counted_apart(studies):
@@ -180,6 +181,27 @@ def test_a_study_of_a_file_of_its_own(studies, tmp_path):
     text = details.page({**studies, "mine": new})
     assert "## Newer studies\n\n### `mine`" in text
     assert results.unit_of(new.groups[0].first).spread(new.compared()[0].final()) == "0.8507 ± 0.0025"
+
+
+@pytest.mark.parametrize(("trials", "tuned"), [(7, "elsewhere"), (0, "no")])
+def test_a_newer_study_without_trials_has_settings_of_another_or_published_ones(studies, tmp_path, trials, tuned):
+    runs = [
+        replace(run, config=replace(run.config, origin=Origin(kind="here", trials=trials)))
+        for group in studies["gpt"].groups
+        for run in group.runs
+    ]
+    (tmp_path / "a.jsonl").write_text(pack(runs), encoding="utf-8")
+    assert stored.of_archive(tmp_path / "a.jsonl").tuned == tuned
+
+
+def test_a_study_that_was_run_again_stands_beside_the_old_one(studies, tmp_path, monkeypatch):
+    (tmp_path / "gpt.jsonl").write_text(pack(studies["gpt"].groups[0].runs[:1]), encoding="utf-8")
+    monkeypatch.setattr(stored, "NEWER", tmp_path)
+    both = stored.studies.__wrapped__()
+    assert [g.n for g in both["gpt"].groups] == [5, 5, 5]
+    text = details.page(both)
+    assert "### `gpt-again-by-adan-bench`" in text
+    assert "| Adan | lr 0.004, betas 0.9, 0.92, 0.99, decay 0.02 | 1 | 0.8" in text
 
 
 # Pages

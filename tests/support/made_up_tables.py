@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from adan_bench.tables import Table, parse
+from adan_bench.tables import PaperTable, parse
 
 SCRIPT = '''
 import torch
@@ -64,10 +64,12 @@ EVERYWHERE: dict[str, Any] = {"smoke": {}, "small": {}, "paper": {"seeds": 2}}
 
 
 #: The summary, the folder and the tables.
-Reproduced = tuple[dict[str, Any], Path, list[Table]]
+Reproduced = tuple[dict[str, Any], Path, list[PaperTable]]
 
 
-def made_up(columns: list[dict[str, Any]], rows: list[dict[str, Any]], name: str = "made-up", **more: Any) -> Table:
+def made_up(
+    columns: list[dict[str, Any]], rows: list[dict[str, Any]], name: str = "made-up", **more: Any
+) -> PaperTable:
     content = {
         "title": "Made up",
         "place": "Table 99",
@@ -91,7 +93,7 @@ def cell(summary: dict[str, Any], row: str, column: str, table: int = 0) -> dict
     return dict(found)
 
 
-def everything() -> list[Table]:
+def everything() -> list[PaperTable]:
     """Two tables with everything that a table may hold."""
     columns = [
         {"head": "whole", "workload": "plain"},

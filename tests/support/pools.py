@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from adan_bench.studies import ablation, comparison, paper
-from adan_bench.training.pool import Event
+from adan_bench.training import placement
+from adan_bench.training.jobs import Job, OnEvent, Tally, Work
 from adan_bench.training.worker import perform
+
+
+def always(jobs: Sequence[Job]) -> Work:
+    """Work that does not depend on what has ended."""
+    return lambda made: jobs
 
 
 class InlinePool:
     def __init__(self, folder: Path, *_: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
-    def run(self, jobs: Any, on_event: Any = None) -> None:
-        for done, job in enumerate(jobs, 1):
-            if job.done_before:
-                continue
-            result = perform(job)
-            if on_event is not None:
-                on_event(Event(job, done, len(jobs), result=result))
+    def run(self, work: Work, on_event: OnEvent | None = None) -> None:
+        tally = Tally(work, on_event)
+        while (job := tally.next()) is not None:
+            tally.end(job, perform(job))
 
     def close(self) -> None: ...
 
@@ -31,6 +34,6 @@ class InlinePool:
 @contextlib.contextmanager
 def inline_pools() -> Iterator[None]:
     with contextlib.ExitStack() as patches:
-        for module in (ablation, comparison, paper):
+        for module in (ablation, comparison, paper, placement):
             patches.enter_context(mock.patch.object(module, "open_pool", InlinePool))
         yield

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,6 @@ import typer
 from rich.console import Console
 
 from adan_bench.cli.common import (
-    EXIT_FAILED,
     Jobs,
     Json,
     Out,
@@ -28,6 +26,7 @@ from adan_bench.cli.common import (
     run_flags,
 )
 from adan_bench.cli.invocation import Invocation
+from adan_bench.cli.reporting import write_and_show
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
 from adan_bench.records.store import ARCHIVE
@@ -79,11 +78,9 @@ def compare(
             f"{chosen.batch_size} to the list"
         )
     more = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
-    with _study(call, chosen, workloads, optimizers, out, resume, time_limit, as_json, set_, **more) as study:
-        if tune:
-            study.tune(tune, halving)
-        study.compare(seeds)
-    show_report([study.out], study.out, as_json)
+    with _comparison(call, chosen, workloads, optimizers, out, resume, time_limit, as_json, set_, **more) as comparison:
+        comparison.make(tune, halving, seeds)
+    write_and_show([comparison.out], comparison.out, as_json)
 
 
 @run_flags(without=("seed", "parallel"))
@@ -107,13 +104,13 @@ def tune(
     """Tune every optimizer with the same number of trials."""
     from adan_bench.studies.comparison import read_tuned
 
-    with _study(call, chosen, workloads, optimizers, out, resume, time_limit, as_json) as study:
-        file = save or study.out / "best.json"
+    with _comparison(call, chosen, workloads, optimizers, out, resume, time_limit, as_json) as comparison:
+        file = save or comparison.out / "best.json"
         if file.exists():
             read_tuned(file, "--save")
-        study.tune(trials, halving)
-    study.save(file)
-    show_report([study.out], study.out, as_json, study, file)
+        comparison.make(trials, halving)
+    comparison.save(file)
+    write_and_show([comparison.out], comparison.out, as_json, comparison, file)
 
 
 def report(
@@ -129,11 +126,11 @@ def report(
         raise UsageError(f"{folder}: the report needs a folder other than that of {ARCHIVE}; give --out DIR")
     if folder.exists() and not os.access(folder, os.W_OK):
         raise UsageError(f"{folder}: the report cannot be written there; give --out DIR")
-    show_report(runs, folder, as_json)
+    write_and_show(runs, folder, as_json)
 
 
 @contextmanager
-def _study(
+def _comparison(
     call: Invocation,
     chosen: RunConfig,
     workloads: list[str] | None,
@@ -146,59 +143,13 @@ def _study(
     **more: Any,
 ) -> Iterator[Any]:
     from adan_bench.cli.progress import showing
-    from adan_bench.studies.comparison import Study
+    from adan_bench.studies.comparison import Comparison
     from adan_bench.studies.competitors import competitors
     from adan_bench.workloads.registry import workloads as known
 
     if not workloads:
         raise UsageError(f"no workload was named; there are: {', '.join(known())}")
     who, more["deadline"] = competitors(optimizers, pairs or []), deadline(time_limit)
-    study = Study(workloads, who, chosen, out=call.records_in(out, resume=resume), resume=resume, **more)
-    with study, showing(Console(), as_json) as study.on_event:
-        yield study
-
-
-def show_report(runs: Sequence[Path], folder: Path, as_json: bool, tuned: Any = None, file: Path | None = None) -> None:
-    """Write the report of the runs under some folders into one of them or another, and show it.
-
-    tuned: a study that has tuned; file: where its settings were saved.
-    """
-    from adan_bench.cli.progress import show_summaries, show_tuning
-    from adan_bench.records.archive import read_records
-    from adan_bench.records.stats import summarize
-    from adan_bench.reports.comparison import write_report
-    from adan_bench.reports.tuning import write_tuning
-
-    records, damaged = read_records(*runs)
-    folder.mkdir(parents=True, exist_ok=True)
-    if tuned is not None or {record.config.role for record in records} == {"tune"}:
-        (page, tunings), summaries = write_tuning(records, folder, damaged), []
-    else:
-        page, tunings, summaries = write_report(records, folder, damaged), [], summarize(records)
-    failed = [record for record in records if record.status == "failed"]
-    best = {} if tuned is None else {key: tuned.bases[key].settings for key in tuned.tuning}
-    untuned = [] if tuned is None else [f"{workload} {name}" for workload, name in tuned.untuned]
-    if as_json:
-        for (workload, name), settings in best.items():
-            print(json.dumps({"event": "best", "workload": workload, "optimizer": name, "settings": settings}))
-        facts: dict[str, Any] = {"event": "report", "path": str(page)}
-        if tuned is not None:
-            facts |= {"saved": str(file) if best else None, "untuned": untuned}
-        facts |= {"failed": [str(record.path) for record in failed], "damaged": [str(error) for error in damaged]}
-        print(json.dumps(facts))
-    else:
-        console = Console()
-        show_tuning(console, tunings)
-        show_summaries(console, summaries)
-        for record in failed[:5]:
-            assert record.result is not None
-            console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
-        lost = [f"left out: {error}" for error in damaged]
-        lost += [f"nothing saved for {who}: no trial of it has a final value to choose settings by" for who in untuned]
-        for text in lost:
-            console.print(text, markup=False, soft_wrap=True, style="bold red")
-        if best:
-            text = f"settings: {file}; compare with them: --tuned {file}"
-            console.print(text, markup=False, soft_wrap=True, highlight=False)
-        console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
-    raise typer.Exit(EXIT_FAILED if failed or damaged or untuned else 0)
+    comparison = Comparison(workloads, who, chosen, out=call.records_in(out, resume=resume), resume=resume, **more)
+    with comparison, showing(Console(), as_json) as comparison.on_event:
+        yield comparison

@@ -1,4 +1,4 @@
-"""The command `list`: workloads, optimizers, and the paper's tables."""
+"""The command `list`: workloads, optimizers, the paper's tables, and studies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from adan_bench.cli import paper
+from adan_bench.cli import paper, study
 from adan_bench.cli.common import Json
 
 
@@ -20,12 +20,14 @@ class Listed(str, Enum):
     workloads = "workloads"
     optimizers = "optimizers"
     tables = "tables"
+    studies = "studies"
 
 
 DETAILS = {  # the second line of an entry of `list`
     Listed.workloads: "{metric} · {steps} steps of {batch} · data: {data} · scales: {scales}",
     Listed.optimizers: "tuned over lr {lr}, then {then} · gradients per update: {passes}",
     Listed.tables: "{place} · {cells} cells · run: {run here}",
+    Listed.studies: "{on} · {who} · {trials}, {seeds}",
 }
 
 
@@ -34,12 +36,17 @@ def list_(
     script: Annotated[Path | None, typer.Option(help="A Python file with your own workloads and optimizers.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the workloads, the optimizers, or the paper's tables."""
+    """Show the workloads, the optimizers, the paper's tables, or the bundled studies."""
     if script is not None:
         from adan_bench.training.scripts import load_script
 
         load_script(script)
-    rows = {Listed.workloads: _workload_rows, Listed.optimizers: _optimizer_rows, Listed.tables: paper.rows}[kind]()
+    rows = {
+        Listed.workloads: _workload_rows,
+        Listed.optimizers: _optimizer_rows,
+        Listed.tables: paper.rows,
+        Listed.studies: study.rows,
+    }[kind]()
     if as_json:
         print(json.dumps(rows))
         return

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from rich.console import Console
@@ -19,14 +20,16 @@ from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
 from adan_bench.reports.conclusions import caution, conclude, length, number, repeated, spread, steps, tuning
 from adan_bench.reports.tuning import TERMS, budget_of, tuning_rows
-from adan_bench.training.pool import Event, OnEvent
+from adan_bench.training.jobs import Event, OnEvent
 
 
 @contextmanager
 def showing(console: Console, as_json: bool) -> Iterator[OnEvent]:
-    """Something that shows events in the way that suits the output."""
+    """Something that shows events in the way that suits the output; with --json nothing else is on standard output."""
     if as_json:
-        yield lambda event: print(json.dumps(finite(_as_json(event)), allow_nan=False), flush=True)
+        out = sys.stdout
+        with redirect_stdout(sys.stderr):  # what libraries print, Ray for example
+            yield lambda event: print(json.dumps(finite(_as_json(event)), allow_nan=False), flush=True, file=out)
     elif console.is_terminal:
         with Progress(
             TextColumn("{task.description}"),

@@ -46,7 +46,7 @@ def run(
     from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import configure
     from adan_bench.training.interrupts import Interruptible, on_ctrl_c, say_finishing
-    from adan_bench.training.pool import Event, Job
+    from adan_bench.training.jobs import Event, Job
     from adan_bench.training.worker import attempt
     from adan_bench.workloads.registry import get_workload
 

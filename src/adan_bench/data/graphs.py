@@ -167,12 +167,7 @@ def made_up_citations(nodes: int, classes: int) -> Citations:
     words = torch.rand(nodes, 16 * classes, generator=source) < 0.05
     telling = torch.randint(0, 16, (nodes,), generator=source) * classes + labels
     x = words.float().scatter(1, telling.unsqueeze(1), 1.0)
-    parts = torch.randperm(nodes, generator=source).split(
-        [nodes // 5, 2 * nodes // 5, nodes - nodes // 5 - 2 * nodes // 5]
-    )
-    return Citations(
-        x / x.sum(1, keepdim=True),
-        torch.cat([one_way, one_way.flip(0)], 1),
-        labels,
-        dict(zip(SPLITS, parts, strict=True)),
-    )
+    sizes = [nodes // 5, 2 * nodes // 5]
+    parts = torch.randperm(nodes, generator=source).split([*sizes, nodes - sum(sizes)])
+    split = dict(zip(SPLITS, parts, strict=True))
+    return Citations(x / x.sum(1, keepdim=True), torch.cat([one_way, one_way.flip(0)], 1), labels, split)

@@ -176,8 +176,8 @@ class Reader:
     """Batches of a corpus as a function of their position: rows of tokens from equal shares of its bytes.
 
     A row has 1.2 times the bytes that its tokens take on average; what is over is left out, what is missing is padding.
-    Rows are in an order of their own each epoch, but for parquet files, which are read from front to back. The last rows
-    are held out; from trials, those and as many before, which they are evaluated on.
+    Rows are in an order of their own each epoch, but for parquet files, which are read from front to back. The last
+    rows are held out; from trials, those and as many before, which they are evaluated on.
     """
 
     def __init__(

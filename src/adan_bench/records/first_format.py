@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import RunConfig, RunRecord
+from adan_bench.config import Origin, RunConfig, RunRecord
 
 WORKLOADS = {
     "vit": "cifar-vit",
@@ -58,6 +58,7 @@ def from_first_format(line: Mapping[str, Any], file: Path) -> RunRecord:
         scale=options.get("scale", "small"),
         seed=job["seed"],
         role="tune" if job["tuning"] else "run",
+        origin=Origin(kind="trial" if job["tuning"] else ""),
         init=Path(options["start"]) if "start" in options else None,
         device="cpu" if on_cpu else "cuda",
         bf16=problem not in FP32 or (problem == "transformer-xl" and compiled),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import SHARING, RunConfig, RunRecord
+from adan_bench.config import SHARING, Origin, RunConfig, RunRecord, in_words
 
 MIN_SEEDS = 3
 LEVEL = 0.95
@@ -92,8 +92,8 @@ class OptimizerSummary:
         return self.records[0].config.settings
 
     @property
-    def origin(self) -> str:
-        """Where the settings come from, in words."""
+    def origin(self) -> Origin:
+        """Where the settings come from."""
         return self.records[0].config.origin
 
     @property
@@ -359,30 +359,6 @@ def _label(config: RunConfig, same: Sequence[RunConfig]) -> str:
 
     short = [name for name in differing if name not in ("eval_every", "init_sha256")]  # which others usually explain
     return label(config, short if len({label(other, short) for other in same}) == len(same) else differing)
-
-
-def in_words(name: str, value: Any) -> str:
-    """A field of a configuration in words.
-
-    >>> [in_words(*pair) for pair in (("steps", 100), ("batch_size", 8), ("warmup", 0.0), ("bf16", True))]
-    ['100 steps', 'batch 8', 'no warmup', 'bf16']
-    >>> in_words("clip", -1.0)
-    'default clip'
-    """
-    word = {"batch_size": "batch"}.get(name, name.replace("_", " "))
-    if name == "steps":
-        return f"{value} steps"
-    if name in ("script_sha256", "init_sha256"):
-        return f"{name.partition('_')[0]} {value[:8] or 'of unknown content'}"
-    if value is True:
-        return word
-    if not value:
-        return f"no {word}"
-    if value == -1:  # of `clip`: left to the workload
-        return f"default {word}"
-    if isinstance(value, Mapping):
-        value = " ".join(f"{key}={item}" for key, item in value.items())
-    return f"{word} {value:g}" if isinstance(value, float) else f"{word} {value}"
 
 
 def _text(value: Any) -> str:

@@ -29,6 +29,7 @@ from adan_bench.reports.conclusions import (
     length,
     number,
     repeated,
+    said,
     spread,
     steps,
     tuning,
@@ -81,7 +82,7 @@ def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[D
 
 
 def warn(summaries: Sequence[WorkloadSummary], damaged: Sequence[DamagedRecord] = ()) -> list[str]:
-    """What a reader has to know before any number."""
+    """Warnings that a reader needs before any number."""
     texts = [text for text in (caution(summaries), repeated(summaries)) if text]
     if damaged:
         texts.append(f"{count(len(damaged), 'record')} left out: {'; '.join(map(str, damaged))}.")
@@ -149,7 +150,7 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
 
 
 def _terms(summary: WorkloadSummary) -> str:
-    """What the columns of the table are."""
+    """An explanation of the table's columns."""
     text = TERMS.format(**{**summary.facts, "target": number(summary.facts["target"], 3)})
     text += "" if summary.one_clock else CLOCKS
     return text + RATES if any(o.sensitivity for o in summary.optimizers) else text
@@ -201,7 +202,7 @@ def _signed(gap: Interval) -> str:
 
 
 def in_numbers(summaries: Sequence[WorkloadSummary]) -> list[dict[str, Any]]:
-    """What the tables show, for programs: `json.load`, `pandas.json_normalize(…, "optimizers", "workload")`."""
+    """The content of the tables, for programs: `json.load`, `pandas.json_normalize(…, "optimizers", "workload")`."""
     entries = []
     for s in summaries:
         gaps, unpaired = behind(s), behind(s, paired=False)
@@ -218,7 +219,7 @@ def _numbers(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | Non
     return {
         "optimizer": o.name,
         "settings": o.settings,
-        "origin": o.origin,
+        "origin": o.origin.to_json(),
         **({} if o.final is None else asdict(o.final)),
         "by_seed": o.by_seed(),
         "minus_the_first": None if gap is None else asdict(gap),
@@ -233,12 +234,12 @@ def settings_lines(summary: WorkloadSummary) -> list[tuple[str, str]]:
     lines = []
     for o in summary.optimizers:
         values = ", ".join(f"{key} {html.plain(value)}" for key, value in o.settings.items())
-        lines.append((o.name, "; ".join([values, o.records[0].config.origin, *ways(o)])))
+        lines.append((o.name, "; ".join([values, said(o.origin), *ways(o)])))
     return lines
 
 
 def ways(o: OptimizerSummary) -> list[str]:
-    """How an optimizer stepped, as its records have it: its implementation, and the steps captured or eager."""
+    """Ways in which an optimizer stepped, by its records: its implementation, and the steps captured or eager."""
     results = [r.result for r in o.records if r.result]
     lines = (f"{r['implementation']}, {_mode(r.get('graph', ''))}" for r in results if r.get("implementation"))
     return list(dict.fromkeys(line.rstrip(", ") for line in lines))
@@ -257,7 +258,7 @@ def _table(summary: WorkloadSummary, names: Sequence[str]) -> str:
 
 
 def chart_data(summary: WorkloadSummary) -> dict[str, Any]:
-    """What chart.js draws of a workload."""
+    """The data that chart.js draws for a workload."""
     metric = summary.facts["metric"]
     by, higher = judged(summary.facts)
     optimizers = []
@@ -327,7 +328,7 @@ def render_markdown(
     figures: Mapping[str, str],
     warnings: Sequence[str] = (),
 ) -> str:
-    """The same in Markdown, for a README."""
+    """The report in Markdown, for a README."""
     parts = ["# Optimizers compared", "", *(line for text in warnings for line in (f"**{text}**", ""))]
     parts += [_overview(records, summaries), "", tuning(summaries) if summaries else "", ""]
     for summary in summaries:

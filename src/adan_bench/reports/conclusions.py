@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
-from adan_bench.config import CHANGED, ELSEWHERE, SCALED, UNTUNED
+from adan_bench.config import TRAINING, TUNING_SEED, Origin, RunConfig, in_words
 from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, Verdict, WorkloadSummary, pairs, verdict
+from adan_bench.reports.html import plain
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -59,7 +62,7 @@ def spread(final: Interval | None, values: Sequence[float]) -> str:
 
 
 def length(summary: WorkloadSummary) -> str:
-    """How long the runs are, and of how many steps where they stopped before the end of the schedule."""
+    """The length of the runs, also where they stopped before the end of the schedule."""
     part = f"{summary.stop_after} of " if summary.stop_after else ""
     return f"{part}{summary.steps} steps of {summary.batch_size}"
 
@@ -70,34 +73,84 @@ def steps(o: OptimizerSummary) -> str:
 
 
 def caution(summaries: Sequence[WorkloadSummary]) -> str:
-    """Why this is not a fair comparison: the words with which a report begins. Empty where it is one."""
+    """The words with which a report on an unfair comparison begins; empty where it is fair."""
     return " ".join(dict.fromkeys(text for summary in summaries if (text := unfair(summary))))
 
 
 def unfair(summary: WorkloadSummary) -> str:
-    """Why the optimizers of a workload did not have the same chance; empty where they had."""
-    untuned = [o.name for o in summary.optimizers if o.origin.startswith(UNTUNED)]
-    if untuned:
-        who = "" if len(untuned) == len(summary.optimizers) else f" ({_join(untuned)})"
+    """The reason why the optimizers of a workload did not have the same chance; empty where they had."""
+    origins = {o.name: o.origin for o in summary.optimizers}
+    flaws = {origin.flaw for origin in origins.values()}
+    if "untuned" in flaws:
+        untuned = [name for name, origin in origins.items() if origin.flaw == "untuned"]
+        who = "" if len(untuned) == len(origins) else f" ({_join(untuned)})"
         return f"Untuned{who}: not a fair comparison; add --tune 8."
-    if other := _said(summary, ELSEWHERE):
+    if "elsewhere" in flaws:
+        other = "; ".join(sorted({_other_training(origin) for origin in origins.values()} - {""}))
         return f"Tuned for another training ({other}): not a fair comparison; add --tune 8."
-    if changed := _said(summary, CHANGED):
+    if "changed" in flaws:
+        changed = "; ".join(sorted({assignments(origin.changed) for origin in origins.values()} - {""}))
         return f"Changed after tuning ({changed}): not a fair comparison; leave these as tuned, or tune with them."
     counts = sorted({o.trials for o in summary.optimizers})
     if len(counts) > 1:
         return f"Tuned by different numbers of trials ({', '.join(map(str, counts))}): not a fair comparison."
-    origins = sorted({o.origin for o in summary.optimizers})
-    if len(origins) > 1:
-        return f"Tuned differently ({'; '.join(origins)}): not a fair comparison."
+    texts = sorted({said(origin) for origin in origins.values()})
+    if len(texts) > 1:
+        return f"Tuned differently ({'; '.join(texts)}): not a fair comparison."
     return ""
 
 
-def _said(summary: WorkloadSummary, part: str) -> str:
-    """What the origins of settings say after one of their parts."""
-    origins = (o.origin.partition(SCALED)[0] for o in summary.optimizers)
-    texts = (origin.partition(part)[2].partition(CHANGED)[0] for origin in origins)
-    return "; ".join(sorted(set(texts) - {""}))
+def said(origin: Origin) -> str:
+    """The origin of settings in words.
+
+    >>> said(Origin(kind="saved", trials=8, source="best.json", tuned_for={"steps": 30}, changed={"lr": 0.5}))
+    'tuned in 8 trials (best.json) for another training: 30 steps, then --set lr=0.5'
+    >>> said(Origin(kind="published", source="paper", guesses=("lr",), batch_sizes=(8, 32), fixed=("betas",)))
+    'guess: lr; paper, lr × √(8/32), betas as the table says'
+    """
+    trials = count(origin.trials, "trial")
+    halved = f", halved by {origin.eta} at steps {', '.join(map(str, origin.rungs))}" if origin.rungs else ""
+    texts = {
+        "untuned": "untuned defaults",
+        "bundled": f"defaults tuned in {trials}",
+        "saved": f"tuned in {trials} ({origin.source}{halved})",
+        "here": f"tuned here in {trials}{halved + ',' if halved else ''} with seed {TUNING_SEED}",
+        "trial": "trial",
+    }
+    text = f"guess: {', '.join(origin.guesses)}; " if origin.guesses else ""
+    text += texts.get(origin.kind, origin.source)
+    if origin.tuned_for:
+        text += f" for another training: {_other_training(origin)}"
+    if origin.changed:
+        text += f", then --set {assignments(origin.changed)}"
+    if origin.batch_sizes:
+        text += ", lr × √({}/{})".format(*origin.batch_sizes)
+    if origin.lr_factor != 1:
+        text += f", lr × {origin.lr_factor:g}"
+    return f"{text}, {', '.join(origin.fixed)} as the table says" if origin.fixed else text
+
+
+def described(config: RunConfig) -> dict[str, str]:
+    """A run in words, by name: its settings, the fields of its training, and the options of its workload.
+
+    A field that is left to the workload, or off, is not said; schedule and warm-up always are.
+    """
+    words = {key: f"{key} {plain(value)}" for key, value in config.settings.items()}
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if f.name in TRAINING and (value != f.default or f.name in ("schedule", "warmup")):
+            words[f.name] = in_words(f.name, value)
+    return words | {name: f"{name.replace('_', ' ')} {plain(v)}" for name, v in (config.training or {}).items()}
+
+
+def _other_training(origin: Origin) -> str:
+    return ", ".join(in_words(name, value) for name, value in origin.tuned_for.items())
+
+
+def assignments(settings: Mapping[str, Any]) -> str:
+    """Settings as --set takes them."""
+    values = {key: ",".join(map(str, v)) if isinstance(v, (list, tuple)) else v for key, v in settings.items()}
+    return " ".join(f"{key}={value}" for key, value in values.items())
 
 
 def conclude(summary: WorkloadSummary) -> str:
@@ -154,7 +207,7 @@ def winner(summary: WorkloadSummary) -> str | None:
 
 
 def comparisons(summary: WorkloadSummary) -> int:
-    """How many to correct for: the results decide which optimizer the others are compared with, so all pairs."""
+    """The number of tests to correct for: the results decide who is compared with the others, so all pairs."""
     return pairs(sum(o.final is not None for o in summary.optimizers))
 
 
@@ -175,14 +228,14 @@ def _verdict(summary: WorkloadSummary, a: OptimizerSummary, b: OptimizerSummary,
 
 
 def _lead(summary: WorkloadSummary, best: OptimizerSummary, other: OptimizerSummary) -> str:
-    """What the seeds that both finished say of the first, in the words of `Verdict`."""
+    """Judge the first by the seeds that both finished, in the words of `Verdict`."""
     return _verdict(summary, best, other).word
 
 
 def _comparisons(
     summary: WorkloadSummary, best: OptimizerSummary, others: Sequence[OptimizerSummary], shared: bool
 ) -> str:
-    """From whom the best differs by more than the seeds explain."""
+    """Name the optimizers from which the best differs by more than the seeds explain."""
     names: dict[str, list[str]] = {}
     few = ""
     for other in others:
@@ -207,7 +260,7 @@ def _comparisons(
 
 
 def repeated(summaries: Sequence[WorkloadSummary]) -> str:
-    """Which runs are of the same settings and seed, so that only one of them counts; empty where none are."""
+    """Name the runs of the same settings and seed, of which only one counts; empty where there are none."""
     texts = [_join([str(path) for path in paths]) for s in summaries for o in s.optimizers for paths in o.repeats]
     if not texts:
         return ""
@@ -215,7 +268,7 @@ def repeated(summaries: Sequence[WorkloadSummary]) -> str:
 
 
 def tuning(summaries: Sequence[WorkloadSummary]) -> str:
-    """How the settings came about, and whether every optimizer had the same chance."""
+    """Say how the settings came about, and whether every optimizer had the same chance."""
     schedules = ", ".join(sorted({s.schedule for s in summaries}))
     text = f"In each table every optimizer ran under the same schedule ({schedules}, same warm-up)"
     uneven = [s.name for s in summaries if len({tuple(r.config.seed for r in o.records) for o in s.optimizers}) > 1]
@@ -225,7 +278,7 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
         n = counts.pop()
         trials = f"{n} tuning trial{'' if n == 1 else 's'}"
         return f"{text} Every optimizer had {trials}, with a seed that no reported run uses."
-    origins = {s.name: "; ".join(sorted({o.origin for o in s.optimizers})) for s in summaries}
+    origins = {s.name: "; ".join(sorted({said(o.origin) for o in s.optimizers})) for s in summaries}
     if len(set(origins.values())) == 1:
         return f"{text} Settings: {next(iter(origins.values()))}."
     return f"{text} Settings: {'. '.join(f'{name}: {origin}' for name, origin in origins.items())}."
@@ -253,9 +306,9 @@ def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
 
 
 def _edges(done: Sequence[OptimizerSummary]) -> str:
-    """Whose best learning rate is the lowest or highest that was tried, so that a better one may lie beyond."""
+    """Name those whose best learning rate is the lowest or highest tried, so that a better one may lie beyond."""
     edges = [f"{o.name} ({o.sensitivity.best_lr:g})" for o in done if o.sensitivity and o.sensitivity.at_edge]
-    tuned_before = [o.records[0].config for o in done if not o.sensitivity and o.records[0].config.lr_at_edge]
+    tuned_before = [o.records[0].config for o in done if not o.sensitivity and o.origin.at_edge]
     edges += [f"{config.name} ({config.settings['lr']:g})" for config in tuned_before]
     if not edges:
         return ""

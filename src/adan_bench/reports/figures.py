@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from io import BytesIO
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from adan_bench.records.cells import CellRecord
 from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, mean_curve
 from adan_bench.reports.palette import style_of
 
@@ -65,19 +66,19 @@ def _draw(axes: Any, o: OptimizerSummary, kind: str, key: str, style: dict[str, 
     axes.plot(steps, means, color=style["light"], linewidth=1.8, linestyle=(0, dashes) if dashes else "-", label=o.name)
 
 
-def curves_png(cells: Sequence[Mapping[str, Any]]) -> bytes:
+def curves_png(cells: Sequence[CellRecord]) -> bytes:
     """A panel for each column: each row's mean over its seeds, and the interval of that mean as a band."""
     from matplotlib.figure import Figure
 
-    columns = list(dict.fromkeys(cell["column"] for cell in cells))
-    names = list(dict.fromkeys(cell["optimizer"] for cell in cells))
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    names = list(dict.fromkeys(cell.optimizer for cell in cells))
     figure = Figure(figsize=(4.5 * len(columns), 3.6), layout="constrained")
     for axes, column in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
         for cell in cells:
-            if cell["column"] == column and any(cell.get("curves") or ()):
-                steps, means, halves = mean_curve([curve for curve in cell["curves"] if curve], LEVEL)
-                color = style_of(cell["optimizer"], names)["light"]
-                axes.plot(steps, means, color=color, linewidth=1.6, label=cell["row"])
+            if cell.column == column and any(cell.curves):
+                steps, means, halves = mean_curve([curve for curve in cell.curves if curve], LEVEL)
+                color = style_of(cell.optimizer, names)["light"]
+                axes.plot(steps, means, color=color, linewidth=1.6, label=cell.row)
                 low, high = ([m + sign * h for m, h in zip(means, halves, strict=True)] for sign in (-1, 1))
                 axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
         axes.set(title=column, xlabel="steps")

@@ -91,7 +91,7 @@ def swatch(light: str, dark: str, dash: str) -> str:
 
 
 def chart(kind: str, value: object) -> str:
-    """Where chart.js draws; kind: "curves", "rates" or "profile"."""
+    """A place for chart.js to draw in; kind: "curves", "rates" or "profile"."""
     return f'<div class="chart" data-{kind}="{value}"></div>'
 
 
@@ -100,14 +100,20 @@ def image(name: str, png: bytes) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
-    """The same table in Markdown; its first `left` columns are text."""
+    """A table in Markdown; its first `left` columns are text."""
     lines = ["| " + " | ".join(head) + " |", "| --- " * left + "| ---: " * (len(head) - left) + "|"]
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
 def plain(value: Any) -> str:
-    """A setting as text: betas as 0.9/0.99."""
-    return "/".join(f"{v:g}" for v in value) if isinstance(value, (list, tuple)) else f"{value}"
+    """A setting as text: betas as 0.9/0.99.
+
+    >>> plain((0.9, 0.99)), plain(True), plain(1e-08), plain("8bit")
+    ('0.9/0.99', 'yes', '1e-08', '8bit')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "/".join(plain(v) for v in value) if isinstance(value, (list, tuple)) else f"{value}"
 
 
 def _class(kind: str) -> str:

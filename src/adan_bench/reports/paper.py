@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adan_bench.config import ELSEWHERE, UNTUNED
+from adan_bench.records.cells import CellRecord
 from adan_bench.records.stats import MIN_SEEDS, interval, usual_range
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
-from adan_bench.reports.conclusions import spread
-from adan_bench.tables import UNSTATED, Column, Table, figure, tables
+from adan_bench.reports.conclusions import count, described, said, spread
+from adan_bench.tables import PaperTable, TableColumn, figure, tables
 
 WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "published sizes, data and budgets"}
 #: What stands in every title and over our figures, so that nobody takes them for the paper's experiment.
@@ -28,7 +28,7 @@ OTHER = "for another training"
 TITLE = "The paper's tables, run again"
 
 
-class Count(NamedTuple):
+class Agreement(NamedTuple):
     """Cells that are run at a scale and those with a result; pairs of rows that differ in the paper's figures and in
     ours, and those that stand in the same order in both.
     """
@@ -43,27 +43,28 @@ class Count(NamedTuple):
         return f"{self.same} of {self.pairs}" if self.pairs else ""
 
 
-class Line(NamedTuple):
-    """A cell of the paper's under `head`, or a row of a table of statements; run: whether it is run at this scale."""
+class FigureLine(NamedTuple):
+    """A figure of the paper beside ours, or a row of a table of statements; run: whether it is run at this scale."""
 
     cells: list[str]
     run: bool
 
 
 @dataclass(frozen=True)
-class Section:
+class TableSection:
     """One table as text: what it is, its lines under `head`, what can be said, and how ours came about."""
 
     place: str
     title: str
     head: tuple[str, ...]
     caption: str
-    lines: list[Line]
-    count: Count
+    lines: list[FigureLine]
+    agreement: Agreement
     conclusion: str
     how: list[str]
     notes: list[str]
     settings: list[tuple[str, str]]
+    curves: list[CellRecord]
 
     @property
     def run(self) -> list[list[str]]:
@@ -74,51 +75,56 @@ class Section:
         return self.place.replace(" ", "-").lower()
 
 
-def sections(summary: Mapping[str, Any], known: Mapping[str, Table] | None = None) -> list[Section]:
+def sections(summary: Mapping[str, Any], known: Mapping[str, PaperTable] | None = None) -> list[TableSection]:
     known = known or tables()
-    return [_section(known[entry["name"]], entry["cells"], summary["scale"]) for entry in summary["tables"]]
+    return [
+        _section(known[entry["name"]], [CellRecord.from_json(cell) for cell in entry["cells"]], summary["scale"])
+        for entry in summary["tables"]
+    ]
 
 
-def _section(table: Table, cells: Sequence[Mapping[str, Any]], scale: str) -> Section:
-    by_place = {(cell["row"], cell["column"]): cell for cell in cells}
+def _section(table: PaperTable, cells: Sequence[CellRecord], scale: str) -> TableSection:
+    whys = list(dict.fromkeys(cell.why for cell in cells if cell.why))
+    head: tuple[str, ...] = ("problem", "optimizer", "paper", titled("ours", scale), "paper's order", "our order")
+    lines, title = _lines(table, cells, whys), f"{table.place}: {table.title}"
+    if table.kind == "statement":  # as it is printed, since there is nothing to compare
+        head = ("", *(column.head for column in table.columns))
+        lines = [FigureLine([row.head, *(value or "" for value in row.values)], True) for row in table.rows]
+    agreement = _count(table, cells)
+    notes = [f"{mark} {meaning}." for mark, meaning in table.marks.items()] + list(table.notes)
+    return TableSection(
+        table.place,
+        title if table.kind == "statement" else titled(title, scale),
+        head,
+        f"{table.caption} Figures: {table.metric} ({'higher' if table.higher_is_better else 'lower'} is better).",
+        lines,
+        agreement,
+        _conclude(table, cells, agreement),
+        _how(cells, scale),
+        notes + [f"({i}) {why}" for i, why in enumerate(whys, 1)],
+        [(f"{cell.column}, {cell.row}", _described(cell)) for cell in cells if cell.config is not None],
+        list(cells) if any(any(cell.curves) for cell in cells) else [],
+    )
+
+
+def _lines(table: PaperTable, cells: Sequence[CellRecord], whys: Sequence[str]) -> list[FigureLine]:
+    """Every figure of the paper with ours and the place of each in its column, where both have several."""
+    by_place = {(cell.row, cell.column): cell for cell in cells}
     partly = len(_tunings(cells)) > 1  # where all cells are the same, `_how` describes the whole table
-    whys: dict[str, int] = {}
     lines = []
     for column in table.columns:
         published, ours = _figures(table, column), _means(column, cells)
         shared = [row for row in published if row in ours]
         for row, there, printed in table.cells():
             if there is column:
-                cell = by_place.get((row.head, column.head))
-                both = row.head in shared and len(shared) > 1
-                places = [
-                    _place(row.head, {head: values[head] for head in shared}, table.higher(column)) if both else ""
-                    for values in (published, ours)
-                ]
-                ours_here = _ours(table, cell, whys)
-                if partly and cell is not None and cell["values"] and (kind := _tuning(cell)):
-                    ours_here += f", {kind}"
-                lines.append(Line([column.head, row.head, printed, ours_here, *places], cell is not None))
-    head: tuple[str, ...] = ("problem", "optimizer", "paper", titled("ours", scale), "paper's order", "our order")
-    title = f"{table.place}: {table.title}"
-    if table.kind == "statement":  # as it is printed, since there is nothing to compare
-        head = ("", *(column.head for column in table.columns))
-        lines = [Line([row.head, *(value or "" for value in row.values)], True) for row in table.rows]
-    count = _count(table, cells)
-    notes = [f"{mark} {meaning}." for mark, meaning in table.marks.items()] + list(table.notes)
-    notes += [f"({index}) {why}" for why, index in whys.items()]
-    return Section(
-        table.place,
-        title if table.kind == "statement" else titled(title, scale),
-        head,
-        f"{table.caption} Figures: {table.metric} ({'higher' if table.higher_is_better else 'lower'} is better).",
-        lines,
-        count,
-        _conclude(table, cells, count),
-        _how(cells, scale),
-        notes,
-        _settings(cells),
-    )
+                cell, places = by_place.get((row.head, column.head)), ["", ""]
+                if row.head in shared and len(shared) > 1:
+                    both = ({head: values[head] for head in shared} for values in (published, ours))
+                    places = [_place(row.head, values, table.higher(column)) for values in both]
+                mark = _tuning(cell) if partly and cell is not None and cell.values else ""
+                text = _ours(table, cell, whys) + (f", {mark}" if mark else "")
+                lines.append(FigureLine([column.head, row.head, printed, text, *places], cell is not None))
+    return lines
 
 
 def titled(text: str, scale: str) -> str:
@@ -126,19 +132,14 @@ def titled(text: str, scale: str) -> str:
     return f"{text} ({KINDS[scale]})" if KINDS[scale] else text
 
 
-def _figures(table: Table, column: Column) -> dict[str, float]:
+def _figures(table: PaperTable, column: TableColumn) -> dict[str, float]:
     pairs = [(row.head, figure(printed)) for row, there, printed in table.cells() if there is column]
     return {head: value for head, value in pairs if value is not None}
 
 
-def _means(column: Column, cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of the rows that have a place in the order: the mean of the seeds that went well is no mean of all."""
-    return {c["row"]: interval(c["values"]).mean for c in cells if c["column"] == column.head and _whole(c)}
-
-
-def _whole(cell: Mapping[str, Any]) -> bool:
-    """Whether every seed has a value."""
-    return bool(cell["values"]) and len(cell["values"]) == int(cell["seeds"])
+def _means(column: TableColumn, cells: Sequence[CellRecord]) -> dict[str, float]:
+    """Means of the rows that have a place in the order: the mean of the seeds that went well is no mean of all."""
+    return {cell.row: interval(cell.values).mean for cell in cells if cell.column == column.head and cell.whole}
 
 
 def _place(head: str, values: Mapping[str, float], higher: bool) -> str:
@@ -146,74 +147,72 @@ def _place(head: str, values: Mapping[str, float], higher: bool) -> str:
     return f"{better + 1}/{len(values)}"
 
 
-def _ours(table: Table, cell: Mapping[str, Any] | None, whys: dict[str, int]) -> str:
+def _ours(table: PaperTable, cell: CellRecord | None, whys: Sequence[str]) -> str:
     if cell is None:
         return "not run at this scale"
-    mark = f" ({whys.setdefault(cell['why'], len(whys) + 1)})" if cell["why"] else ""
-    if not cell["values"]:
-        return f"{cell['status']}{mark}"
+    mark = f" ({whys.index(cell.why) + 1})" if cell.why else ""
+    if not cell.values:
+        return f"{cell.status.value}{mark}"
     unit = 100 if table.percent else 1
-    values = [unit * value for value in cell["values"]]
-    low, high = usual_range(cell.get("metric", ""), cell["values"])
+    values = [unit * value for value in cell.values]
+    low, high = usual_range(cell.metric, cell.values)
     return spread(interval(values, within=(unit * low, unit * high)), values) + mark
 
 
-def _count(table: Table, cells: Sequence[Mapping[str, Any]]) -> Count:
+def _count(table: PaperTable, cells: Sequence[CellRecord]) -> Agreement:
     same = other = 0
     for column in table.columns:
         published, ours = _figures(table, column), _means(column, cells)
         for a, b in combinations([head for head in published if head in ours], 2):
             sign = (published[a] - published[b]) * (ours[a] - ours[b])
             same, other = same + (sign > 0), other + (sign < 0)
-    done = [cell for cell in cells if cell["values"]]
-    if done and done[0].get("tiny", False):  # times of tiny versions have no order to compare
+    if _tiny(cells):  # times of tiny versions have no order to compare
         same = other = 0
-    return Count(len(cells), len(done), same + other, same)
+    return Agreement(len(cells), sum(bool(cell.values) for cell in cells), same + other, same)
 
 
-def _conclude(table: Table, cells: Sequence[Mapping[str, Any]], count: Count) -> str:
-    """How many pairs of rows stand in the same order in both, and how much that is worth."""
+def _tiny(cells: Sequence[CellRecord]) -> bool:
+    return any(cell.tiny for cell in cells if cell.values)
+
+
+def _conclude(table: PaperTable, cells: Sequence[CellRecord], agreement: Agreement) -> str:
+    """Say how many pairs of rows stand in the same order in both, and how much that is worth."""
     if table.kind == "statement":
         return "Statements of theory: nothing of it is run."
-    done = [cell for cell in cells if cell["values"]]
-    text = f"{count.done} of {count.planned} cells of this scale have a result."
-    tiny = bool(done) and done[0].get("tiny", False)
-    if count.pairs:
-        text += f" Pairs of rows that differ in both: {count.pairs}; in the paper's order: {count.same}."
-    seeds = min((len(cell["values"]) for cell in done), default=0)
-    if done and seeds < MIN_SEEDS and table.kind == "train":
-        text += f" With {seeds} {'seed' if seeds == 1 else 'seeds'} an order is no evidence of a difference."
-    if tiny:
+    text = f"{agreement.done} of {agreement.planned} cells of this scale have a result."
+    if agreement.pairs:
+        text += f" Pairs of rows that differ in both: {agreement.pairs}; in the paper's order: {agreement.same}."
+    seeds = min((len(cell.values) for cell in cells if cell.values), default=MIN_SEEDS)
+    if seeds < MIN_SEEDS and table.kind == "train":
+        text += f" With {count(seeds, 'seed')} an order is no evidence of a difference."
+    if _tiny(cells):
         text += " These are tiny versions: their times say nothing about the published sizes."
-    return text + _variances(table, cells)
-
-
-def _variances(table: Table, cells: Sequence[Mapping[str, Any]]) -> str:
-    text = ""
     for optimizer, printed in table.variances.items():
-        means = [interval(c["values"]).mean for c in cells if c["optimizer"] == optimizer and _whole(c)]
+        means = [interval(cell.values).mean for cell in cells if cell.optimizer == optimizer and cell.whole]
         if len(means) > 1:
             ours = f"{statistics.pvariance(means):.2e}"
             text += f" Variance over the {len(means)} settings of {optimizer}: {ours}; paper: {printed}."
     return text
 
 
-def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
-    """At which scale, on which data, with how many seeds, and whether the settings make it fair."""
-    done = [cell for cell in cells if cell["values"]]
+def _how(cells: Sequence[CellRecord], scale: str) -> list[str]:
+    """Name scale, data and seeds, and say whether the settings make it fair."""
+    done = [cell for cell in cells if cell.values]
     if not done:
         return []
-    lines = [f"Scale {scale} ({WORDS[scale]}), seeds: {_span(len(cell['values']) for cell in done)}."]
+    counts = sorted({len(cell.values) for cell in done})
+    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    lines = [f"Scale {scale} ({WORDS[scale]}), seeds: {seeds}."]
     about: dict[str, list[str]] = {}
     for cell in done:
-        size = f"; {cell['parameters']:,} parameters" if cell.get("parameters") else ""
-        about.setdefault((cell["data"] or "data not named") + size, []).append(cell["workload"])
+        size = f"; {cell.parameters:,} parameters" if cell.parameters else ""
+        about.setdefault((cell.data or "data not named") + size, []).append(cell.workload)
     lines += [f"{', '.join(dict.fromkeys(names))}: {text}." for text, names in about.items()]
-    origins = {cell["origin"] for cell in done if "origin" in cell}
+    kinds = _tunings(cells)
     if scale == "paper":
-        if any(origin.startswith(f"{UNSTATED}:") for origin in origins):
+        if any(cell.config is not None and cell.config.origin.guesses for cell in done):
             lines.append("Some settings are guesses and untuned, see below: this is not a fair comparison.")
-    elif len(kinds := _tunings(cells)) > 1:
+    elif len(kinds) > 1:
         marked = " or ".join(f"“{kind}”" for kind in sorted(kinds - {""}))
         lines.append(f"Settings marked {marked} were not tuned for these runs: this is not a fair comparison.")
     elif kinds == {OTHER}:
@@ -223,70 +222,46 @@ def _how(cells: Sequence[Mapping[str, Any]], scale: str) -> list[str]:
     return lines
 
 
-def _tunings(cells: Sequence[Mapping[str, Any]]) -> set[str]:
-    """How the settings of the cells with a result were tuned, as `_tuning` has it."""
-    return {_tuning(cell) for cell in cells if cell["values"] and "origin" in cell}
+def _tunings(cells: Sequence[CellRecord]) -> set[str]:
+    """The marks (`_tuning`) of the cells with a result."""
+    return {_tuning(cell) for cell in cells if cell.values and cell.config is not None}
 
 
-def _tuning(cell: Mapping[str, Any]) -> str:
-    """How a cell is marked beside others: empty where its settings were tuned for its training."""
-    origin = cell.get("origin", "")
-    return "untuned" if origin.startswith(UNTUNED) else OTHER if ELSEWHERE in origin else ""
+def _tuning(cell: CellRecord) -> str:
+    """The mark of a cell beside others: empty where its settings were tuned for its training."""
+    flaw = "" if cell.config is None else cell.config.origin.flaw
+    return {"untuned": "untuned", "elsewhere": OTHER}.get(flaw, "")
 
 
-def _span(counts: Any) -> str:
-    distinct = sorted(set(counts))
-    return " to ".join(map(str, dict.fromkeys((distinct[0], distinct[-1]))))
-
-
-def _settings(cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    rows = []
-    for cell in cells:
-        if "settings" in cell:
-            text = _described(cell)
-            if "before" in cell:
-                text += f". Before, {cell['before']['workload']}: {_described(cell['before'])}"
-            rows.append((f"{cell['column']}, {cell['row']}", text))
-    return rows
-
-
-def _described(facts: Mapping[str, Any]) -> str:
-    values = ", ".join(f"{key} {html.plain(value)}" for key, value in facts["settings"].items())
-    how = [f"{facts['steps']} steps of {facts['batch_size']}"]
-    if facts.get("init"):
-        how.append(f"from the weights of {facts['init']}")
-    how.append(f"{facts['schedule']} after {facts['warmup']:.1%} of warm-up")
-    if facts.get("floor"):
-        how.append(f"down to {facts['floor']:.2g} of the rate")
-    if facts.get("cooldown"):
-        how.append(f"where the last {facts['cooldown']:.1%} stay")
-    if facts.get("clip", -1) >= 0:
-        how.append(f"clipping at {facts['clip']:g}" if facts["clip"] else "no clipping")
-    if facts.get("ema"):
-        how.append(f"average of weights with decay {facts['ema']:g}")
-    if facts.get("nonmono"):
-        how.append(f"the first rate again after {facts['nonmono']} evaluations without a better one")
-    how += [f"{name.replace('_', ' ')} {html.plain(value)}" for name, value in (facts.get("training") or {}).items()]
-    return f"{values}; {', '.join(how)}; {facts['origin']}"
+def _described(cell: CellRecord) -> str:
+    """The settings and the training of a cell's runs, and of their pre-training."""
+    parts = []
+    for config in (cell.config, cell.before):
+        if config is not None:
+            words = described(config if cell.before is None else replace(config, init=None))
+            parts.append(f"{', '.join(words.values())}; {said(config.origin)}")
+    return f". Before, {cell.before.workload}: ".join(parts) if cell.before is not None else parts[0]
 
 
 def overview(summary: Mapping[str, Any]) -> str:
     e = summary["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in e["packages"].items())
     machine = ", ".join(str(part) for part in (e["platform"], e.get("cpu"), e.get("gpu")) if part)
-    count = len(summary["tables"])
     return (
-        f"Scale {summary['scale']}, {count} {'table' if count == 1 else 'tables'}, {summary['runs']} runs in "
+        f"Scale {summary['scale']}, {count(len(summary['tables']), 'table')}, {summary['runs']} runs in "
         f"{summary['seconds'] / 60:.1f} minutes, {summary['jobs']} at a time, on {summary['device']} "
         f"in {'bf16 autocast' if summary['bf16'] else 'fp32'}: {machine}, "
         f"{e['cores']} cores. Python {e['python']}, {versions}; commit {e['commit'] or 'unknown'}. {e['started']}."
     )
 
 
-def write(summary: Mapping[str, Any], folder: Path, known: Mapping[str, Table] | None = None) -> Path:
-    """tables.html and tables.md; the path of the page."""
+def write(summary: Mapping[str, Any], folder: Path, known: Mapping[str, PaperTable] | None = None) -> Path:
+    """Write tables.html and tables.md into the folder; the path of the page."""
+    from adan_bench.reports.figures import curves_png
+
     parts = sections(summary, known)
-    page, figures = folder / "tables.html", _figures_of(summary, parts)
+    page = folder / "tables.html"
+    figures = {section.anchor: curves_png(section.curves) for section in parts if section.curves}
     for anchor, png in figures.items():
         write_bytes(folder / f"{anchor}.png", png)
     write_bytes(page, _page(summary, parts, figures).encode())
@@ -294,22 +269,11 @@ def write(summary: Mapping[str, Any], folder: Path, known: Mapping[str, Table] |
     return page
 
 
-def _figures_of(summary: Mapping[str, Any], parts: Sequence[Section]) -> dict[str, bytes]:
-    """The figures of curves as PNG, by the anchor of their section."""
-    from adan_bench.reports.figures import curves_png
-
-    return {
-        section.anchor: curves_png(entry["cells"])
-        for section, entry in zip(parts, summary["tables"], strict=True)
-        if any(any(cell.get("curves") or ()) for cell in entry["cells"])
-    }
+def _title(summary: Mapping[str, Any], parts: Sequence[TableSection]) -> str:
+    return titled(TITLE, summary["scale"]) if any(section.agreement.planned for section in parts) else TITLE
 
 
-def _title(summary: Mapping[str, Any], parts: Sequence[Section]) -> str:
-    return titled(TITLE, summary["scale"]) if any(section.count.planned for section in parts) else TITLE
-
-
-def _markdown(summary: Mapping[str, Any], tables: Sequence[Section], figures: Mapping[str, bytes]) -> str:
+def _markdown(summary: Mapping[str, Any], tables: Sequence[TableSection], figures: Mapping[str, bytes]) -> str:
     parts = [f"# {_title(summary, tables)}", "", overview(summary), ""]
     for section in tables:
         parts += [f"## {section.title}", "", section.caption, "", section.conclusion, ""]
@@ -321,12 +285,12 @@ def _markdown(summary: Mapping[str, Any], tables: Sequence[Section], figures: Ma
     return "\n".join(parts)
 
 
-def _page(summary: Mapping[str, Any], tables: Sequence[Section], figures: Mapping[str, bytes]) -> str:
+def _page(summary: Mapping[str, Any], tables: Sequence[TableSection], figures: Mapping[str, bytes]) -> str:
     intro = (
         "Unless the scale is “paper”, ours are from smaller models, other data and shorter runs. Do not rank them "
         "with the paper's: only the order within each is compared."
     )
-    index = [[f"{s.count.done} of {s.count.planned}", s.count.order] for s in tables]
+    index = [[f"{s.agreement.done} of {s.agreement.planned}", s.agreement.order] for s in tables]
     links = [html.link(s.anchor, s.title) for s in tables]
     head = ("", "cells with a result", "pairs in the paper's order")
     parts = [html.paragraph(intro), html.table(head, [["", *row] for row in index], before=links)]

@@ -12,15 +12,16 @@ from pathlib import Path
 from adan_bench.config import RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.records.store import check_empty, read_run
-from adan_bench.studies.paper import execute
+from adan_bench.studies.paper import execute, present
 from adan_bench.studies.plan import plan
-from adan_bench.tables import TRAINING_LOSS, Column, figure, tables
-from adan_bench.training.pool import OnEvent, open_pool
+from adan_bench.tables import TRAINING_LOSS, TableColumn, figure, tables
+from adan_bench.training.jobs import OnEvent
+from adan_bench.training.placement import open_pool
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row, by seed: training loss over the last tenth, metric at the end, how many restarts.
+class ComponentResult:
+    """One row of the table, by seed: training loss over the last tenth, metric at the end, how many restarts.
 
     A run that diverged has no loss and no metric.
     """
@@ -41,13 +42,14 @@ def ablate(
     radius: float | None = None,
     resume: bool = False,
     on_event: OnEvent | None = None,
-) -> tuple[list[Row], list[RunRecord]]:
+) -> tuple[list[ComponentResult], list[RunRecord]]:
     """Run the four rows with every seed; and the records of all runs, pilots too, for a report."""
     check_empty(out, resume)
     published = tables()["components"]
     rows = tuple(replace(row, values=row.values[:1], budget=(1, 1)) for row in published.rows)
-    table = replace(published, columns=(Column(workload, workload, metric=TRAINING_LOSS),), rows=rows, settings=())
-    run_plan = plan([table], chosen, out, seeds, radius)
+    column = TableColumn(workload, workload, metric=TRAINING_LOSS)
+    table = replace(published, columns=(column,), rows=rows, settings=(), run={})
+    run_plan = present(plan([table], chosen, out, seeds, radius))
     for cell in run_plan.cells:
         if cell.absent:
             raise UsageError(cell.absent)
@@ -59,7 +61,7 @@ def ablate(
         restarts = [(r.result or {}).get("restarts") or {"count": 0} for r in runs]
         rule = runs[0].config.settings.get("restart") if runs else None
         results.append(
-            Row(
+            ComponentResult(
                 cell.row.head,
                 [loss for r in runs if r.status == "finished" and (loss := r.training_loss) is not None],
                 [r.final for r in runs if r.final is not None],

@@ -10,27 +10,28 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import SCALED, TUNING_SEED, Pause, RunConfig, RunRecord, as_json
+from adan_bench.config import Origin, RunConfig
 from adan_bench.errors import UsageError
-from adan_bench.records.stats import best_trial, sensitivity
-from adan_bench.records.store import check_empty, read_run, write_json
+from adan_bench.records.stats import sensitivity
+from adan_bench.records.store import check_empty, write_json
+from adan_bench.studies.arms import STEP, Arm, Planner, Search
 from adan_bench.studies.competitors import Competitor
-from adan_bench.studies.halving import check_search, halved, rungs, stop_trial, survivors
-from adan_bench.task import OptimizerSpec, Settings, Workload
+from adan_bench.studies.halving import rungs
+from adan_bench.task import OptimizerSpec, Workload
 from adan_bench.training import optimizers
-from adan_bench.training.configure import changes, configure, elsewhere, then_set, training_of, tuned_name
-from adan_bench.training.pool import Job, OnEvent, open_pool
+from adan_bench.training.configure import changes, configure, elsewhere, training_of, tuned_name
+from adan_bench.training.jobs import OnEvent
+from adan_bench.training.placement import open_pool
 from adan_bench.workloads.registry import get_workload
 
 Key = tuple[str, str]  # (folder of the workload, optimizer)
 
 #: Every optimizer's range of learning rates has so many decades. More than six rates, `STEP` decades apart, make it
 #: wider, up to `WIDEST`.
-DECADES, STEP, WIDEST = 2.5, 0.5, 4.0
+DECADES, WIDEST = 2.5, 4.0
 
 
 def learning_rates(spec: OptimizerSpec, count: int) -> list[float]:
@@ -60,8 +61,8 @@ def split_trials(trials: int) -> tuple[int, int]:
     return trials - others, others
 
 
-class Study:
-    """Comparisons of optimizers on workloads under one folder of records."""
+class Comparison:
+    """Optimizers side by side on workloads, under one folder of records."""
 
     def __init__(
         self,
@@ -81,8 +82,7 @@ class Study:
         self.who = {c.name: c for c in who}
         check_empty(out, resume)
         saved = None if tuned is None else read_tuned(tuned)["workloads"]
-        self.bases: dict[Key, RunConfig] = {}
-        self.tuning: dict[Key, dict[str, Any]] = {}  # how the settings were found, for the record
+        self.arms: dict[Key, Arm] = {}
         for name in workloads:
             workload = get_workload(name, chosen.scale)
             for size in batch_sizes or [chosen.batch_size or workload.batch_size]:
@@ -94,151 +94,96 @@ class Study:
                         base, tuned_at = _with_saved(base, c, saved, tuned)
                     if batch_sizes:
                         base = _scaled(base, tuned_at)
-                    self.bases[folder, c.name] = replace(base, label=c.label)
+                    self.arms[folder, c.name] = Arm(replace(base, label=c.label), out / folder / c.folder)
         self.pool = open_pool(out, chosen, deadline)
 
-    def __enter__(self) -> Study:
+    def __enter__(self) -> Comparison:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.pool.close()
 
-    def tune(self, trials: int, eta: int = 1) -> None:
-        """Choose every optimizer's settings by the same number of trials; with eta > 1 only the best are whole.
+    @property
+    def bases(self) -> dict[Key, RunConfig]:
+        """The configuration of each optimizer's runs, with the settings that are known by now."""
+        return {key: arm.base for key, arm in self.arms.items()}
 
-        An optimizer of which no trial has a final value keeps the settings that it had.
+    def make(self, trials: int = 0, eta: int = 1, seeds: int = 0) -> None:
+        """Choose every optimizer's settings by the same number of trials, then run it with every seed.
+
+        Seed by seed, so that a study cut short has something of everything. An optimizer of which no trial has a final
+        value keeps the settings that it had.
+
+        eta: above 1, only the best trials are whole.
         """
-        for c in self.who.values():
-            if "lr" in c.settings:
-                where = "the lr in its name" if ":lr=" in c.name else "--set lr"
-                raise UsageError(f"{c.name}: {where} fixes the rate to be tuned; omit it")
-        rates, others = split_trials(trials)
-        judged = {
-            key: rungs(eta, rates, base.stop_after or base.steps, base.eval_every) for key, base in self.bases.items()
-        }
-        if eta > 1 and (whole := [key for key, steps in judged.items() if not steps]):
-            base = self.bases[whole[0]]
+        for key, arm in self.arms.items():
+            arm.seeds = range(seeds)
+            if trials:
+                arm.search, arm.tried, arm.settled = self._search(key, trials, eta), None, False
+        self.pool.run(Planner([list(self.arms.values())], self.resume), self.on_event)
+
+    def _search(self, key: Key, trials: int, eta: int) -> Search:
+        base, c = self.arms[key].base, self.who[key[1]]
+        if "lr" in c.settings:
+            where = "the lr in its name" if ":lr=" in c.name else "--set lr"
+            raise UsageError(f"{c.name}: {where} fixes the rate to be tuned; omit it")
+        rates, _ = split_trials(trials)
+        judged = rungs(eta, rates, base.stop_after or base.steps, base.eval_every)
+        if eta > 1 and not judged:
             raise UsageError(
                 f"--halving {eta}: {rates} learning rates, with an evaluation every {base.eval_every} of "
                 f"{base.stop_after or base.steps} steps of {base.workload}, leave no trial to stop early; use more "
                 "--trials, a smaller --eval-every, or no --halving"
             )
-        first = {
-            key: [
-                {**optimizers.defaults(self.who[key[1]].spec), **self.who[key[1]].settings, "lr": lr}
-                for lr in learning_rates(self.who[key[1]].spec, rates)
-            ]
-            for key in self.bases
-        }
-        records: dict[Key, list[RunRecord]] = {key: [] for key in self.bases}
-        self._trials(first, records, eta, judged)
-        second = {key: _second_stage(self.who[key[1]], records[key])[:others] for key in self.bases}
-        self._trials(second, records, eta, judged)
-        for key, runs in records.items():
-            if all(record.final is None for record in runs):
-                continue
-            how = f"{halved(eta, judged[key])}," if judged[key] else ""
-            origin = f"tuned here in {trials} trials{how} with seed {TUNING_SEED}"
-            self.bases[key] = replace(self.bases[key], settings=_best(runs), origin=origin, lr_at_edge=False)
-            rated = sensitivity(runs)
-            self.tuning[key] = {"trials": trials, "at_edge": rated is not None and rated.at_edge}
-            if eta > 1:
-                gradients = sum(record.result["step"] for record in runs if record.result)
-                self.tuning[key] |= {"eta": eta, "rungs": judged[key], "gradients": gradients}
+        return Search(
+            tuple(learning_rates(c.spec, rates)),
+            trials,
+            optimizers.defaults(c.spec),
+            tuple(dict(choice) for choice in c.spec.choices),
+            c.settings,
+            eta=eta,
+            rungs=tuple(judged),
+        )
 
-    def _trials(
-        self,
-        settings: Mapping[Key, list[Settings]],
-        records: dict[Key, list[RunRecord]],
-        eta: int,
-        judged: Mapping[Key, list[int]],
-    ) -> None:
-        """Make the trials of a stage and add their records; those that pass a rung go on from their checkpoints."""
-        work: dict[Key, list[Job]] = {}
-        for key, variants in settings.items():
-            for number, variant in enumerate(variants, len(records[key])):
-                base = replace(self.bases[key], lr_at_edge=False)
-                config = replace(base, settings=variant, seed=TUNING_SEED, role="tune", origin="trial")
-                job = Job(config, self.out / key[0] / self.who[key[1]].folder / f"tune-{number:02d}", self.resume)
-                check_search(job.path, eta, judged[key])
-                work.setdefault(key, []).append(job)
-        left = {key: list(jobs) for key, jobs in work.items()}
-        for i in range(max(map(len, judged.values()), default=0)):
-            at = {key: judged[key][i] for key in work if i < len(judged[key])}
-            paused = [replace(job, pause=Pause(step=at[key])) for key in at for job in left[key]]
-            self.pool.run(paused, self.on_event)
-            for key, rung in at.items():
-                there = [*records[key], *(read_run(job.path) for job in work[key])]
-                passed = [record.path for record in survivors(eta, there, rung)]
-                for record in there:
-                    if record.result is None and record.path not in passed:
-                        stop_trial(record, rung, eta)
-                left[key] = [replace(job, resume=True) for job in left[key] if job.path in passed]
-        self.pool.run([job for jobs in left.values() for job in jobs], self.on_event)
-        for key, jobs in work.items():
-            records[key] += [read_run(job.path) for job in jobs]
-
-    def compare(self, seeds: int) -> None:
-        """Run every optimizer with every seed. Seed by seed, so that a study cut short has something of everything."""
-        work = [
-            Job(replace(config, seed=seed), self.out / folder / self.who[name].folder / f"seed-{seed}", self.resume)
-            for seed in range(seeds)
-            for (folder, name), config in self.bases.items()
-        ]
-        self.pool.run(work, self.on_event)
+    @property
+    def tuning(self) -> dict[Key, dict[str, Any]]:
+        """How the settings were found, for the record of those that were."""
+        found: dict[Key, dict[str, Any]] = {}
+        for key, arm in self.arms.items():
+            if arm.search is not None and arm.tried and arm.found:
+                rated = sensitivity(arm.tried)
+                found[key] = {"trials": arm.search.trials, "at_edge": rated is not None and rated.at_edge}
+                if arm.search.eta > 1:
+                    gradients = sum(record.result["step"] for record in arm.tried if record.result)
+                    found[key] |= {"eta": arm.search.eta, "rungs": list(arm.search.rungs), "gradients": gradients}
+        return found
 
     @property
     def untuned(self) -> list[Key]:
-        """Those for which `tune` found no settings."""
-        return [key for key in self.bases if key not in self.tuning]
+        """The arms for which trials found no settings."""
+        return [key for key in self.arms if key not in self.tuning]
 
     def save(self, path: Path) -> None:
-        """Merge the settings that `tune` found into a file; where it found none, the file stays as it is."""
+        """Merge the settings that trials found into a file; where they found none, the file stays as it is."""
         content = read_tuned(path, "--save") if path.exists() else {"workloads": {}}
-        for key in sorted(self.tuning):
-            config = self.bases[key]
+        tuning = self.tuning
+        for key in sorted(tuning):
+            config = self.arms[key].base
             entry = {
                 "settings": config.settings,
-                **self.tuning[key],
+                **tuning[key],
                 "steps": config.steps,
                 "batch_size": config.batch_size,
                 "training": training_of(config),
             }
             content["workloads"].setdefault(tuned_name(key[0], config.scale), {})[key[1]] = entry
-        if self.tuning:
+        if tuning:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, content)
 
 
-def _best(records: Sequence[RunRecord]) -> Settings:
-    return dict(best_trial(records).config.settings)
-
-
-def _second_stage(c: Competitor, records: Sequence[RunRecord]) -> list[Settings]:
-    """What to try after the learning rates: one more rate where the best was the last of its side, then the choices.
-
-    A choice that the user's settings override would only repeat a trial. In its place comes a rate between those that
-    were tried, the nearest to the best first, so that every optimizer has the same number of different trials.
-    """
-    best = _best(records)
-    rates = [float(r.config.settings["lr"]) for r in records]
-    beyond = []
-    if len(rates) > 1 and best["lr"] in (rates[0], rates[-1]):
-        step = max(10**STEP, (rates[-1] / rates[0]) ** (1 / (len(rates) - 1)))
-        beyond = [best["lr"] * step if best["lr"] == rates[-1] else best["lr"] / step]
-    between = sorted((math.sqrt(a * b) for a, b in pairwise(rates)), key=lambda lr: abs(math.log(lr / best["lr"])))
-    first, last = ([{"lr": float(f"{lr:.3g}")} for lr in lrs] for lrs in (beyond, between))
-    texts, trials = [as_json(record.config.settings) for record in records], []
-    for variant in (*first, *c.spec.choices, *last):
-        settings = {**best, **variant, **c.settings}
-        if as_json(settings) not in texts:
-            texts.append(as_json(settings))
-            trials.append(settings)
-    return trials
-
-
 def read_tuned(path: Path, flag: str = "--tuned") -> dict[str, Any]:
-    """What `Study.save` wrote: "workloads" -> workload -> optimizer -> settings and how they were found."""
+    """What `Comparison.save` wrote: "workloads" -> workload -> optimizer -> settings and how they were found."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         reason = _flaw(content)
@@ -251,7 +196,7 @@ def read_tuned(path: Path, flag: str = "--tuned") -> dict[str, Any]:
 
 
 def _flaw(content: Any) -> str:
-    """Why this is not what `Study.save` writes; empty: it is."""
+    """Why this is not what `Comparison.save` writes; empty: it is."""
     workloads = content.get("workloads") if isinstance(content, dict) else None
     if not isinstance(workloads, dict) or not all(isinstance(own, dict) for own in workloads.values()):
         return 'it is no JSON object with "workloads" and their optimizers'
@@ -275,12 +220,19 @@ def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], path: 
         raise UsageError(f"--tuned {path}: nothing for {name} {c.name}; it has: {there or 'nothing'}")
     training = {"steps": entry["steps"], "batch_size": entry["batch_size"], **entry.get("training", {})}
     changed = changes(c.spec, entry["settings"], c.settings)
-    how = f"({path.name}{halved(entry.get('eta', 1), entry.get('rungs', ()))})"
-    origin = f"tuned in {entry['trials']} trials {how}{elsewhere(training, base)}{then_set(changed)}"
+    origin = Origin(
+        kind="saved",
+        trials=entry["trials"],
+        source=path.name,
+        eta=entry.get("eta", 1),
+        rungs=tuple(entry.get("rungs", ())),
+        at_edge=entry.get("at_edge", False) and "lr" not in changed,
+        tuned_for=elsewhere(training, base),
+        changed=changed,
+    )
     settings = {**entry["settings"], **c.settings}
     optimizers.check_values(c.spec, settings)
-    at_edge = entry.get("at_edge", False) and "lr" not in changed
-    return replace(base, settings=settings, origin=origin, lr_at_edge=at_edge), entry["batch_size"]
+    return replace(base, settings=settings, origin=origin), entry["batch_size"]
 
 
 def _at_batch_size(workload: Workload, chosen: RunConfig, size: int) -> RunConfig:
@@ -296,4 +248,5 @@ def _scaled(config: RunConfig, tuned_at: int) -> RunConfig:
         return config
     factor = math.sqrt(config.batch_size / tuned_at)
     settings = {**config.settings, "lr": float(f"{config.settings['lr'] * factor:.4g}")}
-    return replace(config, settings=settings, origin=f"{config.origin}{SCALED}√({config.batch_size}/{tuned_at})")
+    origin = replace(config.origin, batch_sizes=(config.batch_size, tuned_at))
+    return replace(config, settings=settings, origin=origin)

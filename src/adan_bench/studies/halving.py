@@ -43,15 +43,6 @@ def _value(record: RunRecord, rung: int) -> float:
     return sign * values[0] if values else math.inf
 
 
-def halved(eta: int, steps: Sequence[int]) -> str:
-    """How a search was halved, for the origin of its settings; empty: it was not.
-
-    >>> halved(2, [72, 120]), halved(1, [])
-    (', halved by 2 at steps 72, 120', '')
-    """
-    return f", halved by {eta} at steps {', '.join(map(str, steps))}" if steps else ""
-
-
 def check_search(path: Path, eta: int, steps: Sequence[int]) -> None:
     """Refuse a trial that a search with another --halving has stopped: here it might have gone on."""
     result = RunStore(path).result()

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from adan_bench.config import RunConfig, RunRecord, cores
 from adan_bench.errors import UsageError
+from adan_bench.records.cells import CellRecord, Status
 from adan_bench.records.environment import describe
 from adan_bench.records.store import check_empty, finite, read_run, write_json
 from adan_bench.studies import speed
-from adan_bench.studies.plan import Cell, Plan, PlannedRun, plan
-from adan_bench.tables import TRAINING_LOSS, Table
+from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, plan
+from adan_bench.tables import TRAINING_LOSS, PaperTable
 from adan_bench.task import SCALES, weights_file
-from adan_bench.training.configure import check_data_folder, check_device
-from adan_bench.training.pool import Job, OnEvent, Pool, open_pool
+from adan_bench.training.configure import check_data_folder, check_device, check_machine
+from adan_bench.training.jobs import Job, OnEvent
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.placement import open_pool
+from adan_bench.training.pool import Pool
+from adan_bench.workloads.registry import get_workload
 
 #: How HumanEval is asked, and what differs at each scale; the paper states the temperature alone.
 ASKED: dict[str, Any] = {"temperature": 0.8, "tokens": 256, "problems": None, "seed": 0}
@@ -29,48 +33,10 @@ HUMANEVAL: dict[str, dict[str, Any]] = {
     "small": {"samples": 100, "problems": 20},
     "paper": {"samples": 200},
 }
-#: What the record of a cell says of its runs besides settings and length.
-RECIPE_FACTS = ("schedule", "warmup", "floor", "cooldown", "clip", "ema", "nonmono", "training")
-
-
-class Status(str, Enum):
-    """What became of a cell; ABSENT: what it needs is not here, or its scale does not have it."""
-
-    DONE = "done"
-    ABSENT = "absent"
-    FAILED = "failed"
-    DIVERGED = "diverged"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came out of a cell. why: the reason where it is not done; values: by seed."""
-
-    cell: Cell
-    status: Status
-    why: str = ""
-    values: list[float] = field(default_factory=list)
-    seeds: int = 0
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        row, column = self.cell.row, self.cell.column
-        return {
-            "row": row.head,
-            "column": column.head,
-            "optimizer": row.optimizer,
-            "workload": column.workload or column.model or column.head,
-            "paper": self.cell.printed,
-            "status": self.status.value,
-            "why": self.why,
-            "seeds": self.seeds,
-            "values": self.values,
-            **self.facts,
-        }
 
 
 def reproduce(
-    tables: Sequence[Table],
+    tables: Sequence[PaperTable],
     chosen: RunConfig,
     out: Path,
     seeds: int | None = None,
@@ -93,7 +59,7 @@ def reproduce(
         check_device(chosen.device)
     check_empty(out, resume)
     started = time.monotonic()
-    run_plan = plan(tables, chosen, out, seeds)
+    run_plan = present(plan(tables, chosen, out, seeds))
     execute(run_plan, open_pool(out, chosen, deadline), resume, on_event)
     scores = humanevals(run_plan, chosen, run_code)
     cases = [_key(cell) for cell in run_plan.cells if cell.column.model]
@@ -102,8 +68,8 @@ def reproduce(
     else:
         reason = "speed is measured on one machine: run this table without --cluster"
         timed = {case: {"absent": reason} for case in cases}
-    results = [_timed(cell, timed) if cell.column.model else collect(cell, scores) for cell in run_plan.cells]
-    results = [_mean(result.cell, results) if result.cell.column.mean else result for result in results]
+    results = [(cell, _timed(cell, timed) if cell.column.model else collect(cell, scores)) for cell in run_plan.cells]
+    results = [(cell, _mean(cell, results) if cell.column.mean else record) for cell, record in results]
     summary = {
         "scale": chosen.scale,
         "device": chosen.device,
@@ -116,7 +82,7 @@ def reproduce(
             {
                 "name": table.name,
                 "place": table.place,
-                "cells": [result.to_json() for result in results if result.cell.table is table],
+                "cells": [record.to_json() for cell, record in results if cell.table is table],
             }
             for table in tables
         ],
@@ -127,12 +93,32 @@ def reproduce(
     return read
 
 
-def execute(run_plan: Plan, pool: Pool, resume: bool = False, on_event: OnEvent | None = None) -> None:
-    """Make the runs of a plan, stage by stage; one that waits for a run that did not finish is left out."""
+def present(run_plan: PaperPlan) -> PaperPlan:
+    """The plan without the runs that this machine cannot make; their cells say what is absent."""
+    absent: dict[Path, str] = {}
+    for path, run in run_plan.runs.items():
+        try:
+            workload, spec = get_workload(run.config.workload, run.config.scale), get_optimizer(run.config.optimizer)
+            check_machine(workload, spec, run.config)
+        except UsageError as error:
+            absent[path] = str(error)
+    cells = []
+    for cell in run_plan.cells:
+        whys = [absent[path] for run in cell.runs for path in (*run.waits_for, run.path) if path in absent]
+        cells.append(replace(cell, absent=whys[0], runs=()) if whys else cell)
+    needed = {path for cell in cells for run in cell.runs for path in (*run.waits_for, run.path)}
+    return PaperPlan(cells, {path: run for path, run in run_plan.runs.items() if path in needed})
+
+
+def execute(run_plan: PaperPlan, pool: Pool, resume: bool = False, on_event: OnEvent | None = None) -> None:
+    """Make the runs of a plan; one that waits for a run that does not finish is left out."""
+
+    def work(made: Set[Path]) -> list[Job]:
+        ready = [run for run in run_plan.runs.values() if _blocked(run) is None]
+        return [Job(_completed(run), run.path, resume) for run in ready]
+
     try:
-        for stage in run_plan.stages():
-            ready = [run for run in stage if _blocked(run) is None]
-            pool.run([Job(_completed(run), run.path, resume) for run in ready], on_event)
+        pool.run(work, on_event)
     finally:
         pool.close()
 
@@ -147,7 +133,7 @@ def _completed(run: PlannedRun) -> RunConfig:
 
 
 def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
-    """Why a run cannot be made, from the records of those it waits for."""
+    """The reason why a run cannot be made, from the records of those it waits for."""
     for path in run.waits_for:
         if not (path / "config.json").exists():
             return Status.FAILED, f"{path.parents[1].name}, which comes before it, was not run"
@@ -160,7 +146,7 @@ def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
     return None
 
 
-def humanevals(run_plan: Plan, chosen: RunConfig, run_code: bool) -> dict[Path, Mapping[str, Any]]:
+def humanevals(run_plan: PaperPlan, chosen: RunConfig, run_code: bool) -> dict[Path, Mapping[str, Any]]:
     """HumanEval's pass@k of the finished runs whose columns show it, by folder; "absent": why there is none."""
     from adan_bench.studies.humaneval import pass_at_k
 
@@ -185,21 +171,18 @@ def humanevals(run_plan: Plan, chosen: RunConfig, run_code: bool) -> dict[Path, 
     return scores
 
 
-def collect(cell: Cell, scores: Mapping[Path, Mapping[str, Any]]) -> Result:
-    """What came out of a cell's runs, from their records; scores: by folder, HumanEval's."""
-    if cell.absent:
-        return Result(cell, Status.ABSENT, cell.absent)
-    if cell.column.mean:
-        return Result(cell, Status.ABSENT)  # until the others are there
+def collect(cell: PlannedCell, scores: Mapping[Path, Mapping[str, Any]]) -> CellRecord:
+    """Read the results of a cell's runs from their records; scores: by folder, HumanEval's."""
+    if cell.absent or cell.column.mean:  # a mean waits for the others
+        return _record(cell, Status.ABSENT, cell.absent)
     blocked = [reason for run in cell.runs if (reason := _blocked(run)) is not None]
     records = [read_run(run.path) for run in cell.runs if _blocked(run) is None]
-    facts = _facts(records[0].config if records else cell.runs[0].config, cell.before)
+    facts: dict[str, Any] = {"seeds": len(cell.runs), "before": cell.before}
     if not records:
-        return Result(cell, *blocked[0], seeds=len(cell.runs), facts=facts)
-    environment = records[0].environment
-    facts["data"], facts["parameters"] = environment.get("data", ""), environment.get("parameters")
-    facts["seconds"] = sum((r.result or {}).get("seconds", 0.0) for r in records)
-    facts["metric"] = metric = cell.column.metric or records[0].workload["metric"]
+        return _record(cell, *blocked[0], config=cell.runs[0].config, **facts)
+    metric = cell.column.metric or str(records[0].workload["metric"])
+    facts |= {name: records[0].environment[name] for name in ("data", "parameters") if name in records[0].environment}
+    facts |= {"metric": metric, "seconds": sum((r.result or {}).get("seconds", 0.0) for r in records)}
     if cell.table.curves:
         curve = ("train", "loss") if metric == TRAINING_LOSS else ("eval", metric)
         facts["curves"] = [[(step, value) for step, _, value in record.curve(*curve)] for record in records]
@@ -225,10 +208,24 @@ def collect(cell: Cell, scores: Mapping[Path, Mapping[str, Any]]) -> Result:
     if lost and status is Status.DONE:
         status = Status.DONE if values else Status.DIVERGED
         why = f"no finite loss or metric with seed {', '.join(lost)}"
-    return Result(cell, status, why, values, len(cell.runs), facts)
+    return _record(cell, status, why, values=values, config=records[0].config, **facts)
 
 
-def figure_of(record: RunRecord, metric: str, cell: Cell) -> float | None:
+def _record(cell: PlannedCell, status: Status, why: str = "", **facts: Any) -> CellRecord:
+    row, column = cell.row, cell.column
+    return CellRecord(
+        row=row.head,
+        column=column.head,
+        optimizer=row.optimizer,
+        workload=column.workload or column.model or column.head,
+        paper=cell.printed,
+        status=status,
+        why=why,
+        **facts,
+    )
+
+
+def figure_of(record: RunRecord, metric: str, cell: PlannedCell) -> float | None:
     """A number of a finished run: its training loss, or one of its last evaluation or the one its column chooses."""
     if metric == TRAINING_LOSS:
         return record.training_loss
@@ -242,46 +239,38 @@ def figure_of(record: RunRecord, metric: str, cell: Cell) -> float | None:
     return None if value is None else float(value)
 
 
-def _facts(config: RunConfig, before: RunConfig | None) -> dict[str, Any]:
-    names = ("settings", "origin", "steps", "batch_size", *RECIPE_FACTS)
-    facts = {name: value for name, value in asdict(config).items() if name in names}
-    if before is None and config.init is not None:
-        facts["init"] = str(config.init)
-    if before is not None:
-        facts["before"] = {name: value for name, value in asdict(before).items() if name in (*names, "workload")}
-    return facts
-
-
-def _mean(cell: Cell, results: Sequence[Result]) -> Result:
-    """Of the row's other cells, seed by seed."""
-    parts = [r for r in results if (r.cell.table, r.cell.row) == (cell.table, cell.row) and not r.cell.column.mean]
+def _mean(cell: PlannedCell, results: Sequence[tuple[PlannedCell, CellRecord]]) -> CellRecord:
+    """The mean of the row's other cells, seed by seed."""
+    own = [(there, record) for there, record in results if (there.table, there.row) == (cell.table, cell.row)]
+    parts = [record for there, record in own if not there.column.mean]
     for part in parts:
         if len(part.values) < max(1, part.seeds):
             status = Status.FAILED if part.status is Status.DONE else part.status
-            return Result(cell, status, f"{part.cell.column.head}: {part.why}")
+            return _record(cell, status, f"{part.column}: {part.why}")
     values = [statistics.fmean(values) for values in zip(*(part.values for part in parts), strict=True)]
-    facts = {"data": "the mean of " + ", ".join(part.cell.column.head for part in parts)}
-    return Result(cell, Status.DONE, values=values, seeds=len(values), facts=facts)
+    data = "the mean of " + ", ".join(part.column for part in parts)
+    return _record(cell, Status.DONE, values=values, seeds=len(values), data=data)
 
 
-def _key(cell: Cell) -> speed.Key:
+def _key(cell: PlannedCell) -> speed.Key:
     assert cell.column.model is not None
     return cell.table.kind, cell.column.model, cell.row.optimizer, cell.column.ranks
 
 
-def _timed(cell: Cell, timed: Mapping[speed.Key, Mapping[str, Any]]) -> Result:
+def _timed(cell: PlannedCell, timed: Mapping[speed.Key, Mapping[str, Any]]) -> CellRecord:
     case = timed[_key(cell)]
     if "failed" in case:
-        return Result(cell, Status.FAILED, case["failed"])
+        return _record(cell, Status.FAILED, case["failed"])
     if "absent" in case:
-        return Result(cell, Status.ABSENT, case["absent"])
+        return _record(cell, Status.ABSENT, case["absent"])
     precision = "bf16 autocast" if case["bf16"] else "fp32"
     note = f"random batches of {case['batch_size']}, {precision}, {case['steps']} steps"
     note += f", {case['ranks']} processes" if case["ranks"] > 1 else ""
-    facts, value = {"data": note, "tiny": case["tiny"]}, case.get(str(cell.column.metric))
+    value = case.get(str(cell.column.metric))
     if value is None:
-        return Result(cell, Status.ABSENT, case.get("error") or "peak memory is counted on GPUs only", facts=facts)
-    return Result(cell, Status.DONE, values=[value], seeds=1, facts=facts)
+        why = case.get("error") or "peak memory is counted on GPUs only"
+        return _record(cell, Status.ABSENT, why, data=note, tiny=case["tiny"])
+    return _record(cell, Status.DONE, values=[value], seeds=1, data=note, tiny=case["tiny"])
 
 
 def failures(summary: Mapping[str, Any]) -> list[str]:

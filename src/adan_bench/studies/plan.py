@@ -1,5 +1,7 @@
 """Which runs the paper's tables need, as a pure function of tables and choices: nothing is read, written or trained.
 
+Data, packages and devices that a run needs are looked for when it is to be made, by `studies.paper.present`.
+
 At the scale "paper" a run has the published settings, for which the table's file has a source or says that they are
 guesses. At "smoke" and "small" models and data are others, so the settings are the harness's own (tuned where somebody
 tuned them), except where the table is about settings. A run that several tables need is made once.
@@ -14,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from adan_bench.config import SCALED, TUNING_SEED, RunConfig
+from adan_bench.config import TUNING_SEED, Origin, RunConfig
 from adan_bench.errors import UsageError
-from adan_bench.tables import UNSTATED, Column, Recipe, Row, Table
+from adan_bench.tables import PaperTable, PublishedSettings, TableColumn, TableRow, merged
 from adan_bench.task import SCALES, Settings, Workload
-from adan_bench.training.configure import configure
+from adan_bench.training.configure import complete
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.workloads.registry import get_workload
 
@@ -45,15 +47,15 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlannedCell:
     """A cell of a table with the runs, by seed, whose results it shows.
 
-    absent: why it has none, where what it needs is not here or its scale does not have it.
+    before: the runs' pre-training; absent: why the cell has no runs.
     """
 
-    table: Table
-    row: Row
-    column: Column
+    table: PaperTable
+    row: TableRow
+    column: TableColumn
     printed: str
     runs: tuple[PlannedRun, ...] = ()
     before: RunConfig | None = None
@@ -61,34 +63,24 @@ class Cell:
 
 
 @dataclass
-class Plan:
+class PaperPlan:
     """The cells of some tables, and every run that they need once, by its folder."""
 
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[PlannedCell] = field(default_factory=list)
     runs: dict[Path, PlannedRun] = field(default_factory=dict)
-
-    def stages(self) -> list[list[PlannedRun]]:
-        """The runs in an order in which each stands after those it waits for."""
-        stages: list[list[PlannedRun]] = []
-        placed: set[Path] = set()
-        while len(placed) < len(self.runs):
-            ready = [run for path, run in self.runs.items() if path not in placed and placed.issuperset(run.waits_for)]
-            stages.append(ready)
-            placed.update(run.path for run in ready)
-        return stages
 
 
 def plan(
-    tables: Sequence[Table], chosen: RunConfig, out: Path, seeds: int | None = None, radius: float | None = None
-) -> Plan:
+    tables: Sequence[PaperTable], chosen: RunConfig, out: Path, seeds: int | None = None, radius: float | None = None
+) -> PaperPlan:
     """The runs of the tables under the folder `out`.
 
     seeds: for every cell; as the table says unless given. radius: of rows with restarts; by a pilot run unless given.
     """
-    result = Plan()
+    result = PaperPlan()
     for table in tables:
         for row, column, printed in table.planned(chosen.scale):
-            cell = Cell(table, row, column, printed)
+            cell = PlannedCell(table, row, column, printed)
             if column.workload is not None:
                 try:
                     cell = _planned(cell, chosen, out, seeds or table.runs[chosen.scale].seeds, radius, result.runs)
@@ -99,8 +91,8 @@ def plan(
 
 
 def _planned(
-    cell: Cell, chosen: RunConfig, out: Path, seeds: int, radius: float | None, known: dict[Path, PlannedRun]
-) -> Cell:
+    cell: PlannedCell, chosen: RunConfig, out: Path, seeds: int, radius: float | None, known: dict[Path, PlannedRun]
+) -> PlannedCell:
     assert cell.column.workload is not None
     workload = get_workload(cell.column.workload, chosen.scale)
     share, share_before = _shares(cell, chosen.scale)
@@ -126,7 +118,7 @@ def _planned(
 
 
 def _with_restarts(run: PlannedRun, out: Path, radius: float | None, known: dict[Path, PlannedRun]) -> PlannedRun:
-    """With the restart condition: its radius is given, or measured by a pilot run with a seed of its own."""
+    """The run with the restart condition, whose radius is given, or measured by a pilot run with a seed of its own."""
     config = run.config
     if radius is not None:
         return replace(run, config=replace(config, settings={**config.settings, "restart": {"radius": radius}}))
@@ -143,7 +135,7 @@ def _with_restarts(run: PlannedRun, out: Path, radius: float | None, known: dict
 
 
 def _placed(run: PlannedRun, folder: Path) -> PlannedRun:
-    """With its folder, which is the same for the same content."""
+    """The run with its folder, which is the same for the same content."""
     config, content = run.config, run.config.identity()
     for name in ("seed", "keep_weights"):
         content.pop(name, None)
@@ -154,7 +146,7 @@ def _placed(run: PlannedRun, folder: Path) -> PlannedRun:
     return replace(run, path=folder / config.workload / f"{config.optimizer}-{digest}" / f"seed-{config.seed}")
 
 
-def _shares(cell: Cell, scale: str) -> tuple[float, float]:
+def _shares(cell: PlannedCell, scale: str) -> tuple[float, float]:
     """The shares of the workload's budget, and of that of the one before it, that a cell's run has."""
     cells = [(cell.row, cell.column)]
     cells += [(r, c) for r, c, _ in cell.table.planned(scale) if c.workload == cell.column.workload]
@@ -165,67 +157,49 @@ def _shares(cell: Cell, scale: str) -> tuple[float, float]:
     return max(FLOOR, budgets[0] / max(budgets)), max(FLOOR, before[0] / max(before))
 
 
-def _config(cell: Cell, workload: Workload, chosen: RunConfig, share: float, fixed: Settings) -> RunConfig:
-    table, row, column = cell.table, cell.row, cell.column
-    paper, spec = chosen.scale == SCALES[-1], get_optimizer(row.optimizer)
-    recipe = table.published(spec.name, workload.name, column) if paper else Recipe(())
+def _config(cell: PlannedCell, workload: Workload, chosen: RunConfig, share: float, fixed: Settings) -> RunConfig:
+    table, column = cell.table, cell.column
+    paper, spec = chosen.scale == SCALES[-1], get_optimizer(cell.row.optimizer)
+    published = table.published(spec.name, workload.name, column) if paper else merged((), {})
     if paper:
-        budget = published_budget(table, recipe, workload, column, chosen, share, spec.passes)
+        budget = published_run(published, workload, column, chosen, share, spec.passes)
     else:
         batch_size = max(1, round(workload.batch_size * column.batch_factor))
         examples = (chosen.steps or workload.steps) * share * workload.batch_size
-        steps = max(1, round(examples / batch_size))
-        budget = replace(chosen, batch_size=batch_size, steps=steps)
-    growth = budget.batch_size / workload.batch_size
-    config = configure(workload, spec, budget)
-    stated = recipe.merged("settings")
-    settings, origin = {**config.settings, **stated, **fixed}, config.origin
+        budget = replace(chosen, batch_size=batch_size, steps=max(1, round(examples / batch_size)))
+    config = complete(workload, spec, budget)
+    stated, origin = published.run.get("settings", {}), config.origin
+    settings = {**config.settings, **stated, **fixed}
+    if published.source:
+        origin = Origin(kind="published", source=published.source)
     if paper:
-        guesses = list(dict.fromkeys([*(() if "lr" in stated else ("lr",)), *recipe.guesses]))
-        origin = recipe.sources or origin
-        if guesses:
-            origin = f"{UNSTATED}: {', '.join(guesses)}; {origin}"
-    if column.batch_size is not None and "lr" not in stated and growth != 1:
-        settings["lr"] = float(f"{settings['lr'] * math.sqrt(growth):.4g}")
-        origin += f"{SCALED}√({budget.batch_size}/{workload.batch_size})"
-    if fixed:
-        origin += f", {', '.join(fixed)} as the table says"
-    min_lr = recipe.last("min_lr")
-    return replace(
-        config,
-        settings=settings,
-        origin=origin,
-        floor=min_lr / settings["lr"] if min_lr else config.floor,
-        lr_at_edge=config.lr_at_edge and "lr" not in fixed,
-    )
+        guesses = dict.fromkeys([*(() if "lr" in stated else ("lr",)), *published.guess])
+        origin = replace(origin, guesses=tuple(name for name in guesses if name not in fixed))
+    if column.batch_size is not None and "lr" not in stated and config.batch_size != workload.batch_size:
+        settings["lr"] = float(f"{settings['lr'] * math.sqrt(config.batch_size / workload.batch_size):.4g}")
+        origin = replace(origin, batch_sizes=(config.batch_size, workload.batch_size))
+    origin = replace(origin, fixed=tuple(fixed), at_edge=origin.at_edge and "lr" not in fixed)
+    floor = published.run["min_lr"] / settings["lr"] if "min_lr" in published.run else config.floor
+    return replace(config, settings=settings, origin=origin, floor=floor)
 
 
-def published_budget(
-    table: Table, recipe: Recipe, workload: Workload, column: Column, chosen: RunConfig, share: float, passes: int
+def published_run(
+    published: PublishedSettings, workload: Workload, column: TableColumn, chosen: RunConfig, share: float, passes: int
 ) -> RunConfig:
-    """The choices with the published length, schedule, clipping and options of a run; not its lowest rate.
+    """The choices with the published fields of a run; settings and lowest rate are still to come.
 
     Epochs of warm-up and cooldown are so many, however long the run; the columns are epochs, so that an optimizer with
     two gradients per update (SAM) has twice as many gradients.
     """
-    batch_size = column.batch_size or recipe.last("batch_size") or workload.batch_size
-    warmup, cooldown = recipe.last("warmup") or table.warmup, recipe.last("cooldown")
-    extra = _ratio(cooldown) / share if cooldown else 0.0
+    run = {name: value for name, value in published.run.items() if name not in ("settings", "min_lr")}
+    batch_size = column.batch_size or run.get("batch_size") or workload.batch_size
+    extra = _ratio(run["cooldown"]) / share if "cooldown" in run else 0.0
     examples = (chosen.steps or workload.steps) * share * workload.batch_size
-    clip = recipe.last("clip")
-    return replace(
-        chosen,
-        batch_size=batch_size,
-        steps=max(1, round(examples * (1 + extra) / batch_size)) * passes,
-        schedule=recipe.last("schedule") or table.schedule or chosen.schedule,
-        warmup=min(1.0, _ratio(warmup) / share / (1 + extra)) if warmup else chosen.warmup,
-        cooldown=extra / (1 + extra),
-        clip=chosen.clip if clip is None else clip,
-        ema=recipe.last("ema") or chosen.ema,
-        nonmono=recipe.last("nonmono") or chosen.nonmono,
-        training=recipe.merged("training") or chosen.training,
-    )
+    if "warmup" in run:
+        run["warmup"] = min(1.0, _ratio(run["warmup"]) / share / (1 + extra))
+    run |= {"batch_size": batch_size, "cooldown": extra / (1 + extra)}
+    return replace(chosen, **run, steps=max(1, round(examples * (1 + extra) / batch_size)) * passes)
 
 
-def _ratio(pair: tuple[float, float]) -> float:
+def _ratio(pair: Sequence[float]) -> float:
     return pair[0] / pair[1]

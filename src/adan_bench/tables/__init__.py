@@ -8,9 +8,9 @@ workload, how much of its budget, which number), a row is an optimizer, and thei
                      (of theory: nothing of it is run)
     metric           in words; higher_is_better; percent: ours are shares and are shown times a hundred
     marks            what a mark behind a figure means; notes: what the paper leaves open, or contradicts itself in
-    columns          see `Column`;  rows: see `Row`
+    columns, rows    see `TableColumn` and `TableRow`
     settings         of the runs at the scale "paper": `PublishedSettings`; betas are the code's, 1 − the paper's β
-    schedule, warmup the same for all rows that `settings` gives no other
+    run              fields of all runs that `settings` gives no other
     variances        by optimizer, the published variance over its rows (the table of betas alone)
     like             names of tables whose settings are this one's too
     curves           it is a figure of curves: ours are drawn, with a band where there are several seeds
@@ -23,7 +23,7 @@ not printed. "unpublished": the paper has no such figure, and we measure one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
@@ -34,12 +34,11 @@ from adan_bench.task import Settings
 KINDS = ("train", "speed", "parallel", "statement")
 MARKS = "*⋄"
 TRAINING_LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
-UNSTATED = "guess"  # begins the origin of settings that no public source states
-RECIPE_FIELDS = ("batch_size", "schedule", "warmup", "cooldown", "min_lr", "clip", "ema", "nonmono")
+OWN = ("optimizer", "source", "guess", "workload", "column")  # the rest of an entry of `settings` is the run's
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A problem. Without a workload or a model it is published only.
 
     budget: (100, 300) is 100 of the 300 epochs that the workload's own budget stands for; before: the same of the
@@ -71,7 +70,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """An optimizer, with a published figure (or none) for every column.
 
     fixed: settings that hold at every scale, because the table is about them; before: the same in pre-training.
@@ -91,70 +90,48 @@ class Row:
 
 @dataclass(frozen=True)
 class PublishedSettings:
-    """How an optimizer was run, on all columns or on those of some workloads or heads; later ones win.
+    """A partial `RunConfig`: how an optimizer was run, on all columns or on those of some workloads or heads.
 
     source: a section of the paper, or a repository and a path in it; beside it, what another source says instead.
-    guess: names of settings, or of fields below, that no public source states.
-    warmup: (5, 300) is 5 of 300 epochs; cooldown: the same, of epochs that follow at the lowest rate.
-    min_lr: the lowest learning rate; clip: the limit of the gradient's norm, 0 for none, None for the workload's.
-    ema: the decay of the average of weights that is evaluated; nonmono: that of AWD-LSTM's switch to averaged SGD.
-    training: options of the workload (`Workload.options`) that differ from its defaults.
+    run: fields of `RunConfig` by name, `settings` and `training` among them. Three are as papers state them: `warmup`
+        (5, 300) is 5 of 300 epochs, `cooldown` likewise, of epochs that follow at the lowest rate, and `min_lr` is
+        that rate, in place of `floor`.
+    guess: names of settings, options or fields that no public source states.
     """
 
     optimizer: str
-    settings: Settings
     source: str
+    run: Settings
     guess: tuple[str, ...] = ()
     workload: tuple[str, ...] = ()
     column: tuple[str, ...] = ()
-    batch_size: int | None = None
-    schedule: str | None = None
-    warmup: tuple[float, float] | None = None
-    cooldown: tuple[float, float] | None = None
-    min_lr: float | None = None
-    clip: float | None = None
-    ema: float | None = None
-    nonmono: int | None = None
-    training: Settings = field(default_factory=dict)
 
     def holds(self, optimizer: str, workload: str | None, column: str) -> bool:
         names = ((self.workload, workload), (self.column, column))
         return self.optimizer == optimizer and all(not these or name in these for these, name in names)
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """All that is published for the runs of a cell, put together: of each field the last entry that has it."""
-
-    entries: tuple[PublishedSettings, ...]
-
-    def last(self, name: str) -> Any:
-        """A field of the last entry that has it, or None."""
-        values = [value for entry in self.entries if (value := getattr(entry, name)) is not None]
-        return values[-1] if values else None
-
-    def merged(self, name: str) -> Settings:
-        """The settings of the optimizer, or the options of the training."""
-        return {key: value for entry in self.entries for key, value in getattr(entry, name).items()}
-
     @property
-    def guesses(self) -> list[str]:
-        """What of it is a guess: what no later entry states."""
-        by_name: dict[str, bool] = {}
-        for entry in self.entries:
-            fields = {name for name in RECIPE_FIELDS if getattr(entry, name) is not None}
-            stated = {*entry.settings, *entry.training, *fields}
-            by_name |= {name: name in entry.guess for name in (*sorted(stated), *entry.guess)}
-        return [name for name, guess in by_name.items() if guess]
+    def stated(self) -> list[str]:
+        """The names of all settings, options and fields that it has."""
+        parts = (value if isinstance(value, Mapping) else (key,) for key, value in self.run.items())
+        return sorted({name for part in parts for name in part})
 
-    @property
-    def sources(self) -> str:
-        return "; ".join(entry.source for entry in self.entries)
+
+def merged(entries: Sequence[PublishedSettings], run: Settings) -> PublishedSettings:
+    """Several entries as one: of each field the last that has it, and as guesses what no later entry states."""
+    run, guesses = dict(run), dict[str, bool]()
+    for entry in entries:
+        for name, value in entry.run.items():
+            run[name] = {**run.get(name, {}), **value} if isinstance(value, Mapping) else value
+        guesses |= {name: name in entry.guess for name in (*entry.stated, *entry.guess)}
+    sources = dict.fromkeys(entry.source for entry in entries)
+    names = tuple(name for name, guess in guesses.items() if guess)
+    return PublishedSettings(entries[0].optimizer if entries else "", "; ".join(sources), run, names)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What of a table is run at a scale: heads of rows and columns, all where there are none."""
+    """The part of a table that is run at a scale: heads of rows and columns, all where there are none."""
 
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -162,8 +139,8 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Table:
-    """One table or figure of the paper."""
+class PaperTable:
+    """One table or figure of the paper; `run`: fields that all its published runs share."""
 
     name: str
     title: str
@@ -172,8 +149,8 @@ class Table:
     caption: str
     metric: str
     higher_is_better: bool
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[TableColumn, ...]
+    rows: tuple[TableRow, ...]
     settings: tuple[PublishedSettings, ...]
     runs: Mapping[str, Selection]
     kind: str = "train"
@@ -181,19 +158,18 @@ class Table:
     marks: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     variances: Mapping[str, str] = field(default_factory=dict)
-    schedule: str | None = None
-    warmup: tuple[float, float] | None = None
+    run: Settings = field(default_factory=dict)
     like: tuple[str, ...] = ()
     curves: bool = False
 
-    def cells(self) -> list[tuple[Row, Column, str]]:
+    def cells(self) -> list[tuple[TableRow, TableColumn, str]]:
         """Every cell that the paper has, or that we add: (row, column, figure as printed)."""
         pairs = [
             (row, column, value) for row in self.rows for column, value in zip(self.columns, row.values, strict=True)
         ]
         return [(row, column, value) for row, column, value in pairs if value is not None]
 
-    def planned(self, scale: str) -> list[tuple[Row, Column, str]]:
+    def planned(self, scale: str) -> list[tuple[TableRow, TableColumn, str]]:
         """The cells that are run at a scale."""
         selection = self.runs[scale]
         return [
@@ -205,13 +181,13 @@ class Table:
             and (column.workload or column.model or column.mean)
         ]
 
-    def published(self, optimizer: str, workload: str | None, column: Column) -> Recipe:
-        """What is published for a run; what is given for its workload by name replaces the rest."""
+    def published(self, optimizer: str, workload: str | None, column: TableColumn) -> PublishedSettings:
+        """All that is published for a run; what is given for its workload by name replaces the rest."""
         head = column.recipe or column.head
-        entries = tuple(settings for settings in self.settings if settings.holds(optimizer, workload, head))
-        return Recipe(tuple(settings for settings in entries if settings.workload) or entries)
+        entries = [entry for entry in self.settings if entry.holds(optimizer, workload, head)]
+        return merged([entry for entry in entries if entry.workload] or entries, self.run)
 
-    def higher(self, column: Column) -> bool:
+    def higher(self, column: TableColumn) -> bool:
         return self.higher_is_better if column.higher_is_better is None else column.higher_is_better
 
 
@@ -227,28 +203,29 @@ def figure(printed: str) -> float | None:
         return None
 
 
-def parse(name: str, content: Mapping[str, Any]) -> Table:
+def parse(name: str, content: Mapping[str, Any]) -> PaperTable:
     """A table from the content of its file."""
     values = dict(content)
-    values["columns"] = tuple(Column(**_tuples(column)) for column in content["columns"])
-    values["rows"] = tuple(Row(**_tuples(row)) for row in content["rows"])
-    values["settings"] = tuple(PublishedSettings(**_tuples(_names(entry))) for entry in content["settings"])
+    values["columns"] = tuple(TableColumn(**_tuples(column)) for column in content["columns"])
+    values["rows"] = tuple(TableRow(**_tuples(row)) for row in content["rows"])
+    values["settings"] = tuple(_published(entry) for entry in content["settings"])
     values["runs"] = {scale: Selection(**_tuples(entry)) for scale, entry in content["runs"].items()}
     values |= {name: tuple(content.get(name, ())) for name in ("notes", "like")}
-    return Table(name, **values)
+    return PaperTable(name, **values)
 
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
 
 
-def _names(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """One name where there may be several stands for a list of one."""
-    several = ("workload", "column", "guess")
-    return {key: [value] if key in several and isinstance(value, str) else value for key, value in entry.items()}
+def _published(entry: Mapping[str, Any]) -> PublishedSettings:
+    """An entry of `settings`; one name where there may be several stands for a list of one."""
+    own = {key: entry[key] for key in OWN if key in entry}
+    several = {key: (own[key],) if isinstance(own[key], str) else tuple(own[key]) for key in OWN[2:] if key in own}
+    return PublishedSettings(**{**own, **several}, run={key: value for key, value in entry.items() if key not in OWN})
 
 
-def tables() -> dict[str, Table]:
+def tables() -> dict[str, PaperTable]:
     """All tables by name, in the order of the paper, its figures last."""
     files = [entry for entry in resources.files(__name__).iterdir() if entry.name.endswith(".json")]
     all_tables = [
@@ -259,12 +236,12 @@ def tables() -> dict[str, Table]:
     return {table.name: table for table in sorted(all_tables, key=_order)}
 
 
-def _order(table: Table) -> tuple[bool, int]:
+def _order(table: PaperTable) -> tuple[bool, int]:
     kind, _, number = table.place.partition(" ")
     return kind == "Figure", int(number)
 
 
-def choose(names: list[str]) -> list[Table]:
+def choose(names: list[str]) -> list[PaperTable]:
     """The tables of these names; "all" is all of them."""
     there = tables()
     if not names:

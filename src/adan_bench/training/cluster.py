@@ -21,7 +21,8 @@ from adan_bench.config import Progress, RunConfig
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, write_bytes, write_json
 from adan_bench.training.configure import threads
-from adan_bench.training.pool import Job, Pool, Tally, Worker, command, record_failure
+from adan_bench.training.jobs import Job, Tally, record_failure
+from adan_bench.training.pool import Pool, Worker, command
 
 LOSSES = 3  # a run that loses its node so often without a new checkpoint has failed
 NEEDED = ("weights.pt", "environment.json")  # of the run that --init names
@@ -47,7 +48,6 @@ class RayPool(Pool):
         try:
             if address:  # Ray itself would try for minutes
                 socket.create_connection((host, int(port)), timeout=10).close()
-            _keep_standard_output()
             ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
         except (OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
@@ -61,15 +61,19 @@ class RayPool(Pool):
             print("adan-bench: the Ray cluster has no GPU yet; the runs wait until one joins", file=sys.stderr)
 
     def _make(self, tally: Tally) -> Mapping[str, Any]:
-        running = {self._submit(job): job for job in tally.todo}
-        begun: set[Path] = set()
-        ended: set[Path] = set()  # without that, the end of a stream is the loss of its node, as an error is
+        running: dict[Any, Job] = {}
+        begun: set[Any] = set()  # streams, as the next
+        ended: set[Any] = set()  # without that, the end of a stream is the loss of its node, as an error is
         losses: dict[Path, tuple[int, int]] = {}  # (step of the checkpoint then, times lost there)
-        while running:
+        while True:
+            while not self.late and tally.waiting and (job := tally.next()) is not None:
+                running[self._submit(job)] = job
             if self.late:
-                for stream in [stream for stream, job in running.items() if job.path not in begun]:
+                for stream in [stream for stream in running if stream not in begun]:
                     self.ray.cancel(stream)
-                    del running[stream]
+                    tally.drop(running.pop(stream))
+            if not running:
+                break
             for stream in self.ray.wait(list(running), num_returns=1, timeout=5)[0]:
                 job = running[stream]
                 try:
@@ -79,8 +83,7 @@ class RayPool(Pool):
                     tally.end(job, record_failure(job, str(error.cause)))
                 except (StopIteration, self.ray.exceptions.RayError) as error:
                     del running[stream]
-                    if job.path in ended:
-                        self.stores[job.path].close()
+                    if stream in ended:
                         continue
                     step = RunStore(job.path).resume_step
                     before, count = losses.get(job.path, (step, 0))
@@ -89,23 +92,20 @@ class RayPool(Pool):
                         tally.end(job, record_failure(job, f"lost {LOSSES + 1} times with its node: {error}"))
                         continue
                     tally.lose(job)
-                    begun.discard(job.path)
                     again = replace(job, resume=True)
                     running[self._submit(again)] = again
                 else:
-                    if job.path not in begun:
-                        begun.add(job.path)
+                    if stream not in begun:
+                        begun.add(stream)
                         self.stores.setdefault(job.path, RunStore(job.path)).lock()
                         tally.begin(job)
                     receive(job, message)
                     if "progress" in message:
                         tally.progress(job, Progress(**message["progress"]))
-                    elif "died" in message:
-                        ended.add(job.path)
-                        tally.end(job, record_failure(job, message["died"]))
-                    elif "result" in message:
-                        ended.add(job.path)
-                        tally.end(job, message["result"])
+                    elif "died" in message or "result" in message:
+                        ended.add(stream)
+                        self.stores[job.path].close()
+                        tally.end(job, message.get("result") or record_failure(job, message["died"]))
         nodes = sum(node["Alive"] for node in self.ray.nodes())
         return {"jobs": self.chosen.jobs, "device": self.chosen.device, "cluster": self.chosen.cluster, "nodes": nodes}
 
@@ -163,17 +163,6 @@ def make(job: Job, files: Files, command: str) -> Iterator[dict[str, Any]]:
         finally:
             worker.process.kill()
             worker.close()
-
-
-def _keep_standard_output() -> None:
-    """Ray prints what the cluster reports to standard output, where --json has its lines: to the other one with it."""
-    from ray._private import worker
-
-    def show(data: Mapping[str, Any], ignore_prefix: bool) -> None:
-        for line in data["lines"]:
-            print("ray:", line.partition("\n")[0], file=sys.stderr)
-
-    worker.print_to_stdstream = show
 
 
 def _stamps(path: Path) -> dict[str, tuple[int, int]]:

@@ -12,20 +12,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import CHANGED, ELSEWHERE, UNTUNED, RunConfig, as_json, cores
+from adan_bench.config import TRAINING, Origin, RunConfig, as_json, cores
 from adan_bench.errors import UsageError, listing, unknown
-from adan_bench.records.stats import in_words
 from adan_bench.task import SCALES, OptimizerSpec, Settings, Workload, weights_file
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
 from adan_bench.training.scripts import script_checksum
 
 GRAPH = ("auto", "on", "off")
-#: What of a training tuned settings depend on; where that is not the same, they are for another one.
-TRAINING = (
-    "steps", "batch_size", "stop_after", "schedule", "warmup", "floor", "cooldown", "nonmono", "clip", "ema", "init",
-    "script_sha256",
-)  # fmt: skip
 
 
 def tuned_defaults() -> dict[str, Any]:
@@ -39,16 +33,30 @@ def tuned_defaults() -> dict[str, Any]:
 def configure(
     workload: Workload, spec: OptimizerSpec, chosen: RunConfig, overrides: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """What was chosen, completed for a workload and an optimizer, and checked."""
+    """Complete the choices for a workload and an optimizer, and check them against this machine."""
+    config = complete(workload, spec, chosen, overrides)
+    check_machine(workload, spec, config)
+    return config
+
+
+def check_machine(workload: Workload, spec: OptimizerSpec, config: RunConfig) -> None:
+    """Refuse a run whose data, packages or device are not here, or whose settings its optimizer refuses."""
+    check_data(workload, config.data)
+    if config.cluster is None:
+        check_device(config.device)
+    optimizers.check_values(spec, config.settings)
+
+
+def complete(
+    workload: Workload, spec: OptimizerSpec, chosen: RunConfig, overrides: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """Complete the choices for a workload and an optimizer, which needs neither data nor packages nor device."""
     schedule(chosen.schedule, 1)  # which refuses an unknown one
     check_numbers(chosen)
     for name in chosen.training or ():
         if name not in workload.options:
             raise unknown("option", name, workload.options, of=workload.name)
-    check_data(workload, chosen.data)
     weights = None if chosen.init is None else weights_file(chosen.init)
-    if chosen.cluster is None:
-        check_device(chosen.device)
     if chosen.graph not in GRAPH:
         raise UsageError(f"--graph {chosen.graph}: write {', '.join(GRAPH[:-1])} or {GRAPH[-1]}")
     if chosen.graph == "on" and chosen.device == "cpu":
@@ -74,14 +82,11 @@ def configure(
     if chosen.parallel == "fsdp" and chosen.ema:
         raise UsageError("--ema: fsdp shards the weights, and their average with them; use --parallel ddp")
     defaults, origin = starting_settings(workload, spec)
-    settings = {**defaults, **(overrides or {})}
-    optimizers.check_values(spec, settings)
     config = replace(
         chosen,
         workload=workload.name,
         optimizer=spec.name,
-        settings=settings,
-        lr_at_edge=_tuned(workload, spec).get("at_edge", False) and "lr" not in (overrides or ()),
+        settings={**defaults, **(overrides or {})},
         steps=steps,
         batch_size=batch_size,
         eval_every=chosen.eval_every or max(1, round(workload.eval_every * steps / workload.steps)),
@@ -90,12 +95,15 @@ def configure(
         script_sha256="" if chosen.script is None else script_checksum(chosen.script),
         init_sha256="" if weights is None else checksum(weights),
     )
-    if origin != UNTUNED:
-        there: Settings = {"steps": workload.steps, "batch_size": workload.batch_size}
+    changed = changes(spec, defaults, overrides or {})
+    there: Settings = {}
+    if origin.kind != "untuned":
+        there = {"steps": workload.steps, "batch_size": workload.batch_size}
         if workload.after is not None:  # whose first half may be still to come
             there["init"] = training_of(config).get("init")
-        origin += elsewhere(there, config)
-    return replace(config, origin=origin + then_set(changes(spec, defaults, overrides or {})))
+        there = elsewhere(there, config)
+    at_edge = origin.at_edge and "lr" not in (overrides or ())
+    return replace(config, origin=replace(origin, tuned_for=there, changed=changed, at_edge=at_edge))
 
 
 def checksum(file: Path) -> str:
@@ -114,23 +122,23 @@ def _digest(file: Path, modified: int, size: int) -> str:
 
 
 def training_of(config: RunConfig) -> dict[str, Any]:
-    """What of a training tuned settings depend on, without what has its default."""
+    """The fields of a training that tuned settings depend on, without those at their default."""
     return {name: value for name, value in config.identity().items() if name in TRAINING}
 
 
-def elsewhere(tuned: Mapping[str, Any], config: RunConfig) -> str:
-    """What the origin of settings says where they were tuned for another training than this one; else nothing.
+def elsewhere(tuned: Mapping[str, Any], config: RunConfig) -> Settings:
+    """The fields of the training that settings were tuned for in which it differs from this one.
 
     tuned: what `training_of` gave there. An earlier version kept no more than steps and batch size.
     """
+    tuned = {"script_sha256": config.script_sha256, **tuned}
     defaults = {f.name: f.default for f in fields(config) if f.name in TRAINING}
-    now = defaults | training_of(config) | ({} if "script_sha256" in tuned else {"script_sha256": ""})
-    there = [in_words(name, value) for name, value in (defaults | dict(tuned)).items() if value != now[name]]
-    return ELSEWHERE + ", ".join(there) if there else ""
+    now = defaults | training_of(config)
+    return {name: value for name, value in (defaults | tuned).items() if value != now[name]}
 
 
 def changes(spec: OptimizerSpec, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
-    """Which of the user's settings differ from what a search found; those that none looks for are not among them."""
+    """The user's settings that differ from what a search found, without those that no search looks for."""
     searched = {*defaults, *(key for choice in spec.choices for key in choice)}
     return {
         key: value
@@ -139,13 +147,8 @@ def changes(spec: OptimizerSpec, defaults: Mapping[str, Any], overrides: Mapping
     }
 
 
-def then_set(changed: Mapping[str, Any]) -> str:
-    """What the origin of settings says of those that the user has changed."""
-    return CHANGED + " ".join(f"{key}={value}" for key, value in changed.items()) if changed else ""
-
-
 def threads(config: RunConfig, begun: RunConfig | None = None) -> int:
-    """Those of a run: as given, else as it began, else its share of the cores.
+    """Threads of a run: as given, else as it began, else its share of the cores.
 
     Sums are ordered by the number of threads: a run that is resumed with other --jobs keeps the threads it began with,
     and so its numbers. With other ranks, each has a new share of the cores.
@@ -160,7 +163,7 @@ def threads(config: RunConfig, begun: RunConfig | None = None) -> int:
 
 
 def tuned_name(workload: str, scale: str) -> str:
-    """Under which name a file of tuned settings has those of a workload at a scale.
+    """The name of a workload at a scale in a file of tuned settings.
 
     >>> tuned_name("mine", "smoke"), tuned_name("mine", "small")
     ('mine', 'mine@small')
@@ -168,19 +171,13 @@ def tuned_name(workload: str, scale: str) -> str:
     return workload if scale == SCALES[0] else f"{workload}@{scale}"
 
 
-def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings, str]:
+def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings, Origin]:
     """The tuned defaults where there are some, else the optimizer's own; and which of the two it was."""
-    entry = _tuned(workload, spec)
-    if not entry:
-        return optimizers.defaults(spec), UNTUNED
-    return dict(entry["settings"]), f"defaults tuned in {entry['trials']} trials"
-
-
-def _tuned(workload: Workload, spec: OptimizerSpec) -> dict[str, Any]:
-    """The entry of `tuned.json` for an optimizer on a workload; empty where there is none."""
-    own = tuned_defaults()["workloads"].get(tuned_name(workload.name, workload.scale), {})
-    entry: dict[str, Any] = own.get(spec.name, {})
-    return entry
+    entry = tuned_defaults()["workloads"].get(tuned_name(workload.name, workload.scale), {}).get(spec.name)
+    if entry is None:
+        return optimizers.defaults(spec), Origin(kind="untuned")
+    origin = Origin(kind="bundled", trials=entry["trials"], at_edge=entry.get("at_edge", False))
+    return dict(entry["settings"]), origin
 
 
 def check_numbers(chosen: RunConfig) -> None:

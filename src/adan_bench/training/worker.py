@@ -14,7 +14,7 @@ from adan_bench.config import Progress, RunConfig
 from adan_bench.errors import UsageError, WorkloadError
 from adan_bench.records.store import RunLocked, RunStore
 from adan_bench.training.interrupts import Interruptible, on_ctrl_c
-from adan_bench.training.pool import INTERRUPTED, Job, record_failure
+from adan_bench.training.jobs import INTERRUPTED, Job, record_failure
 from adan_bench.training.scripts import where
 
 

@@ -35,9 +35,8 @@ def cora_deepgcn(context: Context) -> Task:
     smoke, sizes = context.scale == "smoke", context.sizes
     graph = made_up_citations(400, 4) if smoke else citations(context)
     x, labels = graph.x.to(context.device), graph.labels.to(context.device)
-    train, held_out = (
-        graph.split[name].to(context.device) for name in ("train", "valid" if context.tuning else "test")
-    )
+    splits = "train", "valid" if context.tuning else "test"
+    train, held_out = (graph.split[name].to(context.device) for name in splits)
     model = CitationGCN(graph.edges, x.shape[1], sizes.channels, sizes.layers, int(graph.labels.max()) + 1)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:

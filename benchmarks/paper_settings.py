@@ -1,0 +1,69 @@
+"""The page of the runs that are planned at the scale "paper", each beside its source: docs/paper-settings.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from adan_bench.config import RunConfig
+from adan_bench.reports.conclusions import described
+from adan_bench.studies.plan import PlannedCell, plan
+from adan_bench.tables import PaperTable, tables
+from adan_bench.task import SCALES
+
+INTRODUCTION = """\
+# Settings at the scale `paper`
+
+What `adan-bench reproduce --scale paper` runs for each table, and where it comes from. A repository is followed by
+paths in it; “paper” is Xie et al. 2024. A setting in *italics* is a guess, since no public source states it. Where the
+paper's text and the authors' configurations differ, the configurations are run, and the source names what the paper
+states. Schedules are those of [`schedules.py`](../src/adan_bench/training/schedules.py); warm-up and cooldown are
+shares of the steps, the floor is the lowest rate as a share of lr, and nonmono is [`--nonmono`](bench.md).
+
+`make tables` writes this page from the runs that are planned.
+"""
+
+
+def page() -> str:
+    """The whole page, in Markdown."""
+    return INTRODUCTION + "".join(_section(table) for table in tables().values() if table.kind == "train")
+
+
+def _section(table: PaperTable) -> str:
+    title = f"\n## {table.place}: {table.title}\n\n"
+    if table.like:
+        places = " and ".join(tables()[name].place for name in table.like)
+        return f"{title}The runs, and so the settings, are those of {places}.\n"
+    cells = [cell for cell in plan([table], RunConfig(scale=SCALES[-1]), Path("runs")).cells if cell.runs]
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for cell in cells:
+        for before, config in _runs(cell):
+            texts = (cell.row.head, before, ", ".join(_words(config)), config.origin.source)
+            rows.setdefault(texts, []).append(cell.column.head)
+    heads = list(dict.fromkeys(cell.column.head for cell in cells))
+    lines = ["| optimizer | problem | run | source |", "| --- | --- | --- | --- |"]
+    above = ""
+    for (name, before, words, source), columns in rows.items():
+        problem = "all" if columns == heads and len(heads) > 1 else ", ".join(dict.fromkeys(columns))
+        line = (name, f"{before} before: {problem}" if before else problem, words, "〃" if source == above else source)
+        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |")
+        above = source
+    return title + "\n".join(lines) + "\n"
+
+
+def _runs(cell: PlannedCell) -> Iterator[tuple[str, RunConfig]]:
+    """The pre-training of a cell's runs under its workload's name, where there is one, and the run itself."""
+    if cell.before is not None:
+        yield cell.before.workload, cell.before
+    settings = {"restart": "by a pilot run"} if cell.row.restart else {}
+    config = cell.runs[0].config
+    yield "", replace(config, init=None, settings={**config.settings, **settings})
+
+
+def _words(config: RunConfig) -> Iterator[str]:
+    """The run in words, guesses in italics."""
+    names = {"min_lr": "floor"}
+    guesses = {names.get(name, name) for name in config.origin.guesses}
+    for name, text in described(config).items():
+        yield f"*{text}*" if name in guesses else text

@@ -1,0 +1,61 @@
+"""The end of a command that has made runs, or reads some: its report, written and shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from adan_bench.cli.common import EXIT_FAILED
+
+
+def write_and_show(
+    runs: Sequence[Path], folder: Path, as_json: bool, tuned: Any = None, file: Path | None = None
+) -> None:
+    """Write the report of the runs under some folders into one of them or another, and show it.
+
+    tuned: a comparison with trials; file: where its settings were saved.
+    """
+    from adan_bench.cli.progress import show_summaries, show_tuning
+    from adan_bench.records.archive import read_records
+    from adan_bench.records.stats import summarize
+    from adan_bench.reports.comparison import write_report
+    from adan_bench.reports.tuning import write_tuning
+
+    records, damaged = read_records(*runs)
+    folder.mkdir(parents=True, exist_ok=True)
+    if tuned is not None or {record.config.role for record in records} == {"tune"}:
+        (page, tunings), summaries = write_tuning(records, folder, damaged), []
+    else:
+        page, tunings, summaries = write_report(records, folder, damaged), [], summarize(records)
+    failed = [record for record in records if record.status == "failed"]
+    best = {} if tuned is None else {key: tuned.bases[key].settings for key in tuned.tuning}
+    untuned = [] if tuned is None else [f"{workload} {name}" for workload, name in tuned.untuned]
+    if as_json:
+        for (workload, name), settings in best.items():
+            print(json.dumps({"event": "best", "workload": workload, "optimizer": name, "settings": settings}))
+        facts: dict[str, Any] = {"event": "report", "path": str(page)}
+        if tuned is not None:
+            facts |= {"saved": str(file) if best else None, "untuned": untuned}
+        facts |= {"failed": [str(record.path) for record in failed], "damaged": [str(error) for error in damaged]}
+        print(json.dumps(facts))
+    else:
+        console = Console()
+        show_tuning(console, tunings)
+        show_summaries(console, summaries)
+        for record in failed[:5]:
+            assert record.result is not None
+            console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
+        lost = [f"left out: {error}" for error in damaged]
+        lost += [f"nothing saved for {who}: no trial of it has a final value to choose settings by" for who in untuned]
+        for text in lost:
+            console.print(text, markup=False, soft_wrap=True, style="bold red")
+        if best:
+            text = f"settings: {file}; compare with them: --tuned {file}"
+            console.print(text, markup=False, soft_wrap=True, highlight=False)
+        console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+    raise typer.Exit(EXIT_FAILED if failed or damaged or untuned else 0)

@@ -1,0 +1,68 @@
+"""The command `study`: what a file of data declares, planned, searched, run and reported."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from adan_bench.cli.common import Jobs, Json, Out, Resume, TimeLimit, deadline, run_flags
+from adan_bench.cli.invocation import Invocation
+from adan_bench.cli.reporting import write_and_show
+from adan_bench.config import RunConfig
+
+Names = Annotated[
+    list[str], typer.Argument(metavar="STUDY...", help="Names of `adan-bench list studies`, or files like theirs.")
+]
+
+
+def rows() -> list[dict[str, Any]]:
+    """Every bundled study: what it is, on which workload, with whom."""
+    from adan_bench.studies.study import library, parse
+
+    studies = [parse(file) for file in library().values()]
+    return [
+        {
+            "name": s.name,
+            "what": s.summary,
+            "on": f"the settings of {s.follows}" if s.follows else s.workload,
+            "who": ", ".join(s.optimizers or dict.fromkeys(v.optimizer for v in s.variants)) or "all of them",
+            "trials": f"{s.trials} trials each" if s.trials else "no trials",
+            "seeds": "the tuning seed" if s.judged_by_validation else f"{len(s.seeds)} seeds",
+            "file": str(s.file),
+        }
+        for s in studies
+    ]
+
+
+@run_flags("data", "script", "device", "graph", "threads", "checkpoint_every", "cluster", "tensorboard")
+def study(
+    names: Names,
+    jobs: Jobs = 1,
+    out: Out = None,
+    resume: Resume = False,
+    time_limit: TimeLimit = None,
+    as_json: Json = False,
+    *,
+    chosen: RunConfig,
+    call: Invocation,
+) -> None:
+    """Run studies: settings searched for alike, then seeds, as their files say."""
+    from adan_bench.cli.progress import showing
+    from adan_bench.records.store import check_empty
+    from adan_bench.studies.arms import Planner
+    from adan_bench.studies.study import arms, find, read
+    from adan_bench.training.placement import open_pool
+
+    studies, wanted = read(names), [find(name).stem for name in names]
+    folder, until = call.records_in(out, resume=resume), deadline(time_limit)
+    groups = arms(studies, wanted, chosen, folder)
+    check_empty(folder, resume)
+    pool = open_pool(folder, chosen, until)
+    try:
+        with showing(Console(), as_json) as on_event:
+            pool.run(Planner(groups, resume), on_event)
+    finally:
+        pool.close()
+    write_and_show([folder], folder, as_json)

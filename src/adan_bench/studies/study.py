@@ -1,0 +1,370 @@
+"""Studies as data: one TOML file each, which says what is compared, how long, and how settings are chosen.
+
+    summary = "ViT of 4.8 M parameters on CIFAR-10, 25 epochs"
+    workload = "cifar-vit"
+    seeds = 5                            # 0 … 4, or a list
+
+    [run]                                # options of every run, as `adan-bench run` has flags for them
+    scale = "small"
+    steps = 4875
+
+    [search]                             # without one, the settings below are taken as they are
+    trials = 7                           # of each optimizer: its lr × ½, 1, 2 and 4, one rate more, then alternatives
+    steps = 4375                         # of a trial, or any other option of a run; as a run's unless given
+
+    [optimizers.adan]                    # or "adan:state_format=8bit", a variant
+    settings = { lr = 2e-3, weight_decay = 0.02 }
+    alternatives = [{ betas = [0.95, 0.92, 0.99] }, { weight_decay = 0.1 }]
+
+A study that follows another takes the settings that its search chooses, for other runs:
+
+    summary = "The same, twice as long"
+    follows = "vit-25"                   # a study of this package, or of a file in the same folder
+    seeds = 3                            # or "tuning": the seed and the validation split of the trials
+
+    [run]
+    steps = 9750
+
+    [[runs]]                             # the runs of each optimizer of the other study, unless there are such entries
+    optimizer = "adan"
+    change = { state_format = "8bit" }   # settings
+    run = { batch_size = 128 }           # options of the run
+    lr_factor = 0.7071
+    grid = { lr = [1e-3, 2e-3], steps = [500, 1000] }   # all combinations of settings and options
+
+Either kind may have `start = { study = "bert", optimizer = "adam" }`: runs start from the final weights of that study's
+first seed; without an optimizer each from its own runs, seed by seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from adan_bench.config import TUNING_SEED, Origin, RunConfig
+from adan_bench.errors import UsageError, unknown
+from adan_bench.records.store import CONFIG
+from adan_bench.studies.arms import Arm, Search
+from adan_bench.studies.competitors import competitors
+from adan_bench.task import Settings
+from adan_bench.training.configure import configure
+from adan_bench.workloads.registry import get_workload
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FACTORS = (0.5, 1.0, 2.0, 4.0)  # of the first trials' rates
+LIBRARY = resources.files("adan_bench.studies") / "library"
+#: The options of a run that a file may set; the others are the machine's, and flags of the command.
+OPTIONS = [
+    f.name
+    for f in fields(RunConfig)
+    if f.metadata.get("decides") and f.metadata["help"] and f.name not in ("seed", "init", "device", "keep_weights")
+] + ["training"]
+KEYS = {
+    "": ("summary", "workload", "seeds", "run", "search", "optimizers", "follows", "runs", "start"),
+    "search": ("trials", *OPTIONS),
+    "optimizers": ("settings", "alternatives"),
+    "runs": ("optimizer", "change", "run", "lr_factor", "grid"),
+    "start": ("study", "optimizer"),
+    "run": OPTIONS,
+}
+
+
+@dataclass(frozen=True)
+class StudyEntry:
+    """An optimizer, where its search starts, and what is tried at the best rate."""
+
+    settings: Settings
+    alternatives: tuple[Settings, ...] = ()
+
+
+@dataclass(frozen=True)
+class StudyVariant:
+    """Runs with the settings that another study chose: what is changed of them, and the options of the run."""
+
+    optimizer: str
+    change: Settings = field(default_factory=dict)
+    run: Settings = field(default_factory=dict)
+    lr_factor: float = 1.0
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder: what differs from the other runs of the study."""
+        factor = {} if self.lr_factor == 1 else {"lr_factor": self.lr_factor}
+        return "-".join([self.optimizer, *_assignments({**self.change, **self.run, **factor})])
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study as its file has it.
+
+    optimizers: with a search of their own; follows, variants: with the settings of another study.
+    trials: of each optimizer; 0: settings are taken as they are. trial: options of a trial beside those of a run.
+    start: the study whose final weights runs start from, and the optimizer; an empty one is each's own.
+    """
+
+    name: str
+    file: Path
+    summary: str
+    seeds: tuple[int, ...]
+    run: Settings = field(default_factory=dict)
+    workload: str = ""
+    trials: int = 0
+    trial: Settings = field(default_factory=dict)
+    optimizers: Mapping[str, StudyEntry] = field(default_factory=dict)
+    follows: str = ""
+    variants: tuple[StudyVariant, ...] = ()
+    start: tuple[str, str] = ("", "")
+
+    @property
+    def judged_by_validation(self) -> bool:
+        """Whether its runs are made as trials are: on the tuning seed, looking at the validation split."""
+        return self.seeds == (TUNING_SEED,)
+
+
+def library() -> dict[str, Path]:
+    """The studies of this package: their files by name."""
+    folder = Path(str(LIBRARY))
+    return {file.stem: file for file in sorted(folder.glob("*.toml"))}
+
+
+def find(name: str, beside: Path | None = None) -> Path:
+    """The file of a study: a path, or a name of the library or of a file in the same folder."""
+    own = Path(name) if beside is None else beside / f"{name}.toml"
+    if own.suffix == ".toml" and own.exists():
+        return own
+    if name not in library():
+        if own.suffix == ".toml" and beside is None:
+            raise UsageError(f"{name}: no such file; give a study of `adan-bench list studies`, or a TOML file")
+        raise unknown("study", name, library())
+    return library()[name]
+
+
+def read(names: Sequence[str]) -> dict[str, Study]:
+    """Studies by name, each after those that it needs."""
+    studies: dict[str, Study] = {}
+
+    def add(file: Path, chain: tuple[str, ...]) -> None:
+        study = parse(file)
+        if study.name in chain:
+            raise UsageError(f"{file}: follows: {' → '.join((*chain, study.name))} is a circle; break it")
+        for key, other in (("follows", study.follows), ("start.study", study.start[0])):
+            if other and other not in studies:
+                try:
+                    there = find(other, file.parent)
+                except UsageError as error:
+                    raise UsageError(f"{file}: {key}: {error}") from error
+                add(there, (*chain, study.name))
+        _check_names(study, studies)
+        studies[study.name] = study
+
+    for name in names:
+        add(find(name), ())
+    return studies
+
+
+def parse(file: Path) -> Study:
+    """The study of a file; every key is known, and of the right type."""
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{file}: not a study in TOML ({error})") from error
+    _check_keys(file, "", content)
+    for part in ("run", "search", "start"):
+        _check_keys(file, part, content.get(part, {}))
+    _require(file, content, "summary", str)
+    follows = content.get("follows", "")
+    if bool(follows) == bool(content.get("optimizers")):
+        raise UsageError(f"{file}: optimizers: give them, or the study that this one follows: follows = NAME")
+    search = dict(content.get("search", {}))
+    entries: dict[str, StudyEntry] = {}
+    for name, entry in content.get("optimizers", {}).items():
+        _check_keys(file, "optimizers", entry, name)
+        _require(file, entry, "settings", dict, f"optimizers.{name}.")
+        if not isinstance(entry["settings"].get("lr"), (int, float)):
+            raise UsageError(f"{file}: optimizers.{name}.settings: no lr; write the learning rate to start from")
+        entries[name] = StudyEntry(entry["settings"], tuple(entry.get("alternatives", ())))
+    start = content.get("start", {})
+    if start:
+        _require(file, start, "study", str, "start.")
+    return Study(
+        name=file.stem,
+        file=file,
+        summary=content["summary"],
+        seeds=_seeds(file, content.get("seeds", 3)),
+        run=content.get("run", {}),
+        workload=content.get("workload", "") if follows else _require(file, content, "workload", str),
+        trials=search.pop("trials", 7) if "search" in content else 0,
+        trial=search,
+        optimizers=entries,
+        follows=follows,
+        variants=tuple(v for entry in content.get("runs", ()) for v in _variants(file, entry)),
+        start=(start.get("study", ""), start.get("optimizer", "")),
+    )
+
+
+def _check_names(study: Study, studies: Mapping[str, Study]) -> None:
+    """Refuse an optimizer that another study does not have. studies: those that this one needs among them."""
+    told = [("runs.optimizer", study.follows, variant.optimizer) for variant in study.variants]
+    for key, other, name in (*told, ("start.optimizer", *study.start)):
+        if name and name not in (there := _names(studies[other], studies)):
+            raise UsageError(f"{study.file}: {key}: {unknown('optimizer', name, there)}")
+
+
+def _names(study: Study, studies: Mapping[str, Study]) -> list[str]:
+    """The optimizers of a study."""
+    if study.optimizers:
+        return list(study.optimizers)
+    return list(dict.fromkeys(v.optimizer for v in study.variants)) or _names(studies[study.follows], studies)
+
+
+def _seeds(file: Path, value: Any) -> tuple[int, ...]:
+    if value == "tuning":
+        return (TUNING_SEED,)
+    seeds = range(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(seeds, (list, range)) or not seeds or not all(isinstance(s, int) and s >= 0 for s in seeds):
+        raise UsageError(f'{file}: seeds: {value!r}; give a number from 1 on, a list of them, or "tuning"')
+    return tuple(seeds)
+
+
+def _variants(file: Path, entry: Mapping[str, Any]) -> Iterator[StudyVariant]:
+    """Every combination of an entry's grid; a key that is no option of a run is a setting."""
+    _check_keys(file, "runs", entry)
+    _require(file, entry, "optimizer", str, "runs.")
+    _check_keys(file, "run", entry.get("run", {}))
+    grid = entry.get("grid", {})
+    for values in itertools.product(*grid.values()):
+        chosen = dict(zip(grid, values, strict=True))
+        factor = chosen.pop("lr_factor", entry.get("lr_factor", 1.0))
+        options = {key: chosen.pop(key) for key in list(chosen) if key in OPTIONS}
+        change = {**entry.get("change", {}), **chosen}
+        yield StudyVariant(entry["optimizer"], change, {**entry.get("run", {}), **options}, factor)
+
+
+def _check_keys(file: Path, part: str, content: Any, name: str = "") -> None:
+    where = ".".join(filter(None, (part, name)))
+    if not isinstance(content, dict):
+        raise UsageError(f"{file}: {where}: {content!r} is not a table; see docs/studies.md")
+    for key, value in content.items():
+        if key not in KEYS[part]:
+            raise UsageError(f"{file}: {where or 'top level'}: {unknown('key', key, KEYS[part])}")
+        if part in ("run", "search") and key in CONFIG and not isinstance(value, CONFIG[key]):
+            kinds = " or ".join(kind.__name__ for kind in CONFIG[key] if kind is not type(None))
+            raise UsageError(f"{file}: {part}.{key}: {value!r} is not of type {kinds}")
+
+
+def _require(file: Path, content: Mapping[str, Any], key: str, kind: type, where: str = "") -> Any:
+    value = content.get(key)
+    if not isinstance(value, kind) or not value:
+        raise UsageError(f"{file}: {where}{key}: {value!r}; it must be there, of type {kind.__name__}")
+    return value
+
+
+# Arms
+
+
+def arms(studies: Mapping[str, Study], wanted: Sequence[str], chosen: RunConfig, out: Path) -> list[list[Arm]]:
+    """The arms of studies, those of each below the folder of its name.
+
+    wanted: whose reported runs are made; of the others only what these need. chosen: the machine's options.
+    """
+    groups: dict[str, dict[str, Arm]] = {}
+    for study in studies.values():
+        own = _followers(study, studies, chosen, out, groups) if study.follows else _searchers(study, chosen, out)
+        start, optimizer = _start(study, studies)
+        for arm in own.values():
+            if start:
+                arm.start = _named(groups[start], optimizer or arm.base.optimizer)
+                arm.start_seed = studies[start].seeds[0] if optimizer else None
+                arm.start.base = replace(arm.start.base, keep_weights=True)
+                arm.start.seeds = arm.start.seeds or studies[start].seeds[: 1 if optimizer else None]
+            if study.name not in wanted:
+                arm.seeds = ()
+        groups[study.name] = own
+    return [list(group.values()) for group in groups.values()]
+
+
+def _start(study: Study, studies: Mapping[str, Study]) -> tuple[str, str]:
+    """With whose weights runs start: as the study says, else as the one that it follows does."""
+    return study.start if study.start[0] or not study.follows else _start(studies[study.follows], studies)
+
+
+def _named(arms: Mapping[str, Arm], optimizer: str) -> Arm:
+    return next(arm for arm in arms.values() if optimizer in (arm.base.name, arm.base.optimizer))
+
+
+def _searchers(study: Study, chosen: RunConfig, out: Path) -> dict[str, Arm]:
+    own = {}
+    for name, entry in study.optimizers.items():
+        base = _configured(study, name, study.workload, entry.settings, replace(chosen, **study.run))
+        arm = Arm(base, out / study.name / _folder(name), study.seeds)
+        if study.trials:
+            options = {**study.run, **study.trial}
+            arm.trial = _configured(study, name, study.workload, entry.settings, replace(chosen, **options))
+            rates = tuple(float(f"{base.settings['lr'] * factor:.4g}") for factor in FACTORS)
+            arm.search = Search(rates, study.trials, base.settings, entry.alternatives, refine=True)
+        own[name] = arm
+    return own
+
+
+def _followers(
+    study: Study, studies: Mapping[str, Study], chosen: RunConfig, out: Path, groups: Mapping[str, Mapping[str, Arm]]
+) -> dict[str, Arm]:
+    chain = [study]
+    while chain[-1].follows:
+        chain.append(studies[chain[-1].follows])
+    options = {key: value for link in reversed(chain) for key, value in link.run.items()}
+    workload = study.workload or chain[-1].workload
+    own = {}
+    for variant in study.variants or [StudyVariant(name) for name in _names(study, studies)]:
+        like = _named(groups[study.follows], variant.optimizer)
+        settings = {**like.base.settings, **variant.change}
+        at = replace(chosen, **{**options, **variant.run})
+        base = _configured(study, variant.optimizer, workload, settings, at)
+        if study.judged_by_validation:
+            base = replace(base, role="tune")
+        if variant.change:
+            base = replace(base, label=":".join([variant.optimizer, *_assignments(variant.change)]))
+        folder = out / study.name / _folder(variant.folder)
+        arm = Arm(base, folder, study.seeds, like=like, change=variant.change)
+        arm.lr_factor = variant.lr_factor
+        own[variant.folder] = arm
+    return own
+
+
+def _configured(study: Study, name: str, workload: str, settings: Settings, at: RunConfig) -> RunConfig:
+    """The configuration of an optimizer's runs with the settings of the file."""
+    try:
+        problem = get_workload(workload, at.scale)
+    except UsageError as error:
+        raise UsageError(f"{study.file}: workload: {error}") from error
+    try:
+        (who,) = competitors(name, flag="optimizers", most=1)
+        settings = {**settings, **who.settings}
+        config = configure(problem, who.spec, at, settings)
+    except UsageError as error:
+        raise UsageError(f"{study.file}: {name} on {workload}: {error}") from error
+    origin = Origin(kind="study", source=study.name)
+    return replace(config, settings=settings, label=who.label, study=study.name, origin=origin)
+
+
+def _assignments(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={_plain(value)}" for key, value in values.items()]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_plain, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _folder(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "_.=+-" else "-" for c in name)

@@ -1,0 +1,224 @@
+"""Runs to make, and how far they have come: what a pool and its workers share."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adan_bench.config import NEVER, Pause, Progress, RunConfig
+from adan_bench.records.store import RunStore, read_run, write_bytes, write_json
+from adan_bench.training.configure import threads
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.workloads.registry import get_workload
+
+INTERRUPTED = 130  # exit code of a worker that Ctrl-C ended before its run made a step
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to make. pause: where it is to stop for now."""
+
+    config: RunConfig
+    path: Path
+    resume: bool = False
+    pause: Pause = NEVER
+
+    def to_json(self) -> dict[str, Any]:
+        values = {"config": self.config.to_json(), "path": str(self.path), "resume": self.resume}
+        return {**values, "pause": asdict(self.pause)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Job:
+        config, path = RunConfig.from_json(values["config"]), Path(values["path"])
+        return cls(config, path, values["resume"], Pause(**values["pause"]))
+
+    @property
+    def key(self) -> tuple[Path, int | None]:
+        """The run, and the step up to which it is made."""
+        return self.path, self.pause.step
+
+    @property
+    def done_before(self) -> bool:
+        """Whether a job of an earlier, interrupted study needs no more work; a failed run is tried again."""
+        store = RunStore(self.path)
+        if not (self.resume and store.exists):
+            return False
+        if store.check_same(self.config) is None:
+            return False
+        if store.ended:
+            return read_run(self.path).status != "failed"
+        return self.pause.step is not None and store.resume_step >= self.pause.step
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to one job: it began, moved on (progress) or ended (result).
+
+    steps_per_second: of all runs under way together.
+    """
+
+    job: Job
+    done: int
+    total: int
+    progress: Progress | None = None
+    result: Mapping[str, Any] | None = None
+    steps_per_second: float = 0.0
+
+
+OnEvent = Callable[[Event], None]
+#: The jobs that can be told by now, in the order in which they are worth making; asked again whenever one has ended.
+#: It gets the folders of the runs that were made here.
+Work = Callable[[Set[Path]], Sequence[Job]]
+
+
+class Tally:
+    """What is to do, is being done and has been done; threads share it, and `on_event` is called by one at a time."""
+
+    def __init__(self, work: Work, on_event: OnEvent | None = None, deadline: float | None = None) -> None:
+        self.work, self.on_event, self.deadline = work, on_event, deadline
+        self.waiting: list[Job] = []
+        self.running: dict[Path, float] = {}  # when each began
+        self.ended: set[tuple[Path, int | None]] = set()  # keys, those of runs that ended before among them
+        self.made: set[Path] = set()
+        self.undone: set[Path] = set()  # paused by the time limit, or interrupted
+        self.runs, self.steps, self.peak, self.retries = 0, 0, 0.0, 0
+        self.began: dict[Path, int] = {}  # the first step that each run under way makes here
+        self.rates: dict[Path, float] = {}
+        self.costs: dict[tuple[Any, ...], float] = {}  # seconds per step of each kind of run
+        self.started, self.changed = time.monotonic(), threading.Condition()
+        self._update()
+
+    def _update(self) -> None:
+        jobs = [replace(job, pause=replace(job.pause, time=self.deadline)) for job in self.work(self.made)]
+        self.waiting = []
+        for job in jobs:
+            if job.key not in self.ended and job.path not in self.running and job.path not in self.undone:
+                if job.done_before:
+                    self.ended.add(job.key)
+                    self._note_cost(job, RunStore(job.path).result())
+                else:
+                    self.waiting.append(job)
+
+    @property
+    def total(self) -> int:
+        return len(self.ended) + len(self.running) + len(self.waiting)
+
+    @property
+    def left(self) -> int:
+        """The jobs that are not done, those that the time limit has paused among them."""
+        return len(self.waiting) + len(self.running) + len(self.undone)
+
+    def next(self, late: Callable[[], bool] = lambda: False) -> Job | None:
+        """The job to make now; waits for one as long as the end of another may bring it. None: no more."""
+        with self.changed:
+            while not late():
+                if self.waiting:
+                    job = next(filter(self._fits, self.waiting), self.waiting[0])
+                    self.waiting.remove(job)
+                    self.running[job.path] = time.monotonic()
+                    return job
+                if not self.running:
+                    return None
+                self.changed.wait(1.0)
+            return None
+
+    def _fits(self, job: Job) -> bool:
+        """Whether a job will end before the time limit, as far as runs of its kind tell; others only begin."""
+        cost = self.costs.get(_kind(job.config))
+        steps = job.config.stop_after or job.config.steps
+        return self.deadline is None or cost is None or time.time() + cost * steps < self.deadline
+
+    def _note_cost(self, job: Job, result: Mapping[str, Any] | None, seconds: float | None = None) -> None:
+        if result is not None and result["step"]:
+            self.costs[_kind(job.config)] = (seconds or result["seconds"]) / result["step"]
+
+    def drop(self, job: Job) -> None:
+        """Leave a job undone that an interruption has ended before its first step."""
+        with self.changed:
+            self.running.pop(job.path, None)
+            self.undone.add(job.path)
+            self.changed.notify_all()
+
+    def begin(self, job: Job) -> None:
+        with self.changed:
+            self.began.setdefault(job.path, RunStore(job.path).resume_step if job.resume else 0)
+            self._emit(job)
+
+    def progress(self, job: Job, progress: Progress) -> None:
+        with self.changed:
+            self.rates[job.path] = progress.steps_per_second
+            self.peak = max(self.peak, sum(self.rates.values()))
+            self._emit(job, progress)
+
+    def lose(self, job: Job) -> None:
+        """A run under way is lost, and begins again."""
+        with self.changed:
+            self.rates.pop(job.path, None)
+            self.retries += 1
+
+    def end(self, job: Job, result: Mapping[str, Any]) -> None:
+        with self.changed:
+            self.rates.pop(job.path, None)
+            began = self.began.pop(job.path, 0)
+            self.steps += max(0, result["step"] - began)
+            self.runs += 1
+            wall = time.monotonic() - self.running.pop(job.path, time.monotonic())
+            self.ended.add(job.key)
+            self.made.add(job.path)
+            if result["status"] == "unfinished" and not Pause(job.pause.step).due(result["step"]):
+                self.undone.add(job.path)
+            elif not began:
+                self._note_cost(job, result, wall)
+            self._update()
+            self._emit(job, result=result)
+            self.changed.notify_all()
+
+    def _emit(self, job: Job, progress: Progress | None = None, result: Mapping[str, Any] | None = None) -> None:
+        if self.on_event is not None:
+            self.on_event(Event(job, len(self.ended), self.total, progress, result, sum(self.rates.values())))
+
+    def facts(self) -> dict[str, Any]:
+        """For the record of the study. steps_per_second counts all time, peak: the best sum of runs under way."""
+        seconds = time.monotonic() - self.started
+        rates = {"steps_per_second": self.steps / seconds, "peak_steps_per_second": self.peak}
+        return {"runs": self.runs, "steps": self.steps, "seconds": seconds, **rates, "retries": self.retries}
+
+
+def _kind(config: RunConfig) -> tuple[Any, ...]:
+    """What the time of a step depends on most."""
+    return config.workload, config.scale, config.batch_size, config.device, str(config.training)
+
+
+def record_failure(job: Job, error: str, absent: bool = False, trace: str = "") -> Mapping[str, Any]:
+    """Write down that a run could not be made, even where it died before its record began.
+
+    absent: what it needs is not there (a package, a file), which is no fault of the run. trace: of the exception.
+    """
+    result = {
+        "status": "failed",
+        "error": " ".join(error.split()),
+        "absent": absent,
+        "step": 0,
+        "seconds": 0.0,
+        "final": {},
+        "best": None,
+    }
+    if not RunStore(job.path).exists:
+        job.path.mkdir(parents=True, exist_ok=True)
+        facts = {"metric": "", "higher_is_better": True, "target": 0.0, "name": job.config.workload, "summary": ""}
+        with contextlib.suppress(Exception):
+            facts = get_workload(job.config.workload, job.config.scale).facts()
+        optimizer = {"name": job.config.optimizer, "passes": 1}
+        with contextlib.suppress(Exception):
+            optimizer = get_optimizer(job.config.optimizer).facts()
+        config = replace(job.config, threads=threads(job.config)).to_json()
+        write_json(job.path / "config.json", {"config": config, "workload": facts, "optimizer": optimizer})
+    if trace:
+        write_bytes(job.path / "traceback.txt", trace.encode())
+    write_json(job.path / "result.json", result)
+    return result

@@ -1,0 +1,307 @@
+"""Studies as data: what a file may say, which runs it plans, and that they can be killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.learning import chosen, curve
+
+from adan_bench.records.store import read_run, read_runs
+from adan_bench.studies import study as studies
+from adan_bench.studies.arms import Planner, Search
+from adan_bench.studies.study import arms, library, parse, read
+from adan_bench.workloads.registry import get_workload
+
+FIRST = """
+summary = "A regression"
+workload = "tiny"
+seeds = 4
+
+[run]
+steps = 20
+eval_every = 10
+
+[search]
+trials = 7
+steps = 10
+
+[optimizers.adan]
+settings = { lr = 0.01, betas = [0.9, 0.92, 0.99], weight_decay = 0.02 }
+alternatives = [{ betas = [0.98, 0.92, 0.99] }, { weight_decay = 0.1 }]
+
+[optimizers.adamw]
+settings = { lr = 0.01, weight_decay = 0.02 }
+alternatives = [{ betas = [0.9, 0.99] }, { weight_decay = 0.1 }]
+"""
+SECOND = """
+summary = "The same, longer, with other settings"
+follows = "first"
+seeds = [0, 7]
+
+[run]
+steps = 30
+
+[[runs]]
+optimizer = "adan"
+change = { no_prox = true }
+lr_factor = 0.5
+
+[[runs]]
+optimizer = "adamw"
+grid = { lr = [0.1, 0.2], batch_size = [8, 16] }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two studies, of which one follows the other."""
+    for name, text in (("first", FIRST), ("second", SECOND)):
+        (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def study_of(bench: Any, folder: Path, tiny: Path, name: str, *flags: Any) -> tuple[int, str, str]:
+    answer: tuple[int, str, str] = bench(
+        "study", folder / f"{name}.toml", "--script", tiny, "--threads", 1, "--out", folder / "out", *flags
+    )
+    return answer
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_study_and_its_follow_up(bench: Any, folder: Path, tiny: Path) -> None:
+    """Trials by one rule, seeds with the best settings, a follow-up with these settings changed."""
+    code, text, errors = study_of(bench, folder, tiny, "first")
+    assert (code, errors) == (0, "")
+    assert "report: " in text
+    out = folder / "out" / "first"
+    for name in ("adan", "adamw"):
+        trials = [read_run(out / name / f"tune-{i:02d}") for i in range(7)]
+        assert not (out / name / "tune-07").exists()
+        rates = [trial.config.settings["lr"] for trial in trials]
+        assert rates[:4] == [0.005, 0.01, 0.02, 0.04]
+        assert {(t.config.role, t.config.seed, t.config.steps) for t in trials} == {("tune", 1000, 10)}
+        best_of_rates = min(trials[:5], key=lambda t: t.final or 9e9).config.settings["lr"]
+        assert rates[5:] == [best_of_rates] * 2
+        best = min(trials, key=lambda t: t.final or 9e9).config.settings
+        runs = [read_run(out / name / f"seed-{seed}") for seed in range(4)]
+        assert all(run.config.settings == best and run.config.steps == 20 for run in runs)
+        assert runs[0].config.origin.kind == "here"
+        assert (runs[0].config.origin.trials, runs[0].config.origin.tuned_for) == (7, {"steps": 10})
+
+    code, _, errors = study_of(bench, folder, tiny, "second", "--resume")
+    assert (code, errors) == (0, "")
+    out = folder / "out" / "second"
+    names = [f"adamw-lr={lr}-batch_size={size}" for lr in (0.1, 0.2) for size in (8, 16)]
+    assert sorted(path.name for path in out.iterdir()) == sorted(["adan-no_prox=True-lr_factor=0.5", *names])
+    before = read_run(folder / "out" / "first" / "adan" / "seed-0").config.settings
+    config = read_run(out / "adan-no_prox=True-lr_factor=0.5" / "seed-7").config
+    assert config.settings == {**before, "no_prox": True, "lr": pytest.approx(before["lr"] / 2, rel=1e-3)}
+    assert (config.steps, config.study, config.origin.changed) == (30, "second", {"no_prox": True})
+    assert read_run(out / names[0] / "seed-0").config.batch_size == 8
+    assert len(read_runs(folder / "out" / "first")[0]) == 22  # nothing of the first study was made again
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_follow_up_alone_makes_the_search_that_it_needs_and_no_seeds(bench: Any, folder: Path, tiny: Path) -> None:
+    assert study_of(bench, folder, tiny, "second")[0] == 0
+    made = read_runs(folder / "out" / "first")[0]
+    assert len(made) == 14
+    assert {record.config.role for record in made} == {"tune"}
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_runs_on_the_tuning_seed(bench: Any, folder: Path, tiny: Path) -> None:
+    """As a sweep of learning rates has them: made and judged as trials are."""
+    text = SECOND.replace("seeds = [0, 7]", 'seeds = "tuning"')
+    (folder / "second.toml").write_text(text, encoding="utf-8")
+    assert study_of(bench, folder, tiny, "second")[0] == 0
+    made = read_runs(folder / "out" / "second")[0]
+    assert {(record.config.role, record.config.seed) for record in made} == {("tune", 1000)}
+
+
+STARTED = """
+summary = "Starts from other weights"
+workload = "tiny"
+seeds = 2
+start = {{ study = "first"{optimizer} }}
+
+[run]
+steps = 20
+
+[optimizers.{name}]
+settings = {{ lr = 0.01 }}
+"""
+
+
+@pytest.mark.usefixtures("inline_pool")
+@pytest.mark.parametrize(
+    ("optimizer", "name", "starts"),
+    [("", "adamw", ["adamw/seed-0", "adamw/seed-1"]), ("adan", "adamw", ["adan/seed-0"] * 2)],
+)
+def test_weights_of_another_study(
+    bench: Any, folder: Path, tiny: Path, optimizer: str, name: str, starts: list[str]
+) -> None:
+    """Each from its own runs, seed by seed, or all from the first seed of one optimizer; nothing else is made there."""
+    said = f', optimizer = "{optimizer}"' if optimizer else ""
+    (folder / "third.toml").write_text(STARTED.format(optimizer=said, name=name), encoding="utf-8")
+    assert study_of(bench, folder, tiny, "third")[0] == 0
+    inits = [read_run(folder / "out" / "third" / name / f"seed-{seed}").config.init for seed in (0, 1)]
+    assert inits == [folder / "out" / "first" / start for start in starts]
+    runs = [r for r in read_runs(folder / "out" / "first")[0] if r.config.role == "run"]
+    assert {r.config.optimizer for r in runs} == {Path(starts[0]).parent.name}
+    assert all((r.path / "weights.pt").exists() for r in runs)
+
+
+def test_killed_in_the_middle_of_its_search(folder: Path, tiny: Path) -> None:
+    """With kill -9, the workers too: the same final records as of a study that nobody disturbed."""
+    whole, killed = folder / "whole", folder / "killed"
+    words = ["study", str(folder / "first.toml"), "--script", str(tiny), "--threads", "1", "--jobs", "2"]
+    command = [sys.executable, "-m", "adan_bench.cli", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, "--out", str(whole)], check=True, env=environment, capture_output=True)
+    program = subprocess.Popen(
+        [*command, "--out", str(killed)], env=environment, start_new_session=True, stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while len(list(killed.rglob("tune-*/result.json"))) < 3:
+        assert time.monotonic() < deadline
+        assert program.poll() is None
+        time.sleep(0.01)
+    os.killpg(program.pid, signal.SIGKILL)
+    program.wait()
+    assert not list(killed.rglob("seed-*/result.json"))
+    done = subprocess.run([*command, "--out", str(killed), "--resume"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    paths = sorted(file.parent.relative_to(whole) for file in whole.rglob("result.json"))
+    assert len(paths) == 22
+    assert paths == sorted(file.parent.relative_to(killed) for file in killed.rglob("result.json"))
+    for path in paths:
+        assert curve(whole / path) == curve(killed / path)
+        assert read_run(whole / path).config.settings == read_run(killed / path).config.settings
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seeds = 4", "seeeds = 4", "top level: no key 'seeeds'"),
+        ("[run]", "[run]\nstep = 3", "run: no key 'step'"),
+        ("steps = 20", 'steps = "many"', "run.steps: 'many' is not of type int"),
+        ("steps = 20", "steps = 20\ndevice = 'cuda'", "run: no key 'device'"),
+        ("trials = 7", "trials = 7\ntrails = 3", "search: no key 'trails'"),
+        ('workload = "tiny"', 'workload = "tinny"', "workload: no workload 'tinny'"),
+        ("[optimizers.adan]", "[optimizers.adann]", "adann on tiny: no optimizer 'adann'"),
+        ("weight_decay = 0.02 }\nalt", "decay = 0.02 }\nalt", "no setting 'decay'"),
+        ("lr = 0.01, betas", "betas", "optimizers.adan.settings: no lr"),
+        ("seeds = 4", "seeds = 0", "seeds: 0; give a number from 1 on"),
+        ('summary = "A regression"', "", "summary: None; it must be there"),
+        ('workload = "tiny"', 'follows = "first"', "optimizers: give them, or the study that this one follows"),
+        ("seeds = 4", 'seeds = 4\nstart = { study = "nobody" }', "start.study: no study 'nobody'"),
+        ("seeds = 4", "seeds = ", "not a study in TOML"),
+    ],
+)
+def test_a_wrong_file_is_one_line_before_any_run(
+    bench: Any, folder: Path, tiny: Path, old: str, new: str, message: str
+) -> None:
+    file = folder / "first.toml"
+    text = FIRST.replace(old, new, 1)
+    assert text != FIRST
+    file.write_text(text, encoding="utf-8")
+    code, _, errors = study_of(bench, folder, tiny, "first")
+    assert code == 2
+    assert errors.count("\n") == 1
+    assert str(file) in errors
+    assert message in errors
+    assert not (folder / "out").exists() or not list((folder / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('follows = "first"', 'follows = "frist"', "follows: no study 'frist'"),
+        ('optimizer = "adan"', 'optimizer = "sgd"', "runs.optimizer: no optimizer 'sgd'"),
+        ('follows = "first"', 'follows = "second"', "second → second is a circle"),
+        ("lr_factor = 0.5", "factor = 0.5", "runs: no key 'factor'"),
+    ],
+)
+def test_a_wrong_follow_up(bench: Any, folder: Path, tiny: Path, old: str, new: str, message: str) -> None:
+    (folder / "second.toml").write_text(SECOND.replace(old, new, 1), encoding="utf-8")
+    code, _, errors = study_of(bench, folder, tiny, "second")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert str(folder / "second.toml") in errors
+    assert message in errors
+
+
+def test_a_study_that_nobody_knows(bench: Any, tmp_path: Path) -> None:
+    for name in ("vit-26", str(tmp_path / "nothing.toml")):
+        code, _, errors = bench("study", name)
+        assert (code, errors.count("\n")) == (2, 1)
+        assert name in errors
+
+
+def test_the_bundled_studies(bench: Any) -> None:
+    code, text, _ = bench("list", "studies", "--json")
+    assert code == 0
+    rows = json.loads(text)
+    assert {row["name"] for row in rows} == set(library())
+    assert len(rows) > 50
+    assert all(Path(row["file"]).exists() for row in rows)
+
+
+@pytest.mark.parametrize("name", library())
+def test_a_bundled_study_can_be_planned(name: str, tmp_path: Path) -> None:
+    """Its workloads, optimizers, settings and options exist. The data folder holds empty files."""
+    told = read([name])
+    for study in told.values():
+        for file in get_workload(study.workload, study.run.get("scale", "small")).needs if study.workload else ():
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).touch()
+    groups = arms(told, [name], chosen(data=tmp_path), tmp_path / "out")
+    jobs = Planner(groups)(frozenset())
+    last = told[name]
+    assert groups[-1]
+    assert all(arm.seeds == last.seeds for arm in groups[-1])
+    if not any(study.trials for study in told.values()):
+        assert len(jobs) == sum(len(arm.seeds) for arm in groups[-1])
+    else:
+        assert all(job.config.role == "tune" for job in jobs if job.config.study != last.name or last.trials)
+
+
+def test_the_search_goes_beyond_an_edge_or_between_neighbors(config: Any, tmp_path: Path) -> None:
+    """Half, one, two and four times the rate; then one more, next to the best; then the alternatives at the best."""
+
+    def record(lr: float, error: float) -> Any:
+        from adan_bench.config import RunRecord
+
+        facts = {"metric": "error", "higher_is_better": False}
+        result = {"status": "finished", "final": {"error": error}, "step": 1, "seconds": 1.0}
+        return RunRecord(tmp_path, config(settings={"lr": lr}, role="tune"), facts, {}, {}, [], result)
+
+    search = Search((0.5, 1.0, 2.0, 4.0), 7, {}, ({"beta": 1}, {"beta": 2}), refine=True)
+    assert [settings["lr"] for settings in search.following([])] == [0.5, 1.0, 2.0, 4.0]
+    tried = [record(0.5, 4), record(1.0, 3), record(2.0, 2), record(4.0, 1)]
+    assert search.following(tried) == [{"lr": 8.0}]
+    assert search.following([record(0.5, 1), *tried[1:3], record(4.0, 5)]) == [{"lr": 0.25}]
+    assert search.following([record(0.5, 4), record(1.0, 2), record(2.0, 1), record(4.0, 3)]) == [{"lr": 1.414}]
+    assert search.following([*tried, record(8.0, 0.5)]) == [{"lr": 8.0, "beta": 1}, {"lr": 8.0, "beta": 2}]
+    assert search.following([*tried, *(record(8.0, 0.5),) * 3]) == []
+
+
+def test_what_the_package_says_of_a_file_is_true(tmp_path: Path) -> None:
+    """The example at the top of the module is a study and its follow-up."""
+    text = str(studies.__doc__)
+    first, second = text.split("    summary = ")[1:]
+    for name, part in (("vit-25", first), ("longer", second.split("\nEither kind")[0])):
+        lines = ("    summary = " + part).splitlines()
+        code = "\n".join(line[4:] for line in lines if line.startswith("    ") or not line)
+        (tmp_path / f"{name}.toml").write_text(code, encoding="utf-8")
+    assert parse(tmp_path / "vit-25.toml").trials == 7
+    follow = parse(tmp_path / "longer.toml")
+    assert (follow.follows, len(follow.variants), follow.variants[0].lr_factor) == ("vit-25", 4, 0.7071)
