@@ -148,9 +148,11 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """`adan-bench` in this process: (exit code, standard output, standard error)."""
     from adan_bench.cli import app as cli
+    from adan_bench.records.environment import COMMAND
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["adan-bench", *map(str, arguments)])
+        monkeypatch.setenv(COMMAND, "")  # which main sets
         with pytest.raises(SystemExit) as exit_:
             cli.main()
         captured = capsys.readouterr()

@@ -21,7 +21,7 @@ import pytest
 from support.forked import Program
 from support.pools import always
 
-from adan_bench.cli.common import new_folder, remove_unused
+from adan_bench.cli.invocation import Invocation
 from adan_bench.config import RunConfig, option
 from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.training.configure import configure, threads
@@ -431,11 +431,25 @@ def test_a_run_whose_output_has_lost_its_reader_has_not_failed(tiny: Path, tmp_p
 def test_new_folders_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within one second too; one without content is removed."""
     clock = SimpleNamespace(now=lambda: datetime(2026, 1, 2, 3, 4, 5))
-    monkeypatch.setattr("adan_bench.cli.common.datetime", clock)
+    monkeypatch.setattr("adan_bench.cli.invocation.datetime", clock)
     monkeypatch.chdir(tmp_path)
-    assert [new_folder().name for _ in range(3)] == [f"2026-01-02-030405{end}" for end in ("", "-2", "-3")]
-    remove_unused()
+    call = Invocation([])
+    assert [call.new_folder().name for _ in range(3)] == [f"2026-01-02-030405{end}" for end in ("", "-2", "-3")]
+    call.remove_unused()
     assert len(list(Path("runs").iterdir())) == 2
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_records_hold_the_command(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """What the user typed, in this process and in a worker's."""
+    shared = ["tiny", "--script", str(tiny), "--steps", "4", "--out"]
+    commands = {
+        "run/tiny": ["run", *shared, str(tmp_path / "run/tiny")],
+        "compare/tiny/adan/seed-0": ["compare", *shared, str(tmp_path / "compare"), "--optimizers=adan", "--seeds=1"],
+    }
+    for folder, words in commands.items():
+        assert bench(*words)[0] == 0
+        assert read_run(tmp_path / folder).environment["command"] == " ".join(["adan-bench", *words])
 
 
 #: Another value than the default for every flag of a run; those that need another machine are left out.
@@ -452,6 +466,7 @@ VALUES: dict[str, Any] = {
     "clip": 2.0,
     "ema": 0.9,
     "bf16": True,
+    "tf32": True,
     "channels_last": True,
     "accumulate": 2,
     "threads": 3,

@@ -1,4 +1,4 @@
-"""Imports of the harness point downward only, and no file grows much over 500 lines."""
+"""Imports of the harness point downward only and in no circle, and no file grows much over 500 lines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,20 @@ def uses(path: Path) -> Iterator[str]:
             yield from re.findall(r"^adan_bench(?:\.\w+)+", node.value)
 
 
+def imports(path: Path) -> Iterator[str]:
+    """What a file imports, in its functions too; not what is for type checkers alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    checking = (node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    unused = {id(inner) for node in checking for part in node.body for inner in ast.walk(part)}
+    for node in ast.walk(tree):
+        if id(node) in unused:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 def module_of(name: str) -> str | None:
     """The module of the package that a dotted name lies in."""
     root, _, rest = name.partition(".")
@@ -72,6 +87,28 @@ def test_imports_point_downward(module: str) -> None:
         if used is not None and used != module:
             other = used.partition(".")[0]
             assert other == room or level[other] > level[room], f"{module} imports {name}, which is not below it"
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules of which each imports the next, and the last the first; empty where there are none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
+def test_no_circles() -> None:
+    graph = {
+        module: {used for name in imports(path) if (used := module_of(name)) not in (None, module)}
+        for module, path in modules().items()
+    }
+    assert not circle(graph), " → ".join(circle(graph))
+
+
+def test_circles_are_found() -> None:
+    assert not circle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
+    assert sorted(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})[1:]) == ["a", "b", "c"]
 
 
 def test_files_stay_small() -> None:

@@ -1,4 +1,4 @@
-"""`adan-bench`: wiring only. app: the command and its entry point; paper, theory: their sub-commands."""
+"""`adan-bench`: wiring only. `app` has the entry point, and each other module the commands that it is named after."""
 
 import sys
 

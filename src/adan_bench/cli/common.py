@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import os
 import re
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -56,10 +53,22 @@ TimeLimit = Annotated[
     str | None, typer.Option(metavar="TIME", help="90s, 25m, 2h: then stop with checkpoints, for --resume.")
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; confidence intervals need at least 3.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting, e.g. lr=0.003; adan.lr=0.003 is for adan alone."),
+]
+
+
+def complain(text: str, code: int) -> int:
+    print(f"adan-bench: {text}", file=sys.stderr)
+    return code
 
 
 def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the flags of a `RunConfig`, all or those named; it receives them as one object, `chosen`."""
+    """Give a command the flags of a `RunConfig`, all or those named; it receives them as one object, `chosen`.
+
+    It receives the `Invocation` too, as `call`, where it has an argument of that name.
+    """
     flags = [
         _flag(f, part.__name__)
         for part in (Budget, Execution, Provenance)
@@ -68,23 +77,28 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "chosen"]
+        asked = inspect.signature(command, eval_str=True).parameters
+        own = [p for p in asked.values() if p.name not in ("chosen", "call")]
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
         @wraps(command)
-        def wrapper(**values: Any) -> None:
+        def wrapper(context: typer.Context, **values: Any) -> None:
             from adan_bench.training.distributed import launched
             from adan_bench.training.scripts import load_script
 
             flag_values = {flag.name: values.pop(flag.name) for flag in flags}
             chosen = RunConfig(**{name: value for name, value in flag_values.items() if value is not None})
-            chosen = dataclasses.replace(chosen, ranks=launched(chosen.parallel), jobs=values.get("jobs", 1))
+            ranks = launched(chosen.parallel, context.obj.words)
+            chosen = dataclasses.replace(chosen, ranks=ranks, jobs=values.get("jobs", 1))
             if chosen.script is not None:
                 registered = load_script(chosen.script)
                 if "workloads" in values:
                     values["workloads"] = values["workloads"] or registered
+            if "call" in asked:
+                values["call"] = context.obj
             command(chosen=chosen, **values)
 
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *flags)]
+        parameters = [context, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *flags))]
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
         return wrapper
@@ -125,51 +139,3 @@ def deadline(time_limit: str | None) -> float | None:
     if "".join(number + unit for number, unit in parts) != time_limit or seconds <= 0:
         raise UsageError(f"--time-limit {time_limit}: write a time such as 90s, 25m, 2h or 1h30m")
     return time.time() + seconds
-
-
-_new: Path | None = None  # the folder that the command under way has created
-_records: Path | None = None  # of the command under way
-
-
-def new_folder() -> Path:
-    """Create a folder under runs/, named after the time; of several in one second, the later ones have a number."""
-    global _new
-    runs, now, number = Path("runs"), datetime.now().strftime("%Y-%m-%d-%H%M%S"), 1
-    runs.mkdir(exist_ok=True)
-    while True:
-        folder = runs / (now if number == 1 else f"{now}-{number}")
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            _new = folder
-            return folder
-
-
-def remove_unused() -> None:
-    """Remove the folder that the command has created where nothing was written into it."""
-    if _new is not None:
-        with contextlib.suppress(OSError):  # it holds something, or is gone
-            _new.rmdir()
-            _new.parent.rmdir()
-
-
-def records_in(out: Path | None, *parts: str, resume: bool = False) -> Path:
-    """The folder of the records of a command that can be resumed: the one that was given, else a new one."""
-    global _records
-    if resume and out is None:
-        raise UsageError("--resume: name the folder of what was interrupted with --out")
-    _records = out  # not that of an earlier command, where no new folder can be created
-    _records = out or new_folder().joinpath(*parts)
-    return _records
-
-
-def how_to_continue() -> str:
-    """The command that goes on from what is recorded, for the end of a message."""
-    if _records is None or not any(_records.rglob("*")):
-        return "nothing was recorded"
-    words = [word for word in sys.argv[1:] if word != "--resume"]
-    if not any(word == "--out" or word.startswith("--out=") for word in words):
-        words += ["--out", str(_records)]
-    return f"continue with: {shlex.join(['adan-bench', *words, '--resume'])}"

@@ -21,9 +21,9 @@ from adan_bench.cli.common import (
     TimeLimit,
     check_file,
     deadline,
-    records_in,
     run_flags,
 )
+from adan_bench.cli.invocation import Invocation
 from adan_bench.config import RunConfig
 
 RECORDS = Path(__file__).parents[3] / "results" / "reproduce"  # of a checkout
@@ -67,6 +67,7 @@ def reproduce(
     as_json: Json = False,
     *,
     chosen: RunConfig,
+    call: Invocation,
 ) -> None:
     """Rerun tables of the paper at a chosen scale, and print its figures beside ours."""
     from adan_bench.cli.progress import showing
@@ -74,7 +75,7 @@ def reproduce(
     from adan_bench.studies import paper as study
     from adan_bench.tables import choose
 
-    console, folder, until = Console(), records_in(out, resume=resume), deadline(time_limit)
+    console, folder, until = Console(), call.records_in(out, resume=resume), deadline(time_limit)
 
     def show_case(case: Any) -> None:
         if not as_json:
@@ -109,6 +110,7 @@ def _show(console: Console, section: Any) -> None:
 
 
 def speed(
+    context: typer.Context,
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL...", help="All of the paper's unless given.")
     ] = None,
@@ -139,7 +141,7 @@ def speed(
     from adan_bench.training.configure import check_device
     from adan_bench.training.distributed import launched
 
-    launched(parallel)
+    launched(parallel, context.obj.words)
     check_device(device)
     console = Console(quiet=as_json or (parallel is not None and os.environ["RANK"] != "0"))
     names = [rival.name for rival in competitors(optimizers or ",".join(measuring.OPTIMIZERS))]
@@ -167,8 +169,3 @@ def speed(
             shown[0] += f" ({number(min(rounds))} to {number(max(rounds))})"
         grid.add_row(*map(escape, (case["model"], case["optimizer"], *shown)))
     console.print(grid)
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(reproduce)
-    app.command()(speed)

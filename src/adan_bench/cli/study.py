@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import Jobs, Json, Out, Resume, TimeLimit, deadline, records_in, run_flags
+from adan_bench.cli.common import Jobs, Json, Out, Resume, TimeLimit, deadline, run_flags
+from adan_bench.cli.invocation import Invocation
 from adan_bench.cli.reporting import write_and_show
 from adan_bench.config import RunConfig
 
@@ -45,6 +46,7 @@ def study(
     as_json: Json = False,
     *,
     chosen: RunConfig,
+    call: Invocation,
 ) -> None:
     """Run studies: settings searched for alike, then seeds, as their files say."""
     from adan_bench.cli.progress import showing
@@ -54,7 +56,7 @@ def study(
     from adan_bench.training.placement import open_pool
 
     studies, wanted = read(names), [find(name).stem for name in names]
-    folder, until = records_in(out, resume=resume), deadline(time_limit)
+    folder, until = call.records_in(out, resume=resume), deadline(time_limit)
     groups = arms(studies, wanted, chosen, folder)
     check_empty(folder, resume)
     pool = open_pool(folder, chosen, until)
@@ -64,7 +66,3 @@ def study(
     finally:
         pool.close()
     write_and_show([folder], folder, as_json)
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(study)

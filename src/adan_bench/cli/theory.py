@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, Seeds, new_folder, records_in, run_flags
+from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, Seeds, run_flags
+from adan_bench.cli.invocation import Invocation
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
 
@@ -49,7 +50,7 @@ def theory(
             console.print(grid)
             for table in studies[-1].tables:
                 console.print(_grid(table))
-    page = write(studies, out or new_folder())
+    page = write(studies, out or context.obj.new_folder())
     failed = [check.name for study in studies for check in study.checks if not check.passed]
     if as_json:
         print(json.dumps({"event": "report", "path": str(page), "failed": failed}))
@@ -103,6 +104,7 @@ def components(
     as_json: Json = False,
     *,
     chosen: RunConfig,
+    call: Invocation,
 ) -> None:
     """Take Adan apart: heavy ball, Nesterov, proximal decay, restart, as in the paper's table of components.
 
@@ -116,7 +118,7 @@ def components(
     from adan_bench.reports.conclusions import number, spread
     from adan_bench.studies.ablation import ablate
 
-    console, folder = Console(), records_in(out, resume=resume)
+    console, folder = Console(), call.records_in(out, resume=resume)
     with showing(Console(quiet=as_json), as_json=False) as on_event:
         rows, records = ablate(workload, seeds, chosen, folder, radius, resume, on_event)
     page = write_report(records, folder)

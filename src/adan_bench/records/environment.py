@@ -7,14 +7,13 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from adan_bench.config import cores
 
-COMMAND = "ADAN_BENCH_COMMAND"  # a worker process was started by another command than its own
+COMMAND = "ADAN_BENCH_COMMAND"  # what the user typed: set by `cli.app.main`, and inherited by worker processes
 PACKAGES = (
     "adan", "torch", "triton", "transformers", "tokenizers", "pytorch_optimizer", "numpy", "scikit-learn",
     "torchvision", "timm", "torch_geometric", "stable-baselines3", "gymnasium", "mujoco",
@@ -33,7 +32,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "cores": cores(),
         "gpu": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
         "cuda": torch.version.cuda if device.startswith("cuda") else None,
-        "command": os.environ.get(COMMAND) or " ".join(["adan-bench", *sys.argv[1:]]),
+        "command": os.environ.get(COMMAND, ""),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,8 +27,11 @@ T = TypeVar("T")
 STRATEGIES = ("ddp", "fsdp")
 
 
-def launched(strategy: str | None) -> int:
-    """How many ranks there are; a UsageError where what started them and --parallel do not fit together."""
+def launched(strategy: str | None, words: Sequence[str] = ()) -> int:
+    """How many ranks there are; a UsageError where what started them and --parallel do not fit together.
+
+    words: what follows the program's name on the command line, for the remedy.
+    """
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     ranks = int(os.environ["WORLD_SIZE"]) if started else 1
     if strategy is None:
@@ -38,10 +40,9 @@ def launched(strategy: str | None) -> int:
     elif strategy not in STRATEGIES:
         raise unknown("strategy", strategy, STRATEGIES)
     elif not started:
-        command = shlex.join(sys.argv[1:])
         raise UsageError(
             f"--parallel {strategy} is for processes that torchrun starts: "
-            f"torchrun --nproc-per-node 2 -m adan_bench.cli {command}"
+            f"torchrun --nproc-per-node 2 -m adan_bench.cli {shlex.join(words)}"
         )
     return ranks
 

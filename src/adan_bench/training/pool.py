@@ -164,7 +164,7 @@ class LocalPool(Pool):
 
 def command() -> str:
     """What the user typed, for the records."""
-    return " ".join(["adan-bench", *sys.argv[1:]])
+    return os.environ.get(COMMAND, "")
 
 
 class Worker:

@@ -1,0 +1,155 @@
+"""The commands `compare` and `tune`, and `report`, which writes what they end with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from adan_bench.cli.common import (
+    Jobs,
+    Json,
+    Out,
+    Resume,
+    Seeds,
+    Set,
+    TimeLimit,
+    check_file,
+    check_folder,
+    deadline,
+    numbers,
+    run_flags,
+)
+from adan_bench.cli.invocation import Invocation
+from adan_bench.cli.reporting import write_and_show
+from adan_bench.config import RunConfig
+from adan_bench.errors import UsageError
+from adan_bench.records.store import ARCHIVE
+
+Workloads = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="WORKLOAD...", help="See: adan-bench list workloads; all of --script's unless given."),
+]
+Optimizers = Annotated[
+    str, typer.Option(help="Names separated by commas, variants such as adan:state_format=8bit, or 'all'.")
+]
+Halving = Annotated[
+    int,
+    typer.Option(min=1, max=4, help="Successive halving: keep the best 1/N of the trials at each rung; 1 disables it."),
+]
+
+
+@run_flags(without=("seed", "parallel"))
+def compare(
+    workloads: Workloads = None,
+    optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
+    seeds: Seeds = 3,
+    tune: Annotated[int, typer.Option(min=0, help="Tuning trials per optimizer; 0 uses the stored settings.")] = 0,
+    tuned: Annotated[Path | None, typer.Option(help="The settings that adan-bench tune saved to this file.")] = None,
+    halving: Halving = 1,
+    batch_sizes: Annotated[
+        str | None, typer.Option(help="A sweep, e.g. 32,64,128: lr by the square-root rule.")
+    ] = None,
+    set_: Set = None,
+    jobs: Jobs = 1,
+    out: Out = None,
+    resume: Resume = False,
+    time_limit: TimeLimit = None,
+    as_json: Json = False,
+    *,
+    chosen: RunConfig,
+    call: Invocation,
+) -> None:
+    """Run optimizers side by side and write the report."""
+    if tune and tuned is not None:
+        raise UsageError(
+            f"--tune {tune} and --tuned {tuned}: the settings are searched or read; leave out one of the two"
+        )
+    if halving > 1 and not tune:
+        raise UsageError(f"--halving {halving}: it stops trials of a search; add --tune K, or leave it out")
+    if batch_sizes and chosen.batch_size:
+        raise UsageError(
+            f"--batch-size {chosen.batch_size} and --batch-sizes {batch_sizes}: leave out one of the two, or add "
+            f"{chosen.batch_size} to the list"
+        )
+    more = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
+    with _comparison(call, chosen, workloads, optimizers, out, resume, time_limit, as_json, set_, **more) as comparison:
+        comparison.make(tune, halving, seeds)
+    write_and_show([comparison.out], comparison.out, as_json)
+
+
+@run_flags(without=("seed", "parallel"))
+def tune(
+    workloads: Workloads = None,
+    optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
+    trials: Annotated[int, typer.Option(min=1, help="The same number for every optimizer.")] = 8,
+    halving: Halving = 1,
+    save: Annotated[
+        Path | None, typer.Option(help="A JSON file to merge the chosen settings into.", callback=check_file)
+    ] = None,
+    jobs: Jobs = 1,
+    out: Out = None,
+    resume: Resume = False,
+    time_limit: TimeLimit = None,
+    as_json: Json = False,
+    *,
+    chosen: RunConfig,
+    call: Invocation,
+) -> None:
+    """Tune every optimizer with the same number of trials."""
+    from adan_bench.studies.comparison import read_tuned
+
+    with _comparison(call, chosen, workloads, optimizers, out, resume, time_limit, as_json) as comparison:
+        file = save or comparison.out / "best.json"
+        if file.exists():
+            read_tuned(file, "--save")
+        comparison.make(trials, halving)
+    comparison.save(file)
+    write_and_show([comparison.out], comparison.out, as_json, comparison, file)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS_DIR...", help="Folders of records, or packed files.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the report; the first RUNS_DIR unless given.", callback=check_folder)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write one report of the runs in one or more folders or packed files."""
+    folder = out or runs[0]
+    if folder.is_file() or folder / ARCHIVE in runs:
+        raise UsageError(f"{folder}: the report needs a folder other than that of {ARCHIVE}; give --out DIR")
+    if folder.exists() and not os.access(folder, os.W_OK):
+        raise UsageError(f"{folder}: the report cannot be written there; give --out DIR")
+    write_and_show(runs, folder, as_json)
+
+
+@contextmanager
+def _comparison(
+    call: Invocation,
+    chosen: RunConfig,
+    workloads: list[str] | None,
+    optimizers: str,
+    out: Path | None,
+    resume: bool,
+    time_limit: str | None,
+    as_json: bool,
+    pairs: list[str] | None = None,
+    **more: Any,
+) -> Iterator[Any]:
+    from adan_bench.cli.progress import showing
+    from adan_bench.studies.comparison import Comparison
+    from adan_bench.studies.competitors import competitors
+    from adan_bench.workloads.registry import workloads as known
+
+    if not workloads:
+        raise UsageError(f"no workload was named; there are: {', '.join(known())}")
+    who, more["deadline"] = competitors(optimizers, pairs or []), deadline(time_limit)
+    comparison = Comparison(workloads, who, chosen, out=call.records_in(out, resume=resume), resume=resume, **more)
+    with comparison, showing(Console(), as_json) as comparison.on_event:
+        yield comparison

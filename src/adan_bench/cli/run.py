@@ -1,0 +1,89 @@
+"""The command `run`."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from adan_bench.cli.common import (
+    EXIT_DIVERGED,
+    EXIT_FAILED,
+    Json,
+    Out,
+    Resume,
+    Set,
+    TimeLimit,
+    complain,
+    deadline,
+    run_flags,
+)
+from adan_bench.cli.invocation import Invocation
+from adan_bench.config import Progress, RunConfig
+from adan_bench.errors import TimeLimitReached, UsageError
+
+
+@run_flags(without=("cluster",))
+def run(
+    workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
+    optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
+    set_: Set = None,
+    out: Out = None,
+    resume: Resume = False,
+    time_limit: TimeLimit = None,
+    as_json: Json = False,
+    *,
+    chosen: RunConfig,
+    call: Invocation,
+) -> None:
+    """Train one workload with one optimizer."""
+    until = deadline(time_limit)
+    from adan_bench.cli.progress import showing
+    from adan_bench.studies.competitors import competitors
+    from adan_bench.training.configure import configure
+    from adan_bench.training.interrupts import Interruptible, on_ctrl_c, say_finishing
+    from adan_bench.training.jobs import Event, Job
+    from adan_bench.training.worker import attempt
+    from adan_bench.workloads.registry import get_workload
+
+    (competitor,) = competitors(optimizer, set_ or [], flag="--optimizer", most=1)
+    config = configure(get_workload(workload, chosen.scale), competitor.spec, chosen, competitor.settings)
+    config = replace(config, label=competitor.label)
+    path = call.records_in(out, workload, competitor.folder, f"seed-{config.seed}", resume=resume)
+    if others := [file.parent for file in path.rglob("config.json") if file.parent != path]:
+        raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
+    pause = Interruptible(time=until)
+    job = Job(config, path, resume, pause)
+
+    def press() -> None:
+        if pause.pressed or not pause.stepped:
+            raise KeyboardInterrupt
+        pause.pressed = True
+        say_finishing()
+
+    def tell(progress: Progress) -> None:
+        try:
+            show(Event(job, 0, 1, progress=progress))
+        except BrokenPipeError as error:  # as of `--json | head`: the run has not failed
+            raise KeyboardInterrupt from error
+
+    first = config.parallel is None or os.environ["RANK"] == "0"
+    console = Console(quiet=not first)
+    listening = on_ctrl_c(press) if config.parallel is None else nullcontext()  # torchrun ends its ranks itself
+    with listening, showing(console, as_json and first) as show:
+        result = attempt(job, tell)
+        show(Event(job, 1, 1, result=result))
+    if result["status"] == "unfinished":
+        if pause.pressed:
+            raise KeyboardInterrupt
+        raise TimeLimitReached(f"time limit reached at step {result['step']}")
+    if result["status"] == "failed":
+        text = f"{result['error']}; what was recorded is kept; {call.how_to_continue()}"
+        raise typer.Exit(complain(text, EXIT_FAILED))
+    if not as_json:
+        console.print(f"{result['status']}; record: {path}", markup=False, soft_wrap=True, highlight=False)
+    raise typer.Exit(EXIT_DIVERGED if result["status"] == "diverged" else 0)
