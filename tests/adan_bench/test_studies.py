@@ -104,7 +104,7 @@ def test_a_study_and_its_follow_up(bench: Any, folder: Path, tiny: Path) -> None
     before = read_run(folder / "out" / "first" / "adan" / "seed-0").config.settings
     config = read_run(out / "adan-no_prox=True-lr_factor=0.5" / "seed-7").config
     assert config.settings == {**before, "no_prox": True, "lr": pytest.approx(before["lr"] / 2, rel=1e-3)}
-    assert (config.steps, config.study, config.origin.changed) == (30, "second", {"no_prox": True})
+    assert (config.steps, config.study, config.origin.source) == (30, "second", "first")
     assert read_run(out / names[0] / "seed-0").config.batch_size == 8
     assert len(read_runs(folder / "out" / "first")[0]) == 22  # nothing of the first study was made again
 

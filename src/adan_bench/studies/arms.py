@@ -18,8 +18,9 @@ from adan_bench.records.stats import MIN_SEEDS, best_trial, rank
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.studies.halving import check_search, stop_trial, survivors
 from adan_bench.task import Settings
-from adan_bench.training.configure import elsewhere, training_of
+from adan_bench.training.configure import changes, elsewhere, training_of
 from adan_bench.training.jobs import Job
+from adan_bench.training.optimizers import get_optimizer
 
 STEP = 0.5  # decades from the last rate of a wide range to the next
 
@@ -129,8 +130,9 @@ class Arm:
             theirs = self.like.base
             lr = theirs.settings["lr"] if self.lr_factor == 1 else _rounded(theirs.settings["lr"] * self.lr_factor)
             tuned_for = {**theirs.origin.tuned_for, **elsewhere(training_of(theirs), self.base)}
+            changed = changes(get_optimizer(self.base.optimizer), theirs.settings, self.change)
             origin = replace(
-                theirs.origin, tuned_for=tuned_for, lr_factor=self.lr_factor, changed=self.change, source=theirs.study
+                theirs.origin, tuned_for=tuned_for, lr_factor=self.lr_factor, changed=changed, source=theirs.study
             )
             self.base = replace(self.base, settings={**theirs.settings, "lr": lr, **self.change}, origin=origin)
         elif self.search is not None and self.tried and self.found:

@@ -1,1 +1,0 @@
-"""What benchmarks/tuning.py still reads."""
