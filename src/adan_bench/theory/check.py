@@ -53,14 +53,14 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Table:
+class ChapterTable:
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Study:
+class Chapter:
     """One section of the report. plots: file name -> a function that draws on a matplotlib figure."""
 
     name: str
@@ -68,7 +68,7 @@ class Study:
     about: str
     checks: Sequence[Check]
     plots: Mapping[str, Callable[[Any], None]] = field(default_factory=dict)
-    tables: Sequence[Table] = ()
+    tables: Sequence[ChapterTable] = ()
 
 
 def distance(a: Any, b: Any) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import theorem1
-from adan_bench.theory.check import Check, Study, Table
+from adan_bench.theory.check import Chapter, ChapterTable, Check
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ PAPER = {"ViT-S": Constants(8.2, 430.0, 2.2e7), "ResNet-50": Constants(78.0, 970
 
 
 @dataclass(frozen=True)
-class Row:
+class Complexity:
     condition: str
     name: str
     formula: str
@@ -34,15 +34,15 @@ class Row:
 
 
 ROWS = [
-    Row("Lipschitz gradient", "Adam-type", "c∞²·d·ϵ^−4", 4),
-    Row("Lipschitz gradient", "RMSProp", "√c∞·d·ϵ^−4", 4),
-    Row("Lipschitz gradient", "AdaBelief", "c₂⁶·ϵ^−4", 4),
-    Row("Lipschitz gradient", "Padam", "√c∞·d·ϵ^−4", 4),
-    Row("Lipschitz gradient", "LAMB", "c₂²·d·ϵ^−4", 4),
-    Row("Lipschitz gradient", "Adan", "c∞^2.5·ϵ^−4", 4),
-    Row("Lipschitz Hessian", "A-NIGT", "ϵ^−3.5·log(c₂/ϵ)", 3.5),
-    Row("Lipschitz Hessian", "Adam⁺", "ϵ^−3.625", 3.625),
-    Row("Lipschitz Hessian", "Adan", "c∞^1.25·ϵ^−3.5", 3.5),
+    Complexity("Lipschitz gradient", "Adam-type", "c∞²·d·ϵ^−4", 4),
+    Complexity("Lipschitz gradient", "RMSProp", "√c∞·d·ϵ^−4", 4),
+    Complexity("Lipschitz gradient", "AdaBelief", "c₂⁶·ϵ^−4", 4),
+    Complexity("Lipschitz gradient", "Padam", "√c∞·d·ϵ^−4", 4),
+    Complexity("Lipschitz gradient", "LAMB", "c₂²·d·ϵ^−4", 4),
+    Complexity("Lipschitz gradient", "Adan", "c∞^2.5·ϵ^−4", 4),
+    Complexity("Lipschitz Hessian", "A-NIGT", "ϵ^−3.5·log(c₂/ϵ)", 3.5),
+    Complexity("Lipschitz Hessian", "Adam⁺", "ϵ^−3.625", 3.625),
+    Complexity("Lipschitz Hessian", "Adan", "c∞^1.25·ϵ^−3.5", 3.5),
 ]
 
 
@@ -61,11 +61,11 @@ def factors(c: Constants, accuracy: float) -> list[float]:
     ]
 
 
-def table(c: Constants, accuracy: float, title: str) -> Table:
+def table(c: Constants, accuracy: float, title: str) -> ChapterTable:
     """Table 1 evaluated; constants that the O(·) hides are left out, so only the orders of magnitude mean something."""
     values = [f * accuracy**-row.exponent for f, row in zip(factors(c, accuracy), ROWS, strict=True)]
     own = {row.condition: value for row, value in zip(ROWS, values, strict=True) if row.name == "Adan"}
-    return Table(
+    return ChapterTable(
         f"{title}: c∞ = {c.c_inf:.3g}, c₂ = {c.c_2:.3g}, d = {c.d:.3g}, ϵ = {accuracy:g}",
         ["condition", "optimizer", "O(·)", "value", "÷ Adan"],
         [
@@ -75,7 +75,7 @@ def table(c: Constants, accuracy: float, title: str) -> Table:
     )
 
 
-def run() -> Study:
+def run() -> Chapter:
     vit = PAPER["ViT-S"]
     names = [row.name for row in ROWS]
     row_factors = factors(vit, 0.1)
@@ -95,7 +95,7 @@ def run() -> Study:
         for name, value in stated.items()
     ]
     checks += [*_theorem1_exponents(), *_theorem2_exponents()]
-    return Study(
+    return Chapter(
         "complexity",
         "Table 1: proven complexities",
         "Upper bounds on the number of stochastic gradients to an ϵ-stationary point, without the constants that "

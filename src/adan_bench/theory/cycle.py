@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import Array, Check, Study, mean_ends
+from adan_bench.theory.check import Array, Chapter, Check, mean_ends
 from adan_bench.theory.problems import Problem
 
 
 @dataclass(frozen=True)
-class Setting:
+class CycleSetting:
     """η = ε/(6L), β3 = β⁴, ε = c∞. K is the longest cycle."""
 
     problem: Problem
@@ -40,8 +40,8 @@ class Setting:
         return methods.Algorithm2(start, self.eta, self.beta, self.eps, self.radius, beta3=self.beta**4)
 
 
-def run(replicas: int = 64) -> Study:
-    return Study(
+def run(replicas: int = 64) -> Chapter:
+    return Chapter(
         "cycle",
         "The lemmas under Theorem 2",
         "Lemma (one-cycle): a cycle that ends by the restart condition lowers f by R²/(4𝒦η) − 4𝒦β²R²c∞²/(ηε²) − "
@@ -56,7 +56,7 @@ def run(replicas: int = 64) -> Study:
     )
 
 
-def first_cycle(setting: Setting, method: methods.Algorithm2, replicas: int) -> tuple[Array, Array]:
+def first_cycle(setting: CycleSetting, method: methods.Algorithm2, replicas: int) -> tuple[Array, Array]:
     """𝒦 and f(y_𝒦) − f(x_0) of each replica's first cycle; NaN where it lasts longer than K."""
     rng = np.random.default_rng(13)
     problem, begin = setting.problem, setting.problem.value(setting.problem.start)
@@ -69,7 +69,7 @@ def first_cycle(setting: Setting, method: methods.Algorithm2, replicas: int) -> 
 
 
 def _one_cycle(replicas: int) -> Check:
-    setting = Setting(problems.ripples(noise=0.05))
+    setting = CycleSetting(problems.ripples(noise=0.05))
     lengths, changes = first_cycle(setting, setting.method(replicas), replicas)
     promised = float(setting.descent(lengths).mean())
     return Check(
@@ -86,7 +86,7 @@ def _at_the_minimum(replicas: int) -> Check:
     """Started at the minimum a cycle cannot lower f, and noise alone ends it."""
     accuracy = 0.1
     problem = problems.ripples(start=0.0)
-    setting = Setting(problem, 0.05 * accuracy**0.5, accuracy**2, round(accuracy**-2))
+    setting = CycleSetting(problem, 0.05 * accuracy**0.5, accuracy**2, round(accuracy**-2))
     start = np.tile(problem.start, (replicas, 1))
     method = methods.Algorithm2(start, accuracy**1.5, setting.beta, 1.0, setting.radius)
     lengths, changes = first_cycle(setting, method, replicas)
@@ -102,7 +102,7 @@ def _at_the_minimum(replicas: int) -> Check:
 
 
 def _restarts(replicas: int, steps: int = 3000) -> Check:
-    setting = Setting(problems.slope(), radius=0.8)
+    setting = CycleSetting(problems.slope(), radius=0.8)
     rng, method = np.random.default_rng(14), setting.method(replicas)
     running, restarts = np.ones(replicas, dtype=bool), np.zeros(replicas)
     for _ in range(steps):

@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import Array, Check, Study, mean_ends
+from adan_bench.theory.check import Array, Chapter, Check, mean_ends
 from adan_bench.theory.theorem1 import decayed_problem
 
 
-def run(replicas: int = 2000) -> Study:
-    return Study(
+def run(replicas: int = 2000) -> Chapter:
+    return Chapter(
         "descent",
         "The lemmas under Theorem 1",
         "Lemma (prox): a step lowers F_k by a share of ‖u_k + λ_k(√n_k+ε)∘θ_k‖², up to the error of u_k. Its proof "
@@ -31,7 +31,7 @@ def _prox(steps: int = 300) -> Check:
     eta = eps / (3 * problem.smoothness)
     lam = 1 / (10 * eta)  # η = min(ε/(3L), 1/(10λ)), both at once
     rng = np.random.default_rng(11)
-    adan = methods.Adan(problem.start, eta, (0.3, 0.3, (mu * eps / c) ** 2 / 2), eps, lam, mu)
+    adan = methods.Algorithm1(problem.start, eta, (0.3, 0.3, (mu * eps / c) ** 2 / 2), eps, lam, mu)
     promised, size, worst = math.inf, 1.0, -math.inf
     for k in range(steps):
         theta = adan.theta
@@ -56,7 +56,7 @@ def _large_eps() -> Check:
     """f(θ) = gθ: a step lowers f by ηg²/(g + ε), and the lemma promises ηg²/(4c∞)."""
     g, eta = 1.0, 0.1
     c = 3 * g
-    adan = methods.Adan(np.zeros(1), eta, (0.1, 0.1, 0.1), eps=10 * c)
+    adan = methods.Algorithm1(np.zeros(1), eta, (0.1, 0.1, 0.1), eps=10 * c)
     adan.step(np.array([g]))
     return Check(
         "descent large ε",
@@ -74,7 +74,7 @@ def _averages(replicas: int, steps: int = 40) -> list[Check]:
     problem, beta = problems.ripples(), 0.2
     rng = np.random.default_rng(12)
     start = np.tile(problem.start, (replicas, 1))
-    adan = methods.Adan(start, 0.05, (beta, beta, 0.01), 1.0, footnote=False)
+    adan = methods.Algorithm1(start, 0.05, (beta, beta, 0.01), 1.0, footnote=False)
     smooth, variance = problem.smoothness**2, problem.variance
     last: tuple[Array, ...] | None = None
     worst = np.full(2, -np.inf)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import ROUNDING, Array, Check, Study, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, Check, distance
 from adan_bench.theory.methods import Gradient
 
 
-def run(samples: int = 4000) -> Study:
+def run(samples: int = 4000) -> Chapter:
     quadratic, zero = problems.quadratic()
     network, start = problems.digits_network(batch=128, examples=128)
     rng = np.random.default_rng(1)
@@ -22,7 +22,7 @@ def run(samples: int = 4000) -> Study:
         *_same("a quadratic, the same noise", lambda x, k: quadratic(x, k) + noise[k], zero, 0.5, 0.1, 120),
     ]
     expectation, plot = _expectation(quadratic, zero, samples)
-    return Study(
+    return Chapter(
         "lemma-1",
         "Lemma 1: AGD and AGD-II",
         "AGD asks for the gradient at an extrapolated point θ̄_k − η(1−β)m̄_{k−1}. AGD-II follows that point itself: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from adan_bench.theory import methods
-from adan_bench.theory.check import ROUNDING, Array, Check, Study, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, Check, distance
 
 BETA = 0.1
 STEPS = 60
@@ -47,14 +47,14 @@ def nadam_recursion(gradients: Array, beta: float, mu: Array) -> list[Array]:
     return moments
 
 
-def run() -> Study:
+def run() -> Chapter:
     rng = np.random.default_rng(0)
     g = np.cumsum(rng.standard_normal((STEPS, 5)), axis=0) * 0.3
     ks = range(STEPS)
     c = [weights(BETA, k) for k in ks]
 
     beta = (BETA, BETA, 0.01)
-    adan = methods.Adan(np.zeros(5), 0.1, beta, 1e-3, footnote=False)
+    adan = methods.Algorithm1(np.zeros(5), 0.1, beta, 1e-3, footnote=False)
     adam = methods.Adam(np.zeros(5), 0.1, beta, 1e-3)
     us, ns, ms = [], [], []
     for gradient in g:
@@ -73,7 +73,7 @@ def run() -> Study:
         for k in range(1, STEPS)
     ]
     states, sums = _package(g)
-    return Study(
+    return Chapter(
         "moments",
         "Eqn (comparison): first moments",
         "From the same gradients: Adan averages g_t + (1−β)(g_t − g_{t−1}), Adam averages g_t, Nadam mixes Adam's "

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import Array, Check, Study
+from adan_bench.theory.check import Array, Chapter, Check
 
 
-def run(steps: int = 300) -> Study:
+def run(steps: int = 300) -> Chapter:
     network, start = problems.digits_network()
     beta = (0.02, 0.08, 0.01)
     gradients: list[Array] = []
-    optimizer = methods.Adan(start, 0.01, beta, 1e-8)
+    optimizer = methods.Algorithm1(start, 0.01, beta, 1e-8)
     for k in range(steps):
         gradients.append(network(optimizer.theta, k))
         optimizer.step(gradients[-1])
@@ -38,7 +38,7 @@ def run(steps: int = 300) -> Study:
     def plot(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
         c = 3 * np.abs(sequence).max()
-        run_ = methods.Adan(start, 0.01, beta, 1e-8)
+        run_ = methods.Algorithm1(start, 0.01, beta, 1e-8)
         m, n = [], []
         for g in sequence:
             run_.step(g)
@@ -51,7 +51,7 @@ def run(steps: int = 300) -> Study:
         left.legend(frameon=False, fontsize=8)
         plot_cycle(right)
 
-    return Study(
+    return Chapter(
         "propositions",
         "Propositions of the supplement",
         "All need Assumption 2, ‖g_k‖∞ ≤ c∞/3 with probability 1. A measured number is the share of the bound that "
@@ -96,7 +96,7 @@ def run(steps: int = 300) -> Study:
 def _largest(gradients: Array, beta: tuple[float, float, float], eps: float) -> dict[str, float]:
     """The largest ‖m‖∞/c∞, ‖n‖∞/c∞² and |η_k/η_{k−1} − 1|·ε/(√(2β3)·c∞) over a sequence of gradients."""
     c = 3 * float(np.abs(gradients).max())
-    run_ = methods.Adan(np.zeros_like(gradients[0]), 0.01, beta, eps)
+    run_ = methods.Algorithm1(np.zeros_like(gradients[0]), 0.01, beta, eps)
     m = n = ratio = 0.0
     eta: Array | None = None
     for g in gradients:

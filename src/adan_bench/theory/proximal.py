@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods
-from adan_bench.theory.check import ROUNDING, Array, Check, Study, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, Check, distance
 
 EPS = 0.05
 
 
-def run() -> Study:
+def run() -> Chapter:
     rng = np.random.default_rng(5)
     theta, u, n = rng.standard_normal(12), rng.standard_normal(12), rng.random(12)
     lam = 0.7
@@ -44,7 +44,7 @@ def run() -> Study:
         for axes in (left, right):
             axes.legend(frameon=False, fontsize=8)
 
-    return Study(
+    return Chapter(
         "proximal",
         "Weight decay by proximation",
         "The step θ_{k+1} = (θ_k − η_k∘u_k)/(1 + λη) minimizes (λ/2)‖θ‖²_{√n} + ⟨u, θ−θ_k⟩ + (1/2η)‖θ−θ_k‖²_{√n}. "

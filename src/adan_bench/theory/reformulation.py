@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import ROUNDING, Array, Check, Study, distance
-from adan_bench.theory.methods import Adan, Algorithm2, Gradient
+from adan_bench.theory.check import ROUNDING, Array, Chapter, Check, distance
+from adan_bench.theory.methods import Algorithm1, Algorithm2, Gradient
 
 BETA, ETA, EPS = 0.2, 0.02, 0.1
 
 
-def run() -> Study:
+def run() -> Chapter:
     quadratic, zero = problems.quadratic()
     network, start = problems.digits_network()
     rng = np.random.default_rng(4)
@@ -22,7 +22,7 @@ def run() -> Study:
         *_starts(quadratic, zero),
         _package(network, start),
     ]
-    return Study(
+    return Chapter(
         "reformulation",
         "Algorithm 1 and Algorithm 2",
         "With β1 = β2 the supplement rewrites Algorithm 1 with y_{k+1} = x_k − βη_k∘g_k. The two are the same step by "
@@ -32,9 +32,9 @@ def run() -> Study:
     )
 
 
-def _algorithm1(start: Array, footnote: bool) -> Adan:
+def _algorithm1(start: Array, footnote: bool) -> Algorithm1:
     # A finite radius that nothing reaches makes Algorithm 1 keep y.
-    return methods.Adan(start, ETA, (BETA, BETA, BETA**2), EPS, radius=1e9, lagged=True, footnote=footnote)
+    return methods.Algorithm1(start, ETA, (BETA, BETA, BETA**2), EPS, radius=1e9, lagged=True, footnote=footnote)
 
 
 def _same(name: str, gradient: Gradient, start: Array, steps: int) -> list[Check]:
@@ -64,7 +64,7 @@ def _same(name: str, gradient: Gradient, start: Array, steps: int) -> list[Check
 def _starts(gradient: Gradient, start: Array) -> list[Check]:
     """Where the printed texts part: at x_2."""
 
-    def second(method: Adan | Algorithm2) -> tuple[Array, Array, Array, Array]:
+    def second(method: Algorithm1 | Algorithm2) -> tuple[Array, Array, Array, Array]:
         g0 = gradient(start, 0)
         method.step(g0)
         g1 = gradient(method.theta, 1)
@@ -96,13 +96,13 @@ def _package(gradient: Gradient, start: Array) -> Check:
     """Algorithm 1 as written here, η_k from n_k, footnote included, against the package in fp64."""
     import torch
 
-    from adan import Adan as Package
+    from adan import Adan
 
     beta, lam, steps = (0.1, 0.2, 0.05), 0.3, 80
-    own = methods.Adan(start, ETA, beta, 1e-3, lam=lam)
+    own = methods.Algorithm1(start, ETA, beta, 1e-3, lam=lam)
     p = torch.tensor(start, requires_grad=True)
     betas = (1 - beta[0], 1 - beta[1], 1 - beta[2])
-    package = Package([p], lr=ETA, betas=betas, eps=1e-3, weight_decay=lam, bias_correction=False)
+    package = Adan([p], lr=ETA, betas=betas, eps=1e-3, weight_decay=lam, bias_correction=False)
     worst = 0.0
     for k in range(steps):
         p.grad = torch.tensor(gradient(p.detach().numpy(), k))

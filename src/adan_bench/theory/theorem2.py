@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods, moments, problems
-from adan_bench.theory.check import ROUNDING, Array, Check, Study, Table, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, Check, distance
 from adan_bench.theory.methods import Signs
 from adan_bench.theory.problems import Problem
 from adan_bench.theory.theorem1 import geometric_mean, slopes, text
@@ -53,7 +53,7 @@ def run(
     compared: Sequence[float] = (0.25, 0.2, 0.16, 0.12),
     replicas: int = 256,
     others: bool = True,
-) -> Study:
+) -> Chapter:
     """others: also run other algorithms and a second problem for the table, with a quarter of the replicas."""
     steep = problems.ripples(noise=0.02, steep=4.0)
     checks, rows, starts, drawings = [_recursion(), _last_cycle()], [], [], []
@@ -104,7 +104,7 @@ def run(
         for axes in (left, right):
             axes.legend(frameon=False, fontsize=7)
 
-    return Study(
+    return Chapter(
         "theorem-2",
         "Theorem 2: ϵ^−3.5",
         "First two steps of the proof: the recursion it starts from, and the bound on ‖∇f(x̄)‖ with its constants, "
@@ -120,9 +120,9 @@ def run(
         checks,
         {"theory-theorem-2.png": plot},
         [
-            Table("Exponents in 1/ϵ, 95% intervals", ["algorithm", "iterations", "‖∇f(x̄)‖", "‖∇f(x_0)‖"],
+            ChapterTable("Exponents in 1/ϵ, 95% intervals", ["algorithm", "iterations", "‖∇f(x̄)‖", "‖∇f(x_0)‖"],
                   [*rows, ["theory, at most", "3.5", "−1", "−1/2"]]),
-            Table(
+            ChapterTable(
                 "Median of the iterations on ripples, by how a cycle starts (inf: more than half did not end)",
                 ["ϵ", "ϵ^−3.5", "Algorithm 2 as printed", "with Algorithm 1's m_0 = g_0"],
                 starts,
@@ -136,7 +136,7 @@ def _recursion(steps: int = 60) -> Check:
     problem, beta, eta, eps = problems.ripples(steep=4.0), 0.1, 0.1, 0.5
     betas = (beta, beta, beta**2)
     rng = np.random.default_rng(3)
-    adan = methods.Adan(problem.start, eta, betas, eps, lagged=True, footnote=False)
+    adan = methods.Algorithm1(problem.start, eta, betas, eps, lagged=True, footnote=False)
     xs, gs = [adan.theta], []
     for _ in range(steps):
         gs.append(problem.sample(adan.theta, rng))
