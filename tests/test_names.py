@@ -9,9 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("src", "benchmarks", "tests/support")
-
-#: Names with two meanings that are to be told apart.
-KNOWN: set[str] = set()
+LEAVING = ROOT / "benchmarks" / "evidence"  # the runner that made the first records
 
 
 def classes(tree: ast.Module) -> Iterator[str]:
@@ -24,11 +22,13 @@ def classes(tree: ast.Module) -> Iterator[str]:
 
 def test_a_class_name_is_given_once() -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for path in (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))):
+    files = (
+        path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")) if LEAVING not in path.parents
+    )
+    for path in files:
         for name in classes(ast.parse(path.read_text(encoding="utf-8"))):
             places[name].append(str(path.relative_to(ROOT)))
-    twice = {name: files for name, files in places.items() if len(files) > 1}
-    assert twice.keys() == KNOWN, {name: files for name, files in twice.items() if name not in KNOWN}
+    assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
 def test_what_counts_as_a_name() -> None:

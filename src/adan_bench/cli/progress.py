@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from adan_bench.config import Progress as Report
+from adan_bench.config import RunProgress
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
 from adan_bench.reports.conclusions import caution, conclude, length, number, repeated, spread, steps, tuning
@@ -59,7 +59,7 @@ def _outcome(event: Event) -> str:
     return f"{numbers}, {result['step'] / max(result['seconds'], 1e-9):.1f} steps/s"
 
 
-def _speed(p: Report) -> list[str]:
+def _speed(p: RunProgress) -> list[str]:
     """Steps per second, on a GPU its load and memory, and the time left."""
     words = [f"{p.steps_per_second:.1f} steps/s"]
     if p.gpu_share is not None:

@@ -23,7 +23,7 @@ from adan_bench.cli.common import (
     run_flags,
 )
 from adan_bench.cli.invocation import Invocation
-from adan_bench.config import Progress, RunConfig
+from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import TimeLimitReached, UsageError
 
 
@@ -65,7 +65,7 @@ def run(
         pause.pressed = True
         say_finishing()
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: RunProgress) -> None:
         try:
             show(Event(job, 0, 1, progress=progress))
         except BrokenPipeError as error:  # as of `--json | head`: the run has not failed

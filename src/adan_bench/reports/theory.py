@@ -24,9 +24,9 @@ from adan_bench.theory import (
     theorem1,
     theorem2,
 )
-from adan_bench.theory.check import Check, Study
+from adan_bench.theory.check import Chapter, Check
 
-STUDIES: dict[str, Callable[[], Study]] = {
+STUDIES: dict[str, Callable[[], Chapter]] = {
     "lemma-1": lemma1.run,
     "moments": moments.run,
     "reformulation": reformulation.run,
@@ -40,7 +40,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
 }
 
 
-def choose(names: Sequence[str]) -> list[Callable[[], Study]]:
+def choose(names: Sequence[str]) -> list[Callable[[], Chapter]]:
     """The studies of these names, all where there are none."""
     for name in names:
         if name not in STUDIES:
@@ -48,7 +48,7 @@ def choose(names: Sequence[str]) -> list[Callable[[], Study]]:
     return [STUDIES[name] for name in names or STUDIES]
 
 
-def write(studies: Sequence[Study], folder: Path) -> Path:
+def write(studies: Sequence[Chapter], folder: Path) -> Path:
     """theory.html, theory.json and the plots as PNG; the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     images = {name: _png(draw) for study in studies for name, draw in study.plots.items()}
@@ -83,7 +83,7 @@ def _png(draw: Callable[..., None]) -> bytes:
     return buffer.getvalue()
 
 
-def _page(studies: Sequence[Study], images: dict[str, bytes]) -> str:
+def _page(studies: Sequence[Chapter], images: dict[str, bytes]) -> str:
     checks = [check for study in studies for check in study.checks]
     failed = sum(not check.passed for check in checks)
     environment = describe()
@@ -97,7 +97,7 @@ def _page(studies: Sequence[Study], images: dict[str, bytes]) -> str:
     return html.page("the theory", "The paper's theory, run", about, parts)
 
 
-def _section(study: Study, images: dict[str, bytes]) -> str:
+def _section(study: Chapter, images: dict[str, bytes]) -> str:
     head = ("claim", "measured", "bound", "", "remark")
     kinds = ["" if check.passed else "failed" for check in study.checks]
     parts = [html.paragraph(study.about), html.table(head, map(_cells, study.checks), kinds=kinds, kind="claims")]

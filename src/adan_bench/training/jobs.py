@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import NEVER, Pause, Progress, RunConfig
+from adan_bench.config import NEVER, Pause, RunConfig, RunProgress
 from adan_bench.records.store import RunStore, read_run, write_bytes, write_json
 from adan_bench.training.configure import threads
 from adan_bench.training.optimizers import get_optimizer
@@ -65,7 +65,7 @@ class Event:
     job: Job
     done: int
     total: int
-    progress: Progress | None = None
+    progress: RunProgress | None = None
     result: Mapping[str, Any] | None = None
     steps_per_second: float = 0.0
 
@@ -149,7 +149,7 @@ class Tally:
             self.began.setdefault(job.path, RunStore(job.path).resume_step if job.resume else 0)
             self._emit(job)
 
-    def progress(self, job: Job, progress: Progress) -> None:
+    def progress(self, job: Job, progress: RunProgress) -> None:
         with self.changed:
             self.rates[job.path] = progress.steps_per_second
             self.peak = max(self.peak, sum(self.rates.values()))
@@ -178,7 +178,7 @@ class Tally:
             self._emit(job, result=result)
             self.changed.notify_all()
 
-    def _emit(self, job: Job, progress: Progress | None = None, result: Mapping[str, Any] | None = None) -> None:
+    def _emit(self, job: Job, progress: RunProgress | None = None, result: Mapping[str, Any] | None = None) -> None:
         if self.on_event is not None:
             self.on_event(Event(job, len(self.ended), self.total, progress, result, sum(self.rates.values())))
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from adan_bench.config import Progress, RunConfig
+from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import TimeLimitReached, UsageError
 from adan_bench.locking import Lock
 from adan_bench.records.environment import COMMAND
@@ -123,7 +123,7 @@ class LocalPool(Pool):
             if "locked" in answer:
                 raise RunLocked(answer["locked"])
             if "progress" in answer:
-                tally.progress(job, Progress(**answer["progress"]))
+                tally.progress(job, RunProgress(**answer["progress"]))
             result = answer.get("result")
         if self._stop.is_set() or (result is None and (self.interrupted or worker.interrupted)):
             return tally.drop(job)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from adan_bench.errors import UsageError
 from adan_bench.task import Context, Scale, Task
-from adan_bench.workloads.glue import KINDS, METRICS, Kind, generated, pretrained, read
+from adan_bench.workloads.glue import KINDS, METRICS, GlueTask, generated, pretrained, read
 from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def masked(tokens: Tensor, noise: Tensor, fate: Tensor, other: Tensor) -> tuple[
     return tokens.scatter(1, places, said), places, right
 
 
-def sentences(context: Context, kind: Kind) -> Task:
+def sentences(context: Context, kind: GlueTask) -> Task:
     import torch
     import torch.nn.functional as F
 
@@ -169,7 +169,7 @@ def sentences(context: Context, kind: Kind) -> Task:
     return Task(model, order, loss, evaluate, note, max_grad_norm=1.0, groups=without_decay, prepare=prepare)
 
 
-def examples(context: Context, kind: Kind) -> tuple[list[Example], list[Example], str]:
+def examples(context: Context, kind: GlueTask) -> tuple[list[Example], list[Example], str]:
     """Sentences to train, sentences held out, and a note."""
     if context.scale == "smoke":
         train, tests, note = generated(kind)

@@ -30,7 +30,7 @@ Example = tuple[str, str, float]  # sentence, second sentence or "", label or sc
 
 
 @dataclass(frozen=True)
-class Kind:
+class GlueTask:
     """One task of GLUE: its files, where the sentences and the answer are, and how the paper's run was.
 
     columns: names in the header, or places where the files have none; the answer's is last.
@@ -52,9 +52,9 @@ class Kind:
 
 PAIR = ("sentence1", "sentence2")
 KINDS = [
-    Kind("cola", "CoLA", "matthews", (), BINARY, 0.585, 5336, places=(3, 1)),
-    Kind("sst2", "SST-2", "accuracy", ("sentence", "label"), BINARY, 0.926, 20935, batch_size=32, places=(0, 1)),
-    Kind(
+    GlueTask("cola", "CoLA", "matthews", (), BINARY, 0.585, 5336, places=(3, 1)),
+    GlueTask("sst2", "SST-2", "accuracy", ("sentence", "label"), BINARY, 0.926, 20935, batch_size=32, places=(0, 1)),
+    GlueTask(
         "mnli",
         "MNLI",
         "accuracy",
@@ -65,15 +65,15 @@ KINDS = [
         clip=1.0,
         dev=("dev_matched.tsv", "dev_mismatched.tsv"),
     ),
-    Kind("qnli", "QNLI", "accuracy", ("question", "sentence", "label"), ENTAILMENT, 0.908, 33_112),
-    Kind("qqp", "QQP", "accuracy", ("question1", "question2", "is_duplicate"), BINARY, 0.909, 113_272),
-    Kind("rte", "RTE", "accuracy", (*PAIR, "label"), ENTAILMENT, 0.693, 2036),
-    Kind("mrpc", "MRPC", "accuracy", ("#1 String", "#2 String", "Quality"), BINARY, 0.86, 2296),  # no figure there
-    Kind("stsb", "STS-B", "pearson", (*PAIR, "score"), (), 0.887, 3598, clip=0.5),
+    GlueTask("qnli", "QNLI", "accuracy", ("question", "sentence", "label"), ENTAILMENT, 0.908, 33_112),
+    GlueTask("qqp", "QQP", "accuracy", ("question1", "question2", "is_duplicate"), BINARY, 0.909, 113_272),
+    GlueTask("rte", "RTE", "accuracy", (*PAIR, "label"), ENTAILMENT, 0.693, 2036),
+    GlueTask("mrpc", "MRPC", "accuracy", ("#1 String", "#2 String", "Quality"), BINARY, 0.86, 2296),  # no figure there
+    GlueTask("stsb", "STS-B", "pearson", (*PAIR, "score"), (), 0.887, 3598, clip=0.5),
 ]
 
 
-def register(kind: Kind) -> None:
+def register(kind: GlueTask) -> None:
     def builder(context: Context) -> Task:
         return build(context, kind)
 
@@ -90,7 +90,7 @@ def register(kind: Kind) -> None:
     )(builder)
 
 
-def build(context: Context, kind: Kind) -> Task:
+def build(context: Context, kind: GlueTask) -> Task:
     import torch
     import torch.nn.functional as F
     import transformers
@@ -209,7 +209,7 @@ def pearson(logits: Tensor, answers: Tensor) -> float:
 METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"matthews": matthews, "accuracy": accuracy, "pearson": pearson}
 
 
-def read(path: Any, kind: Kind) -> list[Example]:
+def read(path: Any, kind: GlueTask) -> list[Example]:
     """The examples of a tab-separated file, with a header or, for CoLA and SST-2, without one."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # MRPC's begins with a byte order mark
@@ -246,7 +246,7 @@ THINGS = ("plot", "acting", "film", "ending", "music", "dialogue", "script", "ca
 ADVERBS = ("truly", "rather", "quite", "very", "simply", "somewhat")
 
 
-def generated(kind: Kind) -> tuple[list[Example], list[Example], str]:
+def generated(kind: GlueTask) -> tuple[list[Example], list[Example], str]:
     """Examples to train and to hold out, the same for every run, and where they come from."""
     draw = random.Random(kind.name)
     if kind.name == "cola":
