@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import itertools
 import os
 import statistics
 import sys
@@ -51,17 +50,13 @@ def copy_bandwidth(
 
 
 def stepper(
-    make: Callable[[list[Tensor]], torch.optim.Optimizer], params: list[Tensor], grads: list[list[Tensor]]
+    make: Callable[[list[Tensor]], torch.optim.Optimizer], params: list[Tensor], grads: list[Tensor]
 ) -> Callable[[], object]:
-    """A step of an optimizer on the same gradients again and again.
-
-    A consumed gradient is the state until the next step, so then two sets are handed over in turn.
-    """
+    """A step of an optimizer on the same gradients again and again."""
     optimizer = make(params)
-    turns = itertools.cycle(grads if optimizer.defaults.get("consume_grad") else grads[:1])
 
     def step() -> None:
-        for p, grad in zip(params, next(turns), strict=True):
+        for p, grad in zip(params, grads, strict=True):
             p.grad = grad
         optimizer.step()
 

@@ -29,7 +29,6 @@ OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], flo
     BASE: (lambda params: torch.optim.AdamW(params, fused=True), 28),
     "AdamW foreach": (lambda params: torch.optim.AdamW(params, foreach=True), None),
     FP32: (lambda params: Adan(params, fused=True), 44),
-    "Adan fused, consume_grad": (lambda params: Adan(params, fused=True, consume_grad=True), 40),
     "Adan fused, clipped": (lambda params: Adan(params, fused=True, max_grad_norm=1.0), 48),
     "Adan fused, coupled": (lambda params: Adan(params, fused=True, betas=(0.9, 0.9, 0.99)), 36),
     "Adan fused, 8 bit": (lambda params: Adan(params, fused=True, state_format="8bit"), 20.25),
@@ -51,7 +50,7 @@ def measure(shapes: list[tuple[int, ...]], rounds: int, clock: Clock) -> dict[st
 
     def prepared(make: Callable[[list[Tensor]], torch.optim.Optimizer]) -> Callable[[], object]:
         params = [torch.randn(shape).requires_grad_() for shape in shapes]
-        return stepper(make, params, [[torch.randn(shape) for shape in shapes] for _ in range(2)])
+        return stepper(make, params, [torch.randn(shape) for shape in shapes])
 
     times = in_turns({name: prepared(make) for name, (make, _) in OPTIMIZERS.items()}, rounds, clock)
     gc.collect()

@@ -41,8 +41,6 @@ OPTIMIZERS: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], flo
     BASE: (lambda params: torch.optim.AdamW(params, lr=1e-4, fused=True), 28),
     "Adan": (adan(), 44),
     "Adan, clipped": (adan(max_grad_norm=1.0), 48),
-    "Adan, consume_grad": (adan(consume_grad=True), 40),
-    "Adan, consume_grad, clipped": (adan(consume_grad=True, max_grad_norm=1.0), 44),
     "Adan, coupled": (adan(betas=COUPLED), 36),
     "Adan, restart": (adan(restart=Restart.probe()), 44),
     "Adan, bf16 states": (adan(state_format="bf16"), 28),
@@ -109,8 +107,7 @@ def copy_speed(size: int) -> float:
 def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
     torch.manual_seed(SEED)
     params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
-    # Not one buffer a step each: consumed gradients must not share their memory.
-    grads = [[torch.randn_like(p) for p in params] for _ in range(2)]
+    grads = [torch.randn_like(p) for p in params]
     size = sum(p.numel() for p in params)
     copy = copy_speed(size)  # before the states of all optimizers fill the memory
     rows: dict[str, Any] = {}
@@ -128,7 +125,7 @@ def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
 def measure_together(
     chosen: dict[str, tuple[Callable[[list[Tensor]], torch.optim.Optimizer], float]],
     params: list[Tensor],
-    grads: list[list[Tensor]],
+    grads: list[Tensor],
     rounds: int,
     steps: int,
     copy: float,
@@ -253,7 +250,7 @@ class _Tiled(cuda.Cuda):
 def tune(shapes: Shapes) -> None:
     """Print the speed of the update kernel for sizes of its chunks and blocks, limits of its registers, and stages."""
     params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
-    grads = [[torch.randn_like(p) for p in params] for _ in range(2)]
+    grads = [torch.randn_like(p) for p in params]
     size = sum(p.numel() for p in params)
     copy = copy_speed(size)
     print(f"{size} parameters, copy {copy / 1e6:.0f} GB/s; chunk, block, warps, registers, stages: share of copy")

@@ -38,7 +38,6 @@ def of_model(make: Callable[..., Optimizer]) -> Callable[[nn.Module], Optimizer]
 VARIANTS: dict[str, tuple[Callable[[nn.Module], Optimizer], bool, bool]] = {
     BASE: (of_model(partial(AdamW, lr=1e-4, fused=True)), False, False),
     "Adan": (adan(), False, False),
-    "Adan, consume_grad": (adan(consume_grad=True), False, False),
     "Adan, coupled": (adan(betas=COUPLED), False, False),
     "Adan, bf16 states": (adan(state_format="bf16"), False, False),
     "Adan, 8 bit": (adan(state_format="8bit"), False, False),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from adan import lowbit, sharding
-from adan.columns import NAMES, STATES, is_dense
+from adan.columns import NAMES, STATES, compute_dtype, is_dense
 from adan.lowbit import BLOCK, PACKED
 from adan.options import OPTIONS, check, describe
 from adan.states import CODES, OURS, Form, blocks, convert, fit, forget, is_coupled, packed, plain, replace
@@ -23,14 +23,7 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     Blocks of codes run along the memory of a parameter, so they are saved flat in that order, with the sizes and
     strides that say what it is: `torch.distributed.checkpoint` loads into tensors of any layout. The blocks of a shard
     end where it does, so a DTensor's states are saved as numbers.
-
-    A consumed gradient is saved as the step saw it, clipped and unscaled: `torch.distributed.checkpoint` would load it
-    without its scale where gradients are not consumed.
     """
-    scale = state.get("prev_scale")
-    if scale is not None and scale.device.type != "meta" and scale != 1:
-        scaled = sharding.like(param, plain(state)["prev_grad"])
-        return {**state, "prev_grad": scaled, "prev_scale": torch.ones_like(scale)}
     if "exponents" not in state:
         return state
     others = {name: value for name, value in state.items() if name not in (*STATES, "exponents")}
@@ -44,7 +37,7 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
 
 def unpack(state: dict[str, Tensor]) -> None:
     """Rename and reshape a state that was put into the optimizer as checkpoints have it: by ZeroRedundancyOptimizer."""
-    if "layout" in state:
+    if "layout" in state or "prev_scale" in state:
         replace(state, _unpacked(state))
 
 
@@ -54,6 +47,11 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
     values = {names.get(key, key): value for key, value in entry.items()}
     if values.get("exponents") == {}:  # so torch reads a flattened checkpoint of numbers, which has none
         del values["exponents"]
+    scale, last = values.pop("prev_scale", None), values.get("prev_grad")
+    if scale is not None and isinstance(last, Tensor):
+        # An older checkpoint: the gradient as backward left it, and the factor with which the step took it.
+        factor = float(_checked_number(scale, "prev_scale", is_count=False))
+        values["prev_grad"] = (last if last.is_complex() else last.to(compute_dtype(last.dtype))) * factor
     layout = values.pop("layout", None)  # absent in older checkpoints, whose codes have the parameter's shape
     if layout is None:
         return values
@@ -77,12 +75,6 @@ def _read_layout(layout: Any) -> tuple[list[int], list[int]]:
         if min([*sizes, *strides, 0]) >= 0 and is_dense(torch.empty_strided(sizes, strides, device="meta")):
             return sizes, strides
     raise ValueError(f"layout must be the sizes and strides of a quantized state, got {layout!r}")
-
-
-def dequantized(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of a checkpoint with its states as plain numbers."""
-    values = _unpacked(entry)
-    return {**{name: value for name, value in values.items() if name != "exponents"}, **plain(values)}
 
 
 def load(
@@ -121,7 +113,7 @@ def load(
             )
         merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
         unsaved = {name for name, option in OPTIONS.items() if not option.saved}
-        unsaved |= {"restart_state", "manual_restarts", "param_names"}
+        unsaved |= {"restart_state", "manual_restarts", "param_names", "consume_grad"}
         mine = [foreign[key] for key in saved["params"] if isinstance(foreign.get(key), Mapping)]
         if any("neg_pre_grad" in state for state in mine):
             unsaved.add("step")  # of the authors' release: here every parameter has its own
@@ -197,9 +189,7 @@ def _checked(
             dropped = "; flatten_optimizer_state_dict drops the codes of plain tensors: save without it"
             remedy = dropped if values[key] == {} else ""
             raise ValueError(f"{key} of {name} must be a tensor, got {values[key]!r} in this state dict{remedy}")
-    for key in ("step", "prev_scale"):
-        if values.get(key) is not None:
-            values[key] = _checked_number(values[key], f"{key} of {name}", is_count=key == "step")
+    values["step"] = _checked_number(values["step"], f"step of {name}", is_count=True)
     shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": blocks(param)}
     if quantized and lowbit.format_of(values) == "4bit":
         shapes |= dict.fromkeys(PACKED["4bit"], packed(param))
@@ -263,11 +253,7 @@ def _placed(
     """
     # A copy has the source's strides, along which the blocks of 8-bit codes run.
     placed = {name: value.detach().to(param.device, copy=True) for name, value in state.items()}
-    for name in ("step", "prev_scale"):
-        if name in placed:
-            placed[name] = placed[name].reshape(())
-    if "prev_scale" in placed:
-        placed["prev_grad"] = torch.empty_like(param, dtype=placed["prev_grad"].dtype).copy_(placed["prev_grad"])
+    placed["step"] = placed["step"].reshape(())
     if couples:
         placed = convert(placed, param, Form.of(group, param), group)
     fit(placed, group, param, counter_device)

@@ -19,16 +19,14 @@ except ImportError:  # not part of PyTorch's interface
 STATES = ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad")
 
 #: All that a parameter's state may hold: also the count of its gradients, and what some options add.
-NAMES = ("step", *STATES, "prev_scale", "exponents", "compensation")
+NAMES = ("step", *STATES, "exponents", "compensation")
 
 
 class Columns(NamedTuple):
     """Parameters with their gradients and states, a row for each parameter; complex ones as views of reals.
 
     Lists have the names of the state dict. A row has None for what it does not have: `exp_avg_diff` in the coupled
-    form, `prev_scale` unless its gradient is consumed, `exponents` unless its states are quantized,
-    `compensation` without Kahan summation. Where there is a `prev_scale`, the previous gradient is the buffer that
-    backward filled, and the scale is the factor it was used with.
+    form, `exponents` unless its states are quantized, `compensation` without Kahan summation.
     """
 
     options: list[Options]  #: of the parameter groups
@@ -41,7 +39,6 @@ class Columns(NamedTuple):
     exp_avg_sq: list[Tensor]
     prev_grad: list[Tensor]
     step: list[Tensor]
-    prev_scale: list[Any]
     exponents: list[Any]
     compensation: list[Any]
 
@@ -65,12 +62,6 @@ class Columns(NamedTuple):
         """Whether the displacement of y is asked for; if so, it is in all groups."""
         return self.options[0].last_lr is not None
 
-    def keep_previous(self) -> None:
-        """After a skipped step: a consumed gradient is about to become the previous one, so write that into it."""
-        for grad, prev_grad, prev_scale in zip(self.grad, self.prev_grad, self.prev_scale, strict=True):
-            if prev_scale is not None:
-                grad.copy_(prev_grad)
-
     def forget(self) -> None:
         """Clear the states of rows whose count is 0: of an automatic restart, that is all that was reset."""
         for i, step in enumerate(self.step):
@@ -78,7 +69,7 @@ class Columns(NamedTuple):
                 continue
             states = (self.exp_avg[i], self.exp_avg_diff[i], self.exp_avg_sq[i], self.exponents[i], self.prev_grad[i])
             for x in states:
-                if x is not None and not is_expanded(x):
+                if x is not None:
                     x.masked_fill_(step.to(x.device) == 0, 0)
 
 
@@ -98,11 +89,6 @@ def is_dense(x: Tensor) -> bool:
                 return False
             expected *= size
     return True
-
-
-def is_expanded(x: Tensor) -> bool:
-    """Whether several elements are one in memory: so is the zero that a gradient to be consumed starts as."""
-    return any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True))
 
 
 def is_laid_out_as(param: Tensor, x: Tensor) -> bool:

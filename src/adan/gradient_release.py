@@ -71,9 +71,8 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     """Update each parameter inside backward and free its gradient: gradients are never all in memory at once.
 
     Call ``opt.step()`` after backward as usual: it updates parameters of the optimizer that are not the model's or were
-    frozen, frees their gradients, too, and marks the end of a step. With ``consume_grad=True`` a gradient becomes the
-    previous gradient's state. Whoever clips between backward and step (``clip_grad_norm_``, a trainer) finds no
-    gradients and clips nothing.
+    frozen, frees their gradients, too, and marks the end of a step. Whoever clips between backward and step
+    (``clip_grad_norm_``, a trainer) finds no gradients and clips nothing.
 
     What needs all gradients at once is not possible and raises an error: clipping (``max_grad_norm``),
     ``skip_nonfinite``, ``restart=``, accumulating over several backward passes. So does float16 autocast, whose
@@ -83,7 +82,7 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     Example:
         >>> import torch, adan
         >>> model = torch.nn.Linear(4, 1)
-        >>> opt = adan.Adan(model.parameters(), lr=1e-2, consume_grad=True)
+        >>> opt = adan.Adan(model.parameters(), lr=1e-2)
         >>> handle = adan.release_gradients(model, opt)
         >>> model(torch.ones(8, 4)).square().mean().backward()
         >>> print(model.weight.grad)

@@ -330,9 +330,8 @@ def _is_special(columns: Columns, i: int) -> bool:
 
 
 def _rounded_states(columns: Columns, i: int) -> dict[str, Tensor]:
-    """The states of a row by name; not a consumed gradient, which is as backward left it."""
-    absent = {"exp_avg_diff": columns.exp_avg_diff[i] is None, "prev_grad": columns.prev_scale[i] is not None}
-    return {name: getattr(columns, name)[i] for name in STATES if not absent.get(name)}
+    """The states of a row by name."""
+    return {name: x for name in STATES if (x := getattr(columns, name)[i]) is not None}
 
 
 def _round_trip(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -66,8 +66,6 @@ class Adan(Optimizer):
         differentiable: let autograd differentiate through the step.
         restart: an :class:`adan.Restart`, by which the optimizer restarts by itself: on the condition of the paper's
             Eqn 8, or every so many steps. Decided on the device. :attr:`restarts` counts them.
-        consume_grad: keep the gradient's own buffer as the previous gradient and set ``p.grad = None``: no copy of the
-            gradient is written. Read gradients before the step, not after it.
         skip_nonfinite: a step in which any gradient is inf or NaN changes nothing at all; decided on the device.
         state_format: ``"fp32"``, 16 bytes per parameter; ``"bf16"``, 8; ``"8bit"``, 4.125; ``"4bit"``, 2.625.
             Rounded without bias. Tensors of fewer than 4,096 elements, of double precision and of complex numbers have
@@ -84,8 +82,8 @@ class Adan(Optimizer):
             need none: they know over which processes they are sharded.
 
     Where ``betas[0] == betas[1]`` at a parameter's first step, one average serves for two, exactly, and states take 12
-    bytes per parameter, not 16 (3.1 in 8 bits). Gradients are read, never written to, unless consumed: under a
-    ``GradScaler`` they stay scaled, since the step unscales what it reads. ``repr(opt)`` says how states are stored.
+    bytes per parameter, not 16 (3.1 in 8 bits). Gradients are read, never written to: under a ``GradScaler`` they stay
+    scaled, since the step unscales what it reads. ``repr(opt)`` says how states are stored.
 
     Example:
         >>> import torch, adan
@@ -119,7 +117,6 @@ class Adan(Optimizer):
         capturable: bool = False,
         differentiable: bool = False,
         restart: Restart | None = None,
-        consume_grad: bool = False,
         skip_nonfinite: bool = False,
         state_format: str = "fp32",
         stochastic_rounding: bool = False,
@@ -142,7 +139,7 @@ class Adan(Optimizer):
             "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_grad_norm": max_grad_norm,
             "no_prox": no_prox, "foreach": foreach, "fused": fused, "bias_correction": bias_correction,
             "maximize": maximize, "capturable": capturable, "differentiable": differentiable, "restart": restart,
-            "consume_grad": consume_grad, "skip_nonfinite": skip_nonfinite, "state_format": state_format,
+            "skip_nonfinite": skip_nonfinite, "state_format": state_format,
             "stochastic_rounding": stochastic_rounding, "kahan_sum": kahan_sum, "rounding_seed": rounding_seed,
             "norm_group": norm_group,
         }  # fmt: skip
@@ -258,8 +255,6 @@ class Adan(Optimizer):
             self._update_and_restart(self._cycle, plan, params, grads, signals, sharded)
         elif plan is not None:
             plan.update([self._options(i) for i in plan.group_indices], plan.group, grads, signals)
-        if plan is not None and plan.clears:
-            plan.consume_grads(grads)
         if plan is not None and self._releases:  # as of those inside backward: the loop has no zero_grad()
             for p in plan.params:
                 p.grad = None
@@ -272,14 +267,14 @@ class Adan(Optimizer):
     def _is_traceable(self) -> bool:
         """Whether `torch.compile` can trace a step; else it runs in Python, after a graph break.
 
-        A restart sets the counts of all parameters, a consumed gradient is a new buffer at every step, and a step that
-        is shared by several processes sends messages. The end of a step inside backward, and FSDP1, need checks that
-        only Python makes. The loop's counts would stay at 0: from torch 2.9 on, a compiled graph drops what is written
-        into a 0-dim fp64 tensor on the CPU other than by `torch._foreach`.
+        A restart sets the counts of all parameters, and a step that is shared by several processes sends messages. The
+        end of a step inside backward, and FSDP1, need checks that only Python makes. The loop's counts would stay at 0:
+        from torch 2.9 on, a compiled graph drops what is written into a 0-dim fp64 tensor on the CPU other than by
+        `torch._foreach`.
         """
         params = [p for group in self.param_groups for p in group["params"]]
         sharded = self.defaults["norm_group"] is not None or sharding.any_dtensor(params)
-        eager = any(group["consume_grad"] or wants_loop(group) for group in self.param_groups)
+        eager = any(map(wants_loop, self.param_groups))
         checked = self._releases or any(map(sharding.is_fsdp1, params))
         return self._cycle is None and not sharded and not eager and not checked
 
@@ -353,7 +348,6 @@ class Adan(Optimizer):
         plan, grads = self._plan(param, [param], [param.grad], group_index)
         if plan is not None:
             plan.update([self._options(group_index)], plan.group, grads, Signals())
-            plan.consume_grads(grads)
             param.grad = None
         self._released.add(param)
 
@@ -428,7 +422,7 @@ class Adan(Optimizer):
                 self._plans[key] = plan
             if group_index is None:
                 self._plans.known = set(self.state)
-        return plan, plan.own_grads(grads, self._describe) if plan.consumed else grads
+        return plan, grads
 
     def _collect(self) -> tuple[list[int], Columns]:
         """The parameters with gradients, with their states; and the index of each one's group."""

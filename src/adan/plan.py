@@ -8,16 +8,16 @@ and goes with them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from operator import eq, is_, itemgetter
+from collections.abc import Iterable, Mapping
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, UntypedStorage
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from adan import lowbit, scalars, sharding
-from adan.columns import NAMES, Columns, is_laid_out_as, laid_out_as, same_layouts
+from adan.columns import NAMES, Columns, same_layouts
 from adan.engines import Engine, Memo
 from adan.engines.cpu import Cpu
 from adan.engines.cuda import Cuda
@@ -35,7 +35,6 @@ ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
 #: Plans to keep, for models whose parameters do not all get a gradient at every step.
 MOST_PLANS = 64
 
-_PREV_GRAD = itemgetter("prev_grad")
 _SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 
 
@@ -130,9 +129,8 @@ class Plan:
         self.group_indices = sorted(set(members))  #: the groups whose options are columns.options, in this order
         index = {group: i for i, group in enumerate(self.group_indices)}
         self.group = [index[i] for i in members]
-        self.consumed = [i for i, scale in enumerate(columns.prev_scale) if scale is not None]
         # A plan outlives its step, and a gradient must not.
-        columns = replaced(columns, group=self.group, grad=[], prev_grad=self._without_consumed(columns.prev_grad))
+        columns = replaced(columns, group=self.group, grad=[])
         columns = replaced(columns, **{name: [self._local(x) for x in getattr(columns, name)] for name in _TENSORS})
         self.parts = self._partition(groups, members, columns, captured)
 
@@ -143,30 +141,21 @@ class Plan:
         grads: list[Tensor],
         state: Mapping[Tensor, dict[str, Tensor]],
     ) -> None:
-        """Note down what a plan for more than one step needs: what `holds` compares, and what gradients become."""
+        """Note down what `holds` compares."""
         params = self.params
         self.is_reusable = all(is_plain(sharding.local(p)) for p in params)
         self.entries = [state[p] for p in params]
-        self.consuming = [self.entries[i] for i in self.consumed]
-        self.consumed_nbytes = [grads[i].nbytes for i in self.consumed]
-        #: whether gradients can become states as they are; they stay so, as `holds` looks at their layouts
-        self.grads_fit = not self.sharded and not any(
-            x.requires_grad or not is_laid_out_as(p, x) for p, x in zip(params, grads, strict=True)
-        )
-        self.clears = [p for i, p in zip(members, params, strict=True) if groups[i]["consume_grad"]]
         if not self.is_reusable:
             return
         self.group_sizes, self.shaping = _sizes(groups), [_shaping(groups[i]) for i in self.group_indices]
         #: of all parameters; of one that steps alone, inside backward, it is enough to look up its own
         self.states = list(state.values()) if len(self.params) > 1 else []
-        consumed = set(self.consumed)
         by_names: dict[tuple[str, ...], list[dict[str, Tensor]]] = {}
-        for i, entry in enumerate(self.entries):
-            names = (name for name in NAMES if name in entry)
-            by_names.setdefault(tuple(x for x in names if not (x == "prev_grad" and i in consumed)), []).append(entry)
+        for entry in self.entries:
+            by_names.setdefault(tuple(name for name in NAMES if name in entry), []).append(entry)
         self.states_by_name = list(by_names.items())
         self.addresses = self._addresses()
-        self.have_same_layouts = same_layouts(self._local_params() + self._prev_grads() + grads)
+        self.have_same_layouts = same_layouts(self._local_params() + grads)
 
     def _addresses(self) -> list[int]:
         """Where parameters and states are. The plan keeps its tensors alive, so others have other addresses."""
@@ -176,11 +165,6 @@ class Plan:
 
     def _local_params(self) -> list[Tensor]:
         return list(map(sharding.local, self.params)) if self.sharded else self.params
-
-    def _prev_grads(self) -> list[Tensor]:
-        """The previous gradients that are consumed, which change with every step."""
-        prev_grads = list(map(_PREV_GRAD, self.consuming))
-        return list(map(sharding.local, prev_grads)) if self.sharded else prev_grads
 
     def holds(
         self,
@@ -201,14 +185,10 @@ class Plan:
                 and (len(state) == len(self.states) if self.states else state.get(params[0]) is self.entries[0])
                 and all(map(is_, state.values(), self.states))
                 and self._addresses() == self.addresses
-                and self.have_same_layouts(self._local_params() + self._prev_grads() + grads)
+                and self.have_same_layouts(self._local_params() + grads)
             )
         except KeyError:  # a state was cleared, or converted to a form with other names
             return False
-
-    def _without_consumed(self, prev_grads: list[Any]) -> list[Any]:
-        consumed = set(self.consumed)
-        return [None if i in consumed else x for i, x in enumerate(prev_grads)] if consumed else prev_grads
 
     def _local(self, x: Any) -> Any:
         """As engines take it: the local shard of a DTensor, a complex tensor as reals."""
@@ -259,7 +239,6 @@ class Plan:
                 local = signals.to(part.device)
             if local.skip is not None and scalars.host_readable(columns.step[0]):
                 if local.skip.item():
-                    columns.keep_previous()
                     continue
                 local = replaced(local, skip=None)
             if signals.forget and not part.engine.forgets:
@@ -275,68 +254,11 @@ class Plan:
 
     def _filled(self, part: Part, options: list[Options], group: list[int], grads: list[Tensor]) -> Columns:
         """The part's columns with this step's options and gradients."""
-        columns = part.columns
-        prev_grads = columns.prev_grad
-        if len(self.consumed) == len(part.rows) == len(grads):
-            prev_grads = self.as_real(self._prev_grads())
-        elif self.consumed:
-            by_row = dict(zip(self.consumed, self.as_real(self._prev_grads()), strict=True))
-            prev_grads = [by_row.get(i, x) for i, x in zip(part.rows, prev_grads, strict=True)]
         if len(part.rows) != len(grads):
             grads, group = [grads[i] for i in part.rows], [group[i] for i in part.rows]
         if not part.engine.reads_quantized:  # PyTorch's operations do not take numbers on another device
             options = [x.to(part.device) for x in options]
-        return replaced(columns, options=options, group=group, grad=grads, prev_grad=prev_grads)
-
-    def own_grads(self, grads: list[Tensor], describe: Callable[[Tensor], str]) -> list[Tensor]:
-        """Local gradients, of which those that become states are alone in their memory and laid out as parameters.
-
-        `describe` names a parameter in an error.
-        """
-        params, mine = self._local_params(), grads
-        if len(self.consumed) < len(grads):
-            params, mine = [params[i] for i in self.consumed], [grads[i] for i in self.consumed]
-        aliased = False
-        if self.is_reusable:
-            addresses = list(map(Tensor.data_ptr, mine))
-            distinct = {*addresses}
-            distinct.discard(0)  # of empty tensors
-            shared = len(distinct) < len(addresses) - addresses.count(0)
-            aliased = shared or not distinct.isdisjoint(map(Tensor.data_ptr, params))
-            reused = list(map(eq, addresses, map(Tensor.data_ptr, self._prev_grads())))
-            if True in reused:
-                self._refuse_reused(reused, describe)
-        # Over lists, each check takes a tenth of what it takes gradient by gradient.
-        sizes = map(UntypedStorage.nbytes, map(Tensor.untyped_storage, mine))
-        if self.grads_fit and not aliased and list(sizes) == self.consumed_nbytes:
-            return grads
-        grads = list(grads)
-        for i, p, grad in zip(self.consumed, params, mine, strict=True):
-            alone = grad.untyped_storage().nbytes() == grad.nbytes and not aliased
-            grad = grad.detach() if grad.requires_grad else grad
-            grads[i] = laid_out_as(p, grad if alone else grad.clone(), grad.dtype)
-            owner: Any = self.params[i]
-            if sharding.local(owner.grad) is not grads[i]:
-                owner.grad = sharding.like(owner, grads[i])
-        return grads
-
-    def _refuse_reused(self, reused: list[bool], describe: Callable[[Tensor], str]) -> None:
-        """Raise an error if a gradient is in the memory of the previous one, which was consumed."""
-        for i, same in zip(self.consumed, reused, strict=True):
-            p = sharding.local(self.params[i])
-            if same and p.numel() and p.device.type != "meta":  # else the address is 0
-                raise RuntimeError(
-                    f"parameter {describe(self.params[i])}: consume_grad=True keeps its gradient, and the next one is "
-                    "in the same memory, as with DistributedDataParallel's gradient_as_bucket_view=True or a buffer of "
-                    "your own: give every step a gradient of its own, or leave consume_grad at False"
-                )
-
-    def consume_grads(self, grads: list[Tensor]) -> None:
-        """Make the gradients of this step the previous gradients of the next one."""
-        for i, entry in zip(self.consumed, self.consuming, strict=True):
-            entry["prev_grad"] = sharding.like(self.params[i], grads[i]) if self.sharded else grads[i]
-        for p in self.clears:
-            p.grad = None
+        return replaced(part.columns, options=options, group=group, grad=grads)
 
 
 class Plans(dict[Any, Plan]):

@@ -132,7 +132,7 @@ def test_the_kernel_s_coefficients_are_those_of_scalars(seed):
         s, y = scalars.step_scalars(options, signals, t), scalars.displacement_scalars(options, t)
         # What the kernel folds in: a difference without a previous gradient has no effect.
         s = s._replace(lookahead=s.lookahead * s.has_prev, w_v=s.w_v * s.has_prev)
-        expected = {**s._asdict(), **{f"y_{name}": x for name, x in y._asdict().items()}, "run": 1.0, "prev_scale": 1.0}
+        expected = {**s._asdict(), **{f"y_{name}": x for name, x in y._asdict().items()}, "run": 1.0}
         wide = coefs[: rows * len(slots.COEFS)].view(rows, -1)[row].tolist()
         short = coefs[rows * len(slots.COEFS) :].view(torch.float32).view(rows, -1)[row].tolist()
         for name, value in expected.items():

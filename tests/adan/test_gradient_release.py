@@ -13,7 +13,6 @@ from adan import Adan, release_gradients
 
 OPTIONS = {
     "plain": {},
-    "consumed": {"consume_grad": True},
     "8bit": {"state_format": "8bit"},
     "4bit": {"state_format": "4bit"},
     "foreach, coupled": {"foreach": True, "betas": (0.9, 0.9, 0.99)},

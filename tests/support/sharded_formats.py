@@ -96,14 +96,13 @@ def takes_the_planned_bytes(strategy, row, **options):
     """As planned from the model that is sharded, and under FSDP2 from the whole one: three rows over two processes."""
     run = Sharded(strategy, width=WIDE, **options)
     run.step(0)
-    consume = {"consume_grad": options.get("consume_grad", False)}
-    plan = adan.plan_memory(run.net, **consume)
+    plan = adan.plan_memory(run.net)
     assert plan.rows[row].states == sum(
         adan.sharding.local(x).nbytes for state in run.adan.state.values() for x in state.values()
     )
     if strategy == "fsdp":
         ranks = {"shards": dist.get_world_size(), "rank": dist.get_rank()}
-        assert adan.plan_memory(model(width=WIDE), **ranks, **consume).rows == plan.rows
+        assert adan.plan_memory(model(width=WIDE), **ranks).rows == plan.rows
 
 
 def cases(folder):
@@ -120,7 +119,6 @@ def cases(folder):
         rows[f"{form}, same layout"] = partial(goes_on_where_it_was, form, folder)
     for pair in (("fp32", "8bit"), ("8bit", "fp32")):
         rows[" to ".join(pair)] = partial(goes_from_one_format_to_another, *pair, folder)
-    rows["planned, consumed"] = partial(takes_the_planned_bytes, "fsdp", "Adan fp32", consume_grad=True)
     for form in FORMATS:
         for strategy in ("fsdp", "tp"):
             name = f"{form}, planned, {strategy}"

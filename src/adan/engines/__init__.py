@@ -26,14 +26,13 @@ class Engine(Protocol):
     `update` makes one step of every row of `columns`, all of which are on one device:
 
     - the coefficients are those of `adan.scalars.step_scalars` for the row's options and count;
-    - parameters, states, `step` and `prev_scale` are updated in place, gradients are only read, except that after a
-      skipped step a consumed gradient holds the previous one (`Columns.keep_previous`);
-    - where `signals.skip` is 1 nothing else changes;
+    - parameters, states and `step` are updated in place, gradients are only read;
+    - where `signals.skip` is 1 nothing changes;
     - if `columns.measures()`, it returns Σ ‖y_{k+1} − y_k‖²_√n (`adan.scalars.Displacement`) as a 0-dim fp64 tensor,
       else None;
     - nothing waits for the device;
-    - between two calls with the same `memo`, rows are the same tensors at the same addresses; only gradients and
-      consumed previous gradients are others, of the same types, sizes and strides.
+    - between two calls with the same `memo`, rows are the same tensors at the same addresses; only gradients are
+      others, of the same types, sizes and strides.
 
     The flags say what `adan.plan` need not do for it.
     """

@@ -28,8 +28,9 @@ from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, r
 LIBRARY = str(Path(__file__).with_name("_cpu.so"))
 
 #: The fields of `struct tensor` in `cpu.c`, a row of the table: addresses, then numbers.
-ADDRESSES = ("param", "grad", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "step", "prev_scale", "exponents",
-             "compensation")  # fmt: skip
+ADDRESSES = (
+    "param", "grad", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "step", "exponents", "compensation",
+)  # fmt: skip
 FIELDS = (*ADDRESSES, "size", "type", "grad_type", "state_type", "stochastic", "rng_offset", "cycle", "scalars")
 
 #: What the library must say of itself: the same fields and the same codes.
@@ -95,7 +96,6 @@ class Table(NamedTuple):
     steps: array[int]  #: the addresses of the counters, once more
     fits: bool  #: whether gradients are laid out as their parameters
     widened: list[int]  #: rows whose gradient is not of the parameter's type: read in the type of the arithmetic
-    consumes: bool
 
 
 class Cpu:
@@ -118,16 +118,13 @@ class Cpu:
         signals = _measured(columns, signals)
         if signals.skip is not None:
             if float(signals.skip):
-                columns.keep_previous()
                 return None
             signals = replaced(signals, skip=None)
         if memo.tables is None:
             memo.tables = _table(columns)
         table: Table = memo.tables
-        grads, prev_grads = _fitted(columns, table)  # copies must live until the C has read them
+        grads = _fitted(columns, table)  # copies must live until the C has read them
         _fill(table.rows, "grad", map(Tensor.data_ptr, grads))
-        if table.consumes:
-            _fill(table.rows, "prev_grad", map(Tensor.data_ptr, prev_grads))
         if any(options.cycle for options in columns.options):
             cycles = [int(options.cycle) for options in columns.options]
             _fill(table.rows, "cycle", map(cycles.__getitem__, columns.group))
@@ -172,11 +169,8 @@ def _table(columns: Columns) -> Table:
     for name in ADDRESSES:
         if name != "grad":
             _fill(rows, name, [0 if x is None else x.data_ptr() for x in getattr(columns, name)])
-    widened = [
-        i
-        for i, (p, grad) in enumerate(zip(columns.param, columns.grad, strict=True))
-        if grad.dtype != p.dtype or (columns.prev_scale[i] is not None and columns.prev_grad[i].dtype != p.dtype)
-    ]
+    pairs = zip(columns.param, columns.grad, strict=True)
+    widened = [i for i, (p, grad) in enumerate(pairs) if grad.dtype != p.dtype]
     types = [p.dtype for p in columns.param]
     _fill(rows, "type", map(TYPES.__getitem__, types))
     for i in widened:
@@ -188,27 +182,23 @@ def _table(columns: Columns) -> Table:
     _fill(rows, "stochastic", map(int, map(columns.rounds_stochastically, range(count))))
     _fill(rows, "rng_offset", columns.rng_offset)
     steps = array("q", map(Tensor.data_ptr, columns.step))
-    consumes = any(x is not None for x in columns.prev_scale)
-    return Table(rows, steps, all(map(is_laid_out_as, columns.param, columns.grad)), widened, consumes)
+    return Table(rows, steps, all(map(is_laid_out_as, columns.param, columns.grad)), widened)
 
 
 def _fill(rows: array[int], field: str, values: Iterable[int]) -> None:
     rows[FIELDS.index(field) :: len(FIELDS)] = array("q", values)
 
 
-def _fitted(columns: Columns, table: Table) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients and previous gradients as the C can take them: most often as they are, else copies."""
-    grads, prev_grads = columns.grad, columns.prev_grad
+def _fitted(columns: Columns, table: Table) -> list[Tensor]:
+    """Gradients as the C can take them: most often as they are, else copies."""
+    grads = columns.grad
     if not table.fits:
         grads = [laid_out_as(p, grad, grad.dtype) for p, grad in zip(columns.param, grads, strict=True)]
     if table.widened:
-        grads, prev_grads = list(grads), list(prev_grads)
+        grads = list(grads)
     for i in table.widened:
-        p, dtype = columns.param[i], compute_dtype(columns.param[i].dtype)
-        grads[i] = laid_out_as(p, grads[i], dtype)
-        if columns.prev_scale[i] is not None:
-            prev_grads[i] = laid_out_as(p, prev_grads[i], dtype)
-    return grads, prev_grads
+        grads[i] = laid_out_as(columns.param[i], grads[i], compute_dtype(columns.param[i].dtype))
+    return grads
 
 
 def _coefficients(columns: Columns, table: Table, signals: Signals) -> tuple[array[float], array[float]]:

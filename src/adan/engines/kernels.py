@@ -15,7 +15,6 @@ from adan.engines.codes import (
     ADVANCE_CYCLE,
     AVERAGING,
     OF_WEIGHT,
-    PTX,
     SHARED,
     WRITE_G,
     WRITE_M,
@@ -129,17 +128,9 @@ def step_scalars(
     decay = lr * weight_decay
     shrink = tl.where(no_prox, 1.0, 1 / (1 + decay))
 
-    # A consumed gradient is as backward left it: this is the factor it was used with.
-    scale_at = tl.load(static + row * N_STATIC + S_PREV_SCALE, mask=live, other=0)
-    consumed = scale_at != 0
-    scale_at = scale_at.to(tl.pointer_type(tl.float64))
-    prev_scale = tl.load(scale_at, mask=consumed, other=1.0)
-    tl.store(scale_at, tl.where(run > 0, c, prev_scale), mask=consumed)
-
     out = coefs + row * N_COEFS
     short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.float32), bitcast=True) + row * N_COEFS
     put(out, short, K_GRAD_SCALE, c, live)
-    put(out, short, K_PREV_SCALE, prev_scale, live)
     put(out, short, K_HAS_PREV, has_prev, live)
     # Where there is no previous gradient the difference must have no effect.
     put(out, short, K_LOOKAHEAD, b2 * has_prev, live)
@@ -199,11 +190,11 @@ def address(slot, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
 @triton.jit(do_not_specialize=_NUMBERS)
 def update(
     static, per_step, coefs, squares, rows, first_chunk,
-    P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
-    COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
+    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
+    COUPLED: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One step of CHUNK elements of one tensor. P, G, Q, S: types of parameter, gradient, previous gradient, states.
+    """One step of CHUNK elements of one tensor. P, G, S: types of parameter, gradient, states.
 
     PACKED: the 4-bit format, in which an average of gradients is stored instead of v.
     """
@@ -215,12 +206,7 @@ def update(
     if COMPUTE == tl.float32:
         k = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.float32), bitcast=True) + row * N_COEFS
     # Read once: between two blocks the compiler would have to read them again, as a store might have changed them.
-    c, c_prev, has_prev, run = (
-        tl.load(k + K_GRAD_SCALE),
-        tl.load(k + K_PREV_SCALE),
-        tl.load(k + K_HAS_PREV),
-        tl.load(k + K_RUN),
-    )
+    c, has_prev, run = tl.load(k + K_GRAD_SCALE), tl.load(k + K_HAS_PREV), tl.load(k + K_RUN)
     lookahead, w_m, w_v, w_n = tl.load(k + K_LOOKAHEAD), tl.load(k + K_W_M), tl.load(k + K_W_V), tl.load(k + K_W_N)
     step_m, step_v, root_n = tl.load(k + K_STEP_M), tl.load(k + K_STEP_V), tl.load(k + K_ROOT_N)
     eps, keep, shrink = tl.load(k + K_EPS), tl.load(k + K_KEEP), tl.load(k + K_SHRINK)
@@ -240,37 +226,31 @@ def update(
     m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin
     v = address(static + row * N_STATIC + S_EXP_AVG_DIFF, S, ALIGNED) + begin // PER_BYTE
     n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin // PER_BYTE
-    q = address(per_step + row * N_PER_STEP + G_PREV_GRAD, Q, ALIGNED) + begin // PER_BYTE
+    q = address(static + row * N_STATIC + S_PREV_GRAD, S, ALIGNED) + begin // PER_BYTE
     lost = address(static + row * N_STATIC + S_COMPENSATION, P, ALIGNED) + begin
     powers = address(static + row * N_STATIC + S_EXPONENTS, tl.int32, False) + begin // SHARED
     square = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
-    # A skipped step has nothing left to do, but for a consumed gradient, whose buffer is about to be the previous one.
-    todo = tl.where(run > 0, left, 0)
+    todo = tl.where(run > 0, left, 0)  # a skipped step has nothing to do
     if todo >= CHUNK:
         for i in tl.range(0, CHUNK, BLOCK, num_stages=STAGES):
             square += update_block(
                 p + i, g + i, m + i, v + i // PER_BYTE, n + i // PER_BYTE, q + i // PER_BYTE, lost + i,
                 powers + i // SHARED,
-                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+                c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
                 y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
-                key + ((begin + i) // 4).to(tl.uint32), moved, BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
-                CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
+                key + ((begin + i) // 4).to(tl.uint32), moved, BLOCK, False, P, G, S, COMPUTE, PACKED, COUPLED,
+                WEIGHTS, RESTART, ALIGNED, BLOCK,
             )  # fmt: skip
     else:
         for i in range(0, todo.to(tl.int32), BLOCK):
             square += update_block(
                 p + i, g + i, m + i, v + i // PER_BYTE, n + i // PER_BYTE, q + i // PER_BYTE, lost + i,
                 powers + i // SHARED,
-                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+                c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
                 y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
-                key + ((begin + i) // 4).to(tl.uint32), moved, todo - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
-                CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
+                key + ((begin + i) // 4).to(tl.uint32), moved, todo - i, True, P, G, S, COMPUTE, PACKED, COUPLED,
+                WEIGHTS, RESTART, ALIGNED, BLOCK,
             )  # fmt: skip
-        if CONSUME and todo <= 0:
-            at = tl.arange(0, BLOCK)
-            for i in range(0, tl.minimum(left, CHUNK).to(tl.int32), BLOCK):
-                known = at < tl.where(has_prev > 0, left - i, 0)
-                tl.store(g + i + at, tl.load(q + i + at, mask=known, other=0).to(G), mask=at < left - i)
     if RESTART == MEASURE:
         tl.store(squares + chunk, tl.sum(tl.sum(square, 1), 0).to(tl.float64))
 
@@ -278,11 +258,11 @@ def update(
 @triton.jit
 def update_block(
     p, g, m, v, n, q, lost, powers,
-    c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+    c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
     y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
     key, moved, left, MASKED: tl.constexpr,
-    P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
-    COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
+    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
+    COUPLED: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step of a block; returns the weighted squares of the displacement of y, or zero."""
@@ -299,10 +279,7 @@ def update_block(
     if WEIGHTS == KAHAN:
         theta += fetch(lost + at, inside).to(COMPUTE)
     new = fetch(g + at, inside).to(COMPUTE) * c
-    known = inside
-    if S != tl.uint8:  # at the first gradient there may be no buffer yet
-        known = at < tl.where(has_prev > 0, left, 0) if MASKED else has_prev > 0
-    g_prev = fetch_codes(q, at, block, known, some, PACKED, ALIGNED)
+    g_prev = fetch_codes(q, at, block, inside, some, PACKED, ALIGNED)
     if PACKED:
         low, high = fetch_bytes(m, at, block, inside, ALIGNED)
         exp_avg = low
@@ -336,8 +313,6 @@ def update_block(
     else:
         g_prev, exp_avg, exp_avg_sq = g_prev.to(COMPUTE), exp_avg.to(COMPUTE), exp_avg_sq.to(COMPUTE)
         exp_avg_diff = exp_avg_diff.to(COMPUTE)
-    if CONSUME:
-        g_prev = rounded_product(g_prev, c_prev)
     if RESTART > 0:
         g_prev = tl.where(has_prev > 0, g_prev, 0.0)
         exp_avg = tl.where(has_prev > 0, exp_avg, 0.0)
@@ -410,8 +385,7 @@ def update_block(
         if not COUPLED:
             write(v + at, exp_avg_diff, inside, S, rotated(words, 8))
         write(n + at, exp_avg_sq, inside, S, rotated(words, 16))
-        if not CONSUME:
-            write(q + at, new, inside, Q, rotated(words, 24))
+        write(q + at, new, inside, S, rotated(words, 24))
     return square
 
 
@@ -467,15 +441,3 @@ def sum_of_squares(
     tl.store(partials, tl.sum(total, 0).to(tl.float64))
     if CHECK:
         tl.store(partials + n_partials, tl.sum(nonfinite, 0).to(tl.float64))
-
-
-@triton.jit
-def rounded_product(x, factor):
-    """Rounded as a checkpoint has it, where the compiler would fuse it with the addition that follows."""
-    if PTX:
-        if x.dtype == tl.float64:
-            return tl.inline_asm_elementwise("mul.rn.f64 $0, $1, $2;", "=d,d,d", [x, factor], tl.float64, True, 1)
-        else:
-            return tl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [x, factor], tl.float32, True, 1)
-    else:
-        return x * factor

@@ -262,14 +262,7 @@ def _train(model: Model, name: str, how: Measure, ranks: Ranks, device: torch.de
         optimizer.step()
 
     times = _timed(step, how.warmup, how.steps, device)
-
-    def supply() -> None:
-        """The last gradients are there, unless a step consumes them: without others the next would do nothing."""
-        for p in optimizer.state:
-            if p.grad is None:
-                p.grad = torch.randn_like(p)
-
-    alone = _timed(optimizer.step, 1, how.steps, device, supply)
+    alone = _timed(optimizer.step, 1, how.steps, device)  # with the last gradients
     tensors = [
         value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)
     ]
@@ -297,13 +290,10 @@ def _batch(model: Model, how: Measure, device: torch.device, size: int) -> tuple
     return torch.randn(size, 3, pixels, pixels, device=device), torch.randint(CLASSES, (size,), device=device)
 
 
-def _timed(
-    call: Callable[[], Any], warmup: int, steps: int, device: torch.device, before: Callable[[], Any] = lambda: None
-) -> list[float]:
-    """Seconds of each call; what comes before it is not counted."""
+def _timed(call: Callable[[], Any], warmup: int, steps: int, device: torch.device) -> list[float]:
+    """Seconds of each call."""
     times = []
     for i in range(warmup + steps):
-        before()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         start = time.perf_counter()
