@@ -20,7 +20,7 @@ import torch
 from common import ROOT, environment
 from torch import Tensor
 
-from adan.lowbit import ADVANCE, AVERAGING
+from adan.lowbit import ADVANCE, averaging
 from adan_bench.data.batching import prepared
 from adan_bench.workloads.registry import get_workload
 
@@ -230,7 +230,7 @@ class Shadow:
         zeros = torch.zeros_like(g)
         m, v, n, q = self.state or (zeros, g if self.averaged else zeros, zeros, g)
         d = g - q
-        v = (q - v) / AVERAGING if self.averaged else v
+        v = (q - v) / averaging(b2) if self.averaged else v
         m, v, n = m + (1 - b1) * (g - m), v + (1 - b2) * (d - v), n + (1 - b3) * ((g + b2 * d) ** 2 - n)
         u = m / (1 - b1**t) + b2 * v / (1 - b2**t)
         if self.advancing:
@@ -238,7 +238,7 @@ class Shadow:
         draws = torch.rand((4, *g.shape), generator=self.generator)
         draws = (draws + t * ADVANCE / 2**32) % 1 if self.advancing else draws
         draws = draws[[0, 3, 2, 3]] if self.same_draws else draws
-        v = g - AVERAGING * v if self.averaged else v
+        v = g - averaging(b2) * v if self.averaged else v
         self.state = tuple(
             code(x.view(-1, self.block), r.view(-1, self.block)).flatten()
             for code, x, r in zip(self.codes, (m, v, n, g), draws, strict=True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from adan import lowbit, sharding
-from adan.columns import NAMES, STATES, compute_dtype, is_dense
-from adan.lowbit import BLOCK, PACKED
+from adan.columns import NAMES, NUMBERS, STATES, compute_dtype, is_dense
+from adan.lowbit import BLOCK, PACKED, averaging
 from adan.options import OPTIONS, check, describe
 from adan.states import CODES, OURS, Form, blocks, convert, fit, forget, is_coupled, packed, plain, replace
 
@@ -28,6 +28,7 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
         return state
     others = {name: value for name, value in state.items() if name not in (*STATES, "exponents")}
     if sharding.is_dtensor(param):
+        others.pop("averaging", None)
         return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
     codes = {CODES[name]: lowbit.flat(state[name]) for name in STATES if name in state}
     whole = state["exp_avg"]  # never packed
@@ -64,6 +65,8 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = value.reshape(-1).as_strided(sizes, strides)
         elif isinstance(value, Tensor) and value.numel() % (BLOCK // 2) == 0:
             values[name] = value.reshape(-1, BLOCK // 2)
+            if name == "exp_avg_diff":  # the only factor of older checkpoints
+                values.setdefault("averaging", torch.tensor(averaging(0.92), dtype=torch.float64, device="cpu"))
     return values
 
 
@@ -189,7 +192,9 @@ def _checked(
             dropped = "; flatten_optimizer_state_dict drops the codes of plain tensors: save without it"
             remedy = dropped if values[key] == {} else ""
             raise ValueError(f"{key} of {name} must be a tensor, got {values[key]!r} in this state dict{remedy}")
-    values["step"] = _checked_number(values["step"], f"step of {name}", is_count=True)
+    for key in NUMBERS:
+        if values.get(key) is not None:
+            values[key] = _checked_number(values[key], f"{key} of {name}", is_count=key == "step")
     shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": blocks(param)}
     if quantized and lowbit.format_of(values) == "4bit":
         shapes |= dict.fromkeys(PACKED["4bit"], packed(param))
@@ -253,7 +258,9 @@ def _placed(
     """
     # A copy has the source's strides, along which the blocks of 8-bit codes run.
     placed = {name: value.detach().to(param.device, copy=True) for name, value in state.items()}
-    placed["step"] = placed["step"].reshape(())
+    for name in NUMBERS:
+        if name in placed:
+            placed[name] = placed[name].reshape(())
     if couples:
         placed = convert(placed, param, Form.of(group, param), group)
     fit(placed, group, param, counter_device)

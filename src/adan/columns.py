@@ -18,15 +18,19 @@ except ImportError:  # not part of PyTorch's interface
 #: The moments and the previous gradient, under their names in a state dict.
 STATES = ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad")
 
-#: All that a parameter's state may hold: also the count of its gradients, and what some options add.
-NAMES = ("step", *STATES, "exponents", "compensation")
+#: Numbers that a state holds: the count of its gradients, and the factor of v in the 4-bit format.
+NUMBERS = ("step", "averaging")
+
+#: All that a parameter's state may hold: also those numbers, and what some options add.
+NAMES = (*NUMBERS, *STATES, "exponents", "compensation")
 
 
 class Columns(NamedTuple):
     """Parameters with their gradients and states, a row for each parameter; complex ones as views of reals.
 
     Lists have the names of the state dict. A row has None for what it does not have: `exp_avg_diff` in the coupled
-    form, `exponents` unless its states are quantized, `compensation` without Kahan summation.
+    form, `exponents` unless its states are quantized, `averaging` unless v is in 4 bits, `compensation` without Kahan
+    summation.
     """
 
     options: list[Options]  #: of the parameter groups
@@ -39,6 +43,7 @@ class Columns(NamedTuple):
     exp_avg_sq: list[Tensor]
     prev_grad: list[Tensor]
     step: list[Tensor]
+    averaging: list[Any]
     exponents: list[Any]
     compensation: list[Any]
 

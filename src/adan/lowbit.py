@@ -27,9 +27,9 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from adan.columns import STATES, Columns, compute_dtype
+from adan.columns import NAMES, STATES, Columns, compute_dtype
 from adan.engines import Engine, Memo
-from adan.scalars import Signals, next_count, replaced
+from adan.scalars import Signals, host_readable, next_count, replaced
 
 #: What `state_format` may be.
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8, "4bit": torch.uint8}
@@ -37,9 +37,6 @@ FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8, "
 #: Elements that share exponents, one of each state, together 4 bytes: with 4 of codes, 4.125 bytes per parameter in
 #: the 8-bit format, and with 2.5, 2.625 in the 4-bit format.
 BLOCK = 32
-
-#: b2 / (1 − b2) for b2 = 0.92: the factor of v in what the 4-bit format stores for it. Any other would be exact, too.
-AVERAGING = 11.5
 
 #: Tensors of fewer elements keep fp32 states: they are a thousandth of a model, and often its most sensitive part.
 SMALLEST = 4096
@@ -234,11 +231,30 @@ def format_of(states: Mapping[str, Tensor]) -> str | None:
     return "8bit" if states["exp_avg"].shape == states["exp_avg_sq"].shape else "4bit"
 
 
-def read(states: Mapping[str, Tensor], exponents: Tensor | None) -> dict[str, Tensor]:
-    """The states of a parameter as the arithmetic takes them, in its layout."""
+def averaging(b2: float) -> float:
+    """A, for which g − A·v is the average of the gradients so far: what the 4-bit format stores for v.
+
+    With any other A, g and A·v differ in size, and the smaller of the two is lost in the rounding of the larger.
+    """
+    return b2 / (1 - b2)
+
+
+def _factors(state: Mapping[str, Tensor]) -> tuple[float | Tensor, float | Tensor]:
+    """A and 1 / A. Where A = b2 = 0 nothing is lost by a v of 0, of which nothing remains."""
+    factor = state["averaging"]
+    if host_readable(factor):
+        number = factor.item()
+        return number, 1 / number if number else 0.0
+    return factor, torch.where(factor > 0, 1 / factor, 0.0)
+
+
+def read(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The averages and the previous gradient of a parameter as the arithmetic takes them, in its layout."""
+    states = {name: state[name] for name in STATES if name in state}
     name_of_format = format_of(states)
-    if name_of_format is None or exponents is None:
+    if name_of_format is None:
         return {name: x if x.is_complex() else x.to(compute_dtype(x.dtype)) for name, x in states.items()}
+    exponents = state["exponents"]
     codes = codes_of(states) if name_of_format == "4bit" else {name: flat(x) for name, x in states.items()}
     like, values = states["exp_avg"], {}  # never packed
     for name, code in CODES[name_of_format].items():
@@ -246,20 +262,20 @@ def read(states: Mapping[str, Tensor], exponents: Tensor | None) -> dict[str, Te
             value = decode(codes[name], exponents[:, STATES.index(name)], code)
             values[name] = (value if code.signed else value * value).as_strided(like.shape, like.stride())
     if name_of_format == "4bit" and "exp_avg_diff" in values:
-        values["exp_avg_diff"] = (values["prev_grad"] - values["exp_avg_diff"]) * (1 / AVERAGING)
+        values["exp_avg_diff"] = (values["prev_grad"] - values["exp_avg_diff"]) * _factors(state)[1]
     return values
 
 
 def write(
-    states: Mapping[str, Tensor],
-    exponents: Tensor | None,
+    state: Mapping[str, Tensor],
     values: Mapping[str, Tensor],
     random_bits: RandomBits | None = None,
     keep: Tensor | None = None,
 ) -> None:
     """Store values, in the parameter's layout, unless the device says to keep what is there."""
+    states = {name: state[name] for name in STATES if name in state}
     name_of_format = format_of(states)
-    if name_of_format is None or exponents is None:
+    if name_of_format is None:
         for name, x in states.items():
             if x.dtype == torch.bfloat16:
                 bits = None if random_bits is None else getattr(random_bits, name)
@@ -268,13 +284,13 @@ def write(
                 x.copy_(values[name])
         return
     if name_of_format == "4bit" and "exp_avg_diff" in states:
-        values = {**values, "exp_avg_diff": values["prev_grad"] - AVERAGING * values["exp_avg_diff"]}
+        values = {**values, "exp_avg_diff": values["prev_grad"] - _factors(state)[0] * values["exp_avg_diff"]}
     codes = {}
     for name in states:
         code, value = CODES[name_of_format][name], flat(values[name])
         bits = None if random_bits is None else getattr(random_bits, "prev_grad" if code.width == 4 else name)
         codes[name], powers = encode(value if code.signed else value.sqrt(), code, bits)
-        _store(exponents[:, STATES.index(name)], powers, keep)
+        _store(state["exponents"][:, STATES.index(name)], powers, keep)
     for name, x in (stored(codes) if name_of_format == "4bit" else codes).items():
         _store(flat(states[name]), x, keep)
 
@@ -296,7 +312,7 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
     for i in rows:
         count = next_count(columns.step[i], torch.int64)
         counts[i] = count if isinstance(count, Tensor) else int(count)
-        for name, value in read(_rounded_states(columns, i), columns.exponents[i]).items():
+        for name, value in read(_stored(columns, i)).items():
             getattr(plain, name)[i] = value
         p, compensation = columns.param[i], columns.compensation[i]
         if compensation is not None:
@@ -311,9 +327,7 @@ def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Te
         cycle = columns.options[columns.group[i]].cycle
         cycle = cycle.to(p.device, torch.int64) if isinstance(cycle, Tensor) else int(cycle)
         bits = RandomBits.of(columns.rng_offset[i], counts[i], p, cycle)
-        rounded_states = _rounded_states(columns, i)
-        values = {name: getattr(plain, name)[i] for name in rounded_states}
-        write(rounded_states, columns.exponents[i], values, bits, keep)
+        write(_stored(columns, i), {name: getattr(plain, name)[i] for name in STATES}, bits, keep)
         if columns.compensation[i] is not None:
             rounded = _round_trip(theta, p.dtype)
             _store(columns.compensation[i], (theta - rounded).to(p.dtype), keep)
@@ -329,9 +343,9 @@ def _is_special(columns: Columns, i: int) -> bool:
     return not plain or columns.compensation[i] is not None or columns.rounds_stochastically(i)
 
 
-def _rounded_states(columns: Columns, i: int) -> dict[str, Tensor]:
-    """The states of a row by name."""
-    return {name: x for name in STATES if (x := getattr(columns, name)[i]) is not None}
+def _stored(columns: Columns, i: int) -> dict[str, Tensor]:
+    """The state of a row by name."""
+    return {name: x for name in NAMES if (x := getattr(columns, name)[i]) is not None}
 
 
 def _round_trip(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from adan import lowbit, sharding
-from adan.columns import NAMES, STATES, compute_dtype
+from adan.columns import NAMES, NUMBERS, STATES, compute_dtype
 from adan.lowbit import BLOCK, FORMATS, PACKED, SMALLEST
 from adan.options import counted
 
@@ -29,6 +29,7 @@ class Form(NamedTuple):
     quantized: str | None  #: "8bit" or "4bit"
     coupled: bool  #: exp_avg is the average of g + b2·d, and there is no exp_avg_diff: exact while betas[0] == betas[1]
     kahan: bool
+    averaging: float | None  #: factor of v in the 4-bit format; a state keeps the one that it was made with
 
     @classmethod
     def of(cls, group: Mapping[str, Any], param: Tensor, state: Mapping[str, Tensor] | None = None) -> Form:
@@ -40,7 +41,8 @@ class Form(NamedTuple):
             quantized = group["state_format"] if dtype == torch.uint8 else None
         half = param.dtype in (torch.bfloat16, torch.float16)
         coupled = "exp_avg_diff" not in state if state and "step" in state else is_coupled(group)
-        return cls(dtype, quantized, coupled, group["kahan_sum"] and half)
+        averaging = lowbit.averaging(group["betas"][1]) if quantized == "4bit" and not coupled else None
+        return cls(dtype, quantized, coupled, group["kahan_sum"] and half, averaging)
 
     @property
     def names(self) -> list[str]:
@@ -79,8 +81,8 @@ def state_dtype(param: Tensor) -> torch.dtype:
     return dtype.to_complex() if param.is_complex() else dtype
 
 
-def _counter_dtype(device: torch.device | str) -> torch.dtype:
-    """The type of `step`. In fp32 a count would stop at 2²⁴; Apple's GPUs have no fp64."""
+def _number_dtype(device: torch.device | str) -> torch.dtype:
+    """The type of numbers that a state holds. In fp32 a count would stop at 2²⁴; Apple's GPUs have no fp64."""
     return torch.float32 if torch.device(device).type == "mps" else torch.float64
 
 
@@ -94,7 +96,9 @@ def first_state(group: dict[str, Any], param: Tensor, counter_device: torch.devi
 
 def zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
     """The state of a parameter in a form, before its first gradient."""
-    state = {"step": torch.zeros((), dtype=_counter_dtype(counter_device), device=counter_device)}
+    state = {"step": torch.zeros((), dtype=_number_dtype(counter_device), device=counter_device)}
+    if form.averaging is not None:
+        state["averaging"] = torch.full_like(state["step"], form.averaging)
     for name in form.names:
         if form.is_packed(name):
             state[name] = torch.zeros(packed(param), dtype=torch.uint8, device=param.device)
@@ -120,7 +124,7 @@ def packed(param: Tensor) -> tuple[int, int]:
 def forget(state: dict[str, Tensor]) -> None:
     """As if there had been no gradient yet; what rounding has cut off the weights stays."""
     for name in NAMES:
-        if name in state and name != "compensation":
+        if name in state and name not in ("averaging", "compensation"):
             state[name].zero_()
 
 
@@ -153,7 +157,9 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
     form = Form.of(group, param, state)
     if not _fits(state, param, form):
         replace(state, convert(state, param, form, group))
-    state["step"] = state["step"].to(counter_device, _counter_dtype(counter_device))
+    for name in NUMBERS:
+        if name in state:
+            state[name] = state[name].to(counter_device, _number_dtype(counter_device))
 
 
 def check_form(state: Mapping[str, Tensor], group: Mapping[str, Any], param: Tensor) -> None:
@@ -168,6 +174,7 @@ def check_form(state: Mapping[str, Tensor], group: Mapping[str, Any], param: Ten
 def _has_form(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     return (
         ("exp_avg_diff" not in state) == form.coupled
+        and ("averaging" in state) == (form.averaging is not None)
         and ("compensation" in state) == form.kahan
         and (not form.kahan or state["compensation"].dtype == param.dtype)
         and (not sharding.local(param).numel() or lowbit.format_of(_local(state)) == form.quantized)
@@ -190,7 +197,7 @@ def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     return (
         _has_form(state, param, form)
         and all(map(is_laid_out, _averages(state, form)))
-        and all(state[x].device == param.device for x in NAMES if x in state and x != "step")
+        and all(state[x].device == param.device for x in NAMES if x in state and x not in NUMBERS)
     )
 
 
@@ -210,7 +217,7 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mappi
     new["step"] = state["step"]
     written = _local(new)
     like = torch.empty_like(written["exp_avg"], dtype=state_dtype(param))
-    lowbit.write(written, new.get("exponents"), {name: torch.empty_like(like).copy_(values[name]) for name in written})
+    lowbit.write(written, {name: torch.empty_like(like).copy_(values[name]) for name in form.names})
     if form.kahan and "compensation" in state:
         new["compensation"].copy_(state["compensation"])
     return new
@@ -218,9 +225,9 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mappi
 
 def plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The averages and the previous gradient, of this process's shards, as plain numbers in whatever form they are."""
-    return lowbit.read(_local(state), state.get("exponents"))
+    return lowbit.read(_local(state))
 
 
 def _local(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The averages and the previous gradient of this process's shards, as they are stored."""
-    return {name: sharding.local(state[name]) for name in STATES if name in state}
+    """The state of this process's shards, as it is stored."""
+    return {name: sharding.local(state[name]) for name in NAMES if name in state}

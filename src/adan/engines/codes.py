@@ -18,7 +18,6 @@ from adan import lowbit
 from adan.lowbit import ROOT, ROOT6, SIGNED, SIGNED4, SIGNED6, Code
 
 SHARED = tl.constexpr(lowbit.BLOCK)
-AVERAGING = tl.constexpr(lowbit.AVERAGING)
 SPREAD_1, SPREAD_2, SPREAD_3 = map(tl.constexpr, lowbit.SPREAD[1:])
 ADVANCE = tl.constexpr(lowbit.ADVANCE)
 ADVANCE_CYCLE = tl.constexpr(lowbit.ADVANCE_CYCLE)

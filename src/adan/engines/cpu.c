@@ -84,13 +84,14 @@ INLINE double root_double(double x) { return sqrt(x); }
 
 /* Where a tensor and its states begin, all in one dense layout.
  * exp_avg_diff: NULL in the coupled form.
+ * averaging: NULL, or the 4-bit format's factor A: g − A·v is stored for v.
  * exponents: of quantized states: of each block those of the four states.
  * compensation: NULL, or what rounding the parameter has cut off, in its type.
  * stochastic, rng_offset, cycle: whether the parameter is rounded so; where its random bits start; the restarts so far.
  * scalars: which of the sets of coefficients. */
 #define TENSOR(X)                                                                                                      \
     X(char *, param) X(const char *, grad) X(char *, exp_avg) X(char *, exp_avg_diff) X(char *, exp_avg_sq)            \
-    X(char *, prev_grad) X(double *, step) X(uint8_t *, exponents) X(char *, compensation)                             \
+    X(char *, prev_grad) X(double *, step) X(double *, averaging) X(uint8_t *, exponents) X(char *, compensation)      \
     X(int64_t, size) X(int64_t, type) X(int64_t, grad_type) X(int64_t, state_type) X(int64_t, stochastic)              \
     X(int64_t, rng_offset) X(int64_t, cycle) X(int64_t, scalars)
 
@@ -207,10 +208,6 @@ enum { M, V, N, G, STATES };
 struct code { int shift, base, width; };
 CODES(CODE)
 
-/* In 4 bits, g − AVERAGING·v is stored for v. */
-#define AVERAGING 11.5
-#define PER_AVERAGING ((float)(1 / AVERAGING))
-
 /* What makes the random words of four neighbors of one hash. */
 #define SPREAD(X) X(0x1) X(0x2265b147) X(0x91b7584b) X(0xd8f16ab1)
 #define FACTOR(x) x,
@@ -227,7 +224,7 @@ CODES(CODE)
 /* cpu.py compares this with what it takes the interface to be, before it calls anything else. */
 EXPORT const char *adan_cpu_interface(void) {
     return "tensor:" TENSOR(NAME) " scalars:" SCALARS(NAME) " displacement:" DISPLACEMENT(NAME) " codes:" CODES(
-        CODE_TEXT) VALUE(SHARED) VALUE(AVERAGING) SPREAD(FACTOR_TEXT) VALUE(ADVANCE) VALUE(ADVANCE_CYCLE) VALUE(OF_WEIGHT);
+        CODE_TEXT) VALUE(SHARED) SPREAD(FACTOR_TEXT) VALUE(ADVANCE) VALUE(ADVANCE_CYCLE) VALUE(OF_WEIGHT);
 }
 
 INLINE uint32_t mix(uint32_t x) {
@@ -341,9 +338,9 @@ INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, cons
             function(__VA_ARGS__, G, SIGNED);                                                                          \
     } while (0)
 
-/* The loop of ELEMENTs from codes to fp32. `x` is of fp32, whole blocks of it. */
+/* The loop of ELEMENTs from codes to fp32. `x` is of fp32, whole blocks of it; `per` is 1 / A. */
 INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], const uint8_t *exponents,
-                       const struct scalars *s, int64_t blocks, const int COUPLED, const int FOUR) {
+                       const struct scalars *s, float per, int64_t blocks, const int COUPLED, const int FOUR) {
     enum { QUANTIZED = 1 };
     const struct code of_m = FOUR ? SIGNED6 : SIGNED, of_n = FOUR ? ROOT6 : ROOT, c = FOUR ? SIGNED4 : SIGNED;
     COEFFICIENTS(float)
@@ -364,7 +361,7 @@ INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], con
         INDEPENDENT for (int k = 0; k < SHARED; k++) {
             float last = decoded(in_g[k], scale_g, c), stored = COUPLED ? 0 : decoded(in_v[k], scale_v, c);
             float r = decoded(in_n[k], scale_n, of_n);
-            ELEMENT(f32, float, k, decoded(in_m[k], scale_m, of_m), FOUR ? (last - stored) * PER_AVERAGING : stored,
+            ELEMENT(f32, float, k, decoded(in_m[k], scale_m, of_m), FOUR ? (last - stored) * per : stored,
                     r * r, last)
         }
     }
@@ -509,6 +506,8 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     char *const stored[STATES] = {x->exp_avg, x->exp_avg_diff, x->exp_avg_sq, x->prev_grad};
     const int four = x->state_type == CODES4, quantized = four || x->state_type == CODES8, full = size % SHARED == 0;
     uint8_t *exponents = quantized ? x->exponents + start / SHARED * STATES : NULL;
+    const double factor = x->averaging ? *x->averaging : 0;
+    const float averaging = (float)factor, per = (float)(factor > 0 ? 1 / factor : 0); /* of A = b2 = 0 nothing is read */
     const int param_in_place = x->type == F32 && full, grad_in_place = x->grad_type == F32 && full;
     const struct operand operands[] = {
         {theta, param_in_place ? NULL : x->param, x->type, 1},
@@ -543,7 +542,7 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     float *v = x->exp_avg_diff ? state[V] : NULL;
     if (w && four && v)
         for (int64_t k = 0; k < size; k++)
-            v[k] = (state[G][k] - v[k]) * PER_AVERAGING;
+            v[k] = (state[G][k] - v[k]) * per;
     if (w)
         before_f32(moved, param, state[M], v, state[N], state[G], w, size);
     const struct tensor plain = {
@@ -551,13 +550,13 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
         .exp_avg_diff = (char *)v, .exp_avg_sq = (char *)state[N], .prev_grad = (char *)state[G],
     };
     if (four && v)
-        step_codes(&plain, codes, exponents, s, BLOCKS(size), 0, 1);
+        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 0, 1);
     else if (four)
-        step_codes(&plain, codes, exponents, s, BLOCKS(size), 1, 1);
+        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 1, 1);
     else if (quantized && v)
-        step_codes(&plain, codes, exponents, s, BLOCKS(size), 0, 0);
+        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 0, 0);
     else if (quantized)
-        step_codes(&plain, codes, exponents, s, BLOCKS(size), 1, 0);
+        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 1, 0);
     else if (v)
         stretch_f32(&plain, s, 0, size, 0);
     else
@@ -568,7 +567,7 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     random_words(words, (uint32_t)x->rng_offset + (uint32_t)(start / 4), moved_by);
     if (four && v)
         for (int64_t k = 0; k < BLOCKS(size) * SHARED; k++)
-            v[k] = room[G][k] - (float)AVERAGING * v[k];
+            v[k] = room[G][k] - averaging * v[k];
     for (int i = 0; i < STATES; i++)
         if (stored[i] && quantized)
             WITH_CODE(encode, i, four, codes[i], exponents, room[i], words, BLOCKS(size));

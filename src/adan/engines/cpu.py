@@ -29,7 +29,7 @@ LIBRARY = str(Path(__file__).with_name("_cpu.so"))
 
 #: The fields of `struct tensor` in `cpu.c`, a row of the table: addresses, then numbers.
 ADDRESSES = (
-    "param", "grad", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "step", "exponents", "compensation",
+    "param", "grad", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "step", "averaging", "exponents", "compensation",
 )  # fmt: skip
 FIELDS = (*ADDRESSES, "size", "type", "grad_type", "state_type", "stochastic", "rng_offset", "cycle", "scalars")
 
@@ -37,7 +37,7 @@ FIELDS = (*ADDRESSES, "size", "type", "grad_type", "state_type", "stochastic", "
 _ALL_CODES = (lowbit.SIGNED, lowbit.ROOT, lowbit.SIGNED6, lowbit.ROOT6, lowbit.SIGNED4)
 _CODES = [x for code in _ALL_CODES for x in (code.shift, code.base)]
 _WORDS = (*lowbit.SPREAD, lowbit.ADVANCE, lowbit.ADVANCE_CYCLE, lowbit.OF_WEIGHT)
-_CONSTANTS = (*_CODES, lowbit.BLOCK, lowbit.AVERAGING, *map(hex, _WORDS))
+_CONSTANTS = (*_CODES, lowbit.BLOCK, *map(hex, _WORDS))
 INTERFACE = (
     f"tensor: {' '.join(FIELDS)} scalars: {' '.join(Scalars._fields)} displacement: {' '.join(Displacement._fields)} "
     f"codes: {' '.join(map(str, _CONSTANTS))}"

@@ -13,7 +13,6 @@ from adan.engines import slots
 from adan.engines.codes import (
     ADVANCE,
     ADVANCE_CYCLE,
-    AVERAGING,
     OF_WEIGHT,
     SHARED,
     WRITE_G,
@@ -144,6 +143,11 @@ def step_scalars(
     put(out, short, K_KEEP, tl.where(no_prox, 1 - decay, 1.0), live)
     put(out, short, K_SHRINK, shrink, live)
     put(out, short, K_RUN, run, live)
+    # The factor of v in the 4-bit format; 0 where there is none, or where nothing remains of v.
+    averaging_at = tl.load(static + row * N_STATIC + S_AVERAGING, mask=live, other=0)
+    averaging = tl.load(averaging_at.to(tl.pointer_type(tl.float64)), mask=averaging_at != 0, other=0.0)
+    put(out, short, K_AVERAGING, averaging, live)
+    put(out, short, K_PER_AVERAGING, tl.where(averaging > 0, 1 / tl.where(averaging > 0, averaging, 1.0), 0.0), live)
     if RESTART == MEASURE:
         weight = tl.sqrt(tl.load(h + O_SHARE, mask=live, other=1.0))
         has_last = tl.where(t > 2, 1.0, 0.0)
@@ -212,6 +216,9 @@ def update(
     eps, keep, shrink = tl.load(k + K_EPS), tl.load(k + K_KEEP), tl.load(k + K_SHRINK)
     # One of the two decays is none: θ' = shrink·(keep·θ − u / denom).
     keep, step_m, step_v = keep * shrink, step_m * shrink, step_v * shrink
+    averaging, per_averaging = 0, 0
+    if PACKED and not COUPLED:
+        averaging, per_averaging = tl.load(k + K_AVERAGING), tl.load(k + K_PER_AVERAGING)
     y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps = 0, 0, 0, 0, 0, 0, 0, 0
     if RESTART == MEASURE:
         y_theta, y_grad, y_step = tl.load(k + K_Y_THETA), tl.load(k + K_Y_GRAD), tl.load(k + K_Y_STEP) / shrink
@@ -236,7 +243,7 @@ def update(
             square += update_block(
                 p + i, g + i, m + i, v + i // PER_BYTE, n + i // PER_BYTE, q + i // PER_BYTE, lost + i,
                 powers + i // SHARED,
-                c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+                c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, averaging, per_averaging,
                 y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
                 key + ((begin + i) // 4).to(tl.uint32), moved, BLOCK, False, P, G, S, COMPUTE, PACKED, COUPLED,
                 WEIGHTS, RESTART, ALIGNED, BLOCK,
@@ -246,7 +253,7 @@ def update(
             square += update_block(
                 p + i, g + i, m + i, v + i // PER_BYTE, n + i // PER_BYTE, q + i // PER_BYTE, lost + i,
                 powers + i // SHARED,
-                c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+                c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, averaging, per_averaging,
                 y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
                 key + ((begin + i) // 4).to(tl.uint32), moved, todo - i, True, P, G, S, COMPUTE, PACKED, COUPLED,
                 WEIGHTS, RESTART, ALIGNED, BLOCK,
@@ -258,7 +265,7 @@ def update(
 @triton.jit
 def update_block(
     p, g, m, v, n, q, lost, powers,
-    c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+    c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, averaging, per_averaging,
     y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
     key, moved, left, MASKED: tl.constexpr,
     P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
@@ -307,7 +314,7 @@ def update_block(
             remains = 1 - w_v if REMAINS else 1.0
             exp_avg_diff = signed_numbers(exp_avg_diff, PACKED)
             if PACKED:
-                exp_avg_diff = (g_prev - scaled(exp_avg_diff, power >> 8, 1.0)) * (remains * (1 / AVERAGING))
+                exp_avg_diff = (g_prev - scaled(exp_avg_diff, power >> 8, 1.0)) * (remains * per_averaging)
             else:
                 exp_avg_diff = scaled(exp_avg_diff, power >> 8, remains)
     else:
@@ -360,7 +367,7 @@ def update_block(
         tl.store(lost + at, (theta - theta.to(P).to(COMPUTE)).to(P), mask=inside)
     if S == tl.uint8:
         if PACKED and not COUPLED:
-            exp_avg_diff = new - AVERAGING * exp_avg_diff
+            exp_avg_diff = new - averaging * exp_avg_diff
         if MASKED:  # the codes beyond the end are 0
             exp_avg, exp_avg_diff = tl.where(inside, exp_avg, 0.0), tl.where(inside, exp_avg_diff, 0.0)
             new = tl.where(inside, new, 0.0)

@@ -8,7 +8,7 @@ from adan.scalars import Displacement, Scalars
 #: state, then numbers. `start` is the first chunk of a tensor, counted over all launches, and `norm_start` the first in
 #: chunks of `sum_of_squares`, counted from the first tensor of its launch. The rows of all chunks follow, in 32 bits.
 STATIC = (
-    "param", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "step", "exponents", "compensation",
+    "param", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "step", "averaging", "exponents", "compensation",
     "rng_offset", "numel", "group", "start", "norm_start",
 )  # fmt: skip
 
@@ -22,4 +22,6 @@ OPTIONS = (
 )  # fmt: skip
 
 #: The coefficients of a tensor, all tensors' in fp64, then all in fp32: an even number, so that both are aligned.
-COEFS = (*Scalars._fields, "run", "rng_moved", *(f"y_{name}" for name in Displacement._fields))
+COEFS = (
+    *Scalars._fields, "run", "rng_moved", "averaging", "per_averaging", *(f"y_{name}" for name in Displacement._fields)
+)  # fmt: skip
