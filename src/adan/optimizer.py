@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
-from typing import Any, ClassVar, TypeAlias, overload
+from typing import Any, ClassVar, Protocol, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 from adan import checkpoints, lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
+from adan.guard import Guard
 from adan.options import (
     OUTSIDE_GROUPS,
     check,
@@ -23,13 +23,22 @@ from adan.options import (
     rounds_at_random,
     warn_of_paper_betas,
 )
-from adan.plan import Plan, Plans, choose, describe_engines, wants_loop
+from adan.plan import Plan, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart, manual_restarts
-from adan.scalars import Number, Options, Signals, host_readable
+from adan.scalars import Number, Options, Signals, host_readable, is_plain, replaced
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 
 _SAVING = threading.RLock()
+
+
+class Release(Protocol):
+    """What `adan.gradient_release` does where a step ends, states are loaded or gradients are thrown away."""
+
+    released: set[Tensor]  #: parameters whose gradient was used since the last step
+
+    def end_step(self, grad_scale: Tensor | None) -> None: ...
+    def forget(self) -> None: ...
 
 
 class Adan(Optimizer):
@@ -153,11 +162,9 @@ class Adan(Optimizer):
 
     def _reset(self) -> None:
         """Create the attributes that are neither pickled nor saved."""
-        self._plans = Plans()
+        self._plan: Plan | None = None
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
-        self._released: set[Tensor] = set()  #: whose gradient was used since the last step
-        #: released parameters → (group index, position), as last seen
-        self._releases: dict[Tensor, tuple[int, int]] = {}
+        self._releases: list[Release] = []  #: of gradients inside backward
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_cycle", "_restarted", "_started")
@@ -165,18 +172,19 @@ class Adan(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "_plans" not in self.__dict__:  # a copy; loading a state dict comes here, too
+        if "_plan" not in self.__dict__:  # a copy; loading a state dict comes here, too
             self._reset()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"
         if not isinstance(param_group, dict) or "params" not in param_group:
-            raise TypeError(f"{where}: must be a dict with the key 'params', got {type(param_group).__name__}")
+            got = f"the keys {list(param_group)}" if isinstance(param_group, dict) else type(param_group).__name__
+            raise TypeError(f"{where}: must be a dict with the key 'params', got {got}")
         params = param_group["params"]
         if isinstance(params, (set, frozenset)):
             raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
         params = [params] if isinstance(params, Tensor) else list(params)
-        if "_plans" in self.__dict__ and self.param_groups:  # after construction, as a callback that unfreezes a layer
+        if "_plan" in self.__dict__ and self.param_groups:  # after construction, as a callback that unfreezes a layer
             params = named_as(self.param_groups, params)
         param_group["params"] = params  # as in torch: a generator can be read only once
         check_group({**self.defaults, **param_group}, self.defaults, where)
@@ -231,38 +239,38 @@ class Adan(Optimizer):
     def _step(self) -> None:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             self._check_capturable()
-        if self._releases and getattr(self, "grad_scale", None) is not None:
-            raise RuntimeError(
-                "release_gradients: GradScaler scaled the loss, and backward used the gradients before they could be "
-                "unscaled; leave GradScaler out (with bfloat16 it is not needed), or remove() the release"
-            )
-        self._released.clear()
+        for release in self._releases:
+            release.end_step(getattr(self, "grad_scale", None))
         params = [p for group in self.param_groups for p in group["params"]]
-        all_grads = [p.grad for p in params]
-        plan, grads = self._plan(tuple([grad is not None for grad in all_grads]), params, all_grads)
+        plan, grads = self._planned(self._plan, self.param_groups, params)
+        self._plan = plan
+        steps = any(grad is not None for grad in grads)
         signals = self._signals()
         norm_group = self.defaults["norm_group"]
-        sharded = norm_group is not None or (sharding.any_dtensor(params) if plan is None else plan.all_sharded)
+        sharded = norm_group is not None or sharding.any_dtensor(params)
         first = not self._started and self._is_state_initialization()
-        self._started |= plan is not None or sharded  # decided locally, so that all ranks agree without communication
-        if plan is not None and plan.fsdp1 and not sharded:
+        self._started |= steps or sharded  # decided locally, so that all ranks agree without communication
+        if plan.is_fsdp1 and not sharded:
             self._check_fsdp1()
         if sharded or first:  # also without gradients: the other processes wait for this one
             clips = any(group["max_grad_norm"] > 0 for group in self.param_groups)
-            by_param = {} if plan is None else dict(zip(plan.params, plan.as_real(grads), strict=True))
+            by_param = dict(zip(plan.of_rows(params), plan.as_engines_take(grads), strict=True))
             signals = measure_together(params, by_param, clips, signals, norm_group, first)
         if self._cycle is not None:
-            self._update_and_restart(self._cycle, plan, params, grads, signals, sharded)
-        elif plan is not None:
-            plan.update([self._options(i) for i in plan.group_indices], plan.group, grads, signals)
-        if plan is not None and self._releases:  # as of those inside backward: the loop has no zero_grad()
-            for p in plan.params:
+            if steps or sharded:
+                self._update_and_restart(self._cycle, plan, params, grads, signals, sharded)
+        elif steps:
+            options = [self._options(i) for i in plan.group_indices]
+            plan.update(plan.columns(options, plan.group, plan.of_rows(params), grads, self.state), signals)
+        if self._releases:  # as of those inside backward: the loop has no zero_grad()
+            for p in params:
                 p.grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in ``torch.optim``; after a failed backward pass, gradients can be released again."""
         super().zero_grad(set_to_none)
-        self._released.clear()
+        for release in self._releases:
+            release.released.clear()
 
     def _is_traceable(self) -> bool:
         """Whether `torch.compile` can trace a step; else it runs in Python, after a graph break.
@@ -282,11 +290,12 @@ class Adan(Optimizer):
         """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
         members, columns = self._collect()
         if members:
-            plan = Plan(self.param_groups, members, columns.param, columns, [])
-            plan.update([self._options(i) for i in plan.group_indices], plan.group, columns.grad, self._signals())
+            plan = Plan(self.param_groups, members, columns, [])
+            options = [self._options(i) for i in plan.group_indices]
+            plan.update(replaced(columns, options=options, group=plan.group), self._signals())
 
     def _options(self, index: int, last_lr: Tensor | None = None, share: float = 1.0) -> Options:
-        """Those of a group for this step."""
+        """A group's options that enter this step's arithmetic."""
         group = self.param_groups[index]
         cycle: Number = 0.0
         if rounds_at_random(group):
@@ -308,64 +317,35 @@ class Adan(Optimizer):
     def _update_and_restart(
         self,
         cycle: Cycle,
-        plan: Plan | None,
+        plan: Plan,
         params: list[Tensor],
-        grads: list[Tensor],
+        grads: list[Any],
         signals: Signals,
         sharded: bool,
     ) -> None:
         """A step after which the optimizer may restart."""
-        if plan is None and not sharded:
-            return
         cycle.fit(self.param_groups)
         mesh, weights = sharding.weights(params) if sharded else (None, {})
-        square, skip = None, signals.skip
+        # A set of options for each group and share of the displacement that this process must count.
+        mine = plan.of_rows(params)
+        rows = [(group, weights.get(p, 1.0)) for group, p in zip(plan.group, mine, strict=True)]
+        index = {row: i for i, row in enumerate(sorted(set(rows)))}
+        stepping = {row for row, grad in zip(rows, grads, strict=True) if grad is not None}
+        options = []
         rates: list[tuple[int, float | Tensor]] = []
-        if plan is not None:
-            # A set of options for each group and share of the displacement that this process must count.
-            rows = [(group, weights.get(p, 1.0)) for group, p in zip(plan.group, plan.params, strict=True)]
-            index = {row: i for i, row in enumerate(sorted(set(rows)))}
-            options = []
-            for group, share in index:
-                number = plan.group_indices[group]
-                last_lr = None if cycle.rule.radius is None else cycle.last_lr(number)
-                options.append(self._options(number, last_lr, share))
+        for group, share in index:
+            number = plan.group_indices[group]
+            last_lr = None if cycle.rule.radius is None else cycle.last_lr(number)
+            options.append(self._options(number, last_lr, share))
+            if (group, share) in stepping:
                 rates.append((number, options[-1].lr))
-            square, skip = plan.update(options, [index[row] for row in rows], grads, signals)
+        square, skip = None, signals.skip
+        if stepping:
+            columns = plan.columns(options, [index[row] for row in rows], mine, grads, self.state)
+            square, skip = plan.update(columns, signals)
         if sharded:
-            square, skip = cycle.all_reduce(square, skip, plan is not None, mesh, self.defaults["norm_group"])
+            square, skip = cycle.all_reduce(square, skip, bool(stepping), mesh, self.defaults["norm_group"])
         cycle.advance(square, skip, rates, [state["step"] for state in self._own_states()])
-
-    def _step_parameter(self, param: Tensor) -> None:
-        """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""
-        group_index = self._owner(param)
-        if param in self._released:
-            raise RuntimeError(
-                f"parameter {self._describe(param)} got a second gradient before step(), and its first is used and "
-                "freed: with release_gradients gradients do not accumulate over backward passes; call step() after "
-                "each, or remove() the release"
-            )
-        plan, grads = self._plan(param, [param], [param.grad], group_index)
-        if plan is not None:
-            plan.update([self._options(group_index)], plan.group, grads, Signals())
-            param.grad = None
-        self._released.add(param)
-
-    def _owner(self, param: Tensor) -> int:
-        """The index of a parameter's group, which may have changed since the last step."""
-        index, position = self._releases.get(param, (0, 0))
-        params = self.param_groups[index]["params"] if index < len(self.param_groups) else []
-        if position < len(params) and params[position] is param:
-            return index
-        place = self._place(param)
-        if place is None:
-            raise RuntimeError(
-                f"release_gradients: a parameter of shape {tuple(param.shape)} is no longer one of the optimizer's; "
-                "remove() the release before you take parameters out of param_groups"
-            )
-        self._releases[param] = place
-        self._plans.pop(param, None)  # it is that of a parameter of the old group, at the old position
-        return place[0]
 
     def _check_capturable(self) -> None:
         if not all(group["capturable"] for group in self.param_groups):
@@ -394,56 +374,53 @@ class Adan(Optimizer):
 
     # ---- plans and states
 
-    def _plan(
-        self, key: Any, all_params: list[Tensor], all_grads: list[Tensor | None], group_index: int | None = None
-    ) -> tuple[Plan | None, list[Tensor]]:
-        """The plan for the parameters that have gradients, one that holds or a new one, and their local gradients.
+    def _planned(
+        self, plan: Plan | None, groups: list[dict[str, Any]], params: list[Tensor], places: list[int] | None = None
+    ) -> tuple[Plan, list[Any]]:
+        """A plan for these parameters of these groups, the given one if it holds, and the local gradients of its rows.
 
-        `all_params` are those of all groups, or one of the group with an index.
+        `places`: of the parameters among all, where they are not all.
         """
-        params, grads = all_params, [grad for grad in all_grads if grad is not None]
-        if len(grads) < len(params):
-            params = [p for p, grad in zip(params, all_grads, strict=True) if grad is not None]
-        if not grads:
-            return None, []
-        plan = self._plans.get(key)
-        if plan.sharded if plan is not None else sharding.any_dtensor(params):
+        grads: list[Any] = [p.grad for p in params]
+        if sharding.any_dtensor(params):
             grads = sharding.local_grads(params, grads, self._describe)
-        if plan is None or not plan.holds(self.param_groups, params, grads, self.state):
-            if plan is not None:
-                self._plans.clear()  # where one is stale others are too, and would keep tensors alive
-            elif group_index is None:
-                self._plans.make_room(self.state)
-            members, columns = self._collect() if group_index is None else self._collect_one(group_index, params[0])
-            all_sharded = sharding.any_dtensor(all_params)
-            plan = Plan(self.param_groups, members, params, columns, self._captured, all_sharded)
-            plan.remember(self.param_groups, members, grads, self.state)
-            if plan.is_reusable:
-                self._plans[key] = plan
-            if group_index is None:
-                self._plans.known = set(self.state)
-        return plan, grads
+        if plan is None or not plan.holds(groups, params, grads, self.state):
+            columns, members, rows = Columns.empty(), [], []
+            group_of = [i for i, group in enumerate(groups) for _ in group["params"]] if places is None else [0]
+            lists = (columns.param, columns.grad, *(getattr(columns, name) for name in NAMES))
+            for i, (p, member) in enumerate(zip(params, group_of, strict=True)):
+                if p.grad is not None or "step" in self.state.get(p, ()):
+                    self._add_row(groups[member], p, *lists)
+                    if len(columns.param) > len(rows):
+                        members.append(member)
+                        rows.append(i)
+            seeds = [groups[member]["rounding_seed"] for member in members]
+            numbers = rows if places is None else places
+            columns.rng_offset.extend(map(lowbit.rng_offset, seeds, numbers))
+            plan = Plan(groups, members, columns, self._captured)
+            plan.rows = rows
+            if all(is_plain(sharding.local(p)) for p in columns.param):
+                plan.guard = Guard(groups, columns.param, plan.of_rows(grads), self.state)
+        return plan, plan.of_rows(grads)
 
     def _collect(self) -> tuple[list[int], Columns]:
-        """The parameters with gradients, with their states; and the index of each one's group."""
-        columns, members = Columns.empty(), []
+        """The parameters with gradients, with their states, for a traced step; and the index of each one's group."""
+        columns, members, numbers = Columns.empty(), [], []
+        first = 0
         for i, group in enumerate(self.param_groups):
             # Lists of its own for each group: a list that is not empty torch.compile cannot hand to `_init_group`
             # (`OptimizerVariable.get_python_args`), which it would then trace.
             part = Columns.empty()
             self._init_group(group, part.param, part.grad, *(getattr(part, name) for name in NAMES))
             members += [i] * len(part.param)
+            numbers += [first + j for j, p in enumerate(group["params"]) if p.grad is not None]
+            first += len(group["params"])
             for name in ("param", "grad", *NAMES):
                 getattr(columns, name).extend(getattr(part, name))
-        columns.rng_offset.extend(self._rng_offsets(columns.param, members))
-        return members, columns
-
-    def _collect_one(self, group_index: int, param: Tensor) -> tuple[list[int], Columns]:
-        """The same of one parameter, whose group has this index."""
-        columns, members = Columns.empty(), [group_index]
-        lists = (columns.param, columns.grad, *(getattr(columns, name) for name in NAMES))
-        self._add_row(self.param_groups[group_index], param, *lists)
-        columns.rng_offset.extend(self._rng_offsets(columns.param, members))
+        seeds = [self.param_groups[i]["rounding_seed"] for i in members]
+        columns.rng_offset.extend(
+            [lowbit.rng_offset(seed, number) for seed, number in zip(seeds, numbers, strict=True)]
+        )
         return members, columns
 
     def _init_group(
@@ -458,27 +435,27 @@ class Adan(Optimizer):
                 self._add_row(group, p, params, grads, *columns)
 
     def _add_row(
-        self, group: dict[str, Any], param: Tensor, params: list[Tensor], grads: list[Tensor], *columns: list[Any]
+        self, group: dict[str, Any], param: Tensor, params: list[Tensor], grads: list[Any], *columns: list[Any]
     ) -> None:
-        grad = param.grad
-        assert grad is not None
         try:
-            state = self._state_of(group, param, grad)
+            state = self._state_of(group, param, param.grad)
         except RuntimeError as error:
+            if param.grad is None:  # that can wait until it has one
+                return
             raise RuntimeError(f"parameter {self._describe(param)}: {error}") from None
         params.append(param)
-        grads.append(grad)
+        grads.append(param.grad)
         for name, column in zip(NAMES, columns, strict=True):
             column.append(state.get(name))
 
-    def _state_of(self, group: dict[str, Any], param: Tensor, grad: Tensor) -> dict[str, Tensor]:
+    def _state_of(self, group: dict[str, Any], param: Tensor, grad: Tensor | None) -> dict[str, Tensor]:
         """A parameter's state, made or brought to the form that is needed now."""
-        if grad.layout is not torch.strided:
+        if grad is not None and grad.layout is not torch.strided:
             raise RuntimeError(
                 f"its gradient is {grad.layout}, and Adan needs dense ones: for an embedding, construct it with "
                 "sparse=False"
             )
-        if grad.shape != param.shape:
+        if grad is not None and grad.shape != param.shape:
             raise RuntimeError(
                 f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing a parameter's shape"
             )
@@ -501,26 +478,11 @@ class Adan(Optimizer):
         """Of all parameters that have one; others, such as timm's Lookahead, may keep more in `state`."""
         return [state for p, state in self.state.items() if isinstance(p, Tensor) and "step" in state]
 
-    def _place(self, param: Tensor) -> tuple[int, int] | None:
-        """The index of a parameter's group, and its own there; None where it is not one of the optimizer's."""
-        groups = enumerate(self.param_groups)
-        return next(((g, i) for g, group in groups for i, p in enumerate(group["params"]) if p is param), None)
-
     def _describe(self, param: Tensor) -> str:
-        place = self._place(param)
+        groups = enumerate(self.param_groups)
+        place = next(((i, g) for g, group in groups for i, p in enumerate(group["params"]) if p is param), None)
         assert place is not None
-        group, position = place
-        return describe(self.param_groups[group], position, group)
-
-    def _rng_offsets(self, params: list[Tensor], members: list[int]) -> list[int]:
-        """Where the random bits of each parameter start: that depends on its position among all parameters."""
-        groups = self.param_groups
-        if not any(map(rounds_at_random, groups)):
-            return [0] * len(params)
-        position = {p: i for i, p in enumerate(chain.from_iterable(group["params"] for group in groups))}
-        return [
-            lowbit.rng_offset(groups[i]["rounding_seed"], position[p]) for p, i in zip(params, members, strict=True)
-        ]
+        return describe(self.param_groups[place[1]], *place)
 
     def _counter_device(self, group: dict[str, Any], param: Tensor) -> torch.device | str:
         """Counts are beside the parameter where only the device knows them: captured, skipped or reset by a restart."""
@@ -615,8 +577,9 @@ class Adan(Optimizer):
             # Without states nothing has started, but for a process of ZeRO that has no parameter: it must agree with
             # the others.
             self._started |= bool(loaded) or not any(group["params"] for group in self.param_groups)
-            self._plans.clear()
-            self._released.clear()
+            self._plan = None
+            for release in self._releases:
+                release.forget()
         finally:
             for hook in hooks:
                 hook.remove()

@@ -229,7 +229,8 @@ def update_error(b2, state_format="4bit", steps=80):
     mean, spread = torch.randn(size), torch.rand(size) + 0.1
     params = [torch.nn.Parameter(torch.zeros(size)) for _ in range(2)]
     pairs = [
-        (p, Adan([p], lr=1.0, betas=(0.9, b2, 0.99), state_format=x)) for p, x in zip(params, ("fp32", state_format))
+        (p, Adan([p], lr=1.0, betas=(0.9, b2, 0.99), state_format=x))
+        for p, x in zip(params, ("fp32", state_format), strict=True)
     ]
     squares = torch.zeros(2)
     for _ in range(steps):
@@ -430,6 +431,6 @@ def test_a_parameter_with_gaps_in_memory(foreach):
     assert torch.equal(*params)
     assert (memory[:, 3:] == 1).all()
     average = opts[0].state[params[0]]["exp_avg"]
-    opts[0]._plans.clear()
+    opts[0]._plan = None
     opts[0].step()
     assert opts[0].state[params[0]]["exp_avg"] is average

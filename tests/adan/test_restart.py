@@ -223,9 +223,8 @@ def test_a_manual_restart_takes_other_random_bits():
             p.grad = torch.ones_like(p)
             opt.step()
         values.append(p.detach().clone())
-        (plan,) = opt._plans.values()
         opt.restart()
-        assert plan.holds(opt.param_groups, [p], [p.grad], opt.state)
+        assert opt._plan.holds(opt.param_groups, [p], [p.grad], opt.state)
         if i == 1:
             saved, opt = opt.state_dict(), Adan([p], lr=1e-4, stochastic_rounding=True)
             opt.load_state_dict(saved)

@@ -83,6 +83,7 @@ INLINE double root_double(double x) { return sqrt(x); }
     X(double, prev_root) X(double, prev_eps)
 
 /* Where a tensor and its states begin, all in one dense layout.
+ * grad: NULL, and the tensor stays as it is.
  * exp_avg_diff: NULL in the coupled form.
  * averaging: NULL, or the 4-bit format's factor A: g − A·v is stored for v.
  * exponents: of quantized states: of each block those of the four states.
@@ -845,11 +846,12 @@ static void run(struct job *job, int threads) {
     pthread_mutex_unlock(&pool.busy);
 }
 
-/* Cut the tensors into chunks: how many there are, and for each tensor how many up to and with its own. */
+/* Cut the tensors that have a gradient into chunks: how many there are, and for each tensor how many up to and with its
+ * own. */
 static int64_t cut(const struct tensor *tensors, int64_t count, int64_t *ends) {
     int64_t chunks = 0;
     for (int64_t i = 0; i < count; i++) {
-        chunks += tensors[i].size / CHUNK + (tensors[i].size % CHUNK != 0);
+        chunks += tensors[i].grad ? tensors[i].size / CHUNK + (tensors[i].size % CHUNK != 0) : 0;
         ends[i] = chunks;
     }
     return chunks;
@@ -888,7 +890,7 @@ EXPORT int adan_cpu_update(const struct tensor *tensors, int64_t count, const st
     for (int64_t i = 0; displacements && i < chunks; i++)
         *square += sums[i];
     for (int64_t i = 0; i < count; i++)
-        *tensors[i].step += 1;
+        *tensors[i].step += tensors[i].grad != NULL;
     free(sums);
     free(ends);
     return 0;

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from adan import lowbit
-from adan.columns import Columns, compute_dtype, is_dense, is_laid_out_as, laid_out_as
+from adan.columns import Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo
 from adan.grad_norm import measure
 from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, replaced, step_scalars
@@ -28,9 +28,7 @@ from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, r
 LIBRARY = str(Path(__file__).with_name("_cpu.so"))
 
 #: The fields of `struct tensor` in `cpu.c`, a row of the table: addresses, then numbers.
-ADDRESSES = (
-    "param", "grad", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "step", "averaging", "exponents", "compensation",
-)  # fmt: skip
+ADDRESSES = Columns._fields[Columns._fields.index("param") :]
 FIELDS = (*ADDRESSES, "size", "type", "grad_type", "state_type", "stochastic", "rng_offset", "cycle", "scalars")
 
 #: What the library must say of itself: the same fields and the same codes.
@@ -101,7 +99,7 @@ class Table(NamedTuple):
 class Cpu:
     name = "cpu"
     device_type: str | None = "cpu"
-    measures_norm = reads_quantized = True
+    fused = True
     forgets = counts_on_device = False
 
     def unsupported_reason(self, param: Tensor) -> str | None:
@@ -124,7 +122,7 @@ class Cpu:
             memo.tables = _table(columns)
         table: Table = memo.tables
         grads = _fitted(columns, table)  # copies must live until the C has read them
-        _fill(table.rows, "grad", map(Tensor.data_ptr, grads))
+        _fill(table.rows, "grad", addresses("grad", grads))
         if any(options.cycle for options in columns.options):
             cycles = [int(options.cycle) for options in columns.options]
             _fill(table.rows, "cycle", map(cycles.__getitem__, columns.group))
@@ -144,9 +142,10 @@ def _measured(columns: Columns, signals: Signals) -> Signals:
     clips = columns.clips()
     if not signals.check_finite and (signals.norm is not None or not clips):
         return signals
-    total = sum_of_squares(columns.grad)
+    grads = [grad for grad in columns.grad if grad is not None]
+    total = sum_of_squares(grads)
     if not math.isfinite(total):
-        return measure(columns.grad, clips, signals)
+        return measure(grads, clips, signals)
     return replaced(signals, norm=torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu"), check_finite=False)
 
 
@@ -154,7 +153,7 @@ def sum_of_squares(grads: Iterable[Tensor]) -> float:
     """Σ x² over all elements, accumulated in fp64; the same for every number of threads."""
     dense = [x if is_dense(x) else x.contiguous() for x in map(Tensor.resolve_neg, grads)]
     rows = array("q", bytes(8 * len(FIELDS) * len(dense)))
-    _fill(rows, "grad", map(Tensor.data_ptr, dense))
+    _fill(rows, "grad", addresses("grad", dense))
     _fill(rows, "size", map(Tensor.numel, dense))
     _fill(rows, "grad_type", (TYPES[x.dtype] for x in dense))
     total = array("d", [0.0])
@@ -168,8 +167,9 @@ def _table(columns: Columns) -> Table:
     rows = array("q", bytes(8 * len(FIELDS) * count))
     for name in ADDRESSES:
         if name != "grad":
-            _fill(rows, name, [0 if x is None else x.data_ptr() for x in getattr(columns, name)])
-    pairs = zip(columns.param, columns.grad, strict=True)
+            _fill(rows, name, addresses(name, getattr(columns, name)))
+    like = columns.like_grads()
+    pairs = zip(columns.param, like, strict=True)
     widened = [i for i, (p, grad) in enumerate(pairs) if grad.dtype != p.dtype]
     types = [p.dtype for p in columns.param]
     _fill(rows, "type", map(TYPES.__getitem__, types))
@@ -182,23 +182,20 @@ def _table(columns: Columns) -> Table:
     _fill(rows, "stochastic", map(int, map(columns.rounds_stochastically, range(count))))
     _fill(rows, "rng_offset", columns.rng_offset)
     steps = array("q", map(Tensor.data_ptr, columns.step))
-    return Table(rows, steps, all(map(is_laid_out_as, columns.param, columns.grad)), widened)
+    return Table(rows, steps, all(map(is_laid_out_as, columns.param, like)), widened)
 
 
 def _fill(rows: array[int], field: str, values: Iterable[int]) -> None:
     rows[FIELDS.index(field) :: len(FIELDS)] = array("q", values)
 
 
-def _fitted(columns: Columns, table: Table) -> list[Tensor]:
+def _fitted(columns: Columns, table: Table) -> list[Any]:
     """Gradients as the C can take them: most often as they are, else copies."""
-    grads = columns.grad
-    if not table.fits:
-        grads = [laid_out_as(p, grad, grad.dtype) for p, grad in zip(columns.param, grads, strict=True)]
-    if table.widened:
-        grads = list(grads)
-    for i in table.widened:
-        grads[i] = laid_out_as(columns.param[i], grads[i], compute_dtype(columns.param[i].dtype))
-    return grads
+    if table.fits and not table.widened:
+        return columns.grad
+    wide = {i: compute_dtype(columns.param[i].dtype) for i in table.widened}
+    rows = enumerate(zip(columns.param, columns.grad, strict=True))
+    return [None if grad is None else laid_out_as(p, grad, wide.get(i, grad.dtype)) for i, (p, grad) in rows]
 
 
 def _coefficients(columns: Columns, table: Table, signals: Signals) -> tuple[array[float], array[float]]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from adan import lowbit
-from adan.columns import Columns, compute_dtype, is_dense, is_laid_out_as, laid_out_as
+from adan.columns import Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo, slots
 from adan.scalars import Options, Signals
 
@@ -108,7 +108,7 @@ class Tables(NamedTuple):
 class Cuda:
     name = "cuda"
     device_type: str | None = "cuda"
-    measures_norm = reads_quantized = forgets = counts_on_device = True
+    fused = forgets = counts_on_device = True
 
     tiles = TILES
     tile = Tile(1024, 1024, 4)  #: where there is no other, as for fp64
@@ -140,7 +140,8 @@ class Cuda:
         rows, launches = len(tables.order), tables.launches
         grads = columns.grad
         if not tables.fits:  # copies must outlive the launches that read them
-            grads = [laid_out_as(p, grad, grad.dtype) for p, grad in zip(columns.param, grads, strict=True)]
+            pairs = zip(columns.param, grads, strict=True)
+            grads = [None if grad is None else laid_out_as(p, grad, grad.dtype) for p, grad in pairs]
         per_step, aligned = self._per_step_table(columns, grads, memo, device, capturing)
 
         clips, measures = columns.clips(), columns.measures()
@@ -183,14 +184,14 @@ class Cuda:
         return None if squares is None else squares.sum()
 
     def _per_step_table(
-        self, columns: Columns, grads: list[Tensor], memo: Memo, device: torch.device, capturing: bool
+        self, columns: Columns, grads: list[Any], memo: Memo, device: torch.device, capturing: bool
     ) -> tuple[Tensor, bool]:
         """Where the gradients are, and the options; and whether those addresses are aligned to 16 bytes."""
         tables: Tables = memo.tables
-        addresses = list(map(Tensor.data_ptr, grads))
+        places = addresses("grad", grads)
         if len(tables.launches) > 1:
-            addresses = [addresses[i] for i in tables.order]
-        words = array("q", addresses)
+            places = [places[i] for i in tables.order]
+        words = array("q", places)
         numbers = array("d", chain.from_iterable(map(_options_row, columns.options)))
         data = words.tobytes() + numbers.tobytes()
         if capturing:  # a graph has memory of its own, and copies from a host buffer that nothing else may use
@@ -201,14 +202,14 @@ class Cuda:
                 )
             staging = tables.spares.pop()
             memo.captured += [tables.static, staging]
-            table, aligned = _upload(data, device, staging), functools.reduce(or_, addresses) % 16 == 0
+            table, aligned = _upload(data, device, staging), functools.reduce(or_, places) % 16 == 0
         else:
             # The allocator often hands out the same memory for the next gradients: then the table is as it was.
             stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
             if (stream, data) not in tables.sent:
                 if len(tables.sent) == MOST_SENT:
                     tables.sent.clear()
-                tables.sent[stream, data] = _upload(data, device), functools.reduce(or_, addresses) % 16 == 0
+                tables.sent[stream, data] = _upload(data, device), functools.reduce(or_, places) % 16 == 0
             table, aligned = tables.sent[stream, data]
             while memo.capturable and len(tables.spares) < SPARES:
                 tables.spares.append(_staging(len(data), device))
@@ -220,9 +221,8 @@ class Cuda:
         return table, aligned
 
     def _tables(self, columns: Columns, device: torch.device) -> Tables:
-        addressed = [name for name in slots.STATIC if name in Columns._fields and name not in ("group", "rng_offset")]
         static: dict[str, list[int]] = {}
-        for name in addressed:
+        for name in slots.ADDRESSED:
             tensors = getattr(columns, name)
             for x in tensors:
                 if x is not None and x.device != device:
@@ -230,7 +230,7 @@ class Cuda:
                         f"a {name} of shape {tuple(x.shape)} is on {x.device}, its parameter on {device}: move it "
                         "there in optimizer.state[parameter]"
                     )
-            static[name] = [0 if x is None else x.data_ptr() for x in tensors]
+            static[name] = addresses(name, tensors)
         vectors = ("param", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "compensation")
         by_launch: dict[tuple[Kind, bool], list[int]] = defaultdict(list)
         for i in range(len(columns.param)):
@@ -275,7 +275,7 @@ class Cuda:
             static=_upload(words.tobytes() + chunk_rows.tobytes(), device),
             launches=launches,
             order=order,
-            fits=all(map(is_laid_out_as, columns.param, columns.grad)),
+            fits=all(map(is_laid_out_as, columns.param, columns.like_grads())),
             spares=[],
             sent={},
             binaries={},
@@ -288,7 +288,7 @@ def _kind(columns: Columns, i: int) -> Kind:
     rounding = rounding if columns.compensation[i] is None else k.KAHAN
     return Kind(
         param=columns.param[i].dtype,
-        grad=columns.grad[i].dtype,
+        grad=columns.like_grads()[i].dtype,
         state=columns.exp_avg[i].dtype,
         quantized=lowbit.format_of({"exp_avg": columns.exp_avg[i], "exp_avg_sq": columns.exp_avg_sq[i]}),
         coupled=columns.exp_avg_diff[i] is None,

@@ -115,7 +115,8 @@ def step_scalars(
 
     step_at = tl.load(static + row * N_STATIC + S_STEP, mask=live, other=0).to(tl.pointer_type(tl.float64))
     step = tl.load(step_at, mask=live, other=0.0)
-    tl.store(step_at, step + run, mask=live)
+    has_grad = tl.load(per_step + row * N_PER_STEP + G_GRAD, mask=live, other=0) != 0
+    tl.store(step_at, step + run, mask=live & has_grad)
     t = step + 1
     has_prev = tl.where(t > 1, 1.0, 0.0)
     w_m = tl.where(bias_correction, 1 - b1, 1 - b1 * has_prev)
@@ -237,7 +238,8 @@ def update(
     lost = address(static + row * N_STATIC + S_COMPENSATION, P, ALIGNED) + begin
     powers = address(static + row * N_STATIC + S_EXPONENTS, tl.int32, False) + begin // SHARED
     square = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
-    todo = tl.where(run > 0, left, 0)  # a skipped step has nothing to do
+    # A skipped step has nothing to do, nor has a row without a gradient.
+    todo = tl.where((run > 0) & (tl.load(per_step + row * N_PER_STEP + G_GRAD) != 0), left, 0)
     if todo >= CHUNK:
         for i in tl.range(0, CHUNK, BLOCK, num_stages=STAGES):
             square += update_block(
@@ -435,6 +437,7 @@ def sum_of_squares(
         row = find_row(starts, first_row, end_row, chunk)
         begin = (chunk - tl.load(starts + row * N_STATIC)) * CHUNK
         left = tl.load(static + row * N_STATIC + S_NUMEL) - begin
+        left = tl.where(tl.load(per_step + row * N_PER_STEP + G_GRAD) != 0, left, 0)
         g = address(per_step + row * N_PER_STEP + G_GRAD, G, ALIGNED) + begin
         if left >= CHUNK:
             x = tl.load(g + at).to(COMPUTE)
