@@ -121,6 +121,8 @@ def load(
         if any("neg_pre_grad" in state for state in mine):
             unsaved.add("step")  # of the authors' release: here every parameter has its own
         merged.update((key, value) for key, value in saved.items() if key not in unsaved)
+        if "param_names" in saved and "param_names" not in group:
+            merged["param_names"] = saved["param_names"]
         try:
             check(merged, f"this state dict, group {g}")
         except TypeError as error:
@@ -195,6 +197,8 @@ def _checked(
     for key in NUMBERS:
         if values.get(key) is not None:
             values[key] = _checked_number(values[key], f"{key} of {name}", is_count=key == "step")
+            if values[key].device.type == "meta" and param.device.type != "meta":
+                raise ValueError(f"{key} of {name} is on the meta device in this state dict, without a value")
     shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": blocks(param)}
     if quantized and lowbit.format_of(values) == "4bit":
         shapes |= dict.fromkeys(PACKED["4bit"], packed(param))

@@ -151,22 +151,44 @@ def _float(bits: Tensor) -> Tensor:
 
 
 def encode(x: Tensor, code: Code, random_bits: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """A flat fp32 tensor as uint8 codes and the uint8 exponents of its blocks; to nearest without random bits."""
-    whole = x.numel() // BLOCK * BLOCK
-    largest = x[:whole].view(-1, BLOCK).abs().amax(1)
-    if whole < x.numel():
-        largest = torch.cat([largest, x[whole:].abs().amax(0, keepdim=True)])
-    exponent = (largest.view(torch.int32) >> 23) + 1
+    """A flat fp32 tensor as uint8 codes and the uint8 exponents of its blocks; to nearest without random bits.
+
+    Numbers that were codes become the same codes to nearest: rounding may have taken the largest of a block, by which
+    its exponent was chosen, to the other side of a power of two.
+    """
+    exponent = (_largest(x).view(torch.int32) >> 23) + 1
+    if random_bits is None:
+        for other in ((exponent + 1).clamp(max=253), (exponent - 1).clamp(min=1)):
+            exponent = torch.where(_is_exact(x, code, other) & ~_is_exact(x, code, exponent), other, exponent)
     exponent = torch.where(exponent >= 254, 255, exponent)  # what is not finite stays so
-    inverse = _float((254 - exponent).clamp(min=0) << 23)
-    bits = (_scaled(x.abs(), inverse) + code.delta).view(torch.int32)
-    offset = 1 << (code.shift - 1) if random_bits is None else (random_bits & 0xFFFFFF) >> (24 - code.shift)
-    codes = (bits + offset >> code.shift) - code.base
+    codes = _magnitudes(x, exponent, code, random_bits)
     if code.signed:
         codes = codes | (x.signbit().to(codes.dtype) << (code.width - 1))
     else:
         codes = torch.where(x > 0, codes.clamp(min=1), codes)  # a root that became 0 would be divided by
     return codes.to(torch.uint8), exponent.to(torch.uint8)
+
+
+def _magnitudes(x: Tensor, exponent: Tensor, code: Code, random_bits: Tensor | None) -> Tensor:
+    """Codes without signs."""
+    inverse = _float((254 - exponent).clamp(min=0) << 23)
+    bits = (_scaled(x.abs(), inverse) + code.delta).view(torch.int32)
+    offset = 1 << (code.shift - 1) if random_bits is None else (random_bits & 0xFFFFFF) >> (24 - code.shift)
+    return (bits + offset >> code.shift) - code.base
+
+
+def _is_exact(x: Tensor, code: Code, exponent: Tensor) -> Tensor:
+    """Whether the numbers of each block are codes with this exponent, up to the rounding of fp32."""
+    highest = 2 ** (code.width - code.signed) - 1
+    codes = _magnitudes(x, exponent, code, None).clamp(0, highest)
+    return _largest(decode(codes, exponent, code._replace(signed=False)) - x.abs()) <= 1e-5 * _largest(x)
+
+
+def _largest(x: Tensor) -> Tensor:
+    """The largest magnitude of each block of a flat tensor."""
+    whole = x.numel() // BLOCK * BLOCK
+    largest = x[:whole].view(-1, BLOCK).abs().amax(1)
+    return largest if whole == x.numel() else torch.cat([largest, x[whole:].abs().amax(0, keepdim=True)])
 
 
 def decode(codes: Tensor, exponents: Tensor, code: Code) -> Tensor:

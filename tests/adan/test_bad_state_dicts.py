@@ -79,6 +79,7 @@ BAD = {
     "a list for a state": (set_state(exp_avg=[1.0, 2.0]), "exp_avg", {}),
     "a complex state of a real parameter": (set_state(exp_avg=torch.zeros(2, 3).cfloat()), "exp_avg.*complex", {}),
     "a state of whole numbers": (set_state(exp_avg=torch.zeros(2, 3, dtype=torch.int64)), "exp_avg.*int64", {}),
+    "a count without data": (set_state(step=torch.zeros((), device="meta")), "step.*meta", {}),
     "a state without data": (set_state(exp_avg=torch.zeros(2, 3, device="meta")), "exp_avg.*meta", {}),
     "scales for a scale": (set_state(prev_scale=torch.ones(3)), "prev_scale", {}),
     "a short restart state": (cut_restart_state, "restart", RESTART),
