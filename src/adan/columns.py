@@ -78,25 +78,20 @@ class Columns(NamedTuple):
 
 
 #: Below it nothing is memory: such an address is an offset into a storage that was freed.
-_LEAST_ADDRESS = 4096
+LEAST_ADDRESS = 4096
 
 
 def addresses(name: str, tensors: list[Any]) -> list[int]:
     """Where tensors of a column are: 0 for None, and for one without elements an address at which nothing is read."""
-    try:
-        found = list(map(Tensor.data_ptr, tensors))
-    except TypeError:
-        found = [0 if x is None else x.data_ptr() for x in tensors]
-    if min(found, default=_LEAST_ADDRESS) >= _LEAST_ADDRESS:
-        return found
+    found = [0 if x is None else x.data_ptr() for x in tensors]
     for i, x in enumerate(tensors):
-        if x is not None and found[i] < _LEAST_ADDRESS:
+        if x is not None and found[i] < LEAST_ADDRESS:
             if x.numel():
                 raise RuntimeError(
                     f"a {name} of shape {tuple(x.shape)} has no memory: its storage was freed, as by "
                     "untyped_storage().resize_(0); allocate it again before step()"
                 )
-            found[i] = _LEAST_ADDRESS
+            found[i] = LEAST_ADDRESS
     return found
 
 

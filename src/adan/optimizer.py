@@ -247,7 +247,7 @@ class Adan(Optimizer):
         steps = any(grad is not None for grad in grads)
         signals = self._signals()
         norm_group = self.defaults["norm_group"]
-        sharded = norm_group is not None or sharding.any_dtensor(params)
+        sharded = norm_group is not None or plan.is_sharded
         first = not self._started and self._is_state_initialization()
         self._started |= steps or sharded  # decided locally, so that all ranks agree without communication
         if plan.is_fsdp1 and not sharded:
@@ -297,11 +297,9 @@ class Adan(Optimizer):
     def _options(self, index: int, last_lr: Tensor | None = None, share: float = 1.0) -> Options:
         """A group's options that enter this step's arithmetic."""
         group = self.param_groups[index]
-        cycle: Number = 0.0
-        if rounds_at_random(group):
-            cycle = float(self._restarted)
-            if self._cycle is not None:  # on its device, where an addition is a launch
-                cycle = self._cycle.count + cycle if cycle else self._cycle.count
+        cycle: Number = float(self._restarted)
+        if self._cycle is not None and rounds_at_random(group):  # on its device, where an addition is a launch
+            cycle = self._cycle.count + cycle if cycle else self._cycle.count
         return Options.of(group, last_lr, share, cycle)
 
     def _signals(self) -> Signals:
@@ -341,7 +339,7 @@ class Adan(Optimizer):
                 rates.append((number, options[-1].lr))
         square, skip = None, signals.skip
         if stepping:
-            columns = plan.columns(options, [index[row] for row in rows], mine, grads, self.state)
+            columns = plan.columns(options, [index[row] for row in rows], mine, grads, self.state, forget=True)
             square, skip = plan.update(columns, signals)
         if sharded:
             square, skip = cycle.all_reduce(square, skip, bool(stepping), mesh, self.defaults["norm_group"])
@@ -382,9 +380,12 @@ class Adan(Optimizer):
         `places`: of the parameters among all, where they are not all.
         """
         grads: list[Any] = [p.grad for p in params]
-        if sharding.any_dtensor(params):
+        if plan is not None and plan.is_sharded:
             grads = sharding.local_grads(params, grads, self._describe)
-        if plan is None or not plan.holds(groups, params, grads, self.state):
+        if plan is None or plan.guard is None or not plan.guard.holds(groups, params, grads, self.state):
+            is_sharded = sharding.any_dtensor(params)  # also where only one without a gradient is
+            if is_sharded:
+                grads = sharding.local_grads(params, [p.grad for p in params], self._describe)
             columns, members, rows = Columns.empty(), [], []
             group_of = [i for i, group in enumerate(groups) for _ in group["params"]] if places is None else [0]
             lists = (columns.param, columns.grad, *(getattr(columns, name) for name in NAMES))
@@ -398,9 +399,9 @@ class Adan(Optimizer):
             numbers = rows if places is None else places
             columns.rng_offset.extend(map(lowbit.rng_offset, seeds, numbers))
             plan = Plan(groups, members, columns, self._captured)
-            plan.rows = rows
+            plan.rows, plan.is_sharded = rows, is_sharded
             if all(is_plain(sharding.local(p)) for p in columns.param):
-                plan.guard = Guard(groups, columns.param, plan.of_rows(grads), self.state)
+                plan.guard = Guard(groups, rows, columns.param, plan.of_rows(grads), self.state)
         return plan, plan.of_rows(grads)
 
     def _collect(self) -> tuple[list[int], Columns]:

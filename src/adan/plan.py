@@ -135,25 +135,23 @@ class Plan:
         """Those that belong to the plan's rows, of a list for all parameters."""
         return values if len(values) == len(self.rows) else [values[i] for i in self.rows]
 
-    def holds(
-        self, groups: list[dict[str, Any]], params: list[Tensor], grads: list[Tensor | None], state: State
-    ) -> bool:
-        """Whether the plan serves a step of these parameters with these gradients, which are local, None for none."""
-        if self.guard is None or len(params) < len(self.rows):
-            return False
-        if len(params) > len(self.rows):
-            mine = self.of_rows(grads)
-            if sum(x is not None for x in grads) > sum(x is not None for x in mine):
-                return False  # a parameter has its first gradient
-            params, grads = self.of_rows(params), mine
-        return self.guard.holds(groups, params, grads, state)
-
     def columns(
-        self, options: list[Options], group: list[int], params: list[Tensor], grads: list[Any], state: State
+        self,
+        options: list[Options],
+        group: list[int],
+        params: list[Tensor],
+        grads: list[Any],
+        state: State,
+        forget: bool = False,
     ) -> Columns:
-        """The rows of a step. States are left out where every engine has its own tables of them."""
+        """The rows of a step. States are left out where every engine has its own tables of them.
+
+        `forget`: as in `Signals`.
+        """
         entries: list[dict[str, Tensor]] = []
-        if not all(part.engine.fused and part.memo.tables is not None for part in self.parts):
+        if not all(
+            x.engine.fused and x.memo.tables is not None and (x.engine.forgets or not forget) for x in self.parts
+        ):
             entries = [state[p] for p in params]
         states = {name: [entry.get(name) for entry in entries] for name in NAMES}
         return Columns(options, group, self.rng_offset, params, grads, **states)

@@ -117,6 +117,7 @@ def test_a_norm_over_processes_never_synchronises(skip_nonfinite, monkeypatch):
     run_on_a_pretended_gpu(capturable=True, max_grad_norm=1.0, skip_nonfinite=skip_nonfinite, norm_group="world")
 
 
+@pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.device_count() < 2, reason="there is one GPU, not two")
 @pytest.mark.parametrize("options", [{}, {"restart": Restart.probe()}], ids=str)
 def test_a_learning_rate_on_one_gpu_is_that_of_parameters_on_two(options):
     with FakeTensorMode():

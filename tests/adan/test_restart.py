@@ -224,7 +224,7 @@ def test_a_manual_restart_takes_other_random_bits():
             opt.step()
         values.append(p.detach().clone())
         opt.restart()
-        assert opt._plan.holds(opt.param_groups, [p], [p.grad], opt.state)
+        assert opt._plan.guard.holds(opt.param_groups, [p], [p.grad], opt.state)
         if i == 1:
             saved, opt = opt.state_dict(), Adan([p], lr=1e-4, stochastic_rounding=True)
             opt.load_state_dict(saved)

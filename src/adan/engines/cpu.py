@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from adan import lowbit
-from adan.columns import Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
+from adan.columns import LEAST_ADDRESS, Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo
 from adan.grad_norm import measure
 from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, replaced, step_scalars
@@ -122,7 +122,7 @@ class Cpu:
             memo.tables = _table(columns)
         table: Table = memo.tables
         grads = _fitted(columns, table)  # copies must live until the C has read them
-        _fill(table.rows, "grad", addresses("grad", grads))
+        _fill(table.rows, "grad", _grad_addresses(grads))
         if any(options.cycle for options in columns.options):
             cycles = [int(options.cycle) for options in columns.options]
             _fill(table.rows, "cycle", map(cycles.__getitem__, columns.group))
@@ -139,7 +139,7 @@ class Cpu:
 
 def _measured(columns: Columns, signals: Signals) -> Signals:
     """The norm to clip by and the decision to skip, in one pass: in fp64 no sum of fp32 squares overflows."""
-    clips = columns.clips()
+    clips = any(options.max_grad_norm > 0 for options in columns.options)
     if not signals.check_finite and (signals.norm is not None or not clips):
         return signals
     grads = [grad for grad in columns.grad if grad is not None]
@@ -153,7 +153,7 @@ def sum_of_squares(grads: Iterable[Tensor]) -> float:
     """Σ x² over all elements, accumulated in fp64; the same for every number of threads."""
     dense = [x if is_dense(x) else x.contiguous() for x in map(Tensor.resolve_neg, grads)]
     rows = array("q", bytes(8 * len(FIELDS) * len(dense)))
-    _fill(rows, "grad", addresses("grad", dense))
+    _fill(rows, "grad", _grad_addresses(dense))
     _fill(rows, "size", map(Tensor.numel, dense))
     _fill(rows, "grad_type", (TYPES[x.dtype] for x in dense))
     total = array("d", [0.0])
@@ -183,6 +183,14 @@ def _table(columns: Columns) -> Table:
     _fill(rows, "rng_offset", columns.rng_offset)
     steps = array("q", map(Tensor.data_ptr, columns.step))
     return Table(rows, steps, all(map(is_laid_out_as, columns.param, like)), widened)
+
+
+def _grad_addresses(grads: list[Any]) -> list[int]:
+    try:
+        found = list(map(Tensor.data_ptr, grads))
+    except TypeError:  # one is missing
+        found = [0]
+    return found if min(found, default=LEAST_ADDRESS) >= LEAST_ADDRESS else addresses("grad", grads)
 
 
 def _fill(rows: array[int], field: str, values: Iterable[int]) -> None:
