@@ -80,6 +80,13 @@ def _read_layout(layout: Any) -> tuple[list[int], list[int]]:
     raise ValueError(f"layout must be the sizes and strides of a quantized state, got {layout!r}")
 
 
+def dequantized(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of a checkpoint with its states as plain numbers."""
+    values = _unpacked(entry)
+    others = {name: value for name, value in values.items() if name not in ("exponents", "averaging")}
+    return {**others, **plain(values)}
+
+
 def load(
     state_dict: Mapping[str, Any], groups: list[dict[str, Any]], counter_device: Any
 ) -> tuple[dict[str, Any], dict[Tensor, dict[str, Tensor]]]:

@@ -15,6 +15,7 @@ from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
 from adan.guard import Guard
 from adan.options import (
+    OPTIONS,
     OUTSIDE_GROUPS,
     check,
     check_group,
@@ -133,6 +134,7 @@ class Adan(Optimizer):
         rounding_seed: int = 0,
         norm_group: torch.distributed.ProcessGroup | str | None = None,
     ) -> None:
+        options = {name: value for name, value in locals().items() if name in OPTIONS}
         module = isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList)
         if not isinstance(params, Iterable) or isinstance(params, Tensor) or module:
             raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got {type(params).__name__}")
@@ -144,14 +146,6 @@ class Adan(Optimizer):
             params = list(params)  # type: ignore[assignment]
         if not params:
             raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
-        options: dict[str, Any] = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_grad_norm": max_grad_norm,
-            "no_prox": no_prox, "foreach": foreach, "fused": fused, "bias_correction": bias_correction,
-            "maximize": maximize, "capturable": capturable, "differentiable": differentiable, "restart": restart,
-            "skip_nonfinite": skip_nonfinite, "state_format": state_format,
-            "stochastic_rounding": stochastic_rounding, "kahan_sum": kahan_sum, "rounding_seed": rounding_seed,
-            "norm_group": norm_group,
-        }  # fmt: skip
         check(options, "Adan")
         warn_of_paper_betas(betas, "Adan")
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
@@ -386,7 +380,8 @@ class Adan(Optimizer):
             is_sharded = sharding.any_dtensor(params)  # also where only one without a gradient is
             if is_sharded:
                 grads = sharding.local_grads(params, [p.grad for p in params], self._describe)
-            columns, members, rows = Columns.empty(), [], []
+            columns, members = Columns.empty(), []
+            rows: list[int] = []
             group_of = [i for i, group in enumerate(groups) for _ in group["params"]] if places is None else [0]
             lists = (columns.param, columns.grad, *(getattr(columns, name) for name in NAMES))
             for i, (p, member) in enumerate(zip(params, group_of, strict=True)):

@@ -153,7 +153,7 @@ class Plan:
             x.engine.fused and x.memo.tables is not None and (x.engine.forgets or not forget) for x in self.parts
         ):
             entries = [state[p] for p in params]
-        states = {name: [entry.get(name) for entry in entries] for name in NAMES}
+        states: dict[str, list[Any]] = {name: [entry.get(name) for entry in entries] for name in NAMES}
         return Columns(options, group, self.rng_offset, params, grads, **states)
 
     def update(self, columns: Columns, signals: Signals) -> tuple[Tensor | None, Tensor | None]:
