@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from adan.columns import STATES, compute_dtype
-from adan.scalars import host_readable
+from adan.scalars import host_readable, replaced
 
 #: What `state_format` may be.
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8, "4bit": torch.uint8}
@@ -181,7 +181,7 @@ def _is_exact(x: Tensor, code: Code, exponent: Tensor) -> Tensor:
     """Whether the numbers of each block are codes with this exponent, up to the rounding of fp32."""
     highest = 2 ** (code.width - code.signed) - 1
     codes = _magnitudes(x, exponent, code, None).clamp(0, highest)
-    return _largest(decode(codes, exponent, code._replace(signed=False)) - x.abs()) <= 1e-5 * _largest(x)
+    return _largest(decode(codes, exponent, replaced(code, signed=False)) - x.abs()) <= 1e-5 * _largest(x)
 
 
 def _largest(x: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -184,8 +183,10 @@ class Plan:
                 mine = replaced(mine, options=[x.to(part.device) for x in mine.options])
             if signals.forget and not part.engine.forgets:
                 mine.forget()
-            update = part.engine.update if part.engine.fused else partial(quantized.update, part.engine)
-            squares.append(update(mine, part.memo, local))
+            if part.engine.fused:
+                squares.append(part.engine.update(mine, part.memo, local))
+            else:
+                squares.append(quantized.update(part.engine, mine, part.memo, local))
         measured = [x for x in squares if x is not None]
         if not measured:
             return None, signals.skip
