@@ -37,7 +37,7 @@ MUTATIONS = [
     ("w_v * (d - old_v)", "w_m * (d - old_v)", "fast betas"),
     ("n[k] = QUANTIZED ? root : n_;", ";", "fast betas"),
     ("step_m * m_ + step_v * v_", "step_m * m_ + step_v * v[k]", "fast betas"),
-    ("*tensors[i].step += 1;", ";", "fast betas"),
+    ("*tensors[i].step += tensors[i].grad != NULL;", ";", "fast betas"),
     ("&job->scalars[x->scalars]", "&job->scalars[0]", "fast betas"),
     ("for (; i < size; i++) {                                                                            \\\n",
      "for (; i < size - 1; i++) {                                                                        \\\n",
