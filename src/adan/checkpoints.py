@@ -1,4 +1,4 @@
-"""How states are saved and loaded: names and layouts of checkpoints, ours and the authors', and whether one fits."""
+"""States as they are saved and loaded: names and layouts of checkpoints, ours and the authors'; whether one fits."""
 
 from __future__ import annotations
 

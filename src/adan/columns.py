@@ -82,7 +82,7 @@ LEAST_ADDRESS = 4096
 
 
 def addresses(name: str, tensors: list[Any]) -> list[int]:
-    """Where tensors of a column are: 0 for None, and for one without elements an address at which nothing is read."""
+    """Addresses of tensors of a column: 0 for None, and for one without elements a place where nothing is read."""
     found = [0 if x is None else x.data_ptr() for x in tensors]
     for i, x in enumerate(tensors):
         if x is not None and found[i] < LEAST_ADDRESS:

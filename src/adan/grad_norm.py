@@ -1,4 +1,4 @@
-"""What must be known about all gradients together before any of them is used."""
+"""The norm of all gradients together, and whether to skip a step: known before any gradient is used."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def measure_together(
     norm_group: str | None,
     first: bool,
 ) -> Signals:
-    """The same where parameters are sharded over processes, all of which must come here, with gradients or without.
+    """`measure` where parameters are sharded over processes, all of which must come here, with gradients or without.
 
     `params` are all parameters of all groups, `grads` the local gradients of some, None for none. Three numbers are
     summed over the meshes that hold parameters, then over `norm_group`.

@@ -106,7 +106,7 @@ class GradientRelease:
 
 
 class _Check:
-    """What a model checks before it is run. Copies of the model, in memory or in a file, check nothing."""
+    """The check that a model makes before it is run. Copies of the model, in memory or in a file, check nothing."""
 
     def __init__(self, opt: Adan) -> None:
         self._opt = opt

@@ -1,4 +1,4 @@
-"""Whether a plan still holds: whether all that it was made from is as it was.
+"""The check that a plan still holds: that all it was made from is as it was.
 
 A guard keeps no tensor alive: states that a program replaces, moves or drops are freed at once.
 """
@@ -30,7 +30,7 @@ _dereferenced = weakref.ref.__call__
 
 
 class Guard:
-    """What the rows of a plan were made from: options, states, memory, and the types and layouts of gradients.
+    """A memory of what rows of a plan were made from: options, states, memory, types and layouts of gradients.
 
     Args:
         groups: parameter groups.
@@ -104,7 +104,7 @@ class Guard:
 
 
 def _options(groups: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """What a plan depends on of each group: its size, a coupled beta, and the options that shape a plan."""
+    """Facts of each group that a plan depends on: its size, a coupled beta, and the options that shape a plan."""
     betas = [group["betas"] for group in groups]
     return [
         (len(group["params"]), b2 if b1 == b2 else None, *map(group.__getitem__, _SHAPING))

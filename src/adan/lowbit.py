@@ -129,7 +129,7 @@ class RandomBits(NamedTuple):
 
     @classmethod
     def of(cls, offset: int, step: int | Tensor, like: Tensor, cycle: int | Tensor = 0) -> RandomBits:
-        """Those of a parameter of `rng_offset` at its step of this number, in the cycle of this number."""
+        """The bits of a parameter of `rng_offset` at its step of this number, in the cycle of this number."""
         at = torch.arange(-(-like.numel() // len(SPREAD)), dtype=torch.int64, device=like.device)
         shared = mix(at + offset & _MASK)
         word = torch.stack([shared * factor for factor in SPREAD], 1).flatten()[: like.numel()]

@@ -25,7 +25,7 @@ _WHERE = "plan_memory"
 
 
 class Bytes(NamedTuple):
-    """Of one rank, with one optimizer."""
+    """Bytes of one rank, with one optimizer."""
 
     weights: int
     gradients: int
@@ -38,7 +38,7 @@ class Bytes(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class MemoryPlan:
-    """What :func:`plan_memory` predicts; printed, it is a table.
+    """Prediction of :func:`plan_memory`; printed, it is a table.
 
     Args:
         parameters: their number, in the whole model.
@@ -66,7 +66,7 @@ class MemoryPlan:
 
 
 class _Piece(NamedTuple):
-    """What this rank has of a parameter."""
+    """This rank's share of a parameter."""
 
     whole: torch.Size
     shard: torch.Size

@@ -34,7 +34,7 @@ _SAVING = threading.RLock()
 
 
 class Release(Protocol):
-    """What `adan.gradient_release` does where a step ends, states are loaded or gradients are thrown away."""
+    """A release of gradients (`adan.gradient_release`) as a step sees it."""
 
     released: set[Tensor]  #: parameters whose gradient was used since the last step
 
@@ -261,7 +261,7 @@ class Adan(Optimizer):
                 p.grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in ``torch.optim``; after a failed backward pass, gradients can be released again."""
+        """Clear gradients as in ``torch.optim``; after a failed backward pass, gradients can be released again."""
         super().zero_grad(set_to_none)
         for release in self._releases:
             release.released.clear()
@@ -471,7 +471,7 @@ class Adan(Optimizer):
         return state
 
     def _own_states(self) -> list[dict[str, Tensor]]:
-        """Of all parameters that have one; others, such as timm's Lookahead, may keep more in `state`."""
+        """States of all parameters that have one; others, such as timm's Lookahead, may keep more in `state`."""
         return [state for p, state in self.state.items() if isinstance(p, Tensor) and "step" in state]
 
     def _describe(self, param: Tensor) -> str:
@@ -499,17 +499,17 @@ class Adan(Optimizer):
 
     @property
     def restart_rule(self) -> Restart | None:
-        """What was passed as ``restart``."""
+        """The rule that was passed as ``restart``."""
         return None if self._cycle is None else self._cycle.rule
 
     @property
     def restarts(self) -> int:
-        """How many times `restart=` has restarted this optimizer. Reading it waits for the device."""
+        """Number of restarts by `restart=` so far. Reading it waits for the device."""
         return 0 if self._cycle is None else self._cycle.restarts
 
     @property
     def restart_progress(self) -> Progress:
-        """How far the present cycle has come, k and Σ, and the radius that would end it now. Waits for the device."""
+        """Progress of the present cycle, k and Σ, and the radius that would end it now. Waits for the device."""
         if self._cycle is None:
             raise RuntimeError("restart_progress: nothing is measured; construct Adan with restart=adan.Restart(...)")
         return self._cycle.progress
@@ -517,7 +517,7 @@ class Adan(Optimizer):
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """As in ``torch.optim``; quantized states of DTensors are saved as fp32, so they can be resharded."""
+        """Save as in ``torch.optim``; quantized states of DTensors are saved as fp32, so they can be resharded."""
 
         def finish(optimizer: Optimizer, saved: dict[str, Any]) -> None:
             for group, mine in zip(saved["param_groups"], self.param_groups, strict=True):

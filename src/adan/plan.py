@@ -74,7 +74,7 @@ def fused_engine(param: Tensor) -> tuple[Engine | None, str]:
 
 
 def describe_engines(groups: Iterable[Mapping[str, Any]]) -> str:
-    """Which engine serves how many parameters, and why it is not a fused one where none was ruled out."""
+    """Count the parameters that each engine serves, and say why it is not a fused one where none was ruled out."""
     counts: Counter[str] = Counter()
     reasons: dict[str, str] = {}
     for group in groups:
@@ -131,7 +131,7 @@ class Plan:
         ]  # fmt: skip
 
     def of_rows(self, values: list[Any]) -> list[Any]:
-        """Those that belong to the plan's rows, of a list for all parameters."""
+        """The entries of the plan's rows, of a list for all parameters."""
         return values if len(values) == len(self.rows) else [values[i] for i in self.rows]
 
     def columns(

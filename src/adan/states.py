@@ -1,4 +1,4 @@
-"""What Adan keeps for a parameter: how it starts, in which form it is stored, how it is forgotten."""
+"""A parameter's state: how it starts, in which form it is stored, how it is forgotten."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OURS = {*NAMES, *CODES.values(), "layout", "prev_scale", "neg_pre_grad"}
 
 
 class Form(NamedTuple):
-    """How the state of a parameter is stored."""
+    """The form in which a parameter's state is stored."""
 
     dtype: torch.dtype
     quantized: str | None  #: "8bit" or "4bit"
@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, group: Mapping[str, Any], param: Tensor, state: Mapping[str, Tensor] | None = None) -> Form:
-        """What the options ask for. Whether states are coupled is decided once: an existing `state` stays as it is."""
+        """The form that the options ask for. Whether states are coupled is decided once: an existing `state` stays so."""
         dtype = plain = state_dtype(param)
         quantized = None
         if plain == torch.float32 and param.numel() >= SMALLEST:
@@ -67,7 +67,7 @@ def is_coupled(group: Mapping[str, Any]) -> bool:
 
 
 def describe_forms(groups: Iterable[Mapping[str, Any]], state: Mapping[Tensor, Mapping[str, Tensor]]) -> str:
-    """How the states of how many parameters are stored, or will be."""
+    """Count the parameters whose states are, or will be, stored in each form."""
     counts = Counter(
         "uninitialized" if is_lazy(p) else str(Form.of(group, p, state.get(p)))
         for group in groups
@@ -122,7 +122,7 @@ def packed(param: Tensor) -> tuple[int, int]:
 
 
 def forget(state: dict[str, Tensor]) -> None:
-    """As if there had been no gradient yet; what rounding has cut off the weights stays."""
+    """Make a state that of no gradient yet; what rounding has cut off the weights stays."""
     for name in NAMES:
         if name in state and name not in ("averaging", "compensation"):
             state[name].zero_()
@@ -191,7 +191,7 @@ def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     local = sharding.local(param)
 
     def is_laid_out(x: Tensor) -> bool:
-        """As the parameter, or as a new tensor like it where that one has gaps in memory."""
+        """Whether `x` lies as the parameter, or as a new tensor like it where that one has gaps in memory."""
         return x.stride() == local.stride() or x.stride() == torch.empty_like(local, device="meta").stride()
 
     return (
@@ -209,7 +209,7 @@ def replace(state: dict[str, Any], new: Mapping[str, Any]) -> None:
 
 
 def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The same state in another form: read as plain numbers, and written to nearest."""
+    """A state in another form: read as plain numbers, and written to nearest."""
     values = plain(state)
     if form.coupled and "exp_avg_diff" in values:
         values["exp_avg"] = values["exp_avg"] + group["betas"][1] * values.pop("exp_avg_diff")

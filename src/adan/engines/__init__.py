@@ -13,7 +13,7 @@ from adan.scalars import Signals
 
 @dataclass
 class Memo:
-    """What an engine remembers about the tensors it was called with, for as long as the plan holds."""
+    """An engine's notes about the tensors it was called with, for as long as the plan holds."""
 
     captured: list[Any]  #: what a captured CUDA graph reads at every replay; lives as long as the optimizer
     capturable: bool = False  #: whether a step may be captured
@@ -52,7 +52,7 @@ class Engine(Protocol):
 
 
 class PlainEngine:
-    """What engines share that use PyTorch's own operations: they serve every tensor, and `adan.plan` does the rest."""
+    """Base of engines that use PyTorch's own operations: they serve every tensor, and `adan.plan` does the rest."""
 
     device_type: str | None = None
     fused = forgets = counts_on_device = False

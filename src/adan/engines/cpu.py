@@ -88,7 +88,7 @@ def _library() -> ctypes.CDLL:
 
 
 class Table(NamedTuple):
-    """What stays the same while a plan holds."""
+    """The tensors of a step as the C takes them, the same while a plan holds."""
 
     rows: array[int]  #: by the fields of `struct tensor`; gradients and coefficients are filled in by each step
     steps: array[int]  #: the addresses of the counters, once more

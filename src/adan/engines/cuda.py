@@ -69,7 +69,7 @@ _TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.com
 
 
 class Kind(NamedTuple):
-    """What a kernel is compiled for."""
+    """The types and the form that a kernel is compiled for."""
 
     param: torch.dtype
     grad: torch.dtype
@@ -94,7 +94,7 @@ class Launch(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What stays the same while a plan holds: where parameters and states are, in which order kernels take them."""
+    """Places of parameters and states, and the order in which kernels take them: the same while a plan holds."""
 
     static: Tensor
     launches: list[Launch]
@@ -187,7 +187,7 @@ class Cuda:
     def _per_step_table(
         self, columns: Columns, grads: list[Any], memo: Memo, device: torch.device, capturing: bool
     ) -> tuple[Tensor, bool]:
-        """Where the gradients are, and the options; and whether those addresses are aligned to 16 bytes."""
+        """A table of the gradients' addresses and the options; and whether those are aligned to 16 bytes."""
         tables: Tables = memo.tables
         try:
             places = list(map(Tensor.data_ptr, grads))
