@@ -69,7 +69,7 @@ def measured() -> Table:
     plan = plan_memory([nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]).rows
     rows = []
     for name, row in json.loads(RECORD.read_text(encoding="utf-8"))["rows"].items():
-        if (name != "AdamW fused" and not name.startswith("Adan")) or "consume" in name or "release" in name:
+        if (name != "AdamW fused" and not name.startswith("Adan")) or "consume_grad" in name or "release" in name:
             continue
         sizes = plan[_row(name)]
         states = row["state_bytes_per_parameter"] * row["parameters"]

@@ -264,14 +264,7 @@ def _train(model: TimedModel, name: str, how: Measure, ranks: Ranks, device: tor
         optimizer.step()
 
     times = _timed(step, how.warmup, how.steps, device)
-
-    def supply() -> None:
-        """The last gradients are there, unless a step consumes them: without others the next would do nothing."""
-        for p in optimizer.state:
-            if p.grad is None:
-                p.grad = torch.randn_like(p)
-
-    alone = _timed(optimizer.step, 1, how.steps, device, supply)
+    alone = _timed(optimizer.step, 1, how.steps, device)  # with the last gradients
     tensors = [
         value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)
     ]
@@ -299,13 +292,10 @@ def _batch(model: TimedModel, how: Measure, device: torch.device, size: int) -> 
     return torch.randn(size, 3, pixels, pixels, device=device), torch.randint(CLASSES, (size,), device=device)
 
 
-def _timed(
-    call: Callable[[], Any], warmup: int, steps: int, device: torch.device, before: Callable[[], Any] = lambda: None
-) -> list[float]:
-    """Seconds of each call; what comes before it is not counted."""
+def _timed(call: Callable[[], Any], warmup: int, steps: int, device: torch.device) -> list[float]:
+    """Seconds of each call."""
     times = []
     for i in range(warmup + steps):
-        before()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         start = time.perf_counter()
