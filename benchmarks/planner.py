@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import torch
-from common import gpt2
+from common import gpt2, read
 from torch import nn
 
 from adan import plan_memory
 from adan_bench.studies.memory import LLAMAS
 
-RECORD = Path(__file__).resolve().parent.parent / "results" / "memory-gpu.json"
 Table = tuple[list[str], list[list[str]]]  # head and rows
 
 GPUS = (8, 64, 256, 1024)
@@ -68,7 +64,7 @@ def measured() -> Table:
     shapes = gpt2(24, 1024)  # of the model that `benchmarks/memory.py` trains
     plan = plan_memory([nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]).rows
     rows = []
-    for name, row in json.loads(RECORD.read_text(encoding="utf-8"))["rows"].items():
+    for name, row in read("memory-gpu.json")["rows"].items():
         if (name != "AdamW fused" and not name.startswith("Adan")) or "consume" in name or "release" in name:
             continue
         sizes = plan[_row(name)]

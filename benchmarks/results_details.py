@@ -9,8 +9,9 @@ from functools import partial
 from textwrap import fill
 from typing import Any
 
-from results_page import DATA, Stored, table, together, unit_of, words
-from stored import EVIDENCE, NAMES, SeedGroup, StoredStudy, by_key
+from common import table
+from results_page import DATA, NAMES, Stored, together, unit_of, words
+from stored import EVIDENCE, SeedGroup, StoredStudy, by_key, collected
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import MIN_SEEDS, rank
@@ -49,13 +50,11 @@ def page(stored: Stored) -> str:
 def described(name: str, stored: Stored) -> list[str]:
     """A study's facts, its results where no other's table has them, and its search."""
     study = stored[name]
-    groups = [g for g in study.groups if g.n]
-    trials = [r for own in study.search.values() for r in own]
+    groups, trials = study.groups, [r for own in study.search.values() for r in own]
     parts = [f"### `{name}`", facts(study, [r for g in groups for r in g.runs] + trials)]
     parts += [DATA["notes"][name]] if name in DATA["notes"] else []
     if groups and groups[0].first.config.role == "tune":  # a sweep with the tuning seed, of which nothing is chosen
-        swept = {g.optimizer: [o.first for o in groups if o.optimizer == g.optimizer] for g in groups}
-        return [*parts, searched(swept, {})]
+        return [*parts, searched(collected((g.first for g in groups), lambda config: config.name), {})]
     if groups and name not in BESIDE:
         row = ROWS.get(name, {"studies": name})
         parts.append(compared(together(row["studies"], stored) or groups, row.get("rows_of_table", 1)))
@@ -133,19 +132,15 @@ def searched(search: Mapping[str, Sequence[RunRecord]], chosen: Mapping[str, Map
 def abandoned(name: str, note: str) -> list[str]:
     """The seeds of a file of runs that were given up; those of a format beside today's fp32 runs."""
     today = by_key(EVIDENCE / "runs.jsonl").values()
-    groups: dict[str, list[RunRecord]] = {}
-    for r in by_key(EVIDENCE / f"{name}.jsonl").values():
-        if r.config.role == "run":
-            groups.setdefault(json.dumps([r.config.workload, r.config.steps, r.config.settings]), []).append(r)
+    seeds = [r for r in by_key(EVIDENCE / f"{name}.jsonl").values() if r.config.role == "run"]
     lines = []
-    for runs in groups.values():
-        config, unit = runs[0].config, unit_of(runs[0])
-        group = SeedGroup(config.optimizer, config.settings, tuple(runs))
+    for runs in collected(seeds, lambda c: json.dumps([c.workload, c.steps, c.settings])).values():
+        config, unit, group = runs[0].config, unit_of(runs[0]), SeedGroup(tuple(runs))
         plain = {key: value for key, value in config.settings.items() if key != "state_format"}
         same = replace(config, settings=plain, seed=0, compile=False, jobs=1)
         fp32 = tuple(r for r in today if replace(r.config, seed=0, compile=False, jobs=1) == same)
         compare = plain != config.settings and group.n >= MIN_SEEDS
-        gap = unit.said(group.minus(SeedGroup("adan", plain, fp32))) if compare else ""
+        gap = unit.said(group.minus(SeedGroup(fp32))) if compare else ""
         label = f"`{config.workload}`, {config.steps:,} steps: {unit.name}"
         row = [label, NAMES[group.optimizer], words(config.settings), str(group.n), unit.spread(group.final()), gap]
         lines.append(row)
