@@ -123,3 +123,7 @@ def vit_b() -> Shapes:
 def _transformer_layer(width: int) -> Shapes:
     layer: Shapes = [(width,)] * 2 + [(3 * width, width), (3 * width,), (width, width), (width,)]
     return layer + [(width,)] * 2 + [(4 * width, width), (4 * width,), (width, 4 * width), (width,)]
+
+
+#: The models whose steps are timed.
+MODELS = {"ResNet-50": resnet50(), "ViT-B": vit_b(), "GPT-2 345M": gpt2(24, 1024), "GPT-2 1.1B": gpt2(36, 1536)}

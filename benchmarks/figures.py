@@ -134,8 +134,8 @@ def draw(panels: Picture, path: Path) -> None:
             figure.suptitle("Adan against the best baseline, with 95% intervals; right of 0, Adan is better", size=9)
         heights = [count + 0.5 for count in effects] or None
         all_axes = list(figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flat)
-        for axes, panel in zip(all_axes, panels, strict=False):
-            panel.draw(axes)
+        for at, panel in enumerate(panels):
+            panel.draw(all_axes[at])
         for axes in all_axes[len(panels) :]:
             axes.set_axis_off()
         metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from common import gpt2, read
+from common import MODELS, read
 from torch import nn
 
 from adan import plan_memory
@@ -61,7 +61,7 @@ def large_models() -> list[Table]:
 
 def measured() -> Table:
     """The peaks of a training step beside the plan; the rest of a peak, its activations, is the same in all rows."""
-    shapes = gpt2(24, 1024)  # of the model that `benchmarks/memory.py` trains
+    shapes = MODELS["GPT-2 345M"]  # which `benchmarks/memory.py` trains
     plan = plan_memory([nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]).rows
     rows = []
     for name, row in read("memory-gpu.json")["rows"].items():

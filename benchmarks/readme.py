@@ -1,7 +1,7 @@
 """Write the tables of README.md and docs/ from the records under results/: `make tables`.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`; docs/paper-settings.md and docs/results-details.md are
-written whole, and the figures of the results drawn. `--check` only says whether all are up to date.
+A table, or a page's sections of tables, stands between `<!-- table NAME -->` and `<!-- end -->`; the figures of the
+results are drawn, too. `--check` only says whether all are up to date.
 """
 
 from __future__ import annotations
@@ -15,20 +15,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))  # this script needs no installation
 
-import figures  # noqa: E402
-import paper_settings  # noqa: E402
-import planner  # noqa: E402
-import results_details  # noqa: E402
-import results_page  # noqa: E402
-import scaling  # noqa: E402
-import tuning  # noqa: E402
-from common import ROOT, read, table  # noqa: E402
-from stored import studies  # noqa: E402
+import figures
+import paper_settings
+import planner
+import results_details
+import results_page
+import scaling
+import tuning
+from common import ROOT, read, table
+from stored import studies
 
-WHOLE: dict[str, Callable[[], str]] = {
-    "docs/paper-settings.md": paper_settings.page,
-    "docs/results-details.md": lambda: results_details.page(studies()),
-}
 BASE = "AdamW fused"
 ON_GPU = [BASE, "Adan", "Adan, consume_grad", "Adan, clipped", "Adan, 8 bit", "Adan, 4 bit"]
 
@@ -60,11 +56,10 @@ def gpu() -> str:
 
 
 def gpu_alone() -> str:
-    lines = []
-    for model, result in read("bench-gpu.json")["models"].items():
-        rows = [result["rows"][name] for name in ON_GPU]
-        lines.append([model, *(f"{row['alone_ms']:.2f} ms, ×{row['alone_ratio']:.2f}" for row in rows)])
-    return numbers(["one step on an idle GPU", *ON_GPU], lines)
+    models = read("bench-gpu.json")["models"].items()
+    cell = "{alone_ms:.2f} ms, ×{alone_ratio:.2f}"
+    rows = [[model, *(cell.format(**result["rows"][name]) for name in ON_GPU)] for model, result in models]
+    return numbers(["one step on an idle GPU", *ON_GPU], rows)
 
 
 def wall() -> str:
@@ -77,14 +72,12 @@ def wall() -> str:
 
 def cpu() -> str:
     """A table for each machine and number of threads."""
-    tables = []
+    tables, cell = [], "{median_ms:.2f} ms, ×{ratio_of_medians:.2f}"
     for name in ("", "-x86", "-x86-8-threads"):
-        data, lines = read(f"bench-cpu{name}.json"), []
-        for model, result in data["models"].items():
-            rows = result["rows"]
-            times = [f"{row['median_ms']:.2f} ms, ×{row['ratio_of_medians']:.2f}" for row in rows.values()]
-            lines.append([model, *times])
-        tables.append(numbers(["fp32 parameters", *rows], lines, f"{where(data)}."))
+        data = read(f"bench-cpu{name}.json")
+        by_model = {model: result["rows"] for model, result in data["models"].items()}
+        lines = [[model, *(cell.format(**row) for row in rows.values())] for model, rows in by_model.items()]
+        tables.append(numbers(["fp32 parameters", *next(iter(by_model.values()))], lines, f"{where(data)}."))
     return "\n\n".join(tables)
 
 
@@ -135,19 +128,22 @@ def quality() -> str:
 
 
 def codes() -> str:
-    data = read("codes.json")
-    errors = {name: by_run for name, by_run in data["errors"].items() if name.startswith("all")}
-    rows = [[name.removeprefix("all: "), *(f"{e:.3f}" for e in by_run.values())] for name, by_run in errors.items()]
-    return numbers(["codes of m, v, g; of n; block size", *next(iter(errors.values()))], rows, f"{where(data)}.")
+    return _codes("codes", "codes of m, v, g; of n; block size", "all")
 
 
 def codes_4bit() -> str:
-    data, rows = read("codes-4bit.json"), []
-    for name, errors in data["errors"].items():
-        if re.match("all|n: √n, floored, 3|[^n].*floored, 2 bits$|.*in all$", name):
-            numbers_of = [f"{error:.3f}" for error in errors.values()] + [f"{data['largest'][name]:.1f}"]
-            rows.append([name.removeprefix("all: "), *numbers_of])
-    return numbers(["codes", *errors, "largest early update"], rows, f"{where(data)}.")
+    shown = "all|n: √n, floored, 3|[^n].*floored, 2 bits$|.*in all$"
+    return _codes("codes-4bit", "codes", shown, "largest early update")
+
+
+def _codes(name: str, head: str, shown: str, last: str = "") -> str:
+    """Errors of the codes whose names match `shown`; a last column has their largest updates where it has a name."""
+    data, rows = read(f"{name}.json"), []
+    for code, errors in data["errors"].items():
+        if re.match(shown, code):
+            largest = [f"{data['largest'][code]:.1f}"] if last else []
+            rows.append([code.removeprefix("all: "), *(f"{error:.3f}" for error in errors.values()), *largest])
+    return numbers([head, *errors, *([last] if last else [])], rows, f"{where(data)}.")
 
 
 def step_time() -> str:
@@ -171,9 +167,7 @@ def step_time() -> str:
 def harness() -> str:
     """Steps per second of the harness on a GPU, one run: each way of making them, and how busy the GPU was."""
     data, rows = read("bench-harness.json"), []
-    modes = list(
-        dict.fromkeys(mode for by_mode in data["alone"].values() for mode in by_mode if mode != "relative_gap")
-    )
+    modes = dict.fromkeys(mode for rows in data["alone"].values() for mode in rows if mode != "relative_gap")
     for name, by_mode in data["alone"].items():
         cells = []
         for row in (by_mode.get(mode, {}) for mode in modes):
@@ -197,6 +191,8 @@ COSTS = (gpu, gpu_alone, wall, cpu, memory, summary, quality, codes, codes_4bit,
 TABLES: dict[str, Callable[[], str]] = {
     **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES)},
     **results_page.TABLES,
+    "paper-settings": paper_settings.page,
+    "results-details": lambda: results_details.page(studies()),
     "scaling": scaling.table,
     "planner": lambda: "\n\n".join(numbers(head, rows) for head, rows in planner.large_models()),
     "planner-measured": lambda: numbers(*planner.measured(), f"{where(read('memory-gpu.json'))}."),
@@ -214,10 +210,9 @@ def main() -> None:
     check = "--check" in sys.argv
     stale = figures.write(results_page.pictures(studies()), ROOT / "docs" / "figures", check)
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        name, old = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
-        new = WHOLE[name]() if name in WHOLE else rendered(old)
-        if new != old:
-            stale.append(name)
+        old = path.read_text(encoding="utf-8")
+        if (new := rendered(old)) != old:
+            stale.append(path.relative_to(ROOT).as_posix())
             if not check:
                 path.write_text(new, encoding="utf-8")
     print("out of date:" if check else "written:", ", ".join(stale) or "nothing")

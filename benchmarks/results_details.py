@@ -1,4 +1,4 @@
-"""docs/results-details.md: settings, seeds and search of every stored study."""
+"""The sections of docs/results-details.md: settings, seeds and search of every stored study."""
 
 from __future__ import annotations
 
@@ -16,27 +16,18 @@ from stored import EVIDENCE, SeedGroup, StoredStudy, by_key, collected
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import MIN_SEEDS, rank
 
-INTRO = """# Results in detail
-
-<!-- written by `make tables` from the records under results/ -->
-
-All studies behind [the results](results.md): settings, seeds and searches. n is the number of seeds that finished, and
-of how many where more were planned. ± is half a 95% interval over seeds; brackets are of Welch's test, corrected for
-the comparisons of their table. Training loss is the mean since the last evaluation but one, label smoothing and dropout
-included. Trials have a seed of their own and look at the validation split; the chosen one is bold. GPU-minutes are of
-runs and trials, each divided by the number of runs that shared the GPU; a run of two studies counts for both."""
 wrap = partial(fill, width=120, break_long_words=False, break_on_hyphens=False)
 ROWS = {row["studies"].split()[0]: row for row in DATA["rows"]}
 BESIDE = {name for row in DATA["rows"] for name in row["studies"].split()[1:]}  # shown in another study's table
 
 
 def page(stored: Stored) -> str:
-    """All of the page; a study that no section names stands at the end."""
+    """All sections of the page; a study that none names stands at the end."""
     sections = list(DATA["sections"])
     named = {name for section in sections for name in section["studies"].split()}
     if newer := [name for name in stored if name not in named]:
         sections.append({"heading": "Newer studies", "studies": " ".join(newer)})
-    parts = [INTRO]
+    parts = []
     for section in sections:
         parts.append(f"## {section['heading']}")
         if "figure" in section:
@@ -44,7 +35,7 @@ def page(stored: Stored) -> str:
         parts += [part for name in section["studies"].split() for part in described(name, stored)]
     parts.append("## Abandoned searches and formats")
     parts += [part for name, note in DATA["abandoned"].items() for part in abandoned(name, note)]
-    return "\n\n".join(part if part[0] in "#!|" else wrap(part) for part in parts) + "\n"
+    return "\n\n".join(part if part[0] in "#!|" else wrap(part) for part in parts)
 
 
 def described(name: str, stored: Stored) -> list[str]:

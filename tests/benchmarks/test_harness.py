@@ -1,13 +1,7 @@
 """The script that times `adan-bench`, on the CPU with a small workload."""
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 import harness
+import pytest
 import readme
 
 

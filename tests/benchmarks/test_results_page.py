@@ -2,16 +2,12 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 import figures
+import pytest
 import results_details as details
 import results_page as results
 import stored
