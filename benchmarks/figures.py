@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ class Forest:
         axes.tick_params(left=False)
 
 
-Picture = list[Panel] | list[Forest]
+Picture = Sequence[Panel | Forest]
 FEW = 6  # points on a logarithmic axis that have a tick each
 
 

@@ -141,9 +141,8 @@ def wall(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
                 optimizer.zero_grad()
         torch.cuda.synchronize()
 
-    runs: dict[str, Run] = {"gradients alone": lambda: loop(None)}
-    for name, (make, _) in OPTIMIZERS.items():
-        runs[name] = partial(loop, make(params))
+    runs = {"gradients alone": partial(loop, None)}
+    runs |= {name: partial(loop, make(params)) for name, (make, _) in OPTIMIZERS.items()}
     return {"steps": rounds * steps, "rows": by_round(in_turns(runs, rounds, lambda run: clocked(run) / steps))}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 import torch
 from common import MODELS, read
 from torch import nn
@@ -42,16 +44,11 @@ def large_models() -> list[Table]:
     tables = []
     for name, llama in LLAMAS.items():
         params = llama.parameters()
-        plans = {
-            (gpus, dtype, release): plan_memory(params, shards=gpus, dtype=dtype, release_gradients=release)
-            for gpus in GPUS
-            for dtype in (torch.float32, torch.bfloat16)
-            for release in (False, True)
-        }
-        rows = []
+        plan, rows = cache(partial(plan_memory, params)), []
         for form in FORMS:
             dtype = torch.bfloat16 if "bf16 weights" in form else torch.float32
-            sizes = [plans[gpus, dtype, "release" in form].rows[_row(form)].total / 1e9 for gpus in GPUS]
+            plans = [plan(shards=gpus, dtype=dtype, release_gradients="release" in form) for gpus in GPUS]
+            sizes = [of_gpu.rows[_row(form)].total / 1e9 for of_gpu in plans]
             rows.append([form, *(f"{size:#.3g}".rstrip(".") if size < 1000 else f"{size:,.0f}" for size in sizes)])
         number = sum(p.numel() for p in params) / 1e9
         head = [f"{name}, {number:.2f} B parameters: GB per GPU", *(f"{gpus:,} GPUs" for gpus in GPUS)]

@@ -66,9 +66,8 @@ def facts(study: StoredStudy, runs: Sequence[RunRecord]) -> str:
     ]
     if study.planned_trials is not None:
         at = f"of {study.tune_length:,} {study.unit}" if study.tune_length else "of full length"
-        parts.append(
-            f"{study.planned_trials} trials per optimizer {at}" if study.planned_trials else "published settings"
-        )
+        trials = study.planned_trials
+        parts.append(f"{trials} trials per optimizer {at}" if trials else "published settings")
     if config.device != "cpu":
         ends = [(r.result or {}, r.config.jobs) for r in {r.path: r for r in runs}.values()]
         seconds = sum(end.get("wall_seconds", end.get("seconds", 0)) / jobs for end, jobs in ends)
@@ -88,16 +87,11 @@ def compared(groups: Sequence[SeedGroup], tables: int) -> str:
     for g in groups:
         unit, loss, size = unit_of(g.first), g.training_loss(), g.first.config.batch_size
         adan = adans.get(size, g) if single else g
-        lines.append(
-            [
-                NAMES.get(g.optimizer, g.optimizer),
-                (f"batch size {size}, " if len(adans) > 1 else "") + words(g.settings),
-                g.counted + (f" of {g.planned}" if g.n + g.diverged < g.planned else ""),
-                unit.spread(g.final()),
-                (f"{loss:.3f}" if abs(loss) >= 0.01 else f"{loss:.1g}").replace("-", "−"),
-                unit.said(adan.minus(g, tests)) if adan is not g else "",
-            ]
-        )
+        settings = (f"batch size {size}, " if len(adans) > 1 else "") + words(g.settings)
+        n = g.counted + (f" of {g.planned}" if g.n + g.diverged < g.planned else "")
+        training = (f"{loss:.3f}" if abs(loss) >= 0.01 else f"{loss:.1g}").replace("-", "−")
+        gap = unit.said(adan.minus(g, tests)) if adan is not g else ""
+        lines.append([NAMES.get(g.optimizer, g.optimizer), settings, n, unit.spread(g.final()), training, gap])
     head = ["optimizer", "settings", "n", unit_of(groups[0].first).name, "training loss", "Adan − this optimizer"]
     return table(head, lines)
 
@@ -133,7 +127,7 @@ def abandoned(name: str, note: str) -> list[str]:
         compare = plain != config.settings and group.n >= MIN_SEEDS
         gap = unit.said(group.minus(SeedGroup(fp32))) if compare else ""
         label = f"`{config.workload}`, {config.steps:,} steps: {unit.name}"
-        row = [label, NAMES[group.optimizer], words(config.settings), str(group.n), unit.spread(group.final()), gap]
-        lines.append(row)
+        result = [str(group.n), unit.spread(group.final()), gap]
+        lines.append([label, NAMES[group.optimizer], words(config.settings), *result])
     head = ["", "optimizer", "settings", "n", "result", "minus fp32"]
     return [f"### `{name}.jsonl`", f"{note} ([The runs](../results/evidence/{name}.jsonl).)", table(head, lines)]

@@ -26,6 +26,7 @@ from adan_bench.reports.palette import COLORS, style_of
 Stored = Mapping[str, StoredStudy]
 DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 NAMES = {"adan": "Adan", "adamw": "AdamW", "adam": "Adam", "lamb": "LAMB", "sgd": "SGD", "adabelief": "AdaBelief"}
+NAMES["sgd-momentum"] = NAMES["sgd"]
 
 
 @dataclass(frozen=True)
@@ -294,9 +295,8 @@ def words(settings: Mapping[str, Any]) -> str:
         elif isinstance(value, str | Mapping):
             parts.append(f"{name} {value if isinstance(value, str) else words(value)}")
         elif value or key == "weight_decay":
-            parts.append(
-                f"{name} " + ", ".join(f"{v:g}" for v in (value if isinstance(value, list | tuple) else [value]))
-            )
+            values = value if isinstance(value, list | tuple) else [value]
+            parts.append(f"{name} {', '.join(f'{v:g}' for v in values)}")
     return ", ".join(parts)
 
 
