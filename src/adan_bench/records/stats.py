@@ -125,6 +125,11 @@ class WorkloadSummary:
     def higher_is_better(self) -> bool:
         return bool(self.facts["higher_is_better"])
 
+    @property
+    def arrow(self) -> str:
+        """The direction in which the metric is better."""
+        return "↑" if self.higher_is_better else "↓"
+
 
 def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING) -> Interval:
     """Mean and t interval.
@@ -248,7 +253,8 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
     """
     trials = list(trials)
     groups = grouped(trials, lambda r: {key: value for key, value in r.config.settings.items() if key != "lr"})
-    runs = sorted(max(groups, key=len, default=[]), key=lambda r: float(r.config.settings["lr"]))
+    largest: list[RunRecord] = max(groups, key=lambda group: len(group), default=[])
+    runs = sorted(largest, key=lambda r: float(r.config.settings["lr"]))
     finals = [r.final for r in runs]
     if len(runs) < 2 or all(value is None for value in finals):
         return None
@@ -320,8 +326,8 @@ def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
 def _labeled(groups: Sequence[list[RunRecord]]) -> list[tuple[str, list[RunRecord]]]:
     """Each group with its workload's name and, where the workload has several groups, in what they differ."""
     configs = [group[0].config for group in groups]
-    same = [[other for other in configs if other.workload == config.workload] for config in configs]
-    return [(_label(*pair), group) for *pair, group in zip(configs, same, groups, strict=True)]
+    labels = [_label(config, [other for other in configs if other.workload == config.workload]) for config in configs]
+    return list(zip(labels, groups, strict=True))
 
 
 def _label(config: RunConfig, same: Sequence[RunConfig]) -> str:

@@ -131,8 +131,7 @@ def _terms(summary: WorkloadSummary) -> str:
 
 def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     """The table of results as text: head and rows, in the order of the means."""
-    arrow = "↑" if summary.higher_is_better else "↓"
-    head = [column.format(metric=f"{summary.facts['metric']} {arrow}") for column in COLUMNS]
+    head = [column.format(metric=f"{summary.facts['metric']} {summary.arrow}") for column in COLUMNS]
     rows = [_row(o, *gaps) for o, *gaps in _against_first(summary)]
     if not any(o.sensitivity for o in summary.optimizers):  # the last column would be empty
         return head[:-1], [row[:-1] for row in rows]

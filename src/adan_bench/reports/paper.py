@@ -166,13 +166,9 @@ def _count(table: PaperTable, cells: Sequence[CellRecord]) -> Agreement:
         for a, b in combinations([head for head in published if head in ours], 2):
             sign = (published[a] - published[b]) * (ours[a] - ours[b])
             same, other = same + (sign > 0), other + (sign < 0)
-    if _tiny(cells):  # times of tiny versions have no order to compare
+    if any(cell.tiny for cell in cells if cell.values):  # times of tiny versions have no order to compare
         same = other = 0
     return Agreement(len(cells), sum(bool(cell.values) for cell in cells), same + other, same)
-
-
-def _tiny(cells: Sequence[CellRecord]) -> bool:
-    return any(cell.tiny for cell in cells if cell.values)
 
 
 def _conclude(table: PaperTable, cells: Sequence[CellRecord], agreement: Agreement) -> str:
@@ -185,7 +181,7 @@ def _conclude(table: PaperTable, cells: Sequence[CellRecord], agreement: Agreeme
     seeds = min((len(cell.values) for cell in cells if cell.values), default=MIN_SEEDS)
     if seeds < MIN_SEEDS and table.kind == "train":
         text += f" With {count(seeds, 'seed')} an order is no evidence of a difference."
-    if _tiny(cells):
+    if any(cell.tiny for cell in cells if cell.values):
         text += " These are tiny versions: their times say nothing about the published sizes."
     for optimizer, printed in table.variances.items():
         means = [interval(cell.values).mean for cell in cells if cell.optimizer == optimizer and cell.whole]
@@ -215,10 +211,9 @@ def _how(cells: Sequence[CellRecord], scale: str) -> list[str]:
     elif len(kinds) > 1:
         marked = " or ".join(f"“{kind}”" for kind in sorted(kinds - {""}))
         lines.append(f"Settings marked {marked} were not tuned for these runs: this is not a fair comparison.")
-    elif kinds == {OTHER}:
-        lines.append("These settings were tuned for another training: this is not a fair comparison.")
-    elif kinds == {"untuned"}:
-        lines.append("These settings were not tuned for this scale: this is not a fair comparison.")
+    elif kind := "".join(kinds):
+        how = {OTHER: "tuned for another training", "untuned": "not tuned for this scale"}[kind]
+        lines.append(f"These settings were {how}: this is not a fair comparison.")
     return lines
 
 

@@ -47,8 +47,7 @@ def budget_of(summary: WorkloadSummary) -> str:
 
 def tuning_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     """The best trial of every optimizer as text: head and rows, the best first."""
-    arrow = "↑" if summary.higher_is_better else "↓"
-    head = [column.format(metric=f"{summary.facts['metric']} {arrow}") for column in HEAD]
+    head = [column.format(metric=f"{summary.facts['metric']} {summary.arrow}") for column in HEAD]
     return head, [_row(o) for o in summary.optimizers]
 
 
