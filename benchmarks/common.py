@@ -49,7 +49,7 @@ def read(name: str) -> Any:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None) -> str:
     """A table in Markdown; its first `left` columns are text, or all."""
-    return "\n".join(markdown_table(head, rows, len(head) if left is None else left))
+    return markdown_table(head, rows, len(head) if left is None else left)
 
 
 Run: TypeAlias = Callable[[], object]

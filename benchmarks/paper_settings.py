@@ -37,7 +37,7 @@ def _section(table: PaperTable) -> str:
         line = (name, f"{before} before: {problem}" if before else problem, words, "〃" if source == above else source)
         lines.append([text.replace("|", "\\|") for text in line])
         above = source
-    return title + "\n".join(markdown_table(["optimizer", "problem", "run", "source"], lines, left=4))
+    return title + markdown_table(["optimizer", "problem", "run", "source"], lines, left=4)
 
 
 def _runs(cell: PlannedCell) -> Iterator[tuple[str, RunConfig]]:

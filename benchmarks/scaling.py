@@ -68,7 +68,7 @@ def table() -> str:
         for gpus in GPUS:
             costs = [strategy(n, gpus) for strategy in STRATEGIES.values()]
             rows.append([model, f"{gpus:,}", *(f"{_gb(cost.held)}, {_gb(cost.sent)}" for cost in costs)])
-    return "\n".join(markdown_table(["parameters", "GPUs", *STRATEGIES], rows, left=0))
+    return markdown_table(["parameters", "GPUs", *STRATEGIES], rows, left=0)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def table(
     kinds: of its rows, of which "soft" ones are on the page only; before: HTML that stands before their first cells.
     """
     lines, left = [], 2 if kind == "text" else 1
-    texts = [head, ["---"] * left + ["---:"] * (len(head) - left)]
+    texts: list[Sequence[str]] = []
     for i, row in enumerate(rows):
         cells = [escape(cell) for cell in row]
         if before:
@@ -102,8 +102,14 @@ def table(
             texts.append(row)
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = f"<thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody>"
-    markdown = "\n".join(f"| {' | '.join(cells)} |" for cells in texts) if len(texts) > 2 else ""
+    markdown = markdown_table(head, texts, left) if texts else ""
     return Part(f'<div class="scroll"><table{_class(kind)}>{body}</table></div>', markdown)
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table in Markdown; its first `left` columns are text, the others numbers."""
+    ruled = ["---"] * left + ["---:"] * (len(head) - left)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ruled, *rows))
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Part:
