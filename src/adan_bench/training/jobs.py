@@ -82,6 +82,7 @@ class Tally:
     def __init__(self, work: Work, on_event: OnEvent | None = None, deadline: float | None = None) -> None:
         self.work, self.on_event, self.deadline = work, on_event, deadline
         self.waiting: list[Job] = []
+        self.known: set[tuple[Path, int | None]] = set()  # keys of all jobs that were told
         self.running: dict[Path, float] = {}  # when each began
         self.ended: set[tuple[Path, int | None]] = set()  # keys, those of runs that ended before among them
         self.made: set[Path] = set()
@@ -96,6 +97,7 @@ class Tally:
     def _update(self) -> None:
         jobs = [replace(job, pause=replace(job.pause, time=self.deadline)) for job in self.work(self.made)]
         self.waiting = []
+        self.known.update(job.key for job in jobs)
         for job in jobs:
             if job.key not in self.ended and job.path not in self.running and job.path not in self.undone:
                 if job.done_before:
@@ -106,7 +108,7 @@ class Tally:
 
     @property
     def total(self) -> int:
-        return len(self.ended) + len(self.running) + len(self.waiting)
+        return len(self.known)
 
     @property
     def left(self) -> int:
