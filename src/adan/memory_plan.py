@@ -66,7 +66,7 @@ class MemoryPlan:
 
 
 class _Piece(NamedTuple):
-    """This rank's share of a parameter."""
+    """Share of one rank in a parameter."""
 
     whole: torch.Size
     shard: torch.Size

@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, group: Mapping[str, Any], param: Tensor, state: Mapping[str, Tensor] | None = None) -> Form:
-        """The form that the options ask for. Whether states are coupled is decided once: an existing `state` stays so."""
+        """Form that the options ask for. Whether states are coupled is decided once: an existing `state` stays so."""
         dtype = plain = state_dtype(param)
         quantized = None
         if plain == torch.float32 and param.numel() >= SMALLEST:

@@ -13,10 +13,10 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
-from adan_bench.cli import theory
+from adan_bench.cli.common import grid
 from adan_bench.reports import theory as report
 from adan_bench.tables import tables
-from adan_bench.theory.check import Chapter, ChapterTable, Check
+from adan_bench.theory.check import Chapter, Check
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -53,7 +53,7 @@ def test_json_and_failure(bench: Any, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_square_brackets_are_no_markup() -> None:
     console = Console(file=io.StringIO(), width=80)
-    console.print(theory._grid(ChapterTable("a workload [/a]", ["head [/a]"], [["cell [/a]"]])))
+    console.print(grid("a workload [/a]", ["head [/a]"], [["cell [/a]"]]))
     for part in ("a workload [/a]", "head [/a]", "cell [/a]"):
         assert part in " ".join(console.file.getvalue().split())
 

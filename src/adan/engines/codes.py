@@ -197,7 +197,7 @@ def root_numbers(codes):
 
 @triton.jit
 def six_bit_numbers(low, high, nibbles):
-    """Numbers m and √n, not scaled. low, high: two words of four bytes, which have codes of m and two bits of n each."""
+    """Numbers m and √n, not scaled. low, high: two words of four bytes with codes of m and two bits of n each."""
     n_low = (spread_nibbles(nibbles) << 2) | ((low >> 6) & 0x03030303)
     n_high = (spread_nibbles(nibbles >> 16) << 2) | ((high >> 6) & 0x03030303)
     if PTX:
