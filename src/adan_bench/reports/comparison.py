@@ -62,7 +62,7 @@ def render(
     summaries: Sequence[WorkloadSummary],
     warnings: Sequence[str] = (),
     figures: Mapping[str, str] | None = None,
-) -> html.Part:
+) -> html.PagePart:
     """The report; figures: by table, the file with its curves, for the Markdown."""
     data, seeds = chart_data(summaries), sorted({r.config.seed for r in records if r.config.role == "run"})
     parts = [
@@ -91,7 +91,7 @@ def _overview(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]
 
 def _section(
     index: int, summary: WorkloadSummary, styles: Mapping[str, Mapping[str, str]], figures: Mapping[str, str]
-) -> html.Part:
+) -> html.PagePart:
     facts = summary.facts
     notes = sorted({str(o.records[0].environment.get("data", "")) for o in summary.optimizers} - {""})
     sizes = sorted({o.records[0].environment.get("parameters") or 0 for o in summary.optimizers} - {0})
@@ -107,9 +107,9 @@ def _section(
         html.paragraph(". ".join(str(part) for part in about) + ".", "soft"),
         html.paragraph(conclusions.conclude(summary), "conclusion"),
         html.table(*table_rows(summary), kinds=firsts, before=swatches(summary, styles)),
-        html.Part(html.paragraph(terms + SHADED, "soft").html, terms),
+        html.PagePart(html.paragraph(terms + SHADED, "soft").html, terms),
         html.folded("Settings", html.facts(settings_lines(summary))),
-        html.Part(
+        html.PagePart(
             html.chart("curves", index).html,
             f"![{summary.name}: training and held-out curves]({figures.get(summary.name, '')})",
         ),
@@ -118,7 +118,7 @@ def _section(
         text = f"{judged(facts)[0]} at the end of each tuning trial, other settings default (lr: the learning rate). "
         text += "Large marks: within 2% of the best of that optimizer."
         rates = (html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index))
-        parts += [html.Part(part.html) for part in rates]
+        parts += [html.PagePart(part.html) for part in rates]
     return html.section(summary.name, *parts)
 
 
@@ -263,15 +263,15 @@ def _curves(summary: WorkloadSummary) -> dict[str, Any]:
     }
 
 
-def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSummary]) -> html.Part:
+def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSummary]) -> html.PagePart:
     if len(summaries) < 2 or not profile:
-        return html.Part()
+        return html.PagePart()
     text = (
         "Performance profile: the share of the tables above in which an optimizer met the target (median seed) within "
         "τ times the fewest steps that any optimizer needed. Higher and further left is better; "
         f"{len(summaries)} tables make a picture, not a ranking."
     )
-    return html.Part(html.section("Across tables", html.paragraph(text, "soft"), html.chart("profile", "yes")).html)
+    return html.PagePart(html.section("Across tables", html.paragraph(text, "soft"), html.chart("profile", "yes")).html)
 
 
 def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
@@ -293,5 +293,5 @@ def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
     return entries
 
 
-def environments_part(records: Sequence[RunRecord]) -> html.Part:
+def environments_part(records: Sequence[RunRecord]) -> html.PagePart:
     return html.section("Environment", *(html.facts(facts.items()) for facts in environments(records)))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from adan_bench.records.store import write_bytes
 
 
-class Part(NamedTuple):
+class PagePart(NamedTuple):
     """A piece of a report, or all of it; empty where the page or the text does without."""
 
     html: str = ""
@@ -31,7 +31,7 @@ class Part(NamedTuple):
         return page
 
 
-def page(title: str, about: str, parts: Iterable[Part], data: Mapping[str, Any] | None = None) -> Part:
+def page(title: str, about: str, parts: Iterable[PagePart], data: Mapping[str, Any] | None = None) -> PagePart:
     """A whole report. Prose and tables are readable without scripts; with `data` the charts are drawn from it."""
     assets = resources.files("adan_bench.reports") / "assets"
     scripts = ""
@@ -49,33 +49,33 @@ def page(title: str, about: str, parts: Iterable[Part], data: Mapping[str, Any] 
 {body.html}
 {scripts}</body></html>
 """
-    return Part(text, f"# {title}\n\n{intro.markdown}\n\n{body.markdown}\n")
+    return PagePart(text, f"# {title}\n\n{intro.markdown}\n\n{body.markdown}\n")
 
 
-def _joined(parts: Iterable[Part]) -> Part:
+def _joined(parts: Iterable[PagePart]) -> PagePart:
     parts = list(parts)
-    return Part("\n".join(p.html for p in parts if p.html), "\n\n".join(p.markdown for p in parts if p.markdown))
+    return PagePart("\n".join(p.html for p in parts if p.html), "\n\n".join(p.markdown for p in parts if p.markdown))
 
 
-def section(title: str, *parts: Part, anchor: str | None = None) -> Part:
+def section(title: str, *parts: PagePart, anchor: str | None = None) -> PagePart:
     name = "" if anchor is None else f' id="{escape(anchor)}"'
     body = _joined(parts)
-    return Part(f"<section{name}><h2>{escape(title)}</h2>\n{body.html}</section>", f"## {title}\n\n{body.markdown}")
+    return PagePart(f"<section{name}><h2>{escape(title)}</h2>\n{body.html}</section>", f"## {title}\n\n{body.markdown}")
 
 
-def heading(text: str) -> Part:
-    return Part(f"<h3>{escape(text)}</h3>", f"### {text}")
+def heading(text: str) -> PagePart:
+    return PagePart(f"<h3>{escape(text)}</h3>", f"### {text}")
 
 
-def paragraph(text: str, kind: str = "") -> Part:
-    return Part(f"<p{_class(kind)}>{escape(text)}</p>", f"**{text}**" if kind == "warning" else text)
+def paragraph(text: str, kind: str = "") -> PagePart:
+    return PagePart(f"<p{_class(kind)}>{escape(text)}</p>", f"**{text}**" if kind == "warning" else text)
 
 
-def items(lines: Sequence[str]) -> Part:
+def items(lines: Sequence[str]) -> PagePart:
     if not lines:
-        return Part()
+        return PagePart()
     html = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return Part(f'<ul class="soft">{html}</ul>', "\n".join(f"- {line}" for line in lines))
+    return PagePart(f'<ul class="soft">{html}</ul>', "\n".join(f"- {line}" for line in lines))
 
 
 def table(
@@ -85,7 +85,7 @@ def table(
     kinds: Sequence[str] = (),
     before: Sequence[str] = (),
     kind: str = "",
-) -> Part:
+) -> PagePart:
     """A table that scrolls where it is wide; its first column is text, of the kind "text" its second one too.
 
     kinds: of its rows, of which "soft" ones are on the page only; before: HTML that stands before their first cells.
@@ -103,7 +103,7 @@ def table(
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = f"<thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody>"
     markdown = markdown_table(head, texts, left) if texts else ""
-    return Part(f'<div class="scroll"><table{_class(kind)}>{body}</table></div>', markdown)
+    return PagePart(f'<div class="scroll"><table{_class(kind)}>{body}</table></div>', markdown)
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
@@ -112,14 +112,14 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ruled, *rows))
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> Part:
+def facts(pairs: Iterable[tuple[str, str]]) -> PagePart:
     pairs = list(pairs)
     rows = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in pairs)
     html = f'<table class="facts"><tbody>{rows}</tbody></table>'
-    return Part(html, "\n".join(f"- {key}: {value}" for key, value in pairs))
+    return PagePart(html, "\n".join(f"- {key}: {value}" for key, value in pairs))
 
 
-def folded(summary: str, part: Part) -> Part:
+def folded(summary: str, part: PagePart) -> PagePart:
     return part._replace(html=f"<details><summary>{escape(summary)}</summary>{part.html}</details>")
 
 
@@ -133,15 +133,15 @@ def swatch(light: str, dark: str, dash: str) -> str:
     return f'<svg class="swatch" viewBox="0 0 24 8" style="--light:{light};--dark:{dark}">{line}</svg>'
 
 
-def chart(kind: str, value: object) -> Part:
+def chart(kind: str, value: object) -> PagePart:
     """A place for chart.js to draw in; kind: "curves", "rates" or "profile"."""
-    return Part(f'<div class="chart" data-{kind}="{value}"></div>')
+    return PagePart(f'<div class="chart" data-{kind}="{value}"></div>')
 
 
-def image(name: str, png: bytes, file: str) -> Part:
+def image(name: str, png: bytes, file: str) -> PagePart:
     """A figure: inside the page, and in Markdown the file beside it."""
     html = f'<p><img alt="{escape(name)}" src="data:image/png;base64,{base64.b64encode(png).decode()}"></p>'
-    return Part(html, f"![{name}]({file})")
+    return PagePart(html, f"![{name}]({file})")
 
 
 def plain(value: Any) -> str:

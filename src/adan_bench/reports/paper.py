@@ -261,7 +261,7 @@ def write(summary: Mapping[str, Any], folder: Path, known: Mapping[str, PaperTab
     return render(summary, parts, figures).write(folder / "tables.html")
 
 
-def render(summary: Mapping[str, Any], parts: Sequence[TableSection], figures: Mapping[str, bytes]) -> html.Part:
+def render(summary: Mapping[str, Any], parts: Sequence[TableSection], figures: Mapping[str, bytes]) -> html.PagePart:
     intro = (
         "Unless the scale is “paper”, ours are from smaller models, other data and shorter runs. Do not rank them "
         "with the paper's: only the order within each is compared."
@@ -271,20 +271,22 @@ def render(summary: Mapping[str, Any], parts: Sequence[TableSection], figures: M
     links = html.table(head, index, before=[html.link(s.anchor, s.title) for s in parts])
     title = titled(TITLE, summary["scale"]) if any(s.agreement.planned for s in parts) else TITLE
     return html.page(
-        title, overview(summary), [html.paragraph(intro), html.Part(links.html), *(_part(s, figures) for s in parts)]
+        title,
+        overview(summary),
+        [html.paragraph(intro), html.PagePart(links.html), *(_part(s, figures) for s in parts)],
     )
 
 
-def _part(s: TableSection, figures: Mapping[str, bytes]) -> html.Part:
+def _part(s: TableSection, figures: Mapping[str, bytes]) -> html.PagePart:
     kinds = ["" if line.run else "soft" for line in s.lines]
     return html.section(
         s.title,
         html.paragraph(s.caption, "soft"),
         html.paragraph(s.conclusion, "conclusion"),
-        html.image(s.title, figures[s.anchor], f"{s.anchor}.png") if s.anchor in figures else html.Part(),
+        html.image(s.title, figures[s.anchor], f"{s.anchor}.png") if s.anchor in figures else html.PagePart(),
         html.table(s.head, [line.cells for line in s.lines], kinds=kinds, kind="text"),
         html.items(s.how),
         html.items(s.notes),
-        html.Part(html.folded("Settings", html.facts(s.settings)).html if s.settings else ""),
+        html.PagePart(html.folded("Settings", html.facts(s.settings)).html if s.settings else ""),
         anchor=s.anchor,
     )

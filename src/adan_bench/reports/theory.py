@@ -58,7 +58,7 @@ def write(studies: Sequence[Chapter], folder: Path) -> Path:
     tables = [asdict(table) for study in studies for table in study.tables]
     record = {"environment": describe(), "checks": checks, "tables": tables}
     write_bytes(folder / "theory.json", (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
-    return html.Part(_page(studies, images).html).write(folder / "theory.html")
+    return html.PagePart(_page(studies, images).html).write(folder / "theory.html")
 
 
 def number(value: float) -> str:
@@ -81,7 +81,7 @@ def _png(draw: Callable[..., None]) -> bytes:
     return buffer.getvalue()
 
 
-def _page(studies: Sequence[Chapter], images: dict[str, bytes]) -> html.Part:
+def _page(studies: Sequence[Chapter], images: dict[str, bytes]) -> html.PagePart:
     checks = [check for study in studies for check in study.checks]
     failed = sum(not check.passed for check in checks)
     environment = describe()
@@ -95,7 +95,7 @@ def _page(studies: Sequence[Chapter], images: dict[str, bytes]) -> html.Part:
     return html.page("The paper's theory, run", about, parts)
 
 
-def _section(study: Chapter, images: dict[str, bytes]) -> html.Part:
+def _section(study: Chapter, images: dict[str, bytes]) -> html.PagePart:
     head = ("claim", "measured", "bound", "", "remark")
     kinds = ["" if check.passed else "failed" for check in study.checks]
     parts = [html.paragraph(study.about), html.table(head, map(_cells, study.checks), kinds=kinds, kind="claims")]

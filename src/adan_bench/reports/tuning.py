@@ -33,7 +33,7 @@ def write_tuning(
             html.paragraph(budget_of(summary), "soft"),
             html.table(*tuning_rows(summary), before=swatches(summary, data["styles"])),
             html.paragraph(TERMS.format(**summary.facts), "soft"),
-            html.Part(html.heading("Learning rate").html + html.chart("rates", i).html),
+            html.PagePart(html.heading("Learning rate").html + html.chart("rates", i).html),
         ]
         parts.append(html.section(summary.name, *lines))
     parts.append(environments_part(records))
