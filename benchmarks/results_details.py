@@ -67,7 +67,8 @@ def facts(study: StoredStudy, runs: Sequence[RunRecord]) -> str:
     if study.planned_trials is not None:
         at = f"of {study.tune_length:,} {study.unit}" if study.tune_length else "of full length"
         trials = study.planned_trials
-        parts.append(f"{trials} trials per optimizer {at}" if trials else "published settings")
+        given = "settings of its file" if config.study else "published settings"
+        parts.append(f"{trials} trials per optimizer {at}" if trials else given)
     if config.device != "cpu":
         ends = [(r.result or {}, r.config.jobs) for r in {r.path: r for r in runs}.values()]
         seconds = sum(end.get("wall_seconds", end.get("seconds", 0)) / jobs for end, jobs in ends)
