@@ -16,7 +16,7 @@ from stored import EVIDENCE, SeedGroup
 
 from adan_bench.config import Origin
 from adan_bench.records.archive import pack
-from adan_bench.records.stats import rank, welch
+from adan_bench.records.stats import rank
 
 ROOT = Path(__file__).parents[2]
 BEFORE = json.loads(Path(__file__).with_name("rows-before.json").read_text(encoding="utf-8"))
