@@ -111,7 +111,7 @@ class Study:
 def library() -> dict[str, Path]:
     """The studies of this package: their files by name."""
     folder = Path(str(LIBRARY))
-    return {file.stem: file for file in sorted(folder.glob("*.toml"))}
+    return {file.stem: file for file in sorted(folder.glob("*.toml"), key=lambda file: file.stem)}
 
 
 def find(name: str, beside: Path | None = None) -> Path:
