@@ -122,7 +122,7 @@ class Contest:
         return unit_of(self.adan.first)
 
     def early(self) -> str:
-        """Whose mean first reaches a share of the better final accuracy, as a verdict on Adan."""
+        """Judge Adan by whether its mean reaches a share of the better final accuracy first."""
         target = EARLY * max(group.final().mean for group in (self.adan, self.best))
         ours, theirs = (
             next((step / group.first.config.steps for step, at in group.curve() if statistics.fmean(at) >= target), 2.0)

@@ -63,7 +63,7 @@ class Columns(NamedTuple):
         return self.options[0].last_lr is not None
 
     def like_grads(self) -> list[Tensor]:
-        """Gradients, and parameters in place of those that are missing: theirs will be alike."""
+        """Gradients, and parameters in place of missing ones: theirs will have the same layout."""
         return [p if grad is None else grad for p, grad in zip(self.param, self.grad, strict=True)]
 
     def forget(self) -> None:

@@ -215,7 +215,7 @@ class Workload:
     tune_higher_is_better: bool | None = None
 
     def at(self, scale: str) -> Workload:
-        """The same problem at another scale."""
+        """A copy of the workload at another scale."""
         if scale not in self.scales:
             raise unknown("scale", scale, self.scales, of=self.name)
         return dataclasses.replace(self, scale=scale)

@@ -44,7 +44,7 @@ def study(
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Run studies: settings searched for alike, then seeds, as their files say."""
+    """Run studies: the same search for every optimizer, then seeds, as their files say."""
     from adan_bench.cli.progress import showing
     from adan_bench.records.store import check_empty
     from adan_bench.studies.arms import Planner

@@ -89,12 +89,12 @@ def prepared(task: Task, position: int, device: torch.device | str) -> Any:
 
 
 def moved(batch: Any, device: torch.device | str) -> Any:
-    """The same batch with its tensors on a device."""
+    """Move the tensors of a batch to a device."""
     return mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same batch with every tensor changed.
+    """Change every tensor of a batch, and keep its structure.
 
     >>> mapped({"x": (torch.ones(2), "name")}, lambda x: 2 * x)
     {'x': (tensor([2., 2.]), 'name')}
@@ -110,7 +110,7 @@ def mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def prefetch(batches: Callable[[int], T], ahead: int = 4, threads: int = 1) -> Callable[[int], T]:
-    """The same batches, made by threads before they are asked for, as long as positions follow each other."""
+    """Let threads make batches before they are asked for, as long as positions follow each other."""
     pool = ThreadPoolExecutor(threads)
     coming: dict[int, Future[T]] = {}
 

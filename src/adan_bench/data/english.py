@@ -104,7 +104,7 @@ def _is_prose(part: str) -> bool:
 
 
 def unseen(parts: Iterable[str], seen: set[str]) -> list[str]:
-    """Those that have not been seen before, each once; from now on they have."""
+    """Paragraphs that have not been seen before, each once; they are added to what was seen."""
     new = [part for part in dict.fromkeys(parts) if part not in seen]
     seen.update(new)
     return new

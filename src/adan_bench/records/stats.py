@@ -188,7 +188,7 @@ def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Inter
     from scipy.special import stdtrit
 
     errors = [statistics.variance(values) / len(values) for values in (a, b)]
-    if not any(errors):  # all seeds alike in both, and no degrees of freedom to compute
+    if not any(errors):  # all seeds are equal in both, and no degrees of freedom to compute
         return Interval(n, mean, mean, mean)
     freedom = sum(errors) ** 2 / sum(e**2 / (len(values) - 1) for e, values in zip(errors, (a, b), strict=True))
     half = float(stdtrit(freedom, 1 - (1 - LEVEL) / (2 * comparisons))) * math.sqrt(sum(errors))
