@@ -278,6 +278,18 @@ def test_a_bundled_study_can_be_planned(name: str, tmp_path: Path) -> None:
         assert all(job.config.role == "tune" for job in jobs if job.config.study != last.name or last.trials)
 
 
+def test_seeds_that_two_studies_need_of_a_third(tmp_path: Path) -> None:
+    """Trials start from Adam's first seed, reported runs each from its own: Adam's other seeds are made, too."""
+    for file in get_workload("english-cola", "small").needs:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    name = "bert-cola-again-own"
+    pretraining, trials, own = arms(read([name]), [name], chosen(data=tmp_path), tmp_path / "out")
+    assert {arm.base.optimizer: list(arm.seeds) for arm in pretraining} == {"adan": [0, 1, 2], "adam": [0, 1, 2]}
+    assert {(arm.start and arm.start.base.optimizer, arm.start_seed) for arm in trials} == {("adam", 0)}
+    assert [(arm.start and arm.start.base.optimizer, arm.start_seed) for arm in own] == [("adan", None), ("adam", None)]
+
+
 def test_the_search_goes_beyond_an_edge_or_between_neighbors(config: Any, tmp_path: Path) -> None:
     """Half, one, two and four times the rate; then one more, next to the best; then the alternatives at the best."""
 

@@ -57,7 +57,7 @@ class Search:
             variants, left = first, min(1, left)
         else:
             beyond = [] if self.refine else first
-            between = [{"lr": _rounded(lr)} for lr in _between(tried, best["lr"])]
+            between = [{"lr": rounded(lr)} for lr in _between(tried, best["lr"])]
             variants = [*beyond, *self.alternatives, *between]
         texts, following = [as_json(record.config.settings) for record in tried], []
         for variant in variants:
@@ -76,19 +76,20 @@ class Search:
         if best in (rates[0], rates[-1]):
             ratio = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
             step = ratio if self.refine else max(10**STEP, ratio)
-            return [_rounded(best * step if best == rates[-1] else best / step)]
+            return [rounded(best * step if best == rates[-1] else best / step)]
         if not self.refine:
             return []
         at = rates.index(best)
         neighbor = min(at - 1, at + 1, key=lambda i: rank(runs[i]))
-        return [_rounded(math.sqrt(best * rates[neighbor]))]
+        return [rounded(math.sqrt(best * rates[neighbor]))]
 
 
 def _lr(record: RunRecord) -> float:
     return float(record.config.settings["lr"])
 
 
-def _rounded(lr: float) -> float:
+def rounded(lr: float) -> float:
+    """A learning rate with four digits, as records and tables show it."""
     return float(f"{lr:.4g}")
 
 
@@ -128,7 +129,7 @@ class Arm:
             return
         if self.like is not None:
             theirs = self.like.base
-            lr = theirs.settings["lr"] if self.lr_factor == 1 else _rounded(theirs.settings["lr"] * self.lr_factor)
+            lr = theirs.settings["lr"] if self.lr_factor == 1 else rounded(theirs.settings["lr"] * self.lr_factor)
             tuned_for = {**theirs.origin.tuned_for, **elsewhere(training_of(theirs), self.base)}
             changed = changes(get_optimizer(self.base.optimizer), theirs.settings, self.change)
             origin = replace(

@@ -17,7 +17,7 @@ from adan_bench.config import Origin, RunConfig
 from adan_bench.errors import UsageError
 from adan_bench.records.stats import sensitivity
 from adan_bench.records.store import check_empty, write_json
-from adan_bench.studies.arms import STEP, Arm, Planner, Search
+from adan_bench.studies.arms import STEP, Arm, Planner, Search, rounded
 from adan_bench.studies.competitors import Competitor
 from adan_bench.studies.halving import rungs
 from adan_bench.task import OptimizerSpec, Workload
@@ -247,6 +247,6 @@ def _scaled(config: RunConfig, tuned_at: int) -> RunConfig:
     if config.batch_size == tuned_at:
         return config
     factor = math.sqrt(config.batch_size / tuned_at)
-    settings = {**config.settings, "lr": float(f"{config.settings['lr'] * factor:.4g}")}
+    settings = {**config.settings, "lr": rounded(config.settings["lr"] * factor)}
     origin = replace(config.origin, batch_sizes=(config.batch_size, tuned_at))
     return replace(config, settings=settings, origin=origin)

@@ -33,13 +33,18 @@ class Competitor:
 
     @property
     def folder(self) -> str:
-        return re.sub(r"[^\w.=+-]+", "-", self.name)
+        return folder_name(self.name)
+
+
+def folder_name(name: str) -> str:
+    """The folder of a competitor's runs: its name without what a file system may refuse."""
+    return re.sub(r"[^\w.=+-]+", "-", name)
 
 
 def competitors(
     text: str, pairs: Sequence[str] = (), *, flag: str = "--optimizers", most: int | None = None
 ) -> list[Competitor]:
-    """Those of a list such as "adan,adan:state_format=8bit:lr=0.01,adamw", or "all", with the settings of `pairs`.
+    """Read a list such as "adan,adan:state_format=8bit:lr=0.01,adamw", or "all", with the settings of `pairs`.
 
     pairs: KEY=VALUE for every optimizer, OPTIMIZER.KEY=VALUE for one with its variants, VARIANT.KEY=VALUE for that.
 
@@ -73,7 +78,7 @@ def _with_pairs(entries: list[Competitor], pairs: Sequence[str]) -> list[Competi
 
 
 def _owned(pair: str, entries: Sequence[Competitor]) -> tuple[str, Settings]:
-    """Whose setting a pair is, and the setting; "" is for all. The name of a variant has dots and = of its own."""
+    """The owner of a pair's setting, "" for all, and the setting. The name of a variant has dots and = of its own."""
     here: dict[str, Settings] = {c.spec.name: {} for c in entries} | {c.name: c.settings for c in entries}
     owner = max((name for name in here if pair.startswith(f"{name}.")), key=len, default="")
     setting = pair[len(owner) + 1 :] if owner else pair

@@ -17,8 +17,8 @@ from typing import Any
 from adan_bench.config import TUNING_SEED, Origin, RunConfig
 from adan_bench.errors import UsageError, unknown
 from adan_bench.records.store import CONFIG
-from adan_bench.studies.arms import Arm, Search
-from adan_bench.studies.competitors import competitors
+from adan_bench.studies.arms import Arm, Search, rounded
+from adan_bench.studies.competitors import competitors, folder_name
 from adan_bench.task import Settings
 from adan_bench.training.configure import configure
 from adan_bench.workloads.registry import get_workload
@@ -261,7 +261,8 @@ def arms(studies: Mapping[str, Study], wanted: Sequence[str], chosen: RunConfig,
                 arm.start = _named(groups[start], optimizer or arm.base.optimizer)
                 arm.start_seed = studies[start].seeds[0] if optimizer else None
                 arm.start.base = replace(arm.start.base, keep_weights=True)
-                arm.start.seeds = arm.start.seeds or studies[start].seeds[: 1 if optimizer else None]
+                needed = studies[start].seeds[: 1 if optimizer else None]
+                arm.start.seeds = sorted({*arm.start.seeds, *needed})  # another study may need others
             if study.name not in wanted:
                 arm.seeds = ()
         groups[study.name] = own
@@ -281,11 +282,11 @@ def _searchers(study: Study, chosen: RunConfig, out: Path) -> dict[str, Arm]:
     own = {}
     for name, entry in study.optimizers.items():
         base = _configured(study, name, study.workload, entry.settings, replace(chosen, **study.run))
-        arm = Arm(base, out / study.name / _folder(name), study.seeds)
+        arm = Arm(base, out / study.name / folder_name(name), study.seeds)
         if study.trials:
             options = {**study.run, **study.trial}
             arm.trial = _configured(study, name, study.workload, entry.settings, replace(chosen, **options))
-            rates = tuple(float(f"{base.settings['lr'] * factor:.4g}") for factor in FACTORS)
+            rates = tuple(rounded(base.settings["lr"] * factor) for factor in FACTORS)
             arm.search = Search(rates, study.trials, base.settings, entry.alternatives, refine=True)
         own[name] = arm
     return own
@@ -309,10 +310,10 @@ def _followers(
             base = replace(base, role="tune")
         if variant.change:
             base = replace(base, label=":".join([variant.optimizer, *_assignments(variant.change)]))
-        folder = out / study.name / _folder(variant.folder)
-        arm = Arm(base, folder, study.seeds, like=like, change=variant.change)
-        arm.lr_factor = variant.lr_factor
-        own[variant.folder] = arm
+        folder = out / study.name / folder_name(variant.folder)
+        own[variant.folder] = Arm(
+            base, folder, study.seeds, like=like, change=variant.change, lr_factor=variant.lr_factor
+        )
     return own
 
 
@@ -340,7 +341,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(map(_plain, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _folder(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "_.=+-" else "-" for c in name)
