@@ -6,9 +6,9 @@ A guard keeps no tensor alive: states that a program replaces, moves or drops ar
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
-from operator import is_, itemgetter
+from operator import is_
 from typing import Any
 
 import torch
@@ -26,7 +26,6 @@ except ImportError:  # not part of PyTorch's interface
 State = Mapping[Tensor, dict[str, Tensor]]
 
 _SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
-_dereferenced = weakref.ref.__call__
 
 
 class Guard:
@@ -51,12 +50,12 @@ class Guard:
         self._rows, self._options = rows, _options(groups)
         self._is_sharded = sharding.any_dtensor(params)
         entries = [state[p] for p in params]
-        kinds: dict[tuple[str, ...], list[int]] = {}
-        for i, entry in enumerate(entries):
-            kinds.setdefault(tuple(name for name in NAMES if name in entry), []).append(i)
-        self._kinds = [(itemgetter(*names), of_kind) for names, of_kind in kinds.items()]
+        #: Whether wrappers keep something in the states that is no tensor.
+        self._mixed = not all(isinstance(x, Tensor) for entry in entries for x in entry.values())
         tensors = self._tensors(entries)
-        self._tensor_refs = list(map(weakref.ref, tensors))
+        self._dead: list[Any] = []  #: weak references to states that were freed since
+        self._refs = [weakref.ref(x, self._dead.append) for x in tensors]
+        self._ids = sum(map(id, tensors))
         self._addresses = list(map(Tensor.data_ptr, map(sharding.local, params + tensors)))
         params = list(map(sharding.local, params))
         tensors = params + [p.detach() if grad is None else grad for p, grad in zip(params, grads, strict=True)]
@@ -70,37 +69,35 @@ class Guard:
     def holds(self, groups: list[dict[str, Any]], params: list[Tensor], grads: list[Any], state: State) -> bool:
         """Whether a step of all these parameters with these local gradients, None for none, can go by the plan.
 
-        A state is known by its identity and its address: its own memory may have been swapped.
+        A state is known by its identity and its address: its own memory may have been swapped. As long as none was
+        freed, other tensors have other ids, and another sum of them, which is had sooner than 800 comparisons.
         """
-        missing = any(grad is None for grad in grads)
         if len(params) != len(self._rows):
             present = sum(grad is not None for grad in grads)
             rows = [i for i in self._rows if i < len(params)]
             params, grads = [params[i] for i in rows], [grads[i] for i in rows]
             if len(rows) < len(self._rows) or present > sum(grad is not None for grad in grads):
                 return False  # parameters were taken away, or one has its first gradient
+        in_order = len(state) == len(params) and all(map(is_, state, params))  # hashing tensors takes longer
         try:
-            tensors = self._tensors(list(map(state.get, params)))  # type: ignore[arg-type]
-        except (KeyError, TypeError):  # a state was cleared, or converted to a form with other names
+            tensors = self._tensors(state.values() if in_order else map(state.get, params))  # type: ignore[arg-type]
+        except (AttributeError, TypeError):  # a state was dropped
             return False
-        held = params + tensors
+        if self._dead or sum(map(id, tensors)) != self._ids or _options(groups) != self._options:
+            return False
         if self._is_sharded:
-            params, held = list(map(sharding.local, params)), list(map(sharding.local, held))
-        if not (
-            _options(groups) == self._options
-            and all(map(is_, tensors, map(_dereferenced, self._tensor_refs)))
-            and list(map(Tensor.data_ptr, held)) == self._addresses
-        ):
+            params, tensors = list(map(sharding.local, params)), list(map(sharding.local, tensors))
+        if list(map(Tensor.data_ptr, chain(params, tensors))) != self._addresses:
             return False
-        if missing or self._check is None:
-            pairs = zip(params + grads, self._layouts, strict=True)
-            return all(x is None or _layout(x) == layout for x, layout in pairs)
-        return bool(self._check(*params, *grads))
+        if self._check is not None and self._check(*params, *grads):
+            return True
+        # It also says no where a gradient is missing.
+        return all(x is None or _layout(x) == layout for x, layout in zip(params + grads, self._layouts, strict=True))
 
-    def _tensors(self, entries: list[dict[str, Tensor]]) -> list[Tensor]:
-        if len(self._kinds) == 1:
-            return list(chain.from_iterable(map(self._kinds[0][0], entries)))
-        return [x for names, rows in self._kinds for i in rows for x in names(entries[i])]
+    def _tensors(self, entries: Iterable[dict[str, Any]]) -> list[Tensor]:
+        if self._mixed:
+            return [entry[name] for entry in entries for name in NAMES if name in entry]
+        return list(chain.from_iterable(map(dict.values, entries)))
 
 
 def _options(groups: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

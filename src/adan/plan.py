@@ -159,19 +159,18 @@ class Plan:
         """One step by all engines. Returns what `Engine.update` does, of all of them, and `Signals.skip`."""
         if self.is_sharded or self.is_complex:
             columns = replaced(columns, **{x: self.as_engines_take(getattr(columns, x)) for x in _TENSORS})
-        present = [grad is not None for grad in columns.grad]
+        grads = columns.grad
         # Skipped steps must not be counted, so a restart condition needs to know of them.
         restart_needs_skip = signals.check_finite and signals.forget
         if len(self.parts) > 1 or restart_needs_skip or not all(part.engine.fused for part in self.parts):
-            signals = measure([x for x in columns.grad if x is not None], columns.clips(), signals)
+            signals = measure([x for x in grads if x is not None], columns.clips(), signals)
         squares: list[Tensor | None] = []
         for part in self.parts:
-            rows = [i for i in part.rows if present[i]]
-            if not rows:
+            if all(grads[i] is None for i in part.rows):
                 continue
-            if part.engine.fused:
-                rows = part.rows  # it passes over those without a gradient
-            mine = columns if len(rows) == len(present) else columns.select(rows)
+            # A fused engine passes over rows without a gradient.
+            rows = part.rows if part.engine.fused else [i for i in part.rows if grads[i] is not None]
+            mine = columns if len(rows) == len(grads) else columns.select(rows)
             local = signals
             if signals.norm is not None or signals.grad_scale is not None or signals.skip is not None:
                 local = signals.to(part.device)

@@ -44,6 +44,19 @@ def test_a_parameter_is_turned_where_it_lies(engine):
     torch.testing.assert_close(a.detach(), b.detach())
 
 
+def test_a_state_is_replaced_by_a_view_of_itself(engine):
+    """At the same address: its identity alone tells."""
+    a, b = (torch.arange(16.0).view(4, 4).requires_grad_() for _ in range(2))
+    opts = [Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95), **engine) for p in (a, b)]
+    for k in range(4):
+        if k == 2:
+            for opt, p, change in zip(opts, (a, b), (lambda x: x.t().contiguous(), torch.t), strict=True):
+                opt.state[p]["exp_avg"] = change(opt.state[p]["exp_avg"])
+        for opt, p in zip(opts, (a, b), strict=True):
+            step(opt, p, 1.0 - k)
+    torch.testing.assert_close(a.detach(), b.detach())
+
+
 def test_a_parameter_gets_other_memory_another_type_or_gaps(engine):
     for change in (torch.clone, torch.Tensor.double, lambda x: torch.zeros(24)[::2].copy_(x)):
         a, b = (torch.ones(12, requires_grad=True) for _ in range(2))

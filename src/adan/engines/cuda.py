@@ -6,6 +6,7 @@ adds a third, the sum of squares. Nothing is read back, so a CUDA graph can hold
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
 import math
@@ -211,7 +212,7 @@ class Cuda:
             table, aligned = _upload(data, device, staging), functools.reduce(or_, places) % 16 == 0
         else:
             # The allocator often hands out the same memory for the next gradients: then the table is as it was.
-            stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+            stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
             if (stream, data) not in tables.sent:
                 if len(tables.sent) == MOST_SENT:
                     tables.sent.clear()
@@ -347,7 +348,8 @@ def _binaries_take_constants() -> bool:
 def _upload(data: bytes, device: torch.device, staging: Tensor | None = None) -> Tensor:
     """64-bit words on the device, by a transfer that waits for nothing."""
     staging = _staging(len(data), device) if staging is None else staging
-    return staging.copy_(torch.frombuffer(bytearray(data), dtype=torch.int64)).to(device, non_blocking=True)
+    ctypes.memmove(staging.data_ptr(), data, len(data))
+    return staging.to(device, non_blocking=True)
 
 
 def _staging(nbytes: int, device: torch.device) -> Tensor:
