@@ -10,7 +10,7 @@ SITE := import sysconfig; path = sysconfig.get_path("purelib")
 # The tests start some two hundred processes, and each would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test pytest test-hosts test-vision docs lint format bench-cpu bench-gpu bench-memory bench-harness tables wheels clean
+.PHONY: demo test pytest test-gpu test-hosts test-vision docs lint format bench-cpu bench-gpu bench-memory bench-harness tables wheels clean
 
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
@@ -22,6 +22,9 @@ test: $(READY)  ## lint, types, all tests but torchvision's, DeepSpeed's and tor
 
 pytest: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/vision
+
+test-gpu: $(READY)  ## what runs natively on a GPU: all tests of the optimizer, and the harness's of captured steps
+	$(BIN)/python -m pytest -n 8 tests/adan tests/adan_bench/test_graph_cuda.py
 
 test-hosts: $(READY)  ## the examples that need DeepSpeed or torchao
 	@test -x $(HOSTS)/bin/python || $(BIN)/python -m venv $(HOSTS)

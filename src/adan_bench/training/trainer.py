@@ -37,6 +37,7 @@ from adan_bench.workloads.registry import get_workload
 
 CHECKPOINT_SECONDS = 15.0
 CHECKPOINT_SHARE = 0.05  # of the time, at most: where writing one takes longer than 0.75 s, they are further apart
+NVML_PERIOD = 1.0  # seconds over which NVML averages: of less it may say 0%
 
 OnProgress = Callable[[RunProgress], None]
 
@@ -323,8 +324,9 @@ class Trainer:
         busy = None if self.updater.graph is None else self.updater.graph.busy_seconds()
         if busy is not None:
             numbers |= {"gpu_share": min(1.0, busy / seconds), "gpu_source": "replays"}
-        with contextlib.suppress(ImportError, RuntimeError):  # torch asks pynvml
-            numbers |= {"gpu_share": torch.cuda.utilization(self.device) / 100, "gpu_source": "NVML"}
+        if seconds >= NVML_PERIOD:
+            with contextlib.suppress(ImportError, RuntimeError):  # torch asks pynvml
+                numbers |= {"gpu_share": torch.cuda.utilization(self.device) / 100, "gpu_source": "NVML"}
         return numbers
 
     def _finish(self, store: RunStore, status: str) -> Mapping[str, Any]:
