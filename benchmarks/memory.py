@@ -14,14 +14,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from common import ROOT, environment, others_8bit, read, write
+from common import BASE, COUPLED, ROOT, environment, others_8bit, read, write
 from torch.optim import AdamW, Optimizer
 
 from adan import Adan, release_gradients
 
 RECORD = "memory-gpu.json"
-BASE = "AdamW fused"
-COUPLED = (0.92, 0.92, 0.99)
 
 
 def adan(**options: Any) -> Callable[..., Optimizer]:

@@ -22,10 +22,9 @@ import results_details
 import results_page
 import scaling
 import tuning
-from common import ROOT, read, table
+from common import BASE, ROOT, read, table
 from stored import studies
 
-BASE = "AdamW fused"
 ON_GPU = [BASE, "Adan", "Adan, clipped", "Adan, 8 bit", "Adan, 4 bit"]
 
 

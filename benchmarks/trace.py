@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -101,9 +101,8 @@ def trace(name: str, options: dict[str, Any]) -> Trace:
             p.grad = torch.randn_like(p)
         for _ in range(WARM):
             opt.step()
-        step: Callable[[], object] = opt.step
         with Trace() as result:
-            step()
+            opt.step()
         return result
 
 
@@ -116,17 +115,11 @@ def main() -> None:
     parser.add_argument("--calls", action="store_true", help="list the functions in the order of their first call")
     arguments = parser.parse_args()
 
-    flags: dict[str, tuple[bool, dict[str, Any]]] = {
-        "clipped": (arguments.clipped, {"max_grad_norm": 1.0}),
-        "8 bit": (arguments.eight_bit, {"state_format": "8bit"}),
-    }
+    flags: dict[str, dict[str, Any]] = {"clipped": {"max_grad_norm": 1.0}, "8 bit": {"state_format": "8bit"}}
+    asked = ["clipped"] * arguments.clipped + ["8 bit"] * arguments.eight_bit
+    rows = {", ".join(asked) or "plain": {key: value for name in asked for key, value in flags[name].items()}}
     if arguments.all:
-        rows = {"plain": {}, **{name: options for name, (_, options) in flags.items()}}
-    else:
-        chosen = {name: options for name, (wanted, options) in flags.items() if wanted}
-        merged = {key: value for options in chosen.values() for key, value in options.items()}
-        rows = {", ".join(chosen) or "plain": merged}
-
+        rows = {"plain": {}, **flags}
     print(f"{'step':<24} {'engine':<8} {'functions':>9} {'files':>6} {'calls':>6} {'changes of file':>16}")
     for row, options in rows.items():
         for name in arguments.engine or ENGINES:

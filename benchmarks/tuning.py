@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from common import read, table
-from stored import StoredStudy, collected, studies
+from stored import StoredStudy, studies
 
 from adan import suggest_from_adamw
 from adan.suggestion import LR_RATIO
 from adan_bench.config import RunRecord
-from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, rank
+from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, grouped, rank
 
 #: Searches by family of models.
 FAMILIES = {
@@ -74,9 +74,10 @@ def searches() -> list[ChosenRatio]:
 
 
 def ratios() -> str:
-    lines = []
-    for family, own in itertools.groupby(searches(), lambda search: search.family):
-        lines.append([family, ", ".join(f"{search.ratio:.2g} (`{search.study}`)" for search in own)])
+    found: dict[str, list[str]] = {}
+    for search in searches():
+        found.setdefault(search.family, []).append(f"{search.ratio:.2g} (`{search.study}`)")
+    lines = [[family, ", ".join(ratios)] for family, ratios in found.items()]
     return table(["family", "lr ÷ AdamW's that tuning chose"], lines)
 
 
@@ -133,10 +134,9 @@ def b1_runs() -> list[tuple[int, str, dict[float, RunRecord]]]:
     for name, study in studies().items():
         runs = [*study.search.get("adan", ()), *(r for g in study.groups for r in g.runs if name == "b1-length-gpt")]
         best: dict[int, dict[float, RunRecord]] = {}
-        others = collected(runs, lambda c: (c.steps, c.settings["lr"], c.settings.get("weight_decay")))
-        for (steps, _, _), alike in others.items():
+        for alike in grouped(runs, lambda r: [r.config.steps, {**r.config.settings, "betas": None}]):
             for run in alike if len(alike) > 1 else ():
-                own, value = best.setdefault(steps, {}), float(run.config.settings["betas"][0])
+                own, value = best.setdefault(run.config.steps, {}), float(run.config.settings["betas"][0])
                 own[value] = min(run, own.get(value, run), key=rank)
         found += [(steps, name, own) for steps, own in best.items()]
     return sorted(found, key=lambda row: row[:2])

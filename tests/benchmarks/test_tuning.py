@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import results_page
 import tuning
-from stored import collected, studies
+from stored import studies
 
 from adan import recipes, suggest_from_adamw
 from adan.suggestion import AVERAGES, DIVERGED_LR, LR_RATIO, WARMUP
-from adan_bench.records.stats import rank
+from adan_bench.records.stats import grouped, rank
 
 ROOT = Path(__file__).parents[2]
 STORED = studies()
@@ -118,7 +118,7 @@ def test_weight_decay_is_the_papers_because_the_records_do_not_decide_it():
     larger = []
     for search in SEARCHES:
         runs = STORED[search.study].search["adan"]
-        for alike in collected(runs, lambda c: (c.settings["lr"], tuple(c.settings["betas"]))).values():
+        for alike in grouped(runs, lambda r: [r.config.settings["lr"], r.config.settings["betas"]]):
             ranks = {run.config.settings.get("weight_decay"): rank(run) for run in alike}
             larger += [ranks[max(ranks)] < ranks[min(ranks)]] if len(ranks) > 1 else []
     assert (len(larger), sum(larger)) == (14, 7)
