@@ -50,9 +50,23 @@ def read(name: str) -> Any:
     return json.loads((ROOT / "results" / name).read_text(encoding="utf-8"), object_pairs_hook=without)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None) -> str:
-    """A table in Markdown; its first `left` columns are text, or all."""
-    return markdown_table(head, rows, len(head) if left is None else left)
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts in Markdown."""
+    return markdown_table(head, rows, len(head))
+
+
+def where(data: Mapping[str, Any]) -> str:
+    """The machine and the versions of a record."""
+    e = data["environment"]
+    versions = {**e, **e.get("packages", {})}
+    more = f", Triton {versions['triton']}" if e.get("gpu") else f", {e['threads']} thread{'s' * (e['threads'] != 1)}"
+    place = e.get("gpu") or e["cpu"]
+    return f"{place}, torch {versions['torch']}{more}, Python {e['python']}, commit {e['commit'][:7]}"
+
+
+def numbers(head: Sequence[str], rows: Iterable[Sequence[str]], below: str = "") -> str:
+    """A table of numbers, with a line below."""
+    return markdown_table(head, rows) + (f"\n\n{below}" if below else "")
 
 
 Run: TypeAlias = Callable[[], object]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import cache, partial
 
 import torch
-from common import MODELS, read
+from common import MODELS, numbers, read, where
 from torch import nn
 
 from adan import plan_memory
 from adan_bench.studies.memory import LLAMAS
-
-Table = tuple[list[str], list[list[str]]]  # head and rows
 
 GPUS = (8, 64, 256, 1024)
 FORMS = (
@@ -39,7 +37,7 @@ def _row(form: str) -> str:
     return f"Adan {state_format}" + " coupled" * ("coupled" in form)
 
 
-def large_models() -> list[Table]:
+def large_models() -> str:
     """GB per GPU of weights, gradients and states, for each model."""
     tables = []
     for name, llama in LLAMAS.items():
@@ -52,16 +50,16 @@ def large_models() -> list[Table]:
             rows.append([form, *(f"{size:#.3g}".rstrip(".") if size < 1000 else f"{size:,.0f}" for size in sizes)])
         number = sum(p.numel() for p in params) / 1e9
         head = [f"{name}, {number:.2f} B parameters: GB per GPU", *(f"{gpus:,} GPUs" for gpus in GPUS)]
-        tables.append((head, rows))
-    return tables
+        tables.append(numbers(head, rows))
+    return "\n\n".join(tables)
 
 
-def measured() -> Table:
+def measured() -> str:
     """The peaks of a training step beside the plan; the rest of a peak, its activations, is the same in all rows."""
     shapes = MODELS["GPT-2 345M"]  # which `benchmarks/memory.py` trains
     plan = plan_memory([nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]).rows
-    rows = []
-    for name, row in read("memory-gpu.json")["rows"].items():
+    data, rows = read("memory-gpu.json"), []
+    for name, row in data["rows"].items():
         if (name != "AdamW fused" and not name.startswith("Adan")) or "release" in name:
             continue
         sizes = plan[_row(name)]
@@ -71,4 +69,4 @@ def measured() -> Table:
         rows.append([name, *cells, *(f"{x / 1e9:.2f}, +{(x - sizes.total) / 1e9:.2f}" for x in peaks)])
     head = ["GPT-2 345M, GB", "states, planned", "states, measured", "weights, gradients and states, planned"]
     head += ["peak with activation checkpointing, above the plan", "peak, all activations kept, above the plan"]
-    return head, rows
+    return numbers(head, rows, f"{where(data)}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,10 @@ import results_details
 import results_page
 import scaling
 import tuning
-from common import BASE, ROOT, read, table
+from common import BASE, ROOT, numbers, read, where
 from stored import studies
 
 ON_GPU = [BASE, "Adan", "Adan, clipped", "Adan, 8 bit", "Adan, 4 bit"]
-
-
-def where(data: dict[str, Any]) -> str:
-    e = data["environment"]
-    versions = {**e, **e.get("packages", {})}
-    more = f", Triton {versions['triton']}" if e.get("gpu") else f", {e['threads']} thread{'s' * (e['threads'] != 1)}"
-    place = e.get("gpu") or e["cpu"]
-    return f"{place}, torch {versions['torch']}{more}, Python {e['python']}, commit {e['commit'][:7]}"
-
-
-def numbers(head: list[str], rows: Iterable[list[str]], below: str = "") -> str:
-    """A table of numbers, with a line below."""
-    return table(head, rows, left=1) + (f"\n\n{below}" if below else "")
 
 
 def gpu() -> str:
@@ -193,8 +180,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "paper-settings": paper_settings.page,
     "results-details": lambda: results_details.page(studies()),
     "scaling": scaling.table,
-    "planner": lambda: "\n\n".join(numbers(head, rows) for head, rows in planner.large_models()),
-    "planner-measured": lambda: numbers(*planner.measured(), f"{where(read('memory-gpu.json'))}."),
+    "planner": planner.large_models,
+    "planner-measured": planner.measured,
 }
 
 

@@ -1,6 +1,6 @@
 """How far it is from `opt.step()` to a kernel: the functions and files of `adan` that one warm step runs through.
 
-    python benchmarks/trace.py [--clipped] [--8bit] [--calls]
+    python benchmarks/trace.py [--calls]
 
 Counted by `sys.setprofile`: distinct functions of the package, distinct files, calls, and how often a call or a return
 passes from one file of the package to another. Comprehensions belong to the function that holds them. Without a GPU the
@@ -33,6 +33,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "cpu": {"fused": True},
     "cuda": {"fused": True},
 }
+STEPS: dict[str, dict[str, Any]] = {"plain": {}, "clipped": {"max_grad_norm": 1.0}, "8 bit": {"state_format": "8bit"}}
 WARM = 3
 
 
@@ -108,28 +109,17 @@ def trace(name: str, options: dict[str, Any]) -> Trace:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clipped", action="store_true", help="with max_grad_norm=1.0")
-    parser.add_argument("--8bit", dest="eight_bit", action="store_true", help='with state_format="8bit"')
-    parser.add_argument("--all", action="store_true", help="the plain step, then each of these alone")
-    parser.add_argument("--engine", choices=ENGINES, action="append", help="only this one; may be repeated")
     parser.add_argument("--calls", action="store_true", help="list the functions in the order of their first call")
     arguments = parser.parse_args()
-
-    flags: dict[str, dict[str, Any]] = {"clipped": {"max_grad_norm": 1.0}, "8 bit": {"state_format": "8bit"}}
-    asked = ["clipped"] * arguments.clipped + ["8 bit"] * arguments.eight_bit
-    rows = {", ".join(asked) or "plain": {key: value for name in asked for key, value in flags[name].items()}}
-    if arguments.all:
-        rows = {"plain": {}, **flags}
-    print(f"{'step':<24} {'engine':<8} {'functions':>9} {'files':>6} {'calls':>6} {'changes of file':>16}")
-    for row, options in rows.items():
-        for name in arguments.engine or ENGINES:
+    print(f"{'step':<8} {'engine':<8} {'functions':>9} {'files':>6} {'calls':>6} {'changes of file':>16}")
+    for step, options in STEPS.items():
+        for name in ENGINES:
             result = trace(name, options)
             numbers = f"{len(result.functions):>9} {len(result.files):>6} {len(result.calls):>6} {result.changes:>16}"
-            print(f"{row:<24} {name:<8} {numbers}")
-            if arguments.calls:
-                for code in result.functions:
-                    name_of = getattr(code, "co_qualname", code.co_name)  # since Python 3.11
-                    print(f"    {Path(code.co_filename).relative_to(PACKAGE)}:{code.co_firstlineno} {name_of}")
+            print(f"{step:<8} {name:<8} {numbers}")
+            for code in result.functions if arguments.calls else ():
+                name_of = getattr(code, "co_qualname", code.co_name)  # since Python 3.11
+                print(f"    {Path(code.co_filename).relative_to(PACKAGE)}:{code.co_firstlineno} {name_of}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from common import read, table
+from results_page import SWEEPS
 from stored import StoredStudy, studies
 
 from adan import suggest_from_adamw
@@ -33,16 +34,8 @@ FAMILIES = {
     "DeepGCN": "cora",
     "PPO": "tianshou-hopper ppo-hopper ppo-halfcheetah-tuned",
 }
-#: The rule that one ratio has replaced: (steps, ratio) of short and of long runs, between them linear in log steps.
-EARLIER = {
-    "vision": ((4_375, 2.83), (62_500, 7.5)),
-    "language": ((2_000, 2.0), (100_000, 4.0)),
-    "fine-tuning": ((1, 2.0), (2, 2.0)),
-    "PPO": ((1, 1.0), (2, 1.0)),
-}
 VISION = ("ViT", "MAE", "ResNet-34", "ConvNeXt", "Deformable DETR")
-FITTED = ("GPT", "ViT", "PPO")  # families that gave it a number
-SWEPT = {"gpt": "GPT", "vit-25": "ViT", "lstm-8-again": "LSTM", "resnet34-30": "ResNet-34, 5 epochs"}
+FITTED = ("GPT", "ViT", "PPO")  # families that gave the earlier rule a number
 
 
 def lr(run: RunRecord) -> float:
@@ -74,18 +67,22 @@ def searches() -> list[ChosenRatio]:
 
 
 def ratios() -> str:
-    found: dict[str, list[str]] = {}
-    for search in searches():
-        found.setdefault(search.family, []).append(f"{search.ratio:.2g} (`{search.study}`)")
-    lines = [[family, ", ".join(ratios)] for family, ratios in found.items()]
+    lines = []
+    for family in FAMILIES:
+        chosen = (f"{search.ratio:.2g} (`{search.study}`)" for search in searches() if search.family == family)
+        lines.append([family, ", ".join(chosen)])
     return table(["family", "lr ÷ AdamW's that tuning chose"], lines)
 
 
 def earlier(search: ChosenRatio) -> float:
-    kind = "vision" if search.family in VISION else "language"
-    if search.study.endswith("tuned") or search.study.startswith(("bert-cola", "bert-sst2")):
-        kind = "fine-tuning"
-    (short, low), (long, high) = EARLIER.get(search.family, EARLIER[kind])
+    """The rule that one ratio has replaced: by task, and linear in log steps between short and long runs."""
+    if search.family == "PPO":
+        return 1.0
+    if search.study.endswith("fine-tuned") or search.study.startswith(("bert-cola", "bert-sst2")):
+        return 2.0
+    (short, low), (long, high) = (2_000, 2.0), (100_000, 4.0)
+    if search.family in VISION:
+        (short, low), (long, high) = (4_375, 2.83), (62_500, 7.5)
     share = math.log(search.steps / short) / math.log(long / short)
     return low + (high - low) * min(1.0, max(0.0, share))
 
@@ -160,10 +157,7 @@ def swept(name: str, optimizer: str) -> list[RunRecord]:
 
 
 def width(runs: Sequence[RunRecord]) -> tuple[float, bool]:
-    """The factor that the rates within 2% of the best result span, and whether both its ends were seen.
-
-    Between two rates the result is taken to be linear in log lr.
-    """
+    """The factor that rates within 2% of the best span, by interpolation in log lr, and whether both ends were seen."""
     best = min(range(len(runs)), key=lambda i: rank(runs[i]))
     limit = rank(runs[best]) + WIDTH_TOLERANCE * abs(rank(runs[best]))
 
@@ -180,7 +174,7 @@ def width(runs: Sequence[RunRecord]) -> tuple[float, bool]:
 
 def widths() -> str:
     lines = []
-    for name, title in SWEPT.items():
+    for name, (title, _) in SWEEPS.items():
         spans = [width(swept(name, optimizer)) for optimizer in ("adan", "adamw")]
         lines.append([title, *(f"{'' if seen else '≥ '}×{factor:.1f}" for factor, seen in spans)])
     return table(["rates within 2% of the best span", "Adan", "AdamW"], lines)

@@ -185,7 +185,9 @@ def test_a_width_is_interpolated_in_the_logarithm_of_the_rate():
 
 
 def test_robustness_to_the_rate_is_what_the_page_says():
-    spans = {name: [tuning.width(tuning.swept(name, who))[0] for who in ("adan", "adamw")] for name in tuning.SWEPT}
+    spans = {
+        name: [tuning.width(tuning.swept(name, who))[0] for who in ("adan", "adamw")] for name in results_page.SWEEPS
+    }
     assert [round(x, 1) for x in (*spans["gpt"], *spans["vit-25"], *spans["lstm-8-again"])] == [
         *(2.8, 3.3),
         *(4.2, 3.2),
@@ -194,7 +196,7 @@ def test_robustness_to_the_rate_is_what_the_page_says():
     wider = [name for name, (ours, theirs) in spans.items() if ours > theirs]
     assert wider == ["vit-25", "resnet34-30"]
     assert "Not in general: the good rates span more than AdamW's on two models and less on the other two." in TEXT
-    counts = [len(tuning.swept(name, who)) for name in tuning.SWEPT for who in ("adan", "adamw")]
+    counts = [len(tuning.swept(name, who)) for name in results_page.SWEEPS for who in ("adan", "adamw")]
     assert (min(counts), max(counts)) == (10, 14)
     assert "ten to fourteen rates" in TEXT
     adan, adamw = (group.final().mean for group in STORED["gpt"].compared()[:2])
