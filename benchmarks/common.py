@@ -15,13 +15,25 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from adan import Adan, Restart
 from adan_bench.records.environment import describe
 from adan_bench.reports.html import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE = "AdamW fused"  # the row that others are compared with
-COUPLED = (0.92, 0.92, 0.99)
 SEED = 0
+#: What a part of a row's name, such as "Adan, 8 bit, clipped", means to Adan.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "clipped": {"max_grad_norm": 1.0},
+    "coupled": {"betas": (0.92, 0.92, 0.99)},
+    "restart": {"restart": Restart.probe()},
+    "bf16 states": {"state_format": "bf16"},
+    "8 bit": {"state_format": "8bit"},
+    "4 bit": {"state_format": "4bit"},
+    "bf16 weights": {"stochastic_rounding": True},
+}
+#: Bytes of states per parameter: all of Adan's, and the coupled form's.
+STATE_BYTES = {"fp32": (16, 12), "bf16": (8, 6), "8bit": (4.125, 3.125), "4bit": (2.625, 2.125)}
 
 
 def environment() -> dict[str, Any]:
@@ -73,6 +85,24 @@ Run: TypeAlias = Callable[[], object]
 Timer: TypeAlias = Callable[[Run], float]  #: seconds or milliseconds of one call
 Shapes: TypeAlias = list[tuple[int, ...]]
 Maker: TypeAlias = Callable[[list[Tensor]], torch.optim.Optimizer]
+
+
+def options(name: str) -> dict[str, Any]:
+    """Adan's options by the name of a row."""
+    return {key: value for part in name.split(", ") for key, value in OPTIONS.get(part, {}).items()}
+
+
+def optimizer(name: str, params: list[Tensor]) -> torch.optim.Optimizer:
+    """The optimizer that a row is named after, fused unless the name says "foreach"."""
+    engine = "foreach" if "foreach" in name else "fused"
+    make = torch.optim.AdamW if name.startswith("AdamW") else Adan
+    return make(params, lr=1e-4, **{engine: True}, **options(name))
+
+
+def moved(name: str) -> float:
+    """Bytes to move per fp32 parameter: itself and its states to and fro, its gradient once, or twice if clipped."""
+    states = STATE_BYTES[options(name).get("state_format", "fp32")]["coupled" in name]
+    return 12 + 2 * (8 if name.startswith("AdamW") else states) + 4 * ("clipped" in name)
 
 
 def copy_bandwidth(seconds: Timer, device: str = "cpu", size: int = 64_000_000) -> float:

@@ -8,25 +8,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from functools import partial
 from typing import Any
 
 import common
 import torch
-from common import BASE, Maker, Run, Shapes, Timer, in_turns, resnet50, stepper, tensors
+from common import BASE, Run, Shapes, Timer, in_turns, resnet50, stepper, tensors
 
-from adan import Adan
-
-#: name → (optimizer, bytes that a pass over one fp32 parameter and its states must move; None: it makes several)
-OPTIMIZERS: dict[str, tuple[Maker, float | None]] = {
-    BASE: (lambda params: torch.optim.AdamW(params, fused=True), 28),
-    "AdamW foreach": (lambda params: torch.optim.AdamW(params, foreach=True), None),
-    "Adan fused": (lambda params: Adan(params, fused=True), 44),
-    "Adan fused, clipped": (lambda params: Adan(params, fused=True, max_grad_norm=1.0), 48),
-    "Adan fused, coupled": (lambda params: Adan(params, fused=True, betas=(0.9, 0.9, 0.99)), 36),
-    "Adan fused, 8 bit": (lambda params: Adan(params, fused=True, state_format="8bit"), 20.25),
-    "Adan fused, 4 bit": (lambda params: Adan(params, fused=True, state_format="4bit"), 17.25),
-    "Adan foreach": (lambda params: Adan(params, foreach=True), None),
-}
+ADANS = ("Adan fused", *(f"Adan fused, {part}" for part in ("clipped", "coupled", "8 bit", "4 bit")), "Adan foreach")
 
 #: name → (shapes, rounds)
 MODELS: dict[str, tuple[Shapes, int]] = {
@@ -38,15 +27,17 @@ MODELS: dict[str, tuple[Shapes, int]] = {
 
 def measure(shapes: Shapes, rounds: int, timer: Timer) -> dict[str, Any]:
     size = sum(torch.Size(shape).numel() for shape in shapes)
-    steps = {name: stepper(make, *tensors(shapes)) for name, (make, _) in OPTIMIZERS.items()}
+    names = (BASE, "AdamW foreach", *ADANS)
+    steps = {name: stepper(partial(common.optimizer, name), *tensors(shapes)) for name in names}
     times = {name: statistics.median(own) for name, own in in_turns(steps, rounds, timer).items()}
     copy, rows = common.copy_bandwidth(timer), {}
-    for name, (_, bytes_each) in OPTIMIZERS.items():
-        speed = bytes_each and bytes_each * size / times[name]
+    for name in names:
+        moved = None if "foreach" in name else common.moved(name) * size  # foreach passes over memory several times
+        speed = moved and moved / times[name]
         rows[name] = {
             "median_ms": 1e3 * times[name],
             "ratio_of_medians": times[name] / times[BASE],
-            "bytes": bytes_each and bytes_each * size,
+            "bytes": moved,
             "gb_per_s": speed and speed / 1e9,
             "share_of_copy": speed and speed / copy,
         }

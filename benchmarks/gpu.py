@@ -18,33 +18,18 @@ from typing import Any
 
 import common
 import torch
-from common import BASE, COUPLED, MODELS, Maker, Run, Shapes, in_turns, stepper, tensors
+from common import BASE, MODELS, Maker, Run, Shapes, in_turns, stepper, tensors
 from torch import Tensor
 
-from adan import Adan, Restart, plan
+from adan import plan
 from adan.engines import cuda
 
-
-def adan(**options: Any) -> Maker:
-    return lambda params: Adan(params, lr=1e-4, fused=True, **options)
-
-
+NAMES = [
+    f"Adan{form}{how}" for form in ("", ", 8 bit", ", 4 bit") for how in ("", ", clipped", ", coupled", ", restart")
+]
 #: name → (optimizer, bytes that must move for one fp32 parameter)
 OPTIMIZERS: dict[str, tuple[Maker, float]] = {
-    BASE: (lambda params: torch.optim.AdamW(params, lr=1e-4, fused=True), 28),
-    "Adan": (adan(), 44),
-    "Adan, clipped": (adan(max_grad_norm=1.0), 48),
-    "Adan, coupled": (adan(betas=COUPLED), 36),
-    "Adan, restart": (adan(restart=Restart.probe()), 44),
-    "Adan, bf16 states": (adan(state_format="bf16"), 28),
-    "Adan, 8 bit": (adan(state_format="8bit"), 20.25),
-    "Adan, 8 bit, clipped": (adan(state_format="8bit", max_grad_norm=1.0), 24.25),
-    "Adan, 8 bit, coupled": (adan(state_format="8bit", betas=COUPLED), 18.25),
-    "Adan, 8 bit, restart": (adan(state_format="8bit", restart=Restart.probe()), 20.25),
-    "Adan, 4 bit": (adan(state_format="4bit"), 17.25),
-    "Adan, 4 bit, clipped": (adan(state_format="4bit", max_grad_norm=1.0), 21.25),
-    "Adan, 4 bit, coupled": (adan(state_format="4bit", betas=COUPLED), 16.25),
-    "Adan, 4 bit, restart": (adan(state_format="4bit", restart=Restart.probe()), 17.25),
+    name: (partial(common.optimizer, name), common.moved(name)) for name in (BASE, *NAMES, "Adan, bf16 states")
 }
 LARGE = 1e9  # parameters
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, partial
 
 import torch
-from common import MODELS, numbers, read, where
+from common import BASE, MODELS, numbers, options, read, where
 from torch import nn
 
 from adan import plan_memory
@@ -13,28 +13,16 @@ from adan_bench.studies.memory import LLAMAS
 
 GPUS = (8, 64, 256, 1024)
 FORMS = (
-    "AdamW",
-    "Adan",
-    "Adan, coupled",
-    "Adan, 8 bit",
-    "Adan, 8 bit, coupled",
-    "Adan, 8 bit, release",
-    "Adan, 4 bit",
-    "Adan, 4 bit, coupled",
-    "Adan, 4 bit, release",
-    "Adan, 8 bit, release, bf16 weights",
-    "Adan, 4 bit, release, bf16 weights",
-    "Adan, 4 bit, coupled, release, bf16 weights",
+    "AdamW; Adan; Adan, coupled; Adan, 8 bit; Adan, 8 bit, coupled; Adan, 8 bit, release; Adan, 4 bit; "
+    "Adan, 4 bit, coupled; Adan, 4 bit, release; Adan, 8 bit, release, bf16 weights; "
+    "Adan, 4 bit, release, bf16 weights; Adan, 4 bit, coupled, release, bf16 weights"
 )
 
 
 def _row(form: str) -> str:
     """The row of a plan that has a form's states."""
-    if form.startswith("AdamW"):
-        return "AdamW"
-    bits = {"4 bit": "4bit", "8 bit": "8bit", "bf16 states": "bf16"}
-    state_format = next((bits[part] for part in form.split(", ") if part in bits), "fp32")
-    return f"Adan {state_format}" + " coupled" * ("coupled" in form)
+    adan = f"Adan {options(form).get('state_format', 'fp32')}" + " coupled" * ("coupled" in form)
+    return "AdamW" if form.startswith("AdamW") else adan
 
 
 def large_models() -> str:
@@ -43,7 +31,7 @@ def large_models() -> str:
     for name, llama in LLAMAS.items():
         params = llama.parameters()
         plan, rows = cache(partial(plan_memory, params)), []
-        for form in FORMS:
+        for form in FORMS.split("; "):
             dtype = torch.bfloat16 if "bf16 weights" in form else torch.float32
             plans = [plan(shards=gpus, dtype=dtype, release_gradients="release" in form) for gpus in GPUS]
             sizes = [of_gpu.rows[_row(form)].total / 1e9 for of_gpu in plans]
@@ -60,7 +48,7 @@ def measured() -> str:
     plan = plan_memory([nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]).rows
     data, rows = read("memory-gpu.json"), []
     for name, row in data["rows"].items():
-        if (name != "AdamW fused" and not name.startswith("Adan")) or "release" in name:
+        if (name != BASE and not name.startswith("Adan")) or "release" in name:
             continue
         sizes = plan[_row(name)]
         states = row["state_bytes_per_parameter"] * row["parameters"]
