@@ -94,9 +94,9 @@ def options(name: str) -> dict[str, Any]:
 
 def optimizer(name: str, params: list[Tensor]) -> torch.optim.Optimizer:
     """The optimizer that a row is named after, fused unless the name says "foreach"."""
-    engine = "foreach" if "foreach" in name else "fused"
+    engine: dict[str, Any] = {"foreach" if "foreach" in name else "fused": True}
     make = torch.optim.AdamW if name.startswith("AdamW") else Adan
-    return make(params, lr=1e-4, **{engine: True}, **options(name))
+    return make(params, lr=1e-4, **engine, **options(name))
 
 
 def moved(name: str) -> float:

@@ -63,11 +63,11 @@ def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
         runs = {name: stepper(chosen[name][0], params, grads) for name in names}
         times, alone = in_turns(runs, rounds, lambda run: milliseconds(run, steps)), in_turns(runs, 51, on_idle_gpu)
         for name in names:
-            row, moved = {}, chosen[name][1] * size
+            row: dict[str, Any] = {"bytes": chosen[name][1] * size}
             for key, raw in (("", times), ("alone_", alone)):
                 ms, base = (statistics.median(raw[of]) for of in (name, BASE))
                 row |= {f"{key}ms": ms, f"{key}ratio": ms / base, f"raw_{key}ms": raw[name]}
-            rows.setdefault(name, {**row, "bytes": moved, "share_of_copy": moved / row["ms"] / copy})
+            rows.setdefault(name, {**row, "share_of_copy": row["bytes"] / row["ms"] / copy})
             if size > LARGE:
                 rows[name]["kernels_ms"] = sum(event.time_range.elapsed_us() for event in kernels(runs[name])) / 1e3
         del runs

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from common import read, table
-from results_page import SWEEPS
+from results_page import DATA, SWEEPS
 from stored import StoredStudy, studies
 
 from adan import suggest_from_adamw
@@ -20,20 +20,6 @@ from adan.suggestion import LR_RATIO
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, grouped, rank
 
-#: Searches by family of models.
-FAMILIES = {
-    "GPT": "gpt gpt-tiny gpt-30m gpt-30m-again moe",
-    "Transformer-XL": "transformer-xl",
-    "BERT": "bert bert-again bert-cola bert-cola-again bert-sst2 bert-sst2-again",
-    "LSTM": "lstm-8 lstm-8-again",
-    "ViT": "vit-25 mae-50-fine-tuned mae-50-full-fine-tuned",
-    "MAE": "mae-50 mae-50-again mae-50-full",
-    "ResNet-34": "resnet34-30 resnet34-30-again",
-    "ConvNeXt": "convnext-25 convnext-25-again",
-    "Deformable DETR": "detr-bccd",
-    "DeepGCN": "cora",
-    "PPO": "tianshou-hopper ppo-hopper ppo-halfcheetah-tuned",
-}
 VISION = ("ViT", "MAE", "ResNet-34", "ConvNeXt", "Deformable DETR")
 FITTED = ("GPT", "ViT", "PPO")  # families that gave the earlier rule a number
 
@@ -59,7 +45,7 @@ class ChosenRatio(NamedTuple):
 
 def searches() -> list[ChosenRatio]:
     found = []
-    for family, names in FAMILIES.items():
+    for family, names in DATA["families"].items():
         for name in names.split():
             theirs, ours = tuned(studies()[name])
             found.append(ChosenRatio(name, family, ours.config.steps, lr(ours) / lr(theirs)))
@@ -68,7 +54,7 @@ def searches() -> list[ChosenRatio]:
 
 def ratios() -> str:
     lines = []
-    for family in FAMILIES:
+    for family in DATA["families"]:
         chosen = (f"{search.ratio:.2g} (`{search.study}`)" for search in searches() if search.family == family)
         lines.append([family, ", ".join(chosen)])
     return table(["family", "lr ÷ AdamW's that tuning chose"], lines)
@@ -89,9 +75,9 @@ def earlier(search: ChosenRatio) -> float:
 
 def errors(predict: Callable[[ChosenRatio, list[ChosenRatio]], float]) -> dict[str, float]:
     """log2 of predicted ÷ chosen ratio by study; a prediction may use the searches of other families."""
-    found = {}
-    for search in searches():
-        others = [other for other in searches() if other.family != search.family]
+    every, found = searches(), {}
+    for search in every:
+        others = [other for other in every if other.family != search.family]
         found[search.study] = math.log2(predict(search, others) / search.ratio)
     return found
 
