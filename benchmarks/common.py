@@ -8,6 +8,7 @@ import json
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -82,7 +83,7 @@ def numbers(head: Sequence[str], rows: Iterable[Sequence[str]], below: str = "")
 
 
 Run: TypeAlias = Callable[[], object]
-Timer: TypeAlias = Callable[[Run], float]  #: seconds or milliseconds of one call
+Timer: TypeAlias = Callable[[Run], float]  #: milliseconds of one call
 Shapes: TypeAlias = list[tuple[int, ...]]
 Maker: TypeAlias = Callable[[list[Tensor]], torch.optim.Optimizer]
 
@@ -105,12 +106,19 @@ def moved(name: str) -> float:
     return 12 + 2 * (8 if name.startswith("AdamW") else states) + 4 * ("clipped" in name)
 
 
-def copy_bandwidth(seconds: Timer, device: str = "cpu", size: int = 64_000_000) -> float:
-    """Bytes per second, read and written, by `copy_` between two large fp32 tensors: the median of nine."""
+def copy_bandwidth(timer: Timer, device: str = "cpu", size: int = 64_000_000) -> float:
+    """Bytes per millisecond, read and written, by `copy_` between two large fp32 tensors: the median of nine."""
     source = torch.ones(size, device=device)
     target = torch.empty_like(source)
     target.copy_(source)
-    return 2 * 4 * size / statistics.median(seconds(lambda: target.copy_(source)) for _ in range(9))
+    return 2 * 4 * size / statistics.median(timer(lambda: target.copy_(source)) for _ in range(9))
+
+
+def clocked(run: Run) -> float:
+    """Milliseconds by the clock on the wall."""
+    begin = time.perf_counter()
+    run()
+    return 1e3 * (time.perf_counter() - begin)
 
 
 def tensors(shapes: Shapes, device: str = "cpu") -> tuple[list[Tensor], list[Tensor]]:

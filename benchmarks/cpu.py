@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from functools import partial
 from typing import Any
 
 import common
 import torch
-from common import BASE, Run, Shapes, Timer, in_turns, resnet50, stepper, tensors
+from common import BASE, Shapes, clocked, in_turns, resnet50, stepper, tensors
 
 ADANS = ("Adan fused", *(f"Adan fused, {part}" for part in ("clipped", "coupled", "8 bit", "4 bit")), "Adan foreach")
 
@@ -25,48 +24,37 @@ MODELS: dict[str, tuple[Shapes, int]] = {
 }
 
 
-def measure(shapes: Shapes, rounds: int, timer: Timer) -> dict[str, Any]:
+def measure(shapes: Shapes, rounds: int) -> dict[str, Any]:
     size = sum(torch.Size(shape).numel() for shape in shapes)
     names = (BASE, "AdamW foreach", *ADANS)
     steps = {name: stepper(partial(common.optimizer, name), *tensors(shapes)) for name in names}
-    times = {name: statistics.median(own) for name, own in in_turns(steps, rounds, timer).items()}
-    copy, rows = common.copy_bandwidth(timer), {}
-    for name in names:
+    times = {name: statistics.median(own) for name, own in in_turns(steps, rounds, clocked).items()}
+    copy, rows = common.copy_bandwidth(clocked), {}
+    for name, ms in times.items():
         moved = None if "foreach" in name else common.moved(name) * size  # foreach passes over memory several times
-        speed = moved and moved / times[name]
         rows[name] = {
-            "median_ms": 1e3 * times[name],
-            "ratio_of_medians": times[name] / times[BASE],
+            "median_ms": ms,
+            "ratio_of_medians": ms / times[BASE],
             "bytes": moved,
-            "gb_per_s": speed and speed / 1e9,
-            "share_of_copy": speed and speed / copy,
+            "gb_per_s": moved and moved / ms / 1e6,
+            "share_of_copy": moved and moved / ms / copy,
         }
-    return {"tensors": len(shapes), "parameters": size, "rounds": rounds, "copy_gb_per_s": copy / 1e9, "rows": rows}
+    return {"tensors": len(shapes), "parameters": size, "rounds": rounds, "copy_gb_per_s": copy / 1e6, "rows": rows}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    what = "with --threads 1: count the processor's time, which other processes disturb less than the clock's"
-    parser.add_argument("--cpu-time", action="store_true", help=what)
     parser.add_argument("--output", default="bench-cpu.json", help="file under results/")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    clock = time.process_time if arguments.cpu_time else time.perf_counter
-
-    def timer(run: Run) -> float:
-        start = clock()
-        run()
-        return clock() - start
-
     results: dict[str, Any] = {}
-    record = {"environment": common.environment(), "seed": common.SEED, "clock": clock.__name__, "models": results}
     for model, (shapes, rounds) in MODELS.items():
-        results[model] = result = measure(shapes, rounds, timer)
+        results[model] = result = measure(shapes, rounds)
         print(f"{model}: n = {rounds}, copy {result['copy_gb_per_s']:.1f} GB/s; ms, GB/s, ÷ {BASE}")
         for name, row in result["rows"].items():
             print(f"  {name:22} {row['median_ms']:9.3f} {row['gb_per_s'] or 0:6.1f} {row['ratio_of_medians']:6.2f}")
-    common.write(arguments.output, record)
+    common.write(arguments.output, {"environment": common.environment(), "seed": common.SEED, "models": results})
 
 
 if __name__ == "__main__":

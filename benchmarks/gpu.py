@@ -12,13 +12,12 @@ import gc
 import itertools
 import math
 import statistics
-import time
 from functools import partial
 from typing import Any
 
 import common
 import torch
-from common import BASE, MODELS, Maker, Run, Shapes, in_turns, stepper, tensors
+from common import BASE, MODELS, Maker, Run, Shapes, clocked, in_turns, stepper, tensors
 from torch import Tensor
 
 from adan import plan
@@ -126,13 +125,6 @@ def renew(params: list[Tensor], grads: list[Tensor]) -> None:
     """Give the parameters gradients in new memory."""
     for p, grad in zip(params, torch._foreach_mul(grads, 1.0), strict=True):
         p.grad = grad
-
-
-def clocked(run: Run) -> float:
-    """Milliseconds by the clock on the wall."""
-    begin = time.perf_counter()
-    run()
-    return 1e3 * (time.perf_counter() - begin)
 
 
 def by_round(times: dict[str, list[float]]) -> dict[str, Any]:
