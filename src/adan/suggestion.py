@@ -114,7 +114,7 @@ def suggest_from_adamw(
         f"b1 = {b1:g} ({source}): 0.9 was best in our runs of 2,000 steps, 0.95 at about 5,000; the paper has 0.98.",
         "b2 = 0.92 (paper): Adan is not sensitive to it.",
         "b3 = 0.99 (paper): its default.",
-        f"weight_decay = {decay:g}, AdamW's ÷ {LR_RATIO:g} (paper): as its ViT's and DeiT's; lr·λ remains AdamW's.",
+        f"weight_decay = {decay:g}, AdamW's ÷ {LR_RATIO:g} (paper): DeiT's is 2.5 × its ViT's; lr·λ remains AdamW's.",
         f"warmup_steps = {warmup:,} (authors): twice AdamW's, at most half of the run, at least {WARMUP:.0%} of it.",
         f"eps = {eps:g} (kept): the paper takes over the compared optimizer's ε.",
     ]
