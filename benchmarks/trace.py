@@ -10,13 +10,14 @@ CUDA engine's kernels run in Triton's interpreter; what runs inside a kernel the
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,37 +38,11 @@ STEPS: dict[str, dict[str, Any]] = {"plain": {}, "clipped": {"max_grad_norm": 1.
 WARM = 3
 
 
-class Trace:
-    """The calls of functions of the package, in order, between `__enter__` and `__exit__`."""
+class Trace(NamedTuple):
+    """The calls of functions of the package in their order, and how often these pass from one file to another."""
 
-    def __init__(self) -> None:
-        self.calls: list[CodeType] = []
-        self.changes = 0
-        self._files: list[str] = []  #: of the functions of the package that are running
-        self._kernel = 0  #: how many frames of Triton are running
-
-    def __enter__(self) -> Trace:
-        sys.setprofile(self._event)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def _event(self, frame: FrameType, event: str, _: Any) -> None:
-        if event not in ("call", "return"):
-            return
-        file = frame.f_code.co_filename
-        if f"{os.sep}triton{os.sep}" in file:
-            self._kernel += 1 if event == "call" else -1
-        if self._kernel or not file.startswith(str(PACKAGE)) or frame.f_code.co_name.startswith("<"):
-            return
-        if event == "call":
-            self.calls.append(frame.f_code)
-            self.changes += bool(self._files) and self._files[-1] != file
-            self._files.append(file)
-        elif self._files:
-            left = self._files.pop()
-            self.changes += bool(self._files) and self._files[-1] != left
+    calls: list[CodeType]
+    changes: int
 
     @property
     def functions(self) -> list[CodeType]:
@@ -76,7 +51,7 @@ class Trace:
 
     @property
     def files(self) -> list[str]:
-        return list(dict.fromkeys(str(Path(code.co_filename).relative_to(PACKAGE)) for code in self.functions))
+        return list(dict.fromkeys(code.co_filename for code in self.functions))
 
 
 @contextmanager
@@ -102,9 +77,26 @@ def trace(name: str, options: dict[str, Any]) -> Trace:
             p.grad = torch.randn_like(p)
         for _ in range(WARM):
             opt.step()
-        with Trace() as result:
-            opt.step()
-        return result
+        events: list[tuple[str, CodeType]] = []
+        sys.setprofile(lambda frame, event, _: events.append((event, frame.f_code)))
+        opt.step()
+        sys.setprofile(None)
+    calls: list[CodeType] = []
+    running: list[str] = []  # files of the functions of the package
+    tops: list[str] = []  # the last of them after each call and return
+    kernel = 0  # how many frames of Triton are running
+    for event, code in events:
+        one = {"call": 1, "return": -1}.get(event, 0)
+        kernel += one * (f"{os.sep}triton{os.sep}" in code.co_filename)
+        if not one or kernel or not code.co_filename.startswith(str(PACKAGE)) or code.co_name.startswith("<"):
+            continue
+        if event == "call":
+            calls.append(code)
+            running.append(code.co_filename)
+        else:
+            running.pop()
+        tops += running[-1:]
+    return Trace(calls, sum(a != b for a, b in itertools.pairwise(tops)))
 
 
 def main() -> None:
