@@ -113,23 +113,14 @@ def quality() -> str:
     return numbers(["", *head], rows, "; ".join(sorted({where(data) for data in records.values()})) + ".")
 
 
-def codes() -> str:
-    return _codes("codes", "codes of m, v, g; of n; block size", "all")
-
-
-def codes_4bit() -> str:
-    shown = "all|n: √n, floored, 3|[^n].*floored, 2 bits$|.*in all$"
-    return _codes("codes-4bit", "codes", shown, "largest early update")
-
-
-def _codes(name: str, head: str, shown: str, last: str = "") -> str:
+def codes(name: str, head: str, shown: str, *last: str) -> str:
     """Errors of the codes whose names match `shown`; a last column has their largest updates where it has a name."""
     data, rows = read(f"{name}.json"), []
     for code, errors in data["errors"].items():
         if re.match(shown, code):
-            largest = [f"{data['largest'][code]:.1f}"] if last else []
+            largest = [f"{data['largest'][code]:.1f}" for _ in last]
             rows.append([code.removeprefix("all: "), *(f"{error:.3f}" for error in errors.values()), *largest])
-    return numbers([head, *errors, *([last] if last else [])], rows, f"{where(data)}.")
+    return numbers([head, *errors, *last], rows, f"{where(data)}.")
 
 
 def step_time() -> str:
@@ -173,10 +164,13 @@ def harness_together() -> str:
     return numbers(["", "runs at a time", "one run", "steps per second in total"], rows, f"{where(data)}, MPS.")
 
 
-COSTS = (gpu, gpu_alone, wall, cpu, memory, summary, quality, codes, codes_4bit, step_time, harness, harness_together)
+COSTS = (gpu, gpu_alone, wall, cpu, memory, summary, quality, step_time, harness, harness_together)
+IN_4_BITS = "all|n: √n, floored, 3|[^n].*floored, 2 bits$|.*in all$"
 TABLES: dict[str, Callable[[], str]] = {
     **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES)},
     **results_page.TABLES,
+    "codes": lambda: codes("codes", "codes of m, v, g; of n; block size", "all"),
+    "codes-4bit": lambda: codes("codes-4bit", "codes", IN_4_BITS, "largest early update"),
     "paper-settings": paper_settings.page,
     "results-details": lambda: results_details.page(studies()),
     "scaling": scaling.table,
