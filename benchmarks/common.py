@@ -8,6 +8,7 @@ import json
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,10 +16,25 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from adan import Adan, Restart
 from adan_bench.records.environment import describe
 from adan_bench.reports.html import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
+BASE = "AdamW fused"  # the row that others are compared with
+SEED = 0
+#: What a part of a row's name, such as "Adan, 8 bit, clipped", means to Adan.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "clipped": {"max_grad_norm": 1.0},
+    "coupled": {"betas": (0.92, 0.92, 0.99)},
+    "restart": {"restart": Restart.probe()},
+    "bf16 states": {"state_format": "bf16"},
+    "8 bit": {"state_format": "8bit"},
+    "4 bit": {"state_format": "4bit"},
+    "bf16 weights": {"stochastic_rounding": True},
+}
+#: Bytes of states per parameter: all of Adan's, and the coupled form's.
+STATE_BYTES = {"fp32": (16, 12), "bf16": (8, 6), "8bit": (4.125, 3.125), "4bit": (2.625, 2.125)}
 
 
 def environment() -> dict[str, Any]:
@@ -47,23 +63,69 @@ def read(name: str) -> Any:
     return json.loads((ROOT / "results" / name).read_text(encoding="utf-8"), object_pairs_hook=without)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None) -> str:
-    """A table in Markdown; its first `left` columns are text, or all."""
-    return markdown_table(head, rows, len(head) if left is None else left)
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts in Markdown."""
+    return markdown_table(head, rows, len(head))
+
+
+def where(data: Mapping[str, Any]) -> str:
+    """The machine and the versions of a record."""
+    e = data["environment"]
+    versions = {**e, **e.get("packages", {})}
+    more = f", Triton {versions['triton']}" if e.get("gpu") else f", {e['threads']} thread{'s' * (e['threads'] != 1)}"
+    place = e.get("gpu") or e["cpu"]
+    return f"{place}, torch {versions['torch']}{more}, Python {e['python']}, commit {e['commit'][:7]}"
+
+
+def numbers(head: Sequence[str], rows: Iterable[Sequence[str]], below: str = "") -> str:
+    """A table of numbers, with a line below."""
+    return markdown_table(head, rows) + (f"\n\n{below}" if below else "")
 
 
 Run: TypeAlias = Callable[[], object]
-Timer: TypeAlias = Callable[[Run], float]  #: seconds or milliseconds of one call
+Timer: TypeAlias = Callable[[Run], float]  #: milliseconds of one call
 Shapes: TypeAlias = list[tuple[int, ...]]
 Maker: TypeAlias = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
-def copy_bandwidth(seconds: Timer, device: str = "cpu", size: int = 64_000_000) -> float:
-    """Bytes per second, read and written, by `copy_` between two large fp32 tensors: the median of nine."""
+def options(name: str) -> dict[str, Any]:
+    """Adan's options by the name of a row."""
+    return {key: value for part in name.split(", ") for key, value in OPTIONS.get(part, {}).items()}
+
+
+def optimizer(name: str, params: list[Tensor]) -> torch.optim.Optimizer:
+    """The optimizer that a row is named after, fused unless the name says "foreach"."""
+    engine: dict[str, Any] = {"foreach" if "foreach" in name else "fused": True}
+    make = torch.optim.AdamW if name.startswith("AdamW") else Adan
+    return make(params, lr=1e-4, **engine, **options(name))
+
+
+def moved(name: str) -> float:
+    """Bytes to move per fp32 parameter: itself and its states to and fro, its gradient once, or twice if clipped."""
+    states = STATE_BYTES[options(name).get("state_format", "fp32")]["coupled" in name]
+    return 12 + 2 * (8 if name.startswith("AdamW") else states) + 4 * ("clipped" in name)
+
+
+def copy_bandwidth(timer: Timer, device: str = "cpu", size: int = 64_000_000) -> float:
+    """Bytes per millisecond, read and written, by `copy_` between two large fp32 tensors: the median of nine."""
     source = torch.ones(size, device=device)
     target = torch.empty_like(source)
     target.copy_(source)
-    return 2 * 4 * size / statistics.median(seconds(lambda: target.copy_(source)) for _ in range(9))
+    return 2 * 4 * size / statistics.median(timer(lambda: target.copy_(source)) for _ in range(9))
+
+
+def clocked(run: Run) -> float:
+    """Milliseconds by the clock on the wall."""
+    begin = time.perf_counter()
+    run()
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def tensors(shapes: Shapes, device: str = "cpu") -> tuple[list[Tensor], list[Tensor]]:
+    """Random parameters and gradients, the same in every call."""
+    torch.manual_seed(SEED)
+    params = [torch.randn(shape, device=device).requires_grad_() for shape in shapes]
+    return params, [torch.randn_like(p) for p in params]
 
 
 def stepper(make: Maker, params: list[Tensor], grads: list[Tensor]) -> Run:

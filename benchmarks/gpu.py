@@ -12,42 +12,23 @@ import gc
 import itertools
 import math
 import statistics
-import time
 from functools import partial
 from typing import Any
 
+import common
 import torch
-from common import MODELS, Maker, Run, Shapes, copy_bandwidth, environment, in_turns, others_8bit, stepper, write
+from common import BASE, MODELS, Maker, Run, Shapes, clocked, in_turns, stepper, tensors
 from torch import Tensor
 
-from adan import Adan, Restart, plan
+from adan import plan
 from adan.engines import cuda
 
-SEED = 0
-BASE = "AdamW fused"
-COUPLED = (0.92, 0.92, 0.99)
-
-
-def adan(**options: Any) -> Maker:
-    return lambda params: Adan(params, lr=1e-4, fused=True, **options)
-
-
+NAMES = [
+    f"Adan{form}{how}" for form in ("", ", 8 bit", ", 4 bit") for how in ("", ", clipped", ", coupled", ", restart")
+]
 #: name → (optimizer, bytes that must move for one fp32 parameter)
 OPTIMIZERS: dict[str, tuple[Maker, float]] = {
-    BASE: (lambda params: torch.optim.AdamW(params, lr=1e-4, fused=True), 28),
-    "Adan": (adan(), 44),
-    "Adan, clipped": (adan(max_grad_norm=1.0), 48),
-    "Adan, coupled": (adan(betas=COUPLED), 36),
-    "Adan, restart": (adan(restart=Restart.probe()), 44),
-    "Adan, bf16 states": (adan(state_format="bf16"), 28),
-    "Adan, 8 bit": (adan(state_format="8bit"), 20.25),
-    "Adan, 8 bit, clipped": (adan(state_format="8bit", max_grad_norm=1.0), 24.25),
-    "Adan, 8 bit, coupled": (adan(state_format="8bit", betas=COUPLED), 18.25),
-    "Adan, 8 bit, restart": (adan(state_format="8bit", restart=Restart.probe()), 20.25),
-    "Adan, 4 bit": (adan(state_format="4bit"), 17.25),
-    "Adan, 4 bit, clipped": (adan(state_format="4bit", max_grad_norm=1.0), 21.25),
-    "Adan, 4 bit, coupled": (adan(state_format="4bit", betas=COUPLED), 16.25),
-    "Adan, 4 bit, restart": (adan(state_format="4bit", restart=Restart.probe()), 17.25),
+    name: (partial(common.optimizer, name), common.moved(name)) for name in (BASE, *NAMES, "Adan, bf16 states")
 }
 LARGE = 1e9  # parameters
 
@@ -65,31 +46,27 @@ def milliseconds(run: Run, steps: int = 1) -> float:
 
 def copy_speed(size: int) -> float:
     """Bytes per millisecond, by a copy of as many floats as the model has, and no fewer than 100 M."""
-    return copy_bandwidth(lambda run: milliseconds(run, 5), "cuda", max(size, 100_000_000))
-
-
-def tensors(shapes: Shapes) -> tuple[list[Tensor], list[Tensor]]:
-    """Parameters and gradients."""
-    torch.manual_seed(SEED)
-    params = [torch.randn(shape, device="cuda").requires_grad_() for shape in shapes]
-    return params, [torch.randn_like(p) for p in params]
+    return common.copy_bandwidth(lambda run: milliseconds(run, 5), "cuda", max(size, 100_000_000))
 
 
 def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
-    params, grads = tensors(shapes)
+    params, grads = tensors(shapes, "cuda")
     size = sum(p.numel() for p in params)
     copy = copy_speed(size)  # before the states of all optimizers fill the memory
     rows: dict[str, Any] = {}
     # Other libraries' for the largest model alone, as torchao compiles for each shape (a minute).
-    chosen = OPTIMIZERS | ({name: (make, 16.06) for name, make in others_8bit().items()} if size > LARGE else {})
+    chosen = OPTIMIZERS | ({name: (make, 16.06) for name, make in common.others_8bit().items()} if size > LARGE else {})
     # In two turns, each with the base: the states of all of them at once would not fit.
     quantized = [name for name in chosen if "bit" in name]
     for names in ([name for name in chosen if name not in quantized], [BASE, *quantized]):
         runs = {name: stepper(chosen[name][0], params, grads) for name in names}
-        part = measure_together(runs, rounds, steps)
+        times, alone = in_turns(runs, rounds, lambda run: milliseconds(run, steps)), in_turns(runs, 51, on_idle_gpu)
         for name in names:
-            row, moved = part[name], chosen[name][1] * size
-            rows.setdefault(name, {**row, "bytes": moved, "share_of_copy": moved / row["ms"] / copy})
+            row: dict[str, Any] = {"bytes": chosen[name][1] * size}
+            for key, raw in (("", times), ("alone_", alone)):
+                ms, base = (statistics.median(raw[of]) for of in (name, BASE))
+                row |= {f"{key}ms": ms, f"{key}ratio": ms / base, f"raw_{key}ms": raw[name]}
+            rows.setdefault(name, {**row, "share_of_copy": row["bytes"] / row["ms"] / copy})
             if size > LARGE:
                 rows[name]["kernels_ms"] = sum(event.time_range.elapsed_us() for event in kernels(runs[name])) / 1e3
         del runs
@@ -98,25 +75,9 @@ def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
     return {"parameters": size, "tensors": len(shapes), "steps": rounds * steps, "copy_gb_s": copy / 1e6, "rows": rows}
 
 
-def measure_together(runs: dict[str, Run], rounds: int, steps: int) -> dict[str, Any]:
-    def on_idle_gpu(run: Run) -> float:
-        torch.cuda.synchronize()
-        return milliseconds(run)
-
-    times = in_turns(runs, rounds, lambda run: milliseconds(run, steps))
-    alone = in_turns(runs, 51, on_idle_gpu)
-    ms, alone_ms = ({name: statistics.median(raw) for name, raw in of.items()} for of in (times, alone))
-    return {
-        name: {
-            "ms": ms[name],
-            "ratio": ms[name] / ms[BASE],
-            "alone_ms": alone_ms[name],
-            "alone_ratio": alone_ms[name] / alone_ms[BASE],
-            "raw_ms": times[name],
-            "raw_alone_ms": alone[name],
-        }
-        for name in runs
-    }
+def on_idle_gpu(run: Run) -> float:
+    torch.cuda.synchronize()
+    return milliseconds(run)
 
 
 def kernels(run: Run) -> list[Any]:
@@ -130,7 +91,7 @@ def kernels(run: Run) -> list[Any]:
 
 def wall(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
     """The time of `zero_grad(); fresh gradients; step()` in a training loop, by the clock on the wall."""
-    params, grads = tensors(shapes)
+    params, grads = tensors(shapes, "cuda")
 
     def loop(optimizer: torch.optim.Optimizer | None) -> None:
         torch.cuda.synchronize()
@@ -148,7 +109,7 @@ def wall(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
 
 def host(shapes: Shapes, rounds: int) -> dict[str, Any]:
     """The host's part of `step()`, with gradients at new addresses each time and the GPU idle before it."""
-    params, grads = tensors(shapes)
+    params, grads = tensors(shapes, "cuda")
 
     def timer(run: Run) -> float:
         renew(params, grads)
@@ -166,13 +127,6 @@ def renew(params: list[Tensor], grads: list[Tensor]) -> None:
         p.grad = grad
 
 
-def clocked(run: Run) -> float:
-    """Milliseconds by the clock on the wall."""
-    begin = time.perf_counter()
-    run()
-    return 1e3 * (time.perf_counter() - begin)
-
-
 def by_round(times: dict[str, list[float]]) -> dict[str, Any]:
     """Medians of the times and of their ratios to the base within each round, as the host's speed varies."""
     rows = {}
@@ -184,7 +138,7 @@ def by_round(times: dict[str, list[float]]) -> dict[str, Any]:
 
 def launches(shapes: Shapes) -> dict[str, int]:
     """Kernels per step."""
-    params, grads = tensors(shapes)
+    params, grads = tensors(shapes, "cuda")
     counts = {}
     for name, (make, _) in OPTIMIZERS.items():
         run = stepper(make, params, grads)
@@ -202,7 +156,7 @@ class _Tiled(cuda.Cuda):
 
 def tune(shapes: Shapes) -> None:
     """Print the speed of the update kernel for sizes of its chunks and blocks, limits of its registers, and stages."""
-    params, grads = tensors(shapes)
+    params, grads = tensors(shapes, "cuda")
     size = sum(p.numel() for p in params)
     copy = copy_speed(size)
     print(f"{size} parameters, copy {copy / 1e6:.0f} GB/s; chunk, block, warps, registers, stages: share of copy")
@@ -232,7 +186,7 @@ def main() -> None:
             tune(MODELS[model])
         return
 
-    record: dict[str, Any] = {"environment": environment(), "seed": SEED, "models": {}}
+    record: dict[str, Any] = {"environment": common.environment(), "seed": common.SEED, "models": {}}
     for model in arguments.models:
         steps = 20 if sum(map(math.prod, MODELS[model])) < 2e8 else 5
         record["models"][model] = result = measure(MODELS[model], 12, steps)
@@ -252,7 +206,7 @@ def main() -> None:
             print(f"  {name:28} {row['ms']:.3f} ms   ÷ {BASE} {row['ratio']:.2f}")
     record["launches"] = {"model": "ResNet-50", "kernels": launches(resnet)}
     print("kernels per step, ResNet-50:", record["launches"]["kernels"])
-    write(arguments.output, record)
+    common.write(arguments.output, record)
 
 
 if __name__ == "__main__":

@@ -9,40 +9,23 @@ from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from common import ROOT, environment, others_8bit, read, write
-from torch.optim import AdamW, Optimizer
+from common import BASE, ROOT, Maker, environment, optimizer, others_8bit, read, write
 
 from adan import Adan, release_gradients
 
 RECORD = "memory-gpu.json"
-BASE = "AdamW fused"
-COUPLED = (0.92, 0.92, 0.99)
 
 
-def adan(**options: Any) -> Callable[..., Optimizer]:
-    return partial(Adan, lr=1e-4, **options)
-
-
-#: Constructors; gradients are released and weights are bf16 where the name says it.
-VARIANTS: dict[str, Callable[..., Optimizer]] = {
-    BASE: partial(AdamW, lr=1e-4, fused=True),
-    "Adan": adan(),
-    "Adan, coupled": adan(betas=COUPLED),
-    "Adan, bf16 states": adan(state_format="bf16"),
-    "Adan, 8 bit": adan(state_format="8bit"),
-    "Adan, 8 bit, release": adan(state_format="8bit"),
-    "Adan, 8 bit, coupled, release": adan(state_format="8bit", betas=COUPLED),
-    "Adan, 4 bit": adan(state_format="4bit"),
-    "Adan, 4 bit, release": adan(state_format="4bit"),
-    "Adan, 4 bit, coupled, release": adan(state_format="4bit", betas=COUPLED),
-    "Adan, 8 bit, release, bf16 weights": adan(state_format="8bit", stochastic_rounding=True),
-    **others_8bit(),
-}
+#: Gradients are released and weights are bf16 where the name says so.
+ADANS = (
+    "Adan; Adan, coupled; Adan, bf16 states; Adan, 8 bit; Adan, 8 bit, release; Adan, 8 bit, coupled, release; "
+    "Adan, 4 bit; Adan, 4 bit, release; Adan, 4 bit, coupled, release; Adan, 8 bit, release, bf16 weights"
+)
+VARIANTS: dict[str, Maker] = {name: partial(optimizer, name) for name in (BASE, *ADANS.split("; "))} | others_8bit()
 
 
 def measure(name: str, recompute: bool) -> dict[str, float]:
@@ -56,7 +39,7 @@ def measure(name: str, recompute: bool) -> dict[str, float]:
     if recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
-    opt = VARIANTS[name](model.parameters())
+    opt = VARIANTS[name](list(model.parameters()))
     handle = release_gradients(model, opt) if "release" in name and isinstance(opt, Adan) else None
     tokens = torch.randint(0, 50257, (1, 1024), device="cuda")
     losses = []

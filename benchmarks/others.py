@@ -25,12 +25,10 @@ from torch.distributed.tensor import DTensor
 
 import adan
 
-INSTALLED = {"optimi": "torch-optimi", "pytorch_optimizer": "pytorch_optimizer"}
-
 
 def implementations(files: list[str]) -> dict[str, tuple[str, Any]]:
     by_name: dict[str, tuple[str, Any]] = {"adan": (adan.__version__, adan.Adan)}
-    for module, package in INSTALLED.items():
+    for module, package in (("optimi", "torch-optimi"), ("pytorch_optimizer", "pytorch_optimizer")):
         if importlib.util.find_spec(module) is not None:
             by_name[module] = (metadata.version(package), importlib.import_module(module).Adan)
     for title, path in (word.split("=") for word in files):

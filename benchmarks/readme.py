@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +22,10 @@ import results_details
 import results_page
 import scaling
 import tuning
-from common import ROOT, read, table
+from common import BASE, ROOT, numbers, read, where
 from stored import studies
 
-BASE = "AdamW fused"
 ON_GPU = [BASE, "Adan", "Adan, clipped", "Adan, 8 bit", "Adan, 4 bit"]
-
-
-def where(data: dict[str, Any]) -> str:
-    e = data["environment"]
-    versions = {**e, **e.get("packages", {})}
-    more = f", Triton {versions['triton']}" if e.get("gpu") else f", {e['threads']} thread{'s' * (e['threads'] != 1)}"
-    place = e.get("gpu") or e["cpu"]
-    return f"{place}, torch {versions['torch']}{more}, Python {e['python']}, commit {e['commit'][:7]}"
-
-
-def numbers(head: list[str], rows: Iterable[list[str]], below: str = "") -> str:
-    """A table of numbers, with a line below."""
-    return table(head, rows, left=1) + (f"\n\n{below}" if below else "")
 
 
 def gpu() -> str:
@@ -127,23 +113,14 @@ def quality() -> str:
     return numbers(["", *head], rows, "; ".join(sorted({where(data) for data in records.values()})) + ".")
 
 
-def codes() -> str:
-    return _codes("codes", "codes of m, v, g; of n; block size", "all")
-
-
-def codes_4bit() -> str:
-    shown = "all|n: √n, floored, 3|[^n].*floored, 2 bits$|.*in all$"
-    return _codes("codes-4bit", "codes", shown, "largest early update")
-
-
-def _codes(name: str, head: str, shown: str, last: str = "") -> str:
+def codes(name: str, head: str, shown: str, *last: str) -> str:
     """Errors of the codes whose names match `shown`; a last column has their largest updates where it has a name."""
     data, rows = read(f"{name}.json"), []
     for code, errors in data["errors"].items():
         if re.match(shown, code):
-            largest = [f"{data['largest'][code]:.1f}"] if last else []
+            largest = [f"{data['largest'][code]:.1f}" for _ in last]
             rows.append([code.removeprefix("all: "), *(f"{error:.3f}" for error in errors.values()), *largest])
-    return numbers([head, *errors, *([last] if last else [])], rows, f"{where(data)}.")
+    return numbers([head, *errors, *last], rows, f"{where(data)}.")
 
 
 def step_time() -> str:
@@ -187,15 +164,18 @@ def harness_together() -> str:
     return numbers(["", "runs at a time", "one run", "steps per second in total"], rows, f"{where(data)}, MPS.")
 
 
-COSTS = (gpu, gpu_alone, wall, cpu, memory, summary, quality, codes, codes_4bit, step_time, harness, harness_together)
+COSTS = (gpu, gpu_alone, wall, cpu, memory, summary, quality, step_time, harness, harness_together)
+IN_4_BITS = "all|n: √n, floored, 3|[^n].*floored, 2 bits$|.*in all$"
 TABLES: dict[str, Callable[[], str]] = {
     **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES)},
     **results_page.TABLES,
+    "codes": lambda: codes("codes", "codes of m, v, g; of n; block size", "all"),
+    "codes-4bit": lambda: codes("codes-4bit", "codes", IN_4_BITS, "largest early update"),
     "paper-settings": paper_settings.page,
     "results-details": lambda: results_details.page(studies()),
     "scaling": scaling.table,
-    "planner": lambda: "\n\n".join(numbers(head, rows) for head, rows in planner.large_models()),
-    "planner-measured": lambda: numbers(*planner.measured(), f"{where(read('memory-gpu.json'))}."),
+    "planner": planner.large_models,
+    "planner-measured": planner.measured,
 }
 
 

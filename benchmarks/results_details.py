@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,10 +10,10 @@ from typing import Any
 
 from common import table
 from results_page import DATA, NAMES, Stored, together, unit_of, words
-from stored import EVIDENCE, SeedGroup, StoredStudy, by_key, collected
+from stored import EVIDENCE, SeedGroup, StoredStudy, by_key, by_optimizer
 
 from adan_bench.config import RunRecord
-from adan_bench.records.stats import MIN_SEEDS, rank
+from adan_bench.records.stats import MIN_SEEDS, grouped, rank
 
 wrap = partial(fill, width=120, break_long_words=False, break_on_hyphens=False)
 ROWS = {row["studies"].split()[0]: row for row in DATA["rows"]}
@@ -45,7 +44,7 @@ def described(name: str, stored: Stored) -> list[str]:
     parts = [f"### `{name}`", facts(study, [r for g in groups for r in g.runs] + trials)]
     parts += [DATA["notes"][name]] if name in DATA["notes"] else []
     if groups and groups[0].first.config.role == "tune":  # a sweep with the tuning seed, of which nothing is chosen
-        return [*parts, searched(collected((g.first for g in groups), lambda config: config.name), {})]
+        return [*parts, searched(by_optimizer(g.first for g in groups), {})]
     if groups and name not in BESIDE:
         row = ROWS.get(name, {"studies": name})
         parts.append(compared(together(row["studies"], stored) or groups, row.get("rows_of_table", 1)))
@@ -120,7 +119,7 @@ def abandoned(name: str, note: str) -> list[str]:
     today = by_key(EVIDENCE / "runs.jsonl").values()
     seeds = [r for r in by_key(EVIDENCE / f"{name}.jsonl").values() if r.config.role == "run"]
     lines = []
-    for runs in collected(seeds, lambda c: json.dumps([c.workload, c.steps, c.settings])).values():
+    for runs in grouped(seeds, lambda r: [r.config.workload, r.config.steps, r.config.settings]):
         config, unit, group = runs[0].config, unit_of(runs[0]), SeedGroup(tuple(runs))
         plain = {key: value for key, value in config.settings.items() if key != "state_format"}
         same = replace(config, settings=plain, seed=0, compile=False, jobs=1)

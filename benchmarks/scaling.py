@@ -10,11 +10,8 @@ from typing import NamedTuple
 
 from adan_bench.reports.html import markdown_table
 
-#: fp32: parameter, gradient, and four states of Adan, in bytes per parameter.
-PARAM, GRAD, STATES = 4, 4, 16
-
-#: GPUs of one machine; the most frequent exchanges stay inside it.
-MACHINE = 8
+PARAM, GRAD, STATES = 4, 4, 16  # fp32: parameter, gradient and four states of Adan, in bytes per parameter
+MACHINE = 8  # GPUs of one machine; the most frequent exchanges stay inside it
 
 
 class Cost(NamedTuple):
@@ -53,21 +50,17 @@ def fsdp_tp(n: float, gpus: int) -> Cost:
 
 
 STRATEGIES = {"DDP": ddp, "DDP + ZeRO-1": zero, "FSDP2": fsdp, "FSDP2, replicated": hsdp, "FSDP2 + TP": fsdp_tp}
-MODELS = {"1 B": 1e9, "7 B": 7e9, "70 B": 70e9, "1 T": 1e12}
-GPUS = (8, 64, 512, 4096)
-
-
-def _gb(size: float) -> str:
-    gb = size / 1e9
-    return f"{gb:,.0f}" if gb >= 10 else f"{gb:.2g}"
 
 
 def table() -> str:
+    def gb(size: float) -> str:
+        return f"{size / 1e9:,.0f}" if size >= 1e10 else f"{size / 1e9:.2g}"
+
     rows = []
-    for model, n in MODELS.items():
-        for gpus in GPUS:
+    for model, n in {"1 B": 1e9, "7 B": 7e9, "70 B": 70e9, "1 T": 1e12}.items():
+        for gpus in (8, 64, 512, 4096):
             costs = [strategy(n, gpus) for strategy in STRATEGIES.values()]
-            rows.append([model, f"{gpus:,}", *(f"{_gb(cost.held)}, {_gb(cost.sent)}" for cost in costs)])
+            rows.append([model, f"{gpus:,}", *(f"{gb(cost.held)}, {gb(cost.sent)}" for cost in costs)])
     return markdown_table(["parameters", "GPUs", *STRATEGIES], rows, left=0)
 
 

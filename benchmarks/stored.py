@@ -9,20 +9,19 @@ from __future__ import annotations
 import functools
 import json
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from common import ROOT
 
-from adan_bench.config import RunConfig, RunRecord
+from adan_bench.config import RunRecord
 from adan_bench.records.archive import read_archive
-from adan_bench.records.stats import MIN_SEEDS, Interval, Verdict, best_trial, interval, verdict
+from adan_bench.records.stats import MIN_SEEDS, Interval, Verdict, best_trial, grouped, interval, verdict
 
 EVIDENCE = ROOT / "results" / "evidence"
 NEWER = ROOT / "results" / "studies"
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -119,12 +118,8 @@ class StoredStudy:
         return sorted(self.groups, key=lambda group: group.optimizer != "adan") if enough else []
 
 
-def collected(records: Iterable[RunRecord], key: Callable[[RunConfig], Key]) -> dict[Key, list[RunRecord]]:
-    """Records by a key of their configuration, in their order."""
-    by: dict[Key, list[RunRecord]] = {}
-    for record in records:
-        by.setdefault(key(record.config), []).append(record)
-    return by
+def by_optimizer(records: Iterable[RunRecord]) -> dict[str, Sequence[RunRecord]]:
+    return {own[0].config.name: own for own in grouped(records, lambda r: r.config.name)}
 
 
 def by_key(file: Path) -> dict[str, RunRecord]:
@@ -171,14 +166,14 @@ def of_archive(file: Path) -> StoredStudy:
     """A study of a file of its own: trials and runs by the name of who competes."""
     records, _ = read_archive(file)
     trials, runs = ([r for r in records if (r.config.role == "tune") is tuning] for tuning in (True, False))
-    seeds = collected(runs, lambda c: json.dumps([c.name, c.steps, c.batch_size, c.settings], sort_keys=True))
-    search = collected(trials, lambda c: c.name)
+    seeds = grouped(runs, lambda r: [r.config.name, r.config.steps, r.config.batch_size, r.config.settings])
+    search = by_optimizer(trials)
     length = max(run.config.steps for run in runs)
     trial = max((run.config.steps for run in trials), default=length)
     elsewhere = not trials and any(run.config.origin.trials for run in runs)
     return StoredStudy(
         name=file.stem,
-        groups=_groups((own, len(own)) for own in seeds.values()),
+        groups=_groups((own, len(own)) for own in seeds),
         search=search,
         chosen={optimizer: best_trial(own).config.settings for optimizer, own in search.items()},
         length=length,

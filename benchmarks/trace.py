@@ -1,6 +1,6 @@
 """How far it is from `opt.step()` to a kernel: the functions and files of `adan` that one warm step runs through.
 
-    python benchmarks/trace.py [--clipped] [--8bit] [--calls]
+    python benchmarks/trace.py [--calls]
 
 Counted by `sys.setprofile`: distinct functions of the package, distinct files, calls, and how often a call or a return
 passes from one file of the package to another. Comprehensions belong to the function that holds them. Without a GPU the
@@ -10,13 +10,14 @@ CUDA engine's kernels run in Triton's interpreter; what runs inside a kernel the
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,40 +34,15 @@ ENGINES: dict[str, dict[str, Any]] = {
     "cpu": {"fused": True},
     "cuda": {"fused": True},
 }
+STEPS: dict[str, dict[str, Any]] = {"plain": {}, "clipped": {"max_grad_norm": 1.0}, "8 bit": {"state_format": "8bit"}}
 WARM = 3
 
 
-class Trace:
-    """The calls of functions of the package, in order, between `__enter__` and `__exit__`."""
+class Trace(NamedTuple):
+    """The calls of functions of the package in their order, and how often these pass from one file to another."""
 
-    def __init__(self) -> None:
-        self.calls: list[CodeType] = []
-        self.changes = 0
-        self._files: list[str] = []  #: of the functions of the package that are running
-        self._kernel = 0  #: how many frames of Triton are running
-
-    def __enter__(self) -> Trace:
-        sys.setprofile(self._event)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def _event(self, frame: FrameType, event: str, _: Any) -> None:
-        if event not in ("call", "return"):
-            return
-        file = frame.f_code.co_filename
-        if f"{os.sep}triton{os.sep}" in file:
-            self._kernel += 1 if event == "call" else -1
-        if self._kernel or not file.startswith(str(PACKAGE)) or frame.f_code.co_name.startswith("<"):
-            return
-        if event == "call":
-            self.calls.append(frame.f_code)
-            self.changes += bool(self._files) and self._files[-1] != file
-            self._files.append(file)
-        elif self._files:
-            left = self._files.pop()
-            self.changes += bool(self._files) and self._files[-1] != left
+    calls: list[CodeType]
+    changes: int
 
     @property
     def functions(self) -> list[CodeType]:
@@ -75,7 +51,7 @@ class Trace:
 
     @property
     def files(self) -> list[str]:
-        return list(dict.fromkeys(str(Path(code.co_filename).relative_to(PACKAGE)) for code in self.functions))
+        return list(dict.fromkeys(code.co_filename for code in self.functions))
 
 
 @contextmanager
@@ -101,42 +77,41 @@ def trace(name: str, options: dict[str, Any]) -> Trace:
             p.grad = torch.randn_like(p)
         for _ in range(WARM):
             opt.step()
-        step: Callable[[], object] = opt.step
-        with Trace() as result:
-            step()
-        return result
+        events: list[tuple[str, CodeType]] = []
+        sys.setprofile(lambda frame, event, _: events.append((event, frame.f_code)))
+        opt.step()
+        sys.setprofile(None)
+    calls: list[CodeType] = []
+    running: list[str] = []  # files of the functions of the package
+    tops: list[str] = []  # the last of them after each call and return
+    kernel = 0  # how many frames of Triton are running
+    for event, code in events:
+        one = {"call": 1, "return": -1}.get(event, 0)
+        kernel += one * (f"{os.sep}triton{os.sep}" in code.co_filename)
+        if not one or kernel or not code.co_filename.startswith(str(PACKAGE)) or code.co_name.startswith("<"):
+            continue
+        if event == "call":
+            calls.append(code)
+            running.append(code.co_filename)
+        else:
+            running.pop()
+        tops += running[-1:]
+    return Trace(calls, sum(a != b for a, b in itertools.pairwise(tops)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clipped", action="store_true", help="with max_grad_norm=1.0")
-    parser.add_argument("--8bit", dest="eight_bit", action="store_true", help='with state_format="8bit"')
-    parser.add_argument("--all", action="store_true", help="the plain step, then each of these alone")
-    parser.add_argument("--engine", choices=ENGINES, action="append", help="only this one; may be repeated")
     parser.add_argument("--calls", action="store_true", help="list the functions in the order of their first call")
     arguments = parser.parse_args()
-
-    flags: dict[str, tuple[bool, dict[str, Any]]] = {
-        "clipped": (arguments.clipped, {"max_grad_norm": 1.0}),
-        "8 bit": (arguments.eight_bit, {"state_format": "8bit"}),
-    }
-    if arguments.all:
-        rows = {"plain": {}, **{name: options for name, (_, options) in flags.items()}}
-    else:
-        chosen = {name: options for name, (wanted, options) in flags.items() if wanted}
-        merged = {key: value for options in chosen.values() for key, value in options.items()}
-        rows = {", ".join(chosen) or "plain": merged}
-
-    print(f"{'step':<24} {'engine':<8} {'functions':>9} {'files':>6} {'calls':>6} {'changes of file':>16}")
-    for row, options in rows.items():
-        for name in arguments.engine or ENGINES:
+    print(f"{'step':<8} {'engine':<8} {'functions':>9} {'files':>6} {'calls':>6} {'changes of file':>16}")
+    for step, options in STEPS.items():
+        for name in ENGINES:
             result = trace(name, options)
             numbers = f"{len(result.functions):>9} {len(result.files):>6} {len(result.calls):>6} {result.changes:>16}"
-            print(f"{row:<24} {name:<8} {numbers}")
-            if arguments.calls:
-                for code in result.functions:
-                    name_of = getattr(code, "co_qualname", code.co_name)  # since Python 3.11
-                    print(f"    {Path(code.co_filename).relative_to(PACKAGE)}:{code.co_firstlineno} {name_of}")
+            print(f"{step:<8} {name:<8} {numbers}")
+            for code in result.functions if arguments.calls else ():
+                name_of = getattr(code, "co_qualname", code.co_name)  # since Python 3.11
+                print(f"    {Path(code.co_filename).relative_to(PACKAGE)}:{code.co_firstlineno} {name_of}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The tables of docs/tuning.md: each rule of `suggest_from_adamw` with its source, and how it fares elsewhere.
+"""The tables of docs/tuning.md: the searches behind the rules of `suggest_from_adamw`, and other rules beside them.
 
-tests/benchmarks/test_tuning.py holds the package's numbers to the records; `derived` recomputes those of our studies.
+tests/benchmarks/test_tuning.py holds the package's numbers and the page's sentences to the records.
 """
 
 from __future__ import annotations
@@ -8,27 +8,20 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from common import read, table
-from stored import StoredStudy, collected, studies
+from results_page import DATA, SWEEPS
+from stored import StoredStudy, studies
 
-from adan.suggestion import B1, LR_RATIO, Point, Rule, Suggestion, Task, suggest_from_adamw
+from adan import suggest_from_adamw
+from adan.suggestion import LR_RATIO
 from adan_bench.config import RunRecord
-from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, rank, welch
+from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, grouped, rank
 
-RULES = {"lr ÷ AdamW's": LR_RATIO, "b1": B1}
-TASKS = {task: f"`{task}`" if task else "not given" for task in LR_RATIO}
-#: Studies that no rule was fitted to, by the task that a user would name.
-OTHERS: dict[Task | None, str] = {
-    "lm": "gpt-tiny gpt-30m gpt-30m-again bert bert-again lstm-8-again transformer-xl",
-    "moe": "moe",
-    "finetune": "bert-cola bert-cola-again bert-sst2 bert-sst2-again",
-    "vision": "resnet34-30 resnet34-30-again convnext-25 convnext-25-again mae-50 mae-50-again mae-50-full detr-bccd",
-    "rl": "tianshou-hopper",
-    None: "cora",
-}
-SWEPT = {"gpt": "GPT", "vit-25": "ViT", "lstm-8-again": "LSTM", "resnet34-30": "ResNet-34, 5 epochs"}
+VISION = ("ViT", "MAE", "ResNet-34", "ConvNeXt", "Deformable DETR")
+FITTED = ("GPT", "ViT", "PPO")  # families that gave the earlier rule a number
 
 
 def lr(run: RunRecord) -> float:
@@ -41,46 +34,104 @@ def tuned(study: StoredStudy) -> tuple[RunRecord, RunRecord]:
     return best_trial(study.search[baseline]), best_trial(study.search["adan"])
 
 
-def by_b1(trials: Sequence[RunRecord]) -> dict[float, float]:
-    """b1 → the best validation result that a trial with it had."""
-    runs = collected(trials, lambda config: float(config.settings["betas"][0]))
-    return {b1: value for b1 in sorted(runs) if (value := best_trial(runs[b1]).final) is not None}
+class ChosenRatio(NamedTuple):
+    """The ratio of learning rates, Adan's to AdamW's, that tuning chose."""
+
+    study: str
+    family: str
+    steps: int
+    ratio: float
 
 
-def derived(setting: str, study: StoredStudy) -> tuple[float, str]:
-    """A rule's number as the trials of a study give it, and the numbers behind it in words."""
-    theirs, ours = tuned(study)
-    if setting != "b1":
-        return lr(ours) / lr(theirs), f"lr {lr(ours):g}, {theirs.config.optimizer} {lr(theirs):g}"
-    shown = ", ".join(f"{value:.4f} ({b1:g})" for b1, value in by_b1(study.search["adan"]).items())
-    return ours.config.settings["betas"][0], f"{ours.metric} {shown}"
+def searches() -> list[ChosenRatio]:
+    found = []
+    for family, names in DATA["families"].items():
+        for name in names.split():
+            theirs, ours = tuned(studies()[name])
+            found.append(ChosenRatio(name, family, ours.config.steps, lr(ours) / lr(theirs)))
+    return found
+
+
+def ratios() -> str:
+    lines = []
+    for family in DATA["families"]:
+        chosen = (f"{search.ratio:.2g} (`{search.study}`)" for search in searches() if search.family == family)
+        lines.append([family, ", ".join(chosen)])
+    return table(["family", "lr ÷ AdamW's that tuning chose"], lines)
+
+
+def earlier(search: ChosenRatio) -> float:
+    """The rule that one ratio has replaced: by task, and linear in log steps between short and long runs."""
+    if search.family == "PPO":
+        return 1.0
+    if search.study.endswith("fine-tuned") or search.study.startswith(("bert-cola", "bert-sst2")):
+        return 2.0
+    (short, low), (long, high) = (2_000, 2.0), (100_000, 4.0)
+    if search.family in VISION:
+        (short, low), (long, high) = (4_375, 2.83), (62_500, 7.5)
+    share = math.log(search.steps / short) / math.log(long / short)
+    return low + (high - low) * min(1.0, max(0.0, share))
+
+
+def errors(predict: Callable[[ChosenRatio, list[ChosenRatio]], float]) -> dict[str, float]:
+    """log2 of predicted ÷ chosen ratio by study; a prediction may use the searches of other families."""
+    every, found = searches(), {}
+    for search in every:
+        others = [other for other in every if other.family != search.family]
+        found[search.study] = math.log2(predict(search, others) / search.ratio)
+    return found
+
+
+def by_length(search: ChosenRatio, others: list[ChosenRatio]) -> float:
+    """The line through the other searches in log steps and log ratio."""
+    x, y = ([math.log2(value) for value in values] for values in zip(*(s[2:] for s in others), strict=True))
+    slope, start = statistics.linear_regression(x, y)
+    return float(2 ** (start + slope * math.log2(search.steps)))
+
+
+RULES: dict[str, Callable[[ChosenRatio, list[ChosenRatio]], float]] = {
+    "1: AdamW's own rate": lambda search, others: 1.0,
+    f"**{LR_RATIO:g}**": lambda search, others: LR_RATIO,
+    "the median of the other families' searches": lambda search, others: statistics.median(s.ratio for s in others),
+    "a line in log steps, fitted to the other families": by_length,
+    "the earlier rule by task and length": lambda search, others: earlier(search),
+}
 
 
 def rules() -> str:
-    """Each rule with the tasks that it serves; two values are for two lengths of a run."""
-
-    def said(setting: str, point: Point) -> str:
-        at = f" at {point.steps:,}" if point.steps else ""
-        numbers = "paper" if point.paper else derived(setting, studies()[point.source])[1]
-        return f"{point.value:g}{at} ({point.source}: {numbers})"
-
+    """RMS error of each rule, and its searches within a factor of two: over all searches, and over new families."""
+    new = [search.study for search in searches() if search.family not in FITTED]
     lines = []
-    for setting, of_setting in RULES.items():
-        tasks: dict[Rule, list[str]] = {}
-        for task, rule in of_setting.items():
-            tasks.setdefault(rule, []).append(TASKS[task])
-        for rule, names in tasks.items():
-            lines.append([setting, ", ".join(names), " → ".join(said(setting, point) for point in rule.points)])
-    return table(["", "task", "value at a number of steps"], lines)
+    for name, predict in RULES.items():
+        off, cells = errors(predict), []
+        for some in (list(off.values()), [off[study] for study in new]):
+            near = sum(abs(error) < 1.001 for error in some)
+            cells.append(f"{math.sqrt(statistics.fmean(e**2 for e in some)):.2f}; {near} of {len(some)}")
+        lines.append([name, *cells])
+    return table(["lr ÷ AdamW's", "all searches", "families without a number in the earlier rule"], lines)
 
 
-def b1_length() -> str:
-    runs = [*(run for g in studies()["b1-length-gpt"].groups for run in g.runs), *studies()["gpt"].search["adan"]]
+def b1_runs() -> list[tuple[int, str, dict[float, RunRecord]]]:
+    """Steps, study, and for each b1 the best run at a learning rate and decay that several b1 were tried with."""
+    found = []
+    for name, study in studies().items():
+        runs = [*study.search.get("adan", ()), *(r for g in study.groups for r in g.runs if name == "b1-length-gpt")]
+        best: dict[int, dict[float, RunRecord]] = {}
+        for alike in grouped(runs, lambda r: [r.config.steps, {**r.config.settings, "betas": None}]):
+            for run in alike if len(alike) > 1 else ():
+                own, value = best.setdefault(run.config.steps, {}), float(run.config.settings["betas"][0])
+                own[value] = min(run, own.get(value, run), key=rank)
+        found += [(steps, name, own) for steps, own in best.items()]
+    return sorted(found, key=lambda row: row[:2])
+
+
+def b1() -> str:
     lines = []
-    for steps, own in sorted(collected(runs, lambda config: config.steps).items()):
-        best = by_b1(own)
-        lines.append([f"{steps:,} steps", *(f"{best[b1]:.3f}" if b1 in best else "" for b1 in (0.9, 0.95, 0.98))])
-    return table(["GPT, validation loss", "b1 = 0.9", "0.95", "0.98"], lines)
+    for steps, name, runs in b1_runs():
+        cells = [f"{runs[value].final:.4g}" if value in runs else "" for value in (0.8, 0.9, 0.95, 0.98)]
+        suggested = suggest_from_adamw(1e-3, total_steps=steps).betas[0]
+        lines.append([f"`{name}`, {next(iter(runs.values())).metric}", f"{steps:,}", *cells, f"{suggested:.2g}"])
+    return table(["validation result", "steps", "b1 = 0.8", "0.9", "0.95", "0.98", "suggested"], lines)
 
 
 def swept(name: str, optimizer: str) -> list[RunRecord]:
@@ -92,10 +143,7 @@ def swept(name: str, optimizer: str) -> list[RunRecord]:
 
 
 def width(runs: Sequence[RunRecord]) -> tuple[float, bool]:
-    """The factor that the rates within 2% of the best result span, and whether both its ends were seen.
-
-    Between two rates the result is taken to be linear in log lr.
-    """
+    """The factor that rates within 2% of the best span, by interpolation in log lr, and whether both ends were seen."""
     best = min(range(len(runs)), key=lambda i: rank(runs[i]))
     limit = rank(runs[best]) + WIDTH_TOLERANCE * abs(rank(runs[best]))
 
@@ -112,7 +160,7 @@ def width(runs: Sequence[RunRecord]) -> tuple[float, bool]:
 
 def widths() -> str:
     lines = []
-    for name, title in SWEPT.items():
+    for name, (title, _) in SWEEPS.items():
         spans = [width(swept(name, optimizer)) for optimizer in ("adan", "adamw")]
         lines.append([title, *(f"{'' if seen else '≥ '}×{factor:.1f}" for factor, seen in spans)])
     return table(["rates within 2% of the best span", "Adan", "AdamW"], lines)
@@ -128,45 +176,4 @@ def short_runs() -> str:
     return table(["", *(f"lr {rate:g}" for rate in rates)], lines)
 
 
-def held_out() -> str:
-    """Adan at the suggestion beside AdamW, on workloads of the harness that no rule was fitted to."""
-    data, lines = read("held-out.json"), []
-    for name, row in data["workloads"].items():
-        d = welch(row["adan"]["values"], row["adamw"]["values"])
-        means = {who: statistics.fmean(row[who]["values"]) for who in ("adamw", "adan")}
-        results = [f"{mean:.4g} at {row[who]['settings']['lr']:g}" for who, mean in means.items()]
-        gap = f"{d.mean:+.2g} [{d.low:+.2g}, {d.high:+.2g}]".replace("-", "−")
-        lines.append([f"`{name}`, {row['metric']} {'↑' if row['higher_is_better'] else '↓'}", *results, gap])
-    return table(["workload", "AdamW at lr", "Adan at lr", "Adan minus AdamW"], lines)
-
-
-def nearest(s: Suggestion, trials: Sequence[RunRecord]) -> RunRecord | None:
-    """The trial of Adan nearest to a suggestion, where one has its b1 and is less than a factor of 1.5 away."""
-
-    def distance(run: RunRecord) -> tuple[float, float]:
-        decay = run.config.settings.get("weight_decay", 0.0)
-        return round(abs(math.log(lr(run) / s.lr)), 6), abs(decay - s.weight_decay)
-
-    same = [run for run in trials if abs(run.config.settings["betas"][0] - s.betas[0]) < 0.01 and run.final is not None]
-    return min((run for run in same if distance(run)[0] < math.log(1.5)), key=distance, default=None)
-
-
-def other_studies() -> str:
-    """The ratio of rates that tuning chose in studies that no rule was fitted to, beside the suggested one."""
-    lines, outcomes = [], []
-    for task, names in OTHERS.items():
-        ratios, wins = [], []
-        for study in map(studies().__getitem__, names.split()):
-            theirs, ours = tuned(study)
-            base = {key: value for key, value in theirs.config.settings.items() if key in ("weight_decay", "betas")}
-            s = suggest_from_adamw(lr(theirs), **base, total_steps=ours.config.steps, task=task)
-            ratios.append(f"{s.lr / lr(theirs):.2g} → {lr(ours) / lr(theirs):.2g} (`{study.name}`)")
-            if near := nearest(s, study.search["adan"]):
-                wins.append(rank(near) < rank(theirs))
-        lines.append([TASKS[task], ", ".join(ratios), f"{sum(wins)} of {len(wins)}"])
-        outcomes += wins
-    lines.append(["all", "", f"{sum(outcomes)} of {len(outcomes)}"])
-    return table(["task", "lr ÷ AdamW's, suggested → chosen", "better near the suggestion"], lines)
-
-
-TABLES = (rules, b1_length, widths, short_runs, held_out, other_studies)
+TABLES = (ratios, rules, b1, widths, short_runs)

@@ -40,7 +40,7 @@ def loss_on(data, seed):  # a batch depends on its seed alone, so a resumed run 
 
 torch.manual_seed(0)
 model = GPT()
-s = adan.suggest_from_adamw(1e-3, weight_decay=0.1, total_steps=STEPS, task="lm")
+s = adan.suggest_from_adamw(1e-3, weight_decay=0.1, total_steps=STEPS)
 optimizer = adan.Adan(adan.parameter_groups(model, s.weight_decay), **s.options(), max_grad_norm=1.0)
 schedule = optim.lr_scheduler.OneCycleLR(optimizer, s.lr, STEPS, pct_start=s.warmup_steps / STEPS, cycle_momentum=False)
 parts, done = {"model": model, "optimizer": optimizer, "schedule": schedule}, 0

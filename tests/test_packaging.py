@@ -64,6 +64,7 @@ def test_a_wheel_without_the_library_says_so(source, environment):
     assert "no CPU engine" in output
     archive = zipfile.ZipFile(wheel)
     assert not [name for name in archive.namelist() if name.endswith(".so")]
+    assert {"adan/py.typed", "adan/recipes.json"} <= set(archive.namelist())
     (wheel_file,) = (name for name in archive.namelist() if name.endswith("/WHEEL"))
     assert "Root-Is-Purelib: true" in archive.read(wheel_file).decode()
 

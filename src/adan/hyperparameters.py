@@ -5,13 +5,17 @@ The paper writes β for what `betas` calls 1 − β. Everything here is in the c
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 Betas: TypeAlias = tuple[float, float, float]
+DEFAULT_BETAS: Betas = (0.98, 0.92, 0.99)
 
 
 def require_number(name: str, value: object, *, positive: bool, remedy: str = "") -> float:
@@ -63,9 +67,9 @@ class Recipe:
     """Hyper-parameters that the paper states for one task; None where it states none.
 
     Args:
+        source: the part of the paper that states it.
         lr: peak learning rate. Schedules are the host codebase's; on ImageNet, cosine decay.
         betas: (b1, b2, b3), each 1 minus the paper's β.
-        source: the part of the paper that states it.
         weight_decay: λ.
         eps: ε. The paper leaves it as the compared optimizer had it, without naming a value.
         max_grad_norm: limit of the global gradient norm; 0.0 where the paper says that it does not clip.
@@ -82,9 +86,9 @@ class Recipe:
         {'lr': 2e-05, 'betas': (0.98, 0.99, 0.99), 'weight_decay': 0.01, 'no_prox': False}
     """
 
-    lr: float | None
-    betas: Betas
     source: str
+    lr: float | None = None
+    betas: Betas = DEFAULT_BETAS
     weight_decay: float | None = 0.02
     eps: float | None = None
     max_grad_norm: float | None = None
@@ -101,147 +105,20 @@ class Recipe:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-class _Recipes(Mapping[str, Recipe]):
-    """A read-only mapping whose KeyError lists what there is."""
-
-    def __init__(self, entries: Mapping[str, Recipe]) -> None:
-        self._entries = dict(entries)
-
-    def __getitem__(self, name: str) -> Recipe:
-        try:
-            return self._entries[name]
-        except KeyError:
-            raise KeyError(f"no recipe {name!r}; there are: {', '.join(self._entries)}") from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __repr__(self) -> str:
-        return f"recipes({', '.join(self._entries)})"
+class _Recipes(dict[str, Recipe]):
+    def __missing__(self, name: str) -> Recipe:
+        raise KeyError(f"no recipe {name!r}; there are: {', '.join(self)}")
 
 
-DEFAULT_BETAS = (0.98, 0.92, 0.99)
-_DETAILS = "Implementation Details of Adan"
-_WARMUP_UNSTATED = "Warm-up was tuned, its length is not stated."
-_DECAY_BY_DEFAULT = "The decay is the paper's 0.02 “unless noted otherwise”."
-_HOST_SETTING = "Batch, warm-up, schedule and clipping are the host codebase's and are not stated."
+def _read(file: Path) -> _Recipes:
+    """A table of recipes; a list of JSON is a tuple here."""
 
+    def row(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in pairs}
 
-def _imagenet(setting: str, length: str, *, max_grad_norm: float = 0.0, notes: str = "") -> Recipe:
-    return Recipe(
-        lr=1.5e-2,
-        betas=DEFAULT_BETAS,
-        max_grad_norm=max_grad_norm,
-        batch_size=2048,
-        length=length,
-        source=f"{_DETAILS}; Training {setting}",
-        notes=f"{_WARMUP_UNSTATED} {notes}".strip(),
-    )
-
-
-def _large_batch(thousands: int, warmup_epochs: int) -> Recipe:
-    batch_size = 1024 * thousands
-    return Recipe(
-        lr=scaled_lr(batch_size),
-        betas=DEFAULT_BETAS,
-        max_grad_norm=0.0,
-        batch_size=batch_size,
-        warmup_epochs=warmup_epochs,
-        source=f"{_DETAILS}; Large-Batch Training",
-        notes="ViT-S under Training Setting I, with the square-root rule; the length is not stated.",
-    )
+    rows = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=row)
+    return _Recipes({name: Recipe(**fields) for name, fields in rows.items()})
 
 
 #: The paper's settings by task.
-recipes: Mapping[str, Recipe] = _Recipes(
-    {
-        "default": Recipe(
-            lr=None,
-            betas=DEFAULT_BETAS,
-            source=_DETAILS,
-            notes="What holds where nothing else is stated: GPT-2, Deformable-DETR, Mask R-CNN, DeepGCN and CIFAR-10, "
-            "whose learning rates the paper does not give.",
-        ),
-        "resnet": _imagenet(
-            "Setting I",
-            "100, 200 or 300 epochs of ImageNet",
-            max_grad_norm=5.0,
-            notes="ResNet-50 and -101; for ResNet-18 under the vanilla setting (90 epochs) the batch is not stated.",
-        ),
-        "convnext": _imagenet("Setting II", "150 or 300 epochs of ImageNet"),
-        "vit": _imagenet(
-            "Settings I and II",
-            "100 to 300 epochs of ImageNet",
-            notes="Under Setting I see also vit-large-batch-2k, which has a warm-up.",
-        ),
-        "swin": _imagenet("Setting II", "150 or 300 epochs of ImageNet"),
-        "mae-pretrain": Recipe(
-            lr=2e-3,
-            betas=(0.98, 0.92, 0.9),
-            max_grad_norm=0.0,
-            batch_size=4096,
-            length="300 or 800 epochs of ImageNet",
-            source=f"{_DETAILS}; Training Setting II",
-            notes=f"{_WARMUP_UNSTATED} b3 = 0.9 is “we follow MAE and tune β3 as 0.1”.",
-        ),
-        "mae-finetune": Recipe(
-            lr=1.5e-2,
-            betas=DEFAULT_BETAS,
-            max_grad_norm=0.0,
-            length="100 epochs of ImageNet",
-            source=f"{_DETAILS}; Results on ViTs",
-            notes=f"{_WARMUP_UNSTATED} The paper gives a batch of 4096 and β3 = 0.1 “for MAE” without saying whether "
-            "fine-tuning is meant; here they are taken to be for pre-training.",
-        ),
-        **{
-            f"vit-large-batch-{thousands}k": _large_batch(thousands, warmup_epochs)
-            for thousands, warmup_epochs in zip((1, 2, 4, 8, 16, 32), (20, 40, 60, 100, 160, 200), strict=True)
-        },
-        "lstm": Recipe(
-            lr=1e-2,
-            betas=DEFAULT_BETAS,
-            source="Results on LSTM",
-            notes=f"Penn Treebank, one to three layers, in AdaBelief's code. {_HOST_SETTING}",
-        ),
-        "bert-pretrain": Recipe(
-            lr=1e-3,
-            betas=DEFAULT_BETAS,
-            source="Results on BERT",
-            notes=f"BERT-base in Fairseq. {_HOST_SETTING}",
-        ),
-        "bert-finetune": Recipe(
-            lr=2e-5,
-            lr_sweep=(2e-5, 4e-5),
-            betas=(0.98, 0.99, 0.99),
-            weight_decay=0.01,
-            batch_size=16,
-            source="Results on BERT",
-            notes="GLUE; the better of the two rates for each task. Warm-up and clipping are not stated.",
-        ),
-        "transformer-xl": Recipe(
-            lr=1e-3,
-            betas=(0.9, 0.9, 0.999),
-            length="50k, 100k or 200k steps of WikiText-103",
-            source="Results on Transformer-XL",
-            notes=f"{_DECAY_BY_DEFAULT} {_HOST_SETTING}",
-        ),
-        "moe": Recipe(
-            lr=None,
-            betas=(0.94, 0.92, 0.95),
-            length="3B tokens of RedPajama",
-            source="Robustness to momentum coefficients, table of betas",
-            notes="The best of six pairs (b1, b3) for a mixture of 8 × 0.1B. Learning rate, batch and warm-up are not "
-            f"stated; b2 is the default. {_DECAY_BY_DEFAULT}",
-        ),
-        "rl-ppo": Recipe(
-            lr=3e-4,
-            betas=DEFAULT_BETAS,
-            weight_decay=0.0,
-            source="Results on Reinforcement Learning Tasks",
-            notes="MuJoCo, with Tianshou's defaults for all else; batch, warm-up and clipping are not stated.",
-        ),
-    }
-)
+recipes: Mapping[str, Recipe] = MappingProxyType(_read(Path(__file__).with_name("recipes.json")))

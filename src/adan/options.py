@@ -44,7 +44,7 @@ def _betas(name: str, value: Any) -> None:
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 3:
         raise ValueError(
             f"{name} must be three numbers (b1, b2, b3), got {value!r}; the default is (0.98, 0.92, 0.99), and "
-            "adan.suggest_from_adamw turns AdamW's two into Adan's three"
+            "adan.suggest_from_adamw suggests three by the number of steps"
         )
     for i, b in enumerate(value):
         _number(f"{name}[{i}]", b)

@@ -168,135 +168,27 @@ def test_repr_lists_the_names() -> None:
 # --- suggest_from_adamw: the values ---------------------------------------------------------------------------------
 
 
-def test_the_measured_setting_of_a_short_language_run() -> None:
-    s = suggest_from_adamw(2e-3, weight_decay=0.1, total_steps=2_000, task="lm")
-    assert (s.lr, s.betas, s.weight_decay, s.warmup_steps) == (4e-3, (0.9, 0.92, 0.99), 0.04, 100)
-    assert [word in " ".join(s.why) for word in ("study gpt", "measured")] == [True, True]
-
-
-def test_the_measured_setting_of_a_short_vision_run() -> None:
-    s = suggest_from_adamw(5e-4, weight_decay=0.05, total_steps=4_375, task="vision", batch_size=256)
-    assert (s.lr, s.betas, s.weight_decay) == (pytest.approx(1.414e-3, rel=5e-3), (0.98, 0.92, 0.99), 0.02)
-
-
-def test_the_papers_setting_of_a_long_vision_run() -> None:
-    s = suggest_from_adamw(2e-3, weight_decay=0.05, total_steps=187_500, task="vision", batch_size=2048)
-    assert (s.lr, s.betas, s.weight_decay) == (recipes["vit"].lr, recipes["vit"].betas, recipes["vit"].weight_decay)
-
-
-def test_a_mixture_of_experts_is_a_language_model_with_the_papers_b3() -> None:
-    kwargs: dict[str, Any] = {"weight_decay": 0.1, "total_steps": 20_000}
-    moe, lm = (suggest_from_adamw(1e-3, **kwargs, task=task) for task in ("moe", "lm"))
-    assert moe == dataclasses.replace(lm, betas=(*lm.betas[:2], recipes["moe"].betas[2]), why=moe.why)
-
-
-def test_the_papers_lr_of_a_long_language_run() -> None:
-    s = suggest_from_adamw(2.5e-4, total_steps=100_000, task="lm")
-    assert (s.lr, s.betas[0]) == (recipes["transformer-xl"].lr, recipes["transformer-xl"].betas[0])
-
-
-@pytest.mark.parametrize("total_steps", [500, 500_000, None])
-def test_fine_tuning_is_the_papers_at_any_length(total_steps: int | None) -> None:
-    s = suggest_from_adamw(1e-5, weight_decay=0.1, warmup_steps=7, total_steps=total_steps, task="finetune")
-    assert (s.lr, s.betas, s.weight_decay, s.warmup_steps) == (2e-5, (0.98, 0.99, 0.99), 0.04, 7)
-    # OneCycleLR divides by zero where a warm-up has one step.
-    assert suggest_from_adamw(1e-5, warmup_steps=1, total_steps=total_steps, task="finetune").warmup_steps == 2
-
-
-@pytest.mark.parametrize("total_steps", [500, 400_000])
-def test_reinforcement_learning_is_the_papers(total_steps: int) -> None:
-    s = suggest_from_adamw(3e-4, weight_decay=0.1, total_steps=total_steps, task="rl")
-    assert (s.lr, s.betas, s.weight_decay, s.warmup_steps) == (3e-4, (0.98, 0.92, 0.99), 0.0, 0)
+def test_lr_grows_by_one_ratio_and_the_decay_shrinks_by_it() -> None:
+    s = suggest_from_adamw(2e-3, weight_decay=0.1, total_steps=2_000)
+    assert (s.lr, s.betas, s.weight_decay, s.warmup_steps) == (5e-3, (0.9, 0.92, 0.99), 0.04, 100)
+    assert suggest_from_adamw(1e-3, weight_decay=0).weight_decay == 0.0
 
 
 @pytest.mark.parametrize(
-    ("task", "total_steps", "b1"),
-    [
-        (None, 100, 0.9),
-        (None, 2_000, 0.9),
-        (None, round((2_000 * 62_500) ** 0.5), 0.94),
-        (None, 62_500, 0.98),
-        (None, 10**6, 0.98),
-        ("vision", 2_000, 0.9),
-        ("vision", round((2_000 * 4_375) ** 0.5), 0.94),
-        ("vision", 4_375, 0.98),
-        ("lm", 10**6, 0.9),
-    ],
+    ("total_steps", "b1"),
+    [(1, 0.9), (2_000, 0.9), (2_500, 0.92), (4_000, 0.95), (5_000, 0.96), (10_000, 0.98), (10**6, 0.98)],
 )
-def test_b1_follows_the_length_of_the_run(task: Any, total_steps: int, b1: float) -> None:
-    assert suggest_from_adamw(1e-3, total_steps=total_steps, task=task).betas == (b1, 0.92, 0.99)
-
-
-@pytest.mark.parametrize(
-    ("task", "total_steps", "ratio"),
-    [
-        ("vision", 100, 2.83),
-        ("vision", 4_375, 2.83),
-        ("vision", math.isqrt(4_375 * 62_500), (2.83 + 7.5) / 2),
-        ("vision", 10**6, 7.5),
-        ("lm", 2_000, 2.0),
-        ("moe", math.isqrt(2_000 * 100_000), 3.0),
-        (None, 10**6, 4.0),
-    ],
-)
-def test_the_ratio_follows_the_length_of_the_run(task: Any, total_steps: int, ratio: float) -> None:
-    assert suggest_from_adamw(1e-3, total_steps=total_steps, task=task).lr == pytest.approx(ratio * 1e-3, rel=5e-3)
+def test_b1_follows_the_length_of_the_run(total_steps: int, b1: float) -> None:
+    assert suggest_from_adamw(1e-3, total_steps=total_steps).betas == (b1, 0.92, 0.99)
 
 
 def test_without_a_length_one_is_assumed() -> None:
     s = suggest_from_adamw(1e-3)
-    assert s.why[0].startswith("total_steps = 5,000 (assumption)")
-    assert suggest_from_adamw(1e-3, total_steps=5_000) == dataclasses.replace(s, why=s.why[1:])
+    assert s.why[0].startswith("total_steps = 2,000 (assumption)")
+    assert suggest_from_adamw(1e-3, total_steps=2_000) == dataclasses.replace(s, why=s.why[1:])
     assert (
         suggest_from_adamw(1e-3, warmup_steps=1_000).betas[0] == suggest_from_adamw(1e-3, total_steps=10_000).betas[0]
     )
-
-
-@pytest.mark.parametrize(("first", "b1"), [(0.0, 0.0), (0.5, 0.5), (0.92, 0.92), (0.95, 0.95), (0.99, 0.99)])
-def test_adamws_first_beta_is_never_undercut_and_a_small_one_kept(first: float, b1: float) -> None:
-    assert suggest_from_adamw(1e-3, total_steps=1_000, betas=(first, 0.999)).betas[0] == b1
-
-
-def test_a_small_first_beta_is_kept_in_a_long_run_too() -> None:
-    assert suggest_from_adamw(1e-3, total_steps=10**6, betas=(0.5, 0.999)).betas[0] == 0.5
-    assert suggest_from_adamw(1e-3, total_steps=10**6, betas=(0.9, 0.999)).betas[0] == 0.98
-
-
-@pytest.mark.parametrize(("second", "b3"), [(0.9, 0.9), (0.95, 0.95), (0.98, 0.99), (0.999, 0.99)])
-def test_adamws_second_beta_counts_where_it_is_short(second: float, b3: float) -> None:
-    assert suggest_from_adamw(1e-3, total_steps=10**5, betas=(0.9, second)).betas[2] == b3
-
-
-def test_a_second_beta_below_the_tasks() -> None:
-    assert suggest_from_adamw(1e-3, task="moe", betas=(0.9, 0.9)).betas[2] == 0.9
-    assert suggest_from_adamw(1e-3, task="lm", total_steps=1_500, betas=(0.9, 0.95)).betas[2] == 0.95
-
-
-@pytest.mark.parametrize("task", [None, "vision", "lm", "moe", "finetune"])
-@patient
-@given(weight_decay=st.floats(1e-4, 1.0), total_steps=st.integers(1, 10**6))
-def test_the_decay_is_a_share_of_adamws(task: Any, weight_decay: float, total_steps: int) -> None:
-    s = suggest_from_adamw(1e-3, weight_decay=weight_decay, total_steps=total_steps, task=task)
-    assert s.weight_decay == pytest.approx(0.4 * weight_decay, rel=6e-3)
-
-
-def test_no_decay_stays_no_decay() -> None:
-    assert suggest_from_adamw(1e-3, weight_decay=0, total_steps=10**5, task="vision").weight_decay == 0.0
-
-
-def test_the_batch_limits_the_lr_of_vision_but_not_below_adamws() -> None:
-    kwargs: dict[str, Any] = {"weight_decay": 0.05, "total_steps": 10**5, "warmup_steps": 10, "task": "vision"}
-    assert suggest_from_adamw(1e-3, **kwargs).lr == 7.5e-3
-    assert suggest_from_adamw(1e-3, **kwargs, batch_size=256).lr == 6.25e-3
-    bounded = suggest_from_adamw(2e-2, **kwargs, batch_size=256)
-    assert (bounded.lr, bounded.weight_decay, bounded.warmup_steps) == (2e-2, 0.05, 10)
-
-
-def test_elsewhere_the_batch_changes_only_the_reasons() -> None:
-    plain = suggest_from_adamw(1e-3, total_steps=10**5)
-    sized = suggest_from_adamw(1e-3, total_steps=10**5, batch_size=64)
-    assert sized == dataclasses.replace(plain, why=sized.why)
-    assert set(sized.why) > set(plain.why)
 
 
 @pytest.mark.parametrize(
@@ -304,30 +196,29 @@ def test_elsewhere_the_batch_changes_only_the_reasons() -> None:
     [
         ({"total_steps": 100_000}, 5_000),
         ({"total_steps": 10}, 0),
-        ({}, 250),
-        ({"total_steps": 100_000, "task": "finetune"}, 0),
-        ({"total_steps": 100_000, "task": "vision", "warmup_steps": 6_000}, 6_000),
-        ({"total_steps": 100_000, "task": "rl"}, 0),
-        ({"total_steps": 30, "warmup_steps": 1}, 2),
+        ({}, 100),
+        ({"total_steps": 100_000, "warmup_steps": 2_000}, 5_000),
+        ({"total_steps": 100_000, "warmup_steps": 6_000}, 12_000),
+        ({"total_steps": 100_000, "warmup_steps": 30_000}, 50_000),
+        ({"total_steps": 100_000, "warmup_steps": 60_000}, 60_000),
+        ({"total_steps": 20}, 2),  # OneCycleLR divides by zero where a warm-up has one step
+        ({"total_steps": 2, "warmup_steps": 1}, 0),
+        ({"total_steps": 3, "warmup_steps": 1}, 2),
+        ({"total_steps": 10, "warmup_steps": 1}, 2),
     ],
 )
-def test_warm_up(kwargs: dict[str, Any], warmup_steps: int) -> None:
+def test_warm_up_is_twice_adamws_and_at_least_a_twentieth(kwargs: dict[str, Any], warmup_steps: int) -> None:
     assert suggest_from_adamw(1e-3, **kwargs).warmup_steps == warmup_steps
-
-
-@pytest.mark.parametrize("task", [None, "finetune", "rl"])
-def test_a_warm_up_of_one_step_is_not_called_kept(task: Any) -> None:
-    """OneCycleLR divides by zero there; in a run of two steps, two would be the whole run."""
-    for total_steps, warmup_steps in ((2, 0), (3, 2), (10, 2)):
-        s = suggest_from_adamw(1e-3, total_steps=total_steps, warmup_steps=1, task=task)
-        assert s.warmup_steps == warmup_steps
-        (reason,) = (reason for reason in s.why if reason.startswith("warmup_steps"))
-        assert reason.startswith(f"warmup_steps = {warmup_steps} (rule of thumb): ")
-        assert "AdamW's 1" in reason
 
 
 def test_eps_is_kept() -> None:
     assert suggest_from_adamw(1e-3, eps=1e-6).options()["eps"] == 1e-6
+
+
+@pytest.mark.parametrize(("lr", "said"), [(3.1e-3, False), (3.2e-3, True), (0.1, True)])
+def test_a_rate_at_which_a_run_diverged_says_so(lr: float, said: bool) -> None:
+    (reason,) = (reason for reason in suggest_from_adamw(lr).why if reason.startswith("lr"))
+    assert ("diverged at 0.008" in reason) is said
 
 
 # --- suggest_from_adamw: the form -----------------------------------------------------------------------------------
@@ -337,46 +228,29 @@ def test_eps_is_kept() -> None:
 @given(
     lr=st.floats(1e-6, 1.0),
     weight_decay=st.floats(0.0, 1.0),
-    betas=st.tuples(st.floats(0.0, 0.9999), st.floats(0.0, 0.9999)),
     total_steps=st.none() | st.integers(1, 10**7),
-    task=st.sampled_from([None, "vision", "lm", "moe", "finetune", "rl"]),
-    batch_size=st.none() | st.integers(1, 10**5),
+    share=st.floats(0, 1, exclude_max=True),
 )
-def test_any_suggestion_is_fit_for_adan_and_explains_itself(total_steps: int | None, **kwargs: Any) -> None:
-    s = suggest_from_adamw(total_steps=total_steps, **kwargs)
+def test_any_suggestion_is_fit_for_adan_and_explains_itself(total_steps: int | None, share: float, **kw: Any) -> None:
+    s = suggest_from_adamw(total_steps=total_steps, warmup_steps=int(share * (total_steps or 1)), **kw)
     Adan([torch.nn.Parameter(torch.ones(2))], **s.options())
-    assert s.lr >= kwargs["lr"] * 0.995
-    assert 0 <= s.weight_decay <= kwargs["weight_decay"] * 1.005
+    assert s.lr == pytest.approx(2.5 * kw["lr"], rel=6e-3)
+    assert s.weight_decay == pytest.approx(kw["weight_decay"] / 2.5, rel=6e-3)
     assert 0 <= s.warmup_steps < (total_steps or 10**7)
+    assert s.warmup_steps != 1
     for reason in s.why:
-        assert re.search(r"\((paper|measured|rule of thumb|assumption|kept)\): .*\.$", reason), reason
-    decided = [reason.split(" = ")[0] for reason in s.why]
-    assert {"lr", "eps", "weight_decay", "warmup_steps"} <= set(decided)
-    assert {"b1", "b2", "b3"} <= set(decided)
-
-
-@patient
-@given(
-    st.lists(st.integers(1, 10**6), min_size=2, max_size=2).map(sorted), st.sampled_from([None, "vision", "lm", "rl"])
-)
-def test_a_longer_run_never_gets_a_smaller_b1_or_lr(steps: list[int], task: Any) -> None:
-    short, long = (suggest_from_adamw(1e-3, total_steps=n, task=task) for n in steps)
-    assert short.betas[0] <= long.betas[0]
-    assert short.lr <= long.lr
-
-
-def test_the_words_agree_with_the_numbers() -> None:
-    s = suggest_from_adamw(1e-3, weight_decay=0.1, total_steps=8_000, task="vision", batch_size=4096)
-    words = {reason.split(" = ")[0]: float(re.split(r"[ ,]", reason.split(" = ")[1])[0]) for reason in s.why}
-    assert words["lr"] == s.lr
-    assert (words["b1"], words["b2"], words["b3"]) == s.betas
-    assert (words["weight_decay"], words["warmup_steps"]) == (s.weight_decay, s.warmup_steps)
+        assert re.search(r"\((paper|authors|measured|assumption|kept)\): .*\.$", reason), reason
+    words = {reason.split(" = ")[0]: reason.split(" = ")[1].split(" ")[0].rstrip(",") for reason in s.why}
+    numbers = {name: float(number.replace(",", "")) for name, number in words.items()}
+    assert (numbers["b1"], numbers["b2"], numbers["b3"]) == s.betas
+    for name in ("lr", "weight_decay", "warmup_steps", "eps"):
+        assert numbers[name] == pytest.approx(getattr(s, name), rel=1e-5)
 
 
 def test_print_shows_the_call_and_each_reason_on_a_line() -> None:
-    s = suggest_from_adamw(1e-3, weight_decay=0.1, total_steps=1_500, task="lm")
+    s = suggest_from_adamw(1e-3, weight_decay=0.1, total_steps=1_500)
     head, *rest = str(s).splitlines()
-    assert head == "Adan(lr=0.002, betas=(0.9, 0.92, 0.99), eps=1e-08, weight_decay=0.04), warm-up of 75 steps"
+    assert head == "Adan(lr=0.0025, betas=(0.9, 0.92, 0.99), eps=1e-08, weight_decay=0.04), warm-up of 75 steps"
     assert rest == [f"- {reason}" for reason in s.why]
 
 
@@ -397,21 +271,12 @@ def test_a_suggestion_is_frozen() -> None:
         ({"weight_decay": -0.1}, ValueError, "weight_decay must be finite and at least 0, got -0.1"),
         ({"weight_decay": None}, TypeError, "weight_decay must be a number, got None"),
         ({"eps": -1e-8}, ValueError, "eps must be finite and at least 0, got -1e-08"),
-        ({"betas": (0.98, 0.92, 0.99)}, ValueError, "betas must be AdamW's two numbers, got (0.98, 0.92, 0.99)"),
-        ({"betas": 0.9}, ValueError, "betas must be AdamW's two numbers, got 0.9"),
-        ({"betas": "ab"}, ValueError, "betas must be AdamW's two numbers, got 'ab'"),
-        ({"betas": (1.0, 0.999)}, ValueError, "betas[0] must be below 1, got 1.0"),
-        ({"betas": (0.9, -0.1)}, ValueError, "betas[1] must be finite and at least 0, got -0.1"),
-        ({"betas": (0.9, "x")}, TypeError, "betas[1] must be a number, got 'x'"),
         ({"total_steps": 0}, ValueError, "total_steps must be at least 1, got 0; give optimizer steps"),
         ({"total_steps": 10.5}, TypeError, "total_steps must be an integer, got 10.5"),
         ({"total_steps": 1e400}, TypeError, "total_steps must be an integer, got inf"),
         ({"warmup_steps": -1}, ValueError, "warmup_steps must be at least 0, got -1"),
         ({"warmup_steps": 0.1}, TypeError, "warmup_steps must be an integer, got 0.1"),
         ({"total_steps": 100, "warmup_steps": 100}, ValueError, "warmup_steps=100 must be below total_steps=100"),
-        ({"task": "nlp"}, ValueError, "task must be one of 'vision', 'lm', 'moe', 'finetune', 'rl' or None, got 'nlp'"),
-        ({"batch_size": 0}, ValueError, "batch_size must be at least 1, got 0"),
-        ({"batch_size": 2.5}, TypeError, "batch_size must be an integer, got 2.5"),
     ],
 )
 def test_arguments_that_are_refused(kwargs: dict[str, Any], error: type[Exception], match: str) -> None:
@@ -437,7 +302,7 @@ def test_the_page_shows_every_recipe_and_no_other() -> None:
 
 
 def test_the_page_shows_what_a_suggestion_prints() -> None:
-    s = suggest_from_adamw(1e-3, weight_decay=0.1, total_steps=1_500, task="lm")
+    s = suggest_from_adamw(1e-3, weight_decay=0.1, total_steps=1_500)
     assert "\n".join(str(s).splitlines()[:3]) in PAGE.read_text(encoding="utf-8")
 
 
