@@ -26,11 +26,10 @@ from adan_bench.records.store import RunStore
 from adan_bench.task import Context
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.cifar_vit import SMALL
-from adan_bench.workloads.english_bert import SMALL as ENGLISH
-from adan_bench.workloads.english_bert import examples, masked
-from adan_bench.workloads.glue import KINDS
+from adan_bench.workloads.language import ENGLISH, KINDS
 from adan_bench.workloads.parts.convnext import SmallConvNeXt
 from adan_bench.workloads.parts.deepgcn import CitationGCN
+from adan_bench.workloads.parts.english import encoder, examples, masked
 from adan_bench.workloads.parts.transformer import (
     GPT,
     Experts,
@@ -46,7 +45,7 @@ ROOT = Path(__file__).parents[2]
 
 def gpt(name: str) -> Any:
     sizes = get_workload(name).scales["small"].sizes
-    return GPT(sizes.width, sizes.layers, sizes.heads, sizes.context, sizes.experts)
+    return GPT(sizes.width, sizes.layers, sizes.heads, sizes.length, sizes.experts)
 
 
 #: By the parameters of stored runs of the same models.
@@ -58,8 +57,8 @@ RECORDED = {
     10_942_720: lambda: gpt("pycode-gpt-11m"),
     25_744_640: lambda: gpt("pycode-gpt-26m"),
     4_547_072: lambda: gpt("pycode-moe"),
-    5_314_624: lambda: MaskedLanguage(ENGLISH.encoder()),
-    5_240_834: lambda: SentenceClassifier(ENGLISH.encoder(), 2),
+    5_314_624: lambda: MaskedLanguage(encoder(ENGLISH)),
+    5_240_834: lambda: SentenceClassifier(encoder(ENGLISH), 2),
     329_813: lambda: CitationGCN(torch.zeros(2, 0, dtype=torch.long), 1433, 64, 14, 7),
 }
 
@@ -126,7 +125,7 @@ def test_the_autoencoder_draws_what_it_does_not_see() -> None:
 
 def test_padding_does_not_change_what_the_bert_says() -> None:
     torch.manual_seed(0)
-    model = SentenceClassifier(replace(ENGLISH, width=16, layers=2, heads=2, vocabulary=50).encoder(), 2).eval()
+    model = SentenceClassifier(encoder(replace(ENGLISH, width=16, layers=2, heads=2, vocabulary=50)), 2).eval()
     short = torch.randint(5, 50, (3, 8))
     with torch.no_grad():
         torch.testing.assert_close(model(short), model(torch.nn.functional.pad(short, (0, 12))))
