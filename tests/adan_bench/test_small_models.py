@@ -25,7 +25,7 @@ from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
 from adan_bench.task import Context
 from adan_bench.training.trainer import Trainer, run
-from adan_bench.workloads.cifar_vit import SMALL
+from adan_bench.workloads.images import SMALL_VIT
 from adan_bench.workloads.language import ENGLISH, KINDS
 from adan_bench.workloads.parts.convnext import SmallConvNeXt
 from adan_bench.workloads.parts.deepgcn import CitationGCN
@@ -50,8 +50,8 @@ def gpt(name: str) -> Any:
 
 #: By the parameters of stored runs of the same models.
 RECORDED = {
-    4_770_570: lambda: ViT(SMALL, 32, 3, 10),
-    5_212_208: lambda: MaskedAutoencoder(ViT(SMALL, 32, 3, 0), 128, 2),
+    4_770_570: lambda: ViT(SMALL_VIT, 32, 3, 10),
+    5_212_208: lambda: MaskedAutoencoder(ViT(SMALL_VIT, 32, 3, 0), 128, 2),
     8_534_474: lambda: SmallConvNeXt(get_workload("cifar-convnext").scales["small"].sizes, 3, 10),
     875_520: lambda: gpt("pycode-gpt-1m"),
     10_942_720: lambda: gpt("pycode-gpt-11m"),
@@ -103,7 +103,7 @@ def test_experts_are_two_of_all_for_each_token() -> None:
 def test_the_autoencoder_draws_what_it_does_not_see() -> None:
     """The loss against a loop over hidden patches; what is hidden changes the target alone."""
     torch.manual_seed(0)
-    model = MaskedAutoencoder(ViT(replace(SMALL, width=16, depths=(1,), head=8), 32, 3, 0), 8, 1, heads=2)
+    model = MaskedAutoencoder(ViT(replace(SMALL_VIT, width=16, depths=(1,), head=8), 32, 3, 0), 8, 1, heads=2)
     drawn: list[Tensor] = []
     model.head.register_forward_hook(lambda module, inputs, output: drawn.append(output))
     images, noise = torch.randn(2, 3, 32, 32), torch.rand(2, 64)

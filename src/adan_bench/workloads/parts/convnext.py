@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from adan_bench.workloads.image_sizes import ImageSizes
+from adan_bench.workloads.images import ImageSizes
 from adan_bench.workloads.parts.transformer import initialize
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.workloads.image_sizes import ImageSizes
+from adan_bench.workloads.images import ImageSizes
 
 PAD = 0  # the token that BERT does not read
 
