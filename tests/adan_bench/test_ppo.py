@@ -12,6 +12,7 @@ from support.learning import resize, resumes, trainer
 from adan_bench.errors import UsageError
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads import ppo
+from adan_bench.workloads.parts.ppo import HELD_OUT_SEED, SEED_STEP
 from adan_bench.workloads.registry import get_workload
 
 
@@ -149,5 +150,5 @@ def test_no_run_trains_in_the_episodes_that_are_held_out() -> None:
     """Neither with the seed of tuning trials nor with any other: not one robot begins in a held-out initial state."""
     sizes = [scale.sizes for robot in ppo.ROBOTS for scale in get_workload(f"ppo-{robot}").scales.values()]
     robots, episodes = (max(getattr(size, name) for size in sizes) for name in ("robots", "episodes"))
-    held_out = range(ppo.HELD_OUT_SEED, ppo.HELD_OUT_SEED + episodes)
-    assert not [seed for seed in held_out if seed % ppo.SEED_STEP < robots]
+    held_out = range(HELD_OUT_SEED, HELD_OUT_SEED + episodes)
+    assert not [seed for seed in held_out if seed % SEED_STEP < robots]
