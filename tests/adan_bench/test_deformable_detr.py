@@ -79,6 +79,6 @@ def test_pretrained_backbone(tmp_path: Path) -> None:
     assert "model.backbone.model.encoder.stages.3.layers.0.layer.0.convolution.weight" in slow
     assert any("sampling_offsets" in name for name in slow)
     assert not any("backbone" in name for name in fast)
-    assert found.base_lr[1] == pytest.approx(0.1 * found.base_lr[0])
+    assert found.updater.base_lr[1] == pytest.approx(0.1 * found.updater.base_lr[0])
     assert "at random" not in found.task.note
     assert found.task.note.endswith("the backbone starts from the weights of --init")

@@ -21,8 +21,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollout for every update, and episodes that end within one."""
     for robot in ppo.ROBOTS:
         resize(monkeypatch, f"ppo-{robot}", ppo.RolloutSizes(2, 16, 2, 20), "smoke")
-    monkeypatch.setattr(ppo, "PASSES", 1)
-    monkeypatch.setattr(ppo, "EPISODE", 25)
+    monkeypatch.setattr("adan_bench.workloads.parts.ppo.PASSES", 1)
+    monkeypatch.setattr("adan_bench.workloads.parts.ppo.EPISODE", 25)
 
 
 @pytest.mark.usefixtures("short")
@@ -36,7 +36,7 @@ def test_resumes_in_the_midst_of_episodes(robot: str) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_a_rollout_is_new_when_its_passes_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppo, "PASSES", 2)
+    monkeypatch.setattr("adan_bench.workloads.parts.ppo.PASSES", 2)
     run = trainer("ppo-hopper", batch_size=16, steps=6)
     first = [run.task.batches(i) for i in range(2)]  # a pass over 32 steps
     for parameter in run.model.parameters():
@@ -99,7 +99,7 @@ def test_truncated_episodes_are_continued_by_their_value(monkeypatch: pytest.Mon
     last, new = rollouts.rollout["following"][8], rollouts.rollout["observations"][9]
     assert not torch.allclose(last, new)  # the end of the episode, not the beginning of the next one
     assert torch.equal(rollouts.rollout["following"][3], rollouts.rollout["observations"][4])
-    assert all(world.steps == 7 for world in rollouts.simulators.envs)
+    assert all(world.env._elapsed_steps == 7 for world in rollouts.simulators.envs)
 
 
 @pytest.mark.usefixtures("short")
