@@ -27,7 +27,6 @@ from adan_bench.task import Context
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.images import SMALL_VIT
 from adan_bench.workloads.language import ENGLISH, KINDS
-from adan_bench.workloads.parts.convnext import SmallConvNeXt
 from adan_bench.workloads.parts.deepgcn import CitationGCN
 from adan_bench.workloads.parts.english import encoder, examples, masked
 from adan_bench.workloads.parts.transformer import (
@@ -36,6 +35,7 @@ from adan_bench.workloads.parts.transformer import (
     MaskedAutoencoder,
     MaskedLanguage,
     SentenceClassifier,
+    SmallConvNeXt,
     ViT,
 )
 from adan_bench.workloads.registry import get_workload

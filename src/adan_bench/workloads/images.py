@@ -13,12 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from adan_bench.data.files import CIFAR, IMAGENET, IMAGENET_SIZE
 from adan_bench.data.settings import PLAIN, SETTING_I, SETTING_II, Setting
 from adan_bench.task import SCALES, Scale, Settings
 from adan_bench.workloads.registry import built_by, workload
+
+by_loss = partial(workload, metric="loss", higher_is_better=False)
+by_accuracy = partial(workload, metric="accuracy", higher_is_better=True)
 
 PATCHES = {"resnet": (0, 0, 0), "convnext": (1, 2, 4), "vit": (2, 4, 16), "swin": (1, 1, 4)}
 WINDOWS = (2, 4, 7)
@@ -115,7 +119,7 @@ MODELS: dict[str, Model] = {}
 def register(name: str, title: str, model: Model, scales: dict[str, Any]) -> None:
     MODELS[name] = model
     summary, build = f"{title} under {model.setting.name}", built_by("classification", "published", model)
-    workload(name, metric="accuracy", higher_is_better=True, summary=summary, options=OPTIONS, **scales)(build)
+    by_accuracy(name, summary=summary, options=OPTIONS, **scales)(build)
 
 
 # Batch sizes, epochs and clipping: "Training Setting" and "Implementation Details of Adan" in the paper. Stochastic
@@ -185,28 +189,22 @@ SMOOTHED = replace(PLAIN, smoothing=0.1)
 SMALL_VIT = ImageSizes(256, (6,), patch=4, window=0, head=64, deviation=0.02)
 _SMOKE = image_sizes("vit", 256, [6])[0]
 
-workload(
+by_accuracy(
     "cifar-vit",
-    metric="accuracy",
-    higher_is_better=True,
     smoke=Scale(0.6, 100, sizes=_SMOKE),
     small=Scale(0.7, 3900, 256, needs=CIFAR, sizes=SMALL_VIT),
     summary="ViT of 6 layers on CIFAR-10; with --init a run of cifar-mae, its encoder fine-tuned",
 )(built_by("classification", "cifar_vit"))
 
-workload(
+by_accuracy(
     "cifar-convnext",
-    metric="accuracy",
-    higher_is_better=True,
     smoke=Scale(0.8, 100, sizes=ImageSizes(16, (1, 1), patch=0, window=0, head=0, deviation=0.12)),
     small=Scale(0.8, 4875, 256, needs=CIFAR, sizes=ImageSizes(64, (2, 2, 6, 2), 0, 0, 0, deviation=0.02)),
     summary="ConvNeXt of 12 blocks on CIFAR-10",
 )(built_by("classification", "cifar_convnext"))
 
-workload(
+by_loss(
     "cifar-mae",
-    metric="loss",
-    higher_is_better=False,
     smoke=Scale(0.5, 100, sizes=_SMOKE),
     small=Scale(0.55, 9750, 256, needs=CIFAR, sizes=SMALL_VIT),
     summary="Masked autoencoder on CIFAR-10: a ViT of 6 layers sees a quarter of an image, "
@@ -215,18 +213,14 @@ workload(
 
 # scikit-learn's handwritten digits
 
-workload(
+by_accuracy(
     "digits-resnet",
-    metric="accuracy",
-    higher_is_better=True,
     smoke=Scale(target=0.93, steps=150),
     summary="ResNet (three stages of 16, 32 and 64 channels) on scikit-learn's digits",
 )(built_by("classification", "digits_resnet"))
 
-workload(
+by_accuracy(
     "digits-vit",
-    metric="accuracy",
-    higher_is_better=True,
     smoke=Scale(target=0.85, steps=240, eval_every=20),
     summary="ViT (3 layers of width 48, patches of 2×2) on scikit-learn's digits",
 )(built_by("classification", "digits_vit"))
@@ -260,18 +254,14 @@ ENCODERS = {
 for _name, _encoder in ENCODERS.items():
     _sizes = image_sizes("vit", _encoder.width, [_encoder.depth], shrink=6)
     _epoch = IMAGENET_SIZE // 4096
-    workload(
+    by_loss(
         f"mae-pretrain-{_name}",
-        metric="loss",
-        higher_is_better=False,
         summary=f"MAE: {_encoder.title} completes images of which it sees a quarter",
         **image_scales(_sizes, _encoder.losses, 80, (3900, 256), (800 * _epoch, 4096, 10 * _epoch)),
     )(built_by("mae", "pretraining"))
     _epoch = IMAGENET_SIZE // 2048
-    workload(
+    by_accuracy(
         f"mae-finetune-{_name}",
-        metric="accuracy",
-        higher_is_better=True,
         after=f"mae-pretrain-{_name}",
         summary=f"MAE: {_encoder.title} is fine-tuned under {SETTING_II.name}; at random weights without --init",
         **image_scales(_sizes, _encoder.accuracies, 80, (1950, 128), (_encoder.epochs * _epoch, 2048, 5 * _epoch)),

@@ -33,9 +33,12 @@ development split, and its trials hold out every eighth sentence of the training
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from adan_bench.task import Scale
 from adan_bench.workloads.registry import built_by, workload
+
+by_loss = partial(workload, metric="loss", higher_is_better=False)
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,8 @@ class TextSizes:
 
 # GPT-2
 
-workload(
+by_loss(
     "gpt2-code",
-    metric="loss",
-    higher_is_better=False,
     smoke=Scale(5.2, 120, 16, eval_every=40, sizes=TextSizes(2, 64, 4, 64, 512, held_out=64)),
     small=Scale(3.5, 1000, 32, sizes=TextSizes(6, 320, 5, 256, 8192)),
     # the paper gives no loss: 1 nat per token is about what such models reach on code
@@ -72,10 +73,8 @@ workload(
     summary="GPT-2 on Python code: a folder in The Stack's layout, or the standard library's source",
 )(built_by("gpt", "gpt2_code"))
 
-workload(
+by_loss(
     "pycode-gpt2",
-    metric="loss",
-    higher_is_better=False,
     smoke=Scale(2.8, 160, 16, sizes=TextSizes(2, 64, 4, 64, held_out=128)),
     summary="GPT-2 (2 layers of width 64, 64 bytes of context) on the standard library's own source",
 )(built_by("gpt", "pycode_gpt2"))
@@ -96,10 +95,8 @@ for _name, _size, _steps, _adamw in (
     ("moe-8x0.6b", "8x0.6B", 572_205, 2.023),
 ):
     _smoke = TextSizes(2, 48, 4, 48, 512, held_out=64, experts=8, expert=64, key_heads=2)
-    workload(
+    by_loss(
         _name,
-        metric="loss",
-        higher_is_better=False,
         smoke=Scale(5.3, 100, 8, eval_every=25, sizes=_smoke),
         small=Scale(3.5, 1000, 32, sizes=TextSizes(6, 256, 8, 256, 8192, experts=8, expert=512, key_heads=4)),
         paper=Scale(_adamw, _steps, 256, 500, ("text",), MIXTURES[_size]),
@@ -112,10 +109,8 @@ for _name, _about, _sizes, _batch_size, _steps, _target in (
     ("gpt-26m", "GPT of 25.7 M", TextSizes(8, 512, 8, 512), 32, 3000, 0.9),
     ("moe", "GPT of 4 layers with 8 experts each, 4.5 M,", TextSizes(4, 128, 4, 128, experts=8), 32, 2000, 1.5),
 ):
-    workload(
+    by_loss(
         f"pycode-{_name}",
-        metric="loss",
-        higher_is_better=False,
         smoke=Scale(3.0, 100, 16, eval_every=20, sizes=TextSizes(2, 32, 2, 64, experts=_sizes.experts)),
         small=Scale(_target, _steps, _batch_size, _steps // 20, sizes=_sizes),
         summary=f"{_about} on the bytes of installed Python source",
@@ -127,10 +122,8 @@ SMOKE = TextSizes(2, 64, 4, 40, 1024, deviation=0.1, held_out=64)
 SMALL = TextSizes(4, 256, 4, 128, 8192, 0.1)
 PAPER = TextSizes(12, 768, 12, 512, 50_000, 0.1)
 
-workload(
+by_loss(
     "bert-pretrain",
-    metric="loss",
-    higher_is_better=False,
     smoke=Scale(6.3, 150, 16, eval_every=50, sizes=SMOKE),
     small=Scale(5.5, 1500, 64, sizes=SMALL),
     # the paper gives no loss of the pre-training: 2 nats per masked token is about what BERT-base reaches
@@ -204,10 +197,8 @@ for _kind in KINDS:
 ENGLISH_SMOKE = TextSizes(2, 32, 2, 64, 1_000)
 ENGLISH = TextSizes(4, 256, 4, 128, 8_000)
 
-workload(
+by_loss(
     "english-bert",
-    metric="loss",
-    higher_is_better=False,
     smoke=Scale(6.5, 100, 16, eval_every=20, sizes=ENGLISH_SMOKE),
     small=Scale(2.8, 8000, 128, eval_every=400, sizes=ENGLISH),
     options=("text",),

@@ -18,10 +18,13 @@ last row is left out where it is shorter.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from adan_bench.data.files import PENN_TREEBANK, WIKITEXT
 from adan_bench.task import Scale
 from adan_bench.workloads.registry import built_by, workload
+
+by_perplexity = partial(workload, metric="perplexity", higher_is_better=False)
 
 EPOCH = 663  # rows of 70 words in 20 columns of 929,589 words
 RANDOM_EPOCH = 686  # rows of random length, of 67.75 words on average
@@ -58,19 +61,15 @@ class XLSizes:
 SMOKE = LstmSizes(embedding=48, hidden=64, length=20, output=0.1, between=0.1, input=0.1, words=0.0, recurrent=0.1)
 PLAIN = LstmSizes(embedding=64, hidden=64, length=20, output=0, between=0, input=0, words=0, recurrent=0)
 
-workload(
+by_perplexity(
     "ptb-lstm",
-    metric="perplexity",
-    higher_is_better=False,
     smoke=Scale(650, 200, 20, eval_every=40, sizes=PLAIN),
     summary="LSTM (1 layer of width 64, tied embedding) on Penn Treebank, else on the standard library's documentation",
 )(built_by("lstm", "ptb_lstm"))
 
 for _layers, _adamw in ((1, 84.7), (2, 72.8), (3, 69.9)):  # AdamW's test perplexity in the paper
-    workload(
+    by_perplexity(
         f"lstm-{_layers}",
-        metric="perplexity",
-        higher_is_better=False,
         smoke=Scale(250, 120, 20, eval_every=40, sizes=SMOKE),
         small=Scale(150, 6 * EPOCH, 20, EPOCH, PENN_TREEBANK, LstmSizes()),
         paper=Scale(_adamw, 200 * RANDOM_EPOCH, 20, RANDOM_EPOCH, PENN_TREEBANK, LstmSizes()),
@@ -79,10 +78,8 @@ for _layers, _adamw in ((1, 84.7), (2, 72.8), (3, 69.9)):  # AdamW's test perple
     )(built_by("lstm", "awd_lstm", _layers))
 
 _WIKITEXT = XLSizes(16, 410, 10, 2100, 0.1, 150, 150, (20_000, 40_000, 200_000))
-workload(
+by_perplexity(
     "transformer-xl",
-    metric="perplexity",
-    higher_is_better=False,
     smoke=Scale(30, 120, 16, eval_every=40, sizes=XLSizes(2, 48, 2, 96, 0.0, 32, 32, (32, 48))),
     small=Scale(250, 4000, 20, needs=PENN_TREEBANK, sizes=XLSizes(6, 256, 8, 1024, 0.2, 70, 70, (2000, 5000))),
     paper=Scale(24.2, 200_000, 60, 4000, WIKITEXT, _WIKITEXT),

@@ -14,12 +14,10 @@ import adan
 from adan_bench.data.augment import applied, box_noise, drawn, loss_of
 from adan_bench.data.images import Augmentation, ImageData, cifar10, digits, image_data
 from adan_bench.data.settings import PLAIN, Setting
-from adan_bench.errors import UsageError
 from adan_bench.task import Context, Settings, Task
 from adan_bench.workloads.images import CUTOUT, SMOOTHED, Model
-from adan_bench.workloads.parts.convnext import SmallConvNeXt
 from adan_bench.workloads.parts.networks import BUILDERS, resnet, without_mask
-from adan_bench.workloads.parts.transformer import ViT
+from adan_bench.workloads.parts.transformer import SmallConvNeXt, ViT
 
 
 def classification_task(model: nn.Module, data: ImageData, context: Context, setting: Setting) -> Task:
@@ -89,14 +87,8 @@ def begin(model: ViT, context: Context) -> None:
     weights, prefix = context.weights(), "encoder."
     encoder = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
     own = {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
-    try:
-        model.load_state_dict({**own, **encoder} if encoder else weights)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[1].strip()
-        raise UsageError(
-            f"--init {context.init}: these are not the weights of this ViT ({reason}); name a run of cifar-mae or "
-            "cifar-vit at the same scale"
-        ) from error
+    wrong = "these are not the weights of this ViT ({}); name a run of cifar-mae or cifar-vit at the same scale"
+    context.load(model, {**own, **encoder} if encoder else weights, wrong)
 
 
 def cifar_convnext(context: Context) -> Task:

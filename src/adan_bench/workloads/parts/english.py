@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from adan_bench.data.batching import Windows, epoch_order, generator
 from adan_bench.data.english import END, MASK, PAD, SPECIAL, START, english
 from adan_bench.data.tokens import name
-from adan_bench.errors import UsageError
 from adan_bench.task import Context, Task
 from adan_bench.workloads.language import Kind, TextSizes
 from adan_bench.workloads.parts.bert import MASKED, METRICS, Example, generated, pretrained, read
@@ -106,13 +105,8 @@ def finetuning(context: Context, kind: Kind) -> Task:
     if context.init is None:
         note += "; starts at random, not from a pre-trained BERT: give --init"
     else:
-        try:
-            body.load_state_dict(pretrained(context, name(text.tokenizer), "encoder."))
-        except RuntimeError as error:
-            reason = str(error).splitlines()[1].strip()
-            raise UsageError(
-                f"--init {context.init}: no BERT of this size ({reason}); name a run of english-bert"
-            ) from error
+        weights = pretrained(context, name(text.tokenizer), "encoder.")
+        context.load(body, weights, "no BERT of this size ({}); name a run of english-bert")
     model = SentenceClassifier(body, len(kind.labels))
     note = f"{note}; {name(text.tokenizer)}"
     return Task(model, order, loss, evaluate, note, max_grad_norm=1.0, groups=without_decay, prepare=prepare)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from adan_bench.data.batching import generator
 from adan_bench.data.images import Augmentation, ImageData, image_data
 from adan_bench.data.settings import SETTING_II
-from adan_bench.errors import UsageError
 from adan_bench.task import Context, Settings, Task
 from adan_bench.workloads.images import Encoder, ImageSizes
 from adan_bench.workloads.parts.classification import classification_task, without_decay
@@ -160,14 +159,8 @@ def load_encoder(model: Classifier, context: Context) -> None:
         for name, value in context.weights().items()
         if name.startswith(prefix) and not name.startswith("vit.layernorm.")
     }
-    try:
-        model.vit.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UsageError(
-            f"--init {context.init}: its weights are not those of this encoder ({reason}); "
-            "name a run of the pre-training at the same scale"
-        ) from error
+    wrong = "its weights are not those of this encoder ({}); name a run of the pre-training at the same scale"
+    context.load(model.vit, weights, wrong)
 
 
 def layer_groups(model: nn.Module, settings: Settings, decay: float) -> list[dict[str, Any]]:

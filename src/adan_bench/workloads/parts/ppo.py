@@ -205,6 +205,8 @@ def worlds(name: str, count: int, length: int) -> Any:
     class Simulator(gymnasium.Wrapper):
         """A simulator whose state can be kept."""
 
+        env: Any  # gymnasium's TimeLimit, which counts the steps of an episode
+
         def state(self) -> dict[str, Any]:
             inner: Any = self.unwrapped
             vector = torch.empty(mujoco.mj_stateSize(inner.model, kind), dtype=torch.float64)
