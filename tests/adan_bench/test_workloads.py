@@ -101,7 +101,7 @@ def test_ptb_without_data_reads_documentation(tmp_path: Path) -> None:
 
 def test_runner_names_no_workload() -> None:
     """Adding a workload is adding a file: no file outside the folder mentions one."""
-    source = Path(get_workload("digits-vit").build.__qualname__.co_filename).parents[1]
+    source = Path(get_workload("digits-vit").build.__code__.co_filename).parents[1]
     for path in [p for p in source.rglob("*.py") if "workloads" not in p.relative_to(source).parts]:
         text = path.read_text(encoding="utf-8")
         assert not [name for name in OWN if name in text], path.name
