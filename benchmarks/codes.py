@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from adan.lowbit import ADVANCE
 from adan_bench.cli.app import app
+from adan_bench.cli.invocation import Invocation
 
 #: Values of shape (blocks, size of a block) and as many uniform draws → the values that the codes stand for.
 Code: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -182,7 +183,8 @@ def watch(words: list[str], see: Callable[[Tensor], None]) -> None:
 
     hook = register_optimizer_step_pre_hook(before_step)
     with tempfile.TemporaryDirectory() as folder:
-        app(["run", *words, "--out", folder], standalone_mode=False)
+        call = Invocation(["run", *words, "--out", folder])
+        app(call.words, standalone_mode=False, obj=call)
     hook.remove()
 
 

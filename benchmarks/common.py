@@ -8,7 +8,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from adan_bench.records.environment import describe
+from adan_bench.reports.html import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,6 +36,20 @@ def write(name: str, record: dict[str, Any]) -> None:
     text = json.dumps(record, indent=1, ensure_ascii=False)
     (ROOT / "results" / name).write_text(text + "\n", encoding="utf-8")
     print(f"written: results/{name}")
+
+
+def read(name: str) -> Any:
+    """A record under results/, without the rows of `consume_grad`, an option that Adan no longer has."""
+
+    def without(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: value for key, value in pairs if "consume_grad" not in key}
+
+    return json.loads((ROOT / "results" / name).read_text(encoding="utf-8"), object_pairs_hook=without)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None) -> str:
+    """A table in Markdown; its first `left` columns are text, or all."""
+    return markdown_table(head, rows, len(head) if left is None else left)
 
 
 Run: TypeAlias = Callable[[], object]
@@ -72,18 +87,15 @@ def in_turns(candidates: Mapping[str, Run], rounds: int, timer: Timer) -> dict[s
     return {name: own[1:] for name, own in times.items()}
 
 
-#: AdamW with 8-bit states, of other libraries.
-OTHERS_8BIT = {"AdamW 8 bit (torchao)": "torchao", "AdamW 8 bit (bitsandbytes)": "bitsandbytes"}
+def others_8bit() -> dict[str, Maker]:
+    """Constructors of AdamW with 8-bit states, of other libraries as far as they are installed."""
 
-
-def others_8bit() -> dict[str, Callable[[Iterable[Tensor]], torch.optim.Optimizer]]:
-    """Constructors of `OTHERS_8BIT`, as far as their libraries are installed."""
-
-    def maker(package: str) -> Callable[[Iterable[Tensor]], torch.optim.Optimizer]:
+    def maker(package: str) -> Maker:
         module = importlib.import_module(f"{package}.optim")
         return lambda params: module.AdamW8bit(params, lr=1e-4)
 
-    return {name: maker(package) for name, package in OTHERS_8BIT.items() if importlib.util.find_spec(package)}
+    packages = [package for package in ("torchao", "bitsandbytes") if importlib.util.find_spec(package)]
+    return {f"AdamW 8 bit ({package})": maker(package) for package in packages}
 
 
 def resnet50() -> Shapes:
@@ -103,14 +115,19 @@ def resnet50() -> Shapes:
 
 
 def gpt2(layers: int, width: int) -> Shapes:
-    layer: Shapes = [(width,)] * 2 + [(width, 3 * width), (3 * width,), (width, width), (width,)]
-    layer += [(width,)] * 2 + [(width, 4 * width), (4 * width,), (4 * width, width), (width,)]
-    return [(50257, width), (1024, width), *layers * layer, (width,), (width,)]
+    return [(50257, width), (1024, width), *layers * _transformer_layer(width), (width,), (width,)]
 
 
 def vit_b() -> Shapes:
     width = 768
-    layer: Shapes = [(width,)] * 2 + [(3 * width, width), (3 * width,), (width, width), (width,)]
-    layer += [(width,)] * 2 + [(4 * width, width), (4 * width,), (width, 4 * width), (width,)]
     first: Shapes = [(1, 1, width), (1, 197, width), (width, 3, 16, 16), (width,)]
-    return [*first, *12 * layer, (width,), (width,), (1000, width), (1000,)]
+    return [*first, *12 * _transformer_layer(width), (width,), (width,), (1000, width), (1000,)]
+
+
+def _transformer_layer(width: int) -> Shapes:
+    layer: Shapes = [(width,)] * 2 + [(3 * width, width), (3 * width,), (width, width), (width,)]
+    return layer + [(width,)] * 2 + [(4 * width, width), (4 * width,), (width, 4 * width), (width,)]
+
+
+#: The models whose steps are timed.
+MODELS = {"ResNet-50": resnet50(), "ViT-B": vit_b(), "GPT-2 345M": gpt2(24, 1024), "GPT-2 1.1B": gpt2(36, 1536)}

@@ -53,18 +53,17 @@ def measure(shapes: Shapes, rounds: int, timer: Timer) -> dict[str, Any]:
     rows = {}
     for name, (_, bytes_each) in OPTIMIZERS.items():
         seconds = statistics.median(times[name])
-        moved = None if bytes_each is None else bytes_each * size
+        moved = bytes_each and bytes_each * size
+        by_round = [own / base for own, base in zip(times[name], times[BASE], strict=True)]
         rows[name] = {
             "median_ms": 1e3 * seconds,
             "fastest_ms": 1e3 * min(times[name]),
             "bytes": moved,
-            "gb_per_s": None if moved is None else moved / seconds / 1e9,
-            "share_of_copy": None if moved is None else moved / seconds / copy,
+            "gb_per_s": moved and moved / seconds / 1e9,
+            "share_of_copy": moved and moved / seconds / copy,
             "ratio_of_medians": seconds / statistics.median(times[BASE]),
             "ratio_of_fastest": min(times[name]) / min(times[BASE]),
-            "ratio_median_of_rounds": statistics.median(
-                own / base for own, base in zip(times[name], times[BASE], strict=True)
-            ),
+            "ratio_median_of_rounds": statistics.median(by_round),
             "ratio_to_adan_fp32": {
                 "of_medians": seconds / statistics.median(times[FP32]),
                 "of_fastest": min(times[name]) / min(times[FP32]),
@@ -76,15 +75,11 @@ def measure(shapes: Shapes, rounds: int, timer: Timer) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument(
-        "--cpu-time",
-        action="store_true",
-        help="with --threads 1: count the processor's time, which other processes disturb less than the clock's",
-    )
+    what = "with --threads 1: count the processor's time, which other processes disturb less than the clock's"
+    parser.add_argument("--cpu-time", action="store_true", help=what)
     parser.add_argument("--output", default="bench-cpu.json", help="file under results/")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-
     clock = time.process_time if arguments.cpu_time else time.perf_counter
 
     def timer(run: Run) -> float:

@@ -8,13 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from typing import Any
 
 
 @dataclass
@@ -43,6 +40,22 @@ class Panel:
     top: float
     log_x: bool = False
 
+    def draw(self, axes: Any) -> None:
+        for line in self.lines:
+            style = {"linestyle": "--" if line.dashed else "-", "marker": "o" if line.points else None}
+            axes.plot(line.x, line.y, color=line.color, label=line.label, linewidth=1.6, markersize=3, **style)
+            if line.low:
+                axes.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.15, linewidth=0)
+        axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label, ylim=(self.bottom, self.top))
+        if self.log_x:
+            axes.set_xscale("log")
+            places = sorted({x for line in self.lines for x in line.x})
+            if len(places) <= FEW:  # else powers of ten
+                axes.set_xticks(places, [f"{x:g}" for x in places])
+                axes.minorticks_off()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+
 
 @dataclass
 class Effect:
@@ -64,8 +77,28 @@ class Forest:
     widest: float
     effects: list[Effect]
 
+    def draw(self, axes: Any) -> None:
+        widest = self.widest
+        axes.axvline(0, color="#888888", linewidth=0.8)
+        for at, effect in enumerate(self.effects):
+            low, high = max(effect.low, -widest), min(effect.high, widest)
+            axes.plot([low, high], [at, at], color=effect.color, linewidth=1.6)
+            for end, cut, marker in ((low, effect.low < -widest, "<"), (high, effect.high > widest, ">")):
+                if cut:
+                    axes.plot(end, at, marker, color=effect.color, markersize=4, clip_on=False)
+            beyond = abs(effect.mean) > widest  # an open marker just inside
+            mean = math.copysign(0.97 * widest, effect.mean) if beyond else effect.mean
+            fill = "white" if beyond else effect.color
+            axes.plot(mean, at, "o", color=effect.color, markerfacecolor=fill, markersize=4)
+            place = {"xycoords": ("axes fraction", "data"), "verticalalignment": "center", "fontsize": 8}
+            axes.annotate(effect.text, (1.02, at), **place)
+        axes.set_yticks(range(len(self.effects)), [effect.label for effect in self.effects])
+        axes.set(xlabel=self.x_label, xlim=(-widest, widest), ylim=(len(self.effects) - 0.5, -0.5))
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(left=False)
 
-Picture = list[Panel] | list[Forest]
+
+Picture = Sequence[Panel | Forest]
 FEW = 6  # points on a logarithmic axis that have a tick each
 
 
@@ -75,9 +108,8 @@ def digest(panels: Picture) -> str:
 
 def drawn(path: Path) -> str | None:
     """The digest of the panels that a figure shows."""
-    marker = "drawn from "
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return text.partition(marker)[2][:16] or None
+    return text.partition("drawn from ")[2][:16] or None
 
 
 def write(pictures: Mapping[str, Picture], folder: Path, check: bool) -> list[str]:
@@ -90,68 +122,23 @@ def write(pictures: Mapping[str, Picture], folder: Path, check: bool) -> list[st
 
 def draw(panels: Picture, path: Path) -> None:
     import matplotlib
-
-    with matplotlib.rc_context({"svg.hashsalt": "adan", "font.size": 9, "svg.fonttype": "none"}):
-        forests = [panel for panel in panels if isinstance(panel, Forest)]
-        figure = _forests(forests) if forests else _curves([panel for panel in panels if isinstance(panel, Panel)])
-        metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}
-        figure.savefig(path, format="svg", metadata=metadata)
-    path.write_text(
-        "\n".join(line.rstrip() for line in path.read_text(encoding="utf-8").splitlines()) + "\n", encoding="utf-8"
-    )
-
-
-def _curves(panels: list[Panel]) -> Figure:
     from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 
-    columns = min(len(panels), 2)
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")
-    all_axes = figure.subplots(rows, columns, squeeze=False).flat
-    for axes in list(all_axes)[len(panels) :]:
-        axes.set_axis_off()
-    for axes, panel in zip(figure.axes, panels, strict=False):
-        for line in panel.lines:
-            style: Any = {"color": line.color, "linestyle": "--" if line.dashed else "-", "linewidth": 1.6}
-            axes.plot(line.x, line.y, label=line.label, marker="o" if line.points else None, markersize=3, **style)
-            if line.low:
-                axes.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.15, linewidth=0)
-        axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label, ylim=(panel.bottom, panel.top))
-        if panel.log_x:
-            axes.set_xscale("log")
-            places = sorted({x for line in panel.lines for x in line.x})
-            if len(places) <= FEW:  # else powers of ten
-                axes.set_xticks(places, [f"{x:g}" for x in places])
-                axes.minorticks_off()
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def _forests(forests: list[Forest]) -> Figure:
-    from matplotlib.figure import Figure
-
-    rows = [len(forest.effects) for forest in forests]
-    figure = Figure(figsize=(8, 0.2 * sum(rows) + 0.55 * len(rows) + 0.3), layout="constrained")
-    figure.suptitle("Adan against the best baseline, with 95% intervals; right of 0, Adan is better", size=9)
-    all_axes = figure.subplots(len(rows), squeeze=False, height_ratios=[count + 0.5 for count in rows]).flat
-    for axes, forest in zip(all_axes, forests, strict=True):
-        widest = forest.widest
-        axes.axvline(0, color="#888888", linewidth=0.8)
-        for at, effect in enumerate(forest.effects):
-            low, high = max(effect.low, -widest), min(effect.high, widest)
-            axes.plot([low, high], [at, at], color=effect.color, linewidth=1.6)
-            for end, cut, marker in ((low, effect.low < -widest, "<"), (high, effect.high > widest, ">")):
-                if cut:
-                    axes.plot(end, at, marker, color=effect.color, markersize=4, clip_on=False)
-            beyond = abs(effect.mean) > widest  # an open marker just inside
-            mean = math.copysign(0.97 * widest, effect.mean) if beyond else effect.mean
-            fill = "white" if beyond else effect.color
-            axes.plot(mean, at, "o", color=effect.color, markerfacecolor=fill, markersize=4)
-            place = {"xycoords": ("axes fraction", "data"), "verticalalignment": "center", "fontsize": 8}
-            axes.annotate(effect.text, (1.02, at), **place)
-        axes.set_yticks(range(len(forest.effects)), [effect.label for effect in forest.effects])
-        axes.set(xlabel=forest.x_label, xlim=(-widest, widest), ylim=(len(forest.effects) - 0.5, -0.5))
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(left=False)
-    return figure
+    with matplotlib.rc_context({"svg.hashsalt": "adan", "font.size": 9, "svg.fonttype": "none"}):
+        effects = [len(panel.effects) for panel in panels if isinstance(panel, Forest)]
+        columns = 1 if effects else min(len(panels), 2)
+        rows = math.ceil(len(panels) / columns)
+        size = (8, 0.2 * sum(effects) + 0.55 * rows + 0.3) if effects else (4.6 * columns, 3.2 * rows)
+        figure = Figure(figsize=size, layout="constrained")
+        if effects:
+            figure.suptitle("Adan against the best baseline, with 95% intervals; right of 0, Adan is better", size=9)
+        heights = [count + 0.5 for count in effects] or None
+        all_axes = list(figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flat)
+        for at, panel in enumerate(panels):
+            panel.draw(all_axes[at])
+        for axes in all_axes[len(panels) :]:
+            axes.set_axis_off()
+        metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}
+        figure.savefig(path, format="svg", metadata=metadata)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("".join(line.rstrip() + "\n" for line in lines), encoding="utf-8")

@@ -17,20 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from common import (
-    Maker,
-    Run,
-    Shapes,
-    copy_bandwidth,
-    environment,
-    gpt2,
-    in_turns,
-    others_8bit,
-    resnet50,
-    stepper,
-    vit_b,
-    write,
-)
+from common import MODELS, Maker, Run, Shapes, copy_bandwidth, environment, in_turns, others_8bit, stepper, write
 from torch import Tensor
 
 from adan import Adan, Restart, plan
@@ -38,7 +25,6 @@ from adan.engines import cuda
 
 SEED = 0
 BASE = "AdamW fused"
-
 COUPLED = (0.92, 0.92, 0.99)
 
 
@@ -63,22 +49,7 @@ OPTIMIZERS: dict[str, tuple[Maker, float]] = {
     "Adan, 4 bit, coupled": (adan(state_format="4bit", betas=COUPLED), 16.25),
     "Adan, 4 bit, restart": (adan(state_format="4bit", restart=Restart.probe()), 17.25),
 }
-
-
 LARGE = 1e9  # parameters
-
-
-def optimizers(size: int) -> dict[str, tuple[Maker, float]]:
-    """Optimizers for a model: other libraries' for the largest alone, as torchao compiles for each shape (a minute)."""
-    return OPTIMIZERS | ({name: (make, 16.06) for name, make in others_8bit().items()} if size > LARGE else {})
-
-
-MODELS: dict[str, Shapes] = {
-    "ResNet-50": resnet50(),
-    "ViT-B": vit_b(),
-    "GPT-2 345M": gpt2(24, 1024),
-    "GPT-2 1.1B": gpt2(36, 1536),
-}
 
 
 def milliseconds(run: Run, steps: int = 1) -> float:
@@ -109,7 +80,8 @@ def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
     size = sum(p.numel() for p in params)
     copy = copy_speed(size)  # before the states of all optimizers fill the memory
     rows: dict[str, Any] = {}
-    chosen = optimizers(size)
+    # Other libraries' for the largest model alone, as torchao compiles for each shape (a minute).
+    chosen = OPTIMIZERS | ({name: (make, 16.06) for name, make in others_8bit().items()} if size > LARGE else {})
     # In two turns, each with the base: the states of all of them at once would not fit.
     quantized = [name for name in chosen if "bit" in name]
     for names in ([name for name in chosen if name not in quantized], [BASE, *quantized]):
@@ -133,18 +105,18 @@ def measure_together(runs: dict[str, Run], rounds: int, steps: int) -> dict[str,
 
     times = in_turns(runs, rounds, lambda run: milliseconds(run, steps))
     alone = in_turns(runs, 51, on_idle_gpu)
-    rows = {}
-    for name in runs:
-        ms, alone_ms = statistics.median(times[name]), statistics.median(alone[name])
-        rows[name] = {
-            "ms": ms,
-            "ratio": ms / statistics.median(times[BASE]),
-            "alone_ms": alone_ms,
-            "alone_ratio": alone_ms / statistics.median(alone[BASE]),
+    ms, alone_ms = ({name: statistics.median(raw) for name, raw in of.items()} for of in (times, alone))
+    return {
+        name: {
+            "ms": ms[name],
+            "ratio": ms[name] / ms[BASE],
+            "alone_ms": alone_ms[name],
+            "alone_ratio": alone_ms[name] / alone_ms[BASE],
             "raw_ms": times[name],
             "raw_alone_ms": alone[name],
         }
-    return rows
+        for name in runs
+    }
 
 
 def kernels(run: Run) -> list[Any]:
@@ -169,9 +141,8 @@ def wall(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
                 optimizer.zero_grad()
         torch.cuda.synchronize()
 
-    runs: dict[str, Run] = {"gradients alone": lambda: loop(None)}
-    for name, (make, _) in OPTIMIZERS.items():
-        runs[name] = partial(loop, make(params))
+    runs = {"gradients alone": partial(loop, None)}
+    runs |= {name: partial(loop, make(params)) for name, (make, _) in OPTIMIZERS.items()}
     return {"steps": rounds * steps, "rows": by_round(in_turns(runs, rounds, lambda run: clocked(run) / steps))}
 
 
@@ -263,12 +234,10 @@ def main() -> None:
 
     record: dict[str, Any] = {"environment": environment(), "seed": SEED, "models": {}}
     for model in arguments.models:
-        record["models"][model] = result = measure(
-            MODELS[model], rounds=12, steps=20 if sum(map(math.prod, MODELS[model])) < 2e8 else 5
-        )
-        print(
-            f"{model}: n = {result['steps']} steps, copy {result['copy_gb_s']:.0f} GB/s; ms, of copy, ÷ {BASE}, alone"
-        )
+        steps = 20 if sum(map(math.prod, MODELS[model])) < 2e8 else 5
+        record["models"][model] = result = measure(MODELS[model], 12, steps)
+        speed = f"copy {result['copy_gb_s']:.0f} GB/s"
+        print(f"{model}: n = {result['steps']} steps, {speed}; ms, of copy, ÷ {BASE}, alone")
         for name, row in result["rows"].items():
             numbers = f"{row['ms']:9.3f} {row['share_of_copy']:6.0%} {row['ratio']:6.2f} {row['alone_ratio']:6.2f}"
             print(f"  {name:28} {numbers}", flush=True)

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from common import ROOT, environment, others_8bit, write
-from torch import Tensor
+from common import ROOT, environment, others_8bit, read, write
 from torch.optim import AdamW, Optimizer
 
 from adan import Adan, release_gradients
 
-RECORD = ROOT / "results" / "memory-gpu.json"
+RECORD = "memory-gpu.json"
 BASE = "AdamW fused"
 COUPLED = (0.92, 0.92, 0.99)
 
@@ -30,37 +28,36 @@ def adan(**options: Any) -> Callable[..., Optimizer]:
     return partial(Adan, lr=1e-4, **options)
 
 
-#: name → constructor, whether gradients are released, whether weights are bf16
-VARIANTS: dict[str, tuple[Callable[..., Optimizer], bool, bool]] = {
-    BASE: (partial(AdamW, lr=1e-4, fused=True), False, False),
-    "Adan": (adan(), False, False),
-    "Adan, coupled": (adan(betas=COUPLED), False, False),
-    "Adan, bf16 states": (adan(state_format="bf16"), False, False),
-    "Adan, 8 bit": (adan(state_format="8bit"), False, False),
-    "Adan, 8 bit, release": (adan(state_format="8bit"), True, False),
-    "Adan, 8 bit, coupled, release": (adan(state_format="8bit", betas=COUPLED), True, False),
-    "Adan, 4 bit": (adan(state_format="4bit"), False, False),
-    "Adan, 4 bit, release": (adan(state_format="4bit"), True, False),
-    "Adan, 4 bit, coupled, release": (adan(state_format="4bit", betas=COUPLED), True, False),
-    "Adan, 8 bit, release, bf16 weights": (adan(state_format="8bit", stochastic_rounding=True), True, True),
+#: Constructors; gradients are released and weights are bf16 where the name says it.
+VARIANTS: dict[str, Callable[..., Optimizer]] = {
+    BASE: partial(AdamW, lr=1e-4, fused=True),
+    "Adan": adan(),
+    "Adan, coupled": adan(betas=COUPLED),
+    "Adan, bf16 states": adan(state_format="bf16"),
+    "Adan, 8 bit": adan(state_format="8bit"),
+    "Adan, 8 bit, release": adan(state_format="8bit"),
+    "Adan, 8 bit, coupled, release": adan(state_format="8bit", betas=COUPLED),
+    "Adan, 4 bit": adan(state_format="4bit"),
+    "Adan, 4 bit, release": adan(state_format="4bit"),
+    "Adan, 4 bit, coupled, release": adan(state_format="4bit", betas=COUPLED),
+    "Adan, 8 bit, release, bf16 weights": adan(state_format="8bit", stochastic_rounding=True),
+    **others_8bit(),
 }
-VARIANTS |= {name: (make, False, False) for name, make in others_8bit().items()}
 
 
 def measure(name: str, recompute: bool) -> dict[str, float]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    make, release, half = VARIANTS[name]
     torch.manual_seed(0)
     with torch.device("cuda"):
         model: Any = GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False))
-    if half:
+    if "bf16 weights" in name:
         model = model.bfloat16()
     if recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
-    opt = make(model.parameters())
-    handle = release_gradients(model, opt) if release and isinstance(opt, Adan) else None
+    opt = VARIANTS[name](model.parameters())
+    handle = release_gradients(model, opt) if "release" in name and isinstance(opt, Adan) else None
     tokens = torch.randint(0, 50257, (1, 1024), device="cuda")
     losses = []
     for _ in range(3):
@@ -87,27 +84,20 @@ def measure(name: str, recompute: bool) -> dict[str, float]:
 
 def stored_bytes(x: Any) -> int:
     """The bytes of a tensor; torchao's quantized tensors, which look like fp32, count as the sum of their parts."""
-    parts: list[Tensor] = [x]
-    if hasattr(x, "__tensor_flatten__"):
-        parts = [getattr(x, name) for name in x.__tensor_flatten__()[0]]
-    return sum(part.nbytes for part in parts)
+    names = x.__tensor_flatten__()[0] if hasattr(x, "__tensor_flatten__") else []
+    return sum(getattr(x, name).nbytes for name in names) if names else int(x.nbytes)
 
 
 def plot(rows: dict[str, Any]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     sizes = {name: row["state_bytes_per_parameter"] for name, row in reversed(rows.items())}
     shown = {(name[:5], f"{size:.3g}"): name for name, size in sizes.items()}  # the first of each size
     names = [name for name in sizes if name in shown.values()]
-    figure, axes = plt.subplots(figsize=(7, 0.4 * len(names) + 0.8), layout="constrained")
-    bars = axes.barh(
-        names,
-        [sizes[name] for name in names],
-        color=["#999999" if name.startswith("AdamW") else "#0072B2" for name in names],
-    )
+    figure = Figure(figsize=(7, 0.4 * len(names) + 0.8), layout="constrained")
+    axes = figure.subplots()
+    colors = ["#999999" if name.startswith("AdamW") else "#0072B2" for name in names]
+    bars = axes.barh(names, [sizes[name] for name in names], color=colors)
     axes.bar_label(bars, [f"{sizes[name]:.3g}" for name in names], padding=3)
     axes.set_xlabel("optimizer state, bytes per parameter")
     axes.spines[["top", "right"]].set_visible(False)
@@ -129,8 +119,8 @@ def main() -> None:
             for peak in ("peak_bytes", "recompute_peak_bytes"):
                 peaks += f"{rows[name][peak] / 1e9:6.2f} GB  × {rows[name][peak] / rows[BASE][peak]:.2f}  "
             print(f"{name:40s} {peaks} {rows[name]['state_bytes_per_parameter']:.3f} B/parameter", flush=True)
-        write(RECORD.name, {"environment": environment(), "rows": rows})
-    plot(json.loads(RECORD.read_text(encoding="utf-8"))["rows"])
+        write(RECORD, {"environment": environment(), "rows": rows})
+    plot(read(RECORD)["rows"])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import runpy
 import sys
 from importlib import metadata
 from typing import Any
@@ -34,12 +35,7 @@ def implementations(files: list[str]) -> dict[str, tuple[str, Any]]:
             by_name[module] = (metadata.version(package), importlib.import_module(module).Adan)
     for title, path in (word.split("=") for word in files):
         name, version = title.split("@")
-        spec = importlib.util.spec_from_file_location(f"other_{name}", path)
-        assert spec is not None, f"{path} is no Python file"
-        assert spec.loader is not None
-        loaded = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(loaded)
-        by_name[name] = (version, loaded.Adan)
+        by_name[name] = (version, runpy.run_path(path)["Adan"])
     return by_name
 
 

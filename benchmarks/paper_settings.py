@@ -1,4 +1,4 @@
-"""The page of the runs that are planned at the scale "paper", each beside its source: docs/paper-settings.md."""
+"""The tables of docs/paper-settings.md: the runs that are planned at the scale "paper", each beside its source."""
 
 from __future__ import annotations
 
@@ -8,33 +8,22 @@ from pathlib import Path
 
 from adan_bench.config import RunConfig
 from adan_bench.reports.conclusions import described
+from adan_bench.reports.html import markdown_table
 from adan_bench.studies.plan import PlannedCell, plan
 from adan_bench.tables import PaperTable, tables
 from adan_bench.task import SCALES
 
-INTRODUCTION = """\
-# Settings at the scale `paper`
-
-What `adan-bench reproduce --scale paper` runs for each table, and where it comes from. A repository is followed by
-paths in it; “paper” is Xie et al. 2024. A setting in *italics* is a guess, since no public source states it. Where the
-paper's text and the authors' configurations differ, the configurations are run, and the source names what the paper
-states. Schedules are those of [`schedules.py`](../src/adan_bench/training/schedules.py); warm-up and cooldown are
-shares of the steps, the floor is the lowest rate as a share of lr, and nonmono is [`--nonmono`](bench.md).
-
-`make tables` writes this page from the runs that are planned.
-"""
-
 
 def page() -> str:
-    """The whole page, in Markdown."""
-    return INTRODUCTION + "".join(_section(table) for table in tables().values() if table.kind == "train")
+    """A section for each table of the paper that trains."""
+    return "\n\n".join(_section(table) for table in tables().values() if table.kind == "train")
 
 
 def _section(table: PaperTable) -> str:
-    title = f"\n## {table.place}: {table.title}\n\n"
+    title = f"## {table.place}: {table.title}\n\n"
     if table.like:
         places = " and ".join(tables()[name].place for name in table.like)
-        return f"{title}The runs, and so the settings, are those of {places}.\n"
+        return f"{title}The runs, and so the settings, are those of {places}."
     cells = [cell for cell in plan([table], RunConfig(scale=SCALES[-1]), Path("runs")).cells if cell.runs]
     rows: dict[tuple[str, ...], list[str]] = {}
     for cell in cells:
@@ -42,14 +31,13 @@ def _section(table: PaperTable) -> str:
             texts = (cell.row.head, before, ", ".join(_words(config)), config.origin.source)
             rows.setdefault(texts, []).append(cell.column.head)
     heads = list(dict.fromkeys(cell.column.head for cell in cells))
-    lines = ["| optimizer | problem | run | source |", "| --- | --- | --- | --- |"]
-    above = ""
+    lines, above = [], ""
     for (name, before, words, source), columns in rows.items():
         problem = "all" if columns == heads and len(heads) > 1 else ", ".join(dict.fromkeys(columns))
         line = (name, f"{before} before: {problem}" if before else problem, words, "〃" if source == above else source)
-        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |")
+        lines.append([text.replace("|", "\\|") for text in line])
         above = source
-    return title + "\n".join(lines) + "\n"
+    return title + markdown_table(["optimizer", "problem", "run", "source"], lines, left=4)
 
 
 def _runs(cell: PlannedCell) -> Iterator[tuple[str, RunConfig]]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from functools import cache, partial
 
 import torch
-from common import gpt2
+from common import MODELS, read
 from torch import nn
 
 from adan import plan_memory
 from adan_bench.studies.memory import LLAMAS
 
-RECORD = Path(__file__).resolve().parent.parent / "results" / "memory-gpu.json"
 Table = tuple[list[str], list[list[str]]]  # head and rows
 
 GPUS = (8, 64, 256, 1024)
@@ -46,16 +44,11 @@ def large_models() -> list[Table]:
     tables = []
     for name, llama in LLAMAS.items():
         params = llama.parameters()
-        plans = {
-            (gpus, dtype, release): plan_memory(params, shards=gpus, dtype=dtype, release_gradients=release)
-            for gpus in GPUS
-            for dtype in (torch.float32, torch.bfloat16)
-            for release in (False, True)
-        }
-        rows = []
+        plan, rows = cache(partial(plan_memory, params)), []
         for form in FORMS:
             dtype = torch.bfloat16 if "bf16 weights" in form else torch.float32
-            sizes = [plans[gpus, dtype, "release" in form].rows[_row(form)].total / 1e9 for gpus in GPUS]
+            plans = [plan(shards=gpus, dtype=dtype, release_gradients="release" in form) for gpus in GPUS]
+            sizes = [of_gpu.rows[_row(form)].total / 1e9 for of_gpu in plans]
             rows.append([form, *(f"{size:#.3g}".rstrip(".") if size < 1000 else f"{size:,.0f}" for size in sizes)])
         number = sum(p.numel() for p in params) / 1e9
         head = [f"{name}, {number:.2f} B parameters: GB per GPU", *(f"{gpus:,} GPUs" for gpus in GPUS)]
@@ -65,11 +58,11 @@ def large_models() -> list[Table]:
 
 def measured() -> Table:
     """The peaks of a training step beside the plan; the rest of a peak, its activations, is the same in all rows."""
-    shapes = gpt2(24, 1024)  # of the model that `benchmarks/memory.py` trains
+    shapes = MODELS["GPT-2 345M"]  # which `benchmarks/memory.py` trains
     plan = plan_memory([nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]).rows
     rows = []
-    for name, row in json.loads(RECORD.read_text(encoding="utf-8"))["rows"].items():
-        if (name != "AdamW fused" and not name.startswith("Adan")) or "consume" in name or "release" in name:
+    for name, row in read("memory-gpu.json")["rows"].items():
+        if (name != "AdamW fused" and not name.startswith("Adan")) or "release" in name:
             continue
         sizes = plan[_row(name)]
         states = row["state_bytes_per_parameter"] * row["parameters"]

@@ -1,4 +1,4 @@
-"""docs/results-details.md: settings, seeds and search of every stored study."""
+"""The sections of docs/results-details.md: settings, seeds and search of every stored study."""
 
 from __future__ import annotations
 
@@ -9,33 +9,25 @@ from functools import partial
 from textwrap import fill
 from typing import Any
 
-from results_page import DATA, Stored, table, together, unit_of, words
-from stored import EVIDENCE, NAMES, SeedGroup, StoredStudy, by_key
+from common import table
+from results_page import DATA, NAMES, Stored, together, unit_of, words
+from stored import EVIDENCE, SeedGroup, StoredStudy, by_key, collected
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import MIN_SEEDS, rank
 
-INTRO = """# Results in detail
-
-<!-- written by `make tables` from the records under results/ -->
-
-All studies behind [the results](results.md): settings, seeds and searches. n is the number of seeds that finished, and
-of how many where more were planned. ± is half a 95% interval over seeds; brackets are of Welch's test, corrected for
-the comparisons of their table. Training loss is the mean since the last evaluation but one, label smoothing and dropout
-included. Trials have a seed of their own and look at the validation split; the chosen one is bold. GPU-minutes are of
-runs and trials, each divided by the number of runs that shared the GPU; a run of two studies counts for both."""
 wrap = partial(fill, width=120, break_long_words=False, break_on_hyphens=False)
 ROWS = {row["studies"].split()[0]: row for row in DATA["rows"]}
 BESIDE = {name for row in DATA["rows"] for name in row["studies"].split()[1:]}  # shown in another study's table
 
 
 def page(stored: Stored) -> str:
-    """All of the page; a study that no section names stands at the end."""
+    """All sections of the page; a study that none names stands at the end."""
     sections = list(DATA["sections"])
     named = {name for section in sections for name in section["studies"].split()}
     if newer := [name for name in stored if name not in named]:
         sections.append({"heading": "Newer studies", "studies": " ".join(newer)})
-    parts = [INTRO]
+    parts = []
     for section in sections:
         parts.append(f"## {section['heading']}")
         if "figure" in section:
@@ -43,19 +35,17 @@ def page(stored: Stored) -> str:
         parts += [part for name in section["studies"].split() for part in described(name, stored)]
     parts.append("## Abandoned searches and formats")
     parts += [part for name, note in DATA["abandoned"].items() for part in abandoned(name, note)]
-    return "\n\n".join(part if part[0] in "#!|" else wrap(part) for part in parts) + "\n"
+    return "\n\n".join(part if part[0] in "#!|" else wrap(part) for part in parts)
 
 
 def described(name: str, stored: Stored) -> list[str]:
     """A study's facts, its results where no other's table has them, and its search."""
     study = stored[name]
-    groups = [g for g in study.groups if g.n]
-    trials = [r for own in study.search.values() for r in own]
+    groups, trials = study.groups, [r for own in study.search.values() for r in own]
     parts = [f"### `{name}`", facts(study, [r for g in groups for r in g.runs] + trials)]
     parts += [DATA["notes"][name]] if name in DATA["notes"] else []
     if groups and groups[0].first.config.role == "tune":  # a sweep with the tuning seed, of which nothing is chosen
-        swept = {g.optimizer: [o.first for o in groups if o.optimizer == g.optimizer] for g in groups}
-        return [*parts, searched(swept, {})]
+        return [*parts, searched(collected((g.first for g in groups), lambda config: config.name), {})]
     if groups and name not in BESIDE:
         row = ROWS.get(name, {"studies": name})
         parts.append(compared(together(row["studies"], stored) or groups, row.get("rows_of_table", 1)))
@@ -76,9 +66,9 @@ def facts(study: StoredStudy, runs: Sequence[RunRecord]) -> str:
     ]
     if study.planned_trials is not None:
         at = f"of {study.tune_length:,} {study.unit}" if study.tune_length else "of full length"
-        parts.append(
-            f"{study.planned_trials} trials per optimizer {at}" if study.planned_trials else "published settings"
-        )
+        trials = study.planned_trials
+        given = "settings of its file" if config.study else "published settings"
+        parts.append(f"{trials} trials per optimizer {at}" if trials else given)
     if config.device != "cpu":
         ends = [(r.result or {}, r.config.jobs) for r in {r.path: r for r in runs}.values()]
         seconds = sum(end.get("wall_seconds", end.get("seconds", 0)) / jobs for end, jobs in ends)
@@ -98,16 +88,11 @@ def compared(groups: Sequence[SeedGroup], tables: int) -> str:
     for g in groups:
         unit, loss, size = unit_of(g.first), g.training_loss(), g.first.config.batch_size
         adan = adans.get(size, g) if single else g
-        lines.append(
-            [
-                NAMES.get(g.optimizer, g.optimizer),
-                (f"batch size {size}, " if len(adans) > 1 else "") + words(g.settings),
-                g.counted + (f" of {g.planned}" if g.n + g.diverged < g.planned else ""),
-                unit.spread(g.final()),
-                (f"{loss:.3f}" if abs(loss) >= 0.01 else f"{loss:.1g}").replace("-", "−"),
-                unit.said(adan.minus(g, tests)) if adan is not g else "",
-            ]
-        )
+        settings = (f"batch size {size}, " if len(adans) > 1 else "") + words(g.settings)
+        n = g.counted + (f" of {g.planned}" if g.n + g.diverged < g.planned else "")
+        training = (f"{loss:.3f}" if abs(loss) >= 0.01 else f"{loss:.1g}").replace("-", "−")
+        gap = unit.said(adan.minus(g, tests)) if adan is not g else ""
+        lines.append([NAMES.get(g.optimizer, g.optimizer), settings, n, unit.spread(g.final()), training, gap])
     head = ["optimizer", "settings", "n", unit_of(groups[0].first).name, "training loss", "Adan − this optimizer"]
     return table(head, lines)
 
@@ -133,21 +118,17 @@ def searched(search: Mapping[str, Sequence[RunRecord]], chosen: Mapping[str, Map
 def abandoned(name: str, note: str) -> list[str]:
     """The seeds of a file of runs that were given up; those of a format beside today's fp32 runs."""
     today = by_key(EVIDENCE / "runs.jsonl").values()
-    groups: dict[str, list[RunRecord]] = {}
-    for r in by_key(EVIDENCE / f"{name}.jsonl").values():
-        if r.config.role == "run":
-            groups.setdefault(json.dumps([r.config.workload, r.config.steps, r.config.settings]), []).append(r)
+    seeds = [r for r in by_key(EVIDENCE / f"{name}.jsonl").values() if r.config.role == "run"]
     lines = []
-    for runs in groups.values():
-        config, unit = runs[0].config, unit_of(runs[0])
-        group = SeedGroup(config.optimizer, config.settings, tuple(runs))
+    for runs in collected(seeds, lambda c: json.dumps([c.workload, c.steps, c.settings])).values():
+        config, unit, group = runs[0].config, unit_of(runs[0]), SeedGroup(tuple(runs))
         plain = {key: value for key, value in config.settings.items() if key != "state_format"}
         same = replace(config, settings=plain, seed=0, compile=False, jobs=1)
         fp32 = tuple(r for r in today if replace(r.config, seed=0, compile=False, jobs=1) == same)
         compare = plain != config.settings and group.n >= MIN_SEEDS
-        gap = unit.said(group.minus(SeedGroup("adan", plain, fp32))) if compare else ""
+        gap = unit.said(group.minus(SeedGroup(fp32))) if compare else ""
         label = f"`{config.workload}`, {config.steps:,} steps: {unit.name}"
-        row = [label, NAMES[group.optimizer], words(config.settings), str(group.n), unit.spread(group.final()), gap]
-        lines.append(row)
+        result = [str(group.n), unit.spread(group.final()), gap]
+        lines.append([label, NAMES[group.optimizer], words(config.settings), *result])
     head = ["", "optimizer", "settings", "n", "result", "minus fp32"]
     return [f"### `{name}.jsonl`", f"{note} ([The runs](../results/evidence/{name}.jsonl).)", table(head, lines)]

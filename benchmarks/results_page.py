@@ -15,8 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from common import table
 from figures import Curve, Effect, Forest, Panel, Picture
-from stored import NAMES, SeedGroup, StoredStudy, studies
+from stored import SeedGroup, StoredStudy, studies
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import MIN_SEEDS, Interval, Verdict, welch
@@ -24,6 +25,8 @@ from adan_bench.reports.palette import COLORS, style_of
 
 Stored = Mapping[str, StoredStudy]
 DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+NAMES = {"adan": "Adan", "adamw": "AdamW", "adam": "Adam", "lamb": "LAMB", "sgd": "SGD", "adabelief": "AdaBelief"}
+NAMES["sgd-momentum"] = NAMES["sgd"]
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,6 @@ def unit_of(run: RunRecord) -> Unit:
     return UNITS.get(run.config.workload) or UNITS.get(run.metric) or Unit(run.metric)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [list(head), ["---"] * len(head), *map(list, rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def together(names: str, stored: Stored, batch_size: int = 0) -> list[SeedGroup]:
     """The groups of one or more studies, Adan's first, at one batch size where they have several."""
     groups = [group for name in names.split() for group in stored[name].compared()]
@@ -126,7 +124,10 @@ class Contest:
     def early(self) -> str:
         """Whose mean first reaches a share of the better final accuracy, as a verdict on Adan."""
         target = EARLY * max(group.final().mean for group in (self.adan, self.best))
-        ours, theirs = (group.reaches(target) or math.inf for group in (self.adan, self.best))
+        ours, theirs = (
+            next((step / group.first.config.steps for step, at in group.curve() if statistics.fmean(at) >= target), 2.0)
+            for group in (self.adan, self.best)
+        )
         return "better" if ours < theirs else "worse" if ours > theirs else "not significant"
 
     @property
@@ -169,16 +170,13 @@ def verdicts(rows: Sequence[Contest]) -> str:
     """README's table: where Adan was better than the best baseline, where worse, and where neither."""
     heads, cells = [], []
     for word, head in (("better", "better"), ("not significant", "no significant difference"), ("worse", "worse")):
-        models: dict[str, list[str]] = {}
-        for r in rows:
-            if r.lead.word == word:
-                model, _, detail = r.label.partition(", ")
-                models.setdefault(model, []).extend([detail] if detail else [])
+        labels = [r.label.split(", ", 1) for r in rows if r.lead.word == word]
         listed = []
-        for model, details in models.items():
+        for model in dict.fromkeys(label[0] for label in labels):
+            details = [label[1] for label in labels if label[0] == model and label[1:]]
             between = "; " if any(", " in detail for detail in details) else ", "
             listed.append(model + (f" ({between.join(details)})" if details else ""))
-        heads.append(f"{head} in {sum(r.lead.word == word for r in rows)}")
+        heads.append(f"{head} in {len(labels)}")
         cells.append("<br>".join(listed))
     return table(heads, [cells])
 
@@ -229,11 +227,8 @@ def analyses(rows: Sequence[Contest], stored: Stored) -> str:
 
 def halves(stored: Stored) -> list[tuple[SeedGroup, SeedGroup, int]]:
     """Adan with half the length, the best other with all of it, and how many others there are."""
-    tests = []
-    for row in DATA["halves"]:
-        groups = together(row["full"], stored)
-        tests.append((together(row["half"], stored)[0], best_baseline(groups), len(groups) - 1))
-    return tests
+    pairs = [(together(row["half"], stored), together(row["full"], stored)) for row in DATA["halves"]]
+    return [(half[0], best_baseline(full), len(full) - 1) for half, full in pairs]
 
 
 def half_length(stored: Stored) -> str:
@@ -295,16 +290,13 @@ def words(settings: Mapping[str, Any]) -> str:
     parts = []
     for key, value in settings.items():
         name = {"weight_decay": "decay"}.get(key, key.replace("_", " "))
-        if isinstance(value, Mapping):
-            parts.append(f"{name} {words(value)}")
-        elif isinstance(value, (list, tuple)):
-            parts.append(f"{name} " + ", ".join(f"{v:g}" for v in value))
-        elif isinstance(value, bool):
+        if isinstance(value, bool):
             parts.append(name if value else f"no {name}")
-        elif isinstance(value, str):
-            parts.append(f"{name} {value}")
+        elif isinstance(value, str | Mapping):
+            parts.append(f"{name} {value if isinstance(value, str) else words(value)}")
         elif value or key == "weight_decay":
-            parts.append(f"{name} {value:g}")
+            values = value if isinstance(value, list | tuple) else [value]
+            parts.append(f"{name} {', '.join(f'{v:g}' for v in values)}")
     return ", ".join(parts)
 
 
@@ -358,15 +350,13 @@ def curves(title: str, names: str, stored: Stored, half: str = "") -> Panel:
 
 
 def over_sizes(stored: Stored) -> Panel:
-    of = {
-        who: [g for g in stored["batch-size-vit"].compared() if g.optimizer == who] for who in ("adan", "adamw", "lamb")
-    }
-    swept = [(NAMES[who], groups, False) for who, groups in of.items()]
-    swept.append(("Adan, b1 = 0.9", stored["batch-size-vit-b1"].compared(), True))
+    all_groups = stored["batch-size-vit"].compared()
+    swept = {NAMES[who]: [g for g in all_groups if g.optimizer == who] for who in ("adan", "adamw", "lamb")}
+    swept["Adan, b1 = 0.9"] = stored["batch-size-vit-b1"].compared()
     lines = []
-    for label, groups, dashed in swept:
+    for label, groups in swept.items():
         x, values = [float(g.first.config.batch_size) for g in groups], [g.by_seed().values() for g in groups]
-        lines.append(band(groups[0], x, values, label, dashed=dashed, points=True))
+        lines.append(band(groups[0], x, values, label, dashed="b1" in label, points=True))
     return replace(panel("25 epochs", "batch size", UNITS["accuracy"], lines, 0), log_x=True)
 
 
@@ -376,10 +366,9 @@ def over_rates(name: str, title: str, room: float, stored: Stored) -> Panel:
     unit, sign = unit_of(groups[0].first), 1 if groups[0].higher else -1
     lines = []
     for who in ("adan", "adamw"):
-        points = sorted(
-            (g.settings["lr"], round(unit.factor * g.final().mean, 4)) for g in groups if g.optimizer == who
-        )
-        lines.append(Curve(color(who), NAMES[who], [x for x, _ in points], [y for _, y in points], points=True))
+        finals = {g.settings["lr"]: round(unit.factor * g.final().mean, 4) for g in groups if g.optimizer == who}
+        rates = sorted(finals)
+        lines.append(Curve(color(who), NAMES[who], rates, [finals[rate] for rate in rates], points=True))
     best = sign * max(sign * y for line in lines for y in line.y)
     low, high = sorted((best - sign * room, best + sign * room / 20))
     y_label = unit.name.replace("test", "validation")

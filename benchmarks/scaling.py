@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from adan_bench.reports.html import markdown_table
+
 #: fp32: parameter, gradient, and four states of Adan, in bytes per parameter.
 PARAM, GRAD, STATES = 4, 4, 16
 
@@ -61,13 +63,12 @@ def _gb(size: float) -> str:
 
 
 def table() -> str:
-    lines = ["| parameters | GPUs | " + " | ".join(STRATEGIES) + " |", "| ---: | ---: |" + " ---: |" * len(STRATEGIES)]
+    rows = []
     for model, n in MODELS.items():
         for gpus in GPUS:
             costs = [strategy(n, gpus) for strategy in STRATEGIES.values()]
-            cells = [f"{_gb(cost.held)}, {_gb(cost.sent)}" for cost in costs]
-            lines.append(f"| {model} | {gpus:,} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            rows.append([model, f"{gpus:,}", *(f"{_gb(cost.held)}, {_gb(cost.sent)}" for cost in costs)])
+    return markdown_table(["parameters", "GPUs", *STRATEGIES], rows, left=0)
 
 
 if __name__ == "__main__":

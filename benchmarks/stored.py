@@ -9,38 +9,45 @@ from __future__ import annotations
 import functools
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from adan_bench.config import RunRecord
+from common import ROOT
+
+from adan_bench.config import RunConfig, RunRecord
 from adan_bench.records.archive import read_archive
 from adan_bench.records.stats import MIN_SEEDS, Interval, Verdict, best_trial, interval, verdict
 
-ROOT = Path(__file__).resolve().parent.parent
 EVIDENCE = ROOT / "results" / "evidence"
 NEWER = ROOT / "results" / "studies"
-NAMES = {
-    "adan": "Adan",
-    "adamw": "AdamW",
-    "adam": "Adam",
-    "lamb": "LAMB",
-    "sgd": "SGD",
-    "sgd-momentum": "SGD",
-    "adabelief": "AdaBelief",
-}
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class SeedGroup:
     """Runs that differ only in their seed: those that finished, and how many others diverged or were never made."""
 
-    optimizer: str
-    settings: Mapping[str, Any]
     runs: tuple[RunRecord, ...]
     diverged: int = 0
     planned: int = 0
+
+    @property
+    def first(self) -> RunRecord:
+        return self.runs[0]
+
+    @property
+    def optimizer(self) -> str:
+        return self.first.config.name
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.first.config.settings
+
+    @property
+    def higher(self) -> bool:
+        return self.first.higher_is_better
 
     @property
     def n(self) -> int:
@@ -51,27 +58,17 @@ class SeedGroup:
         """n, with the seeds that diverged where some did."""
         return f"{self.n} of {self.n + self.diverged}, {self.diverged} diverged" if self.diverged else str(self.n)
 
-    @property
-    def higher(self) -> bool:
-        return self.runs[0].higher_is_better
+    def by_seed(self) -> dict[int, float]:
+        return {r.config.seed: r.final for r in self.runs if r.final is not None}
 
-    @property
-    def first(self) -> RunRecord:
-        return self.runs[0]
-
-    def by_seed(self, metric: str = "") -> dict[int, float]:
-        """Final values of the workload's metric, or of another one."""
-        return {r.config.seed: (r.result or {})["final"][metric or r.metric] for r in self.runs}
-
-    def final(self, metric: str = "") -> Interval:
-        return interval(list(self.by_seed(metric).values()))
+    def final(self) -> Interval:
+        return interval(list(self.by_seed().values()))
 
     def training_loss(self) -> float:
         """Mean training loss between the last two evaluations."""
         losses = []
         for run in self.runs:
-            evaluated = [step for step, _, _ in run.curve("eval", run.metric)]
-            since = evaluated[-2] if len(evaluated) > 1 else 0
+            since = [0, *(step for step, _, _ in run.curve("eval", run.metric))][-2]
             losses.append(statistics.fmean(value for step, _, value in run.curve("train", "loss") if step > since))
         return statistics.fmean(losses)
 
@@ -80,14 +77,8 @@ class SeedGroup:
         points = [run.curve("eval", run.metric) for run in self.runs]
         return [(at[0][0], [value for _, _, value in at]) for at in zip(*points, strict=True)]
 
-    def reaches(self, target: float) -> float | None:
-        """The share of the run after which the mean curve first is at least as good as the target."""
-        sign = 1 if self.higher else -1
-        means = ((step, statistics.fmean(values)) for step, values in self.curve())
-        return next((step / self.first.config.steps for step, mean in means if sign * mean >= sign * target), None)
-
     def minus(self, other: SeedGroup, comparisons: int = 1, paired: bool = False) -> Verdict:
-        """What the difference from another group says, by Welch's test or by one paired by seed."""
+        """The verdict on the difference from another group, by Welch's test or by one paired by seed."""
         lost = self.diverged, other.diverged
         return verdict(self.by_seed(), other.by_seed(), self.higher, comparisons, paired=paired, diverged=lost)
 
@@ -103,15 +94,15 @@ class StoredStudy:
     """
 
     name: str
-    unit: str
-    length: int
-    tune_length: int | None
-    planned_trials: int | None
-    settings_of: str
-    starts_from: str
-    search: Mapping[str, tuple[RunRecord, ...]]
+    groups: Sequence[SeedGroup]
+    search: Mapping[str, Sequence[RunRecord]]
     chosen: Mapping[str, Mapping[str, Any] | None]
-    groups: tuple[SeedGroup, ...]
+    length: int
+    unit: str = "steps"
+    tune_length: int | None = None
+    planned_trials: int | None = None
+    settings_of: str = ""
+    starts_from: str = ""
 
     @property
     def tuned(self) -> str:
@@ -126,6 +117,14 @@ class StoredStudy:
         """The groups, Adan's first, where each has enough seeds to be compared; else none."""
         enough = all(group.n >= MIN_SEEDS for group in self.groups)
         return sorted(self.groups, key=lambda group: group.optimizer != "adan") if enough else []
+
+
+def collected(records: Iterable[RunRecord], key: Callable[[RunConfig], Key]) -> dict[Key, list[RunRecord]]:
+    """Records by a key of their configuration, in their order."""
+    by: dict[Key, list[RunRecord]] = {}
+    for record in records:
+        by.setdefault(key(record.config), []).append(record)
+    return by
 
 
 def by_key(file: Path) -> dict[str, RunRecord]:
@@ -150,49 +149,40 @@ def _study(name: str, facts: Mapping[str, Any], records: Mapping[str, RunRecord]
     search = facts.get("search", {})
     return StoredStudy(
         name=name,
-        unit=facts["unit"],
-        length=facts["length"],
-        tune_length=facts.get("tune_length"),
+        groups=_groups((made(group["runs"]), len(group["runs"])) for group in facts["groups"]),
+        search={optimizer: made(entry["trials"]) for optimizer, entry in search.items()},
+        chosen={optimizer: entry["chosen"] for optimizer, entry in search.items()},
         planned_trials=facts.get("trials"),
         settings_of=f"`{facts['settings_of']}`" if "settings_of" in facts else "",
-        starts_from=facts.get("starts_from", ""),
-        search={optimizer: tuple(made(entry["trials"])) for optimizer, entry in search.items()},
-        chosen={optimizer: entry["chosen"] for optimizer, entry in search.items()},
-        groups=tuple(_group(g["optimizer"], g["settings"], made(g["runs"]), len(g["runs"])) for g in facts["groups"]),
+        **{key: facts[key] for key in ("unit", "length", "tune_length", "starts_from") if key in facts},
     )
 
 
-def _group(optimizer: str, settings: Mapping[str, Any], runs: Sequence[RunRecord], planned: int) -> SeedGroup:
-    finished = tuple(run for run in runs if run.final is not None)
-    settings = finished[0].config.settings if finished else settings
-    return SeedGroup(optimizer, settings, finished, sum(run.diverged for run in runs), planned)
+def _groups(sets: Iterable[tuple[Sequence[RunRecord], int]]) -> list[SeedGroup]:
+    """Groups of runs, each with the number planned; without those of which no run finished."""
+    groups = []
+    for runs, planned in sets:
+        finished = tuple(run for run in runs if run.final is not None)
+        groups += [SeedGroup(finished, sum(run.diverged for run in runs), planned)] if finished else []
+    return groups
 
 
 def of_archive(file: Path) -> StoredStudy:
     """A study of a file of its own: trials and runs by the name of who competes."""
     records, _ = read_archive(file)
-    seeds: dict[str, list[RunRecord]] = {}
-    search: dict[str, list[RunRecord]] = {}
-    for record in records:
-        config = record.config
-        if config.role == "tune":
-            search.setdefault(config.name, []).append(record)
-        else:
-            kind = json.dumps([config.name, config.steps, config.batch_size, config.settings], sort_keys=True)
-            seeds.setdefault(kind, []).append(record)
-    groups = [_group(own[0].config.name, own[0].config.settings, own, len(own)) for own in seeds.values()]
-    elsewhere = not search and any(own[0].config.origin.trials for own in seeds.values())
-    length = max(run.config.steps for own in seeds.values() for run in own)
-    trial = max((run.config.steps for own in search.values() for run in own), default=length)
+    trials, runs = ([r for r in records if (r.config.role == "tune") is tuning] for tuning in (True, False))
+    seeds = collected(runs, lambda c: json.dumps([c.name, c.steps, c.batch_size, c.settings], sort_keys=True))
+    search = collected(trials, lambda c: c.name)
+    length = max(run.config.steps for run in runs)
+    trial = max((run.config.steps for run in trials), default=length)
+    elsewhere = not trials and any(run.config.origin.trials for run in runs)
     return StoredStudy(
         name=file.stem,
-        unit="steps",
+        groups=_groups((own, len(own)) for own in seeds.values()),
+        search=search,
+        chosen={optimizer: best_trial(own).config.settings for optimizer, own in search.items()},
         length=length,
         tune_length=trial if trial < length else None,
         planned_trials=max(map(len, search.values()), default=0),
         settings_of="another study" if elsewhere else "",
-        starts_from="",
-        search={optimizer: tuple(own) for optimizer, own in search.items()},
-        chosen={optimizer: best_trial(own).config.settings for optimizer, own in search.items()},
-        groups=tuple(groups),
     )

@@ -1,6 +1,6 @@
 """How far it is from `opt.step()` to a kernel: the functions and files of `adan` that one warm step runs through.
 
-    python benchmarks/trace.py [--clipped] [--consumed] [--8bit] [--calls]
+    python benchmarks/trace.py [--clipped] [--8bit] [--calls]
 
 Counted by `sys.setprofile`: distinct functions of the package, distinct files, calls, and how often a call or a return
 passes from one file of the package to another. Comprehensions belong to the function that holds them. Without a GPU the
@@ -97,14 +97,10 @@ def trace(name: str, options: dict[str, Any]) -> Trace:
         torch.manual_seed(0)
         params = [torch.randn(shape, device=device).requires_grad_() for shape in ((70, 70), (70, 70), (70,))]
         opt = adan.Adan(params, **ENGINES[name], **options)
-        # A consumed gradient is the state until the next step, so each step has gradients of its own.
-        feeds = [[torch.randn_like(p) for p in params] for _ in range(WARM + 1)]
-        for grads in feeds[:-1]:
-            for p, grad in zip(params, grads, strict=True):
-                p.grad = grad
+        for p in params:
+            p.grad = torch.randn_like(p)
+        for _ in range(WARM):
             opt.step()
-        for p, grad in zip(params, feeds[-1], strict=True):
-            p.grad = grad
         step: Callable[[], object] = opt.step
         with Trace() as result:
             step()
@@ -114,7 +110,6 @@ def trace(name: str, options: dict[str, Any]) -> Trace:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clipped", action="store_true", help="with max_grad_norm=1.0")
-    parser.add_argument("--consumed", action="store_true", help="with consume_grad=True")
     parser.add_argument("--8bit", dest="eight_bit", action="store_true", help='with state_format="8bit"')
     parser.add_argument("--all", action="store_true", help="the plain step, then each of these alone")
     parser.add_argument("--engine", choices=ENGINES, action="append", help="only this one; may be repeated")
@@ -123,7 +118,6 @@ def main() -> None:
 
     flags: dict[str, tuple[bool, dict[str, Any]]] = {
         "clipped": (arguments.clipped, {"max_grad_norm": 1.0}),
-        "consumed": (arguments.consumed, {"consume_grad": True}),
         "8 bit": (arguments.eight_bit, {"state_format": "8bit"}),
     }
     if arguments.all:

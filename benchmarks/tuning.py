@@ -6,15 +6,12 @@ tests/benchmarks/test_tuning.py holds the package's numbers to the records; `der
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
-from common import ROOT
-from results_page import table
-from stored import StoredStudy, studies
+from common import read, table
+from stored import StoredStudy, collected, studies
 
 from adan.suggestion import B1, LR_RATIO, Point, Rule, Suggestion, Task, suggest_from_adamw
 from adan_bench.config import RunRecord
@@ -34,10 +31,6 @@ OTHERS: dict[Task | None, str] = {
 SWEPT = {"gpt": "GPT", "vit-25": "ViT", "lstm-8-again": "LSTM", "resnet34-30": "ResNet-34, 5 epochs"}
 
 
-def read(path: str) -> dict[str, Any]:
-    return json.loads((ROOT / path).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-
-
 def lr(run: RunRecord) -> float:
     return float(run.config.settings["lr"])
 
@@ -50,9 +43,7 @@ def tuned(study: StoredStudy) -> tuple[RunRecord, RunRecord]:
 
 def by_b1(trials: Sequence[RunRecord]) -> dict[float, float]:
     """b1 → the best validation result that a trial with it had."""
-    runs: dict[float, list[RunRecord]] = {}
-    for run in trials:
-        runs.setdefault(run.config.settings["betas"][0], []).append(run)
+    runs = collected(trials, lambda config: float(config.settings["betas"][0]))
     return {b1: value for b1 in sorted(runs) if (value := best_trial(runs[b1]).final) is not None}
 
 
@@ -83,12 +74,10 @@ def rules() -> str:
     return table(["", "task", "value at a number of steps"], lines)
 
 
-def b1_by_length() -> str:
-    runs: dict[int, list[RunRecord]] = {}
-    for run in (*(run for g in studies()["b1-length-gpt"].groups for run in g.runs), *studies()["gpt"].search["adan"]):
-        runs.setdefault(run.config.steps, []).append(run)
+def b1_length() -> str:
+    runs = [*(run for g in studies()["b1-length-gpt"].groups for run in g.runs), *studies()["gpt"].search["adan"]]
     lines = []
-    for steps, own in sorted(runs.items()):
+    for steps, own in sorted(collected(runs, lambda config: config.steps).items()):
         best = by_b1(own)
         lines.append([f"{steps:,} steps", *(f"{best[b1]:.3f}" if b1 in best else "" for b1 in (0.9, 0.95, 0.98))])
     return table(["GPT, validation loss", "b1 = 0.9", "0.95", "0.98"], lines)
@@ -131,7 +120,7 @@ def widths() -> str:
 
 def short_runs() -> str:
     losses: dict[str, dict[float, float]] = {}
-    for run in read("results/short-runs.json")["runs"]:
+    for run in read("short-runs.json")["runs"]:
         name = f"{run['optimizer']}, ({', '.join(map(str, run['betas']))})"
         losses.setdefault(name, {})[run["lr"]] = statistics.fmean(seed["validation"] for seed in run["seeds"])
     rates = sorted({rate for own in losses.values() for rate in own})
@@ -141,7 +130,7 @@ def short_runs() -> str:
 
 def held_out() -> str:
     """Adan at the suggestion beside AdamW, on workloads of the harness that no rule was fitted to."""
-    data, lines = read("results/held-out.json"), []
+    data, lines = read("held-out.json"), []
     for name, row in data["workloads"].items():
         d = welch(row["adan"]["values"], row["adamw"]["values"])
         means = {who: statistics.fmean(row[who]["values"]) for who in ("adamw", "adan")}
@@ -162,7 +151,7 @@ def nearest(s: Suggestion, trials: Sequence[RunRecord]) -> RunRecord | None:
     return min((run for run in same if distance(run)[0] < math.log(1.5)), key=distance, default=None)
 
 
-def elsewhere() -> str:
+def other_studies() -> str:
     """The ratio of rates that tuning chose in studies that no rule was fitted to, beside the suggested one."""
     lines, outcomes = [], []
     for task, names in OTHERS.items():
@@ -178,3 +167,6 @@ def elsewhere() -> str:
         outcomes += wins
     lines.append(["all", "", f"{sum(outcomes)} of {len(outcomes)}"])
     return table(["task", "lr ÷ AdamW's, suggested → chosen", "better near the suggestion"], lines)
+
+
+TABLES = (rules, b1_length, widths, short_runs, held_out, other_studies)

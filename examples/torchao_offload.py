@@ -3,7 +3,7 @@
 $ python examples/torchao_offload.py
 
 torchao offloads from CUDA and XPU devices alone. Each large parameter has an Adan of its own on the host, so clip with
-clip_grad_norm_ (max_grad_norm would clip each tensor by itself), and leave consume_grad off.
+clip_grad_norm_ (max_grad_norm would clip each tensor by itself).
 """
 
 import argparse

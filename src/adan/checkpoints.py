@@ -1,4 +1,4 @@
-"""How states are saved and loaded: names and layouts of checkpoints, ours and the authors', and whether one fits."""
+"""States as they are saved and loaded: names and layouts of checkpoints, ours and the authors'; whether one fits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from adan import lowbit, sharding
-from adan.columns import NAMES, STATES, is_dense
-from adan.lowbit import BLOCK, PACKED
+from adan.columns import NAMES, NUMBERS, STATES, compute_dtype, is_dense
+from adan.lowbit import BLOCK, PACKED, averaging
 from adan.options import OPTIONS, check, describe
 from adan.states import CODES, OURS, Form, blocks, convert, fit, forget, is_coupled, packed, plain, replace
 
@@ -23,18 +23,12 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     Blocks of codes run along the memory of a parameter, so they are saved flat in that order, with the sizes and
     strides that say what it is: `torch.distributed.checkpoint` loads into tensors of any layout. The blocks of a shard
     end where it does, so a DTensor's states are saved as numbers.
-
-    A consumed gradient is saved as the step saw it, clipped and unscaled: `torch.distributed.checkpoint` would load it
-    without its scale where gradients are not consumed.
     """
-    scale = state.get("prev_scale")
-    if scale is not None and scale.device.type != "meta" and scale != 1:
-        scaled = sharding.like(param, plain(state)["prev_grad"])
-        return {**state, "prev_grad": scaled, "prev_scale": torch.ones_like(scale)}
     if "exponents" not in state:
         return state
     others = {name: value for name, value in state.items() if name not in (*STATES, "exponents")}
     if sharding.is_dtensor(param):
+        others.pop("averaging", None)
         return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
     codes = {CODES[name]: lowbit.flat(state[name]) for name in STATES if name in state}
     whole = state["exp_avg"]  # never packed
@@ -44,7 +38,7 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
 
 def unpack(state: dict[str, Tensor]) -> None:
     """Rename and reshape a state that was put into the optimizer as checkpoints have it: by ZeroRedundancyOptimizer."""
-    if "layout" in state:
+    if "layout" in state or "prev_scale" in state:
         replace(state, _unpacked(state))
 
 
@@ -54,6 +48,11 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
     values = {names.get(key, key): value for key, value in entry.items()}
     if values.get("exponents") == {}:  # so torch reads a flattened checkpoint of numbers, which has none
         del values["exponents"]
+    scale, last = values.pop("prev_scale", None), values.get("prev_grad")
+    if scale is not None and isinstance(last, Tensor):
+        # An older checkpoint: the gradient as backward left it, and the factor with which the step took it.
+        factor = float(_checked_number(scale, "prev_scale", is_count=False))
+        values["prev_grad"] = (last if last.is_complex() else last.to(compute_dtype(last.dtype))) * factor
     layout = values.pop("layout", None)  # absent in older checkpoints, whose codes have the parameter's shape
     if layout is None:
         return values
@@ -66,6 +65,8 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = value.reshape(-1).as_strided(sizes, strides)
         elif isinstance(value, Tensor) and value.numel() % (BLOCK // 2) == 0:
             values[name] = value.reshape(-1, BLOCK // 2)
+            if name == "exp_avg_diff":  # the only factor of older checkpoints
+                values.setdefault("averaging", torch.tensor(averaging(0.92), dtype=torch.float64, device="cpu"))
     return values
 
 
@@ -82,7 +83,8 @@ def _read_layout(layout: Any) -> tuple[list[int], list[int]]:
 def dequantized(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a checkpoint with its states as plain numbers."""
     values = _unpacked(entry)
-    return {**{name: value for name, value in values.items() if name != "exponents"}, **plain(values)}
+    others = {name: value for name, value in values.items() if name not in ("exponents", "averaging")}
+    return {**others, **plain(values)}
 
 
 def load(
@@ -121,11 +123,13 @@ def load(
             )
         merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
         unsaved = {name for name, option in OPTIONS.items() if not option.saved}
-        unsaved |= {"restart_state", "manual_restarts", "param_names"}
+        unsaved |= {"restart_state", "manual_restarts", "param_names", "consume_grad"}
         mine = [foreign[key] for key in saved["params"] if isinstance(foreign.get(key), Mapping)]
         if any("neg_pre_grad" in state for state in mine):
             unsaved.add("step")  # of the authors' release: here every parameter has its own
         merged.update((key, value) for key, value in saved.items() if key not in unsaved)
+        if "param_names" in saved and "param_names" not in group:
+            merged["param_names"] = saved["param_names"]
         try:
             check(merged, f"this state dict, group {g}")
         except TypeError as error:
@@ -197,9 +201,11 @@ def _checked(
             dropped = "; flatten_optimizer_state_dict drops the codes of plain tensors: save without it"
             remedy = dropped if values[key] == {} else ""
             raise ValueError(f"{key} of {name} must be a tensor, got {values[key]!r} in this state dict{remedy}")
-    for key in ("step", "prev_scale"):
+    for key in NUMBERS:
         if values.get(key) is not None:
             values[key] = _checked_number(values[key], f"{key} of {name}", is_count=key == "step")
+            if values[key].device.type == "meta" and param.device.type != "meta":
+                raise ValueError(f"{key} of {name} is on the meta device in this state dict, without a value")
     shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": blocks(param)}
     if quantized and lowbit.format_of(values) == "4bit":
         shapes |= dict.fromkeys(PACKED["4bit"], packed(param))
@@ -263,11 +269,9 @@ def _placed(
     """
     # A copy has the source's strides, along which the blocks of 8-bit codes run.
     placed = {name: value.detach().to(param.device, copy=True) for name, value in state.items()}
-    for name in ("step", "prev_scale"):
+    for name in NUMBERS:
         if name in placed:
             placed[name] = placed[name].reshape(())
-    if "prev_scale" in placed:
-        placed["prev_grad"] = torch.empty_like(param, dtype=placed["prev_grad"].dtype).copy_(placed["prev_grad"])
     if couples:
         placed = convert(placed, param, Form.of(group, param), group)
     fit(placed, group, param, counter_device)

@@ -1,4 +1,4 @@
-"""What must be known about all gradients together before any of them is used."""
+"""The norm of all gradients together, and whether to skip a step: known before any gradient is used."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def measure(grads: Iterable[Tensor], clips: bool, signals: Signals) -> Signals:
 
 def measure_together(
     params: list[Tensor],
-    grads: dict[Tensor, Tensor],
+    grads: dict[Tensor, Any],
     clips: bool,
     signals: Signals,
     norm_group: str | None,
     first: bool,
 ) -> Signals:
-    """The same where parameters are sharded over processes, all of which must come here, with gradients or without.
+    """`measure` where parameters are sharded over processes, all of which must come here, with gradients or without.
 
-    `params` are all parameters of all groups, `grads` the local gradients of those that have one. Three numbers are
+    `params` are all parameters of all groups, `grads` the local gradients of some, None for none. Three numbers are
     summed over the meshes that hold parameters, then over `norm_group`.
     `first`: the step is also skipped if all gradients are zero; see `Adan._is_state_initialization`.
     """
@@ -46,7 +46,7 @@ def measure_together(
     parts: dict[sharding.Share, list[Tensor]] = {(None, 1): []}
     for p in params:
         part = parts.setdefault(sharding.share(p), [])
-        if p in grads:
+        if grads.get(p) is not None:
             part.append(grads[p])
 
     # A tensor that is not sharded over a mesh is the same everywhere on it. So all can be summed over the largest mesh,

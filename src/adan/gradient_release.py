@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -9,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from adan.optimizer import Adan
+from adan.plan import Plan
+from adan.scalars import Signals
 
 _DDP = "DistributedDataParallel, which sums gradients after they were used here; use torch.distributed.fsdp.fully_shard"
 
@@ -16,23 +20,80 @@ _DDP = "DistributedDataParallel, which sums gradients after they were used here;
 class GradientRelease:
     """Handle returned by :func:`release_gradients`; :meth:`remove`, or leaving it as a context manager, undoes it."""
 
-    def __init__(self, model: nn.Module, opt: Adan, places: dict[Tensor, tuple[int, int]]) -> None:
-        def release(param: Tensor) -> None:
-            with torch.no_grad():
-                opt._step_parameter(param)
-
-        self._opt, self._params = opt, list(places)
-        opt._releases.update(places)
+    def __init__(self, model: nn.Module, opt: Adan, params: Iterable[Tensor]) -> None:
+        self.released: set[Tensor] = set()
+        self._opt = opt
+        self._params = set(params)
+        self._plans: dict[Tensor, Plan] = {}
+        self._places: dict[Tensor, tuple[int, int, int]] = {}  #: group, position in it, position among all
+        opt._releases.append(self)
         self._handles = [model.register_forward_pre_hook(_Check(opt))]
-        self._handles += [p.register_post_accumulate_grad_hook(release) for p in places]
+        # Autograd holds on to its hooks where no garbage collector sees it, so they must not hold on to parameters.
+        me = weakref.ref(self)
+
+        def release(param: Tensor) -> None:
+            handle = me()
+            if handle is not None:
+                with torch.no_grad():
+                    handle._step(param)
+
+        self._handles += [p.register_post_accumulate_grad_hook(release) for p in self._params]
+
+    def _step(self, param: Tensor) -> None:
+        """Update one parameter and free its gradient, inside backward."""
+        opt = self._opt
+        group, place = self._place(param)
+        if param in self.released:
+            raise RuntimeError(
+                f"parameter {opt._describe(param)} got a second gradient before step(), and its first is used and "
+                "freed: with release_gradients gradients do not accumulate over backward passes; call step() after "
+                "each, or remove() the release"
+            )
+        plan, grads = opt._planned(self._plans.get(param), [opt.param_groups[group]], [param], [place])
+        self._plans[param] = plan
+        if grads and grads[0] is not None:
+            columns = plan.columns([opt._options(group)], plan.group, [param], grads, opt.state)
+            plan.update(columns, Signals())
+            param.grad = None
+        self.released.add(param)
+
+    def _place(self, param: Tensor) -> tuple[int, int]:
+        """A parameter's group and its position among all parameters, which may have changed since the last step."""
+        groups = self._opt.param_groups
+        group, position, place = self._places.get(param, (len(groups), 0, 0))
+        params = groups[group]["params"] if group < len(groups) else []
+        if not (position < len(params) and params[position] is param):
+            self.forget()  # plans are of parameters at the old positions
+            places = ((i, j, p) for i, members in enumerate(groups) for j, p in enumerate(members["params"]))
+            self._places = {p: (i, j, number) for number, (i, j, p) in enumerate(places)}
+            if param not in self._places:
+                raise RuntimeError(
+                    f"release_gradients: a parameter of shape {tuple(param.shape)} is no longer one of the "
+                    "optimizer's; remove() the release before you take parameters out of param_groups"
+                )
+            group, _, place = self._places[param]
+        return group, place
+
+    def end_step(self, grad_scale: Tensor | None) -> None:
+        if grad_scale is not None:
+            raise RuntimeError(
+                "release_gradients: GradScaler scaled the loss, and backward used the gradients before they could be "
+                "unscaled; leave GradScaler out (with bfloat16 it is not needed), or remove() the release"
+            )
+        self.released.clear()
+
+    def forget(self) -> None:
+        """Forget plans and places: states or groups are others now."""
+        self.released.clear()
+        self._plans.clear()
+        self._places.clear()
 
     def remove(self) -> None:
         """Leave gradients to `step()` again."""
         for handle in self._handles:
             handle.remove()
-        for p in self._params:
-            self._opt._releases.pop(p, None)
-        self._opt._plans.clear()  # each parameter had one of its own, which would keep it alive
+        self._opt._releases = [release for release in self._opt._releases if release is not self]
+        self.forget()
         self._params.clear()
 
     def __enter__(self) -> GradientRelease:
@@ -45,7 +106,7 @@ class GradientRelease:
 
 
 class _Check:
-    """What a model checks before it is run. Copies of the model, in memory or in a file, check nothing."""
+    """The check that a model makes before it is run. Copies of the model, in memory or in a file, check nothing."""
 
     def __init__(self, opt: Adan) -> None:
         self._opt = opt
@@ -71,9 +132,8 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     """Update each parameter inside backward and free its gradient: gradients are never all in memory at once.
 
     Call ``opt.step()`` after backward as usual: it updates parameters of the optimizer that are not the model's or were
-    frozen, frees their gradients, too, and marks the end of a step. With ``consume_grad=True`` a gradient becomes the
-    previous gradient's state. Whoever clips between backward and step (``clip_grad_norm_``, a trainer) finds no
-    gradients and clips nothing.
+    frozen, frees their gradients, too, and marks the end of a step. Whoever clips between backward and step
+    (``clip_grad_norm_``, a trainer) finds no gradients and clips nothing.
 
     What needs all gradients at once is not possible and raises an error: clipping (``max_grad_norm``),
     ``skip_nonfinite``, ``restart=``, accumulating over several backward passes. So does float16 autocast, whose
@@ -83,7 +143,7 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     Example:
         >>> import torch, adan
         >>> model = torch.nn.Linear(4, 1)
-        >>> opt = adan.Adan(model.parameters(), lr=1e-2, consume_grad=True)
+        >>> opt = adan.Adan(model.parameters(), lr=1e-2)
         >>> handle = adan.release_gradients(model, opt)
         >>> model(torch.ones(8, 4)).square().mean().backward()
         >>> print(model.weight.grad)
@@ -99,20 +159,17 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
         raise ValueError(f"release_gradients: model is or holds a {_DDP}")
     _check_options(opt)
     wanted = {p for p in model.parameters() if p.requires_grad}
-    # By index: loading a state dict replaces the groups.
-    places = {
-        p: (i, j) for i, group in enumerate(opt.param_groups) for j, p in enumerate(group["params"]) if p in wanted
-    }
-    if not places:
+    params = [p for group in opt.param_groups for p in group["params"] if p in wanted]
+    if not params:
         raise ValueError(
             "release_gradients: no parameter of model that requires a gradient is one of opt's; pass the model that "
             "opt trains"
         )
-    if not opt._releases.keys().isdisjoint(places):
+    if any(isinstance(x, GradientRelease) and not x._params.isdisjoint(params) for x in opt._releases):
         raise ValueError(
             "release_gradients: gradients of this model are released already; remove() what the first call returned"
         )
-    return GradientRelease(model, opt, places)
+    return GradientRelease(model, opt, params)
 
 
 def _check_options(opt: Adan) -> None:

@@ -27,9 +27,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from adan.columns import STATES, Columns, compute_dtype
-from adan.engines import Engine, Memo
-from adan.scalars import Signals, next_count, replaced
+from adan.columns import STATES, compute_dtype
+from adan.scalars import host_readable, replaced
 
 #: What `state_format` may be.
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8, "4bit": torch.uint8}
@@ -37,9 +36,6 @@ FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.uint8, "
 #: Elements that share exponents, one of each state, together 4 bytes: with 4 of codes, 4.125 bytes per parameter in
 #: the 8-bit format, and with 2.5, 2.625 in the 4-bit format.
 BLOCK = 32
-
-#: b2 / (1 − b2) for b2 = 0.92: the factor of v in what the 4-bit format stores for it. Any other would be exact, too.
-AVERAGING = 11.5
 
 #: Tensors of fewer elements keep fp32 states: they are a thousandth of a model, and often its most sensitive part.
 SMALLEST = 4096
@@ -133,7 +129,7 @@ class RandomBits(NamedTuple):
 
     @classmethod
     def of(cls, offset: int, step: int | Tensor, like: Tensor, cycle: int | Tensor = 0) -> RandomBits:
-        """Those of a parameter of `rng_offset` at its step of this number, in the cycle of this number."""
+        """The bits of a parameter of `rng_offset` at its step of this number, in the cycle of this number."""
         at = torch.arange(-(-like.numel() // len(SPREAD)), dtype=torch.int64, device=like.device)
         shared = mix(at + offset & _MASK)
         word = torch.stack([shared * factor for factor in SPREAD], 1).flatten()[: like.numel()]
@@ -155,22 +151,44 @@ def _float(bits: Tensor) -> Tensor:
 
 
 def encode(x: Tensor, code: Code, random_bits: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """A flat fp32 tensor as uint8 codes and the uint8 exponents of its blocks; to nearest without random bits."""
-    whole = x.numel() // BLOCK * BLOCK
-    largest = x[:whole].view(-1, BLOCK).abs().amax(1)
-    if whole < x.numel():
-        largest = torch.cat([largest, x[whole:].abs().amax(0, keepdim=True)])
-    exponent = (largest.view(torch.int32) >> 23) + 1
+    """A flat fp32 tensor as uint8 codes and the uint8 exponents of its blocks; to nearest without random bits.
+
+    Numbers that were codes become the same codes to nearest: rounding may have taken the largest of a block, by which
+    its exponent was chosen, to the other side of a power of two.
+    """
+    exponent = (_largest(x).view(torch.int32) >> 23) + 1
+    if random_bits is None:
+        for other in ((exponent + 1).clamp(max=253), (exponent - 1).clamp(min=1)):
+            exponent = torch.where(_is_exact(x, code, other) & ~_is_exact(x, code, exponent), other, exponent)
     exponent = torch.where(exponent >= 254, 255, exponent)  # what is not finite stays so
-    inverse = _float((254 - exponent).clamp(min=0) << 23)
-    bits = (_scaled(x.abs(), inverse) + code.delta).view(torch.int32)
-    offset = 1 << (code.shift - 1) if random_bits is None else (random_bits & 0xFFFFFF) >> (24 - code.shift)
-    codes = (bits + offset >> code.shift) - code.base
+    codes = _magnitudes(x, exponent, code, random_bits)
     if code.signed:
         codes = codes | (x.signbit().to(codes.dtype) << (code.width - 1))
     else:
         codes = torch.where(x > 0, codes.clamp(min=1), codes)  # a root that became 0 would be divided by
     return codes.to(torch.uint8), exponent.to(torch.uint8)
+
+
+def _magnitudes(x: Tensor, exponent: Tensor, code: Code, random_bits: Tensor | None) -> Tensor:
+    """Codes without signs."""
+    inverse = _float((254 - exponent).clamp(min=0) << 23)
+    bits = (_scaled(x.abs(), inverse) + code.delta).view(torch.int32)
+    offset = 1 << (code.shift - 1) if random_bits is None else (random_bits & 0xFFFFFF) >> (24 - code.shift)
+    return (bits + offset >> code.shift) - code.base
+
+
+def _is_exact(x: Tensor, code: Code, exponent: Tensor) -> Tensor:
+    """Whether the numbers of each block are codes with this exponent, up to the rounding of fp32."""
+    highest = 2 ** (code.width - code.signed) - 1
+    codes = _magnitudes(x, exponent, code, None).clamp(0, highest)
+    return _largest(decode(codes, exponent, replaced(code, signed=False)) - x.abs()) <= 1e-5 * _largest(x)
+
+
+def _largest(x: Tensor) -> Tensor:
+    """The largest magnitude of each block of a flat tensor."""
+    whole = x.numel() // BLOCK * BLOCK
+    largest = x[:whole].view(-1, BLOCK).abs().amax(1)
+    return largest if whole == x.numel() else torch.cat([largest, x[whole:].abs().amax(0, keepdim=True)])
 
 
 def decode(codes: Tensor, exponents: Tensor, code: Code) -> Tensor:
@@ -234,11 +252,30 @@ def format_of(states: Mapping[str, Tensor]) -> str | None:
     return "8bit" if states["exp_avg"].shape == states["exp_avg_sq"].shape else "4bit"
 
 
-def read(states: Mapping[str, Tensor], exponents: Tensor | None) -> dict[str, Tensor]:
-    """The states of a parameter as the arithmetic takes them, in its layout."""
+def averaging(b2: float) -> float:
+    """A, for which g − A·v is the average of the gradients so far: what the 4-bit format stores for v.
+
+    With any other A, g and A·v differ in size, and the smaller of the two is lost in the rounding of the larger.
+    """
+    return b2 / (1 - b2)
+
+
+def _factors(state: Mapping[str, Tensor]) -> tuple[float | Tensor, float | Tensor]:
+    """A and 1 / A. Where A = b2 = 0 nothing is lost by a v of 0, of which nothing remains."""
+    factor = state["averaging"]
+    if host_readable(factor):
+        number = factor.item()
+        return number, 1 / number if number else 0.0
+    return factor, torch.where(factor > 0, 1 / factor, 0.0)
+
+
+def read(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The averages and the previous gradient of a parameter as the arithmetic takes them, in its layout."""
+    states = {name: state[name] for name in STATES if name in state}
     name_of_format = format_of(states)
-    if name_of_format is None or exponents is None:
+    if name_of_format is None:
         return {name: x if x.is_complex() else x.to(compute_dtype(x.dtype)) for name, x in states.items()}
+    exponents = state["exponents"]
     codes = codes_of(states) if name_of_format == "4bit" else {name: flat(x) for name, x in states.items()}
     like, values = states["exp_avg"], {}  # never packed
     for name, code in CODES[name_of_format].items():
@@ -246,96 +283,38 @@ def read(states: Mapping[str, Tensor], exponents: Tensor | None) -> dict[str, Te
             value = decode(codes[name], exponents[:, STATES.index(name)], code)
             values[name] = (value if code.signed else value * value).as_strided(like.shape, like.stride())
     if name_of_format == "4bit" and "exp_avg_diff" in values:
-        values["exp_avg_diff"] = (values["prev_grad"] - values["exp_avg_diff"]) * (1 / AVERAGING)
+        values["exp_avg_diff"] = (values["prev_grad"] - values["exp_avg_diff"]) * _factors(state)[1]
     return values
 
 
 def write(
-    states: Mapping[str, Tensor],
-    exponents: Tensor | None,
+    state: Mapping[str, Tensor],
     values: Mapping[str, Tensor],
     random_bits: RandomBits | None = None,
     keep: Tensor | None = None,
 ) -> None:
     """Store values, in the parameter's layout, unless the device says to keep what is there."""
+    states = {name: state[name] for name in STATES if name in state}
     name_of_format = format_of(states)
-    if name_of_format is None or exponents is None:
+    if name_of_format is None:
         for name, x in states.items():
             if x.dtype == torch.bfloat16:
                 bits = None if random_bits is None else getattr(random_bits, name)
-                _store(flat(x), to_bf16(flat(values[name]), bits), keep)
+                store(flat(x), to_bf16(flat(values[name]), bits), keep)
             elif x is not values[name]:
                 x.copy_(values[name])
         return
     if name_of_format == "4bit" and "exp_avg_diff" in states:
-        values = {**values, "exp_avg_diff": values["prev_grad"] - AVERAGING * values["exp_avg_diff"]}
+        values = {**values, "exp_avg_diff": values["prev_grad"] - _factors(state)[0] * values["exp_avg_diff"]}
     codes = {}
     for name in states:
         code, value = CODES[name_of_format][name], flat(values[name])
         bits = None if random_bits is None else getattr(random_bits, "prev_grad" if code.width == 4 else name)
         codes[name], powers = encode(value if code.signed else value.sqrt(), code, bits)
-        _store(exponents[:, STATES.index(name)], powers, keep)
+        store(state["exponents"][:, STATES.index(name)], powers, keep)
     for name, x in (stored(codes) if name_of_format == "4bit" else codes).items():
-        _store(flat(states[name]), x, keep)
+        store(flat(states[name]), x, keep)
 
 
-def _store(x: Tensor, value: Tensor, keep: Tensor | None) -> None:
+def store(x: Tensor, value: Tensor, keep: Tensor | None) -> None:
     x.copy_(value if keep is None else torch.where(keep, x, value))
-
-
-# ---- steps ----------------------------------------------------------------------------------------------------------
-
-
-def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
-    """One step by an engine that knows only plain states and plain rounding: read, step, write back."""
-    rows = [i for i in range(len(columns.param)) if _is_special(columns, i)]
-    if not rows:
-        return engine.update(columns, memo, signals)
-    plain = replaced(columns, **{name: list(getattr(columns, name)) for name in ("param", *STATES)})
-    counts: dict[int, int | Tensor] = {}
-    for i in rows:
-        count = next_count(columns.step[i], torch.int64)
-        counts[i] = count if isinstance(count, Tensor) else int(count)
-        for name, value in read(_rounded_states(columns, i), columns.exponents[i]).items():
-            getattr(plain, name)[i] = value
-        p, compensation = columns.param[i], columns.compensation[i]
-        if compensation is not None:
-            plain.param[i] = p.float() + compensation.float()
-        elif columns.rounds_stochastically(i):
-            plain.param[i] = p.float()
-    displacement = engine.update(plain, memo, signals)
-
-    keep = None if signals.skip is None else signals.skip > 0
-    for i in rows:
-        p, theta = columns.param[i], plain.param[i]
-        cycle = columns.options[columns.group[i]].cycle
-        cycle = cycle.to(p.device, torch.int64) if isinstance(cycle, Tensor) else int(cycle)
-        bits = RandomBits.of(columns.rng_offset[i], counts[i], p, cycle)
-        rounded_states = _rounded_states(columns, i)
-        values = {name: getattr(plain, name)[i] for name in rounded_states}
-        write(rounded_states, columns.exponents[i], values, bits, keep)
-        if columns.compensation[i] is not None:
-            rounded = _round_trip(theta, p.dtype)
-            _store(columns.compensation[i], (theta - rounded).to(p.dtype), keep)
-            _store(p, rounded.to(p.dtype), keep)
-        elif theta is not p:
-            _store(p, to_bf16(theta, bits.param.as_strided(theta.shape, theta.stride())), keep)
-    return displacement
-
-
-def _is_special(columns: Columns, i: int) -> bool:
-    """Whether a row's states or weights need more than their types' own arithmetic."""
-    plain = columns.exp_avg[i].dtype == compute_dtype(columns.param[i].dtype)
-    return not plain or columns.compensation[i] is not None or columns.rounds_stochastically(i)
-
-
-def _rounded_states(columns: Columns, i: int) -> dict[str, Tensor]:
-    """The states of a row by name; not a consumed gradient, which is as backward left it."""
-    absent = {"exp_avg_diff": columns.exp_avg_diff[i] is None, "prev_grad": columns.prev_scale[i] is not None}
-    return {name: getattr(columns, name)[i] for name in STATES if not absent.get(name)}
-
-
-def _round_trip(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """fp32 rounded to half precision and back, through its bits: a compiler may drop a cast that is cast back."""
-    bits = x.to(dtype).view(torch.int16).to(torch.int32)
-    return (bits & 0xFFFF).to(torch.int16).view(dtype).float()

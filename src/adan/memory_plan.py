@@ -25,7 +25,7 @@ _WHERE = "plan_memory"
 
 
 class Bytes(NamedTuple):
-    """Of one rank, with one optimizer."""
+    """Bytes of one rank, with one optimizer."""
 
     weights: int
     gradients: int
@@ -38,7 +38,7 @@ class Bytes(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class MemoryPlan:
-    """What :func:`plan_memory` predicts; printed, it is a table.
+    """Prediction of :func:`plan_memory`; printed, it is a table.
 
     Args:
         parameters: their number, in the whole model.
@@ -66,7 +66,7 @@ class MemoryPlan:
 
 
 class _Piece(NamedTuple):
-    """What this rank has of a parameter."""
+    """Share of one rank in a parameter."""
 
     whole: torch.Size
     shard: torch.Size
@@ -89,7 +89,6 @@ def plan_memory(
     shards: int = 1,
     rank: int = 0,
     dtype: torch.dtype | None = None,
-    consume_grad: bool = False,
     kahan_sum: bool = False,
     release_gradients: bool = False,
 ) -> MemoryPlan:
@@ -107,7 +106,6 @@ def plan_memory(
             FSDP2 replicates (HSDP), those of one replica.
         rank: which of them. The first has the most.
         dtype: of weights and gradients, such as ``torch.bfloat16``; None leaves that of the model, fp32 for a number.
-        consume_grad: Adan's option.
         kahan_sum: Adan's option. (``stochastic_rounding`` takes no memory.)
         release_gradients: with :func:`adan.release_gradients`, where only the largest of Adan's gradients is counted.
             (FSDP2 frees those of a module that was passed to ``fully_shard`` together, so it holds somewhat more.)
@@ -139,7 +137,7 @@ def plan_memory(
     rows = {"AdamW": Bytes(weights, sum(gradients), adamw)}
     held = max(gradients, default=0) if release_gradients else sum(gradients)
     base_options = {name: option.default for name, option in OPTIONS.items()}
-    base_options |= {"consume_grad": consume_grad, "kahan_sum": kahan_sum}
+    base_options["kahan_sum"] = kahan_sum
     # By shape, of which a large model has few.
     trained = [Counter(piece for piece in members if piece.trained) for members in by_group]
     for state_format in FORMATS:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
-from typing import Any, ClassVar, TypeAlias, overload
+from typing import Any, ClassVar, Protocol, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -14,7 +13,9 @@ from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
 from adan import checkpoints, lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
+from adan.guard import Guard
 from adan.options import (
+    OPTIONS,
     OUTSIDE_GROUPS,
     check,
     check_group,
@@ -23,13 +24,22 @@ from adan.options import (
     rounds_at_random,
     warn_of_paper_betas,
 )
-from adan.plan import Plan, Plans, choose, describe_engines, wants_loop
+from adan.plan import Plan, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart, manual_restarts
-from adan.scalars import Number, Options, Signals, host_readable
+from adan.scalars import Number, Options, Signals, host_readable, is_plain, replaced
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 
 _SAVING = threading.RLock()
+
+
+class Release(Protocol):
+    """A release of gradients (`adan.gradient_release`) as a step sees it."""
+
+    released: set[Tensor]  #: parameters whose gradient was used since the last step
+
+    def end_step(self, grad_scale: Tensor | None) -> None: ...
+    def forget(self) -> None: ...
 
 
 class Adan(Optimizer):
@@ -66,8 +76,6 @@ class Adan(Optimizer):
         differentiable: let autograd differentiate through the step.
         restart: an :class:`adan.Restart`, by which the optimizer restarts by itself: on the condition of the paper's
             Eqn 8, or every so many steps. Decided on the device. :attr:`restarts` counts them.
-        consume_grad: keep the gradient's own buffer as the previous gradient and set ``p.grad = None``: no copy of the
-            gradient is written. Read gradients before the step, not after it.
         skip_nonfinite: a step in which any gradient is inf or NaN changes nothing at all; decided on the device.
         state_format: ``"fp32"``, 16 bytes per parameter; ``"bf16"``, 8; ``"8bit"``, 4.125; ``"4bit"``, 2.625.
             Rounded without bias. Tensors of fewer than 4,096 elements, of double precision and of complex numbers have
@@ -84,8 +92,8 @@ class Adan(Optimizer):
             need none: they know over which processes they are sharded.
 
     Where ``betas[0] == betas[1]`` at a parameter's first step, one average serves for two, exactly, and states take 12
-    bytes per parameter, not 16 (3.1 in 8 bits). Gradients are read, never written to, unless consumed: under a
-    ``GradScaler`` they stay scaled, since the step unscales what it reads. ``repr(opt)`` says how states are stored.
+    bytes per parameter, not 16 (3.1 in 8 bits). Gradients are read, never written to: under a ``GradScaler`` they stay
+    scaled, since the step unscales what it reads. ``repr(opt)`` says how states are stored.
 
     Example:
         >>> import torch, adan
@@ -119,7 +127,6 @@ class Adan(Optimizer):
         capturable: bool = False,
         differentiable: bool = False,
         restart: Restart | None = None,
-        consume_grad: bool = False,
         skip_nonfinite: bool = False,
         state_format: str = "fp32",
         stochastic_rounding: bool = False,
@@ -127,6 +134,7 @@ class Adan(Optimizer):
         rounding_seed: int = 0,
         norm_group: torch.distributed.ProcessGroup | str | None = None,
     ) -> None:
+        options = {name: value for name, value in locals().items() if name in OPTIONS}
         module = isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList)
         if not isinstance(params, Iterable) or isinstance(params, Tensor) or module:
             raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got {type(params).__name__}")
@@ -138,14 +146,6 @@ class Adan(Optimizer):
             params = list(params)  # type: ignore[assignment]
         if not params:
             raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
-        options: dict[str, Any] = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_grad_norm": max_grad_norm,
-            "no_prox": no_prox, "foreach": foreach, "fused": fused, "bias_correction": bias_correction,
-            "maximize": maximize, "capturable": capturable, "differentiable": differentiable, "restart": restart,
-            "consume_grad": consume_grad, "skip_nonfinite": skip_nonfinite, "state_format": state_format,
-            "stochastic_rounding": stochastic_rounding, "kahan_sum": kahan_sum, "rounding_seed": rounding_seed,
-            "norm_group": norm_group,
-        }  # fmt: skip
         check(options, "Adan")
         warn_of_paper_betas(betas, "Adan")
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
@@ -156,11 +156,9 @@ class Adan(Optimizer):
 
     def _reset(self) -> None:
         """Create the attributes that are neither pickled nor saved."""
-        self._plans = Plans()
+        self._plan: Plan | None = None
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
-        self._released: set[Tensor] = set()  #: whose gradient was used since the last step
-        #: released parameters → (group index, position), as last seen
-        self._releases: dict[Tensor, tuple[int, int]] = {}
+        self._releases: list[Release] = []  #: of gradients inside backward
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_cycle", "_restarted", "_started")
@@ -168,18 +166,19 @@ class Adan(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "_plans" not in self.__dict__:  # a copy; loading a state dict comes here, too
+        if "_plan" not in self.__dict__:  # a copy; loading a state dict comes here, too
             self._reset()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"
         if not isinstance(param_group, dict) or "params" not in param_group:
-            raise TypeError(f"{where}: must be a dict with the key 'params', got {type(param_group).__name__}")
+            got = f"the keys {list(param_group)}" if isinstance(param_group, dict) else type(param_group).__name__
+            raise TypeError(f"{where}: must be a dict with the key 'params', got {got}")
         params = param_group["params"]
         if isinstance(params, (set, frozenset)):
             raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
         params = [params] if isinstance(params, Tensor) else list(params)
-        if "_plans" in self.__dict__ and self.param_groups:  # after construction, as a callback that unfreezes a layer
+        if "_plan" in self.__dict__ and self.param_groups:  # after construction, as a callback that unfreezes a layer
             params = named_as(self.param_groups, params)
         param_group["params"] = params  # as in torch: a generator can be read only once
         check_group({**self.defaults, **param_group}, self.defaults, where)
@@ -234,52 +233,50 @@ class Adan(Optimizer):
     def _step(self) -> None:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             self._check_capturable()
-        if self._releases and getattr(self, "grad_scale", None) is not None:
-            raise RuntimeError(
-                "release_gradients: GradScaler scaled the loss, and backward used the gradients before they could be "
-                "unscaled; leave GradScaler out (with bfloat16 it is not needed), or remove() the release"
-            )
-        self._released.clear()
+        for release in self._releases:
+            release.end_step(getattr(self, "grad_scale", None))
         params = [p for group in self.param_groups for p in group["params"]]
-        all_grads = [p.grad for p in params]
-        plan, grads = self._plan(tuple([grad is not None for grad in all_grads]), params, all_grads)
+        plan, grads = self._planned(self._plan, self.param_groups, params)
+        self._plan = plan
+        steps = any(grad is not None for grad in grads)
         signals = self._signals()
         norm_group = self.defaults["norm_group"]
-        sharded = norm_group is not None or (sharding.any_dtensor(params) if plan is None else plan.all_sharded)
+        sharded = norm_group is not None or plan.is_sharded
         first = not self._started and self._is_state_initialization()
-        self._started |= plan is not None or sharded  # decided locally, so that all ranks agree without communication
-        if plan is not None and plan.fsdp1 and not sharded:
+        self._started |= steps or sharded  # decided locally, so that all ranks agree without communication
+        if plan.is_fsdp1 and not sharded:
             self._check_fsdp1()
         if sharded or first:  # also without gradients: the other processes wait for this one
             clips = any(group["max_grad_norm"] > 0 for group in self.param_groups)
-            by_param = {} if plan is None else dict(zip(plan.params, plan.as_real(grads), strict=True))
+            by_param = dict(zip(plan.of_rows(params), plan.as_engines_take(grads), strict=True))
             signals = measure_together(params, by_param, clips, signals, norm_group, first)
         if self._cycle is not None:
-            self._update_and_restart(self._cycle, plan, params, grads, signals, sharded)
-        elif plan is not None:
-            plan.update([self._options(i) for i in plan.group_indices], plan.group, grads, signals)
-        if plan is not None and plan.clears:
-            plan.consume_grads(grads)
-        if plan is not None and self._releases:  # as of those inside backward: the loop has no zero_grad()
-            for p in plan.params:
+            if steps or sharded:
+                self._update_and_restart(self._cycle, plan, params, grads, signals, sharded)
+        elif steps:
+            options = [self._options(i) for i in plan.group_indices]
+            plan.update(plan.columns(options, plan.group, plan.of_rows(params), grads, self.state), signals)
+        if self._releases:  # as of those inside backward: the loop has no zero_grad()
+            for p in params:
                 p.grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in ``torch.optim``; after a failed backward pass, gradients can be released again."""
+        """Clear gradients as in ``torch.optim``; after a failed backward pass, gradients can be released again."""
         super().zero_grad(set_to_none)
-        self._released.clear()
+        for release in self._releases:
+            release.released.clear()
 
     def _is_traceable(self) -> bool:
         """Whether `torch.compile` can trace a step; else it runs in Python, after a graph break.
 
-        A restart sets the counts of all parameters, a consumed gradient is a new buffer at every step, and a step that
-        is shared by several processes sends messages. The end of a step inside backward, and FSDP1, need checks that
-        only Python makes. The loop's counts would stay at 0: from torch 2.9 on, a compiled graph drops what is written
-        into a 0-dim fp64 tensor on the CPU other than by `torch._foreach`.
+        A restart sets the counts of all parameters, and a step that is shared by several processes sends messages. The
+        end of a step inside backward, and FSDP1, need checks that only Python makes. The loop's counts would stay at 0:
+        from torch 2.9 on, a compiled graph drops what is written into a 0-dim fp64 tensor on the CPU other than by
+        `torch._foreach`.
         """
         params = [p for group in self.param_groups for p in group["params"]]
         sharded = self.defaults["norm_group"] is not None or sharding.any_dtensor(params)
-        eager = any(group["consume_grad"] or wants_loop(group) for group in self.param_groups)
+        eager = any(map(wants_loop, self.param_groups))
         checked = self._releases or any(map(sharding.is_fsdp1, params))
         return self._cycle is None and not sharded and not eager and not checked
 
@@ -287,17 +284,16 @@ class Adan(Optimizer):
         """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
         members, columns = self._collect()
         if members:
-            plan = Plan(self.param_groups, members, columns.param, columns, [])
-            plan.update([self._options(i) for i in plan.group_indices], plan.group, columns.grad, self._signals())
+            plan = Plan(self.param_groups, members, columns, [])
+            options = [self._options(i) for i in plan.group_indices]
+            plan.update(replaced(columns, options=options, group=plan.group), self._signals())
 
     def _options(self, index: int, last_lr: Tensor | None = None, share: float = 1.0) -> Options:
-        """Those of a group for this step."""
+        """A group's options that enter this step's arithmetic."""
         group = self.param_groups[index]
-        cycle: Number = 0.0
-        if rounds_at_random(group):
-            cycle = float(self._restarted)
-            if self._cycle is not None:  # on its device, where an addition is a launch
-                cycle = self._cycle.count + cycle if cycle else self._cycle.count
+        cycle: Number = float(self._restarted)
+        if self._cycle is not None and rounds_at_random(group):  # on its device, where an addition is a launch
+            cycle = self._cycle.count + cycle if cycle else self._cycle.count
         return Options.of(group, last_lr, share, cycle)
 
     def _signals(self) -> Signals:
@@ -313,65 +309,35 @@ class Adan(Optimizer):
     def _update_and_restart(
         self,
         cycle: Cycle,
-        plan: Plan | None,
+        plan: Plan,
         params: list[Tensor],
-        grads: list[Tensor],
+        grads: list[Any],
         signals: Signals,
         sharded: bool,
     ) -> None:
         """A step after which the optimizer may restart."""
-        if plan is None and not sharded:
-            return
         cycle.fit(self.param_groups)
         mesh, weights = sharding.weights(params) if sharded else (None, {})
-        square, skip = None, signals.skip
+        # A set of options for each group and share of the displacement that this process must count.
+        mine = plan.of_rows(params)
+        rows = [(group, weights.get(p, 1.0)) for group, p in zip(plan.group, mine, strict=True)]
+        index = {row: i for i, row in enumerate(sorted(set(rows)))}
+        stepping = {row for row, grad in zip(rows, grads, strict=True) if grad is not None}
+        options = []
         rates: list[tuple[int, float | Tensor]] = []
-        if plan is not None:
-            # A set of options for each group and share of the displacement that this process must count.
-            rows = [(group, weights.get(p, 1.0)) for group, p in zip(plan.group, plan.params, strict=True)]
-            index = {row: i for i, row in enumerate(sorted(set(rows)))}
-            options = []
-            for group, share in index:
-                number = plan.group_indices[group]
-                last_lr = None if cycle.rule.radius is None else cycle.last_lr(number)
-                options.append(self._options(number, last_lr, share))
+        for group, share in index:
+            number = plan.group_indices[group]
+            last_lr = None if cycle.rule.radius is None else cycle.last_lr(number)
+            options.append(self._options(number, last_lr, share))
+            if (group, share) in stepping:
                 rates.append((number, options[-1].lr))
-            square, skip = plan.update(options, [index[row] for row in rows], grads, signals)
+        square, skip = None, signals.skip
+        if stepping:
+            columns = plan.columns(options, [index[row] for row in rows], mine, grads, self.state, forget=True)
+            square, skip = plan.update(columns, signals)
         if sharded:
-            square, skip = cycle.all_reduce(square, skip, plan is not None, mesh, self.defaults["norm_group"])
+            square, skip = cycle.all_reduce(square, skip, bool(stepping), mesh, self.defaults["norm_group"])
         cycle.advance(square, skip, rates, [state["step"] for state in self._own_states()])
-
-    def _step_parameter(self, param: Tensor) -> None:
-        """Update one parameter and free its gradient, inside backward; see :func:`adan.release_gradients`."""
-        group_index = self._owner(param)
-        if param in self._released:
-            raise RuntimeError(
-                f"parameter {self._describe(param)} got a second gradient before step(), and its first is used and "
-                "freed: with release_gradients gradients do not accumulate over backward passes; call step() after "
-                "each, or remove() the release"
-            )
-        plan, grads = self._plan(param, [param], [param.grad], group_index)
-        if plan is not None:
-            plan.update([self._options(group_index)], plan.group, grads, Signals())
-            plan.consume_grads(grads)
-            param.grad = None
-        self._released.add(param)
-
-    def _owner(self, param: Tensor) -> int:
-        """The index of a parameter's group, which may have changed since the last step."""
-        index, position = self._releases.get(param, (0, 0))
-        params = self.param_groups[index]["params"] if index < len(self.param_groups) else []
-        if position < len(params) and params[position] is param:
-            return index
-        place = self._place(param)
-        if place is None:
-            raise RuntimeError(
-                f"release_gradients: a parameter of shape {tuple(param.shape)} is no longer one of the optimizer's; "
-                "remove() the release before you take parameters out of param_groups"
-            )
-        self._releases[param] = place
-        self._plans.pop(param, None)  # it is that of a parameter of the old group, at the old position
-        return place[0]
 
     def _check_capturable(self) -> None:
         if not all(group["capturable"] for group in self.param_groups):
@@ -400,56 +366,57 @@ class Adan(Optimizer):
 
     # ---- plans and states
 
-    def _plan(
-        self, key: Any, all_params: list[Tensor], all_grads: list[Tensor | None], group_index: int | None = None
-    ) -> tuple[Plan | None, list[Tensor]]:
-        """The plan for the parameters that have gradients, one that holds or a new one, and their local gradients.
+    def _planned(
+        self, plan: Plan | None, groups: list[dict[str, Any]], params: list[Tensor], places: list[int] | None = None
+    ) -> tuple[Plan, list[Any]]:
+        """A plan for these parameters of these groups, the given one if it holds, and the local gradients of its rows.
 
-        `all_params` are those of all groups, or one of the group with an index.
+        `places`: of the parameters among all, where they are not all.
         """
-        params, grads = all_params, [grad for grad in all_grads if grad is not None]
-        if len(grads) < len(params):
-            params = [p for p, grad in zip(params, all_grads, strict=True) if grad is not None]
-        if not grads:
-            return None, []
-        plan = self._plans.get(key)
-        if plan.sharded if plan is not None else sharding.any_dtensor(params):
+        grads: list[Any] = [p.grad for p in params]
+        if plan is not None and plan.is_sharded:
             grads = sharding.local_grads(params, grads, self._describe)
-        if plan is None or not plan.holds(self.param_groups, params, grads, self.state):
-            if plan is not None:
-                self._plans.clear()  # where one is stale others are too, and would keep tensors alive
-            elif group_index is None:
-                self._plans.make_room(self.state)
-            members, columns = self._collect() if group_index is None else self._collect_one(group_index, params[0])
-            all_sharded = sharding.any_dtensor(all_params)
-            plan = Plan(self.param_groups, members, params, columns, self._captured, all_sharded)
-            plan.remember(self.param_groups, members, grads, self.state)
-            if plan.is_reusable:
-                self._plans[key] = plan
-            if group_index is None:
-                self._plans.known = set(self.state)
-        return plan, plan.own_grads(grads, self._describe) if plan.consumed else grads
+        if plan is None or plan.guard is None or not plan.guard.holds(groups, params, grads, self.state):
+            is_sharded = sharding.any_dtensor(params)  # also where only one without a gradient is
+            if is_sharded:
+                grads = sharding.local_grads(params, [p.grad for p in params], self._describe)
+            columns, members = Columns.empty(), []
+            rows: list[int] = []
+            group_of = [i for i, group in enumerate(groups) for _ in group["params"]] if places is None else [0]
+            lists = (columns.param, columns.grad, *(getattr(columns, name) for name in NAMES))
+            for i, (p, member) in enumerate(zip(params, group_of, strict=True)):
+                if p.grad is not None or "step" in self.state.get(p, ()):
+                    self._add_row(groups[member], p, *lists)
+                    if len(columns.param) > len(rows):
+                        members.append(member)
+                        rows.append(i)
+            seeds = [groups[member]["rounding_seed"] for member in members]
+            numbers = rows if places is None else places
+            columns.rng_offset.extend(map(lowbit.rng_offset, seeds, numbers))
+            plan = Plan(groups, members, columns, self._captured)
+            plan.rows, plan.is_sharded = rows, is_sharded
+            if all(is_plain(sharding.local(p)) for p in columns.param):
+                plan.guard = Guard(groups, rows, columns.param, plan.of_rows(grads), self.state)
+        return plan, plan.of_rows(grads)
 
     def _collect(self) -> tuple[list[int], Columns]:
-        """The parameters with gradients, with their states; and the index of each one's group."""
-        columns, members = Columns.empty(), []
+        """The parameters with gradients, with their states, for a traced step; and the index of each one's group."""
+        columns, members, numbers = Columns.empty(), [], []
+        first = 0
         for i, group in enumerate(self.param_groups):
             # Lists of its own for each group: a list that is not empty torch.compile cannot hand to `_init_group`
             # (`OptimizerVariable.get_python_args`), which it would then trace.
             part = Columns.empty()
             self._init_group(group, part.param, part.grad, *(getattr(part, name) for name in NAMES))
             members += [i] * len(part.param)
+            numbers += [first + j for j, p in enumerate(group["params"]) if p.grad is not None]
+            first += len(group["params"])
             for name in ("param", "grad", *NAMES):
                 getattr(columns, name).extend(getattr(part, name))
-        columns.rng_offset.extend(self._rng_offsets(columns.param, members))
-        return members, columns
-
-    def _collect_one(self, group_index: int, param: Tensor) -> tuple[list[int], Columns]:
-        """The same of one parameter, whose group has this index."""
-        columns, members = Columns.empty(), [group_index]
-        lists = (columns.param, columns.grad, *(getattr(columns, name) for name in NAMES))
-        self._add_row(self.param_groups[group_index], param, *lists)
-        columns.rng_offset.extend(self._rng_offsets(columns.param, members))
+        seeds = [self.param_groups[i]["rounding_seed"] for i in members]
+        columns.rng_offset.extend(
+            [lowbit.rng_offset(seed, number) for seed, number in zip(seeds, numbers, strict=True)]
+        )
         return members, columns
 
     def _init_group(
@@ -464,27 +431,27 @@ class Adan(Optimizer):
                 self._add_row(group, p, params, grads, *columns)
 
     def _add_row(
-        self, group: dict[str, Any], param: Tensor, params: list[Tensor], grads: list[Tensor], *columns: list[Any]
+        self, group: dict[str, Any], param: Tensor, params: list[Tensor], grads: list[Any], *columns: list[Any]
     ) -> None:
-        grad = param.grad
-        assert grad is not None
         try:
-            state = self._state_of(group, param, grad)
+            state = self._state_of(group, param, param.grad)
         except RuntimeError as error:
+            if param.grad is None:  # that can wait until it has one
+                return
             raise RuntimeError(f"parameter {self._describe(param)}: {error}") from None
         params.append(param)
-        grads.append(grad)
+        grads.append(param.grad)
         for name, column in zip(NAMES, columns, strict=True):
             column.append(state.get(name))
 
-    def _state_of(self, group: dict[str, Any], param: Tensor, grad: Tensor) -> dict[str, Tensor]:
+    def _state_of(self, group: dict[str, Any], param: Tensor, grad: Tensor | None) -> dict[str, Tensor]:
         """A parameter's state, made or brought to the form that is needed now."""
-        if grad.layout is not torch.strided:
+        if grad is not None and grad.layout is not torch.strided:
             raise RuntimeError(
                 f"its gradient is {grad.layout}, and Adan needs dense ones: for an embedding, construct it with "
                 "sparse=False"
             )
-        if grad.shape != param.shape:
+        if grad is not None and grad.shape != param.shape:
             raise RuntimeError(
                 f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing a parameter's shape"
             )
@@ -504,29 +471,14 @@ class Adan(Optimizer):
         return state
 
     def _own_states(self) -> list[dict[str, Tensor]]:
-        """Of all parameters that have one; others, such as timm's Lookahead, may keep more in `state`."""
+        """States of all parameters that have one; others, such as timm's Lookahead, may keep more in `state`."""
         return [state for p, state in self.state.items() if isinstance(p, Tensor) and "step" in state]
 
-    def _place(self, param: Tensor) -> tuple[int, int] | None:
-        """The index of a parameter's group, and its own there; None where it is not one of the optimizer's."""
-        groups = enumerate(self.param_groups)
-        return next(((g, i) for g, group in groups for i, p in enumerate(group["params"]) if p is param), None)
-
     def _describe(self, param: Tensor) -> str:
-        place = self._place(param)
+        groups = enumerate(self.param_groups)
+        place = next(((i, g) for g, group in groups for i, p in enumerate(group["params"]) if p is param), None)
         assert place is not None
-        group, position = place
-        return describe(self.param_groups[group], position, group)
-
-    def _rng_offsets(self, params: list[Tensor], members: list[int]) -> list[int]:
-        """Where the random bits of each parameter start: that depends on its position among all parameters."""
-        groups = self.param_groups
-        if not any(map(rounds_at_random, groups)):
-            return [0] * len(params)
-        position = {p: i for i, p in enumerate(chain.from_iterable(group["params"] for group in groups))}
-        return [
-            lowbit.rng_offset(groups[i]["rounding_seed"], position[p]) for p, i in zip(params, members, strict=True)
-        ]
+        return describe(self.param_groups[place[1]], *place)
 
     def _counter_device(self, group: dict[str, Any], param: Tensor) -> torch.device | str:
         """Counts are beside the parameter where only the device knows them: captured, skipped or reset by a restart."""
@@ -547,17 +499,17 @@ class Adan(Optimizer):
 
     @property
     def restart_rule(self) -> Restart | None:
-        """What was passed as ``restart``."""
+        """The rule that was passed as ``restart``."""
         return None if self._cycle is None else self._cycle.rule
 
     @property
     def restarts(self) -> int:
-        """How many times `restart=` has restarted this optimizer. Reading it waits for the device."""
+        """Number of restarts by `restart=` so far. Reading it waits for the device."""
         return 0 if self._cycle is None else self._cycle.restarts
 
     @property
     def restart_progress(self) -> Progress:
-        """How far the present cycle has come, k and Σ, and the radius that would end it now. Waits for the device."""
+        """Progress of the present cycle, k and Σ, and the radius that would end it now. Waits for the device."""
         if self._cycle is None:
             raise RuntimeError("restart_progress: nothing is measured; construct Adan with restart=adan.Restart(...)")
         return self._cycle.progress
@@ -565,7 +517,7 @@ class Adan(Optimizer):
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """As in ``torch.optim``; quantized states of DTensors are saved as fp32, so they can be resharded."""
+        """Save as in ``torch.optim``; quantized states of DTensors are saved as fp32, so they can be resharded."""
 
         def finish(optimizer: Optimizer, saved: dict[str, Any]) -> None:
             for group, mine in zip(saved["param_groups"], self.param_groups, strict=True):
@@ -621,8 +573,9 @@ class Adan(Optimizer):
             # Without states nothing has started, but for a process of ZeRO that has no parameter: it must agree with
             # the others.
             self._started |= bool(loaded) or not any(group["params"] for group in self.param_groups)
-            self._plans.clear()
-            self._released.clear()
+            self._plan = None
+            for release in self._releases:
+                release.forget()
         finally:
             for hook in hooks:
                 hook.remove()

@@ -117,7 +117,6 @@ OPTIONS = {
     "capturable": Option(False, _flag, saved=False, shapes_plan=True),
     "differentiable": Option(False, _flag, saved=False, shapes_plan=True, whole_step=True),
     "restart": Option(None, _restart, saved=False, whole_step=True),
-    "consume_grad": Option(False, _flag, saved=False, shapes_plan=True),
     "skip_nonfinite": Option(False, _flag, saved=False, shapes_plan=True, whole_step=True),
     "state_format": Option("fp32", _format, saved=False, shapes_plan=True),
     "stochastic_rounding": Option(False, _flag, saved=False, shapes_plan=True),
@@ -139,17 +138,10 @@ def check(options: Mapping[str, Any], where: str) -> None:
         raise ValueError(f"{where}: stochastic_rounding and kahan_sum are alternatives; choose one")
     if options["foreach"] and options["fused"]:
         raise ValueError(f"{where}: foreach=True and fused=True name two engines; leave one of them at None")
-    if options["consume_grad"] and options["capturable"]:
-        raise ValueError(
-            f"{where}: consume_grad=True takes a new buffer at every step, and a captured step (capturable=True) has "
-            "only the addresses it was captured with; use one of the two"
-        )
     if not options["differentiable"]:
         return
-    if options["foreach"] or options["fused"] or options["consume_grad"]:
-        raise ValueError(
-            f"{where}: differentiable=True needs the plain engine; do not set foreach, fused or consume_grad"
-        )
+    if options["foreach"] or options["fused"]:
+        raise ValueError(f"{where}: differentiable=True needs the plain engine; do not set foreach or fused")
     if rounds_at_random(options) or options["kahan_sum"]:
         raise ValueError(
             f"{where}: differentiable=True needs states and weights that are not rounded; do not set "

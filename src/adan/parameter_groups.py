@@ -1,4 +1,4 @@
-"""Which parameters decay: a model's parameters in two groups for any `torch.optim` optimizer."""
+"""Weight decay by kind of parameter: a model's parameters in two groups for any `torch.optim` optimizer."""
 
 from __future__ import annotations
 

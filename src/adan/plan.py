@@ -1,42 +1,35 @@
 """The plan of a step: which engine serves which parameters, worked out once and used until something changes.
 
-`Adan.step` collects the gradients, finds the plan for the parameters that have one, and asks `Plan.holds` whether it is
-still true. That method is the one rule for when a plan is stale; whatever an engine remembers lives in the plan's parts
-and goes with them.
+One plan serves all parameters that have a state, whichever of them have a gradient. `adan.guard` is the one rule for
+when it is stale; whatever an engine remembers lives in the plan's parts and goes with them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from operator import eq, is_, itemgetter
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, UntypedStorage
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from adan import lowbit, scalars, sharding
-from adan.columns import NAMES, Columns, is_laid_out_as, laid_out_as, same_layouts
-from adan.engines import Engine, Memo
+from adan import scalars, sharding
+from adan.columns import NAMES, Columns
+from adan.engines import Engine, Memo, quantized
 from adan.engines.cpu import Cpu
 from adan.engines.cuda import Cuda
 from adan.engines.foreach import Foreach
 from adan.engines.loop import Loop
 from adan.grad_norm import measure
-from adan.options import OPTIONS, counted
+from adan.guard import Guard, State
+from adan.options import counted
 from adan.scalars import Options, Signals, is_plain, replaced
 
 LOOP, FOREACH = Loop(), Foreach()
 
 #: The engines. Those with a `device_type` are tried in this order where no option names another.
 ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
-
-#: Plans to keep, for models whose parameters do not all get a gradient at every step.
-MOST_PLANS = 64
-
-_PREV_GRAD = itemgetter("prev_grad")
-_SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 
 
 # ---- engines --------------------------------------------------------------------------------------------------------
@@ -81,7 +74,7 @@ def fused_engine(param: Tensor) -> tuple[Engine | None, str]:
 
 
 def describe_engines(groups: Iterable[Mapping[str, Any]]) -> str:
-    """Which engine serves how many parameters, and why it is not a fused one where none was ruled out."""
+    """Count the parameters that each engine serves, and say why it is not a fused one where none was ruled out."""
     counts: Counter[str] = Counter()
     reasons: dict[str, str] = {}
     for group in groups:
@@ -105,274 +98,107 @@ class Part(NamedTuple):
     engine: Engine
     device: torch.device
     rows: list[int]
-    columns: Columns  #: without gradients, which each step fills in
+    host_counts: bool  #: whether the host can read their counts for free
     memo: Memo
 
 
 class Plan:
-    """A partition of the parameters that have gradients by engine and device, with what each engine remembers."""
+    """A partition of parameters by engine and device, with what each engine remembers. It holds no tensors."""
 
-    def __init__(
-        self,
-        groups: list[dict[str, Any]],
-        members: list[int],
-        params: list[Tensor],
-        columns: Columns,
-        captured: list[Any],
-        all_sharded: bool = False,
-    ) -> None:
-        """`members`: of each parameter the index of its group. `columns`: as `Adan._init_group` has filled them."""
-        self.params = params
-        self.sharded = sharding.any_dtensor(params)
-        self.all_sharded = all_sharded  #: also where only a parameter without a gradient is sharded
-        self.complex = any(map(Tensor.is_complex, params))
-        self.fsdp1 = any(map(sharding.is_fsdp1, params))
+    def __init__(self, groups: list[dict[str, Any]], members: list[int], columns: Columns, captured: list[Any]) -> None:
+        """`members`: of each row the index of its group. `columns`: the rows, without options."""
+        params = columns.param
         self.group_indices = sorted(set(members))  #: the groups whose options are columns.options, in this order
         index = {group: i for i, group in enumerate(self.group_indices)}
         self.group = [index[i] for i in members]
-        self.consumed = [i for i, scale in enumerate(columns.prev_scale) if scale is not None]
-        # A plan outlives its step, and a gradient must not.
-        columns = replaced(columns, group=self.group, grad=[], prev_grad=self._without_consumed(columns.prev_grad))
-        columns = replaced(columns, **{name: [self._local(x) for x in getattr(columns, name)] for name in _TENSORS})
-        self.parts = self._partition(groups, members, columns, captured)
-
-    def remember(
-        self,
-        groups: list[dict[str, Any]],
-        members: list[int],
-        grads: list[Tensor],
-        state: Mapping[Tensor, dict[str, Tensor]],
-    ) -> None:
-        """Note down what a plan for more than one step needs: what `holds` compares, and what gradients become."""
-        params = self.params
-        self.is_reusable = all(is_plain(sharding.local(p)) for p in params)
-        self.entries = [state[p] for p in params]
-        self.consuming = [self.entries[i] for i in self.consumed]
-        self.consumed_nbytes = [grads[i].nbytes for i in self.consumed]
-        #: whether gradients can become states as they are; they stay so, as `holds` looks at their layouts
-        self.grads_fit = not self.sharded and not any(
-            x.requires_grad or not is_laid_out_as(p, x) for p, x in zip(params, grads, strict=True)
-        )
-        self.clears = [p for i, p in zip(members, params, strict=True) if groups[i]["consume_grad"]]
-        if not self.is_reusable:
-            return
-        self.group_sizes, self.shaping = _sizes(groups), [_shaping(groups[i]) for i in self.group_indices]
-        #: of all parameters; of one that steps alone, inside backward, it is enough to look up its own
-        self.states = list(state.values()) if len(self.params) > 1 else []
-        consumed = set(self.consumed)
-        by_names: dict[tuple[str, ...], list[dict[str, Tensor]]] = {}
-        for i, entry in enumerate(self.entries):
-            names = (name for name in NAMES if name in entry)
-            by_names.setdefault(tuple(x for x in names if not (x == "prev_grad" and i in consumed)), []).append(entry)
-        self.states_by_name = list(by_names.items())
-        self.addresses = self._addresses()
-        self.have_same_layouts = same_layouts(self._local_params() + self._prev_grads() + grads)
-
-    def _addresses(self) -> list[int]:
-        """Where parameters and states are. The plan keeps its tensors alive, so others have other addresses."""
-        states = [entry[name] for names, entries in self.states_by_name for name in names for entry in entries]
-        tensors = self.params + states
-        return list(map(Tensor.data_ptr, map(sharding.local, tensors) if self.sharded else tensors))
-
-    def _local_params(self) -> list[Tensor]:
-        return list(map(sharding.local, self.params)) if self.sharded else self.params
-
-    def _prev_grads(self) -> list[Tensor]:
-        """The previous gradients that are consumed, which change with every step."""
-        prev_grads = list(map(_PREV_GRAD, self.consuming))
-        return list(map(sharding.local, prev_grads)) if self.sharded else prev_grads
-
-    def holds(
-        self,
-        groups: list[dict[str, Any]],
-        params: list[Tensor],
-        grads: list[Tensor],
-        state: Mapping[Tensor, dict[str, Tensor]],
-    ) -> bool:
-        """Whether all that the plan was built from is as it was: options, parameters, states, their memory, and the
-        types and layouts of gradients. `grads` are local.
-        """
-        try:
-            return (
-                self.is_reusable
-                and all(map(is_, params, self.params))
-                and _sizes(groups) == self.group_sizes
-                and [_shaping(groups[i]) for i in self.group_indices] == self.shaping
-                and (len(state) == len(self.states) if self.states else state.get(params[0]) is self.entries[0])
-                and all(map(is_, state.values(), self.states))
-                and self._addresses() == self.addresses
-                and self.have_same_layouts(self._local_params() + self._prev_grads() + grads)
-            )
-        except KeyError:  # a state was cleared, or converted to a form with other names
-            return False
-
-    def _without_consumed(self, prev_grads: list[Any]) -> list[Any]:
-        consumed = set(self.consumed)
-        return [None if i in consumed else x for i, x in enumerate(prev_grads)] if consumed else prev_grads
-
-    def _local(self, x: Any) -> Any:
-        """As engines take it: the local shard of a DTensor, a complex tensor as reals."""
-        if x is None:
-            return None
-        x = sharding.local(x) if self.sharded else x
-        return torch.view_as_real(x.resolve_conj()) if self.complex and x.is_complex() else x
-
-    def _partition(
-        self, groups: list[dict[str, Any]], members: list[int], columns: Columns, captured: list[Any]
-    ) -> list[Part]:
+        self.rng_offset = columns.rng_offset
+        self.is_sharded, self.is_complex = sharding.any_dtensor(params), any(map(Tensor.is_complex, params))
+        self.is_fsdp1 = any(map(sharding.is_fsdp1, params))
+        self.rows = list(range(len(params)))  #: their places among all parameters
+        self.guard: Guard | None = None  #: None: for this step alone
         places: dict[tuple[str, torch.device, torch.device], list[int]] = {}
         engines: dict[str, Engine] = {}
-        for i, (member, p) in enumerate(zip(members, self.params, strict=True)):
+        for i, (member, p) in enumerate(zip(members, params, strict=True)):
             engine = choose(groups[member], p)
             engines[engine.name] = engine
-            places.setdefault((engine.name, columns.param[i].device, columns.step[i].device), []).append(i)
-        whole = len(places) == 1
-
-        def memo(rows: list[int]) -> Memo:
-            return Memo(captured, capturable=any(groups[members[i]]["capturable"] for i in rows))
-
-        return [
-            Part(engines[name], device, rows, columns if whole else _select_static(columns, rows), memo(rows))
+            places.setdefault((engine.name, sharding.local(p).device, columns.step[i].device), []).append(i)
+        self.parts = [
+            Part(
+                engines[name], device, rows, scalars.host_readable(columns.step[rows[0]]),
+                Memo(captured, capturable=any(groups[members[i]]["capturable"] for i in rows)),
+            )
             for (name, device, _), rows in places.items()
-        ]
+        ]  # fmt: skip
 
-    # ---- one step
+    def of_rows(self, values: list[Any]) -> list[Any]:
+        """The entries of the plan's rows, of a list for all parameters."""
+        return values if len(values) == len(self.rows) else [values[i] for i in self.rows]
 
-    def as_real(self, grads: list[Tensor]) -> list[Tensor]:
-        """Local gradients as engines take them."""
-        return [self._local(x) for x in grads] if self.complex else grads
+    def columns(
+        self,
+        options: list[Options],
+        group: list[int],
+        params: list[Tensor],
+        grads: list[Any],
+        state: State,
+        forget: bool = False,
+    ) -> Columns:
+        """The rows of a step. States are left out where every engine has its own tables of them.
 
-    def update(
-        self, options: list[Options], group: list[int], grads: list[Tensor], signals: Signals
-    ) -> tuple[Tensor | None, Tensor | None]:
+        `forget`: as in `Signals`.
+        """
+        entries: list[dict[str, Tensor]] = []
+        if not all(
+            x.engine.fused and x.memo.tables is not None and (x.engine.forgets or not forget) for x in self.parts
+        ):
+            entries = [state[p] for p in params]
+        states: dict[str, list[Any]] = {name: [entry.get(name) for entry in entries] for name in NAMES}
+        return Columns(options, group, self.rng_offset, params, grads, **states)
+
+    def update(self, columns: Columns, signals: Signals) -> tuple[Tensor | None, Tensor | None]:
         """One step by all engines. Returns what `Engine.update` does, of all of them, and `Signals.skip`."""
-        grads = self.as_real(grads)
+        if self.is_sharded or self.is_complex:
+            columns = replaced(columns, **{x: self.as_engines_take(getattr(columns, x)) for x in _TENSORS})
+        present = [grad is not None for grad in columns.grad]
         # Skipped steps must not be counted, so a restart condition needs to know of them.
         restart_needs_skip = signals.check_finite and signals.forget
-        if len(self.parts) > 1 or not self.parts[0].engine.measures_norm or restart_needs_skip:
-            signals = measure(grads, any(x.max_grad_norm > 0 for x in options), signals)
+        if len(self.parts) > 1 or restart_needs_skip or not all(part.engine.fused for part in self.parts):
+            signals = measure([x for x in columns.grad if x is not None], columns.clips(), signals)
         squares: list[Tensor | None] = []
         for part in self.parts:
-            columns = self._filled(part, options, group, grads)
+            rows = [i for i in part.rows if present[i]]
+            if not rows:
+                continue
+            if part.engine.fused:
+                rows = part.rows  # it passes over those without a gradient
+            mine = columns if len(rows) == len(present) else columns.select(rows)
             local = signals
             if signals.norm is not None or signals.grad_scale is not None or signals.skip is not None:
                 local = signals.to(part.device)
-            if local.skip is not None and scalars.host_readable(columns.step[0]):
+            if local.skip is not None and part.host_counts:
                 if local.skip.item():
-                    columns.keep_previous()
                     continue
                 local = replaced(local, skip=None)
+            if not part.engine.fused:  # PyTorch's operations do not take numbers on another device
+                mine = replaced(mine, options=[x.to(part.device) for x in mine.options])
             if signals.forget and not part.engine.forgets:
-                columns.forget()
-            if part.engine.reads_quantized:
-                squares.append(part.engine.update(columns, part.memo, local))
+                mine.forget()
+            if part.engine.fused:
+                squares.append(part.engine.update(mine, part.memo, local))
             else:
-                squares.append(lowbit.update(part.engine, columns, part.memo, local))
+                squares.append(quantized.update(part.engine, mine, part.memo, local))
         measured = [x for x in squares if x is not None]
         if not measured:
             return None, signals.skip
         return torch.stack([x.to(measured[0].device) for x in measured]).sum(), signals.skip
 
-    def _filled(self, part: Part, options: list[Options], group: list[int], grads: list[Tensor]) -> Columns:
-        """The part's columns with this step's options and gradients."""
-        columns = part.columns
-        prev_grads = columns.prev_grad
-        if len(self.consumed) == len(part.rows) == len(grads):
-            prev_grads = self.as_real(self._prev_grads())
-        elif self.consumed:
-            by_row = dict(zip(self.consumed, self.as_real(self._prev_grads()), strict=True))
-            prev_grads = [by_row.get(i, x) for i, x in zip(part.rows, prev_grads, strict=True)]
-        if len(part.rows) != len(grads):
-            grads, group = [grads[i] for i in part.rows], [group[i] for i in part.rows]
-        if not part.engine.reads_quantized:  # PyTorch's operations do not take numbers on another device
-            options = [x.to(part.device) for x in options]
-        return replaced(columns, options=options, group=group, grad=grads, prev_grad=prev_grads)
-
-    def own_grads(self, grads: list[Tensor], describe: Callable[[Tensor], str]) -> list[Tensor]:
-        """Local gradients, of which those that become states are alone in their memory and laid out as parameters.
-
-        `describe` names a parameter in an error.
-        """
-        params, mine = self._local_params(), grads
-        if len(self.consumed) < len(grads):
-            params, mine = [params[i] for i in self.consumed], [grads[i] for i in self.consumed]
-        aliased = False
-        if self.is_reusable:
-            addresses = list(map(Tensor.data_ptr, mine))
-            distinct = {*addresses}
-            distinct.discard(0)  # of empty tensors
-            shared = len(distinct) < len(addresses) - addresses.count(0)
-            aliased = shared or not distinct.isdisjoint(map(Tensor.data_ptr, params))
-            reused = list(map(eq, addresses, map(Tensor.data_ptr, self._prev_grads())))
-            if True in reused:
-                self._refuse_reused(reused, describe)
-        # Over lists, each check takes a tenth of what it takes gradient by gradient.
-        sizes = map(UntypedStorage.nbytes, map(Tensor.untyped_storage, mine))
-        if self.grads_fit and not aliased and list(sizes) == self.consumed_nbytes:
-            return grads
-        grads = list(grads)
-        for i, p, grad in zip(self.consumed, params, mine, strict=True):
-            alone = grad.untyped_storage().nbytes() == grad.nbytes and not aliased
-            grad = grad.detach() if grad.requires_grad else grad
-            grads[i] = laid_out_as(p, grad if alone else grad.clone(), grad.dtype)
-            owner: Any = self.params[i]
-            if sharding.local(owner.grad) is not grads[i]:
-                owner.grad = sharding.like(owner, grads[i])
-        return grads
-
-    def _refuse_reused(self, reused: list[bool], describe: Callable[[Tensor], str]) -> None:
-        """Raise an error if a gradient is in the memory of the previous one, which was consumed."""
-        for i, same in zip(self.consumed, reused, strict=True):
-            p = sharding.local(self.params[i])
-            if same and p.numel() and p.device.type != "meta":  # else the address is 0
-                raise RuntimeError(
-                    f"parameter {describe(self.params[i])}: consume_grad=True keeps its gradient, and the next one is "
-                    "in the same memory, as with DistributedDataParallel's gradient_as_bucket_view=True or a buffer of "
-                    "your own: give every step a gradient of its own, or leave consume_grad at False"
-                )
-
-    def consume_grads(self, grads: list[Tensor]) -> None:
-        """Make the gradients of this step the previous gradients of the next one."""
-        for i, entry in zip(self.consumed, self.consuming, strict=True):
-            entry["prev_grad"] = sharding.like(self.params[i], grads[i]) if self.sharded else grads[i]
-        for p in self.clears:
-            p.grad = None
+    def as_engines_take(self, tensors: list[Any]) -> list[Any]:
+        """Local shards of DTensors, complex tensors as reals."""
+        tensors = [None if x is None else sharding.local(x) for x in tensors]
+        if not self.is_complex:
+            return tensors
+        return [torch.view_as_real(x.resolve_conj()) if x is not None and x.is_complex() else x for x in tensors]
 
 
-class Plans(dict[Any, Plan]):
-    """By which parameters have a gradient, or by a parameter that steps alone."""
-
-    def __init__(self) -> None:
-        self.known: set[Tensor] = set()  #: parameters that had a state when the last one was made
-
-    def clear(self) -> None:
-        super().clear()
-        self.known.clear()
-
-    def make_room(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
-        """Drop those whose states are gone, which would keep tensors alive, and the oldest where there are many."""
-        if not self.known <= state.keys():  # looking at all plans takes as long as a step
-            for key, plan in list(self.items()):
-                if any(state.get(p) is not entry for p, entry in zip(plan.params, plan.entries, strict=True)):
-                    del self[key]
-        if len(self) >= MOST_PLANS:
-            del self[next(iter(self))]
-
-
-def _sizes(groups: list[dict[str, Any]]) -> list[int]:
-    return [len(group["params"]) for group in groups]
-
-
-def _shaping(group: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The options of a group by which a plan is made."""
-    b1, b2, _ = group["betas"]
-    return (b2 if b1 == b2 else None, *map(group.__getitem__, _SHAPING))
-
-
-#: The columns that hold tensors of a state or a parameter.
-_TENSORS = ("param", *NAMES)
-
-
-def _select_static(columns: Columns, rows: list[int]) -> Columns:
-    """Columns that have no gradients yet."""
-    return replaced(replaced(columns, grad=columns.param).select(rows), grad=[])
+#: The columns that hold tensors.
+_TENSORS = ("param", "grad", *NAMES)

@@ -1,4 +1,4 @@
-"""When Adan restarts by itself: the condition of the paper's Eqn 8, or every so many steps.
+"""Automatic restarts: the condition of the paper's Eqn 8, or every so many steps.
 
 With y_{k+1} = θ_{k+1} + η_k∘(u_k − (1 − b1)·g_k), where η_k = η / (√n̂_k + ε) and u_k = m̂_k + b2·v̂_k, a cycle ends after
 the step k, counted from 0, at which::
@@ -26,7 +26,7 @@ from adan.hyperparameters import require_count, require_number
 
 @dataclass(frozen=True)
 class Restart:
-    """When to restart: once a cycle has moved far enough, or at a fixed interval.
+    """Rule for restarts: once a cycle has moved far enough, or at a fixed interval.
 
     Args:
         radius: R of the paper's Eqn 8: restart when (k + 1)·Σ ‖y_{t+1} − y_t‖²_√n > R², k the cycle's steps from 0.
@@ -93,7 +93,7 @@ class Restart:
 
 
 class Progress(NamedTuple):
-    """How far a cycle has come."""
+    """Progress of a cycle."""
 
     k: int  #: its last step, counted from 0; −1 before the first
     sum: float  #: Σ ‖y_{t+1} − y_t‖²_√n
@@ -198,7 +198,7 @@ class Cycle:
         return Progress(int(steps) - 1, total)
 
     def saved(self, group: int) -> Tensor:
-        """What a checkpoint holds, beside the options of each group."""
+        """Tensor for a checkpoint, beside the options of each group."""
         return torch.cat([self.values.narrow(0, 0, 3), self.last_lr(group).reshape(1)])
 
     @staticmethod

@@ -75,7 +75,7 @@ def replaced(old: Tuple, **changes: Any) -> Tuple:
 
 
 class Signals(NamedTuple):
-    """What is known about all gradients of a step together."""
+    """Facts about all gradients of a step together."""
 
     norm: Tensor | None = None  #: the global norm of the gradients as they are, when a group clips
     grad_scale: Tensor | None = None  #: the loss scale that the gradients still carry

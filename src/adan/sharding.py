@@ -49,9 +49,10 @@ def like(param: Tensor, shard: Tensor) -> Tensor:
     return whole
 
 
-def local_grads(params: list[Tensor], grads: list[Tensor], describe: Callable[[Tensor], str]) -> list[Tensor]:
-    """The shards of gradients that belong to the shards of their parameters in this process."""
-    return [_local_grad(p, grad, describe) if is_dtensor(p) else grad for p, grad in zip(params, grads, strict=True)]
+def local_grads(params: list[Tensor], grads: list[Any], describe: Callable[[Tensor], str]) -> list[Any]:
+    """The shards of gradients that belong to the shards of their parameters in this process; None stays None."""
+    pairs = zip(params, grads, strict=True)
+    return [_local_grad(p, grad, describe) if grad is not None and is_dtensor(p) else grad for p, grad in pairs]
 
 
 def _local_grad(param: Any, grad: Any, describe: Callable[[Tensor], str]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What Adan keeps for a parameter: how it starts, in which form it is stored, how it is forgotten."""
+"""A parameter's state: how it starts, in which form it is stored, how it is forgotten."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from adan import lowbit, sharding
-from adan.columns import NAMES, STATES, compute_dtype, is_expanded
+from adan.columns import NAMES, NUMBERS, STATES, compute_dtype
 from adan.lowbit import BLOCK, FORMATS, PACKED, SMALLEST
 from adan.options import counted
 
 #: What a checkpoint calls quantized states.
 CODES = {name: f"{name}_codes" for name in STATES}
 #: All that Adan keeps for a parameter, under every name. What others keep there, as timm's Lookahead does, is theirs.
-OURS = {*NAMES, *CODES.values(), "layout", "neg_pre_grad"}
+#: `prev_scale` is that of checkpoints whose previous gradient is as backward left it; `neg_pre_grad` the authors'.
+OURS = {*NAMES, *CODES.values(), "layout", "prev_scale", "neg_pre_grad"}
 
 
 class Form(NamedTuple):
-    """How the state of a parameter is stored."""
+    """The form in which a parameter's state is stored."""
 
     dtype: torch.dtype
     quantized: str | None  #: "8bit" or "4bit"
     coupled: bool  #: exp_avg is the average of g + b2·d, and there is no exp_avg_diff: exact while betas[0] == betas[1]
-    consume: bool  #: the previous gradient is the buffer that backward filled
     kahan: bool
+    averaging: float | None  #: factor of v in the 4-bit format; a state keeps the one that it was made with
 
     @classmethod
     def of(cls, group: Mapping[str, Any], param: Tensor, state: Mapping[str, Tensor] | None = None) -> Form:
-        """What the options ask for. Whether states are coupled is decided once: an existing `state` stays as it is."""
+        """Form that the options ask for. Whether states are coupled is decided once: an existing `state` stays so."""
         dtype = plain = state_dtype(param)
         quantized = None
         if plain == torch.float32 and param.numel() >= SMALLEST:
@@ -40,7 +41,8 @@ class Form(NamedTuple):
             quantized = group["state_format"] if dtype == torch.uint8 else None
         half = param.dtype in (torch.bfloat16, torch.float16)
         coupled = "exp_avg_diff" not in state if state and "step" in state else is_coupled(group)
-        return cls(dtype, quantized, coupled, group["consume_grad"] and dtype == plain, group["kahan_sum"] and half)
+        averaging = lowbit.averaging(group["betas"][1]) if quantized == "4bit" and not coupled else None
+        return cls(dtype, quantized, coupled, group["kahan_sum"] and half, averaging)
 
     @property
     def names(self) -> list[str]:
@@ -65,7 +67,7 @@ def is_coupled(group: Mapping[str, Any]) -> bool:
 
 
 def describe_forms(groups: Iterable[Mapping[str, Any]], state: Mapping[Tensor, Mapping[str, Tensor]]) -> str:
-    """How the states of how many parameters are stored, or will be."""
+    """Count the parameters whose states are, or will be, stored in each form."""
     counts = Counter(
         "uninitialized" if is_lazy(p) else str(Form.of(group, p, state.get(p)))
         for group in groups
@@ -79,8 +81,8 @@ def state_dtype(param: Tensor) -> torch.dtype:
     return dtype.to_complex() if param.is_complex() else dtype
 
 
-def _counter_dtype(device: torch.device | str) -> torch.dtype:
-    """Of `step` and `prev_scale`. In fp32 a count would stop at 2²⁴; Apple's GPUs have no fp64."""
+def _number_dtype(device: torch.device | str) -> torch.dtype:
+    """The type of numbers that a state holds. In fp32 a count would stop at 2²⁴; Apple's GPUs have no fp64."""
     return torch.float32 if torch.device(device).type == "mps" else torch.float64
 
 
@@ -94,17 +96,14 @@ def first_state(group: dict[str, Any], param: Tensor, counter_device: torch.devi
 
 def zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
     """The state of a parameter in a form, before its first gradient."""
-    state = {"step": torch.zeros((), dtype=_counter_dtype(counter_device), device=counter_device)}
+    state = {"step": torch.zeros((), dtype=_number_dtype(counter_device), device=counter_device)}
+    if form.averaging is not None:
+        state["averaging"] = torch.full_like(state["step"], form.averaging)
     for name in form.names:
         if form.is_packed(name):
             state[name] = torch.zeros(packed(param), dtype=torch.uint8, device=param.device)
         else:
             state[name] = torch.zeros_like(param, dtype=form.dtype, memory_format=torch.preserve_format)
-    if form.consume:
-        # The first gradient's buffer will take this place: one number is enough until then.
-        zero = torch.zeros((), dtype=param.dtype, device=param.device)
-        state["prev_grad"] = sharding.like(param, zero.expand(sharding.local(param).shape))
-        state["prev_scale"] = torch.ones_like(state["step"])
     if form.quantized:
         state["exponents"] = torch.zeros(blocks(param), dtype=torch.uint8, device=param.device)
     if form.kahan:
@@ -123,10 +122,10 @@ def packed(param: Tensor) -> tuple[int, int]:
 
 
 def forget(state: dict[str, Tensor]) -> None:
-    """As if there had been no gradient yet; what rounding has cut off the weights stays."""
+    """Make a state that of no gradient yet; what rounding has cut off the weights stays."""
     for name in NAMES:
-        if name in state and name != "compensation" and not is_expanded(sharding.local(state[name])):
-            state[name].fill_(name == "prev_scale")
+        if name in state and name not in ("averaging", "compensation"):
+            state[name].zero_()
 
 
 def check_coupled(state: Mapping[str, Tensor], group: dict[str, Any], groups: list[dict[str, Any]]) -> None:
@@ -158,24 +157,24 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
     form = Form.of(group, param, state)
     if not _fits(state, param, form):
         replace(state, convert(state, param, form, group))
-    for name in ("step", "prev_scale"):
+    for name in NUMBERS:
         if name in state:
-            state[name] = state[name].to(counter_device, _counter_dtype(counter_device))
+            state[name] = state[name].to(counter_device, _number_dtype(counter_device))
 
 
 def check_form(state: Mapping[str, Tensor], group: Mapping[str, Any], param: Tensor) -> None:
     """Refuse a state of another form where it cannot be converted: while a step is traced."""
     if not _has_form(state, param, Form.of(group, param, state)):
         raise RuntimeError(
-            "its state has another form than the options ask for: after a change of state_format, kahan_sum or "
-            "consume_grad, call optimizer.step() once outside torch.compile"
+            "its state has another form than the options ask for: after a change of state_format or kahan_sum, "
+            "call optimizer.step() once outside torch.compile"
         )
 
 
 def _has_form(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     return (
         ("exp_avg_diff" not in state) == form.coupled
-        and ("prev_scale" in state) == form.consume
+        and ("averaging" in state) == (form.averaging is not None)
         and ("compensation" in state) == form.kahan
         and (not form.kahan or state["compensation"].dtype == param.dtype)
         and (not sharding.local(param).numel() or lowbit.format_of(_local(state)) == form.quantized)
@@ -185,21 +184,20 @@ def _has_form(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
 
 def _averages(state: Mapping[str, Tensor], form: Form) -> list[Tensor]:
     """The local parts of states that are laid out as their parameter."""
-    names = [name for name in form.names if name in state and not (form.consume and name == "prev_grad")]
-    return [sharding.local(state[name]) for name in names if not form.is_packed(name)]
+    return [sharding.local(state[name]) for name in form.names if name in state and not form.is_packed(name)]
 
 
 def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     local = sharding.local(param)
 
     def is_laid_out(x: Tensor) -> bool:
-        """As the parameter, or as a new tensor like it where that one has gaps in memory."""
+        """Whether `x` lies as the parameter, or as a new tensor like it where that one has gaps in memory."""
         return x.stride() == local.stride() or x.stride() == torch.empty_like(local, device="meta").stride()
 
     return (
         _has_form(state, param, form)
         and all(map(is_laid_out, _averages(state, form)))
-        and all(state[x].device == param.device for x in NAMES if x in state and x not in ("step", "prev_scale"))
+        and all(state[x].device == param.device for x in NAMES if x in state and x not in NUMBERS)
     )
 
 
@@ -211,21 +209,15 @@ def replace(state: dict[str, Any], new: Mapping[str, Any]) -> None:
 
 
 def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The same state in another form: read as plain numbers, and written to nearest."""
+    """A state in another form: read as plain numbers, and written to nearest."""
     values = plain(state)
     if form.coupled and "exp_avg_diff" in values:
         values["exp_avg"] = values["exp_avg"] + group["betas"][1] * values.pop("exp_avg_diff")
     new = zeros(param, form, "cpu")
     new["step"] = state["step"]
-    written = {name: x for name, x in _local(new).items() if name != "prev_grad" or not form.consume}
+    written = _local(new)
     like = torch.empty_like(written["exp_avg"], dtype=state_dtype(param))
-    lowbit.write(written, new.get("exponents"), {name: torch.empty_like(like).copy_(values[name]) for name in written})
-    if form.consume:
-        consumed = "prev_scale" in state
-        prev = sharding.local(state["prev_grad"]) if consumed else values["prev_grad"]
-        shard = torch.empty_like(sharding.local(param), dtype=prev.dtype, requires_grad=False).copy_(prev)
-        new["prev_grad"] = sharding.like(param, shard)
-        new["prev_scale"] = state["prev_scale"] if consumed else new["prev_scale"]
+    lowbit.write(written, {name: torch.empty_like(like).copy_(values[name]) for name in form.names})
     if form.kahan and "compensation" in state:
         new["compensation"].copy_(state["compensation"])
     return new
@@ -233,12 +225,9 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mappi
 
 def plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The averages and the previous gradient, of this process's shards, as plain numbers in whatever form they are."""
-    values = lowbit.read(_local(state), state.get("exponents"))
-    if "prev_scale" in state:
-        values["prev_grad"] = values["prev_grad"] * state["prev_scale"].to(values["prev_grad"].device)
-    return values
+    return lowbit.read(_local(state))
 
 
 def _local(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The averages and the previous gradient of this process's shards, as they are stored."""
-    return {name: sharding.local(state[name]) for name in STATES if name in state}
+    """The state of this process's shards, as it is stored."""
+    return {name: sharding.local(state[name]) for name in NAMES if name in state}

@@ -1,4 +1,4 @@
-"""Where to start with Adan, given the AdamW settings that work for a model.
+"""Suggest where to start with Adan, given the AdamW settings that work for a model.
 
 Every number here is a `Point`: what tuning chose in a recorded study, or what the paper's authors published.
 tests/benchmarks/test_tuning.py recomputes each of them from the records.
@@ -65,7 +65,7 @@ class Rule:
         return self.short.value + (self.long.value - self.short.value) * min(1.0, max(0.0, share))
 
     def why(self, steps: int, task: Task | None) -> tuple[str, str]:
-        """What stands behind the value at this length, in a word and in a sentence."""
+        """The evidence for the value at this length, in a word and in a sentence."""
         point = self.short
         if self.long is not None and steps > self.short.steps:
             if steps < self.long.steps:
@@ -162,7 +162,7 @@ def suggest_from_adamw(
     batch_size: int | None = None,
     eps: float = 1e-8,
 ) -> Suggestion:
-    """Where to start with Adan, given the AdamW settings that work for a model.
+    """Suggest where to start with Adan, given the AdamW settings that work for a model.
 
     With T steps in all, AdamW's lr₀ and λ₀, and values between two lengths linear in log T::
 

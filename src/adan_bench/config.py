@@ -290,7 +290,7 @@ NEVER = Pause()
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """One report of a run under way, for whoever watches."""
 
     step: int

@@ -27,7 +27,6 @@ def test_a_state_that_was_cleared_starts_anew(engine):
 @pytest.mark.parametrize(
     ("name", "values", "dtype"),
     [
-        ("consume_grad", (True, False), torch.float32),
         ("state_format", ("8bit", "fp32"), torch.float32),
         ("kahan_sum", (True, False), torch.bfloat16),
     ],

@@ -96,7 +96,7 @@ def test_differentiable_and_foreach_exclude_each_other():
         (torch.nn.Linear(2, 2), TypeError, "model.parameters.*got Linear"),
         ([torch.zeros(2), "w"], TypeError, "parameter 1 must be a tensor, got str"),
         ([torch.zeros(2, dtype=torch.long)], TypeError, r"parameter 0 of shape \(2,\) is torch.int64"),
-        ([{"lr": 0.1}], TypeError, "key 'params'"),
+        ([{"lr": 0.1}], TypeError, r"key 'params', got the keys \['lr'\]"),
         ([{"params": [torch.zeros(2)], "lr": -1.0}], ValueError, "parameter group 0: lr"),
         ([{"params": [torch.zeros(2)], "skip_nonfinite": True}], ValueError, "holds for the whole step"),
     ],

@@ -16,7 +16,7 @@ from support.cpu_engine import (
 
 @without_library
 @pytest.mark.usefixtures("same_norm", "exact_sqrt")
-@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 20.0, "maximize": True, "consume_grad": True},
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 20.0, "maximize": True},
                                      {"no_prox": True, "bias_correction": False}], ids=str)  # fmt: skip
 @pytest.mark.parametrize(
     ("form", "dtype"),
@@ -85,7 +85,7 @@ def test_nothing_outside_a_coded_state_is_touched(form):
 @without_library
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this PyTorch has no grad_dtype")
 @pytest.mark.usefixtures("exact_sqrt")
-@pytest.mark.parametrize("options", [{}, {"consume_grad": True}, *FORMS.values()], ids=str)
+@pytest.mark.parametrize("options", [{}, *FORMS.values()], ids=str)
 def test_a_gradient_of_a_wider_type(options):
     results = []
     for engine in ({"fused": True}, {"foreach": False}):

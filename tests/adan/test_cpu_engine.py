@@ -45,26 +45,24 @@ def test_a_parameter_with_gaps_is_left_to_another_engine():
 
 @without_library
 @pytest.mark.usefixtures("same_norm")
-@pytest.mark.parametrize("consume", [False, True], ids=["kept", "consumed"])
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 20.0, "maximize": True}, {"no_prox": True, "eps": 1e-3},
                                      {"bias_correction": False}], ids=str)  # fmt: skip
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_same_states_as_the_loop(dtype, options, consume):
+def test_the_same_states_as_the_loop(dtype, options):
     results = []
     for engine in ({"fused": True}, {"foreach": False}):
         params = problem(dtype, TAILS)
-        opt = train(params, consume_grad=consume, **options, **engine)
+        opt = train(params, **options, **engine)
         results.append((params, opt))
     assert_alike(*results)
 
 
 @without_library
-@pytest.mark.parametrize("consume", [False, True], ids=["kept", "consumed"])
-def test_complex_parameters(consume):
+def test_complex_parameters():
     results = []
     for engine in ({"fused": True}, {"foreach": False}):
         params = problem(torch.complex64, [(5,), (2, 3), ()]) + problem(torch.complex128, [(7,)])
-        opt = train(params, consume_grad=consume, **engine)
+        opt = train(params, **engine)
         results.append(([torch.view_as_real(p.detach()) for p in params], opt))
     assert_alike(*results)
 
@@ -87,13 +85,12 @@ def test_types_may_be_mixed_and_groups_may_differ():
 
 @without_library
 @pytest.mark.usefixtures("same_norm")
-@pytest.mark.parametrize("consume", [False, True], ids=["kept", "consumed"])
-def test_states_go_from_engine_to_engine(consume):
+def test_states_go_from_engine_to_engine():
     results = []
     for engines in ([{"fused": True}, {"foreach": False}, {"fused": True}], [{"foreach": False}] * 3):
         params, saved = problem(torch.bfloat16, [(33,), (2, 3)]), None
         for i, engine in enumerate(engines):
-            opt = Adan(params, lr=0.1, consume_grad=consume, max_grad_norm=1.0, **engine)
+            opt = Adan(params, lr=0.1, max_grad_norm=1.0, **engine)
             if saved is not None:
                 opt.load_state_dict(saved)
             for k in range(3):
@@ -135,20 +132,6 @@ def test_a_gradient_is_never_written(dtype):
 
     train(params, grads=grads, fused=True, maximize=True, max_grad_norm=0.1)
     assert all(same_bits(grad, copy) for grad, copy in seen)
-
-
-@without_library
-def test_a_previous_gradient_that_was_consumed_is_never_written():
-    p = torch.zeros(100, requires_grad=True)
-    opt = Adan([p], lr=0.1, fused=True, consume_grad=True, max_grad_norm=1.0)
-    for _ in range(3):
-        grad = torch.randn(100)
-        copy = grad.clone()
-        p.grad = grad
-        opt.step()
-        p.grad = torch.randn(100)
-        opt.step()
-        assert same_bits(grad, copy)
 
 
 @without_library

@@ -37,7 +37,7 @@ MUTATIONS = [
     ("w_v * (d - old_v)", "w_m * (d - old_v)", "fast betas"),
     ("n[k] = QUANTIZED ? root : n_;", ";", "fast betas"),
     ("step_m * m_ + step_v * v_", "step_m * m_ + step_v * v[k]", "fast betas"),
-    ("*tensors[i].step += 1;", ";", "fast betas"),
+    ("*tensors[i].step += tensors[i].grad != NULL;", ";", "fast betas"),
     ("&job->scalars[x->scalars]", "&job->scalars[0]", "fast betas"),
     ("for (; i < size; i++) {                                                                            \\\n",
      "for (; i < size - 1; i++) {                                                                        \\\n",
@@ -62,8 +62,8 @@ CODED_MUTATIONS = [
     ("exponent > 1 ? 1 : exponent", "0", "8 bit"),
     ("mix(key + (uint32_t)j)", "mix(key)", "bf16"),
     (" + (uint32_t)(start / 4)", "", "8 bit"),
-    ("(last - stored) * PER_AVERAGING", "stored * PER_AVERAGING", "4 bit"),
-    ("room[G][k] - (float)AVERAGING * v[k]", "room[G][k]", "4 bit"),
+    ("(last - stored) * per", "stored * per", "4 bit"),
+    ("room[G][k] - averaging * v[k]", "room[G][k]", "4 bit"),
     ("from[k] >> 4", "from[k] & 15", "4 bit"),
     ("* OF_WEIGHT)", ")", "stochastic"),
     ("theta[k] += rest[k]", "theta[k] += 0", "Kahan"),
@@ -100,7 +100,7 @@ def every_kernel():
     results = []
     for dtype in DTYPES:
         coded = [form for form in FORMS.values() if dtype != torch.float16 or "stochastic_rounding" not in form]
-        for form in ({}, {"consume_grad": True}, {"consume_grad": True, **COUPLED}, *coded):
+        for form in ({}, COUPLED, *coded):
             params = problem(dtype, [*TAILS, 4099])
             opt = train(params, max_grad_norm=20.0, fused=True, **form)
             results += params + states(opt)

@@ -95,29 +95,6 @@ def test_quantized_states_may_be_unaligned(state_format):
             assert (aligned != unaligned).double().mean() <= (0.01 if GPU else 0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(
-    "options", [{"max_grad_norm": 1.0, "maximize": True}, {"skip_nonfinite": True, "max_grad_norm": 5.0}], ids=str
-)
-def test_a_consumed_gradient_makes_the_same_step(dtype, options):
-    results = []
-    for consume in (False, True):
-        generator = torch.Generator().manual_seed(0)
-        params = [torch.randn(size, generator=generator).to(DEVICE, dtype).requires_grad_() for size in (70, 3)]
-        opt = Adan(params, lr=0.05, betas=(0.9, 0.8, 0.95), consume_grad=consume, fused=True, **options)
-        for k in range(8):
-            for i, p in enumerate(params):
-                if (k + i) % 4:
-                    p.grad = torch.randn(p.shape, generator=generator).to(p) * (k + 1)
-                    if k in (0, 3):
-                        p.grad[0] = float("nan") if "skip_nonfinite" in options else 1.0
-            opt.step()
-            assert all(p.grad is None for p in params) or not consume
-            opt.zero_grad()
-        results.append([p.detach().clone() for p in params])
-    torch.testing.assert_close(*results, rtol=1e-6 if dtype == torch.float32 else HALF, atol=1e-6)
-
-
 def test_groups_counts_and_loss_scale():
     a, b, late = (torch.randn(n, device=DEVICE, requires_grad=True) for n in (70, 3, 5))
     twins = [p.detach().clone().requires_grad_() for p in (a, b, late)]

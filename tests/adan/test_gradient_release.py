@@ -13,7 +13,6 @@ from adan import Adan, release_gradients
 
 OPTIONS = {
     "plain": {},
-    "consumed": {"consume_grad": True},
     "8bit": {"state_format": "8bit"},
     "4bit": {"state_format": "4bit"},
     "foreach, coupled": {"foreach": True, "betas": (0.9, 0.9, 0.99)},
@@ -292,3 +291,15 @@ def test_parameters_are_no_model():
     model, opt = make({})
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got list"):
         release_gradients(list(model.parameters()), opt)
+
+
+def test_a_model_that_is_dropped_without_remove_is_freed():
+    model = torch.nn.Linear(4, 1)
+    opt = Adan(model.parameters())
+    release_gradients(model, opt)
+    model(torch.ones(2, 4)).sum().backward()
+    opt.step()
+    gone = [weakref.ref(x) for x in (model.weight, opt)]
+    del model, opt
+    gc.collect()
+    assert not any(ref() for ref in gone)

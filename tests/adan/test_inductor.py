@@ -8,6 +8,7 @@ import torch
 from adan import Adan
 
 BETAS = (0.9, 0.8, 0.95)
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,7 @@ def loop(param, opt, absent):
     return param
 
 
+@pytest.mark.skipif((2, 9) <= TORCH < (2, 12), reason="Dynamo of torch 2.9 to 2.11 cannot construct an optimizer")
 def test_an_optimizer_that_is_constructed_inside():
     """A user who compiles a whole training function got AttributeError: no attribute '_norm_group'."""
 

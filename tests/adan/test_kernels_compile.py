@@ -28,14 +28,13 @@ def ptx(kernel, capability, warps, pointers, integers, constants):
     )
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps}).asm["ptx"]
 
-PLAIN = {"PACKED": False, "COUPLED": False, "CONSUME": False, "WEIGHTS": 0, "RESTART": 0, "ALIGNED": True}
-types = {**PLAIN, "CHUNK": 1024, "BLOCK": 512, "STAGES": 1, **dict.fromkeys("PGQS", tl.float32), "COMPUTE": tl.float32}
-half = {**types, **dict.fromkeys("PGQ", tl.bfloat16), "S": tl.float32}
-codes = {"Q": tl.uint8, "S": tl.uint8}
+PLAIN = {"PACKED": False, "COUPLED": False, "WEIGHTS": 0, "RESTART": 0, "ALIGNED": True}
+types = {**PLAIN, "CHUNK": 1024, "BLOCK": 512, "STAGES": 1, **dict.fromkeys("PGS", tl.float32), "COMPUTE": tl.float32}
+half = {**types, **dict.fromkeys("PG", tl.bfloat16), "S": tl.float32}
+codes = {"S": tl.uint8}
 piped = {**codes, "BLOCK": 1024, "CHUNK": 4096, "STAGES": 3}
 kinds = {
     "fp32": types,
-    "fp32 consumed": {**types, "CONSUME": True},
     "fp32 restart": {**types, "RESTART": 2},
     "bf16": half,
     "8bit restart": {**types, **codes, "RESTART": 2},
@@ -76,7 +75,7 @@ json.dump(found, sys.stdout)
 """
 
 #: Those that are looked at.
-SEEN = ("fp32", "fp32 consumed", "fp32 restart", "squares", "8bit", "4bit")
+SEEN = ("fp32", "fp32 restart", "squares", "8bit", "4bit")
 
 
 def compiled():
@@ -90,7 +89,7 @@ def compiled():
 
 def moves_sixteen_bytes_at_a_time(ptx):
     """Six arrays are read and five written; 512 elements over 64 threads are two accesses of four floats each."""
-    for name, reads, writes in (("fp32", 12, 10), ("fp32 consumed", 12, 8), ("fp32 restart", 12, 10)):
+    for name, reads, writes in (("fp32", 12, 10), ("fp32 restart", 12, 10)):
         assert ptx[name].count("ld.global.v4.b32") >= reads, name
         assert ptx[name].count("st.global.v4.b32") >= writes, name
     assert ptx["squares"].count("ld.global.v4.b32") >= 8

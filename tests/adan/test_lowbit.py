@@ -222,6 +222,54 @@ def test_the_first_updates_are_small(state_format, bound, foreach):
         assert (p.detach() - before).abs().max() < bound
 
 
+def update_error(b2, state_format="4bit", steps=80):
+    """Of the updates by quantized states, against those of fp32 states with the same gradients: ‖Δ − Δ₃₂‖ / ‖Δ₃₂‖."""
+    torch.manual_seed(0)
+    size = 1 << 14
+    mean, spread = torch.randn(size), torch.rand(size) + 0.1
+    params = [torch.nn.Parameter(torch.zeros(size)) for _ in range(2)]
+    pairs = [
+        (p, Adan([p], lr=1.0, betas=(0.9, b2, 0.99), state_format=x))
+        for p, x in zip(params, ("fp32", state_format), strict=True)
+    ]
+    squares = torch.zeros(2)
+    for _ in range(steps):
+        grad = mean + spread * torch.randn(size)
+        updates = []
+        for p, opt in pairs:
+            before = p.detach().clone()
+            p.grad = grad
+            opt.step()
+            updates.append(p.detach() - before)
+        squares += torch.stack([(updates[1] - updates[0]).square().sum(), updates[0].square().sum()])
+    return (squares[0] / squares[1]).sqrt().item()
+
+
+@pytest.mark.parametrize("b2", [0.0, 0.5, 0.98, 0.99, 0.999])
+def test_4_bits_are_as_precise_at_any_b2(b2):
+    """The factor of v was that of b2 = 0.92: at 0.999 the error of an update was 62 times the update."""
+    assert update_error(b2) < 1.5 * update_error(0.92)
+
+
+def test_the_factor_of_v_is_kept():
+    """Through a change of betas, a checkpoint and a restart; a checkpoint without one has that of b2 = 0.92."""
+    p = torch.nn.Parameter(torch.zeros(4096))
+    opt = Adan([p], betas=(0.9, 0.99, 0.99), state_format="4bit")
+    for k in range(3):
+        p.grad = torch.randn(4096)
+        opt.param_groups[0]["betas"] = (0.9, 0.99 if k < 2 else 0.9, 0.99)
+        opt.step()
+    opt.restart()
+    assert opt.state[p]["averaging"].item() == pytest.approx(99)
+    saved = opt.state_dict()
+    other = Adan([p], state_format="4bit")
+    other.load_state_dict(saved)
+    assert other.state[p]["averaging"].item() == pytest.approx(99)
+    del saved["state"][0]["averaging"]
+    other.load_state_dict(saved)
+    assert other.state[p]["averaging"].item() == pytest.approx(11.5)
+
+
 @pytest.mark.parametrize("target", ["fp32", "bf16", "8bit", "4bit"])
 @pytest.mark.parametrize("source", ["fp32", "bf16", "8bit", "4bit"])
 def test_formats_are_converted_when_loaded(source, target):
@@ -239,7 +287,8 @@ def test_formats_are_converted_when_loaded(source, target):
                 bound = a.abs().max() * {"exp_avg": 0.07, "exp_avg_sq": 0.07}.get(name, 0.25)
             if target == "4bit" and name == "exp_avg_diff":  # stored through two others
                 g = states.plain(given)["prev_grad"]
-                bound = 0.25 * (g.abs().max() + (g - lowbit.AVERAGING * a).abs().max()) / lowbit.AVERAGING
+                factor = lowbit.averaging(0.8)
+                bound = 0.25 * (g.abs().max() + (g - factor * a).abs().max()) / factor
             assert (a - b).abs().max() <= bound, name
     back = Adan(params, betas=(0.9, 0.8, 0.95), state_format=source)
     if (source, target) in (("bf16", "fp32"), ("8bit", "fp32")):  # nothing is lost on the way through the wider format
@@ -382,6 +431,26 @@ def test_a_parameter_with_gaps_in_memory(foreach):
     assert torch.equal(*params)
     assert (memory[:, 3:] == 1).all()
     average = opts[0].state[params[0]]["exp_avg"]
-    opts[0]._plans.clear()
+    opts[0]._plan = None
     opts[0].step()
     assert opts[0].state[params[0]]["exp_avg"] is average
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.92, 0.95), (0.9, 0.9, 0.95)], ids=["apart", "coupled"])
+@pytest.mark.parametrize("state_format", ["8bit", "4bit"])
+def test_codes_that_were_saved_as_numbers_are_the_same_codes(state_format, betas):
+    """As FSDP2's checkpoints do: 12% of the 4-bit exponents and 6 to 10% of g and v became others."""
+    torch.manual_seed(0)
+    p = torch.nn.Parameter(torch.randn(130, 65))
+    opt = Adan([p], betas=betas, state_format=state_format)
+    for _ in range(9):
+        p.grad = torch.randn(130, 65) * torch.rand(130, 65) ** 4
+        opt.step()
+    state = opt.state[p]
+    group = opt.param_groups[0]
+    wide = {**state, **states.plain(state)}
+    wide = {name: x for name, x in wide.items() if name not in ("exponents", "averaging")}
+    again = states.convert(wide, p, states.Form.of(group, p, state), group)
+    assert torch.equal(again["exponents"], state["exponents"])
+    for name, x in states.plain(again).items():
+        assert torch.equal(states.plain(state)[name], x), name

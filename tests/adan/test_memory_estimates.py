@@ -10,7 +10,6 @@ OPTIONS = [
     {},
     {"foreach": True},
     {"foreach": False},
-    {"consume_grad": True},
     {"max_grad_norm": 1.0},
     {"state_format": "8bit"},
     {"state_format": "4bit"},
@@ -54,7 +53,6 @@ def test_fake_tensors(options, real):
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_meta_tensors(options, real):
-    """On the meta device consume_grad said that one gradient was written over the other: both lie at address 0."""
     model = torch.nn.Linear(70, 70, device="meta")
     opt = Adan(model.parameters(), **options)
     train(opt, model, device="meta")

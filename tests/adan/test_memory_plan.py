@@ -50,7 +50,7 @@ def bytes_after_training(opt, params):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64])
-@pytest.mark.parametrize("options", [{}, {"consume_grad": True}, {"kahan_sum": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"kahan_sum": True}], ids=str)
 def test_bytes_are_those_of_a_real_optimizer(dtype, options):
     plan = plan_memory(Mixed(dtype), **options)
     model = Mixed(dtype)
@@ -144,7 +144,7 @@ BAD = [
     ((7,), {"shards": 8, "rank": 8}, ValueError, "rank must be below shards=8, got 8"),
     ((7,), {"dtype": "bf16"}, TypeError, "dtype must be a floating-point type .* got 'bf16'"),
     ((7,), {"dtype": torch.int8}, TypeError, "got torch.int8"),
-    ((7,), {"consume_grad": 1}, TypeError, "consume_grad must be True or False, got 1"),
+    ((7,), {"kahan_sum": 1}, TypeError, "kahan_sum must be True or False, got 1"),
     ((7,), {"release_gradients": None}, TypeError, "release_gradients must be True or False, got None"),
     (([nn.Parameter(torch.ones(()))],), {"shards": 2}, ValueError, r"shards=2, and .* of shape \(\); give it shape"),
 ]

@@ -26,7 +26,7 @@ MUTATIONS = [
     ("scalars", "c = c * clip.clamp(max=1.0)", "c = c * clip", "clipped now and then"),
     ("scalars", "w_n=w_n * run", "w_n=w_n", "skipping, captured"),
     ("engines.loop", "s.root_n * n.sqrt() + s.eps", "(s.root_n**2 * n + s.eps).sqrt()", "large eps"),
-    ("engines.loop", "prev_grad.copy_(g)", "prev_grad.copy_(grad)", "clipped now and then"),
+    ("engines.loop", "g_prev.copy_(g)", "g_prev.copy_(grad)", "clipped now and then"),
     ("engines.loop", "s.has_prev * (g - g_prev)", "g - g_prev", "fast betas"),
     ("engines.loop", "(g + s.lookahead * d) ** 2", "g**2", "fast betas"),
     ("engines.loop", "torch.where(signals.skip > 0, g_prev, g)", "g", "skipping, captured"),

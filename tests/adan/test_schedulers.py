@@ -38,9 +38,7 @@ def problem(engine, dtype=torch.float64, **options):
     return row.optimizer(params, 0.02, **engine), params, row.oracle(start, 0.02)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"max_grad_norm": 5.0, "consume_grad": True}, {"bias_correction": False}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 5.0}, {"bias_correction": False}], ids=str)
 def test_b1_passes_through_b2(engine, options):
     """A user whose schedule crosses b2 got "cannot be parted" in the middle of a run."""
     opt, params, oracle = problem(engine, betas=(0.9, 0.8, 0.95), **options)

@@ -1,4 +1,4 @@
-"""Combinations that each work alone: mixed scalars under consume and clip, lazy modules, no parameters at all."""
+"""Combinations that each work alone: mixed scalars that are clipped, lazy modules, no parameters at all."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,9 @@ from support.parity import Row
 from adan import Adan
 
 
-def test_scalars_of_two_types_consumed_and_clipped(engine):
+def test_scalars_of_two_types_clipped(engine):
     """A user with an fp64 temperature beside an fp32 scale got "expected dtype float for `end`" from foreach."""
-    row = Row("scalars", {"consume_grad": True, "max_grad_norm": 0.5})
+    row = Row("scalars", {"max_grad_norm": 0.5})
     params = [torch.tensor(1.0, requires_grad=True), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)]
     opt, oracle = row.optimizer(params, 0.05, **engine), row.oracle([np.ones(()), 2 * np.ones(())], 0.05)
     for k in range(5):

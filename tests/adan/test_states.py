@@ -255,3 +255,13 @@ def test_what_is_dropped_is_freed_with_the_next_step(drop):
         opt.state.clear()
     opt.step()
     assert state() is None
+
+
+def test_the_names_of_a_checkpoint_reach_an_optimizer_without_names():
+    """As in torch.optim, whose own suite asks for it."""
+    model = torch.nn.Linear(3, 2)
+    saved = Adan(model.named_parameters()).state_dict()
+    opt = Adan(model.parameters())
+    opt.load_state_dict(saved)
+    assert opt.param_groups[0]["param_names"] == ["weight", "bias"]
+    assert opt.state_dict()["param_groups"][0]["param_names"] == ["weight", "bias"]

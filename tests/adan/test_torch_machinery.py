@@ -49,7 +49,6 @@ FORMATS = {
     "4-bit states": {"state_format": "4bit"},
     "8-bit states, coupled, clipped": {"state_format": "8bit", "betas": (0.9, 0.9, 0.95), "max_grad_norm": 15.0},
     "bf16 states": {"state_format": "bf16", "weight_decay": 0.7},
-    "consumed": {"consume_grad": True, "max_grad_norm": 15.0},
 }
 CHOSEN = [
     "defaults",
@@ -74,7 +73,6 @@ def errors(device, dtype):
         "lr": ({"lr": -0.1}, "lr must be finite and at least 0, got -0.1"),
         "betas": ({"betas": (0.9, 1.0, 0.9)}, r"betas\[1\] must be below 1, got 1.0"),
         "engines": ({"foreach": True, "fused": True}, "foreach=True and fused=True"),
-        "capture": ({"consume_grad": True, "capturable": True}, "use one of the two"),
     }
     ours = [
         ErrorOptimizerInput(OptimizerInput([p], options, name), error_type=ValueError, error_regex=message)
@@ -145,8 +143,8 @@ def test_every_implementation_takes_the_steps_of_the_loop(row, flag):
         assert close.double().mean() >= (0.995 if "state_format" in row.kwargs else 1.0)
 
 
-#: What rounds or takes buffers has no derivative, and is refused.
-DIFFERENTIABLE = [row for row in inputs(DEVICE) if not {"state_format", "consume_grad"} & set(row.kwargs)]
+#: What rounds has no derivative, and is refused.
+DIFFERENTIABLE = [row for row in inputs(DEVICE) if "state_format" not in row.kwargs]
 
 
 @pytest.mark.parametrize("row", DIFFERENTIABLE, ids=lambda row: row.desc)
@@ -171,7 +169,7 @@ def test_a_saved_state_goes_on_bit_by_bit(config):
     torch.save(half.state_dict(), file)
     file.seek(0)
     other = INFO.optim_cls(params, lr=0.9)
-    for name in ("foreach", "fused", "differentiable", "capturable", "consume_grad", "skip_nonfinite", "state_format"):
+    for name in ("foreach", "fused", "differentiable", "capturable", "skip_nonfinite", "state_format"):
         other.defaults[name] = other.param_groups[0][name] = half.defaults[name]
     other.load_state_dict(torch.load(file, weights_only=True))
     steps(other, params, start=2)
@@ -216,7 +214,7 @@ def test_a_checkpoint_from_before_an_option_existed(row):
     steps(opt, params, stop=2)
     saved = opt.state_dict()
     for group in saved["param_groups"]:
-        for name in (*INFO.not_og_supported_flags, "fused", "consume_grad", "skip_nonfinite", "state_format"):
+        for name in (*INFO.not_og_supported_flags, "fused", "skip_nonfinite", "state_format"):
             del group[name]
     twins = [torch.nn.Parameter(p.detach().clone()) for p in params]
     other = INFO.optim_cls(twins, **row.kwargs)

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from adan_bench.cli.progress import showing
-from adan_bench.config import Progress
+from adan_bench.config import RunProgress
 from adan_bench.training.jobs import Event, Job
 
 
@@ -20,7 +20,7 @@ def events(config: Any) -> list[Event]:
     finished = {"status": "finished", "step": 60, "seconds": 2.0, "final": {"error": 0.25}, "best": 0.25}
     return [
         Event(job, 0, 2),
-        Event(job, 0, 2, progress=Progress(30, 60, 0.5, 0.375, 20.0, 1.5)),
+        Event(job, 0, 2, progress=RunProgress(30, 60, 0.5, 0.375, 20.0, 1.5)),
         Event(job, 1, 2, result=finished),
         Event(job, 2, 2, result={**finished, "status": "diverged", "final": {}}),
     ]
@@ -68,7 +68,7 @@ def test_a_gpu_is_shown(config: Any, terminal: bool) -> None:
         shown: Any = show
         for more in ({}, load):
             shown.shown = -1e9
-            show(Event(job, 0, 1, progress=Progress(30, 60, 0.5, None, 20.0, 1.5, **more)))
+            show(Event(job, 0, 1, progress=RunProgress(30, 60, 0.5, None, 20.0, 1.5, **more)))
             if terminal:
                 shown.bars.refresh()
             assert ("GPU" in output.getvalue()) == bool(more)

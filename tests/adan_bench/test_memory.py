@@ -48,9 +48,9 @@ def test_command(bench: Callable[..., Any], tiny: Path) -> None:
     assert code == 0, err
     options: dict[str, Any] = {"shards": 64, "dtype": torch.bfloat16, "kahan_sum": True}
     assert out == f"{plan_memory(LLAMAS['Llama-2-7B'].parameters(), **options)}\n"
-    code, out, _ = bench("memory", "GPT-2-1B", "--consume-grad", "--release-gradients", "--json")
+    code, out, _ = bench("memory", "GPT-2-1B", "--release-gradients", "--json")
     rows = {row.pop("optimizer"): row for row in map(json.loads, out.splitlines())}
-    plan = plan_memory(find_model("GPT-2-1B"), consume_grad=True, release_gradients=True)
+    plan = plan_memory(find_model("GPT-2-1B"), release_gradients=True)
     assert {name: (row["weights"], row["gradients"], row["states"]) for name, row in rows.items()} == plan.rows
     assert all(row["total"] == plan.rows[name].total for name, row in rows.items())
     assert "321 parameters: kB" in bench("memory", "tiny", "--script", tiny)[1]

@@ -52,7 +52,7 @@ def test_a_comparison_with_a_time_limit(bench: Any, tiny: Path, tmp_path: Path) 
     command = ["compare", "tiny", "--script", tiny, "--optimizers", "adan", "--seeds", "2", "--out", out]
     code, _, err = bench(*command, "--time-limit", "0.1s")
     assert (code, len(err.splitlines())) == (4, 1)
-    assert "0 of 2 runs of this stage made; continue with: adan-bench compare tiny" in err
+    assert "2 of 2 runs left; continue with: adan-bench compare tiny" in err
     assert not (out / "report.html").exists()
     code, output, _ = bench(*command, "--resume", "--json")
     assert code == 0

@@ -42,8 +42,8 @@ def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     who, options = competitors(",".join(OPTIMIZERS)), chosen(script=tiny, steps=40)
     with inline_pools(), Comparison(["tiny"], who, options, out=out, batch_sizes=[16, 32]) as study:
         study.make(4)
-        key = ("tiny-b16", "sgd")
-        study.bases[key] = replace(study.bases[key], settings={"lr": 1e30})
+        arm = study.arms["tiny-b16", "sgd"]
+        arm.base = replace(arm.base, settings={"lr": 1e30})
         study.make(seeds=3)
     return write_report(read_runs(out)[0], out)
 
@@ -184,7 +184,7 @@ def test_no_page_is_wider_than_a_phone(browser: chromium.Browser, page: Path, tm
         found = paper.write(json.loads(record.read_text(encoding="utf-8")), tmp_path)
     else:
         checks = [check.Check("a check", "a claim of many words " * 9 + "x" * 80, 1.0, 2.0)]
-        found = theory.write([check.Study("complexity", "A title", "About it", checks)], tmp_path)
+        found = theory.write([check.Chapter("complexity", "A title", "About it", checks)], tmp_path)
     browser.open(found.as_uri(), 400, 800)
     assert browser.evaluate("document.documentElement.scrollWidth") <= 400
 

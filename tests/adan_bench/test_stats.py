@@ -24,7 +24,7 @@ from adan_bench.records.stats import (
     verdict,
     welch,
 )
-from adan_bench.reports.comparison import in_numbers, render_markdown, render_page, table_rows, warn, write_report
+from adan_bench.reports.comparison import in_numbers, render, table_rows, warn, write_report
 from adan_bench.reports.conclusions import caution, conclude, number, spread, tuning, winner
 from adan_bench.reports.tuning import write_tuning
 
@@ -324,7 +324,7 @@ def test_the_fewest_steps_are_named_where_a_winner_could_be() -> None:
             + three("sgd", *[0.8] * finals, origin=origin, **late)
         )
         assert ("reached in the fewest steps (50, median) by adan" in conclude(summary)) == named
-        assert f"| 50 ({finals}/{finals}) |" in render_markdown([], [summary], {"w": ""})
+        assert f"| 50 ({finals}/{finals}) |" in render([], [summary]).markdown
     (summary,) = summarize(three("adan", 0.1, 0.1) + three("sgd", 0.1, 0.1))
     assert "was not reached by most seeds of any optimizer" in conclude(summary)
 
@@ -333,14 +333,14 @@ def test_seconds_are_left_out_where_the_clocks_differ() -> None:
     """Runs with other --jobs, or of another machine, share a table of results but not of times."""
     adan, sgd = three("adan", 0.9, 0.8), three("sgd", 0.7, 0.6)
     (summary,) = summarize(adan + sgd)
-    assert "Seconds are left out" not in render_markdown([], [summary], {"w": ""})
+    assert "Seconds are left out" not in render([], [summary]).markdown
     assert summary.optimizers[0].seconds_per_step == 0.02
     slower = [replace(r, config=replace(r.config, jobs=4)) for r in sgd]
     elsewhere = [replace(r, environment={**r.environment, "gpu": "another"}) for r in sgd]
     for others in (slower, elsewhere):
         (summary,) = summarize(adan + others)
         assert {(o.seconds_per_step, o.seconds_to_target) for o in summary.optimizers} == {(None, None)}
-        text = render_markdown([], [summary], {"w": ""})
+        text = render([], [summary]).markdown
         assert "Seconds are left out: these runs did not have the same machine" in text
         assert "| – | – |" in text
 
@@ -510,7 +510,7 @@ def test_the_console_shows_square_brackets_and_where_runs_stopped(metric: str) -
     records = [*three("adan", 0.9, 0.8), *three("adan", 0.9, 0.8, **init), record(role="tune", **init)]
     for r in records:
         r.workload["metric"], r.result["final"][metric] = metric, r.result["final"].pop("m")
-    assert "50 of 100 steps of 8, cosine schedule" in render_page(records, summarize(records))
+    assert "50 of 100 steps of 8, cosine schedule" in render(records, summarize(records)).html
     console = Console(file=io.StringIO(), width=200)
     show_summaries(console, summarize(records))
     text, title = " ".join(console.file.getvalue().split()), "init we[i]ghts.pt, stop after 50: 50 of 100 steps of 8"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,6 @@ import pytest
 from support.learning import chosen, curve
 
 from adan_bench.records.store import read_run, read_runs
-from adan_bench.studies import study as studies
 from adan_bench.studies.arms import Planner, Search
 from adan_bench.studies.study import arms, library, parse, read
 from adan_bench.workloads.registry import get_workload
@@ -193,7 +193,7 @@ def test_killed_in_the_middle_of_its_search(folder: Path, tiny: Path) -> None:
     [
         ("seeds = 4", "seeeds = 4", "top level: no key 'seeeds'"),
         ("[run]", "[run]\nstep = 3", "run: no key 'step'"),
-        ("steps = 20", 'steps = "many"', "run.steps: 'many' is not of type int"),
+        ("steps = 20", 'steps = "many"', "run: steps = 'many' is not of type int"),
         ("steps = 20", "steps = 20\ndevice = 'cuda'", "run: no key 'device'"),
         ("trials = 7", "trials = 7\ntrails = 3", "search: no key 'trails'"),
         ('workload = "tiny"', 'workload = "tinny"', "workload: no workload 'tinny'"),
@@ -201,7 +201,11 @@ def test_killed_in_the_middle_of_its_search(folder: Path, tiny: Path) -> None:
         ("weight_decay = 0.02 }\nalt", "decay = 0.02 }\nalt", "no setting 'decay'"),
         ("lr = 0.01, betas", "betas", "optimizers.adan.settings: no lr"),
         ("seeds = 4", "seeds = 0", "seeds: 0; give a number from 1 on"),
-        ('summary = "A regression"', "", "summary: None; it must be there"),
+        ('summary = "A regression"', "", "top level: no summary"),
+        ('workload = "tiny"', "", "top level: no workload"),
+        ("steps = 20", "steps = true", "run: steps = True is not of type int"),
+        ("trials = 7", "trials = 0", "search.trials: 0; give a number from 1 on"),
+        ("trials = 7", 'trials = "7"', "search: trials = '7' is not of type int"),
         ('workload = "tiny"', 'follows = "first"', "optimizers: give them, or the study that this one follows"),
         ("seeds = 4", 'seeds = 4\nstart = { study = "nobody" }', "start.study: no study 'nobody'"),
         ("seeds = 4", "seeds = ", "not a study in TOML"),
@@ -294,14 +298,11 @@ def test_the_search_goes_beyond_an_edge_or_between_neighbors(config: Any, tmp_pa
     assert search.following([*tried, *(record(8.0, 0.5),) * 3]) == []
 
 
-def test_what_the_package_says_of_a_file_is_true(tmp_path: Path) -> None:
-    """The example at the top of the module is a study and its follow-up."""
-    text = str(studies.__doc__)
-    first, second = text.split("    summary = ")[1:]
-    for name, part in (("vit-25", first), ("longer", second.split("\nEither kind")[0])):
-        lines = ("    summary = " + part).splitlines()
-        code = "\n".join(line[4:] for line in lines if line.startswith("    ") or not line)
-        (tmp_path / f"{name}.toml").write_text(code, encoding="utf-8")
+def test_what_the_page_says_of_a_file_is_true(tmp_path: Path) -> None:
+    """The examples of docs/studies.md are a study and its follow-up."""
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
+    for name, text in zip(("vit-25", "longer"), re.findall(r"```toml\n(.*?)```", page, re.DOTALL), strict=True):
+        (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
     assert parse(tmp_path / "vit-25.toml").trials == 7
     follow = parse(tmp_path / "longer.toml")
-    assert (follow.follows, len(follow.variants), follow.variants[0].lr_factor) == ("vit-25", 4, 0.7071)
+    assert (follow.follows, len(follow.variants), follow.variants[1].lr_factor) == ("vit-25", 3, 1.414)

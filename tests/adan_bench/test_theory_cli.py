@@ -13,10 +13,10 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
-from adan_bench.cli import theory
+from adan_bench.cli.common import grid
 from adan_bench.reports import theory as report
 from adan_bench.tables import tables
-from adan_bench.theory.check import Check, Study, Table
+from adan_bench.theory.check import Chapter, Check
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -42,7 +42,7 @@ def test_page_and_record(bench: Any, tmp_path: Path) -> None:
 
 def test_json_and_failure(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = [Check("right", "1 ≤ 2", 1.0, 2.0), Check("wrong", "nan ≤ 2", float("nan"), 2.0)]
-    monkeypatch.setitem(report.STUDIES, "complexity", lambda: Study("complexity", "t", "a", checks))
+    monkeypatch.setitem(report.STUDIES, "complexity", lambda: Chapter("complexity", "t", "a", checks))
     code, out, _ = bench("theory", "--only", "complexity", "--json", "--out", tmp_path / "t")
     assert code == 1
     lines = [json.loads(line) for line in out.splitlines()]
@@ -53,7 +53,7 @@ def test_json_and_failure(bench: Any, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_square_brackets_are_no_markup() -> None:
     console = Console(file=io.StringIO(), width=80)
-    console.print(theory._grid(Table("a workload [/a]", ["head [/a]"], [["cell [/a]"]])))
+    console.print(grid("a workload [/a]", ["head [/a]"], [["cell [/a]"]]))
     for part in ("a workload [/a]", "head [/a]", "cell [/a]"):
         assert part in " ".join(console.file.getvalue().split())
 

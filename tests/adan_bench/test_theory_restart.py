@@ -88,7 +88,7 @@ def test_oracle_takes_a_gradient_function_and_absent_gradients() -> None:
 def test_the_fp64_algorithm_restarts_as_the_oracle_does() -> None:
     given, begin = [g[0].ravel() for g in gradients(80)], start()[0].ravel()
     found = trajectory([[g] for g in given], [begin], 1.5, eta=0.02, beta=BETA, eps=0.01, lam=0.7, debias=False)
-    own, restarts = methods.Adan(begin, 0.02, BETA, 0.01, lam=0.7, radius=1.5), []
+    own, restarts = methods.Algorithm1(begin, 0.02, BETA, 0.01, lam=0.7, radius=1.5), []
     for k, g in enumerate(given, 1):
         own.step(g)
         assert own.accumulated[0] == pytest.approx(found.accumulated[k - 1], rel=1e-10)

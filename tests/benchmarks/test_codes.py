@@ -1,10 +1,5 @@
 """The script that measures codes of states along a run of `adan-bench`."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 import codes
 
 

@@ -1,13 +1,7 @@
 """The script that times `adan-bench`, on the CPU with a small workload."""
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 import harness
+import pytest
 import readme
 
 
@@ -34,11 +28,11 @@ def test_a_row_that_cannot_be_measured_says_why():
 def test_tables_are_made_from_such_a_record(monkeypatch):
     eager = {"steps_per_second": 10.0, "gpu_busy": None}
     record = {
-        **readme.record("bench-harness.json"),
+        **readme.read("bench-harness.json"),
         "cases": {"small": harness.CASES["small"]._asdict()},
         "alone": {"small": {"eager": eager, "captured": {"error": "no GPU"}}},
         "together": [{"case": "small", "mode": "eager", "runs": 2, "steps_per_second": 15.0}],
     }
-    monkeypatch.setattr(readme, "record", lambda name: record)
+    monkeypatch.setattr(readme, "read", lambda name: record)
     assert "| small, batch 16 | 10 |  |" in readme.harness()
     assert "| small, eager | 2 | 10 | 15, ×1.50 |" in readme.harness_together()

@@ -2,21 +2,16 @@
 
 import json
 import statistics
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from adan import recipes, suggest_from_adamw
-from adan.suggestion import B1, DECAY_RATIO, LR_RATIO, WARMUP
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 import results_page
 import tuning
 from stored import studies
 
+from adan import recipes, suggest_from_adamw
+from adan.suggestion import B1, DECAY_RATIO, LR_RATIO, WARMUP
 from adan_bench.records.stats import Verdict, rank, welch
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Messages per step, consumed and partial gradients, empty shards, GradScaler, ZeRO checkpoints; in two processes."""
+"""Messages per step, partial gradients, empty shards, GradScaler, ZeRO checkpoints; in two processes."""
 
 from support import processes, sharded_details
 

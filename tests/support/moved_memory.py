@@ -103,7 +103,6 @@ def is_filled_up(engine):
 
 FORMS = {
     "plain": {},
-    "consumed": {"consume_grad": True, "max_grad_norm": 0.5},
     "8bit": {"state_format": "8bit"},
     "4bit": {"state_format": "4bit"},
     "kahan": {"kahan_sum": True},

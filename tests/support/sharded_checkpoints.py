@@ -17,14 +17,14 @@ from support.sharded import WIDE, Sharded, Single, assert_near, assert_same
 STEPS = 4
 
 OPTIONS = {
-    "copied": {"max_grad_norm": 0.05},
-    "consumed": {"max_grad_norm": 0.05, "consume_grad": True},
+    "plain": {"max_grad_norm": 0.05},
+    "flat": {"max_grad_norm": 0.05},
     "8bit": {"max_grad_norm": 0.05, "state_format": "8bit", "width": WIDE},
 }
 
 
 #: In both shapes that `torch.distributed.checkpoint` has for them; torchtitan's is the flat one.
-FLAT = {"copied": False, "consumed": True, "8bit": True}
+FLAT = {"plain": False, "flat": True, "8bit": True}
 
 
 def contents(run, flat=False):

@@ -58,12 +58,9 @@ def keeps_replicas_identical(state_format):
 
 
 def goes_on_where_it_was(state_format, folder):
-    """A checkpoint holds plain numbers. Coded again in the same layout they are what they were, but for blocks whose
-    largest element had been rounded up to a power of two: these, 1 to 2% of them, get the next exponent.
-    """
+    """A checkpoint holds plain numbers. Coded again in the same layout they are what they were."""
     options = {"width": WIDE, "state_format": state_format, "max_grad_norm": 0.05}
     run, other = Sharded("fsdp", **options), Sharded("fsdp", seed=1, **options)
-    start = run.params()
     for i in range(4):
         run.step(i)
     dcp.save(contents(run), checkpoint_id=f"{folder}/{state_format}")
@@ -74,10 +71,7 @@ def goes_on_where_it_was(state_format, folder):
     for i in range(4, 8):
         run.step(i)
         other.step(i)
-    if state_format == "bf16":
-        assert_same(other.params(), run.params(), tolerance=0)
-    else:
-        assert_near(other.params(), run.params(), start, tolerance=5e-3 if state_format == "8bit" else 0.15)
+    assert_same(other.params(), run.params(), tolerance=0)
 
 
 def goes_from_one_format_to_another(before, after, folder):
@@ -96,14 +90,13 @@ def takes_the_planned_bytes(strategy, row, **options):
     """As planned from the model that is sharded, and under FSDP2 from the whole one: three rows over two processes."""
     run = Sharded(strategy, width=WIDE, **options)
     run.step(0)
-    consume = {"consume_grad": options.get("consume_grad", False)}
-    plan = adan.plan_memory(run.net, **consume)
+    plan = adan.plan_memory(run.net)
     assert plan.rows[row].states == sum(
         adan.sharding.local(x).nbytes for state in run.adan.state.values() for x in state.values()
     )
     if strategy == "fsdp":
         ranks = {"shards": dist.get_world_size(), "rank": dist.get_rank()}
-        assert adan.plan_memory(model(width=WIDE), **ranks, **consume).rows == plan.rows
+        assert adan.plan_memory(model(width=WIDE), **ranks).rows == plan.rows
 
 
 def cases(folder):
@@ -120,7 +113,6 @@ def cases(folder):
         rows[f"{form}, same layout"] = partial(goes_on_where_it_was, form, folder)
     for pair in (("fp32", "8bit"), ("8bit", "fp32")):
         rows[" to ".join(pair)] = partial(goes_from_one_format_to_another, *pair, folder)
-    rows["planned, consumed"] = partial(takes_the_planned_bytes, "fsdp", "Adan fp32", consume_grad=True)
     for form in FORMATS:
         for strategy in ("fsdp", "tp"):
             name = f"{form}, planned, {strategy}"

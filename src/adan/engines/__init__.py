@@ -13,7 +13,7 @@ from adan.scalars import Signals
 
 @dataclass
 class Memo:
-    """What an engine remembers about the tensors it was called with, for as long as the plan holds."""
+    """An engine's notes about the tensors it was called with, for as long as the plan holds."""
 
     captured: list[Any]  #: what a captured CUDA graph reads at every replay; lives as long as the optimizer
     capturable: bool = False  #: whether a step may be captured
@@ -26,22 +26,21 @@ class Engine(Protocol):
     `update` makes one step of every row of `columns`, all of which are on one device:
 
     - the coefficients are those of `adan.scalars.step_scalars` for the row's options and count;
-    - parameters, states, `step` and `prev_scale` are updated in place, gradients are only read, except that after a
-      skipped step a consumed gradient holds the previous one (`Columns.keep_previous`);
-    - where `signals.skip` is 1 nothing else changes;
+    - parameters, states and `step` are updated in place, gradients are only read;
+    - a row whose gradient is None stays as it is; only a fused engine is called with such rows;
+    - where `signals.skip` is 1 nothing changes;
     - if `columns.measures()`, it returns Σ ‖y_{k+1} − y_k‖²_√n (`adan.scalars.Displacement`) as a 0-dim fp64 tensor,
       else None;
     - nothing waits for the device;
-    - between two calls with the same `memo`, rows are the same tensors at the same addresses; only gradients and
-      consumed previous gradients are others, of the same types, sizes and strides.
+    - between two calls with the same `memo`, rows are the same tensors at the same addresses; only gradients are
+      others, of the same types, sizes and strides. Once a fused engine has put tables into it, columns have no states.
 
     The flags say what `adan.plan` need not do for it.
     """
 
     name: str
     device_type: str | None  #: where it is tried first; None: it serves every tensor on request
-    measures_norm: bool  #: it finds the norm to clip by, and gradients that are not finite, in a pass of its own
-    reads_quantized: bool  #: it reads and writes quantized states and rounds weights itself
+    fused: bool  #: it measures gradients in a pass of its own, knows quantized states, and has tables of its rows
     forgets: bool  #: it reads states as zeros where a count is 0 and `signals.forget` is set
     counts_on_device: bool  #: `step` must be beside the parameter, so that the host never reads it
 
@@ -53,10 +52,10 @@ class Engine(Protocol):
 
 
 class PlainEngine:
-    """What engines share that use PyTorch's own operations: they serve every tensor, and `adan.plan` does the rest."""
+    """Base of engines that use PyTorch's own operations: they serve every tensor, and `adan.plan` does the rest."""
 
     device_type: str | None = None
-    measures_norm = reads_quantized = forgets = counts_on_device = False
+    fused = forgets = counts_on_device = False
 
     def unsupported_reason(self, param: Tensor) -> str | None:
         return None

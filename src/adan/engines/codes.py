@@ -1,4 +1,4 @@
-"""How the Triton kernels read and write quantized states: `adan.lowbit` once more, a row of a tensor for each block.
+"""Codes of quantized states in the Triton kernels: `adan.lowbit` once more, a row of a tensor for each block.
 
 Every function has two forms. The plain one is Triton's own; it serves in the interpreter and where there is no PTX. The
 other is PTX, because the step is bound by instructions rather than memory: 8 codes of 4 bits are one register, 4 of 6
@@ -18,7 +18,6 @@ from adan import lowbit
 from adan.lowbit import ROOT, ROOT6, SIGNED, SIGNED4, SIGNED6, Code
 
 SHARED = tl.constexpr(lowbit.BLOCK)
-AVERAGING = tl.constexpr(lowbit.AVERAGING)
 SPREAD_1, SPREAD_2, SPREAD_3 = map(tl.constexpr, lowbit.SPREAD[1:])
 ADVANCE = tl.constexpr(lowbit.ADVANCE)
 ADVANCE_CYCLE = tl.constexpr(lowbit.ADVANCE_CYCLE)
@@ -96,7 +95,7 @@ def _write_sixes(code: Code, rotation: int) -> str:
 
 
 def _highest_bytes(to: str, of: list[str]) -> list[str]:
-    """Of four registers."""
+    """The highest bytes of four registers in one."""
     return [f"prmt.b32 {to}, {of[0]}, {of[1]}, 0x73;", f"prmt.b32 r, {of[2]}, {of[3]}, 0x73;",
             f"prmt.b32 {to}, {to}, r, 0x5410;"]  # fmt: skip
 
@@ -174,7 +173,7 @@ def scaled(numbers, power, factor):
 
 @triton.jit
 def signed_numbers(codes, PACKED: tl.constexpr):
-    """What the codes of blocks stand for, not scaled."""
+    """Numbers of the codes of blocks, not scaled."""
     if PTX:
         if PACKED:
             return eight(codes, READ_SIGNED4)
@@ -198,7 +197,7 @@ def root_numbers(codes):
 
 @triton.jit
 def six_bit_numbers(low, high, nibbles):
-    """Of m and of √n, not scaled. low, high: two words of four bytes each, which have m's codes and two bits of n's."""
+    """Numbers m and √n, not scaled. low, high: two words of four bytes with codes of m and two bits of n each."""
     n_low = (spread_nibbles(nibbles) << 2) | ((low >> 6) & 0x03030303)
     n_high = (spread_nibbles(nibbles >> 16) << 2) | ((high >> 6) & 0x03030303)
     if PTX:
@@ -280,7 +279,7 @@ def eight(words, ASM: tl.constexpr):
 
 @triton.jit
 def exponents(size):
-    """Of each block of numbers that are not negative, the exponent of a power of two above all, and the inverse of
+    """For each block of numbers that are not negative, the exponent of a power of two above all, and the inverse of
     that power, in a column; 255 and 0 if one is not finite.
     """
     if PTX:

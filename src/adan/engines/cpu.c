@@ -83,16 +83,16 @@ INLINE double root_double(double x) { return sqrt(x); }
     X(double, prev_root) X(double, prev_eps)
 
 /* Where a tensor and its states begin, all in one dense layout.
+ * grad: NULL, and the tensor stays as it is.
  * exp_avg_diff: NULL in the coupled form.
- * prev_scale: NULL, or gradients are consumed: prev_grad is an earlier gradient, to be scaled and not written.
+ * averaging: NULL, or the 4-bit format's factor A: g − A·v is stored for v.
  * exponents: of quantized states: of each block those of the four states.
  * compensation: NULL, or what rounding the parameter has cut off, in its type.
- * grad_type: of prev_grad as well where gradients are consumed.
  * stochastic, rng_offset, cycle: whether the parameter is rounded so; where its random bits start; the restarts so far.
  * scalars: which of the sets of coefficients. */
 #define TENSOR(X)                                                                                                      \
     X(char *, param) X(const char *, grad) X(char *, exp_avg) X(char *, exp_avg_diff) X(char *, exp_avg_sq)            \
-    X(char *, prev_grad) X(double *, step) X(double *, prev_scale) X(uint8_t *, exponents) X(char *, compensation)     \
+    X(char *, prev_grad) X(double *, step) X(double *, averaging) X(uint8_t *, exponents) X(char *, compensation)      \
     X(int64_t, size) X(int64_t, type) X(int64_t, grad_type) X(int64_t, state_type) X(int64_t, stochastic)              \
     X(int64_t, rng_offset) X(int64_t, cycle) X(int64_t, scalars)
 
@@ -139,8 +139,7 @@ struct tensor { TENSOR(FIELD) };
     if (!COUPLED)                                                                                                      \
         v[k] = v_;                                                                                                     \
     n[k] = QUANTIZED ? root : n_;                                                                                      \
-    if (!CONSUME)                                                                                                      \
-        prev[k] = g;                                                                                                   \
+    prev[k] = g;                                                                                                       \
     param[k] = store_##T(theta);
 
 #define COEFFICIENTS(C)                                                                                                \
@@ -149,24 +148,18 @@ struct tensor { TENSOR(FIELD) };
     const C step_m = (C)s->step_m, step_v = (C)s->step_v, root_n = (C)s->root_n, eps = (C)s->eps;                      \
     const C keep = (C)s->keep, shrink = (C)s->shrink;
 
-#define PLAIN(T, C, k)                                                                                                 \
-    ELEMENT(T, C, k, m[k], COUPLED ? 0 : v[k], n[k], CONSUME ? (C)load_##T(taken[k]) * prev_scale : prev[k])
+#define PLAIN(T, C, k) ELEMENT(T, C, k, m[k], COUPLED ? 0 : v[k], n[k], prev[k])
 
-/* T: the type of a parameter and its gradient; C: of the arithmetic and the states. CONSUME and COUPLED are constants
- * to the callers, so that each of the four combinations is a loop without a branch. */
+/* T: the type of a parameter and its gradient; C: of the arithmetic and the states. COUPLED is a constant to the
+ * callers, so that either form is a loop without a branch. */
 #define STRETCH(T, S, C)                                                                                               \
     INLINE void stretch_##T(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size,              \
-                            const int CONSUME, const int COUPLED) {                                                    \
+                            const int COUPLED) {                                                                       \
         enum { QUANTIZED = 0 };                                                                                        \
         S *param = (S *)x->param + start;                                                                              \
         const S *grad = (const S *)x->grad + start;                                                                    \
         C *m = (C *)x->exp_avg + start, *n = (C *)x->exp_avg_sq + start;                                               \
-        C *v = (C *)x->exp_avg_diff + (COUPLED ? 0 : start);                                                           \
-        /* At its first gradient a parameter has no previous one: with the same one twice the difference is zero. */   \
-        const int first = CONSUME && s->has_prev == 0;                                                                 \
-        C *prev = (C *)x->prev_grad + (CONSUME ? 0 : start);                                                           \
-        const S *taken = first ? grad : (const S *)x->prev_grad + start;                                               \
-        const C prev_scale = CONSUME ? (first ? (C)s->grad_scale : (C)*x->prev_scale) : 1;                             \
+        C *v = (C *)x->exp_avg_diff + (COUPLED ? 0 : start), *prev = (C *)x->prev_grad + start;                        \
         COEFFICIENTS(C)                                                                                                \
         int64_t i = 0;                                                                                                 \
         for (; i + BLOCK <= size; i += BLOCK) {                                                                        \
@@ -176,10 +169,7 @@ struct tensor { TENSOR(FIELD) };
             if (!COUPLED)                                                                                              \
                 LINES(v, 1);                                                                                           \
             LINES(n, 1);                                                                                               \
-            if (CONSUME)                                                                                               \
-                LINES(taken, 0);                                                                                       \
-            else                                                                                                       \
-                LINES(prev, 1);                                                                                        \
+            LINES(prev, 1);                                                                                            \
             INDEPENDENT for (int64_t k = i; k < i + BLOCK; k++) {                                                      \
                 PLAIN(T, C, k)                                                                                         \
             }                                                                                                          \
@@ -219,10 +209,6 @@ enum { M, V, N, G, STATES };
 struct code { int shift, base, width; };
 CODES(CODE)
 
-/* In 4 bits, g − AVERAGING·v is stored for v. */
-#define AVERAGING 11.5
-#define PER_AVERAGING ((float)(1 / AVERAGING))
-
 /* What makes the random words of four neighbors of one hash. */
 #define SPREAD(X) X(0x1) X(0x2265b147) X(0x91b7584b) X(0xd8f16ab1)
 #define FACTOR(x) x,
@@ -239,7 +225,7 @@ CODES(CODE)
 /* cpu.py compares this with what it takes the interface to be, before it calls anything else. */
 EXPORT const char *adan_cpu_interface(void) {
     return "tensor:" TENSOR(NAME) " scalars:" SCALARS(NAME) " displacement:" DISPLACEMENT(NAME) " codes:" CODES(
-        CODE_TEXT) VALUE(SHARED) VALUE(AVERAGING) SPREAD(FACTOR_TEXT) VALUE(ADVANCE) VALUE(ADVANCE_CYCLE) VALUE(OF_WEIGHT);
+        CODE_TEXT) VALUE(SHARED) SPREAD(FACTOR_TEXT) VALUE(ADVANCE) VALUE(ADVANCE_CYCLE) VALUE(OF_WEIGHT);
 }
 
 INLINE uint32_t mix(uint32_t x) {
@@ -353,10 +339,10 @@ INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, cons
             function(__VA_ARGS__, G, SIGNED);                                                                          \
     } while (0)
 
-/* The loop of ELEMENTs from codes to fp32. `x` is of fp32, whole blocks of it. */
+/* The loop of ELEMENTs from codes to fp32. `x` is of fp32, whole blocks of it; `per` is 1 / A. */
 INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], const uint8_t *exponents,
-                       const struct scalars *s, int64_t blocks, const int COUPLED, const int FOUR) {
-    enum { CONSUME = 0, QUANTIZED = 1 };
+                       const struct scalars *s, float per, int64_t blocks, const int COUPLED, const int FOUR) {
+    enum { QUANTIZED = 1 };
     const struct code of_m = FOUR ? SIGNED6 : SIGNED, of_n = FOUR ? ROOT6 : ROOT, c = FOUR ? SIGNED4 : SIGNED;
     COEFFICIENTS(float)
     for (int64_t i = 0; i < blocks; i++, exponents += STATES) {
@@ -376,7 +362,7 @@ INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], con
         INDEPENDENT for (int k = 0; k < SHARED; k++) {
             float last = decoded(in_g[k], scale_g, c), stored = COUPLED ? 0 : decoded(in_v[k], scale_v, c);
             float r = decoded(in_n[k], scale_n, of_n);
-            ELEMENT(f32, float, k, decoded(in_m[k], scale_m, of_m), FOUR ? (last - stored) * PER_AVERAGING : stored,
+            ELEMENT(f32, float, k, decoded(in_m[k], scale_m, of_m), FOUR ? (last - stored) * per : stored,
                     r * r, last)
         }
     }
@@ -518,19 +504,18 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     float moved[SPAN], theta[SPAN], rest[SPAN], grad[SPAN], room[STATES][SPAN], *state[STATES];
     uint8_t bytes[STATES][SPAN], *codes[STATES];
     uint32_t words[SPAN];
-    char *const stored[STATES] = {x->exp_avg, x->exp_avg_diff, x->exp_avg_sq, x->prev_scale ? NULL : x->prev_grad};
+    char *const stored[STATES] = {x->exp_avg, x->exp_avg_diff, x->exp_avg_sq, x->prev_grad};
     const int four = x->state_type == CODES4, quantized = four || x->state_type == CODES8, full = size % SHARED == 0;
     uint8_t *exponents = quantized ? x->exponents + start / SHARED * STATES : NULL;
-    const int first = s->has_prev == 0; /* there is no buffer yet that could have been consumed */
+    const double factor = x->averaging ? *x->averaging : 0;
+    const float averaging = (float)factor, per = (float)(factor > 0 ? 1 / factor : 0); /* of A = b2 = 0 nothing is read */
     const int param_in_place = x->type == F32 && full, grad_in_place = x->grad_type == F32 && full;
     const struct operand operands[] = {
         {theta, param_in_place ? NULL : x->param, x->type, 1},
         {rest, x->compensation, x->type, 1},
         {grad, grad_in_place ? NULL : x->grad, x->grad_type, 1},
-        {room[G], !x->prev_scale ? NULL : first ? x->grad : x->prev_grad, x->grad_type,
-         !x->prev_scale || first ? s->grad_scale : *x->prev_scale},
     };
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 3; i++)
         if (operands[i].from)
             read_operand(&operands[i], start, size);
     if (x->compensation)
@@ -558,7 +543,7 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     float *v = x->exp_avg_diff ? state[V] : NULL;
     if (w && four && v)
         for (int64_t k = 0; k < size; k++)
-            v[k] = (state[G][k] - v[k]) * PER_AVERAGING;
+            v[k] = (state[G][k] - v[k]) * per;
     if (w)
         before_f32(moved, param, state[M], v, state[N], state[G], w, size);
     const struct tensor plain = {
@@ -566,24 +551,24 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
         .exp_avg_diff = (char *)v, .exp_avg_sq = (char *)state[N], .prev_grad = (char *)state[G],
     };
     if (four && v)
-        step_codes(&plain, codes, exponents, s, BLOCKS(size), 0, 1);
+        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 0, 1);
     else if (four)
-        step_codes(&plain, codes, exponents, s, BLOCKS(size), 1, 1);
+        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 1, 1);
     else if (quantized && v)
-        step_codes(&plain, codes, exponents, s, BLOCKS(size), 0, 0);
+        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 0, 0);
     else if (quantized)
-        step_codes(&plain, codes, exponents, s, BLOCKS(size), 1, 0);
+        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 1, 0);
     else if (v)
-        stretch_f32(&plain, s, 0, size, 0, 0);
+        stretch_f32(&plain, s, 0, size, 0);
     else
-        stretch_f32(&plain, s, 0, size, 0, 1);
+        stretch_f32(&plain, s, 0, size, 1);
     const double square = w ? after_f32(moved, state[G], state[M], v, state[N], s, w, size, quantized) : 0;
 
     const uint32_t moved_by = (uint32_t)(int64_t)(*x->step + 1.0) * ADVANCE + (uint32_t)x->cycle * ADVANCE_CYCLE;
     random_words(words, (uint32_t)x->rng_offset + (uint32_t)(start / 4), moved_by);
     if (four && v)
         for (int64_t k = 0; k < BLOCKS(size) * SHARED; k++)
-            v[k] = room[G][k] - (float)AVERAGING * v[k];
+            v[k] = room[G][k] - averaging * v[k];
     for (int i = 0; i < STATES; i++)
         if (stored[i] && quantized)
             WITH_CODE(encode, i, four, codes[i], exponents, room[i], words, BLOCKS(size));
@@ -601,24 +586,16 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
 
 INLINE double span_f64(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start,
                        int64_t size) {
-    double moved[SPAN], grad[SPAN], prev[SPAN];
+    double moved[SPAN], grad[SPAN];
     const double *m = (double *)x->exp_avg + start, *n = (double *)x->exp_avg_sq + start;
     const double *v = x->exp_avg_diff ? (double *)x->exp_avg_diff + start : NULL;
-    const double *taken = s->has_prev == 0 ? (const double *)x->grad : (double *)x->prev_grad;
-    const double scale = x->prev_scale ? *x->prev_scale : 1;
-    for (int64_t k = 0; k < size; k++) {
+    for (int64_t k = 0; k < size; k++)
         grad[k] = ((const double *)x->grad)[start + k] * s->grad_scale;
-        prev[k] = taken[start + k] * scale; /* at the first gradient its coefficient is 0 */
-    }
-    before_f64(moved, (double *)x->param + start, m, v, n, prev, w, size);
-    if (x->prev_scale && x->exp_avg_diff)
-        stretch_f64(x, s, start, size, 1, 0);
-    else if (x->prev_scale)
-        stretch_f64(x, s, start, size, 1, 1);
-    else if (x->exp_avg_diff)
-        stretch_f64(x, s, start, size, 0, 0);
+    before_f64(moved, (double *)x->param + start, m, v, n, (double *)x->prev_grad + start, w, size);
+    if (v)
+        stretch_f64(x, s, start, size, 0);
     else
-        stretch_f64(x, s, start, size, 0, 1);
+        stretch_f64(x, s, start, size, 1);
     return after_f64(moved, grad, m, v, n, s, w, size, 0);
 }
 
@@ -670,7 +647,7 @@ typedef double measured_fn(const struct tensor *, const struct scalars *, const 
 typedef double squares_fn(const void *, int64_t start, int64_t size);
 
 struct kernels {
-    update_fn *update[TYPES][2][2]; /* coupled or not, gradients consumed or not */
+    update_fn *update[TYPES][2]; /* coupled or not */
     update_fn *quantized;
     measured_fn *measured; /* any tensor, with the displacement of y */
     squares_fn *squares[TYPES];
@@ -682,14 +659,11 @@ struct kernels {
     }
 
 #define FOR_TYPE(T, NAME, TARGET)                                                                                      \
-    UPDATE(plain, T, NAME, TARGET, stretch_##T(x, s, a, b, 0, 0))                                                      \
-    UPDATE(consumed, T, NAME, TARGET, stretch_##T(x, s, a, b, 1, 0))                                                   \
-    UPDATE(coupled, T, NAME, TARGET, stretch_##T(x, s, a, b, 0, 1))                                                    \
-    UPDATE(coupled_consumed, T, NAME, TARGET, stretch_##T(x, s, a, b, 1, 1))                                           \
+    UPDATE(plain, T, NAME, TARGET, stretch_##T(x, s, a, b, 0))                                                         \
+    UPDATE(coupled, T, NAME, TARGET, stretch_##T(x, s, a, b, 1))                                                       \
     TARGET static double sum_##T##_##NAME(const void *x, int64_t a, int64_t b) { return squares_##T(x, a, b); }
 
-#define FORMS(T, NAME)                                                                                                 \
-    {{plain_##T##_##NAME, consumed_##T##_##NAME}, {coupled_##T##_##NAME, coupled_consumed_##T##_##NAME}}
+#define FORMS(T, NAME) {plain_##T##_##NAME, coupled_##T##_##NAME}
 
 #define KERNELS(NAME, TARGET)                                                                                          \
     FOR_TYPE(f32, NAME, TARGET)                                                                                        \
@@ -725,7 +699,7 @@ static int is_plain(const struct tensor *x) {
 }
 
 static update_fn *update_of(const struct kernels *kernels, const struct tensor *x) {
-    return is_plain(x) ? kernels->update[x->type][!x->exp_avg_diff][x->prev_scale != NULL] : kernels->quantized;
+    return is_plain(x) ? kernels->update[x->type][!x->exp_avg_diff] : kernels->quantized;
 }
 
 #if defined(__x86_64__)
@@ -872,11 +846,12 @@ static void run(struct job *job, int threads) {
     pthread_mutex_unlock(&pool.busy);
 }
 
-/* Cut the tensors into chunks: how many there are, and for each tensor how many up to and with its own. */
+/* Cut the tensors that have a gradient into chunks: how many there are, and for each tensor how many up to and with its
+ * own. */
 static int64_t cut(const struct tensor *tensors, int64_t count, int64_t *ends) {
     int64_t chunks = 0;
     for (int64_t i = 0; i < count; i++) {
-        chunks += tensors[i].size / CHUNK + (tensors[i].size % CHUNK != 0);
+        chunks += tensors[i].grad ? tensors[i].size / CHUNK + (tensors[i].size % CHUNK != 0) : 0;
         ends[i] = chunks;
     }
     return chunks;
@@ -897,7 +872,7 @@ EXPORT void adan_cpu_counts(const double *const *steps, int64_t count, double *c
         counts[i] = *steps[i];
 }
 
-/* One step of all tensors. Counters are advanced, and the scales of consumed gradients are set. With `displacements`,
+/* One step of all tensors. Counters are advanced. With `displacements`,
  * `square` becomes the sum over all tensors, in an order that does not depend on the number of threads. */
 EXPORT int adan_cpu_update(const struct tensor *tensors, int64_t count, const struct scalars *scalars,
                            const struct displacement *displacements, int threads, double *square) {
@@ -914,11 +889,8 @@ EXPORT int adan_cpu_update(const struct tensor *tensors, int64_t count, const st
     *square = 0;
     for (int64_t i = 0; displacements && i < chunks; i++)
         *square += sums[i];
-    for (int64_t i = 0; i < count; i++) {
-        *tensors[i].step += 1;
-        if (tensors[i].prev_scale)
-            *tensors[i].prev_scale = scalars[tensors[i].scalars].grad_scale;
-    }
+    for (int64_t i = 0; i < count; i++)
+        *tensors[i].step += tensors[i].grad != NULL;
     free(sums);
     free(ends);
     return 0;

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from adan import lowbit
-from adan.columns import Columns, compute_dtype, is_dense, is_laid_out_as, laid_out_as
+from adan.columns import LEAST_ADDRESS, Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo
 from adan.grad_norm import measure
 from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, replaced, step_scalars
@@ -28,15 +28,14 @@ from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, r
 LIBRARY = str(Path(__file__).with_name("_cpu.so"))
 
 #: The fields of `struct tensor` in `cpu.c`, a row of the table: addresses, then numbers.
-ADDRESSES = ("param", "grad", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "step", "prev_scale", "exponents",
-             "compensation")  # fmt: skip
+ADDRESSES = Columns._fields[Columns._fields.index("param") :]
 FIELDS = (*ADDRESSES, "size", "type", "grad_type", "state_type", "stochastic", "rng_offset", "cycle", "scalars")
 
 #: What the library must say of itself: the same fields and the same codes.
 _ALL_CODES = (lowbit.SIGNED, lowbit.ROOT, lowbit.SIGNED6, lowbit.ROOT6, lowbit.SIGNED4)
 _CODES = [x for code in _ALL_CODES for x in (code.shift, code.base)]
 _WORDS = (*lowbit.SPREAD, lowbit.ADVANCE, lowbit.ADVANCE_CYCLE, lowbit.OF_WEIGHT)
-_CONSTANTS = (*_CODES, lowbit.BLOCK, lowbit.AVERAGING, *map(hex, _WORDS))
+_CONSTANTS = (*_CODES, lowbit.BLOCK, *map(hex, _WORDS))
 INTERFACE = (
     f"tensor: {' '.join(FIELDS)} scalars: {' '.join(Scalars._fields)} displacement: {' '.join(Displacement._fields)} "
     f"codes: {' '.join(map(str, _CONSTANTS))}"
@@ -89,19 +88,18 @@ def _library() -> ctypes.CDLL:
 
 
 class Table(NamedTuple):
-    """What stays the same while a plan holds."""
+    """The tensors of a step as the C takes them, the same while a plan holds."""
 
     rows: array[int]  #: by the fields of `struct tensor`; gradients and coefficients are filled in by each step
     steps: array[int]  #: the addresses of the counters, once more
     fits: bool  #: whether gradients are laid out as their parameters
     widened: list[int]  #: rows whose gradient is not of the parameter's type: read in the type of the arithmetic
-    consumes: bool
 
 
 class Cpu:
     name = "cpu"
     device_type: str | None = "cpu"
-    measures_norm = reads_quantized = True
+    fused = True
     forgets = counts_on_device = False
 
     def unsupported_reason(self, param: Tensor) -> str | None:
@@ -118,16 +116,13 @@ class Cpu:
         signals = _measured(columns, signals)
         if signals.skip is not None:
             if float(signals.skip):
-                columns.keep_previous()
                 return None
             signals = replaced(signals, skip=None)
         if memo.tables is None:
             memo.tables = _table(columns)
         table: Table = memo.tables
-        grads, prev_grads = _fitted(columns, table)  # copies must live until the C has read them
-        _fill(table.rows, "grad", map(Tensor.data_ptr, grads))
-        if table.consumes:
-            _fill(table.rows, "prev_grad", map(Tensor.data_ptr, prev_grads))
+        grads = _fitted(columns, table)  # copies must live until the C has read them
+        _fill(table.rows, "grad", _grad_addresses(grads))
         if any(options.cycle for options in columns.options):
             cycles = [int(options.cycle) for options in columns.options]
             _fill(table.rows, "cycle", map(cycles.__getitem__, columns.group))
@@ -144,12 +139,13 @@ class Cpu:
 
 def _measured(columns: Columns, signals: Signals) -> Signals:
     """The norm to clip by and the decision to skip, in one pass: in fp64 no sum of fp32 squares overflows."""
-    clips = columns.clips()
+    clips = any(options.max_grad_norm > 0 for options in columns.options)
     if not signals.check_finite and (signals.norm is not None or not clips):
         return signals
-    total = sum_of_squares(columns.grad)
+    grads = [grad for grad in columns.grad if grad is not None]
+    total = sum_of_squares(grads)
     if not math.isfinite(total):
-        return measure(columns.grad, clips, signals)
+        return measure(grads, clips, signals)
     return replaced(signals, norm=torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu"), check_finite=False)
 
 
@@ -157,7 +153,7 @@ def sum_of_squares(grads: Iterable[Tensor]) -> float:
     """Σ x² over all elements, accumulated in fp64; the same for every number of threads."""
     dense = [x if is_dense(x) else x.contiguous() for x in map(Tensor.resolve_neg, grads)]
     rows = array("q", bytes(8 * len(FIELDS) * len(dense)))
-    _fill(rows, "grad", map(Tensor.data_ptr, dense))
+    _fill(rows, "grad", _grad_addresses(dense))
     _fill(rows, "size", map(Tensor.numel, dense))
     _fill(rows, "grad_type", (TYPES[x.dtype] for x in dense))
     total = array("d", [0.0])
@@ -171,12 +167,10 @@ def _table(columns: Columns) -> Table:
     rows = array("q", bytes(8 * len(FIELDS) * count))
     for name in ADDRESSES:
         if name != "grad":
-            _fill(rows, name, [0 if x is None else x.data_ptr() for x in getattr(columns, name)])
-    widened = [
-        i
-        for i, (p, grad) in enumerate(zip(columns.param, columns.grad, strict=True))
-        if grad.dtype != p.dtype or (columns.prev_scale[i] is not None and columns.prev_grad[i].dtype != p.dtype)
-    ]
+            _fill(rows, name, addresses(name, getattr(columns, name)))
+    like = columns.like_grads()
+    pairs = zip(columns.param, like, strict=True)
+    widened = [i for i, (p, grad) in enumerate(pairs) if grad.dtype != p.dtype]
     types = [p.dtype for p in columns.param]
     _fill(rows, "type", map(TYPES.__getitem__, types))
     for i in widened:
@@ -188,27 +182,28 @@ def _table(columns: Columns) -> Table:
     _fill(rows, "stochastic", map(int, map(columns.rounds_stochastically, range(count))))
     _fill(rows, "rng_offset", columns.rng_offset)
     steps = array("q", map(Tensor.data_ptr, columns.step))
-    consumes = any(x is not None for x in columns.prev_scale)
-    return Table(rows, steps, all(map(is_laid_out_as, columns.param, columns.grad)), widened, consumes)
+    return Table(rows, steps, all(map(is_laid_out_as, columns.param, like)), widened)
+
+
+def _grad_addresses(grads: list[Any]) -> list[int]:
+    try:
+        found = list(map(Tensor.data_ptr, grads))
+    except TypeError:  # one is missing
+        found = [0]
+    return found if min(found, default=LEAST_ADDRESS) >= LEAST_ADDRESS else addresses("grad", grads)
 
 
 def _fill(rows: array[int], field: str, values: Iterable[int]) -> None:
     rows[FIELDS.index(field) :: len(FIELDS)] = array("q", values)
 
 
-def _fitted(columns: Columns, table: Table) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients and previous gradients as the C can take them: most often as they are, else copies."""
-    grads, prev_grads = columns.grad, columns.prev_grad
-    if not table.fits:
-        grads = [laid_out_as(p, grad, grad.dtype) for p, grad in zip(columns.param, grads, strict=True)]
-    if table.widened:
-        grads, prev_grads = list(grads), list(prev_grads)
-    for i in table.widened:
-        p, dtype = columns.param[i], compute_dtype(columns.param[i].dtype)
-        grads[i] = laid_out_as(p, grads[i], dtype)
-        if columns.prev_scale[i] is not None:
-            prev_grads[i] = laid_out_as(p, prev_grads[i], dtype)
-    return grads, prev_grads
+def _fitted(columns: Columns, table: Table) -> list[Any]:
+    """Gradients as the C can take them: most often as they are, else copies."""
+    if table.fits and not table.widened:
+        return columns.grad
+    wide = {i: compute_dtype(columns.param[i].dtype) for i in table.widened}
+    rows = enumerate(zip(columns.param, columns.grad, strict=True))
+    return [None if grad is None else laid_out_as(p, grad, wide.get(i, grad.dtype)) for i, (p, grad) in rows]
 
 
 def _coefficients(columns: Columns, table: Table, signals: Signals) -> tuple[array[float], array[float]]:

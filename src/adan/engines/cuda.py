@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from adan import lowbit
-from adan.columns import Columns, compute_dtype, is_dense, is_laid_out_as, laid_out_as
+from adan.columns import LEAST_ADDRESS, Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo, slots
 from adan.scalars import Options, Signals
 
@@ -69,15 +69,13 @@ _TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.com
 
 
 class Kind(NamedTuple):
-    """What a kernel is compiled for."""
+    """The types and the form that a kernel is compiled for."""
 
     param: torch.dtype
     grad: torch.dtype
-    prev_grad: torch.dtype
     state: torch.dtype
     quantized: str | None  #: "8bit", "4bit" or None
     coupled: bool
-    consume: bool
     rounding: int  #: how a parameter of half precision is rounded: NEAREST, STOCHASTIC or KAHAN
 
 
@@ -89,19 +87,18 @@ class Launch(NamedTuple):
     chunks: int
     norm_chunks: int
     kind: Kind
-    types: list[Any]  #: Triton's, of the parameter, the gradient, the previous one, the states and the arithmetic
+    types: list[Any]  #: Triton's, of the parameter, the gradient, the states and the arithmetic
     norm_types: list[Any]  #: of the gradient, and of the arithmetic on it
     aligned: bool
     tile: Tile
 
 
 class Tables(NamedTuple):
-    """What stays the same while a plan holds: where parameters and states are, in which order kernels take them."""
+    """Places of parameters and states, and the order in which kernels take them: the same while a plan holds."""
 
     static: Tensor
     launches: list[Launch]
     order: list[int]  #: the row of `Columns` for each row of the tables
-    prev_addresses: list[int]  #: empty if a gradient is consumed: then they change with every step
     fits: bool  #: whether gradients are laid out as their parameters
     spares: list[Tensor]
     sent: dict[tuple[int, bytes], tuple[Tensor, bool]]  #: recent per-step tables, by their streams and contents
@@ -111,7 +108,7 @@ class Tables(NamedTuple):
 class Cuda:
     name = "cuda"
     device_type: str | None = "cuda"
-    measures_norm = reads_quantized = forgets = counts_on_device = True
+    fused = forgets = counts_on_device = True
 
     tiles = TILES
     tile = Tile(1024, 1024, 4)  #: where there is no other, as for fp64
@@ -143,10 +140,12 @@ class Cuda:
         rows, launches = len(tables.order), tables.launches
         grads = columns.grad
         if not tables.fits:  # copies must outlive the launches that read them
-            grads = [laid_out_as(p, grad, grad.dtype) for p, grad in zip(columns.param, grads, strict=True)]
+            pairs = zip(columns.param, grads, strict=True)
+            grads = [None if grad is None else laid_out_as(p, grad, grad.dtype) for p, grad in pairs]
         per_step, aligned = self._per_step_table(columns, grads, memo, device, capturing)
 
-        clips, measures = columns.clips(), columns.measures()
+        clips = any(options.max_grad_norm > 0 for options in columns.options)
+        measures = columns.options[0].last_lr is not None
         measure_norm = signals.check_finite or (clips and signals.norm is None)
         programs = [min(launch.norm_chunks, self.norm_programs) if measure_norm else 0 for launch in launches]
         n_partials = sum(programs)
@@ -174,7 +173,7 @@ class Cuda:
         for launch, end in zip(launches, ends, strict=True):
             if launch.chunks:
                 kind, tile = launch.kind, launch.tile
-                form = (kind.quantized == "4bit", kind.coupled, kind.consume, kind.rounding, restart)
+                form = (kind.quantized == "4bit", kind.coupled, kind.rounding, restart)
                 pointers = (tables.static, per_step, coefs, coefs if squares is None else squares)
                 numbers = (rows, end - launch.chunks)
                 limits = {"num_warps": tile.warps} | ({} if tile.registers is None else {"maxnreg": tile.registers})
@@ -186,19 +185,19 @@ class Cuda:
         return None if squares is None else squares.sum()
 
     def _per_step_table(
-        self, columns: Columns, grads: list[Tensor], memo: Memo, device: torch.device, capturing: bool
+        self, columns: Columns, grads: list[Any], memo: Memo, device: torch.device, capturing: bool
     ) -> tuple[Tensor, bool]:
-        """Where the gradients are, and the options; and whether those addresses are aligned to 16 bytes."""
+        """A table of the gradients' addresses and the options; and whether those are aligned to 16 bytes."""
         tables: Tables = memo.tables
-        addresses = list(map(Tensor.data_ptr, grads))
-        prev_addresses = tables.prev_addresses or list(map(Tensor.data_ptr, columns.prev_grad))
+        try:
+            places = list(map(Tensor.data_ptr, grads))
+        except TypeError:  # one is missing
+            places = [0]
+        if min(places) < LEAST_ADDRESS:
+            places = addresses("grad", grads)
         if len(tables.launches) > 1:
-            addresses = [addresses[i] for i in tables.order]
-            prev_addresses = [prev_addresses[i] for i in tables.order]
-        changing = addresses if tables.prev_addresses else addresses + prev_addresses
-        by_slot = {"grad": addresses, "prev_grad": prev_addresses}
-        first, second = map(by_slot.__getitem__, slots.PER_STEP)
-        words = array("q", chain.from_iterable(zip(first, second, strict=True)))
+            places = [places[i] for i in tables.order]
+        words = array("q", places)
         numbers = array("d", chain.from_iterable(map(_options_row, columns.options)))
         data = words.tobytes() + numbers.tobytes()
         if capturing:  # a graph has memory of its own, and copies from a host buffer that nothing else may use
@@ -209,14 +208,14 @@ class Cuda:
                 )
             staging = tables.spares.pop()
             memo.captured += [tables.static, staging]
-            table, aligned = _upload(data, device, staging), functools.reduce(or_, changing) % 16 == 0
+            table, aligned = _upload(data, device, staging), functools.reduce(or_, places) % 16 == 0
         else:
             # The allocator often hands out the same memory for the next gradients: then the table is as it was.
             stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
             if (stream, data) not in tables.sent:
                 if len(tables.sent) == MOST_SENT:
                     tables.sent.clear()
-                tables.sent[stream, data] = _upload(data, device), functools.reduce(or_, changing) % 16 == 0
+                tables.sent[stream, data] = _upload(data, device), functools.reduce(or_, places) % 16 == 0
             table, aligned = tables.sent[stream, data]
             while memo.capturable and len(tables.spares) < SPARES:
                 tables.spares.append(_staging(len(data), device))
@@ -228,9 +227,8 @@ class Cuda:
         return table, aligned
 
     def _tables(self, columns: Columns, device: torch.device) -> Tables:
-        addressed = [name for name in slots.STATIC if name in Columns._fields and name not in ("group", "rng_offset")]
         static: dict[str, list[int]] = {}
-        for name in addressed:
+        for name in slots.ADDRESSED:
             tensors = getattr(columns, name)
             for x in tensors:
                 if x is not None and x.device != device:
@@ -238,13 +236,11 @@ class Cuda:
                         f"a {name} of shape {tuple(x.shape)} is on {x.device}, its parameter on {device}: move it "
                         "there in optimizer.state[parameter]"
                     )
-            static[name] = [0 if x is None else x.data_ptr() for x in tensors]
-        prev_addresses = [x.data_ptr() for x in columns.prev_grad]
+            static[name] = addresses(name, tensors)
+        vectors = ("param", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "compensation")
         by_launch: dict[tuple[Kind, bool], list[int]] = defaultdict(list)
         for i in range(len(columns.param)):
-            # A previous gradient that is consumed was a gradient, and is as aligned as gradients are.
-            vectors = [static[name][i] for name in ("param", "exp_avg", "exp_avg_diff", "exp_avg_sq", "compensation")]
-            aligned = all(address % 16 == 0 for address in (*vectors, prev_addresses[i]))
+            aligned = all(static[name][i] % 16 == 0 for name in vectors)
             by_launch[_kind(columns, i), aligned].append(i)
         static["numel"] = numels = [p.numel() for p in columns.param]
         static["group"], static["rng_offset"] = columns.group, columns.rng_offset
@@ -258,7 +254,7 @@ class Cuda:
             chunks = list(accumulate((-(-numels[i] // tile.chunk) for i in rows), initial=0))
             norm_chunks = list(accumulate((-(-numels[i] // self.norm_chunk) for i in rows), initial=0))
             first, first_chunk = len(starts), len(chunk_rows)
-            types = [kind.param, kind.grad, kind.prev_grad, kind.state, compute_dtype(kind.param)]
+            types = [kind.param, kind.grad, kind.state, compute_dtype(kind.param)]
             types, norm_types = (list(map(_triton_type, x)) for x in (types, [kind.grad, compute_dtype(kind.grad)]))
             launch = Launch(
                 first=first,
@@ -285,8 +281,7 @@ class Cuda:
             static=_upload(words.tobytes() + chunk_rows.tobytes(), device),
             launches=launches,
             order=order,
-            prev_addresses=[] if any(launch.kind.consume for launch in launches) else prev_addresses,
-            fits=all(map(is_laid_out_as, columns.param, columns.grad)),
+            fits=all(map(is_laid_out_as, columns.param, columns.like_grads())),
             spares=[],
             sent={},
             binaries={},
@@ -299,12 +294,10 @@ def _kind(columns: Columns, i: int) -> Kind:
     rounding = rounding if columns.compensation[i] is None else k.KAHAN
     return Kind(
         param=columns.param[i].dtype,
-        grad=columns.grad[i].dtype,
-        prev_grad=columns.prev_grad[i].dtype,
+        grad=columns.like_grads()[i].dtype,
         state=columns.exp_avg[i].dtype,
         quantized=lowbit.format_of({"exp_avg": columns.exp_avg[i], "exp_avg_sq": columns.exp_avg_sq[i]}),
         coupled=columns.exp_avg_diff[i] is None,
-        consume=columns.prev_scale[i] is not None,
         rounding=int(rounding.value),
     )
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from adan.columns import Columns, compute_dtype
 from adan.engines import Memo, PlainEngine
-from adan.engines.loop import consume, total
-from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, grad_scale, next_count, step_scalars
+from adan.engines.loop import total
+from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, next_count, step_scalars
 
 #: Elements a piece on the CPU may hold. Of 16k … 256k this was the fastest; uncut, a step took five times as long.
 CPU_PIECE = 131_072
@@ -37,17 +37,12 @@ class Piece(NamedTuple):
     exp_avg_sq: list[Tensor]
     prev_grad: list[Tensor]
     exp_avg_diff: list[Tensor]
-    prev_scale: list[Tensor]
 
 
 def update(columns: Columns, signals: Signals) -> Tensor | None:
     squares: list[Tensor | None] = []
     for piece, scalars, displacement in _pieces(columns, signals):
         squares += _update(piece, scalars, displacement, signals.skip)
-    for i, prev_scale in enumerate(columns.prev_scale):
-        if prev_scale is not None:
-            scale = grad_scale(columns.options[columns.group[i]], signals)
-            consume(columns.grad[i], columns.prev_grad[i], prev_scale, scale, signals.skip)
     # A bare 0-dim tensor would be taken for a number, and read back.
     torch._foreach_add_(columns.step, 1 if signals.skip is None else [1 - signals.skip] * len(columns.step))
     return total(squares)
@@ -59,8 +54,7 @@ def _pieces(columns: Columns, signals: Signals) -> Iterator[tuple[Piece, Any, An
     by_kind: dict[Any, list[int]] = {}
     for i, t in enumerate(counts):
         count = None if isinstance(t, Tensor) else t
-        optional = (columns.exp_avg_diff[i] is None, columns.prev_scale[i] is None)
-        kind = (columns.group[i], columns.param[i].dtype, columns.grad[i].dtype, *optional, count)
+        kind = (columns.group[i], columns.param[i].dtype, columns.grad[i].dtype, columns.exp_avg_diff[i] is None, count)
         by_kind.setdefault(kind, []).append(i)
     for (group, *_, count), rows in by_kind.items():
         options = columns.options[group]
@@ -73,7 +67,7 @@ def _pieces(columns: Columns, signals: Signals) -> Iterator[tuple[Piece, Any, An
         displacement = None
         if options.last_lr is not None:
             displacement = _coefficients(Displacement, partial(displacement_scalars, options), ts, dtype)
-        cut = count is not None and piece.param[0].device.type == "cpu" and not piece.prev_scale
+        cut = count is not None and piece.param[0].device.type == "cpu"
         for part in _cache_sized(piece) if cut else [piece]:
             yield part, scalars, displacement
 
@@ -112,13 +106,8 @@ def _coefficients(cls: Any, compute: Callable[[Any], Any], counts: Any, dtype: t
 
 def _update(piece: Piece, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:
     """One step; `s` are Scalars, `w` a Displacement or None, each field a number for all tensors or a list of them."""
-    params, grads, exp_avgs, exp_avg_sqs, prev_grads, exp_avg_diffs, prev_scales = piece
+    params, grads, exp_avgs, exp_avg_sqs, prev_grads, exp_avg_diffs = piece
     dtype = compute_dtype(params[0].dtype)
-    # The previous gradient is the scratch space: a new buffer each step costs more in page faults than in arithmetic.
-    g_prev = prev_grads
-    if prev_scales:
-        g_prev = [prev.to(dtype) * scale.to(dtype) for prev, scale in zip(prev_grads, prev_scales, strict=True)]
-
     g = [grad.to(dtype) for grad in grads]
     if not _is_one(s.grad_scale):
         g = list(torch._foreach_mul(g, s.grad_scale))
@@ -126,10 +115,11 @@ def _update(piece: Piece, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:
         g = [x.clone() if _share_memory(x, p) else x for x, p in zip(g, params, strict=True)]
     if skip is not None:
         # With this and the coefficients of a skipped step, everything below is the identity.
-        g = [torch.where(skip > 0, prev, x) for prev, x in zip(g_prev, g, strict=True)]
+        g = [torch.where(skip > 0, prev, x) for prev, x in zip(prev_grads, g, strict=True)]
 
-    y = [] if w is None else _before(piece, g_prev, w)
-    d = scratch = g_prev
+    y = [] if w is None else _before(piece, w)
+    # The previous gradient is the scratch space: a new buffer each step costs more in page faults than in arithmetic.
+    d = scratch = prev_grads
     torch._foreach_sub_(d, g)
     torch._foreach_neg_(d)
     if not _is_one(s.has_prev):
@@ -178,17 +168,16 @@ def _update(piece: Piece, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:
 
     if theta[0] is not params[0]:
         torch._foreach_copy_(params, theta)
-    if not prev_scales:
-        torch._foreach_copy_(prev_grads, g)
+    torch._foreach_copy_(prev_grads, g)
     return squares
 
 
-def _before(piece: Piece, g_prev: list[Tensor], w: Any) -> list[Tensor]:
+def _before(piece: Piece, w: Any) -> list[Tensor]:
     """The terms of the displacement that take values from before the step."""
     prev_u = list(torch._foreach_mul(piece.exp_avg, w.prev_m))
     if piece.exp_avg_diff:
         torch._foreach_add_(prev_u, torch._foreach_mul(piece.exp_avg_diff, w.prev_v))
-    torch._foreach_sub_(prev_u, torch._foreach_mul(g_prev, w.prev_grad))
+    torch._foreach_sub_(prev_u, torch._foreach_mul(piece.prev_grad, w.prev_grad))
     prev_denom = torch._foreach_sqrt(piece.exp_avg_sq)
     torch._foreach_mul_(prev_denom, w.prev_root)
     torch._foreach_add_(prev_denom, w.prev_eps)

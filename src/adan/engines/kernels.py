@@ -13,9 +13,7 @@ from adan.engines import slots
 from adan.engines.codes import (
     ADVANCE,
     ADVANCE_CYCLE,
-    AVERAGING,
     OF_WEIGHT,
-    PTX,
     SHARED,
     WRITE_G,
     WRITE_M,
@@ -117,7 +115,8 @@ def step_scalars(
 
     step_at = tl.load(static + row * N_STATIC + S_STEP, mask=live, other=0).to(tl.pointer_type(tl.float64))
     step = tl.load(step_at, mask=live, other=0.0)
-    tl.store(step_at, step + run, mask=live)
+    has_grad = tl.load(per_step + row * N_PER_STEP + G_GRAD, mask=live, other=0) != 0
+    tl.store(step_at, step + run, mask=live & has_grad)
     t = step + 1
     has_prev = tl.where(t > 1, 1.0, 0.0)
     w_m = tl.where(bias_correction, 1 - b1, 1 - b1 * has_prev)
@@ -129,17 +128,9 @@ def step_scalars(
     decay = lr * weight_decay
     shrink = tl.where(no_prox, 1.0, 1 / (1 + decay))
 
-    # A consumed gradient is as backward left it: this is the factor it was used with.
-    scale_at = tl.load(static + row * N_STATIC + S_PREV_SCALE, mask=live, other=0)
-    consumed = scale_at != 0
-    scale_at = scale_at.to(tl.pointer_type(tl.float64))
-    prev_scale = tl.load(scale_at, mask=consumed, other=1.0)
-    tl.store(scale_at, tl.where(run > 0, c, prev_scale), mask=consumed)
-
     out = coefs + row * N_COEFS
     short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.float32), bitcast=True) + row * N_COEFS
     put(out, short, K_GRAD_SCALE, c, live)
-    put(out, short, K_PREV_SCALE, prev_scale, live)
     put(out, short, K_HAS_PREV, has_prev, live)
     # Where there is no previous gradient the difference must have no effect.
     put(out, short, K_LOOKAHEAD, b2 * has_prev, live)
@@ -153,6 +144,11 @@ def step_scalars(
     put(out, short, K_KEEP, tl.where(no_prox, 1 - decay, 1.0), live)
     put(out, short, K_SHRINK, shrink, live)
     put(out, short, K_RUN, run, live)
+    # The factor of v in the 4-bit format; 0 where there is none, or where nothing remains of v.
+    averaging_at = tl.load(static + row * N_STATIC + S_AVERAGING, mask=live, other=0)
+    averaging = tl.load(averaging_at.to(tl.pointer_type(tl.float64)), mask=averaging_at != 0, other=0.0)
+    put(out, short, K_AVERAGING, averaging, live)
+    put(out, short, K_PER_AVERAGING, tl.where(averaging > 0, 1 / tl.where(averaging > 0, averaging, 1.0), 0.0), live)
     if RESTART == MEASURE:
         weight = tl.sqrt(tl.load(h + O_SHARE, mask=live, other=1.0))
         has_last = tl.where(t > 2, 1.0, 0.0)
@@ -199,11 +195,11 @@ def address(slot, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
 @triton.jit(do_not_specialize=_NUMBERS)
 def update(
     static, per_step, coefs, squares, rows, first_chunk,
-    P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
-    COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
+    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
+    COUPLED: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One step of CHUNK elements of one tensor. P, G, Q, S: types of parameter, gradient, previous gradient, states.
+    """One step of CHUNK elements of one tensor. P, G, S: types of parameter, gradient, states.
 
     PACKED: the 4-bit format, in which an average of gradients is stored instead of v.
     """
@@ -215,17 +211,15 @@ def update(
     if COMPUTE == tl.float32:
         k = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.float32), bitcast=True) + row * N_COEFS
     # Read once: between two blocks the compiler would have to read them again, as a store might have changed them.
-    c, c_prev, has_prev, run = (
-        tl.load(k + K_GRAD_SCALE),
-        tl.load(k + K_PREV_SCALE),
-        tl.load(k + K_HAS_PREV),
-        tl.load(k + K_RUN),
-    )
+    c, has_prev, run = tl.load(k + K_GRAD_SCALE), tl.load(k + K_HAS_PREV), tl.load(k + K_RUN)
     lookahead, w_m, w_v, w_n = tl.load(k + K_LOOKAHEAD), tl.load(k + K_W_M), tl.load(k + K_W_V), tl.load(k + K_W_N)
     step_m, step_v, root_n = tl.load(k + K_STEP_M), tl.load(k + K_STEP_V), tl.load(k + K_ROOT_N)
     eps, keep, shrink = tl.load(k + K_EPS), tl.load(k + K_KEEP), tl.load(k + K_SHRINK)
     # One of the two decays is none: θ' = shrink·(keep·θ − u / denom).
     keep, step_m, step_v = keep * shrink, step_m * shrink, step_v * shrink
+    averaging, per_averaging = 0, 0
+    if PACKED and not COUPLED:
+        averaging, per_averaging = tl.load(k + K_AVERAGING), tl.load(k + K_PER_AVERAGING)
     y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps = 0, 0, 0, 0, 0, 0, 0, 0
     if RESTART == MEASURE:
         y_theta, y_grad, y_step = tl.load(k + K_Y_THETA), tl.load(k + K_Y_GRAD), tl.load(k + K_Y_STEP) / shrink
@@ -240,37 +234,32 @@ def update(
     m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin
     v = address(static + row * N_STATIC + S_EXP_AVG_DIFF, S, ALIGNED) + begin // PER_BYTE
     n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin // PER_BYTE
-    q = address(per_step + row * N_PER_STEP + G_PREV_GRAD, Q, ALIGNED) + begin // PER_BYTE
+    q = address(static + row * N_STATIC + S_PREV_GRAD, S, ALIGNED) + begin // PER_BYTE
     lost = address(static + row * N_STATIC + S_COMPENSATION, P, ALIGNED) + begin
     powers = address(static + row * N_STATIC + S_EXPONENTS, tl.int32, False) + begin // SHARED
     square = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
-    # A skipped step has nothing left to do, but for a consumed gradient, whose buffer is about to be the previous one.
-    todo = tl.where(run > 0, left, 0)
+    # A skipped step has nothing to do, nor has a row without a gradient.
+    todo = tl.where((run > 0) & (tl.load(per_step + row * N_PER_STEP + G_GRAD) != 0), left, 0)
     if todo >= CHUNK:
         for i in tl.range(0, CHUNK, BLOCK, num_stages=STAGES):
             square += update_block(
                 p + i, g + i, m + i, v + i // PER_BYTE, n + i // PER_BYTE, q + i // PER_BYTE, lost + i,
                 powers + i // SHARED,
-                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+                c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, averaging, per_averaging,
                 y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
-                key + ((begin + i) // 4).to(tl.uint32), moved, BLOCK, False, P, G, Q, S, COMPUTE, PACKED, COUPLED,
-                CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
+                key + ((begin + i) // 4).to(tl.uint32), moved, BLOCK, False, P, G, S, COMPUTE, PACKED, COUPLED,
+                WEIGHTS, RESTART, ALIGNED, BLOCK,
             )  # fmt: skip
     else:
         for i in range(0, todo.to(tl.int32), BLOCK):
             square += update_block(
                 p + i, g + i, m + i, v + i // PER_BYTE, n + i // PER_BYTE, q + i // PER_BYTE, lost + i,
                 powers + i // SHARED,
-                c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+                c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, averaging, per_averaging,
                 y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
-                key + ((begin + i) // 4).to(tl.uint32), moved, todo - i, True, P, G, Q, S, COMPUTE, PACKED, COUPLED,
-                CONSUME, WEIGHTS, RESTART, ALIGNED, BLOCK,
+                key + ((begin + i) // 4).to(tl.uint32), moved, todo - i, True, P, G, S, COMPUTE, PACKED, COUPLED,
+                WEIGHTS, RESTART, ALIGNED, BLOCK,
             )  # fmt: skip
-        if CONSUME and todo <= 0:
-            at = tl.arange(0, BLOCK)
-            for i in range(0, tl.minimum(left, CHUNK).to(tl.int32), BLOCK):
-                known = at < tl.where(has_prev > 0, left - i, 0)
-                tl.store(g + i + at, tl.load(q + i + at, mask=known, other=0).to(G), mask=at < left - i)
     if RESTART == MEASURE:
         tl.store(squares + chunk, tl.sum(tl.sum(square, 1), 0).to(tl.float64))
 
@@ -278,11 +267,11 @@ def update(
 @triton.jit
 def update_block(
     p, g, m, v, n, q, lost, powers,
-    c, c_prev, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep,
+    c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, averaging, per_averaging,
     y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
     key, moved, left, MASKED: tl.constexpr,
-    P: tl.constexpr, G: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
-    COUPLED: tl.constexpr, CONSUME: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
+    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
+    COUPLED: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step of a block; returns the weighted squares of the displacement of y, or zero."""
@@ -299,10 +288,7 @@ def update_block(
     if WEIGHTS == KAHAN:
         theta += fetch(lost + at, inside).to(COMPUTE)
     new = fetch(g + at, inside).to(COMPUTE) * c
-    known = inside
-    if S != tl.uint8:  # at the first gradient there may be no buffer yet
-        known = at < tl.where(has_prev > 0, left, 0) if MASKED else has_prev > 0
-    g_prev = fetch_codes(q, at, block, known, some, PACKED, ALIGNED)
+    g_prev = fetch_codes(q, at, block, inside, some, PACKED, ALIGNED)
     if PACKED:
         low, high = fetch_bytes(m, at, block, inside, ALIGNED)
         exp_avg = low
@@ -330,14 +316,12 @@ def update_block(
             remains = 1 - w_v if REMAINS else 1.0
             exp_avg_diff = signed_numbers(exp_avg_diff, PACKED)
             if PACKED:
-                exp_avg_diff = (g_prev - scaled(exp_avg_diff, power >> 8, 1.0)) * (remains * (1 / AVERAGING))
+                exp_avg_diff = (g_prev - scaled(exp_avg_diff, power >> 8, 1.0)) * (remains * per_averaging)
             else:
                 exp_avg_diff = scaled(exp_avg_diff, power >> 8, remains)
     else:
         g_prev, exp_avg, exp_avg_sq = g_prev.to(COMPUTE), exp_avg.to(COMPUTE), exp_avg_sq.to(COMPUTE)
         exp_avg_diff = exp_avg_diff.to(COMPUTE)
-    if CONSUME:
-        g_prev = rounded_product(g_prev, c_prev)
     if RESTART > 0:
         g_prev = tl.where(has_prev > 0, g_prev, 0.0)
         exp_avg = tl.where(has_prev > 0, exp_avg, 0.0)
@@ -385,7 +369,7 @@ def update_block(
         tl.store(lost + at, (theta - theta.to(P).to(COMPUTE)).to(P), mask=inside)
     if S == tl.uint8:
         if PACKED and not COUPLED:
-            exp_avg_diff = new - AVERAGING * exp_avg_diff
+            exp_avg_diff = new - averaging * exp_avg_diff
         if MASKED:  # the codes beyond the end are 0
             exp_avg, exp_avg_diff = tl.where(inside, exp_avg, 0.0), tl.where(inside, exp_avg_diff, 0.0)
             new = tl.where(inside, new, 0.0)
@@ -410,8 +394,7 @@ def update_block(
         if not COUPLED:
             write(v + at, exp_avg_diff, inside, S, rotated(words, 8))
         write(n + at, exp_avg_sq, inside, S, rotated(words, 16))
-        if not CONSUME:
-            write(q + at, new, inside, Q, rotated(words, 24))
+        write(q + at, new, inside, S, rotated(words, 24))
     return square
 
 
@@ -454,6 +437,7 @@ def sum_of_squares(
         row = find_row(starts, first_row, end_row, chunk)
         begin = (chunk - tl.load(starts + row * N_STATIC)) * CHUNK
         left = tl.load(static + row * N_STATIC + S_NUMEL) - begin
+        left = tl.where(tl.load(per_step + row * N_PER_STEP + G_GRAD) != 0, left, 0)
         g = address(per_step + row * N_PER_STEP + G_GRAD, G, ALIGNED) + begin
         if left >= CHUNK:
             x = tl.load(g + at).to(COMPUTE)
@@ -467,15 +451,3 @@ def sum_of_squares(
     tl.store(partials, tl.sum(total, 0).to(tl.float64))
     if CHECK:
         tl.store(partials + n_partials, tl.sum(nonfinite, 0).to(tl.float64))
-
-
-@triton.jit
-def rounded_product(x, factor):
-    """Rounded as a checkpoint has it, where the compiler would fuse it with the addition that follows."""
-    if PTX:
-        if x.dtype == tl.float64:
-            return tl.inline_asm_elementwise("mul.rn.f64 $0, $1, $2;", "=d,d,d", [x, factor], tl.float64, True, 1)
-        else:
-            return tl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [x, factor], tl.float32, True, 1)
-    else:
-        return x * factor

@@ -23,7 +23,7 @@ class Loop(PlainEngine):
 def _update(columns: Columns, i: int, signals: Signals) -> Tensor | None:
     options, p, grad, step = columns.options[columns.group[i]], columns.param[i], columns.grad[i], columns.step[i]
     exp_avg, exp_avg_diff, exp_avg_sq = columns.exp_avg[i], columns.exp_avg_diff[i], columns.exp_avg_sq[i]
-    prev_grad, prev_scale = columns.prev_grad[i], columns.prev_scale[i]
+    g_prev = columns.prev_grad[i]
     dtype = compute_dtype(p.dtype)
     t = next_count(step, dtype)
     s = step_scalars(options, signals, t)
@@ -31,7 +31,6 @@ def _update(columns: Columns, i: int, signals: Signals) -> Tensor | None:
     # A copy: autograd may need it for the gradient of a learning rate, and `p` is written to below.
     theta = p.to(dtype, copy=True)
     g = grad.to(dtype) * s.grad_scale
-    g_prev = prev_grad if prev_scale is None else prev_grad.to(dtype) * prev_scale.to(dtype)
     if signals.skip is not None:
         # With this and the coefficients of a skipped step, everything below is the identity.
         g = torch.where(signals.skip > 0, g_prev, g)
@@ -63,10 +62,7 @@ def _update(columns: Columns, i: int, signals: Signals) -> Tensor | None:
         exp_avg_diff.copy_(v)
     exp_avg_sq.copy_(n)
     step += 1 if signals.skip is None else 1 - signals.skip
-    if prev_scale is None:
-        prev_grad.copy_(g)
-    else:
-        consume(grad, prev_grad, prev_scale, s.grad_scale, signals.skip)
+    g_prev.copy_(g)
     return square
 
 
@@ -74,12 +70,3 @@ def total(squares: list[Tensor | None]) -> Tensor | None:
     """The sum of what was measured; None if nothing was."""
     measured = [x for x in squares if x is not None]
     return torch.stack(measured).sum() if measured else None
-
-
-def consume(grad: Tensor, prev_grad: Tensor, prev_scale: Tensor, scale: float | Tensor, skip: Tensor | None) -> None:
-    """Make a gradient's buffer the next step's previous gradient; after a skipped step it holds the one before it."""
-    if skip is None:
-        prev_scale.fill_(scale)
-    else:
-        grad.copy_(torch.where(skip > 0, prev_grad.to(grad.dtype), grad))
-        prev_scale.copy_(torch.where(skip > 0, prev_scale, scale))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from adan.columns import Columns
 from adan.scalars import Displacement, Scalars
 
 #: 64-bit words, a row for each tensor, that stay the same while a plan holds: addresses, 0 where a tensor has no such
 #: state, then numbers. `start` is the first chunk of a tensor, counted over all launches, and `norm_start` the first in
 #: chunks of `sum_of_squares`, counted from the first tensor of its launch. The rows of all chunks follow, in 32 bits.
-STATIC = (
-    "param", "exp_avg", "exp_avg_diff", "exp_avg_sq", "step", "prev_scale", "exponents", "compensation",
-    "rng_offset", "numel", "group", "start", "norm_start",
-)  # fmt: skip
+ADDRESSED = tuple(name for name in Columns._fields[Columns._fields.index("param") :] if name != "grad")
+STATIC = (*ADDRESSED, "rng_offset", "numel", "group", "start", "norm_start")
 
-#: The same, of what may change with every step; the options of the groups follow.
-PER_STEP = ("grad", "prev_grad")
+#: 64-bit words, a row for each tensor, that may change with every step; the options of the groups follow.
+PER_STEP = ("grad",)  # 0 where there is none
 
 #: The options of a parameter group, fp64.
 OPTIONS = (
@@ -22,4 +21,6 @@ OPTIONS = (
 )  # fmt: skip
 
 #: The coefficients of a tensor, all tensors' in fp64, then all in fp32: an even number, so that both are aligned.
-COEFS = (*Scalars._fields, "prev_scale", "run", "rng_moved", *(f"y_{name}" for name in Displacement._fields), "padding")
+COEFS = (
+    *Scalars._fields, "run", "rng_moved", "averaging", "per_averaging", *(f"y_{name}" for name in Displacement._fields)
+)  # fmt: skip

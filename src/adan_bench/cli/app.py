@@ -97,9 +97,8 @@ def _usage_line(error: Any, call: Invocation) -> str:
         return text
     if getattr(error, "option_name", None):
         names = [option for p in context.command.params for option in p.opts if option.startswith("--")]
-        return (
-            f"{text.split('(Possible')[0].split('. Did')[0].strip(' .')}; {context.info_name} has: {', '.join(names)}"
-        )
+        text = text.split("(Possible")[0].split(". Did")[0].strip(" .")
+        return f"{text}; {context.info_name} has: {', '.join(names)}"
     for option in getattr(getattr(error, "param", None), "opts", ()):
         if (value := call.value_of(option)) is not None:
             return f"{option} {value}: {text.partition(': ')[2] or text}"

@@ -8,12 +8,15 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from adan_bench.config import Budget, Execution, Provenance, RunConfig
 from adan_bench.errors import UsageError
@@ -59,6 +62,23 @@ Set = Annotated[
 ]
 
 
+#: Flags of a command that makes runs; it has their values from its `Invocation`, but for `jobs`.
+SESSION = {"jobs": (Jobs, 1), "out": (Out, None), "resume": (Resume, False), "time_limit": (TimeLimit, None)}
+
+
+def grid(title: str, head: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table on the terminal; its text is no markup."""
+    table = Table(*map(escape, head), title=escape(title), title_justify="left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print text as it is: no markup, no colors of numbers, no wrapping that would cut a path."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 def complain(text: str, code: int) -> int:
     print(f"adan-bench: {text}", file=sys.stderr)
     return code
@@ -67,7 +87,7 @@ def complain(text: str, code: int) -> int:
 def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the flags of a `RunConfig`, all or those named; it receives them as one object, `chosen`.
 
-    It receives the `Invocation` too, as `call`, where it has an argument of that name.
+    Where it has an argument `call`, it receives the `Invocation` too, and has the flags of a session.
     """
     flags = [
         _flag(f, part.__name__)
@@ -78,8 +98,11 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         asked = inspect.signature(command, eval_str=True).parameters
+        only = inspect.Parameter.KEYWORD_ONLY
         own = [p for p in asked.values() if p.name not in ("chosen", "call")]
-        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        names = [name for name in SESSION if "call" in asked and name not in without]
+        own += [inspect.Parameter(n, only, annotation=SESSION[n][0], default=SESSION[n][1]) for n in names]
+        context = inspect.Parameter("context", only, annotation=typer.Context)
 
         @wraps(command)
         def wrapper(context: typer.Context, **values: Any) -> None:
@@ -89,16 +112,18 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
             flag_values = {flag.name: values.pop(flag.name) for flag in flags}
             chosen = RunConfig(**{name: value for name, value in flag_values.items() if value is not None})
             ranks = launched(chosen.parallel, context.obj.words)
-            chosen = dataclasses.replace(chosen, ranks=ranks, jobs=values.get("jobs", 1))
+            chosen = dataclasses.replace(chosen, ranks=ranks, jobs=values.pop("jobs", 1))
             if chosen.script is not None:
                 registered = load_script(chosen.script)
                 if "workloads" in values:
                     values["workloads"] = values["workloads"] or registered
             if "call" in asked:
-                values["call"] = context.obj
+                call = values["call"] = context.obj
+                call.out, call.resume = values.pop("out"), values.pop("resume")
+                call.until = deadline(values.pop("time_limit", None))
             command(chosen=chosen, **values)
 
-        parameters = [context, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *flags))]
+        parameters = [context, *(p.replace(kind=only) for p in (*own, *flags))]
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
         return wrapper

@@ -11,20 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import (
-    Jobs,
-    Json,
-    Out,
-    Resume,
-    Seeds,
-    Set,
-    TimeLimit,
-    check_file,
-    check_folder,
-    deadline,
-    numbers,
-    run_flags,
-)
+from adan_bench.cli.common import Json, Seeds, Set, check_file, check_folder, numbers, run_flags
 from adan_bench.cli.invocation import Invocation
 from adan_bench.cli.reporting import write_and_show
 from adan_bench.config import RunConfig
@@ -56,10 +43,6 @@ def compare(
         str | None, typer.Option(help="A sweep, e.g. 32,64,128: lr by the square-root rule.")
     ] = None,
     set_: Set = None,
-    jobs: Jobs = 1,
-    out: Out = None,
-    resume: Resume = False,
-    time_limit: TimeLimit = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
@@ -78,7 +61,7 @@ def compare(
             f"{chosen.batch_size} to the list"
         )
     more = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
-    with _comparison(call, chosen, workloads, optimizers, out, resume, time_limit, as_json, set_, **more) as comparison:
+    with _comparison(call, chosen, workloads, optimizers, as_json, set_, **more) as comparison:
         comparison.make(tune, halving, seeds)
     write_and_show([comparison.out], comparison.out, as_json)
 
@@ -92,10 +75,6 @@ def tune(
     save: Annotated[
         Path | None, typer.Option(help="A JSON file to merge the chosen settings into.", callback=check_file)
     ] = None,
-    jobs: Jobs = 1,
-    out: Out = None,
-    resume: Resume = False,
-    time_limit: TimeLimit = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
@@ -104,7 +83,7 @@ def tune(
     """Tune every optimizer with the same number of trials."""
     from adan_bench.studies.comparison import read_tuned
 
-    with _comparison(call, chosen, workloads, optimizers, out, resume, time_limit, as_json) as comparison:
+    with _comparison(call, chosen, workloads, optimizers, as_json) as comparison:
         file = save or comparison.out / "best.json"
         if file.exists():
             read_tuned(file, "--save")
@@ -135,9 +114,6 @@ def _comparison(
     chosen: RunConfig,
     workloads: list[str] | None,
     optimizers: str,
-    out: Path | None,
-    resume: bool,
-    time_limit: str | None,
     as_json: bool,
     pairs: list[str] | None = None,
     **more: Any,
@@ -149,7 +125,7 @@ def _comparison(
 
     if not workloads:
         raise UsageError(f"no workload was named; there are: {', '.join(known())}")
-    who, more["deadline"] = competitors(optimizers, pairs or []), deadline(time_limit)
-    comparison = Comparison(workloads, who, chosen, out=call.records_in(out, resume=resume), resume=resume, **more)
+    who, more["deadline"] = competitors(optimizers, pairs or []), call.until
+    comparison = Comparison(workloads, who, chosen, out=call.records_in(), resume=call.resume, **more)
     with comparison, showing(Console(), as_json) as comparison.on_event:
         yield comparison

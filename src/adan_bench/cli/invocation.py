@@ -15,7 +15,14 @@ from adan_bench.errors import UsageError
 
 
 class Invocation:
-    """Words after the program's name; where records go, and the folder that was created for them."""
+    """Words after the program's name; where records go, and the folder that was created for them.
+
+    out, resume, until: flags of a command that makes runs; until: the Unix time at which its time limit ends.
+    """
+
+    out: Path | None = None
+    resume = False
+    until: float | None = None
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = list(words)
@@ -50,11 +57,11 @@ class Invocation:
                 self._new.rmdir()
                 self._new.parent.rmdir()
 
-    def records_in(self, out: Path | None, *parts: str, resume: bool = False) -> Path:
+    def records_in(self, *parts: str) -> Path:
         """The folder of the records of a command that can be resumed: the one that was given, else a new one."""
-        if resume and out is None:
+        if self.resume and self.out is None:
             raise UsageError("--resume: name the folder of what was interrupted with --out")
-        self.records = out or self.new_folder().joinpath(*parts)
+        self.records = self.out or self.new_folder().joinpath(*parts)
         return self.records
 
     def how_to_continue(self) -> str:

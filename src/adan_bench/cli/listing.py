@@ -84,14 +84,7 @@ def _optimizer_rows() -> list[dict[str, Any]]:
     rows = []
     for spec in known().values():
         low, high = learning_rates(spec, 2)
-        choices = "; ".join(f"{key}={value}" for choice in spec.choices for key, value in choice.items())
-        rows.append(
-            {
-                "name": spec.name,
-                "from": spec.target,
-                "lr": f"{low:g} … {high:g}",
-                "then": choices or "more rates",
-                "passes": spec.passes,
-            }
-        )
+        then = "; ".join(f"{key}={value}" for choice in spec.choices for key, value in choice.items()) or "more rates"
+        facts = {"lr": f"{low:g} … {high:g}", "then": then, "passes": spec.passes}
+        rows.append({"name": spec.name, "from": spec.target, **facts})
     return rows

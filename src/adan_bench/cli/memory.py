@@ -26,7 +26,6 @@ def memory(
     gpus: Annotated[int, typer.Option(min=1, help="Shards of FSDP2; 1 is one GPU or DDP.")] = 1,
     weights: Annotated[Weights, typer.Option(help="Type of the weights and gradients.")] = Weights.fp32,
     kahan_sum: Annotated[bool, typer.Option("--kahan-sum", help="Adan's option, for bf16 weights.")] = False,
-    consume_grad: Annotated[bool, typer.Option("--consume-grad", help="Adan's option.")] = False,
     release_gradients: Annotated[
         bool, typer.Option("--release-gradients", help="Adan steps inside backward and frees each gradient.")
     ] = False,
@@ -46,7 +45,6 @@ def memory(
             shards=gpus,
             dtype={Weights.fp32: torch.float32, Weights.bf16: torch.bfloat16}[weights],
             kahan_sum=kahan_sum,
-            consume_grad=consume_grad,
             release_gradients=release_gradients,
         )
     except ValueError as error:

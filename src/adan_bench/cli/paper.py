@@ -9,20 +9,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as Grid
 
-from adan_bench.cli.common import (
-    EXIT_FAILED,
-    Jobs,
-    Json,
-    Out,
-    Resume,
-    TimeLimit,
-    check_file,
-    deadline,
-    run_flags,
-)
+from adan_bench.cli.common import EXIT_FAILED, Json, check_file, grid, run_flags, say
 from adan_bench.cli.invocation import Invocation
 from adan_bench.config import RunConfig
 
@@ -57,10 +45,6 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
 def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="TABLE...", help="See: adan-bench list tables; or 'all'.")],
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1; as the table says unless given.")] = None,
-    jobs: Jobs = 1,
-    out: Out = None,
-    resume: Resume = False,
-    time_limit: TimeLimit = None,
     yes: Annotated[
         bool, typer.Option("--yes-run-generated-code", help="Run what GPT-2 writes, for HumanEval's pass@k.")
     ] = False,
@@ -75,42 +59,33 @@ def reproduce(
     from adan_bench.studies import paper as study
     from adan_bench.tables import choose
 
-    console, folder, until = Console(), call.records_in(out, resume=resume), deadline(time_limit)
+    console, folder = Console(), call.records_in()
 
     def show_case(case: Any) -> None:
         if not as_json:
             text = case.get("error") or f"{case['step_ms']:.1f} ms"
-            console.print(f"{case['model']} {case['optimizer']}: {text}", markup=False, highlight=False)
+            say(console, f"{case['model']} {case['optimizer']}: {text}")
 
     with showing(console, as_json) as on_event:
-        summary = study.reproduce(choose(names), chosen, folder, seeds, resume, on_event, show_case, until, yes)
+        runs = (folder, seeds, call.resume, on_event, show_case, call.until, yes)
+        summary = study.reproduce(choose(names), chosen, *runs)
     page = report.write(summary, folder)
     failed = study.failures(summary)
     if as_json:
         print(json.dumps({"event": "report", "path": str(page), "failed": failed}))
     else:
         for section in report.sections(summary):
-            _show(console, section)
-        for line in failed[:5]:
-            console.print(f"failed: {line}", markup=False, soft_wrap=True)
-        console.print(report.overview(summary), markup=False, highlight=False, soft_wrap=True)
-        console.print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+            console.print(grid(section.title, section.head, section.run))
+            for line in (section.conclusion, *(f"- {text}" for text in (*section.how, *section.notes)), ""):
+                say(console, line)
+        for text in (*(f"failed: {line}" for line in failed[:5]), report.overview(summary)):
+            say(console, text)
+        say(console, f"report: {page.resolve().as_uri()}")
     raise typer.Exit(EXIT_FAILED if failed else 0)
 
 
-def _show(console: Console, section: Any) -> None:
-    grid = Grid(*section.head, title=section.title, title_justify="left")
-    for line in section.run:
-        grid.add_row(*(escape(cell) for cell in line))
-    console.print(grid)
-    console.print(section.conclusion, markup=False, highlight=False, soft_wrap=True)
-    for line in (*section.how, *section.notes):
-        console.print(f"- {line}", markup=False, highlight=False, soft_wrap=True)
-    console.print()
-
-
+@run_flags("scale", "device", "bf16", "parallel")
 def speed(
-    context: typer.Context,
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL...", help="All of the paper's unless given.")
     ] = None,
@@ -120,40 +95,37 @@ def speed(
             help="Names separated by commas, or variants such as adan:state_format=8bit; the paper's unless given."
         ),
     ] = None,
-    scale: Annotated[str, typer.Option(help="smoke: tiny versions; small, paper: the published sizes.")] = "smoke",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     steps: Annotated[int, typer.Option(min=1, help="Steps to measure; the paper has 200.")] = 20,
     warmup: Annotated[int, typer.Option(min=0, help="Untimed warm-up steps.")] = 5,
     batch_size: Annotated[
         int | None,
         typer.Option(min=1, help="Images, or sequences of 1,024 tokens; 128 and 8 unless given, 2 at smoke."),
     ] = None,
-    bf16: Annotated[bool, typer.Option("--bf16", help="bfloat16 autocast.")] = False,
-    parallel: Annotated[str | None, typer.Option(help="ddp or fsdp, among the processes of torchrun.")] = None,
     out: Annotated[Path | None, typer.Option(help="A JSON file for the record.", callback=check_file)] = None,
     as_json: Json = False,
+    *,
+    chosen: RunConfig,
 ) -> None:
-    """Measure step time, update time and peak memory of the paper's models."""
+    """Measure step time, update time and peak memory of the paper's models: tiny versions at the scale smoke."""
     from adan_bench.records.store import write_json
     from adan_bench.reports.conclusions import number
     from adan_bench.studies import speed as measuring
     from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import check_device
-    from adan_bench.training.distributed import launched
 
-    launched(parallel, context.obj.words)
+    device, scale, parallel = chosen.device, chosen.scale, chosen.parallel
     check_device(device)
     console = Console(quiet=as_json or (parallel is not None and os.environ["RANK"] != "0"))
     names = [rival.name for rival in competitors(optimizers or ",".join(measuring.OPTIMIZERS))]
     text = [name for name, model in measuring.MODELS.items() if model.text]
-    chosen = models or (text if parallel else [name for name in measuring.MODELS if "MoE" not in name])
-    how = measuring.Measure(scale, device, steps, warmup, batch_size, bf16, parallel)
+    which = models or (text if parallel else [name for name in measuring.MODELS if "MoE" not in name])
+    how = measuring.Measure(scale, device, steps, warmup, batch_size, chosen.bf16, parallel)
 
     def show(case: Any) -> None:
         if as_json:
             print(json.dumps({"event": "speed", **case}), flush=True)
 
-    record = measuring.measure(chosen, names, how, show)
+    record = measuring.measure(which, names, how, show)
     if console.quiet and not as_json:
         return
     if out is not None:
@@ -162,10 +134,10 @@ def speed(
     keys = ("step_ms", "optimizer_ms", "state_bytes", "peak_gb", "tokens_per_second")
     head = ("model", "optimizer", "ms per step", "ms per update", "state bytes", "peak GB", "tokens/s")
     title = f"medians of {steps} steps, and the range of those of {measuring.ROUNDS} rounds; {device}, {scale}"
-    grid = Grid(*head, title=title, title_justify="left")
+    rows = []
     for case in record["cases"]:
         shown = [case["error"]] if "error" in case else [number(case[key]) for key in keys]
         if rounds := case.get("rounds_ms"):
             shown[0] += f" ({number(min(rounds))} to {number(max(rounds))})"
-        grid.add_row(*map(escape, (case["model"], case["optimizer"], *shown)))
-    console.print(grid)
+        rows.append((case["model"], case["optimizer"], *shown))
+    console.print(grid(title, head, rows))

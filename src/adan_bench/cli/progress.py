@@ -13,9 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.table import Table
 
-from adan_bench.config import Progress as Report
+from adan_bench.cli.common import grid, say
+from adan_bench.config import RunProgress
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
 from adan_bench.reports.conclusions import caution, conclude, length, number, repeated, spread, steps, tuning
@@ -59,7 +59,7 @@ def _outcome(event: Event) -> str:
     return f"{numbers}, {result['step'] / max(result['seconds'], 1e-9):.1f} steps/s"
 
 
-def _speed(p: Report) -> list[str]:
+def _speed(p: RunProgress) -> list[str]:
     """Steps per second, on a GPU its load and memory, and the time left."""
     words = [f"{p.steps_per_second:.1f} steps/s"]
     if p.gpu_share is not None:
@@ -125,7 +125,7 @@ class _Plain:
                 text += f"; all runs {event.steps_per_second:.1f} steps/s"
         if text is not None:
             self.shown = time.monotonic()
-            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(self.console, text)
 
 
 def _as_json(event: Event) -> dict[str, Any]:
@@ -151,35 +151,29 @@ def _as_json(event: Event) -> dict[str, Any]:
 def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
     """The best settings of every optimizer; what a row means stands below."""
     for summary in tunings:
-        head, rows = tuning_rows(summary)
-        table = Table(title=escape(f"{summary.name}: {budget_of(summary)}"), title_justify="left")
-        for name in head:
-            table.add_column(escape(name), overflow="fold", no_wrap=name == head[0])
-        for row in rows:
-            table.add_row(*map(escape, row))
+        table = grid(f"{summary.name}: {budget_of(summary)}", *tuning_rows(summary))
+        for column in table.columns:
+            column.overflow = "fold"
+        table.columns[0].no_wrap = True
         console.print(table)
-        terms = TERMS.format(**summary.facts)
-        console.print(terms + "\n", style="dim", markup=False, highlight=False, soft_wrap=True)
+        say(console, TERMS.format(**summary.facts) + "\n", style="dim")
 
 
 def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> None:
     """The table of results and the conclusion of every workload, after a word of caution where one is due."""
-    for text in (caution(summaries), repeated(summaries)):
-        if text:
-            console.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+    for text in filter(None, (caution(summaries), repeated(summaries))):
+        say(console, text, style="bold red")
     for summary in summaries:
-        arrow = "↑" if summary.higher_is_better else "↓"
-        table = Table(title=escape(f"{summary.name}: {length(summary)}"), title_justify="left")
-        table.add_column("optimizer")
-        for name in (f"{summary.facts['metric']} {arrow}", "steps to target", "ms/step", "lr"):
-            table.add_column(escape(name), justify="right")
+        head = ("optimizer", f"{summary.facts['metric']} {summary.arrow}", "steps to target", "ms/step", "lr")
+        rows = []
         for o in summary.optimizers:
-            values = list(o.by_seed().values())
             speed = None if o.seconds_per_step is None else 1000 * o.seconds_per_step
-            target = steps(o)
-            result = spread(o.final, values) + (f", {o.diverged} diverged" if o.diverged else "")
-            table.add_row(escape(o.name), result, target, number(speed, 3), f"{o.settings['lr']:g}")
+            result = spread(o.final, list(o.by_seed().values())) + (f", {o.diverged} diverged" if o.diverged else "")
+            rows.append((o.name, result, steps(o), number(speed, 3), f"{o.settings['lr']:g}"))
+        table = grid(f"{summary.name}: {length(summary)}", head, rows)
+        for column in table.columns[1:]:
+            column.justify = "right"
         console.print(table)
-        console.print(conclude(summary) + "\n", markup=False, highlight=False, soft_wrap=True)
+        say(console, conclude(summary) + "\n")
     if summaries:
-        console.print(tuning(summaries), markup=False, highlight=False, soft_wrap=True)
+        say(console, tuning(summaries))

@@ -10,7 +10,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import EXIT_FAILED
+from adan_bench.cli.common import EXIT_FAILED, say
+from adan_bench.config import RunRecord
 
 
 def write_and_show(
@@ -47,15 +48,17 @@ def write_and_show(
         console = Console()
         show_tuning(console, tunings)
         show_summaries(console, summaries)
-        for record in failed[:5]:
-            assert record.result is not None
-            console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
+        say_failed(console, failed)
         lost = [f"left out: {error}" for error in damaged]
         lost += [f"nothing saved for {who}: no trial of it has a final value to choose settings by" for who in untuned]
         for text in lost:
-            console.print(text, markup=False, soft_wrap=True, style="bold red")
+            say(console, text, style="bold red")
         if best:
-            text = f"settings: {file}; compare with them: --tuned {file}"
-            console.print(text, markup=False, soft_wrap=True, highlight=False)
-        console.print(f"\nreport: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+            say(console, f"settings: {file}; compare with them: --tuned {file}")
+        say(console, f"\nreport: {page.resolve().as_uri()}")
     raise typer.Exit(EXIT_FAILED if failed or damaged or untuned else 0)
+
+
+def say_failed(console: Console, failed: Sequence[RunRecord]) -> None:
+    for record in failed[:5]:
+        say(console, f"failed: {record.path}: {(record.result or {}).get('error')}")

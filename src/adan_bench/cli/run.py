@@ -10,38 +10,23 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import (
-    EXIT_DIVERGED,
-    EXIT_FAILED,
-    Json,
-    Out,
-    Resume,
-    Set,
-    TimeLimit,
-    complain,
-    deadline,
-    run_flags,
-)
+from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, Json, Set, complain, run_flags, say
 from adan_bench.cli.invocation import Invocation
-from adan_bench.config import Progress, RunConfig
+from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import TimeLimitReached, UsageError
 
 
-@run_flags(without=("cluster",))
+@run_flags(without=("cluster", "jobs"))
 def run(
     workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
     optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
     set_: Set = None,
-    out: Out = None,
-    resume: Resume = False,
-    time_limit: TimeLimit = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
     """Train one workload with one optimizer."""
-    until = deadline(time_limit)
     from adan_bench.cli.progress import showing
     from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import configure
@@ -53,11 +38,11 @@ def run(
     (competitor,) = competitors(optimizer, set_ or [], flag="--optimizer", most=1)
     config = configure(get_workload(workload, chosen.scale), competitor.spec, chosen, competitor.settings)
     config = replace(config, label=competitor.label)
-    path = call.records_in(out, workload, competitor.folder, f"seed-{config.seed}", resume=resume)
+    path = call.records_in(workload, competitor.folder, f"seed-{config.seed}")
     if others := [file.parent for file in path.rglob("config.json") if file.parent != path]:
         raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
-    pause = Interruptible(time=until)
-    job = Job(config, path, resume, pause)
+    pause = Interruptible(time=call.until)
+    job = Job(config, path, call.resume, pause)
 
     def press() -> None:
         if pause.pressed or not pause.stepped:
@@ -65,7 +50,7 @@ def run(
         pause.pressed = True
         say_finishing()
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: RunProgress) -> None:
         try:
             show(Event(job, 0, 1, progress=progress))
         except BrokenPipeError as error:  # as of `--json | head`: the run has not failed
@@ -85,5 +70,5 @@ def run(
         text = f"{result['error']}; what was recorded is kept; {call.how_to_continue()}"
         raise typer.Exit(complain(text, EXIT_FAILED))
     if not as_json:
-        console.print(f"{result['status']}; record: {path}", markup=False, soft_wrap=True, highlight=False)
+        say(console, f"{result['status']}; record: {path}")
     raise typer.Exit(EXIT_DIVERGED if result["status"] == "diverged" else 0)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import Jobs, Json, Out, Resume, TimeLimit, deadline, run_flags
+from adan_bench.cli.common import Json, run_flags
 from adan_bench.cli.invocation import Invocation
 from adan_bench.cli.reporting import write_and_show
 from adan_bench.config import RunConfig
@@ -39,10 +39,6 @@ def rows() -> list[dict[str, Any]]:
 @run_flags("data", "script", "device", "graph", "threads", "checkpoint_every", "cluster", "tensorboard")
 def study(
     names: Names,
-    jobs: Jobs = 1,
-    out: Out = None,
-    resume: Resume = False,
-    time_limit: TimeLimit = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
@@ -56,13 +52,13 @@ def study(
     from adan_bench.training.placement import open_pool
 
     studies, wanted = read(names), [find(name).stem for name in names]
-    folder, until = call.records_in(out, resume=resume), deadline(time_limit)
+    folder = call.records_in()
     groups = arms(studies, wanted, chosen, folder)
-    check_empty(folder, resume)
-    pool = open_pool(folder, chosen, until)
+    check_empty(folder, call.resume)
+    pool = open_pool(folder, chosen, call.until)
     try:
         with showing(Console(), as_json) as on_event:
-            pool.run(Planner(groups, resume), on_event)
+            pool.run(Planner(groups, call.resume), on_event)
     finally:
         pool.close()
     write_and_show([folder], folder, as_json)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from adan_bench.cli.common import EXIT_FAILED, Jobs, Json, Out, Resume, Seeds, run_flags
+from adan_bench.cli.common import EXIT_FAILED, Json, Out, Seeds, grid, run_flags, say
 from adan_bench.cli.invocation import Invocation
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
@@ -40,22 +38,23 @@ def theory(
     console, studies = Console(), []
     for study in chosen:
         studies.append(study())
-        grid = Table("claim", "measured", "bound", "", title=studies[-1].title, title_justify="left", show_lines=True)
+        rows = []
         for check in studies[-1].checks:
             if as_json:
                 print(json.dumps({"event": "check", "study": studies[-1].name, **check.to_json()}), flush=True)
             verdict = "holds" if check.passed else "FAILS"
-            grid.add_row(f"{check.name}\n{escape(check.claim)}", number(check.measured), relation(check), verdict)
+            rows.append((f"{check.name}\n{check.claim}", number(check.measured), relation(check), verdict))
         if not as_json:
-            console.print(grid)
-            for table in studies[-1].tables:
-                console.print(_grid(table))
+            claims = grid(studies[-1].title, ("claim", "measured", "bound", ""), rows)
+            claims.show_lines = True
+            for shown in (claims, *(grid(table.title, table.head, table.rows) for table in studies[-1].tables)):
+                console.print(shown)
     page = write(studies, out or context.obj.new_folder())
     failed = [check.name for study in studies for check in study.checks if not check.passed]
     if as_json:
         print(json.dumps({"event": "report", "path": str(page), "failed": failed}))
     else:
-        console.print(f"{len(failed)} failed; report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+        say(console, f"{len(failed)} failed; report: {page.resolve().as_uri()}")
     raise typer.Exit(EXIT_FAILED if failed else 0)
 
 
@@ -82,25 +81,16 @@ def constants(
     if as_json:
         print(json.dumps({"event": "constants", "workload": workload, "steps": len(seen), **asdict(constants)}))
         return
-    Console().print(_grid(table(constants, accuracy, f"{workload}, {optimizer}, {len(seen)} gradients")))
-
-
-def _grid(table: Any) -> Table:
-    grid = Table(*map(escape, table.head), title=escape(table.title), title_justify="left")
-    for row in table.rows:
-        grid.add_row(*map(escape, row))
-    return grid
+    shown = table(constants, accuracy, f"{workload}, {optimizer}, {len(seen)} gradients")
+    Console().print(grid(shown.title, shown.head, shown.rows))
 
 
 @app.command()
-@run_flags("steps", "device", "data", "script", "scale", "threads")
+@run_flags("steps", "device", "data", "script", "scale", "threads", without=("time_limit",))
 def components(
     workload: Annotated[str, typer.Option(help="See: adan-bench list workloads.")],
     seeds: Seeds = 3,
     radius: Annotated[float | None, typer.Option(min=0, help="R of Eqn 8; by a pilot run unless given.")] = None,
-    jobs: Jobs = 1,
-    out: Out = None,
-    resume: Resume = False,
     as_json: Json = False,
     *,
     chosen: RunConfig,
@@ -113,17 +103,18 @@ def components(
     from dataclasses import asdict
 
     from adan_bench.cli.progress import showing
+    from adan_bench.cli.reporting import say_failed
     from adan_bench.records.stats import interval, usual_range
     from adan_bench.reports.comparison import write_report
     from adan_bench.reports.conclusions import number, spread
     from adan_bench.studies.ablation import ablate
 
-    console, folder = Console(), call.records_in(out, resume=resume)
+    console, folder = Console(), call.records_in()
     with showing(Console(quiet=as_json), as_json=False) as on_event:
-        rows, records = ablate(workload, seeds, chosen, folder, radius, resume, on_event)
+        rows, records = ablate(workload, seeds, chosen, folder, radius, call.resume, on_event)
     page = write_report(records, folder)
     failed = [record for record in records if record.status == "failed"]
-    grid = Table("component", "training loss", "metric", "restarts", "radius", "paper's loss (another model)")
+    head, lines = ("component", "training loss", "metric", "restarts", "radius", "paper's loss (another model)"), []
     for row in rows:
         if as_json:
             print(json.dumps({"event": "component", **asdict(row)}))
@@ -131,14 +122,11 @@ def components(
             spread(interval(values, within=usual_range(metric, values)), values) if values else "–"
             for metric, values in (("loss", row.losses), (records[0].workload["metric"], row.metrics))
         ]
-        restarts = ", ".join(str(count) for count in row.restarts)
-        grid.add_row(row.name, *shown, restarts, number(row.radius), number(row.paper))
+        lines.append((row.name, *shown, ", ".join(map(str, row.restarts)), number(row.radius), number(row.paper)))
     if as_json:
         print(json.dumps({"event": "report", "path": str(page), "failed": [str(record.path) for record in failed]}))
     else:
-        console.print(grid)
-        for record in failed[:5]:
-            assert record.result is not None
-            console.print(f"failed: {record.path}: {record.result.get('error')}", markup=False, soft_wrap=True)
-        console.print(f"report: {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+        console.print(grid("", head, lines))
+        say_failed(console, failed)
+        say(console, f"report: {page.resolve().as_uri()}")
     raise typer.Exit(EXIT_FAILED if failed else 0)

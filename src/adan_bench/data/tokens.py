@@ -122,7 +122,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     return tokenizer
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """A file, or a row group of a parquet file, and its size in bytes."""
 
     path: Path
@@ -290,9 +290,9 @@ def _first(texts: Iterable[str], size: int) -> Iterator[str]:
         yield text
 
 
-def _parts(path: Path) -> Iterator[Part]:
+def _parts(path: Path) -> Iterator[FilePart]:
     if path.suffix != ".parquet":
-        yield Part(path, None, path.stat().st_size)
+        yield FilePart(path, None, path.stat().st_size)
         return
     import pyarrow.parquet as parquet
 
@@ -305,10 +305,10 @@ def _parts(path: Path) -> Iterator[Part]:
     if column is None:
         raise UsageError(f"{path}: no column {' or '.join(COLUMNS)}; it has: {', '.join(columns[:12])}")
     for group in range(metadata.num_row_groups):
-        yield Part(path, group, metadata.row_group(group).column(column).total_uncompressed_size)
+        yield FilePart(path, group, metadata.row_group(group).column(column).total_uncompressed_size)
 
 
-def _text(part: Part, start: int, stop: int) -> str:
+def _text(part: FilePart, start: int, stop: int) -> str:
     """A part's text; of a row group, whose size in the file differs a little from that of its text, the same share."""
     if part.group is None:
         with part.path.open("rb") as file:

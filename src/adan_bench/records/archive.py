@@ -78,15 +78,9 @@ def _record(line: Any, file: Path) -> RunRecord:
         for point in zip(*curve.values(), strict=True)
     ]
     metrics = sorted([*metrics, *line["events"]], key=lambda entry: int(entry["step"]))
-    return RunRecord(
-        path=file / line["run"],
-        config=RunConfig.from_json(line["config"]),
-        workload=line["workload"],
-        optimizer=line["optimizer"],
-        environment=line["environment"],
-        metrics=metrics,
-        result=line["result"],
-    )
+    workload, optimizer, environment = line["workload"], line["optimizer"], line["environment"]
+    config = RunConfig.from_json(line["config"])
+    return RunRecord(file / line["run"], config, workload, optimizer, environment, metrics, line["result"])
 
 
 def pack(records: Sequence[RunRecord]) -> str:

@@ -1,7 +1,7 @@
 """Records to numbers: means and intervals over seeds, steps to a target, learning rate ranges, performance profiles.
 
 Seeds are pairs: seed 0 of one optimizer starts from the same weights and sees the same batches as seed 0 of another, so
-differences can be taken seed by seed (`difference`); Welch's test (`welch`) does without pairs. With fewer than three
+differences can be taken seed by seed (`verdict`); Welch's test (`welch`) does without pairs. With fewer than three
 seeds nothing is called significant.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -126,15 +126,16 @@ class WorkloadSummary:
         return bool(self.facts["higher_is_better"])
 
     @property
-    def seeds(self) -> int:
-        return min((o.n for o in self.optimizers), default=0)
+    def arrow(self) -> str:
+        """The direction in which the metric is better."""
+        return "↑" if self.higher_is_better else "↓"
 
 
 def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING) -> Interval:
     """Mean and t interval.
 
     comparisons: how many could have been made; the level is Bonferroni's, so that all hold together with 95%. Where the
-        results decide which optimizer the others are compared with, these are all pairs (`pairs`).
+        results decide which optimizer the others are compared with, these are all pairs.
     within: the range of the metric, which the interval does not leave.
 
     >>> interval([1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
@@ -151,15 +152,6 @@ def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float,
     quantile = float(stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * comparisons)))
     half = quantile * statistics.stdev(values) / math.sqrt(n)
     return Interval(n, mean, max(within[0], mean - half), min(within[1], mean + half))
-
-
-def pairs(n: int) -> int:
-    """How many pairs n optimizers make.
-
-    >>> pairs(2), pairs(5)
-    (1, 10)
-    """
-    return n * (n - 1) // 2
 
 
 def mean_curve(
@@ -182,12 +174,6 @@ def mean_curve(
         scale = float(stdtrit(n - 1, (1 + level) / 2)) / math.sqrt(n)
         halves = [round(scale * statistics.stdev(at), 12) for at in values]
     return steps, [statistics.fmean(at) for at in values], halves
-
-
-def difference(a: Mapping[int, float], b: Mapping[int, float], comparisons: int = 1) -> Interval | None:
-    """The mean of a − b, results by seed, over the seeds that both have; None where they share none."""
-    shared = sorted(a.keys() & b.keys())
-    return interval([a[seed] - b[seed] for seed in shared], comparisons) if shared else None
 
 
 def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Interval:
@@ -244,8 +230,11 @@ def verdict(
     diverged: tuple[int, int] = (0, 0),
 ) -> Verdict:
     """What a − b, results by seed, says of a: by Welch's test, or by one of the seeds that both have, pair by pair."""
-    gap = difference(a, b, comparisons) if paired else welch([*a.values()], [*b.values()], comparisons)
-    return Verdict(gap or Interval(0, math.nan, None, None), higher_is_better, diverged)
+    if not paired:
+        return Verdict(welch([*a.values()], [*b.values()], comparisons), higher_is_better, diverged)
+    gaps = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
+    gap = interval(gaps, comparisons) if gaps else Interval(0, math.nan, None, None)
+    return Verdict(gap, higher_is_better, diverged)
 
 
 def to_target(record: RunRecord) -> tuple[int, float] | None:
@@ -253,10 +242,8 @@ def to_target(record: RunRecord) -> tuple[int, float] | None:
     target, higher = record.workload["target"], record.workload["higher_is_better"]
     if record.diverged or target is None:
         return None
-    for step, seconds, value in record.curve("eval", record.workload["metric"]):
-        if (value >= target) if higher else (value <= target):
-            return step, seconds
-    return None
+    curve = record.curve("eval", record.workload["metric"])
+    return next(((at, s) for at, s, value in curve if (value >= target if higher else value <= target)), None)
 
 
 def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
@@ -265,11 +252,8 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
     Of rates that do equally well the best is that of `best_trial`, as `tune` chooses.
     """
     trials = list(trials)
-    groups: dict[str, list[RunRecord]] = {}
-    for record in trials:
-        others = {key: value for key, value in record.config.settings.items() if key != "lr"}
-        groups.setdefault(_text(others), []).append(record)
-    largest: list[RunRecord] = max(groups.values(), key=lambda group: len(group), default=[])
+    groups = grouped(trials, lambda r: {key: value for key, value in r.config.settings.items() if key != "lr"})
+    largest: list[RunRecord] = max(groups, key=lambda group: len(group), default=[])
     runs = sorted(largest, key=lambda r: float(r.config.settings["lr"]))
     finals = [r.final for r in runs]
     if len(runs) < 2 or all(value is None for value in finals):
@@ -296,19 +280,22 @@ def summarize(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
 
 
 def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
-    """The same of tuning trials alone: every optimizer with its best trial in place of runs."""
+    """`summarize` for tuning trials alone: every optimizer with its best trial in place of runs."""
     summaries = []
     for label, group in _labeled(_comparable([r for r in records if r.config.role == "tune"])):
-        trials: dict[str, list[RunRecord]] = {}
-        for record in group:
-            trials.setdefault(record.config.name, []).append(record)
-        summaries.append(_workload(label, [_trial_summary(name, _once(own)) for name, own in trials.items()]))
+        trials = [_once(own) for own in grouped(group, lambda r: r.config.name)]
+        bests = [_optimizer(own[0].config.name, [best_trial(own)], own) for own in trials]
+        lost = [sum(r.diverged for r in own) for own in trials]
+        summaries.append(_workload(label, [replace(best, diverged=n) for best, n in zip(bests, lost, strict=True)]))
     return summaries
 
 
-def _trial_summary(name: str, trials: Sequence[RunRecord]) -> OptimizerSummary:
-    best = _optimizer(name, [best_trial(trials)], trials)
-    return replace(best, diverged=sum(r.diverged for r in trials))
+def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> list[list[RunRecord]]:
+    """The records by a key of any JSON, in the order in which the keys come first."""
+    groups: dict[str, list[RunRecord]] = {}
+    for record in records:
+        groups.setdefault(_text(key(record)), []).append(record)
+    return list(groups.values())
 
 
 def rank(record: RunRecord) -> float:
@@ -333,20 +320,14 @@ def _setup(config: RunConfig) -> dict[str, Any]:
 
 
 def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
-    groups: dict[str, list[RunRecord]] = {}
-    for record in records:
-        groups.setdefault(_text(_setup(record.config)), []).append(record)
-    return list(groups.values())
+    return grouped(records, lambda r: _setup(r.config))
 
 
 def _labeled(groups: Sequence[list[RunRecord]]) -> list[tuple[str, list[RunRecord]]]:
     """Each group with its workload's name and, where the workload has several groups, in what they differ."""
-    labeled = []
-    for group in groups:
-        config = group[0].config
-        same = [other[0].config for other in groups if other[0].config.workload == config.workload]
-        labeled.append((_label(config, same), group))
-    return labeled
+    configs = [group[0].config for group in groups]
+    labels = [_label(config, [other for other in configs if other.workload == config.workload]) for config in configs]
+    return list(zip(labels, groups, strict=True))
 
 
 def _label(config: RunConfig, same: Sequence[RunConfig]) -> str:
@@ -367,26 +348,21 @@ def _text(value: Any) -> str:
 
 def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
     # An optimizer with two sets of settings is two competitors.
-    runs: dict[tuple[str, str], list[RunRecord]] = {}
-    for record in records:
-        if record.config.role == "run":
-            runs.setdefault((record.config.name, _text(record.config.settings)), []).append(record)
-    names = [name for name, _ in runs]
+    groups = grouped([r for r in records if r.config.role == "run"], lambda r: (r.config.name, r.config.settings))
+    names = [group[0].config.name for group in groups]
     summaries = []
-    for (name, settings), group in runs.items():
+    for name, group in zip(names, groups, strict=True):
         trials = _once([r for r in records if r.config.role == "tune" and r.config.name == name])
-        summary = _optimizer(name if names.count(name) == 1 else f"{name} {settings}", _once(group), trials)
-        repeats = (tuple(r.path for r in same) for same in _alike(group) if len(same) > 1)
-        summaries.append(replace(summary, repeats=tuple(repeats)))
+        title = name if names.count(name) == 1 else f"{name} {_text(group[0].config.settings)}"
+        repeats = tuple(tuple(r.path for r in same) for same in _alike(group) if len(same) > 1)
+        summaries.append(replace(_optimizer(title, _once(group), trials), repeats=repeats))
     return _workload(label, summaries)
 
 
 def _alike(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
     """The runs of an optimizer by settings and seed, the one that counts last."""
-    groups: dict[tuple[str, int], list[RunRecord]] = {}
-    for record in records:
-        groups.setdefault((_text(record.config.settings), record.config.seed), []).append(record)
-    return [sorted(same, key=_age) for same in groups.values()]
+    groups = grouped(records, lambda r: (r.config.settings, r.config.seed))
+    return [sorted(same, key=_age) for same in groups]
 
 
 def _once(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -400,13 +376,8 @@ def _age(record: RunRecord) -> tuple[bool, str]:
 
 def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSummary:
     first = optimizers[0].records[0]
-    sign = -1 if first.higher_is_better else 1
-
-    def rank_of(o: OptimizerSummary) -> tuple[float, ...]:
-        return (2, 0.0) if o.final is None else (0 if o.whole else 1, sign * o.final.mean)
-
-    order = sorted(optimizers, key=rank_of)
-    c = first.config
+    c, sign = first.config, -1 if first.higher_is_better else 1
+    order = sorted(optimizers, key=lambda o: (2, 0.0) if o.final is None else (not o.whole, sign * o.final.mean))
     facts = {**first.workload, "metric": first.metric, "higher_is_better": first.higher_is_better}
     one_clock = len({clock for o in optimizers for r in o.records for clock in _clocks(r)}) <= 1
     if not one_clock:
@@ -457,17 +428,11 @@ def performance_profile(summaries: Sequence[WorkloadSummary]) -> dict[str, list[
 
     Workloads whose target nobody met say nothing and are left out; so are optimizers that were not run on all of them.
     """
-    costs: list[dict[str, float]] = []
-    for summary in summaries:
-        steps = {o.name: o.steps_to_target for o in summary.optimizers}
-        if any(value is not None for value in steps.values()):
-            costs.append({name: math.inf if value is None else value for name, value in steps.items()})
-    if not costs:
-        return {}
-    names = [name for name in costs[0] if all(name in cost for cost in costs)]
-    ratios = {name: sorted(cost[name] / min(cost.values()) for cost in costs) for name in names}
+    steps = [{o.name: o.steps_to_target for o in summary.optimizers} for summary in summaries]
+    costs = [{name: math.inf if value is None else value for name, value in cost.items()} for cost in steps]
+    costs = [cost for cost in costs if min(cost.values()) < math.inf]
     profile = {}
-    for name, values in ratios.items():
-        within = [value for value in values if math.isfinite(value)]
-        profile[name] = [(value, (i + 1) / len(costs)) for i, value in enumerate(within)]
+    for name in (name for name in (costs[0] if costs else ()) if all(name in cost for cost in costs)):
+        ratios = sorted(cost[name] / min(cost.values()) for cost in costs if cost[name] < math.inf)
+        profile[name] = [(ratio, (i + 1) / len(costs)) for i, ratio in enumerate(ratios)]
     return profile

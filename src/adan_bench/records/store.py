@@ -283,15 +283,7 @@ def read_run(path: Path) -> RunRecord:
     metrics, result = read_lines(path / "metrics.jsonl"), store.result()
     if result is not None and result["status"] in ("finished", "diverged"):
         _check_end(path, facts["workload"]["metric"], metrics, result)
-    return RunRecord(
-        path=path,
-        config=config,
-        workload=facts["workload"],
-        optimizer=facts["optimizer"],
-        environment=environment,
-        metrics=metrics,
-        result=result,
-    )
+    return RunRecord(path, config, facts["workload"], facts["optimizer"], environment, metrics, result)
 
 
 def read_config(path: Path) -> tuple[RunConfig, dict[str, Any]]:

@@ -11,31 +11,10 @@ from typing import Any
 
 from adan_bench.config import RunRecord, judged
 from adan_bench.records.archive import pack
-from adan_bench.records.stats import (
-    Interval,
-    OptimizerSummary,
-    WorkloadSummary,
-    performance_profile,
-    summarize,
-)
+from adan_bench.records.stats import Interval, OptimizerSummary, WorkloadSummary, performance_profile, summarize
 from adan_bench.records.store import ARCHIVE, DamagedRecord, finite, write_bytes
-from adan_bench.reports import html
-from adan_bench.reports.conclusions import (
-    behind,
-    caution,
-    comparisons,
-    conclude,
-    count,
-    length,
-    number,
-    repeated,
-    said,
-    spread,
-    steps,
-    tuning,
-    unfair,
-    winner,
-)
+from adan_bench.reports import conclusions, html
+from adan_bench.reports.conclusions import count, length, number, spread
 from adan_bench.reports.figures import write_figures
 from adan_bench.reports.palette import style_of
 
@@ -53,16 +32,9 @@ RATES = (
 )
 SHADED = " A shaded row is better than every other by more than the seeds explain."  # on the page only
 COLUMNS = (
-    "optimizer",
-    "{metric}",
-    "minus the first",
-    "Welch",
-    "best",
-    "steps to target",
-    "s to target",
-    "ms/step",
+    "optimizer", "{metric}", "minus the first", "Welch", "best", "steps to target", "s to target", "ms/step",
     "lr range ±2%",
-)
+)  # fmt: skip
 
 
 def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[DamagedRecord] = ()) -> Path:
@@ -71,44 +43,37 @@ def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[D
     damaged: records that could not be read, which the report names before all else.
     """
     summaries = summarize(records)
-    warnings = warn(summaries, damaged)
-    page = folder / "report.html"
-    write_bytes(page, render_page(records, summaries, warnings).encode())
-    figures = write_figures(summaries, folder)
-    write_bytes(folder / "report.md", render_markdown(records, summaries, figures, warnings).encode())
+    report = render(records, summaries, warn(summaries, damaged), write_figures(summaries, folder))
     write_bytes(folder / "summary.json", (json.dumps(finite(in_numbers(summaries)), indent=1) + "\n").encode())
     write_bytes(folder / ARCHIVE, pack(records).encode())
-    return page
+    return report.write(folder / "report.html")
 
 
 def warn(summaries: Sequence[WorkloadSummary], damaged: Sequence[DamagedRecord] = ()) -> list[str]:
     """Warnings that a reader needs before any number."""
-    texts = [text for text in (caution(summaries), repeated(summaries)) if text]
+    texts = [text for text in (conclusions.caution(summaries), conclusions.repeated(summaries)) if text]
     if damaged:
         texts.append(f"{count(len(damaged), 'record')} left out: {'; '.join(map(str, damaged))}.")
     return texts
 
 
-def render_page(
-    records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary], warnings: Sequence[str] = ()
-) -> str:
-    names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))
-    profile = performance_profile(summaries)
-    data = {
-        "styles": {name: style_of(name, names) for name in names},
-        "workloads": [chart_data(summary) for summary in summaries],
-        "profile": profile,
-    }
+def render(
+    records: Sequence[RunRecord],
+    summaries: Sequence[WorkloadSummary],
+    warnings: Sequence[str] = (),
+    figures: Mapping[str, str] | None = None,
+) -> html.PagePart:
+    """The report; figures: by table, the file with its curves, for the Markdown."""
+    data, seeds = chart_data(summaries), sorted({r.config.seed for r in records if r.config.role == "run"})
     parts = [
         *(html.paragraph(text, "warning") for text in warnings),
-        html.paragraph(tuning(summaries) if summaries else "There are no runs to report on."),
-        *(_section(i, summary, names) for i, summary in enumerate(summaries)),
-        _profile_section(profile, summaries),
-        html.heading("Environment", 2),
-        *(html.facts(facts.items()) for facts in environments(records)),
-        html.paragraph(f"Seeds {_seeds(records)}. Seconds exclude evaluation.", "soft"),
+        html.paragraph(conclusions.tuning(summaries) if summaries else "There are no runs to report on."),
+        *(_section(i, summary, data["styles"], figures or {}) for i, summary in enumerate(summaries)),
+        _profile_section(data["profile"], summaries),
+        environments_part(records),
+        html.paragraph(f"Seeds {', '.join(map(str, seeds))}. Seconds exclude evaluation.", "soft"),
     ]
-    return html.page("optimizers compared", "Optimizers compared", _overview(records, summaries), parts, data)
+    return html.page("Optimizers compared", _overview(records, summaries), parts, data)
 
 
 def _overview(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]) -> str:
@@ -124,7 +89,9 @@ def _overview(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]
     return f"{text}. Written {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC by adan-bench."
 
 
-def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
+def _section(
+    index: int, summary: WorkloadSummary, styles: Mapping[str, Mapping[str, str]], figures: Mapping[str, str]
+) -> html.PagePart:
     facts = summary.facts
     notes = sorted({str(o.records[0].environment.get("data", "")) for o in summary.optimizers} - {""})
     sizes = sorted({o.records[0].environment.get("parameters") or 0 for o in summary.optimizers} - {0})
@@ -134,18 +101,24 @@ def _section(index: int, summary: WorkloadSummary, names: Sequence[str]) -> str:
     if sizes:
         about.append(f"{sizes[-1]:,} parameters")
     about.append(f"{length(summary)}, {summary.schedule} schedule, {summary.device}")
+    best, terms = conclusions.winner(summary), _terms(summary)
+    firsts = ["first" if o.name == best else "" for o in summary.optimizers]
     parts = [
         html.paragraph(". ".join(str(part) for part in about) + ".", "soft"),
-        html.paragraph(conclude(summary), "conclusion"),
-        _table(summary, names),
-        html.paragraph(_terms(summary) + SHADED, "soft"),
+        html.paragraph(conclusions.conclude(summary), "conclusion"),
+        html.table(*table_rows(summary), kinds=firsts, before=swatches(summary, styles)),
+        html.PagePart(html.paragraph(terms + SHADED, "soft").html, terms),
         html.folded("Settings", html.facts(settings_lines(summary))),
-        html.chart("curves", index),
+        html.PagePart(
+            html.chart("curves", index).html,
+            f"![{summary.name}: training and held-out curves]({figures.get(summary.name, '')})",
+        ),
     ]
     if any(o.sensitivity for o in summary.optimizers):
         text = f"{judged(facts)[0]} at the end of each tuning trial, other settings default (lr: the learning rate). "
         text += "Large marks: within 2% of the best of that optimizer."
-        parts += [html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index)]
+        rates = (html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index))
+        parts += [html.PagePart(part.html) for part in rates]
     return html.section(summary.name, *parts)
 
 
@@ -158,13 +131,17 @@ def _terms(summary: WorkloadSummary) -> str:
 
 def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     """The table of results as text: head and rows, in the order of the means."""
-    arrow = "↑" if summary.higher_is_better else "↓"
-    head = [column.format(metric=f"{summary.facts['metric']} {arrow}") for column in COLUMNS]
-    gaps, unpaired = behind(summary), behind(summary, paired=False)
-    rows = [_row(o, gaps.get(o.name), unpaired.get(o.name)) for o in summary.optimizers]
+    head = [column.format(metric=f"{summary.facts['metric']} {summary.arrow}") for column in COLUMNS]
+    rows = [_row(o, *gaps) for o, *gaps in _against_first(summary)]
     if not any(o.sensitivity for o in summary.optimizers):  # the last column would be empty
         return head[:-1], [row[:-1] for row in rows]
     return head, rows
+
+
+def _against_first(s: WorkloadSummary) -> list[tuple[OptimizerSummary, Interval | None, Interval | None]]:
+    """Each optimizer with its mean minus the first one's, paired by seed and by Welch's test."""
+    gaps, unpaired = conclusions.behind(s), conclusions.behind(s, paired=False)
+    return [(o, gaps.get(o.name), unpaired.get(o.name)) for o in s.optimizers]
 
 
 def _row(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -> list[str]:
@@ -172,16 +149,15 @@ def _row(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -
     final = spread(o.final, list(o.by_seed().values()))
     lost = [f"{n} {word}" for n, word in ((o.diverged, "diverged"), (o.failed, "unfinished")) if n]
     rates = "–"
-    if o.sensitivity is not None:
-        s = o.sensitivity
+    if (s := o.sensitivity) is not None:
         rates = f"{s.low:g} … {s.high:g} (×{s.high / s.low:.3g})" + (" edge" if s.at_edge else "")
     return [
         o.name,
-        ", ".join([final, *lost]) if lost else final,
+        ", ".join([final, *lost]),
         "" if gap is None else _signed(gap),
         "" if unpaired is None else _signed(unpaired).partition(" ")[2],
         number(sum(bests) / len(bests)) if bests else "–",
-        steps(o),
+        conclusions.steps(o),
         number(o.seconds_to_target, 3),
         number(None if o.seconds_per_step is None else 1000 * o.seconds_per_step, 3),
         rates,
@@ -203,15 +179,18 @@ def _signed(gap: Interval) -> str:
 
 def in_numbers(summaries: Sequence[WorkloadSummary]) -> list[dict[str, Any]]:
     """The content of the tables, for programs: `json.load`, `pandas.json_normalize(…, "optimizers", "workload")`."""
-    entries = []
-    for s in summaries:
-        gaps, unpaired = behind(s), behind(s, paired=False)
-        facts = {name: s.facts[name] for name in ("metric", "higher_is_better", "target")}
-        facts |= {name: getattr(s, name) for name in ("steps", "stop_after", "batch_size", "schedule", "device")}
-        verdict = {"unfair": unfair(s) or None, "winner": winner(s), "pairs": comparisons(s)}
-        optimizers = [_numbers(o, gaps.get(o.name), unpaired.get(o.name)) for o in s.optimizers]
-        entries.append({"workload": s.name, **facts, **verdict, "optimizers": optimizers})
-    return entries
+    return [
+        {
+            "workload": s.name,
+            **{name: s.facts[name] for name in ("metric", "higher_is_better", "target")},
+            **{name: getattr(s, name) for name in ("steps", "stop_after", "batch_size", "schedule", "device")},
+            "unfair": conclusions.unfair(s) or None,
+            "winner": conclusions.winner(s),
+            "pairs": conclusions.comparisons(s),
+            "optimizers": [_numbers(o, *gaps) for o, *gaps in _against_first(s)],
+        }
+        for s in summaries
+    ]
 
 
 def _numbers(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -> dict[str, Any]:
@@ -231,51 +210,51 @@ def _numbers(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | Non
 
 def settings_lines(summary: WorkloadSummary) -> list[tuple[str, str]]:
     """(optimizer, its settings and where they come from)."""
-    lines = []
-    for o in summary.optimizers:
-        values = ", ".join(f"{key} {html.plain(value)}" for key, value in o.settings.items())
-        lines.append((o.name, "; ".join([values, said(o.origin), *ways(o)])))
-    return lines
+    return [
+        (o.name, "; ".join([html.settings(o.settings), conclusions.said(o.origin), *ways(o)]))
+        for o in summary.optimizers
+    ]
 
 
 def ways(o: OptimizerSummary) -> list[str]:
-    """Ways in which an optimizer stepped, by its records: its implementation, and the steps captured or eager."""
-    results = [r.result for r in o.records if r.result]
-    lines = (f"{r['implementation']}, {_mode(r.get('graph', ''))}" for r in results if r.get("implementation"))
-    return list(dict.fromkeys(line.rstrip(", ") for line in lines))
+    """Ways in which an optimizer stepped, by its records: its implementation, and the steps captured or eager.
+
+    On the CPU nothing can be captured, which need not be said.
+    """
+    results = [r.result for r in o.records if r.result and r.result.get("implementation")]
+    pairs = [(r["implementation"], r.get("graph", "")) for r in results]
+    return list(dict.fromkeys(how if on.startswith("eager: the CPU") else f"{how}, steps {on}" for how, on in pairs))
 
 
-def _mode(graph: str) -> str:
-    """On the CPU nothing can be captured, which need not be said."""
-    return "" if graph.startswith("eager: the CPU") else f"steps {graph}"
+def swatches(summary: WorkloadSummary, styles: Mapping[str, Mapping[str, str]]) -> list[str]:
+    return [html.swatch(**styles[o.name]) for o in summary.optimizers]
 
 
-def _table(summary: WorkloadSummary, names: Sequence[str]) -> str:
-    head, rows = table_rows(summary)
-    looks, best = [style_of(o.name, names) for o in summary.optimizers], winner(summary)
-    firsts = ["first" if o.name == best else "" for o in summary.optimizers]
-    return html.table(head, rows, kinds=firsts, before=[html.swatch(**look) for look in looks])
-
-
-def chart_data(summary: WorkloadSummary) -> dict[str, Any]:
-    """The data that chart.js draws for a workload."""
-    metric = summary.facts["metric"]
-    by, higher = judged(summary.facts)
-    optimizers = []
-    for o in summary.optimizers:
-        entry: dict[str, Any] = {
-            "name": o.name,
-            "train": [_rounded(r.curve("train", "loss")) for r in o.records],
-            "eval": [_rounded(r.curve("eval", metric)) for r in o.records],
-            "rates": None,
-        }
-        if o.sensitivity is not None:
-            points = [point for point in o.sensitivity.points if point[1] is not None]
-            lost = [lr for lr, value in o.sensitivity.points if value is None]
-            entry["rates"] = {"points": points, "lost": lost, "low": o.sensitivity.low, "high": o.sensitivity.high}
-        optimizers.append(entry)
+def chart_data(summaries: Sequence[WorkloadSummary]) -> dict[str, Any]:
+    """The data that chart.js draws."""
+    names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))
     return {
-        "name": summary.name,
+        "styles": {name: style_of(name, names) for name in names},
+        "workloads": [_curves(summary) for summary in summaries],
+        "profile": performance_profile(summaries),
+    }
+
+
+def _curves(summary: WorkloadSummary) -> dict[str, Any]:
+    def rounded(records: Sequence[RunRecord], kind: str, key: str) -> list[list[tuple[float, ...]]]:
+        return [[(at, round(s, 3), float(f"{value:.6g}")) for at, s, value in r.curve(kind, key)] for r in records]
+
+    metric, (by, higher) = summary.facts["metric"], judged(summary.facts)
+    optimizers = [
+        {
+            "name": o.name,
+            "train": rounded(o.records, "train", "loss"),
+            "eval": rounded(o.records, "eval", metric),
+            "rates": None if o.sensitivity is None else asdict(o.sensitivity),
+        }
+        for o in summary.optimizers
+    ]
+    return {
         "metric": metric,
         "judged": by,
         "higher": higher,
@@ -284,19 +263,15 @@ def chart_data(summary: WorkloadSummary) -> dict[str, Any]:
     }
 
 
-def _rounded(curve: list[tuple[int, float, float]]) -> list[list[float]]:
-    return [[step, round(seconds, 3), float(f"{value:.6g}")] for step, seconds, value in curve]
-
-
-def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSummary]) -> str:
+def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSummary]) -> html.PagePart:
     if len(summaries) < 2 or not profile:
-        return ""
+        return html.PagePart()
     text = (
         "Performance profile: the share of the tables above in which an optimizer met the target (median seed) within "
         "τ times the fewest steps that any optimizer needed. Higher and further left is better; "
         f"{len(summaries)} tables make a picture, not a ranking."
     )
-    return html.section("Across tables", html.paragraph(text, "soft"), html.chart("profile", "yes"))
+    return html.PagePart(html.section("Across tables", html.paragraph(text, "soft"), html.chart("profile", "yes")).html)
 
 
 def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
@@ -318,26 +293,5 @@ def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
     return entries
 
 
-def _seeds(records: Sequence[RunRecord]) -> str:
-    return ", ".join(map(str, sorted({r.config.seed for r in records if r.config.role == "run"})))
-
-
-def render_markdown(
-    records: Sequence[RunRecord],
-    summaries: Sequence[WorkloadSummary],
-    figures: Mapping[str, str],
-    warnings: Sequence[str] = (),
-) -> str:
-    """The report in Markdown, for a README."""
-    parts = ["# Optimizers compared", "", *(line for text in warnings for line in (f"**{text}**", ""))]
-    parts += [_overview(records, summaries), "", tuning(summaries) if summaries else "", ""]
-    for summary in summaries:
-        head, rows = table_rows(summary)
-        parts += [f"## {summary.name}", "", conclude(summary), ""]
-        parts += [*html.markdown_table(head, rows), "", _terms(summary)]
-        parts += ["", *(f"- {name}: {settings}" for name, settings in settings_lines(summary))]
-        parts += ["", f"![{summary.name}: training and held-out curves]({figures[summary.name]})", ""]
-    parts += ["## Environment", ""]
-    for facts in environments(records):
-        parts += [f"- {key}: {value}" for key, value in facts.items()] + [""]
-    return "\n".join(parts)
+def environments_part(records: Sequence[RunRecord]) -> html.PagePart:
+    return html.section("Environment", *(html.facts(facts.items()) for facts in environments(records)))

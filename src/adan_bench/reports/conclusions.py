@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from adan_bench.config import TRAINING, TUNING_SEED, Origin, RunConfig, in_words
-from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, Verdict, WorkloadSummary, pairs, verdict
+from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, Verdict, WorkloadSummary, verdict
 from adan_bench.reports.html import plain
 
 
@@ -174,7 +174,7 @@ def conclude(summary: WorkloadSummary) -> str:
         text = f"{unfair(summary)} Every optimizer with a result has a diverged seed, so none is called better."
         return text.strip() + _target(summary, done) + _edges(done) + _lost(summary)
     among = "" if len(whole) == len(done) else ", among those without a diverged seed,"
-    ties = [o for o in whole if _mean(o) == _mean(best) and _lead(summary, best, o) != "better"]
+    ties = [o for o in whole if _mean(o) == _mean(best) and _verdict(summary, best, o).word != "better"]
     names = [o.name for o in ties]
     have = f"{best.name}{among} has" if len(ties) == 1 else f"{_join(names)}{among} share"
     seeds = _join([str(n) for n in sorted({_n(o) for o in ties})])
@@ -205,12 +205,12 @@ def winner(summary: WorkloadSummary) -> str | None:
     if len(done) < 2 or unfair(summary) or any(o.constant_over_seeds for o in done):
         return None
     best, *others = done
-    return best.name if all(_lead(summary, best, other) == "better" for other in others) else None
+    return best.name if all(_verdict(summary, best, other).word == "better" for other in others) else None
 
 
 def comparisons(summary: WorkloadSummary) -> int:
     """The number of tests to correct for: the results decide who is compared with the others, so all pairs."""
-    return pairs(sum(o.final is not None for o in summary.optimizers))
+    return math.comb(sum(o.final is not None for o in summary.optimizers), 2)
 
 
 def behind(summary: WorkloadSummary, paired: bool = True) -> dict[str, Interval]:
@@ -229,11 +229,6 @@ def _verdict(summary: WorkloadSummary, a: OptimizerSummary, b: OptimizerSummary,
     return verdict(a.by_seed(), b.by_seed(), higher, tests, paired=paired, diverged=lost)
 
 
-def _lead(summary: WorkloadSummary, best: OptimizerSummary, other: OptimizerSummary) -> str:
-    """Judge the first by the seeds that both finished, in the words of `Verdict`."""
-    return _verdict(summary, best, other).word
-
-
 def _comparisons(
     summary: WorkloadSummary, best: OptimizerSummary, others: Sequence[OptimizerSummary], shared: bool
 ) -> str:
@@ -241,7 +236,7 @@ def _comparisons(
     names: dict[str, list[str]] = {}
     few = ""
     for other in others:
-        lead = _lead(summary, best, other)
+        lead = _verdict(summary, best, other).word
         if lead == "too few seeds" and other.whole:
             n = len(best.by_seed().keys() & other.by_seed().keys())
             seeds = f"Only {count(n, 'seed')}" if n else "No seed"
@@ -264,9 +259,8 @@ def _comparisons(
 def repeated(summaries: Sequence[WorkloadSummary]) -> str:
     """Name the runs of the same settings and seed, of which only one counts; empty where there are none."""
     texts = [_join([str(path) for path in paths]) for s in summaries for o in s.optimizers for paths in o.repeats]
-    if not texts:
-        return ""
-    return f"Runs with the same settings and seed count once, by the one named last: {'; '.join(texts)}."
+    text = f"Runs with the same settings and seed count once, by the one named last: {'; '.join(texts)}."
+    return text if texts else ""
 
 
 def tuning(summaries: Sequence[WorkloadSummary]) -> str:
@@ -277,8 +271,7 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     text += f" and budget, but not with the same seeds in {_join(uneven)}." if uneven else ", budget and seeds."
     counts = {o.trials for s in summaries for o in s.optimizers}
     if len(counts) == 1 and counts != {0} and not caution(summaries):
-        n = counts.pop()
-        trials = f"{n} tuning trial{'' if n == 1 else 's'}"
+        trials = count(counts.pop(), "tuning trial")
         return f"{text} Every optimizer had {trials}, with a seed that no reported run uses."
     origins = {s.name: "; ".join(sorted({said(o.origin) for o in s.optimizers})) for s in summaries}
     if len(set(origins.values())) == 1:

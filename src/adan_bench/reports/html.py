@@ -1,6 +1,7 @@
-"""The one writer of pages: comparisons, the paper's tables and the theory are the same kinds of parts in one look.
+"""The one writer of reports: comparisons, the paper's tables and the theory are the same kinds of parts in one look.
 
-Every part is a string of HTML; text is escaped here and nowhere else. A page needs nothing but itself.
+Every part is both HTML and Markdown, so that a page and the text beside it are described once. Text is escaped here and
+nowhere else. A page needs nothing but itself.
 """
 
 from __future__ import annotations
@@ -10,11 +11,28 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from adan_bench.records.store import write_bytes
 
 
-def page(title: str, heading: str, about: str, parts: Iterable[str], data: Mapping[str, Any] | None = None) -> str:
-    """A whole page. Prose and tables are readable without scripts; with `data` the charts are drawn from it."""
+class PagePart(NamedTuple):
+    """A piece of a report, or all of it; empty where the page or the text does without."""
+
+    html: str = ""
+    markdown: str = ""
+
+    def write(self, page: Path) -> Path:
+        """Write the page, and the Markdown beside it where there is some; the path of the page."""
+        write_bytes(page, self.html.encode())
+        if self.markdown:
+            write_bytes(page.with_suffix(".md"), self.markdown.encode())
+        return page
+
+
+def page(title: str, about: str, parts: Iterable[PagePart], data: Mapping[str, Any] | None = None) -> PagePart:
+    """A whole report. Prose and tables are readable without scripts; with `data` the charts are drawn from it."""
     assets = resources.files("adan_bench.reports") / "assets"
     scripts = ""
     if data is not None:
@@ -22,33 +40,42 @@ def page(title: str, heading: str, about: str, parts: Iterable[str], data: Mappi
         payload = json.dumps(data, allow_nan=False).replace("</", "<\\/")
         script = (assets / "chart.js").read_text(encoding="utf-8")
         scripts = f'<script type="application/json" id="data">{payload}</script>\n<script>\n{script}</script>'
-    body = "\n".join(parts)
-    return f"""<!doctype html>
+    intro, body = paragraph(about, "soft"), _joined(parts)
+    text = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>adan-bench: {escape(title)}</title><link rel="icon" href="data:,"><style>
 {(assets / "style.css").read_text(encoding="utf-8")}</style></head><body>
-<header><h1>{escape(heading)}</h1>{paragraph(about, "soft")}</header>
-{body}
+<header><h1>{escape(title)}</h1>{intro.html}</header>
+{body.html}
 {scripts}</body></html>
 """
+    return PagePart(text, f"# {title}\n\n{intro.markdown}\n\n{body.markdown}\n")
 
 
-def section(title: str, *parts: str, anchor: str | None = None) -> str:
+def _joined(parts: Iterable[PagePart]) -> PagePart:
+    parts = list(parts)
+    return PagePart("\n".join(p.html for p in parts if p.html), "\n\n".join(p.markdown for p in parts if p.markdown))
+
+
+def section(title: str, *parts: PagePart, anchor: str | None = None) -> PagePart:
     name = "" if anchor is None else f' id="{escape(anchor)}"'
-    body = "\n".join(part for part in parts if part)
-    return f"<section{name}><h2>{escape(title)}</h2>\n{body}</section>"
+    body = _joined(parts)
+    return PagePart(f"<section{name}><h2>{escape(title)}</h2>\n{body.html}</section>", f"## {title}\n\n{body.markdown}")
 
 
-def heading(text: str, level: int = 3) -> str:
-    return f"<h{level}>{escape(text)}</h{level}>"
+def heading(text: str) -> PagePart:
+    return PagePart(f"<h3>{escape(text)}</h3>", f"### {text}")
 
 
-def paragraph(text: str, kind: str = "") -> str:
-    return f"<p{_class(kind)}>{escape(text)}</p>"
+def paragraph(text: str, kind: str = "") -> PagePart:
+    return PagePart(f"<p{_class(kind)}>{escape(text)}</p>", f"**{text}**" if kind == "warning" else text)
 
 
-def items(lines: Sequence[str], kind: str = "soft") -> str:
-    return f"<ul{_class(kind)}>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
+def items(lines: Sequence[str]) -> PagePart:
+    if not lines:
+        return PagePart()
+    html = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return PagePart(f'<ul class="soft">{html}</ul>', "\n".join(f"- {line}" for line in lines))
 
 
 def table(
@@ -58,26 +85,42 @@ def table(
     kinds: Sequence[str] = (),
     before: Sequence[str] = (),
     kind: str = "",
-) -> str:
-    """A table that scrolls where it is wide. kinds: of its rows; before: what stands before their first cells."""
-    lines = []
+) -> PagePart:
+    """A table that scrolls where it is wide; its first column is text, of the kind "text" its second one too.
+
+    kinds: of its rows, of which "soft" ones are on the page only; before: HTML that stands before their first cells.
+    """
+    lines, left = [], 2 if kind == "text" else 1
+    texts: list[Sequence[str]] = []
     for i, row in enumerate(rows):
         cells = [escape(cell) for cell in row]
         if before:
             cells[0] = before[i] + cells[0]
-        lines.append(f"<tr{_class(kinds[i] if kinds else '')}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        row_kind = kinds[i] if kinds else ""
+        lines.append(f"<tr{_class(row_kind)}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        if row_kind != "soft":
+            texts.append(row)
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = f"<thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody>"
-    return f'<div class="scroll"><table{_class(kind)}>{body}</table></div>'
+    markdown = markdown_table(head, texts, left) if texts else ""
+    return PagePart(f'<div class="scroll"><table{_class(kind)}>{body}</table></div>', markdown)
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table in Markdown; its first `left` columns are text, the others numbers."""
+    ruled = ["---"] * left + ["---:"] * (len(head) - left)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ruled, *rows))
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> PagePart:
+    pairs = list(pairs)
     rows = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in pairs)
-    return f'<table class="facts"><tbody>{rows}</tbody></table>'
+    html = f'<table class="facts"><tbody>{rows}</tbody></table>'
+    return PagePart(html, "\n".join(f"- {key}: {value}" for key, value in pairs))
 
 
-def folded(summary: str, part: str) -> str:
-    return f"<details><summary>{escape(summary)}</summary>{part}</details>"
+def folded(summary: str, part: PagePart) -> PagePart:
+    return part._replace(html=f"<details><summary>{escape(summary)}</summary>{part.html}</details>")
 
 
 def link(anchor: str, text: str) -> str:
@@ -90,19 +133,15 @@ def swatch(light: str, dark: str, dash: str) -> str:
     return f'<svg class="swatch" viewBox="0 0 24 8" style="--light:{light};--dark:{dark}">{line}</svg>'
 
 
-def chart(kind: str, value: object) -> str:
+def chart(kind: str, value: object) -> PagePart:
     """A place for chart.js to draw in; kind: "curves", "rates" or "profile"."""
-    return f'<div class="chart" data-{kind}="{value}"></div>'
+    return PagePart(f'<div class="chart" data-{kind}="{value}"></div>')
 
 
-def image(name: str, png: bytes) -> str:
-    return f'<p><img alt="{escape(name)}" src="data:image/png;base64,{base64.b64encode(png).decode()}"></p>'
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
-    """A table in Markdown; its first `left` columns are text."""
-    lines = ["| " + " | ".join(head) + " |", "| --- " * left + "| ---: " * (len(head) - left) + "|"]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+def image(name: str, png: bytes, file: str) -> PagePart:
+    """A figure: inside the page, and in Markdown the file beside it."""
+    html = f'<p><img alt="{escape(name)}" src="data:image/png;base64,{base64.b64encode(png).decode()}"></p>'
+    return PagePart(html, f"![{name}]({file})")
 
 
 def plain(value: Any) -> str:
@@ -114,6 +153,10 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "/".join(plain(v) for v in value) if isinstance(value, (list, tuple)) else f"{value}"
+
+
+def settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {plain(value)}" for key, value in values.items())
 
 
 def _class(kind: str) -> str:

@@ -166,13 +166,9 @@ def _count(table: PaperTable, cells: Sequence[CellRecord]) -> Agreement:
         for a, b in combinations([head for head in published if head in ours], 2):
             sign = (published[a] - published[b]) * (ours[a] - ours[b])
             same, other = same + (sign > 0), other + (sign < 0)
-    if _tiny(cells):  # times of tiny versions have no order to compare
+    if any(cell.tiny for cell in cells if cell.values):  # times of tiny versions have no order to compare
         same = other = 0
     return Agreement(len(cells), sum(bool(cell.values) for cell in cells), same + other, same)
-
-
-def _tiny(cells: Sequence[CellRecord]) -> bool:
-    return any(cell.tiny for cell in cells if cell.values)
 
 
 def _conclude(table: PaperTable, cells: Sequence[CellRecord], agreement: Agreement) -> str:
@@ -185,7 +181,7 @@ def _conclude(table: PaperTable, cells: Sequence[CellRecord], agreement: Agreeme
     seeds = min((len(cell.values) for cell in cells if cell.values), default=MIN_SEEDS)
     if seeds < MIN_SEEDS and table.kind == "train":
         text += f" With {count(seeds, 'seed')} an order is no evidence of a difference."
-    if _tiny(cells):
+    if any(cell.tiny for cell in cells if cell.values):
         text += " These are tiny versions: their times say nothing about the published sizes."
     for optimizer, printed in table.variances.items():
         means = [interval(cell.values).mean for cell in cells if cell.optimizer == optimizer and cell.whole]
@@ -215,10 +211,9 @@ def _how(cells: Sequence[CellRecord], scale: str) -> list[str]:
     elif len(kinds) > 1:
         marked = " or ".join(f"“{kind}”" for kind in sorted(kinds - {""}))
         lines.append(f"Settings marked {marked} were not tuned for these runs: this is not a fair comparison.")
-    elif kinds == {OTHER}:
-        lines.append("These settings were tuned for another training: this is not a fair comparison.")
-    elif kinds == {"untuned"}:
-        lines.append("These settings were not tuned for this scale: this is not a fair comparison.")
+    elif kind := "".join(kinds):
+        how = {OTHER: "tuned for another training", "untuned": "not tuned for this scale"}[kind]
+        lines.append(f"These settings were {how}: this is not a fair comparison.")
     return lines
 
 
@@ -260,55 +255,38 @@ def write(summary: Mapping[str, Any], folder: Path, known: Mapping[str, PaperTab
     from adan_bench.reports.figures import curves_png
 
     parts = sections(summary, known)
-    page = folder / "tables.html"
     figures = {section.anchor: curves_png(section.curves) for section in parts if section.curves}
     for anchor, png in figures.items():
         write_bytes(folder / f"{anchor}.png", png)
-    write_bytes(page, _page(summary, parts, figures).encode())
-    write_bytes(folder / "tables.md", _markdown(summary, parts, figures).encode())
-    return page
+    return render(summary, parts, figures).write(folder / "tables.html")
 
 
-def _title(summary: Mapping[str, Any], parts: Sequence[TableSection]) -> str:
-    return titled(TITLE, summary["scale"]) if any(section.agreement.planned for section in parts) else TITLE
-
-
-def _markdown(summary: Mapping[str, Any], tables: Sequence[TableSection], figures: Mapping[str, bytes]) -> str:
-    parts = [f"# {_title(summary, tables)}", "", overview(summary), ""]
-    for section in tables:
-        parts += [f"## {section.title}", "", section.caption, "", section.conclusion, ""]
-        if section.anchor in figures:
-            parts += [f"![{section.title}]({section.anchor}.png)", ""]
-        if section.run:
-            parts += [*html.markdown_table(section.head, section.run, left=2), ""]
-        parts += [f"- {line}" for line in (*section.how, *section.notes)] + [""]
-    return "\n".join(parts)
-
-
-def _page(summary: Mapping[str, Any], tables: Sequence[TableSection], figures: Mapping[str, bytes]) -> str:
+def render(summary: Mapping[str, Any], parts: Sequence[TableSection], figures: Mapping[str, bytes]) -> html.PagePart:
     intro = (
         "Unless the scale is “paper”, ours are from smaller models, other data and shorter runs. Do not rank them "
         "with the paper's: only the order within each is compared."
     )
-    index = [[f"{s.agreement.done} of {s.agreement.planned}", s.agreement.order] for s in tables]
-    links = [html.link(s.anchor, s.title) for s in tables]
     head = ("", "cells with a result", "pairs in the paper's order")
-    parts = [html.paragraph(intro), html.table(head, [["", *row] for row in index], before=links)]
-    parts += [
-        html.section(
-            s.title,
-            html.paragraph(s.caption, "soft"),
-            html.paragraph(s.conclusion, "conclusion"),
-            html.image(s.title, figures[s.anchor]) if s.anchor in figures else "",
-            html.table(
-                s.head, [x.cells for x in s.lines], kinds=["" if x.run else "soft" for x in s.lines], kind="text"
-            ),
-            html.items(s.how),
-            html.items(s.notes),
-            html.folded("Settings", html.facts(s.settings)) if s.settings else "",
-            anchor=s.anchor,
-        )
-        for s in tables
-    ]
-    title = _title(summary, tables)
-    return html.page(title, title, overview(summary), parts)
+    index = [["", f"{s.agreement.done} of {s.agreement.planned}", s.agreement.order] for s in parts]
+    links = html.table(head, index, before=[html.link(s.anchor, s.title) for s in parts])
+    title = titled(TITLE, summary["scale"]) if any(s.agreement.planned for s in parts) else TITLE
+    return html.page(
+        title,
+        overview(summary),
+        [html.paragraph(intro), html.PagePart(links.html), *(_part(s, figures) for s in parts)],
+    )
+
+
+def _part(s: TableSection, figures: Mapping[str, bytes]) -> html.PagePart:
+    kinds = ["" if line.run else "soft" for line in s.lines]
+    return html.section(
+        s.title,
+        html.paragraph(s.caption, "soft"),
+        html.paragraph(s.conclusion, "conclusion"),
+        html.image(s.title, figures[s.anchor], f"{s.anchor}.png") if s.anchor in figures else html.PagePart(),
+        html.table(s.head, [line.cells for line in s.lines], kinds=kinds, kind="text"),
+        html.items(s.how),
+        html.items(s.notes),
+        html.PagePart(html.folded("Settings", html.facts(s.settings)).html if s.settings else ""),
+        anchor=s.anchor,
+    )

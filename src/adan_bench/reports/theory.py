@@ -24,9 +24,9 @@ from adan_bench.theory import (
     theorem1,
     theorem2,
 )
-from adan_bench.theory.check import Check, Study
+from adan_bench.theory.check import Chapter, Check
 
-STUDIES: dict[str, Callable[[], Study]] = {
+STUDIES: dict[str, Callable[[], Chapter]] = {
     "lemma-1": lemma1.run,
     "moments": moments.run,
     "reformulation": reformulation.run,
@@ -40,7 +40,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
 }
 
 
-def choose(names: Sequence[str]) -> list[Callable[[], Study]]:
+def choose(names: Sequence[str]) -> list[Callable[[], Chapter]]:
     """The studies of these names, all where there are none."""
     for name in names:
         if name not in STUDIES:
@@ -48,7 +48,7 @@ def choose(names: Sequence[str]) -> list[Callable[[], Study]]:
     return [STUDIES[name] for name in names or STUDIES]
 
 
-def write(studies: Sequence[Study], folder: Path) -> Path:
+def write(studies: Sequence[Chapter], folder: Path) -> Path:
     """theory.html, theory.json and the plots as PNG; the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     images = {name: _png(draw) for study in studies for name, draw in study.plots.items()}
@@ -58,9 +58,7 @@ def write(studies: Sequence[Study], folder: Path) -> Path:
     tables = [asdict(table) for study in studies for table in study.tables]
     record = {"environment": describe(), "checks": checks, "tables": tables}
     write_bytes(folder / "theory.json", (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
-    page = folder / "theory.html"
-    write_bytes(page, _page(studies, images).encode())
-    return page
+    return html.PagePart(_page(studies, images).html).write(folder / "theory.html")
 
 
 def number(value: float) -> str:
@@ -83,7 +81,7 @@ def _png(draw: Callable[..., None]) -> bytes:
     return buffer.getvalue()
 
 
-def _page(studies: Sequence[Study], images: dict[str, bytes]) -> str:
+def _page(studies: Sequence[Chapter], images: dict[str, bytes]) -> html.PagePart:
     checks = [check for study in studies for check in study.checks]
     failed = sum(not check.passed for check in checks)
     environment = describe()
@@ -94,14 +92,14 @@ def _page(studies: Sequence[Study], images: dict[str, bytes]) -> str:
         "used. Rates are measured on a few problems: evidence, not proof."
     )
     parts = [html.paragraph(conclusion, "conclusion"), *(_section(study, images) for study in studies)]
-    return html.page("the theory", "The paper's theory, run", about, parts)
+    return html.page("The paper's theory, run", about, parts)
 
 
-def _section(study: Study, images: dict[str, bytes]) -> str:
+def _section(study: Chapter, images: dict[str, bytes]) -> html.PagePart:
     head = ("claim", "measured", "bound", "", "remark")
     kinds = ["" if check.passed else "failed" for check in study.checks]
     parts = [html.paragraph(study.about), html.table(head, map(_cells, study.checks), kinds=kinds, kind="claims")]
-    parts += [html.image(name, images[name]) for name in study.plots]
+    parts += [html.image(name, images[name], name) for name in study.plots]
     for table in study.tables:
         parts += [html.heading(table.title), html.table(table.head, table.rows)]
     return html.section(study.title, *parts)

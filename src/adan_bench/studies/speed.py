@@ -45,7 +45,7 @@ Key = tuple[str, str, str, int]  # kind of table, model, optimizer, the paper's 
 
 
 @dataclass(frozen=True)
-class Model:
+class TimedModel:
     """A model by its family of transformers and its shape; images of 224 pixels, or sequences of 1,024 tokens."""
 
     family: str
@@ -94,38 +94,40 @@ TINY: dict[str, Shape] = {
 }
 
 
-def _vit(width: int, layers: int, heads: int) -> Model:
+def _vit(width: int, layers: int, heads: int) -> TimedModel:
     shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
-    return Model("ViT", 128, {**shape, "intermediate_size": 4 * width})
+    return TimedModel("ViT", 128, {**shape, "intermediate_size": 4 * width})
 
 
-def _swin(width: int, heads: int) -> Model:
+def _swin(width: int, heads: int) -> TimedModel:
     shape = {"embed_dim": width, "depths": [2, 2, 18, 2], "num_heads": [heads, 2 * heads, 4 * heads, 8 * heads]}
-    return Model("Swin", 128, shape)
+    return TimedModel("Swin", 128, shape)
 
 
-def _convnext(width: int) -> Model:
-    return Model("ConvNext", 128, {"hidden_sizes": [width, 2 * width, 4 * width, 8 * width], "depths": [3, 3, 27, 3]})
+def _convnext(width: int) -> TimedModel:
+    return TimedModel(
+        "ConvNext", 128, {"hidden_sizes": [width, 2 * width, 4 * width, 8 * width], "depths": [3, 3, 27, 3]}
+    )
 
 
-def _mixture(size: str) -> Model:
+def _mixture(size: str) -> TimedModel:
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
     config = MIXTURES[size]
     values = (config.width, config.expert, config.layers, config.heads, config.key_heads)
-    return Model("Mixtral", 8, dict(zip(names, values, strict=True)))
+    return TimedModel("Mixtral", 8, dict(zip(names, values, strict=True)))
 
 
 MODELS = {
-    "ResNet-50": Model("ResNet", 128, {"depths": [3, 4, 6, 3]}),
-    "ResNet-101": Model("ResNet", 128, {"depths": [3, 4, 23, 3]}),
+    "ResNet-50": TimedModel("ResNet", 128, {"depths": [3, 4, 6, 3]}),
+    "ResNet-101": TimedModel("ResNet", 128, {"depths": [3, 4, 23, 3]}),
     "ViT-B": _vit(768, 12, 12),
     "Swin-B": _swin(128, 4),
     "ConvNeXt-B": _convnext(128),
     "Swin-L": _swin(192, 6),
     "ConvNeXt-L": _convnext(192),
     "ViT-L": _vit(1024, 24, 16),
-    "GPT-2-670M": Model("GPT2", 8, {"n_embd": 1536, "n_layer": 21, "n_head": 24}),
-    "GPT-2-1B": Model("GPT2", 8, {"n_embd": 1792, "n_layer": 24, "n_head": 28}),
+    "GPT-2-670M": TimedModel("GPT2", 8, {"n_embd": 1536, "n_layer": 21, "n_head": 24}),
+    "GPT-2-1B": TimedModel("GPT2", 8, {"n_embd": 1792, "n_layer": 24, "n_head": 28}),
     "MoE-8x0.1B": _mixture("8x0.1B"),
     "MoE-8x0.3B": _mixture("8x0.3B"),
 }
@@ -243,7 +245,7 @@ def _pooled(samples: Sequence[Sample], tokens: int | None) -> dict[str, Any]:
     }
 
 
-def _train(model: Model, name: str, how: Measure, ranks: Ranks, device: torch.device, batch_size: int) -> Sample:
+def _train(model: TimedModel, name: str, how: Measure, ranks: Ranks, device: torch.device, batch_size: int) -> Sample:
     with device:  # a billion random weights take the CPU half a minute
         net = model.build(how.tiny).to(device).train()
     size = sum(p.numel() for p in net.parameters())
@@ -262,14 +264,7 @@ def _train(model: Model, name: str, how: Measure, ranks: Ranks, device: torch.de
         optimizer.step()
 
     times = _timed(step, how.warmup, how.steps, device)
-
-    def supply() -> None:
-        """The last gradients are there, unless a step consumes them: without others the next would do nothing."""
-        for p in optimizer.state:
-            if p.grad is None:
-                p.grad = torch.randn_like(p)
-
-    alone = _timed(optimizer.step, 1, how.steps, device, supply)
+    alone = _timed(optimizer.step, 1, how.steps, device)  # with the last gradients
     tensors = [
         value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)
     ]
@@ -289,7 +284,7 @@ def _length(how: Measure) -> int:
     return 16 if how.tiny else LENGTH
 
 
-def _batch(model: Model, how: Measure, device: torch.device, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _batch(model: TimedModel, how: Measure, device: torch.device, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     if model.text:
         tokens = torch.randint(256 if how.tiny else 32000, (size, _length(how)), device=device)
         return tokens, tokens
@@ -297,13 +292,10 @@ def _batch(model: Model, how: Measure, device: torch.device, size: int) -> tuple
     return torch.randn(size, 3, pixels, pixels, device=device), torch.randint(CLASSES, (size,), device=device)
 
 
-def _timed(
-    call: Callable[[], Any], warmup: int, steps: int, device: torch.device, before: Callable[[], Any] = lambda: None
-) -> list[float]:
-    """Seconds of each call; what comes before it is not counted."""
+def _timed(call: Callable[[], Any], warmup: int, steps: int, device: torch.device) -> list[float]:
+    """Seconds of each call."""
     times = []
     for i in range(warmup + steps):
-        before()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         start = time.perf_counter()

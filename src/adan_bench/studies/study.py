@@ -1,39 +1,7 @@
 """Studies as data: one TOML file each, which says what is compared, how long, and how settings are chosen.
 
-    summary = "ViT of 4.8 M parameters on CIFAR-10, 25 epochs"
-    workload = "cifar-vit"
-    seeds = 5                            # 0 … 4, or a list
-
-    [run]                                # options of every run, as `adan-bench run` has flags for them
-    scale = "small"
-    steps = 4875
-
-    [search]                             # without one, the settings below are taken as they are
-    trials = 7                           # of each optimizer: its lr × ½, 1, 2 and 4, one rate more, then alternatives
-    steps = 4375                         # of a trial, or any other option of a run; as a run's unless given
-
-    [optimizers.adan]                    # or "adan:state_format=8bit", a variant
-    settings = { lr = 2e-3, weight_decay = 0.02 }
-    alternatives = [{ betas = [0.95, 0.92, 0.99] }, { weight_decay = 0.1 }]
-
-A study that follows another takes the settings that its search chooses, for other runs:
-
-    summary = "The same, twice as long"
-    follows = "vit-25"                   # a study of this package, or of a file in the same folder
-    seeds = 3                            # or "tuning": the seed and the validation split of the trials
-
-    [run]
-    steps = 9750
-
-    [[runs]]                             # the runs of each optimizer of the other study, unless there are such entries
-    optimizer = "adan"
-    change = { state_format = "8bit" }   # settings
-    run = { batch_size = 128 }           # options of the run
-    lr_factor = 0.7071
-    grid = { lr = [1e-3, 2e-3], steps = [500, 1000] }   # all combinations of settings and options
-
-Either kind may have `start = { study = "bert", optimizer = "adam" }`: runs start from the final weights of that study's
-first seed; without an optimizer each from its own runs, seed by seed.
+docs/studies.md says what a file may hold. `parse` reads one, `read` those that it needs as well, `arms` makes the arms
+that `Planner` plans.
 """
 
 from __future__ import annotations
@@ -68,13 +36,23 @@ OPTIONS = [
     for f in fields(RunConfig)
     if f.metadata.get("decides") and f.metadata["help"] and f.name not in ("seed", "init", "device", "keep_weights")
 ] + ["training"]
-KEYS = {
-    "": ("summary", "workload", "seeds", "run", "search", "optimizers", "follows", "runs", "start"),
-    "search": ("trials", *OPTIONS),
-    "optimizers": ("settings", "alternatives"),
-    "runs": ("optimizer", "change", "run", "lr_factor", "grid"),
-    "start": ("study", "optimizer"),
-    "run": OPTIONS,
+#: What each part of a file may hold, and of which types.
+KINDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "": {
+        **dict.fromkeys(("summary", "workload", "follows"), (str,)),
+        **dict.fromkeys(("run", "search", "optimizers", "start"), (dict,)),
+        "seeds": (int, list, str),
+        "runs": (list,),
+    },
+    "search": {"trials": (int,), **{name: CONFIG[name] for name in OPTIONS}},
+    "optimizers": {"settings": (dict,), "alternatives": (list,)},
+    "runs": {
+        "optimizer": (str,),
+        "lr_factor": (int, float),
+        **dict.fromkeys(("change", "run", "grid"), (dict,)),
+    },
+    "start": {"study": (str,), "optimizer": (str,)},
+    "run": {name: CONFIG[name] for name in OPTIONS},
 }
 
 
@@ -177,31 +155,30 @@ def parse(file: Path) -> Study:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{file}: not a study in TOML ({error})") from error
-    _check_keys(file, "", content)
-    for part in ("run", "search", "start"):
-        _check_keys(file, part, content.get(part, {}))
-    _require(file, content, "summary", str)
+    _check(file, "", content, "summary")
+    for part, needed in (("run", ()), ("search", ()), ("start", ("study",) if "start" in content else ())):
+        _check(file, part, content.get(part, {}), *needed)
     follows = content.get("follows", "")
     if bool(follows) == bool(content.get("optimizers")):
         raise UsageError(f"{file}: optimizers: give them, or the study that this one follows: follows = NAME")
-    search = dict(content.get("search", {}))
+    if not follows:
+        _check(file, "", content, "workload")
+    search, start = dict(content.get("search", {})), content.get("start", {})
+    if search.get("trials", 1) < 1:
+        raise UsageError(f"{file}: search.trials: {search['trials']}; give a number from 1 on, or omit the search")
     entries: dict[str, StudyEntry] = {}
     for name, entry in content.get("optimizers", {}).items():
-        _check_keys(file, "optimizers", entry, name)
-        _require(file, entry, "settings", dict, f"optimizers.{name}.")
+        _check(file, "optimizers", entry, "settings", name=name)
         if not isinstance(entry["settings"].get("lr"), (int, float)):
             raise UsageError(f"{file}: optimizers.{name}.settings: no lr; write the learning rate to start from")
         entries[name] = StudyEntry(entry["settings"], tuple(entry.get("alternatives", ())))
-    start = content.get("start", {})
-    if start:
-        _require(file, start, "study", str, "start.")
     return Study(
         name=file.stem,
         file=file,
         summary=content["summary"],
         seeds=_seeds(file, content.get("seeds", 3)),
         run=content.get("run", {}),
-        workload=content.get("workload", "") if follows else _require(file, content, "workload", str),
+        workload=content.get("workload", ""),
         trials=search.pop("trials", 7) if "search" in content else 0,
         trial=search,
         optimizers=entries,
@@ -237,10 +214,11 @@ def _seeds(file: Path, value: Any) -> tuple[int, ...]:
 
 def _variants(file: Path, entry: Mapping[str, Any]) -> Iterator[StudyVariant]:
     """Every combination of an entry's grid; a key that is no option of a run is a setting."""
-    _check_keys(file, "runs", entry)
-    _require(file, entry, "optimizer", str, "runs.")
-    _check_keys(file, "run", entry.get("run", {}))
+    _check(file, "runs", entry, "optimizer")
+    _check(file, "run", entry.get("run", {}))
     grid = entry.get("grid", {})
+    if not all(isinstance(values, list) for values in grid.values()):
+        raise UsageError(f"{file}: runs.grid: {grid}; give a list of values for each")
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
         factor = chosen.pop("lr_factor", entry.get("lr_factor", 1.0))
@@ -249,23 +227,21 @@ def _variants(file: Path, entry: Mapping[str, Any]) -> Iterator[StudyVariant]:
         yield StudyVariant(entry["optimizer"], change, {**entry.get("run", {}), **options}, factor)
 
 
-def _check_keys(file: Path, part: str, content: Any, name: str = "") -> None:
-    where = ".".join(filter(None, (part, name)))
+def _check(file: Path, part: str, content: Any, *needed: str, name: str = "") -> None:
+    """Refuse a part of a file that is no table, lacks a key, or has an unknown one or a value of another type."""
+    where = ".".join(filter(None, (part, name))) or "top level"
     if not isinstance(content, dict):
         raise UsageError(f"{file}: {where}: {content!r} is not a table; see docs/studies.md")
     for key, value in content.items():
-        if key not in KEYS[part]:
-            raise UsageError(f"{file}: {where or 'top level'}: {unknown('key', key, KEYS[part])}")
-        if part in ("run", "search") and key in CONFIG and not isinstance(value, CONFIG[key]):
-            kinds = " or ".join(kind.__name__ for kind in CONFIG[key] if kind is not type(None))
-            raise UsageError(f"{file}: {part}.{key}: {value!r} is not of type {kinds}")
-
-
-def _require(file: Path, content: Mapping[str, Any], key: str, kind: type, where: str = "") -> Any:
-    value = content.get(key)
-    if not isinstance(value, kind) or not value:
-        raise UsageError(f"{file}: {where}{key}: {value!r}; it must be there, of type {kind.__name__}")
-    return value
+        kinds = KINDS[part].get(key)
+        if kinds is None:
+            raise UsageError(f"{file}: {where}: {unknown('key', key, KINDS[part])}")
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            names = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+            raise UsageError(f"{file}: {where}: {key} = {value!r} is not of type {names}")
+    for key in needed:
+        if not content.get(key):
+            raise UsageError(f"{file}: {where}: no {key}; see docs/studies.md")
 
 
 # Arms

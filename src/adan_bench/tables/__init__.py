@@ -228,9 +228,7 @@ def _published(entry: Mapping[str, Any]) -> PublishedSettings:
 def tables() -> dict[str, PaperTable]:
     """All tables by name, in the order of the paper, its figures last."""
     files = [entry for entry in resources.files(__name__).iterdir() if entry.name.endswith(".json")]
-    all_tables = [
-        parse(file.name.removesuffix(".json"), json.loads(file.read_text(encoding="utf-8"))) for file in files
-    ]
+    all_tables = [parse(f.name.removesuffix(".json"), json.loads(f.read_text(encoding="utf-8"))) for f in files]
     own = {table.name: table.settings for table in all_tables}
     all_tables = [replace(t, settings=sum((own[name] for name in t.like), t.settings)) for t in all_tables]
     return {table.name: table for table in sorted(all_tables, key=_order)}

@@ -1,10 +1,13 @@
-"""What a study of the theory hands back: claims with their numbers, plots, tables."""
+"""What a study of the theory hands back: claims with their numbers, plots, tables. The words are in claims.md."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 from adan_bench.records.stats import interval
 
 Array = NDArray[np.float64]
+Plots = Mapping[str, Callable[[Any], None]]  # file name -> a function that draws on a matplotlib figure
 
 ROUNDING = 1e-10  # what "the same" means in fp64, for values of order one over hundreds of steps
 
@@ -53,22 +57,54 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Table:
+class ChapterTable:
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Study:
-    """One section of the report. plots: file name -> a function that draws on a matplotlib figure."""
+class Chapter:
+    """One section of the report."""
 
     name: str
     title: str
     about: str
     checks: Sequence[Check]
-    plots: Mapping[str, Callable[[Any], None]] = field(default_factory=dict)
-    tables: Sequence[Table] = ()
+    plots: Plots = field(default_factory=dict)
+    tables: Sequence[ChapterTable] = ()
+
+
+def check(entry: str, measured: float, bound: float, /, at_least: bool = False, **values: Any) -> Check:
+    """A check whose claim and remark are those of an entry of claims.md, with the values of its $names filled in."""
+    name, claim, note = (Template(text).substitute(values) for text in (entry, *_texts()[1][entry]))
+    return Check(name, claim, measured, bound, at_least, note)
+
+
+def chapter(
+    name: str, checks: Sequence[Check], plots: Plots | None = None, tables: Sequence[ChapterTable] = ()
+) -> Chapter:
+    """The chapter of claims.md with this name."""
+    title, about = _texts()[0][name]
+    return Chapter(name, title, about, checks, plots or {}, tables)
+
+
+@cache
+def _texts() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """claims.md: title and introduction by the name of a chapter, claim and remark by the entry of a check."""
+    chapters: dict[str, list[str]] = {}
+    entries: dict[str, list[str]] = {}
+    for block in Path(__file__).with_name("claims.md").read_text(encoding="utf-8").strip().split("\n\n"):
+        if block.startswith("# "):
+            name, _, title = block[2:].partition(": ")
+            chapters[name] = [title]
+        elif block.startswith("**"):
+            text, *remark = block.split("\n> ")
+            entry, claim = text[2:].split("** ", 1)
+            entries[entry] = [claim.replace("\n", " "), " ".join(remark)]
+        else:
+            chapters[name].append(block.replace("\n", " "))
+    return chapters, entries
 
 
 def distance(a: Any, b: Any) -> float:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import ROUNDING, Array, Check, Study, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, Check, chapter, check, distance
 from adan_bench.theory.methods import Gradient
 
 
-def run(samples: int = 4000) -> Study:
+def run(samples: int = 4000) -> Chapter:
     quadratic, zero = problems.quadratic()
     network, start = problems.digits_network(batch=128, examples=128)
     rng = np.random.default_rng(1)
@@ -22,11 +22,8 @@ def run(samples: int = 4000) -> Study:
         *_same("a quadratic, the same noise", lambda x, k: quadratic(x, k) + noise[k], zero, 0.5, 0.1, 120),
     ]
     expectation, plot = _expectation(quadratic, zero, samples)
-    return Study(
+    return chapter(
         "lemma-1",
-        "Lemma 1: AGD and AGD-II",
-        "AGD asks for the gradient at an extrapolated point θ̄_k − η(1−β)m̄_{k−1}. AGD-II follows that point itself: "
-        "θ_k = θ̄_k − η(1−β)m̄_{k−1} and m_k = (1−β)²m̄_{k−1} + (2−β)g_k. Its start is g_{−1} = 0.",
         [*checks, *expectation],
         {"theory-lemma-1.png": plot},
     )
@@ -39,18 +36,8 @@ def _same(name: str, gradient: Gradient, start: Array, eta: float, beta: float, 
     before = [np.zeros_like(start), *bar_m[:-1]]
     expected_m = [(1 - beta) ** 2 * before[k] + (2 - beta) * gradient(theta[k], k) for k in range(steps)]
     return [
-        Check(
-            f"lemma-1 θ, {name}",
-            f"max |θ_k − (θ̄_k − η(1−β)m̄_{{k−1}})| over {steps} steps is rounding",
-            distance(theta, expected),
-            ROUNDING,
-        ),
-        Check(
-            f"lemma-1 m, {name}",
-            "max |m_k − ((1−β)²m̄_{k−1} + (2−β)g_k)| is rounding",
-            distance(m, expected_m),
-            ROUNDING,
-        ),
+        check("lemma-1 θ, $name", distance(theta, expected), ROUNDING, name=name, steps=steps),
+        check("lemma-1 m, $name", distance(m, expected_m), ROUNDING, name=name),
     ]
 
 
@@ -74,20 +61,8 @@ def _expectation(quadratic: Gradient, start: Array, samples: int) -> tuple[list[
     path = [deviation(theta[k + 1], bar[k + 1] - eta * (1 - beta) * bar_m[k]) for k in range(0, steps, 10)]
     # 15 × 10 comparisons: one beyond 5 standard errors has a probability of 1e-4.
     checks = [
-        Check(
-            "lemma-1 expectation, path",
-            f"E θ_k = E(θ̄_k − η(1−β)m̄_{{k−1}}) with independent noise, in standard errors of {samples} samples",
-            max(path),
-            5.0,
-            note=f"β = {beta}, a quadratic of condition 100; every tenth k",
-        ),
-        Check(
-            "lemma-1 expectation, end",
-            f"E θ_∞ = E θ̄_∞, in standard errors, at k = {steps}, with what is left of the transient",
-            deviation(theta[-1], bar[-1]),
-            5.0,
-            note="away from convergence the two means differ: they are different points",
-        ),
+        check("lemma-1 expectation, path", max(path), 5.0, samples=samples, beta=beta),
+        check("lemma-1 expectation, end", deviation(theta[-1], bar[-1]), 5.0, steps=steps),
     ]
     means = np.array([x.mean(0)[0] for x in theta]), np.array([x.mean(0)[0] for x in bar])
 

@@ -84,7 +84,7 @@ OTHERS = {
 }
 
 
-class Adan:
+class Algorithm1:
     """Algorithm 1 with the restart of Eqn 8.
 
     mu: μ of the decay schedule λ_k = λ(1 − μ)^k; 0 keeps λ.
@@ -209,7 +209,7 @@ class Adam:
         self.theta = self.theta - self.eta * self.direction(g)
 
 
-class Lamb(Adam):
+class OneLayerLamb(Adam):
     """LAMB with one layer: Adam's direction, scaled to the length of the parameters."""
 
     def step(self, g: Array) -> None:

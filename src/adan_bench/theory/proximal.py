@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods
-from adan_bench.theory.check import ROUNDING, Array, Check, Study, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, chapter, check, distance
 
 EPS = 0.05
 
 
-def run() -> Study:
+def run() -> Chapter:
     rng = np.random.default_rng(5)
     theta, u, n = rng.standard_normal(12), rng.standard_normal(12), rng.random(12)
     lam = 0.7
@@ -44,48 +44,15 @@ def run() -> Study:
         for axes in (left, right):
             axes.legend(frameon=False, fontsize=8)
 
-    return Study(
+    return chapter(
         "proximal",
-        "Weight decay by proximation",
-        "The step θ_{k+1} = (θ_k − η_k∘u_k)/(1 + λη) minimizes (λ/2)‖θ‖²_{√n} + ⟨u, θ−θ_k⟩ + (1/2η)‖θ−θ_k‖²_{√n}. "
-        "That objective is strongly convex, so the length of its gradient bounds the distance to the argmin.",
         [
-            Check(
-                "proximal argmin, gradient",
-                "bound on the distance to the argmin: ‖gradient at the closed form‖ / ((1/η + λ)·min(√n + ε))",
-                _distance_by_gradient(theta, u, n, 0.1, lam),
-                ROUNDING,
-                note="gradient by automatic differentiation",
-            ),
-            Check(
-                "proximal argmin, search",
-                "distance of the closed form to what a numerical minimizer finds",
-                _distance_by_search(theta, u, n, 0.1, lam),
-                1e-6,
-                note="BFGS with differences; half of fp64's digits is what it can have",
-            ),
-            Check("proximal order", "|slope of log‖proximal − AdamW‖ against log η − 2|", abs(slope - 2), 0.01),
-            Check(
-                "proximal second order",
-                "(proximal − AdamW)/η² is λ(λθ + u/(√n + ε)) up to O(η), relative",
-                coefficient,
-                10 * eta,
-                note=f"at η = {eta:g}",
-            ),
-            Check(
-                "proximal schedule, steps",
-                "λ_k = λ(1−μ)^k: |λ_{k+1} − (1−μ)λ_k|",
-                distance(schedule[1:], 0.99 * schedule[:-1]),
-                ROUNDING,
-            ),
-            Check(
-                "proximal schedule, floor",
-                "Theorem 1's remark: with μ = c/T, λ_T/λ ≥ 1 − c; here c = 0.3, T = 1000",
-                floor,
-                0.7,
-                at_least=True,
-                note=f"λ_T/λ = {floor:.4f}",
-            ),
+            check("proximal argmin, gradient", _distance_by_gradient(theta, u, n, 0.1, lam), ROUNDING),
+            check("proximal argmin, search", _distance_by_search(theta, u, n, 0.1, lam), 1e-6),
+            check("proximal order", abs(slope - 2), 0.01),
+            check("proximal second order", coefficient, 10 * eta, eta=f"{eta:g}"),
+            check("proximal schedule, steps", distance(schedule[1:], 0.99 * schedule[:-1]), ROUNDING),
+            check("proximal schedule, floor", floor, 0.7, at_least=True, floor=f"{floor:.4f}"),
         ],
         {"theory-proximal.png": plot},
     )

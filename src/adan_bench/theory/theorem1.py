@@ -15,7 +15,7 @@ import numpy as np
 
 from adan_bench.records.stats import Interval, interval
 from adan_bench.theory import methods, moments, problems
-from adan_bench.theory.check import ROUNDING, Array, Check, Study, Table, distance, mean_ends
+from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, Check, chapter, check, distance, mean_ends
 from adan_bench.theory.methods import Signs
 from adan_bench.theory.problems import Problem
 
@@ -38,7 +38,7 @@ def proof_constants(
 
 
 @dataclass(frozen=True)
-class Setting:
+class ProofSetting:
     """A run at accuracy ϵ with the constants of the proof."""
 
     accuracy: float
@@ -50,7 +50,7 @@ class Setting:
     steps: int
 
 
-def theorem1_setting(problem: Problem, accuracy: float, lam: float = 0.65) -> Setting:
+def theorem1_setting(problem: Problem, accuracy: float, lam: float = 0.65) -> ProofSetting:
     """`proof_constants` with μ = √(2β3)·c∞/ε = 0.1/T, so that the decay stays.
 
     ε = c∞/5 because Lemma (prox) ends with a step that needs √n + ε ≤ (4/3)·c∞/(1 + ηλ)²; so ηλ ≤ 0.05.
@@ -62,18 +62,20 @@ def theorem1_setting(problem: Problem, accuracy: float, lam: float = 0.65) -> Se
     beta, eta, steps = proof_constants(accuracy, c, eps, problem.smoothness, problem.variance, gap)
     assert eta <= min(eps / (3 * problem.smoothness), 0.05 / lam)
     mu = 0.1 / steps
-    return Setting(accuracy, (beta, beta, (mu * eps / c) ** 2 / 2), eta, mu, lam, eps, math.ceil(steps))
+    return ProofSetting(accuracy, (beta, beta, (mu * eps / c) ** 2 / 2), eta, mu, lam, eps, math.ceil(steps))
 
 
 #: What the proof bounds on the way to 4ϵ², each with its bound in units of ϵ².
 BOUNDED = {"∇F_k(θ_k)": 4.0, "u_k + λ_k(√n_k + ε)∘θ_k": 1.0, "m_k − ∇f(θ_k)": 0.25, "v_k": 0.25}
 
 
-def theorem1(problem: Problem, setting: Setting, replicas: int, signs: Signs = methods.ADAN, every: int = 20) -> Array:
+def theorem1(
+    problem: Problem, setting: ProofSetting, replicas: int, signs: Signs = methods.ADAN, every: int = 20
+) -> Array:
     """The mean over every 20th iteration of the squared norms of `BOUNDED`, divided by their bounds: (4, replicas)."""
     rng = np.random.default_rng(7)
     start = np.tile(problem.start, (replicas, 1))
-    adan = methods.Adan(start, setting.eta, setting.beta, setting.eps, setting.lam, setting.mu, signs=signs)
+    adan = methods.Algorithm1(start, setting.eta, setting.beta, setting.eps, setting.lam, setting.mu, signs=signs)
     bounds = np.array(list(BOUNDED.values()))[:, None] * setting.accuracy**2
     total = np.zeros((len(bounds), replicas))
     for k in range(setting.steps):
@@ -130,28 +132,22 @@ def run(
     budgets: Sequence[int] = (512, 1024, 2048, 4096, 8192),
     replicas: int = 16,
     others: bool = True,
-) -> Study:
+) -> Chapter:
     """others: also run Adam, LAMB and the algorithms of `methods.OTHERS`, for the tables."""
     checks = [_step(), *_bounds(accuracies, replicas)]
     rows, drawings, lam = [], [], 0.1
-    compared = {"Adan": methods.Adan, "Adam": methods.Adam, "LAMB": methods.Lamb} if others else {}
+    compared = {"Adan": methods.Algorithm1, "Adam": methods.Adam, "LAMB": methods.OneLayerLamb} if others else {}
     for name, problem in {
         "ripples": problems.ripples(center=1.5),
         "ripples, start twice as far": problems.ripples(start=2.0),
         "regression": problems.regression(),
     }.items():
-        curve = np.array([root_mean_square(problem, methods.Adan, steps, replicas, lam) for steps in budgets])
+        curve = np.array([root_mean_square(problem, methods.Algorithm1, steps, replicas, lam) for steps in budgets])
         rate = slopes(budgets, curve)
         assert rate.high is not None
         rows.append([name, f"Adan, λ = {lam}", text(rate), "−1/4"])
         checks.append(
-            Check(
-                f"theorem-1 exponent, {name}",
-                "√mean‖∇F_k(θ_k)‖² falls at least like T^−1/4: the upper end of the exponent's 95% interval",
-                rate.high,
-                -0.25,
-                note=f"{text(rate)}, {replicas} replicas, λ = {lam}",
-            )
+            check("theorem-1 exponent, $name", rate.high, -0.25, name=name, rate=text(rate), replicas=replicas, lam=lam)
         )
         curves = {f"Adan, λ = {lam}": curve}
         for other, method in compared.items():
@@ -160,7 +156,7 @@ def run(
             rows.append([name, f"{other}, λ = 0", text(slopes(budgets, curve)), bound])
             curves[other] = curve
         drawings.append((name, curves))
-    tables = [Table("Fitted exponents in T", ["problem", "method", "exponent, 95% interval", "theory"], rows)]
+    tables = [ChapterTable("Fitted exponents in T", ["problem", "method", "exponent, 95% interval", "theory"], rows)]
     if others:
         tables.append(_others(accuracies[0], replicas))
 
@@ -175,15 +171,8 @@ def run(
             axes.xaxis.set_minor_formatter("")
             axes.legend(frameon=False, fontsize=8)
 
-    return Study(
+    return chapter(
         "theorem-1",
-        "Theorem 1: ϵ^−4",
-        "First the proof's constants, with a decay λ_k = λ(1−μ)^k strong enough to matter: the mean of ‖∇F_k(θ_k)‖² "
-        "is at most 4ϵ², and so are the three bounds that it is the sum of. Then T = 16ϵ^−4, β1 = β2 = ϵ² and η = "
-        "2ϵ² on nonconvex problems with decay: the root mean square of ‖∇F_k(θ_k)‖ against T. Adam and LAMB run "
-        "without decay with the same β and η, untuned, for comparison. The constants 16 and 2 were chosen after "
-        "trials. Where Adan's exponent without decay is above −1/4, the range of T is too short to tell; it is not "
-        "counted.",
         checks,
         {"theory-theorem-1.png": plot},
         tables,
@@ -199,7 +188,7 @@ def _step(steps: int = 60) -> Check:
     """Eqn (eta-diff), which the proof uses twice; u, n and λ_k do not come from `methods`: so it must be Adan."""
     problem, beta, eta, eps, lam, mu = problems.ripples(), (0.1, 0.2, 0.05), 0.1, 0.5, 0.3, 0.01
     rng = np.random.default_rng(3)
-    adan = methods.Adan(problem.start, eta, beta, eps, lam, mu)
+    adan = methods.Algorithm1(problem.start, eta, beta, eps, lam, mu)
     thetas, g = [adan.theta], []
     for _ in range(steps):
         g.append(problem.sample(adan.theta, rng))
@@ -208,13 +197,7 @@ def _step(steps: int = 60) -> Check:
     theta, (u, n) = np.array(thetas), moments.closed_sums(np.array(g), beta)
     lam_k = lam * (1 - mu) ** np.arange(steps)[:, None]
     left = lam_k * theta[:-1] + u / (np.sqrt(n) + eps)
-    return Check(
-        "theorem-1 step",
-        "Eqn (eta-diff): λ_kθ_k + u_k/(√n_k + ε) = (1 + ηλ_k)/η·(θ_k − θ_{k+1}), u and n as sums over the gradients",
-        distance(left, (1 + eta * lam_k) / eta * (theta[:-1] - theta[1:])),
-        ROUNDING,
-        note="any β, η, ε, λ; an identity, so v, n and the decay must all be Adan's",
-    )
+    return check("theorem-1 step", distance(left, (1 + eta * lam_k) / eta * (theta[:-1] - theta[1:])), ROUNDING)
 
 
 def _bounds(accuracies: Sequence[float], replicas: int) -> list[Check]:
@@ -224,14 +207,12 @@ def _bounds(accuracies: Sequence[float], replicas: int) -> list[Check]:
         setting = theorem1_setting(problem, accuracy)
         note = f"T = {setting.steps:,}, β = {setting.beta[0]:.2g}, η = {setting.eta:.2g}, λ = {setting.lam:g}, ε = c∞/5"
         for (name, bound), shares in zip(BOUNDED.items(), theorem1(problem, setting, replicas), strict=True):
-            claim = f"mean of ‖{name}‖², every 20th k, as a share of {bound:g}ϵ² (upper end of the 95% interval)"
-            checks.append(
-                Check(f"theorem-1 bound {name}, ϵ = {accuracy:g}", claim, mean_ends(shares)[1], 1.0, note=note)
-            )
+            values: dict[str, Any] = {"name": name, "accuracy": f"{accuracy:g}", "share": f"{bound:g}", "note": note}
+            checks.append(check("theorem-1 bound $name, ϵ = $accuracy", mean_ends(shares)[1], 1.0, **values))
     return checks
 
 
-def _others(accuracy: float, replicas: int) -> Table:
+def _others(accuracy: float, replicas: int) -> ChapterTable:
     """The bound of the statement for other algorithms."""
     problem = decayed_problem()
     setting = theorem1_setting(problem, accuracy)
@@ -246,7 +227,7 @@ def _others(accuracy: float, replicas: int) -> Table:
             share = float(theorem1(problem, setting, replicas, signs)[0].mean())
         shown = f"{share:.3g}" if math.isfinite(share) else "diverges"
         rows.append([name, shown, "" if name == "Adan" else covered.get(name, "yes")])
-    return Table(
+    return ChapterTable(
         f"Other algorithms: mean of ‖∇F_k(θ_k)‖² / 4ϵ² at ϵ = {accuracy:g}",
         ["algorithm", "share of the bound", "can the statement tell it from Adan?"],
         rows,

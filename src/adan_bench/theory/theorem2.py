@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods, moments, problems
-from adan_bench.theory.check import ROUNDING, Array, Check, Study, Table, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, Check, chapter, check, distance
 from adan_bench.theory.methods import Signs
 from adan_bench.theory.problems import Problem
 from adan_bench.theory.theorem1 import geometric_mean, slopes, text
@@ -53,7 +53,7 @@ def run(
     compared: Sequence[float] = (0.25, 0.2, 0.16, 0.12),
     replicas: int = 256,
     others: bool = True,
-) -> Study:
+) -> Chapter:
     """others: also run other algorithms and a second problem for the table, with a quarter of the replicas."""
     steep = problems.ripples(noise=0.02, steep=4.0)
     checks, rows, starts, drawings = [_recursion(), _last_cycle()], [], [], []
@@ -73,8 +73,7 @@ def run(
         arrays = iterations, norms, firsts = [np.array(x) for x in zip(*cycled, strict=True)]
         unfinished = int(np.isnan(iterations).sum())
         if name == "Adan":
-            claim = "runs in which no cycle lasts K iterations within 20·ϵ^−3.5"
-            checks.append(Check("theorem-2 ends", claim, unfinished, 0, note=f"of {iterations.size}, {problem.name}"))
+            checks.append(check("theorem-2 ends", unfinished, 0, runs=iterations.size, problem=problem.name))
         if unfinished:
             rows.append([name, f"{unfinished} of {iterations.size} runs did not end", "", ""])
             continue
@@ -104,31 +103,23 @@ def run(
         for axes in (left, right):
             axes.legend(frameon=False, fontsize=7)
 
-    return Study(
+    return chapter(
         "theorem-2",
-        "Theorem 2: ϵ^−3.5",
-        "First two steps of the proof: the recursion it starts from, and the bound on ‖∇f(x̄)‖ with its constants, "
-        "on a problem where x_0 exceeds it. Then R = 0.3ϵ^0.5, β1 = β2 = ϵ², β3 = ϵ⁴, η = ϵ^1.5, K = ϵ^−2, η_k "
-        "from n_{k−1}: a run ends when a cycle lasts K iterations, and x̄ is that cycle's average. This is Algorithm "
-        "2 as printed, which the proof follows: a cycle starts without momentum. Algorithm 1 starts it with m_0 = "
-        "g_0, noise included; a table shows what that does. With curvature 4 the exponent of ‖∇f(x̄)‖ is the "
-        "theorem's −1 within its interval, and that of ‖∇f(x_0)‖ the −1/2 that ‖x_k − x_0‖ ≤ 2R/√ε leaves; so the "
-        "check asks for an upper end of at most −3/4. On the regression of the last row a cycle does not turn, and "
-        "the exponent cannot tell x̄ from x_0; that row is not counted. Nor can the statement tell Adan from the "
-        "rows between: the proof bounds lengths, and v changes the momentum's damping by a share of ηL/ε, which "
-        "vanishes with ϵ.",
         checks,
         {"theory-theorem-2.png": plot},
         [
-            Table("Exponents in 1/ϵ, 95% intervals", ["algorithm", "iterations", "‖∇f(x̄)‖", "‖∇f(x_0)‖"],
-                  [*rows, ["theory, at most", "3.5", "−1", "−1/2"]]),
-            Table(
+            ChapterTable(
+                "Exponents in 1/ϵ, 95% intervals",
+                ["algorithm", "iterations", "‖∇f(x̄)‖", "‖∇f(x_0)‖"],
+                [*rows, ["theory, at most", "3.5", "−1", "−1/2"]],
+            ),
+            ChapterTable(
                 "Median of the iterations on ripples, by how a cycle starts (inf: more than half did not end)",
                 ["ϵ", "ϵ^−3.5", "Algorithm 2 as printed", "with Algorithm 1's m_0 = g_0"],
                 starts,
             ),
         ],
-    )  # fmt: skip
+    )
 
 
 def _recursion(steps: int = 60) -> Check:
@@ -136,7 +127,7 @@ def _recursion(steps: int = 60) -> Check:
     problem, beta, eta, eps = problems.ripples(steep=4.0), 0.1, 0.1, 0.5
     betas = (beta, beta, beta**2)
     rng = np.random.default_rng(3)
-    adan = methods.Adan(problem.start, eta, betas, eps, lagged=True, footnote=False)
+    adan = methods.Algorithm1(problem.start, eta, betas, eps, lagged=True, footnote=False)
     xs, gs = [adan.theta], []
     for _ in range(steps):
         gs.append(problem.sample(adan.theta, rng))
@@ -147,14 +138,7 @@ def _recursion(steps: int = 60) -> Check:
     eta_k = eta / (np.sqrt(np.concatenate([n[:1], n[:-1]])) + eps)
     y = x[:-1] - beta * eta_k * g  # y_1 … y_K
     momentum = y[1:] - y[:-1] + (eta_k[1:] / eta_k[:-1] - 1) * (x[1:-1] - y[:-1])
-    return Check(
-        "theorem-2 recursion",
-        "Eqn (xy-reformulate): x_{k+1} = y_{k+1} + (1−β)[y_{k+1} − y_k + (η_k/η_{k−1} − 1)∘(x_k − y_k)], along "
-        "Algorithm 1",
-        distance(x[2:], y[1:] + (1 - beta) * momentum),
-        ROUNDING,
-        note="k ≥ 1, y_{k+1} = x_k − βη_k∘g_k, v_1 = β(g_1 − g_0); an identity, so v and n must be Adan's",
-    )
+    return check("theorem-2 recursion", distance(x[2:], y[1:] + (1 - beta) * momentum), ROUNDING)
 
 
 def _last_cycle(length: int = 4000) -> Check:
@@ -175,13 +159,13 @@ def _last_cycle(length: int = 4000) -> Check:
         4 * radius * math.sqrt(c) / (beta * eta * length**2),
         4 * beta * c**1.5 * radius / (eta * eps),
     )
-    return Check(
+    return check(
         "theorem-2 last cycle",
-        "Lemma (last-cycle): ‖∇f(x̄)‖ ≤ 2√(2c∞)R/(ηK) + 4R√c∞/(βηK²) + 4βc∞^1.5R/(ηε), as a share of the bound",
         smoothness * float(np.abs(average).max()) / sum(terms),
         1.0,
-        note=f"‖∇f(x_0)‖ is {smoothness / sum(terms):.0f} bounds; f(x) = x²/2, σ = ρ = 0, K = 1/β = {length}, "
-        f"K0 = {k0}, η = ε/(6L), β3 = β⁴; omitted in the paper: ε ≤ c∞, and the first 2, which K0 ≥ K/2 brings",
+        bounds=f"{smoothness / sum(terms):.0f}",
+        length=length,
+        k0=k0,
     )
 
 
@@ -190,19 +174,6 @@ def _exponents(inverse: Sequence[float], iterations: Array, norms: Array) -> lis
     assert cost.high is not None
     assert size.high is not None
     return [
-        Check(
-            "theorem-2 iterations",
-            "iterations grow no faster than ϵ^−3.5: the upper end of the interval of the exponent in 1/ϵ",
-            cost.high,
-            3.5,
-            note=text(cost),
-        ),
-        Check(
-            "theorem-2 gradient",
-            "‖∇f(x̄)‖ falls like ϵ, unlike ‖∇f(x_0)‖, of which the proof gives ϵ^½: the upper end of the interval of "
-            "the exponent in 1/ϵ is below the middle of the two",
-            size.high,
-            -0.75,
-            note=f"{text(size)}; −1 is reached, so no interval can be all below it",
-        ),
+        check("theorem-2 iterations", cost.high, 3.5, note=text(cost)),
+        check("theorem-2 gradient", size.high, -0.75, size=text(size)),
     ]

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import Progress, RunConfig
+from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, write_bytes, write_json
 from adan_bench.training.configure import threads
@@ -101,7 +101,7 @@ class RayPool(Pool):
                         tally.begin(job)
                     receive(job, message)
                     if "progress" in message:
-                        tally.progress(job, Progress(**message["progress"]))
+                        tally.progress(job, RunProgress(**message["progress"]))
                     elif "died" in message or "result" in message:
                         ended.add(stream)
                         self.stores[job.path].close()

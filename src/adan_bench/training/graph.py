@@ -240,5 +240,5 @@ def side_stream(device: torch.device) -> Iterator[None]:
 
 @cache
 def _stream(index: int) -> Any:
-    """One for all runs of the process: the allocator keeps the memory of each stream apart."""
+    """The stream of all runs of the process: the allocator keeps the memory of each stream apart."""
     return torch.cuda.Stream(index)

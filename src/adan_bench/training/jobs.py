@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import NEVER, Pause, Progress, RunConfig
+from adan_bench.config import NEVER, Pause, RunConfig, RunProgress
 from adan_bench.records.store import RunStore, read_run, write_bytes, write_json
 from adan_bench.training.configure import threads
 from adan_bench.training.optimizers import get_optimizer
@@ -65,7 +65,7 @@ class Event:
     job: Job
     done: int
     total: int
-    progress: Progress | None = None
+    progress: RunProgress | None = None
     result: Mapping[str, Any] | None = None
     steps_per_second: float = 0.0
 
@@ -82,6 +82,7 @@ class Tally:
     def __init__(self, work: Work, on_event: OnEvent | None = None, deadline: float | None = None) -> None:
         self.work, self.on_event, self.deadline = work, on_event, deadline
         self.waiting: list[Job] = []
+        self.known: set[tuple[Path, int | None]] = set()  # keys of all jobs that were told
         self.running: dict[Path, float] = {}  # when each began
         self.ended: set[tuple[Path, int | None]] = set()  # keys, those of runs that ended before among them
         self.made: set[Path] = set()
@@ -96,6 +97,7 @@ class Tally:
     def _update(self) -> None:
         jobs = [replace(job, pause=replace(job.pause, time=self.deadline)) for job in self.work(self.made)]
         self.waiting = []
+        self.known.update(job.key for job in jobs)
         for job in jobs:
             if job.key not in self.ended and job.path not in self.running and job.path not in self.undone:
                 if job.done_before:
@@ -106,7 +108,7 @@ class Tally:
 
     @property
     def total(self) -> int:
-        return len(self.ended) + len(self.running) + len(self.waiting)
+        return len(self.known)
 
     @property
     def left(self) -> int:
@@ -149,7 +151,7 @@ class Tally:
             self.began.setdefault(job.path, RunStore(job.path).resume_step if job.resume else 0)
             self._emit(job)
 
-    def progress(self, job: Job, progress: Progress) -> None:
+    def progress(self, job: Job, progress: RunProgress) -> None:
         with self.changed:
             self.rates[job.path] = progress.steps_per_second
             self.peak = max(self.peak, sum(self.rates.values()))
@@ -178,7 +180,7 @@ class Tally:
             self._emit(job, result=result)
             self.changed.notify_all()
 
-    def _emit(self, job: Job, progress: Progress | None = None, result: Mapping[str, Any] | None = None) -> None:
+    def _emit(self, job: Job, progress: RunProgress | None = None, result: Mapping[str, Any] | None = None) -> None:
         if self.on_event is not None:
             self.on_event(Event(job, len(self.ended), self.total, progress, result, sum(self.rates.values())))
 

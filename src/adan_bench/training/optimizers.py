@@ -139,7 +139,7 @@ def get_optimizer(name: str) -> OptimizerSpec:
 def defaults(spec: OptimizerSpec) -> Settings:
     """The settings of an optimizer that nobody has tuned.
 
-    With the weight decay that one of the user's own has by default: workloads with parameter groups set each group's.
+    An optimizer of the user's own keeps its default weight decay: workloads with parameter groups set each group's.
     """
     option = _options(spec.own).get("weight_decay") if spec.own else None
     decay = {"weight_decay": option.default} if option and isinstance(option.default, (int, float)) else {}

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from adan_bench.config import Progress, RunConfig
+from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import TimeLimitReached, UsageError
 from adan_bench.locking import Lock
 from adan_bench.records.environment import COMMAND
@@ -61,7 +61,7 @@ class Pool(ABC):
         if self.interrupted or (tally.left and not self.late):  # not late: a worker alone was interrupted
             raise KeyboardInterrupt
         if left := tally.left:
-            raise TimeLimitReached(f"time limit reached with {left} of {tally.total + len(tally.undone)} runs left")
+            raise TimeLimitReached(f"time limit reached with {left} of {tally.total} runs left")
 
     @abstractmethod
     def _make(self, tally: Tally) -> Mapping[str, Any]:
@@ -123,7 +123,7 @@ class LocalPool(Pool):
             if "locked" in answer:
                 raise RunLocked(answer["locked"])
             if "progress" in answer:
-                tally.progress(job, Progress(**answer["progress"]))
+                tally.progress(job, RunProgress(**answer["progress"]))
             result = answer.get("result")
         if self._stop.is_set() or (result is None and (self.interrupted or worker.interrupted)):
             return tally.drop(job)

@@ -72,7 +72,7 @@ class _Part:
 
 
 class Rival(Optimizer):
-    """The step of all of them: zeros of the names `STATE` for each parameter, a count, then `_update`.
+    """A step in three parts: zeros of the names `STATE` for each new parameter, a count, then `_update`.
 
     The count is a tensor beside the parameters, one for all that have had the same gradients, so that a step is a few
     operations on lists of tensors and reads nothing back.

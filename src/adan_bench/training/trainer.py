@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from adan_bench.config import NEVER, SHARING, Pause, Progress, RunConfig, RunRecord, as_json
+from adan_bench.config import NEVER, SHARING, Pause, RunConfig, RunProgress, RunRecord, as_json
 from adan_bench.errors import UsageError, WorkloadError, short
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore, read_run
@@ -38,7 +38,7 @@ from adan_bench.workloads.registry import get_workload
 CHECKPOINT_SECONDS = 15.0
 CHECKPOINT_SHARE = 0.05  # of the time, at most: where writing one takes longer than 0.75 s, they are further apart
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[RunProgress], None]
 
 
 def run(
@@ -276,11 +276,11 @@ class Trainer:
         clock.written(now)
         return pauses
 
-    def _progress(self, last: int, loss: float | None, started: float, first: int) -> Progress:
+    def _progress(self, last: int, loss: float | None, started: float, first: int) -> RunProgress:
         step = self.state.step
         left = (time.monotonic() - started) / (step - first) * (last - step)
         metric = self.state.last.get(self.workload.metric)
-        return Progress(step, last, loss, metric, seconds_left=left, **self._speed())
+        return RunProgress(step, last, loss, metric, seconds_left=left, **self._speed())
 
     def evaluate(self) -> dict[str, float]:
         """The workload's numbers on its held-out data, of the averaged weights where there are some."""

@@ -62,8 +62,6 @@ class Updater:
             return f"the {self.device.type.upper()} has no CUDA graphs"
         if self.ranks.strategy is not None:
             return f"--parallel {self.ranks.strategy} sends messages between the ranks"
-        if self.config.settings.get("consume_grad"):
-            return "consume_grad=True takes a new buffer at every step"
         return self.task.eager or self.spec.eager
 
     def _begin_graph(self) -> None:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from adan_bench.config import Progress, RunConfig
+from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import UsageError, WorkloadError
 from adan_bench.records.store import RunLocked, RunStore
 from adan_bench.training.interrupts import Interruptible, on_ctrl_c
@@ -18,7 +18,7 @@ from adan_bench.training.jobs import INTERRUPTED, Job, record_failure
 from adan_bench.training.scripts import where
 
 
-def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
+def perform(job: Job, on_progress: Callable[[RunProgress], None] | None = None) -> Mapping[str, Any]:
     """Make a run; one that cannot be made is recorded with the reason, so that it does not stop the others.
 
     One that another process is making or has made is not this one's to record: RunLocked.
@@ -31,7 +31,7 @@ def perform(job: Job, on_progress: Callable[[Progress], None] | None = None) -> 
         return record_failure(job, str(error), absent=not RunStore(job.path).described)
 
 
-def attempt(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Mapping[str, Any]:
+def attempt(job: Job, on_progress: Callable[[RunProgress], None] | None = None) -> Mapping[str, Any]:
     """Make a run; an exception is recorded with its traceback, a `UsageError` goes to the caller.
 
     Where ranks share the run, the first alone records.

@@ -137,7 +137,7 @@ PAIR = ("sentence1", "sentence2")
 
 
 @dataclass(frozen=True)
-class Kind:
+class GlueTask:
     """One task of GLUE: its files, where the sentences and the answer are, and how the paper's run was.
 
     columns: names in the header, or places where the files have none; the answer's is last.
@@ -166,17 +166,17 @@ class Kind:
 
 MNLI = ("contradiction", "neutral", "entailment")
 MNLI_DEV = ("dev_matched.tsv", "dev_mismatched.tsv")
-COLA = Kind("cola", "CoLA", "matthews", (), BINARY, 0.585, 5336, places=(3, 1))
-SST2 = Kind("sst2", "SST-2", "accuracy", ("sentence", "label"), BINARY, 0.926, 20935, batch_size=32, places=(0, 1))
+COLA = GlueTask("cola", "CoLA", "matthews", (), BINARY, 0.585, 5336, places=(3, 1))
+SST2 = GlueTask("sst2", "SST-2", "accuracy", ("sentence", "label"), BINARY, 0.926, 20935, batch_size=32, places=(0, 1))
 KINDS = [
     COLA,
     SST2,
-    Kind("mnli", "MNLI", "accuracy", (*PAIR, "gold_label"), MNLI, 0.849, 123_873, clip=1.0, dev=MNLI_DEV),
-    Kind("qnli", "QNLI", "accuracy", ("question", "sentence", "label"), ENTAILMENT, 0.908, 33_112),
-    Kind("qqp", "QQP", "accuracy", ("question1", "question2", "is_duplicate"), BINARY, 0.909, 113_272),
-    Kind("rte", "RTE", "accuracy", (*PAIR, "label"), ENTAILMENT, 0.693, 2036),
-    Kind("mrpc", "MRPC", "accuracy", ("#1 String", "#2 String", "Quality"), BINARY, 0.86, 2296),  # no figure there
-    Kind("stsb", "STS-B", "pearson", (*PAIR, "score"), (), 0.887, 3598, clip=0.5),
+    GlueTask("mnli", "MNLI", "accuracy", (*PAIR, "gold_label"), MNLI, 0.849, 123_873, clip=1.0, dev=MNLI_DEV),
+    GlueTask("qnli", "QNLI", "accuracy", ("question", "sentence", "label"), ENTAILMENT, 0.908, 33_112),
+    GlueTask("qqp", "QQP", "accuracy", ("question1", "question2", "is_duplicate"), BINARY, 0.909, 113_272),
+    GlueTask("rte", "RTE", "accuracy", (*PAIR, "label"), ENTAILMENT, 0.693, 2036),
+    GlueTask("mrpc", "MRPC", "accuracy", ("#1 String", "#2 String", "Quality"), BINARY, 0.86, 2296),  # no figure there
+    GlueTask("stsb", "STS-B", "pearson", (*PAIR, "score"), (), 0.887, 3598, clip=0.5),
 ]
 
 for _kind in KINDS:

@@ -223,8 +223,9 @@ for (const host of document.querySelectorAll("[data-curves]")) {
 
 for (const host of document.querySelectorAll("[data-rates]")) {
   const w = data.workloads[host.dataset.rates];
-  const series = w.optimizers.filter(o => o.rates).map(o => styled(o.name, [o.rates.points.map(p => [p[0], p[0], p[1]])],
-    {inside: lr => lr >= o.rates.low && lr <= o.rates.high, lost: o.rates.lost}));
+  const series = w.optimizers.filter(o => o.rates).map(({name, rates}) => styled(
+    name, [rates.points.filter(p => p[1] !== null).map(p => [p[0], p[0], p[1]])],
+    {inside: lr => lr >= rates.low && lr <= rates.high, lost: rates.points.filter(p => p[1] === null).map(p => p[0])}));
   const axes = [{label: "", title: "learning rate", index: 0, log: true}];
   new Chart(host, [{label: w.judged, target: null, axes, logChoice: true, marks: true, cap: !w.higher, series}]);
 }

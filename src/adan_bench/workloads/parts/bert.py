@@ -20,7 +20,7 @@ from adan_bench.data.tokens import END, MASK, PAD, SPECIAL, START, Corpus, langu
 from adan_bench.data.words import documentation
 from adan_bench.errors import UsageError
 from adan_bench.task import Context, Task
-from adan_bench.workloads.language import Kind, TextSizes
+from adan_bench.workloads.language import GlueTask, TextSizes
 
 MASKED = 0.15  # of these, 80% are replaced by <mask> and 10% by any token
 IGNORED = -100
@@ -107,7 +107,7 @@ def masked(words: Tensor, hidden: Tensor, fate: Tensor, anything: Tensor) -> tup
     return shown, torch.where(chosen, words, IGNORED)
 
 
-def finetuning(context: Context, kind: Kind) -> Task:
+def finetuning(context: Context, kind: GlueTask) -> Task:
     if context.scale == "smoke":
         train, dev, note = generated(kind)
         splits = {"": dev}
@@ -214,7 +214,7 @@ def pearson(logits: Tensor, answers: Tensor) -> float:
 METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"matthews": matthews, "accuracy": accuracy, "pearson": pearson}
 
 
-def read(path: Path, kind: Kind) -> list[Example]:
+def read(path: Path, kind: GlueTask) -> list[Example]:
     """The examples of a tab-separated file, with a header or, for CoLA and SST-2, without one."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # MRPC's begins with a byte order mark
@@ -251,7 +251,7 @@ THINGS = ("plot", "acting", "film", "ending", "music", "dialogue", "script", "ca
 ADVERBS = ("truly", "rather", "quite", "very", "simply", "somewhat")
 
 
-def generated(kind: Kind) -> tuple[list[Example], list[Example], str]:
+def generated(kind: GlueTask) -> tuple[list[Example], list[Example], str]:
     """Examples to train and to hold out, the same for every run, and where they come from."""
     draw = random.Random(kind.name)
     if kind.name == "cola":

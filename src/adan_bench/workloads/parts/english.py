@@ -13,7 +13,7 @@ from adan_bench.data.batching import Windows, epoch_order, generator
 from adan_bench.data.english import END, MASK, PAD, SPECIAL, START, english
 from adan_bench.data.tokens import name
 from adan_bench.task import Context, Task
-from adan_bench.workloads.language import Kind, TextSizes
+from adan_bench.workloads.language import GlueTask, TextSizes
 from adan_bench.workloads.parts.bert import MASKED, METRICS, Example, generated, pretrained, read
 from adan_bench.workloads.parts.classification import without_decay
 from adan_bench.workloads.parts.transformer import BERT, MaskedLanguage, SentenceClassifier
@@ -76,7 +76,7 @@ def masked(tokens: Tensor, noise: Tensor, fate: Tensor, other: Tensor) -> tuple[
     return tokens.scatter(1, places, said), places, right
 
 
-def finetuning(context: Context, kind: Kind) -> Task:
+def finetuning(context: Context, kind: GlueTask) -> Task:
     text = english(context, context.sizes.vocabulary)
     train, tests, note = examples(context, kind)
 
@@ -112,7 +112,7 @@ def finetuning(context: Context, kind: Kind) -> Task:
     return Task(model, order, loss, evaluate, note, max_grad_norm=1.0, groups=without_decay, prepare=prepare)
 
 
-def examples(context: Context, kind: Kind) -> tuple[list[Example], list[Example], str]:
+def examples(context: Context, kind: GlueTask) -> tuple[list[Example], list[Example], str]:
     """Sentences to train, sentences held out, and a note."""
     if context.scale == "smoke":
         train, tests, note = generated(kind)
