@@ -202,7 +202,7 @@ def splits(context: Context, generated: tuple[int, int, int], masks: bool = Fals
         train, held_out = (folder(context.path(name)) for name in COCO_FILES)
         what, unit = "COCO", " images"
     elif context.scale == "small" and not masks and all(map(context.has, BCCD)):
-        train, held_out = blood_cells(context, PHOTOGRAPH)
+        train, held_out = (folder(context.path(name)).in_memory(PHOTOGRAPH) for name in BCCD)
         what, unit = "BCCD, photographs of blood cells, {}×{} pixels".format(*PHOTOGRAPH), ""
     else:
         train, held_out = (scenes(count, size, seed) for seed, count in enumerate(counts))
@@ -211,12 +211,6 @@ def splits(context: Context, generated: tuple[int, int, int], masks: bool = Fals
         apart = train.ids[::HELD_OUT]
         train, held_out = train.subset(sorted({*train.ids} - {*apart})), train.subset(apart)
     return train, held_out, f"{what}: {len(train.ids):,}{unit} to train, {len(held_out.ids):,} held out"
-
-
-def blood_cells(context: Context, size: tuple[int, int]) -> tuple[Coco, Coco]:
-    """The photographs of BCCD in memory, scaled to one size: what trains and what is held out."""
-    train, held_out = (folder(context.path(name)).in_memory(size) for name in BCCD)
-    return train, held_out
 
 
 def folder(annotations: Path) -> Coco:

@@ -26,7 +26,6 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<mask>")
 START, PAD, END, MASK = range(4)
 SUFFIXES = (".txt", ".py", ".parquet")
 COLUMNS = ("content", "text")  # The Stack's name and the usual one
-HELD_OUT = 256  # rows
 SAMPLE = 100_000_000  # bytes from which a tokenizer is trained
 MARGIN = 1.2  # bytes read for a row, as a multiple of what its tokens take on average
 
@@ -52,15 +51,16 @@ class Language:
     note: str
 
 
-def language(
-    context: Context, *, folder: str, kind: str, length: int, vocabulary: int, once: bool = False, rows: int = HELD_OUT
-) -> Language:
+def language(context: Context, folder: str, kind: str, length: int, once: bool = False) -> Language:
     """Rows of `length` tokens: of the data folder's `folder` at paper scale, of the standard library at the others.
+
+    Of `context.sizes` it takes the size of the vocabulary and how many rows are held out.
 
     kind: "source" or "prose", the part of the standard library, of which the last twentieth is held out; from trials,
         that and the one before, which they are evaluated on.
     once: the folder is read once and no more.
     """
+    vocabulary, rows = context.sizes.vocabulary, context.sizes.held_out
     if context.scale != "paper":
         tokenizer, tokens, note = _library(kind, vocabulary, context.scale)
         part = len(tokens) // 20

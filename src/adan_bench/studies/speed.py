@@ -30,7 +30,7 @@ from adan_bench.studies.competitors import Competitor, competitors
 from adan_bench.task import SCALES
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
-from adan_bench.workloads.parts.mixtures import MIXTURES
+from adan_bench.workloads.language import MIXTURES
 
 Shape = dict[str, Any]
 OPTIMIZERS = ("adan", "adamw", "lamb", "adabelief")
