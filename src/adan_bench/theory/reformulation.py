@@ -22,10 +22,7 @@ def run() -> Chapter:
         *_starts(quadratic, zero),
         _package(network, start),
     ]
-    return chapter(
-        "reformulation",
-        checks,
-    )
+    return chapter("reformulation", checks)
 
 
 def _algorithm1(start: Array, footnote: bool) -> Algorithm1:

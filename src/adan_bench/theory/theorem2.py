@@ -128,11 +128,7 @@ def _recursion(steps: int = 60) -> Check:
     betas = (beta, beta, beta**2)
     rng = np.random.default_rng(3)
     adan = methods.Algorithm1(problem.start, eta, betas, eps, lagged=True, footnote=False)
-    xs, gs = [adan.theta], []
-    for _ in range(steps):
-        gs.append(problem.sample(adan.theta, rng))
-        adan.step(gs[-1])
-        xs.append(adan.theta)
+    xs, gs, _ = methods.trajectory(adan, lambda x, k: problem.sample(x, rng), steps)
     x, g = np.array(xs), np.array(gs)
     n = moments.closed_sums(g, betas, footnote=False)[1]
     eta_k = eta / (np.sqrt(np.concatenate([n[:1], n[:-1]])) + eps)
@@ -147,11 +143,7 @@ def _last_cycle(length: int = 4000) -> Check:
     c = eps = 3 * smoothness  # the largest gradient is that of the start, 1
     eta = eps / (6 * smoothness)
     method = methods.Algorithm2(np.ones(1), eta, beta, eps, beta3=beta**4)
-    xs, moved = [method.theta], []
-    for _ in range(length):
-        method.step(smoothness * method.theta)
-        xs.append(method.theta)
-        moved.append(float(method.moved[0]))
+    xs, _, moved = methods.trajectory(method, lambda x, k: smoothness * x, length)
     radius = math.sqrt(length * sum(moved))  # the smallest with which the cycle lasts K
     average, k0 = methods.averaged_iterate(xs, moved)
     terms = (
