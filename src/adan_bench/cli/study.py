@@ -49,7 +49,7 @@ def study(
     from adan_bench.records.store import check_empty
     from adan_bench.studies.arms import Planner
     from adan_bench.studies.study import arms, find, read
-    from adan_bench.training.placement import open_pool
+    from adan_bench.training.cluster import open_pool
 
     studies, wanted = read(names), [find(name).stem for name in names]
     folder = call.records_in()

@@ -22,9 +22,9 @@ from adan_bench.studies.competitors import Competitor
 from adan_bench.studies.halving import rungs
 from adan_bench.task import OptimizerSpec, Workload
 from adan_bench.training import optimizers
+from adan_bench.training.cluster import open_pool
 from adan_bench.training.configure import changes, configure, elsewhere, training_of, tuned_name
 from adan_bench.training.jobs import OnEvent
-from adan_bench.training.placement import open_pool
 from adan_bench.workloads.registry import get_workload
 
 Key = tuple[str, str]  # (folder of the workload, optimizer)

@@ -27,16 +27,8 @@ from adan_bench.task import Context
 
 FILE = "humaneval/HumanEval.jsonl.gz"
 FIELDS = ("task_id", "prompt", "entry_point", "test")
-STOPS = (
-    "\ndef ",
-    "\nclass ",
-    "\nif ",
-    "\nprint(",
-    "\nassert ",
-    "\n#",
-    "\n@",
-    "\n```",
-)  # what follows a function's body
+#: What follows a function's body.
+STOPS = ("\ndef ", "\nclass ", "\nif ", "\nprint(", "\nassert ", "\n#", "\n@", "\n```")
 
 
 def pass_at_k(
@@ -154,10 +146,9 @@ class Writer:
         if not isinstance(task, LanguageTask) or not hasattr(task.model, "generate"):
             raise UsageError(f"{run_dir}: {config.workload} trains no model that writes text")
         task.model.load_state_dict(weights)
-        model: Any = task.model.to(device).eval()
-        self.model = model
+        self.model: Any = task.model.to(device).eval()
         self.tokenizer, self.device, self.temperature = task.tokenizer, device, temperature
-        longest: int = model.config.max_position_embeddings
+        longest: int = self.model.config.max_position_embeddings
         self.tokens = min(tokens, longest // 2)
         self.prompt = longest - self.tokens
         torch.manual_seed(seed)

@@ -19,10 +19,10 @@ from adan_bench.studies import speed
 from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, plan
 from adan_bench.tables import TRAINING_LOSS, PaperTable
 from adan_bench.task import SCALES, weights_file
+from adan_bench.training.cluster import open_pool
 from adan_bench.training.configure import check_data_folder, check_device, check_machine
 from adan_bench.training.jobs import Job, OnEvent
 from adan_bench.training.optimizers import get_optimizer
-from adan_bench.training.placement import open_pool
 from adan_bench.training.pool import Pool
 from adan_bench.workloads.registry import get_workload
 
