@@ -37,13 +37,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 @run_flags("data", "script", "device", "graph", "threads", "checkpoint_every", "cluster", "tensorboard")
-def study(
-    names: Names,
-    as_json: Json = False,
-    *,
-    chosen: RunConfig,
-    call: Invocation,
-) -> None:
+def study(names: Names, as_json: Json = False, *, chosen: RunConfig, call: Invocation) -> None:
     """Run studies: the same search for every optimizer, then seeds, as their files say."""
     from adan_bench.cli.progress import showing
     from adan_bench.records.store import check_empty

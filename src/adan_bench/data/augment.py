@@ -126,6 +126,3 @@ class StochasticDepth(nn.Module):
             return branch
         mask = torch.rand(len(branch), *[1] * (branch.dim() - 1), device=branch.device) >= self.share
         return branch * (mask / (1 - self.share)).to(branch.dtype)
-
-    def extra_repr(self) -> str:
-        return f"share={self.share:.3g}"

@@ -211,14 +211,11 @@ def _shifted(
             _box((rows >= 0) & (rows < side), (columns >= 0) & (columns < side)), normal(pixel), border
         )
         if cutout:
-            result = result.masked_fill(_box(*(_near(pixels - center, cutout) for center in (y, x))), 0.0)
+            near = [(pixels >= center - cutout // 2) & (pixels < center + cutout // 2) for center in (y, x)]
+            result = result.masked_fill(_box(*near), 0.0)
         return result, labels.index_select(0, chosen)
 
     return batches, gather
-
-
-def _near(distances: Tensor, width: int) -> Tensor:
-    return (distances >= -(width // 2)) & (distances < width // 2)
 
 
 def _box(rows: Tensor, columns: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ def language(context: Context, folder: str, kind: str, length: int, once: bool =
     """
     vocabulary, rows = context.sizes.vocabulary, context.sizes.held_out
     if context.scale != "paper":
-        tokenizer, tokens, note = _library(kind, vocabulary, context.scale)
+        tokenizer, tokens, note = library(kind, vocabulary, context.scale)
         part = len(tokens) // 20
         tokens = tokens[:-part] if context.tuning else tokens
         held_out = Windows(tokens[-part:], length, rows, seed=0)
@@ -75,24 +75,21 @@ def language(context: Context, folder: str, kind: str, length: int, once: bool =
     return Language(tokenizer, prefetch(reader), lambda rows: rows, reader.held_out(), note)
 
 
-def library_tokenizer(kind: str, vocabulary: int, scale: str) -> Any:
-    return _library(kind, vocabulary, scale)[0]
-
-
 def name(tokenizer: Any) -> str:
     """A tokenizer's size and checksum: equal names mean equal tokens."""
     return f"tokenizer of {tokenizer.get_vocab_size():,}, sha256 {fingerprint(tokenizer.to_str().encode())}"
 
 
 @lru_cache(maxsize=4)  # a worker process makes many runs
-def _library(kind: str, vocabulary: int, scale: str) -> tuple[Any, Tensor, str]:
+def library(kind: str, vocabulary: int, scale: str) -> tuple[Any, Tensor, str]:
+    """A tokenizer of the standard library's source or prose, its tokens, and a note."""
     import platform
 
     import tokenizers
 
     def encoded() -> dict[str, Tensor]:
         texts = library_sources() if kind == "source" else [text for text in documentation() if text]
-        texts = list(_first(texts, 600_000)) if scale == "smoke" else texts
+        texts = list(first_texts(texts, 600_000)) if scale == "smoke" else texts
         trained = train_tokenizer(texts, vocabulary)
         ids = [i for encoding in trained.encode_batch(texts) for i in [*encoding.ids, END]]
         return {"ids": torch.tensor(ids), "tokenizer": torch.tensor([*trained.to_str().encode()], dtype=torch.uint8)}
@@ -244,18 +241,13 @@ def language_task(
     """A model trained on rows of tokens, evaluated by its mean loss on those held out."""
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        return {"loss": held_out_loss(model, data.held_out, context.batch_size, context.device)}
+        """The mean over all tokens but the padding."""
+        parts = [part.to(context.device) for part in data.held_out.split(context.batch_size)]
+        total = sum(next_token_loss(model, part, "sum").item() for part in parts)
+        return {"loss": total / int((data.held_out[:, 1:] != PAD).sum())}
 
-    return LanguageTask(
-        model,
-        data.batches,
-        loss,
-        evaluate,
-        data.note,
-        max_grad_norm=1.0,
-        prepare=data.gather,
-        tokenizer=data.tokenizer,
-    )
+    functions = data.batches, loss, evaluate
+    return LanguageTask(model, *functions, data.note, 1.0, prepare=data.gather, tokenizer=data.tokenizer)
 
 
 def next_token_loss(model: nn.Module, rows: Tensor, reduction: str = "mean") -> Tensor:
@@ -274,14 +266,7 @@ def _compiled_cross_entropy() -> Callable[[Tensor, Tensor, str], Tensor]:
     return torch.compile(_cross_entropy)
 
 
-def held_out_loss(model: nn.Module, rows: Tensor, batch_size: int, device: str) -> float:
-    """The mean over all tokens but the padding."""
-    parts = [part.to(device) for part in rows.split(batch_size)]
-    total = sum(next_token_loss(model, part, "sum").item() for part in parts)
-    return total / int((rows[:, 1:] != PAD).sum())
-
-
-def _first(texts: Iterable[str], size: int) -> Iterator[str]:
+def first_texts(texts: Iterable[str], size: int) -> Iterator[str]:
     """The texts that begin in the first `size` characters."""
     for text in texts:
         if size <= 0:

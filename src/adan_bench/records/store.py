@@ -130,9 +130,9 @@ class RunStore:
         """
         begun, _ = read_config(self.path)
         differing = config.differences(begun)
-        if "script_sha256" in differing and not self.checkpoints():
-            if (self.result() or {"status": "failed"})["status"] == "failed":
-                return None
+        came_to_nothing = not self.checkpoints() and (self.result() or {"status": "failed"})["status"] == "failed"
+        if "script_sha256" in differing and came_to_nothing:
+            return None
         if differing == ["script_sha256"]:
             raise UsageError(
                 f"--resume: the script {config.script} has changed, and {self.path} was made with the old one; "

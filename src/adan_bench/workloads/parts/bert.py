@@ -16,7 +16,7 @@ import transformers
 from torch import Tensor, nn
 
 from adan_bench.data.batching import generator, shuffled
-from adan_bench.data.tokens import END, MASK, PAD, SPECIAL, START, Corpus, language, library_tokenizer, name
+from adan_bench.data.tokens import END, MASK, PAD, SPECIAL, START, Corpus, language, library, name
 from adan_bench.data.words import documentation
 from adan_bench.errors import UsageError
 from adan_bench.task import Context, Task
@@ -85,7 +85,7 @@ def tokenizer(context: Context) -> Any:
     vocabulary = context.sizes.vocabulary
     if context.scale == "paper":
         return Corpus(context.path("text")).tokenizer(vocabulary)
-    return library_tokenizer("prose", vocabulary, context.scale)
+    return library("prose", vocabulary, context.scale)[0]
 
 
 def present(words: Tensor) -> Tensor:
@@ -192,23 +192,19 @@ def pretrained(context: Context, tokens: str, prefix: str) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in context.weights().items() if key.startswith(prefix)}
 
 
-def matthews(logits: Tensor, answers: Tensor) -> float:
-    """Matthews' correlation of two classes; 0 where all guesses are one class."""
-    said = logits.argmax(1).bool()
-    right = answers.bool()
-    both, neither = (said & right).sum().item(), (~said & ~right).sum().item()
-    wrong, missed = (said & ~right).sum().item(), (~said & right).sum().item()
-    norm = math.sqrt((both + wrong) * (both + missed) * (neither + wrong) * (neither + missed))
-    return (both * neither - wrong * missed) / norm if norm else 0.0
-
-
 def accuracy(logits: Tensor, answers: Tensor) -> float:
     return (logits.argmax(1) == answers).float().mean().item()
 
 
-def pearson(logits: Tensor, answers: Tensor) -> float:
-    correlation = torch.corrcoef(torch.stack([logits[:, 0], answers]))[0, 1].item()
+def pearson(scores: Tensor, answers: Tensor) -> float:
+    """Pearson's correlation; 0 where all scores are the same."""
+    correlation = torch.corrcoef(torch.stack([scores[:, 0], answers]))[0, 1].item()
     return correlation if math.isfinite(correlation) else 0.0
+
+
+def matthews(logits: Tensor, answers: Tensor) -> float:
+    """Matthews' correlation of two classes, which is Pearson's of their numbers."""
+    return pearson(logits.argmax(1, keepdim=True).double(), answers.double())
 
 
 METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"matthews": matthews, "accuracy": accuracy, "pearson": pearson}
@@ -254,17 +250,14 @@ ADVERBS = ("truly", "rather", "quite", "very", "simply", "somewhat")
 def generated(kind: GlueTask) -> tuple[list[Example], list[Example], str]:
     """Examples to train and to hold out, the same for every run, and where they come from."""
     draw = random.Random(kind.name)
+    make, source = _similar, "generated pairs of sentences with 0 to 5 words in common"
     if kind.name == "cola":
-        make, source = (_acceptable(draw), "sentences of the standard library's documentation, half of them backwards")
+        make, source = _acceptable(draw), "sentences of the standard library's documentation, half of them backwards"
     elif kind.name == "sst2":
         make, source = _review, "generated reviews of one or two adjectives, a tenth of them denied"
     elif kind.labels:
-        make, source = (
-            _pair(len(kind.labels)),
-            "generated pairs of sentences whose relation shows in single words, a tenth of them at random",
-        )
-    else:
-        make, source = _similar, "generated pairs of sentences with 0 to 5 words in common"
+        make = _pair(len(kind.labels))
+        source = "generated pairs of sentences whose relation shows in single words, a tenth of them at random"
     examples = [make(draw) for _ in range(TRAIN + DEV)]
     return examples[:TRAIN], examples[TRAIN:], f"{source}, not GLUE"
 
@@ -296,13 +289,9 @@ def _pair(classes: int) -> Maker:
     def make(draw: random.Random) -> Example:
         thing, quality = draw.choice(THINGS), draw.choice(GOOD + BAD)
         first = f"the {thing} is {draw.choice(ADVERBS)} {quality}"
-        denied, added, same = (
-            f"the {thing} is not {quality}",
-            f"the {thing} was made later",
-            f"it is a {quality} {thing}",
-        )
+        seconds = [f"the {thing} is not {quality}", f"the {thing} was made later", f"it is a {quality} {thing}"]
         label = draw.randrange(classes)
-        second = ([denied, added, same] if classes == 3 else [denied, same])[label]
+        second = (seconds if classes == 3 else seconds[::2])[label]
         return first, second, draw.randrange(classes) if draw.random() < 0.1 else label
 
     return make

@@ -15,8 +15,8 @@ from adan_bench.data.augment import applied, box_noise, drawn, loss_of
 from adan_bench.data.images import Augmentation, ImageData, cifar10, digits, image_data
 from adan_bench.data.settings import PLAIN, Setting
 from adan_bench.task import Context, Settings, Task
-from adan_bench.workloads.images import CUTOUT, SMOOTHED, Model
-from adan_bench.workloads.parts.networks import BUILDERS, resnet, without_mask
+from adan_bench.workloads.images import CUTOUT, SMOOTHED, ImageSizes, Model
+from adan_bench.workloads.parts.networks import BUILDERS, resnet, vit_sizes
 from adan_bench.workloads.parts.transformer import SmallConvNeXt, ViT
 
 
@@ -104,17 +104,7 @@ def digits_resnet(context: Context) -> Task:
 
 
 def digits_vit(context: Context) -> Task:
-    config = transformers.ViTConfig(
-        image_size=8,
-        patch_size=2,
-        num_channels=1,
-        hidden_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=96,
-        num_labels=10,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        attn_implementation=without_mask(),
-    )
-    return classification_task(transformers.ViTForImageClassification(config), digits(context), context, PLAIN)
+    data, sizes = digits(context), ImageSizes(48, (3,), patch=2, window=0, head=12, deviation=0.02)
+    shape = {**vit_sizes(sizes, data), "intermediate_size": 96, "layer_norm_eps": 1e-12}
+    config = transformers.ViTConfig(num_labels=data.classes, **shape)
+    return classification_task(transformers.ViTForImageClassification(config), data, context, PLAIN)

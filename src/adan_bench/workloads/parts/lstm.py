@@ -36,11 +36,6 @@ class LSTM(nn.Module):
         widths: Any = [layer.hidden_size for layer in self.layers]
         return [torch.zeros(2, columns, width, device=device) for width in widths]
 
-    def fix_recurrent(self) -> None:
-        """Leave the recurrent weights as they are."""
-        for layer in self.layers:
-            layer.weight_hh_l0.requires_grad_(False)
-
     def forward(self, words: Tensor, carry: list[Tensor] | None) -> tuple[Tensor, list[Tensor], Tensor]:
         """Logits, the state to carry on, and the penalties of the last layer's activations."""
         sizes, following = self.sizes, []
@@ -80,8 +75,8 @@ class LSTM(nn.Module):
 def lstm(context: Context, layers: int, splits: Sequence[Tensor], known: int, note: str, plain: bool) -> Task:
     """splits: to train, for trials, for results; plain: without activation penalties and clipping."""
     length, network = context.sizes.length, LSTM(known, layers, context.sizes)
-    if context.training.get("fixed_recurrent"):
-        network.fix_recurrent()
+    for layer in network.layers if context.training.get("fixed_recurrent") else ():
+        layer.weight_hh_l0.requires_grad_(False)
     random_rows = context.seed if context.training.get("random_rows") else None
     train, held_out = splits[0], splits[1 if context.tuning else 2]
     stream = Stream(train, context.batch_size, length, network.initial(context.batch_size, context.device), random_rows)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -128,9 +130,7 @@ def pretraining(context: Context) -> Task:
     data = image_data(context, Augmentation(crop=0.2))
     config = mae_config(context.sizes, data)
     model = with_official_start(transformers.ViTMAEForPreTraining(config), config)
-    return autoencoding(
-        model, lambda model, images, noise: model(images, noise=noise).loss, config.patch_size, data, context
-    )
+    return autoencoding(model, lambda m, images, noise: m(images, noise=noise).loss, config.patch_size, data, context)
 
 
 def finetuning(context: Context, encoder: Encoder) -> Task:
@@ -141,24 +141,16 @@ def finetuning(context: Context, encoder: Encoder) -> Task:
         load_encoder(model, context)
         begins = "from pre-trained weights"
     vit_stochastic_depth(transformer_blocks(model), encoder.stochastic_depth)
-
-    def groups(model: nn.Module, settings: Settings) -> list[dict[str, Any]]:
-        return layer_groups(model, settings, encoder.layer_decay)
-
     task = classification_task(model, data, context, SETTING_II)
     task.note += f"; {begins}"
-    task.groups = groups
+    task.groups = partial(layer_groups, decay=encoder.layer_decay)
     return task
 
 
 def load_encoder(model: Classifier, context: Context) -> None:
     """The encoder's weights of a pre-training: all but its last norm, which the classifier replaces."""
-    prefix = "vit."
-    weights = {
-        name[len(prefix) :]: value
-        for name, value in context.weights().items()
-        if name.startswith(prefix) and not name.startswith("vit.layernorm.")
-    }
+    kept = re.compile(r"vit\.(?!layernorm\.)(.+)")
+    weights = {match[1]: value for name, value in context.weights().items() if (match := kept.fullmatch(name))}
     wrong = "its weights are not those of this encoder ({}); name a run of the pre-training at the same scale"
     context.load(model.vit, weights, wrong)
 

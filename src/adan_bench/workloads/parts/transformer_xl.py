@@ -173,12 +173,9 @@ def transformer_xl(context: Context) -> Task:
     sizes: XLSizes = context.sizes
     if context.scale == "smoke":
         (train, valid, test), known, note = _characters(context)
-    elif context.scale == "small":
-        (train, valid, test), known = word_files(context, PENN_TREEBANK)
-        note = "Penn Treebank, words"
     else:
-        (train, valid, test), known = word_files(context, WIKITEXT)
-        note = "WikiText-103, words"
+        files, note = (PENN_TREEBANK, "Penn Treebank") if context.scale == "small" else (WIKITEXT, "WikiText-103")
+        ((train, valid, test), known), note = word_files(context, files), f"{note}, words"
     network = TransformerXL(known, sizes)
     stream = ClusteredStream(train, context.batch_size, sizes.length, network, context.device)
 
