@@ -97,9 +97,8 @@ def library(kind: str, vocabulary: int, scale: str) -> tuple[Any, Tensor, str]:
     # Training a tokenizer takes seconds; another version of the package may train another one.
     tensors = decoded(f"{kind}-{vocabulary}-{scale}-{tokenizers.__version__}", library_files(), encoded)
     tokenizer = tokenizers.Tokenizer.from_str(bytes(tensors["tokenizer"].numpy()).decode())
-    ids, python = tensors["ids"], platform.python_version()
-    note = f"{kind} of Python {python}'s standard library, {len(ids):,} tokens, {name(tokenizer)}"
-    return tokenizer, ids, note
+    ids, source = tensors["ids"], f"{kind} of Python {platform.python_version()}'s standard library"
+    return tokenizer, ids, f"{source}, {len(ids):,} tokens, {name(tokenizer)}"
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
@@ -246,8 +245,9 @@ def language_task(
         total = sum(next_token_loss(model, part, "sum").item() for part in parts)
         return {"loss": total / int((data.held_out[:, 1:] != PAD).sum())}
 
-    functions = data.batches, loss, evaluate
-    return LanguageTask(model, *functions, data.note, 1.0, prepare=data.gather, tokenizer=data.tokenizer)
+    return LanguageTask(
+        model, data.batches, loss, evaluate, data.note, max_grad_norm=1.0, prepare=data.gather, tokenizer=data.tokenizer
+    )
 
 
 def next_token_loss(model: nn.Module, rows: Tensor, reduction: str = "mean") -> Tensor:

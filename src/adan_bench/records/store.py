@@ -20,7 +20,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -437,10 +437,11 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def finite(value: Any) -> Any:
     """The value with every infinity and NaN as None: JSON has neither."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    return each(value, lambda leaf: None if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
+
+
+def each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value of JSON with a function of every number, text and so on in place of it."""
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
+        return {key: each(item, change) for key, item in value.items()}
+    return [each(item, change) for item in value] if isinstance(value, (list, tuple)) else change(value)

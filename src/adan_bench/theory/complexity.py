@@ -70,7 +70,7 @@ def run() -> Chapter:
     checks = []
     for name, value in {"Adam-type": 7.6e6, "AdaBelief": 3.3e13, "LAMB": 2.1e10}.items():
         ratio = factors[name] / factors["Adan"]
-        words = {"name": name, "value": f"{value:.1e}", "ratio": f"{ratio:.3g}"}
+        words: dict[str, Any] = {"name": name, "value": f"{value:.1e}", "ratio": f"{ratio:.3g}"}
         checks.append(check("complexity $name", abs(ratio / value - 1), 0.02, **words))
     checks += [*_theorem1_exponents(), *_theorem2_exponents()]
     return chapter("complexity", checks, tables=[table(c, 0.1, name) for name, c in PAPER.items()])
@@ -129,7 +129,7 @@ def _theorem2_exponents() -> list[Check]:
         ("c∞, Theorem 2", "c∞, ε fixed,", (1, 0, 0), 4.5, "; the paper states 1.25"),
         ("c∞, Theorem 2, ε ∝ c∞", "c∞, ε ∝ c∞,", (1, 1, 0), 0.0, "; the paper states 1.25"),
     ):
-        words = {"case": case, "of": of, "value": f"{value:g}", "aside": aside}
+        words: dict[str, Any] = {"case": case, "of": of, "value": f"{value:g}", "aside": aside}
         checks.append(check("complexity $case", abs(theorem2_exponent(*powers) - value), 1e-6, **words))
     return checks
 

@@ -39,30 +39,18 @@ def run(steps: int = 300) -> Chapter:
         left.legend(frameon=False, fontsize=8)
         plot_cycle(right)
 
-    return chapter(
-        "propositions",
-        [
-            check("propositions m, digits", moments["m"], 1.0),
-            check("propositions m, constant g", 3 * constant["m"], 1 + 1e-12),
-            check("propositions n, digits", moments["n"], 1.0),
-            check("propositions n, alternating g", flipped["n"], 1.0),
-            check(
-                "propositions n, reached",
-                flipped["n"],
-                flip_bound * (1 - 1e-9),
-                at_least=True,
-                flip_bound=f"{flip_bound:.4f}",
-            ),
-            check(
-                "propositions η ratio, digits", ratio, 1.0, bound=f"{math.sqrt(2 * beta[2]) * large / 10 / 1e-8:.0e}"
-            ),
-            check("propositions η ratio, jump", spike, 1.0),
-            _lagging_ratio(),
-            *cycle_checks,
-            _last_iteration(),
-        ],
-        {"theory-propositions.png": plot},
-    )
+    least, bound = f"{flip_bound:.4f}", f"{math.sqrt(2 * beta[2]) * large / 10 / 1e-8:.0e}"
+    checks = [
+        check("propositions m, digits", moments["m"], 1.0),
+        check("propositions m, constant g", 3 * constant["m"], 1 + 1e-12),
+        check("propositions n, digits", moments["n"], 1.0),
+        check("propositions n, alternating g", flipped["n"], 1.0),
+        check("propositions n, reached", flipped["n"], flip_bound * (1 - 1e-9), at_least=True, flip_bound=least),
+        check("propositions η ratio, digits", ratio, 1.0, bound=bound),
+        check("propositions η ratio, jump", spike, 1.0),
+        _lagging_ratio(),
+    ]
+    return chapter("propositions", [*checks, *cycle_checks, _last_iteration()], {"theory-propositions.png": plot})
 
 
 def _shares(gradients: Array, beta: tuple[float, float, float], eps: float) -> dict[str, Array]:
@@ -96,14 +84,8 @@ def _last_iteration() -> Check:
     for g in (0.0, 1.0):
         run_.step(np.array([g]))
     ratio = float(np.sqrt(methods.squared_norm(run_.theta - run_.y, np.sqrt(run_.n) + eps)[0])) / radius
-    return check(
-        "propositions x − y, k = 𝒦",
-        ratio if run_.restarted[0] else math.nan,
-        1.0,
-        at_least=True,
-        radius=f"{radius:g}",
-        beta=beta,
-    )
+    measured = ratio if run_.restarted[0] else math.nan
+    return check("propositions x − y, k = 𝒦", measured, 1.0, at_least=True, radius=f"{radius:g}", beta=beta)
 
 
 def _cycle(steps: int = 400) -> tuple[list[Check], Any]:

@@ -250,7 +250,8 @@ ADVERBS = ("truly", "rather", "quite", "very", "simply", "somewhat")
 def generated(kind: GlueTask) -> tuple[list[Example], list[Example], str]:
     """Examples to train and to hold out, the same for every run, and where they come from."""
     draw = random.Random(kind.name)
-    make, source = _similar, "generated pairs of sentences with 0 to 5 words in common"
+    make: Maker = _similar
+    source = "generated pairs of sentences with 0 to 5 words in common"
     if kind.name == "cola":
         make, source = _acceptable(draw), "sentences of the standard library's documentation, half of them backwards"
     elif kind.name == "sst2":

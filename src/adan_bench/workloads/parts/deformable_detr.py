@@ -30,9 +30,8 @@ def deformable_detr(context: Context) -> Task:
         return (pixels / 255 - mean) / std * there.unsqueeze(1)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        output = model(
-            normal(batch["pixels"], batch["there"]), pixel_mask=batch["there"].long(), labels=batch["labels"]
-        )
+        there = batch["there"]
+        output = model(normal(batch["pixels"], there), pixel_mask=there.long(), labels=batch["labels"])
         parts = output.loss_dict.items()  # of every layer of the decoder: loss_ce, loss_ce_0, …
         total: Tensor = sum(weight * value for kind, weight in WEIGHTS.items() for key, value in parts if kind in key)
         return total
@@ -56,15 +55,13 @@ def deformable_detr(context: Context) -> Task:
                     for k, box, score in zip(labels, corners, scores.tolist(), strict=True)
                 ]
         scores = {f"box {name}": value for name, value in average_precision(valid, results, "bbox").items()}
-        return {**scores, "loss": held_out_loss(model)} if context.tuning else scores
+        if context.tuning:
+            parts = [moved(judged(i), context.device) for i in range(len(valid.ids) // count)]
+            scores["loss"] = sum(loss(model, part).item() for part in parts) / len(parts)
+        return scores
 
     count = min(context.batch_size, len(valid.ids))
-    judged = with_targets(valid, dataclasses.replace(context, batch_size=count)) if context.tuning else None
-
-    def held_out_loss(model: nn.Module) -> float:
-        assert judged is not None
-        parts = [moved(judged(i), context.device) for i in range(len(valid.ids) // count)]
-        return sum(loss(model, part).item() for part in parts) / len(parts)
+    judged = with_targets(valid, dataclasses.replace(context, batch_size=count))
 
     note += f"; {begins(context, 'ResNet-50')}"
     slow = SLOW if context.init is None else (*SLOW, "backbone")

@@ -55,16 +55,9 @@ class LSTM(nn.Module):
         """nn.LSTM with dropped recurrent weights. Its own forward() keeps a list of weights that cannot be swapped."""
         dropped = F.dropout(layer.weight_hh_l0, self.sizes.recurrent, self.training)
         weights = [layer.weight_ih_l0, dropped, layer.bias_ih_l0, layer.bias_hh_l0]
-        out: tuple[Tensor, Tensor, Tensor] = torch.lstm(
-            hidden,
-            (state[0:1].contiguous(), state[1:2].contiguous()),
-            weights,
-            True,
-            1,
-            0.0,
-            self.training,
-            False,
-            False,
+        start = state[0:1].contiguous(), state[1:2].contiguous()
+        out: tuple[Tensor, Tensor, Tensor] = torch.lstm(  # with biases, one layer, no dropout, in one direction
+            hidden, start, weights, True, 1, 0.0, self.training, False, False
         )
         return out
 
