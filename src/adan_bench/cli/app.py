@@ -68,7 +68,7 @@ def main() -> None:
     except (KeyboardInterrupt, EOFError):
         code = complain(f"interrupted; {call.how_to_continue()}", EXIT_INTERRUPTED)
     except Exception as error:
-        # typer brings its own copy of click in some releases, so its errors are known by their names.
+        # typer brings its own copy of click in some releases, so its errors are known by name or by what they can do.
         if type(error).__name__ == "Abort":
             code = complain(f"interrupted; {call.how_to_continue()}", EXIT_INTERRUPTED)
         elif hasattr(error, "format_message"):

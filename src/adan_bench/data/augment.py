@@ -21,15 +21,9 @@ NOISE = 1 << 20  # different places at which an erased rectangle's noise may beg
 
 def drawn(setting: Setting, count: int, size: int, key: tuple[int, int]) -> dict[str, Tensor]:
     """What is random about a batch of `count` images of size × size pixels, as the key (seed, position) says."""
-    tensors: dict[str, Tensor] = {}
-    if not (setting.erasing or setting.mixup):
-        return tensors
     draw = random.Random(repr(key))
-    if setting.erasing:
-        tensors |= erasing(count, size, setting.erasing, draw)
-    if setting.mixup:
-        tensors |= mixing(size, setting, draw)
-    return tensors
+    boxes = erasing(count, size, setting.erasing, draw) if setting.erasing else {}
+    return boxes | (mixing(size, setting, draw) if setting.mixup else {})
 
 
 def applied(

@@ -130,8 +130,8 @@ class RunStore:
         """
         begun, _ = read_config(self.path)
         differing = config.differences(begun)
-        came_to_nothing = not self.checkpoints() and (self.result() or {"status": "failed"})["status"] == "failed"
-        if "script_sha256" in differing and came_to_nothing:
+        failed = {"status": "failed"}
+        if "script_sha256" in differing and not self.checkpoints() and (self.result() or failed)["status"] == "failed":
             return None
         if differing == ["script_sha256"]:
             raise UsageError(

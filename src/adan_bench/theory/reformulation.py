@@ -64,13 +64,11 @@ def _starts(gradient: Gradient, start: Array) -> list[Check]:
     footnote, *_ = second(_algorithm1(start, footnote=True))
     checks = []
     for name, other, gap in (
-        ("y_1 = x_1", printed, (1 - BETA) ** 2 * eta_1 * g0),
-        ("v_1 = g_1 − g_0", footnote, -((1 - BETA) ** 2) * eta_1 * (g1 - g0)),
+        ("reformulation start y_1 = x_1", printed, (1 - BETA) ** 2 * eta_1 * g0),
+        ("reformulation start v_1 = g_1 − g_0", footnote, -((1 - BETA) ** 2) * eta_1 * (g1 - g0)),
     ):
         difference = f"{distance(other, plain):.2e}"
-        checks.append(
-            check(f"reformulation start {name}", distance(other - plain, gap), ROUNDING, difference=difference)
-        )
+        checks.append(check(name, distance(other - plain, gap), ROUNDING, difference=difference))
     return checks
 
 
