@@ -140,7 +140,7 @@ for _name, _title, _model, _width, _depths, _targets in (
     ("swin-s", "Swin-S", Model("swin", SETTING_II, 0.3), 96, [2, 2, 18, 2], (0.7, 0.5, 0.832)),
     ("swin-b", "Swin-B", Model("swin", SETTING_II, 0.5), 128, [2, 2, 18, 2], (0.7, 0.5, 0.835)),
 ):
-    _smoke, _small = (80, 1950) if _model.decay_all else (100, 3900)
+    _smoke, _small = (80, 1950) if _name.startswith("resnet") else (100, 3900)
     _epochs, _batch = (90, 256) if _model is _BASIC else (300, 2048)
     _paper = _epochs * (IMAGENET_SIZE // _batch), _batch, 10 * (IMAGENET_SIZE // _batch)
     _sizes = image_sizes(_model.family, _width, _depths)

@@ -112,18 +112,17 @@ def published_resnet(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
     return network
 
 
+def staged(model: Model, sizes: ImageSizes, data: ImageData, stages: int = 4) -> dict[str, Any]:
+    """What ConvNeXt and Swin have in common."""
+    images = {"num_channels": data.channels, "num_labels": data.classes, "image_size": data.size}
+    shape = {"patch_size": sizes.patch, "depths": list(sizes.depths[:stages])}
+    return {**images, **shape, "drop_path_rate": model.stochastic_depth}
+
+
 def convnext(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
-    return transformers.ConvNextForImageClassification(
-        transformers.ConvNextConfig(
-            num_channels=data.channels,
-            num_labels=data.classes,
-            image_size=data.size,
-            patch_size=sizes.patch,
-            depths=list(sizes.depths),
-            hidden_sizes=[sizes.width * 2**i for i in range(4)],
-            drop_path_rate=model.stochastic_depth,
-        )
-    )
+    widths = [sizes.width * 2**i for i in range(4)]
+    config = transformers.ConvNextConfig(hidden_sizes=widths, **staged(model, sizes, data))
+    return transformers.ConvNextForImageClassification(config)
 
 
 def vit(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
@@ -134,20 +133,10 @@ def vit(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
 
 def swin(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
     # transformers wants windows no larger than the last stage: digits would have 1×1 pixels there, so it is left out.
-    stages = 4 if data.size >= 32 else 3
-    network = transformers.SwinForImageClassification(
-        transformers.SwinConfig(
-            num_channels=data.channels,
-            num_labels=data.classes,
-            image_size=data.size,
-            patch_size=sizes.patch,
-            window_size=sizes.window,
-            embed_dim=sizes.width,
-            depths=list(sizes.depths[:stages]),
-            num_heads=[sizes.width * 2**i // sizes.head for i in range(stages)],
-            drop_path_rate=model.stochastic_depth,
-        )
-    )
+    shape = staged(model, sizes, data, 4 if data.size >= 32 else 3)
+    heads = [sizes.width * 2**i // sizes.head for i in range(len(shape["depths"]))]
+    config = transformers.SwinConfig(window_size=sizes.window, embed_dim=sizes.width, num_heads=heads, **shape)
+    network = transformers.SwinForImageClassification(config)
     if model.stochastic_depth:  # transformers leaves out the attention of a block alone, Swin's authors its MLP too
         blocks = [block for stage in network.swin.encoder.layers for block in stage.blocks]
         for block, share in zip(blocks, depth_shares(len(blocks), model.stochastic_depth), strict=True):
