@@ -23,10 +23,6 @@ EVAL_BATCH = 128
 SENTENCE = 64  # tokens of a row of GLUE
 
 
-def encoder(sizes: TextSizes) -> BERT:
-    return BERT(sizes.width, sizes.layers, sizes.heads, sizes.length, sizes.vocabulary)
-
-
 def pretraining(context: Context) -> Task:
     sizes: TextSizes = context.sizes
     text = english(context, sizes.vocabulary)
@@ -64,7 +60,7 @@ def pretraining(context: Context) -> Task:
         return {"loss": torch.stack([loss(model, part) * len(part[0]) for part in parts]).sum().item() / count}
 
     note = f"{len(train.tokens):,} word pieces of {text.note} to train, {count} rows of {sizes.length} held out"
-    model = MaskedLanguage(encoder(sizes))
+    model = MaskedLanguage(BERT(sizes))
     return Task(model, batches, loss, evaluate, note, max_grad_norm=1.0, groups=without_decay, prepare=prepare)
 
 
@@ -101,7 +97,7 @@ def finetuning(context: Context, kind: GlueTask) -> Task:
         logits = torch.cat([model(part).float() for part in held_out.split(2_000)])
         return {kind.metric: METRICS[kind.metric](logits, answers), "loss": F.cross_entropy(logits, answers).item()}
 
-    body = encoder(context.sizes)
+    body = BERT(context.sizes)
     if context.init is None:
         note += "; starts at random, not from a pre-trained BERT: give --init"
     else:

@@ -129,6 +129,6 @@ def pycode_gpt(context: Context) -> Task:
     def prepare(starts: Tensor) -> Tensor:
         return windows.gather(starts).long()
 
-    model = GPT(sizes.width, sizes.layers, sizes.heads, sizes.length, sizes.experts)
+    model = GPT(sizes)
     note = f"{source}: {len(train):,} to train, {count:,} windows of {sizes.length} held out"
     return Task(model, windows, loss, evaluate, note, max_grad_norm=1.0, groups=without_decay, prepare=prepare)

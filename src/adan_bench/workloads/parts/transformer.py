@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adan_bench.workloads.images import ImageSizes
+from adan_bench.workloads.language import TextSizes
 
 PAD = 0  # the token that BERT does not read
 
@@ -126,12 +127,13 @@ class MaskedAutoencoder(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder over bytes. experts: a mixture of so many in every block."""
+    """A decoder over bytes, with a mixture of experts in every block where the sizes have some."""
 
-    def __init__(self, width: int, layers: int, heads: int, context: int, experts: int = 0) -> None:
+    def __init__(self, sizes: TextSizes) -> None:
         super().__init__()
-        self.embed, self.pos_embed = nn.Embedding(256, width), nn.Parameter(0.02 * torch.randn(context, width))
-        self.blocks = nn.ModuleList(Block(width, heads, causal=True, experts=experts) for _ in range(layers))
+        width, heads, count = sizes.width, sizes.heads, sizes.layers
+        self.embed, self.pos_embed = nn.Embedding(256, width), nn.Parameter(0.02 * torch.randn(sizes.length, width))
+        self.blocks = nn.ModuleList(Block(width, heads, causal=True, experts=sizes.experts) for _ in range(count))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
         initialize(self)
 
@@ -152,11 +154,12 @@ class GPT(nn.Module):
 class BERT(nn.Module):
     """An encoder over word pieces."""
 
-    def __init__(self, width: int, layers: int, heads: int, length: int, vocabulary: int) -> None:
+    def __init__(self, sizes: TextSizes) -> None:
         super().__init__()
-        self.embed, self.pos_embed = nn.Embedding(vocabulary, width), nn.Parameter(0.02 * torch.randn(length, width))
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
+        self.embed = nn.Embedding(sizes.vocabulary, sizes.width)
+        self.pos_embed = nn.Parameter(0.02 * torch.randn(sizes.length, sizes.width))
+        self.blocks = nn.ModuleList(Block(sizes.width, sizes.heads) for _ in range(sizes.layers))
+        self.norm = nn.LayerNorm(sizes.width)
         initialize(self)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
