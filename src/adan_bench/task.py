@@ -87,6 +87,13 @@ class Context:
             )
         return weights
 
+    def load(self, model: nn.Module, weights: Mapping[str, torch.Tensor], wrong: str) -> None:
+        """Fill a model with weights of `init`. wrong: what is said where they do not fit, "{}" where the reason is."""
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise UsageError(f"--init {self.init}: {wrong.format(str(error).splitlines()[1].strip())}") from error
+
 
 def weights_file(init: Path) -> Path:
     """The file of weights that --init names: its own, or the one that a run's folder holds."""
@@ -243,13 +250,8 @@ class Workload:
         if not isinstance(task, Task):
             raise UsageError(f"{self.name}: its function returned {short(task)}; end it with: return Task(...)")
         if init is not None and not context.read:
-            try:
-                task.model.load_state_dict(context.weights())
-            except RuntimeError as error:
-                reason = str(error).splitlines()[1].strip()
-                raise UsageError(
-                    f"--init {init}: its weights are not those of {self.name} at this scale ({reason})"
-                ) from error
+            wrong = f"its weights are not those of {self.name} at this scale ({{}})"
+            context.load(task.model, context.weights(), wrong)
         return task
 
     def facts(self) -> dict[str, Any]:

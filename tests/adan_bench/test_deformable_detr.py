@@ -13,20 +13,21 @@ from support.learning import resize, trainer
 from adan_bench.data import coco
 from adan_bench.data.files import BCCD
 from adan_bench.errors import UsageError
-from adan_bench.workloads import deformable_detr as detr
+from adan_bench.workloads.detection import DETR_PAPER, DETR_SMOKE
+from adan_bench.workloads.parts import deformable_detr as detr
 
 
 def test_published_size() -> None:
     """ResNet-50 without its classifier has 23.5 million parameters, the rest 16.3 (the release: 40 million in all)."""
     with torch.device("meta"):
-        model = detr.build(detr.PAPER, 80)
+        model = detr.build(DETR_PAPER, 80)
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(40e6, rel=0.01)
     assert sum(p.numel() for p in model.model.backbone.parameters()) == pytest.approx(23.5e6, rel=0.01)
 
 
 def test_reads_the_folder_of_coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_coco(tmp_path)
-    resize(monkeypatch, "deformable-detr", detr.SMOKE)
+    resize(monkeypatch, "deformable-detr", DETR_SMOKE)
     found = trainer("deformable-detr", data=tmp_path, scale="paper", batch_size=2, steps=2)
     batch = found.task.batches(0)
     assert batch["pixels"].shape[-2:] > (479, 479)
@@ -46,14 +47,14 @@ def test_reads_the_folder_of_coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_reads_the_folder_of_bccd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_coco(tmp_path, files=BCCD)
     monkeypatch.setattr(coco, "PHOTOGRAPH", (96, 72))
-    resize(monkeypatch, "deformable-detr", detr.SMOKE, "small")
+    resize(monkeypatch, "deformable-detr", DETR_SMOKE, "small")
     found = trainer("deformable-detr", data=tmp_path, scale="small", batch_size=2, steps=2)
     assert found.task.batches(0)["pixels"].shape == (2, 3, 72, 96)
     found.update()
     assert found.evaluate().keys() == {"box AP", "box AP50", "box AP75"}
     assert found.task.note.startswith("BCCD, photographs of blood cells, 96×72 pixels: 4 to train, 4 held out; ")
     (tmp_path / BCCD[1]).unlink()
-    resize(monkeypatch, "deformable-detr", replace(detr.SMOKE, scenes=(32, 4, 2)), "small")
+    resize(monkeypatch, "deformable-detr", replace(DETR_SMOKE, scenes=(32, 4, 2)), "small")
     assert "generated scenes" in trainer("deformable-detr", data=tmp_path, scale="small", batch_size=2).task.note
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from adan_bench.config import Origin
 from adan_bench.records.store import read_runs
-from adan_bench.workloads.parts import networks
+from adan_bench.workloads.parts import classification, networks
 from adan_bench.workloads.parts.networks import resnet
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -74,7 +74,8 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("inline_pool")
 def test_commands_of_the_page(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them, on a narrower network than it names: the page is about the commands."""
-    monkeypatch.setattr(networks, "resnet", lambda widths, *others: resnet([w // 16 for w in widths], *others))
+    for module in (classification, networks):
+        monkeypatch.setattr(module, "resnet", lambda widths, *others: resnet([w // 16 for w in widths], *others))
     monkeypatch.chdir(tmp_path)
     found = commands("bench.md")
     assert len(found) >= 9

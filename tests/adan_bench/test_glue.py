@@ -12,8 +12,8 @@ from support.learning import resize, settings
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
 from adan_bench.training.trainer import Trainer, run
-from adan_bench.workloads import bert_pretrain
-from adan_bench.workloads.glue import KINDS, accuracy, matthews, pearson, read
+from adan_bench.workloads.language import KINDS, SMOKE, TextSizes
+from adan_bench.workloads.parts.bert import accuracy, matthews, pearson, read
 
 NAMED = {kind.name: kind for kind in KINDS}
 TREES = "( parse )\t( parse )\t(ROOT parse)\t(ROOT parse)"
@@ -101,17 +101,17 @@ def test_pretraining_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     fresh = Trainer(settings("glue-cola"))
     assert not torch.equal(fresh.model.state_dict()[key], weights[key])
     assert "starts at random, not from a pre-trained BERT: give --init" in fresh.task.note
-    resize(monkeypatch, "glue-cola", replace(bert_pretrain.SMOKE, vocabulary=900), "smoke")
+    resize(monkeypatch, "glue-cola", replace(SMOKE, vocabulary=900), "smoke")
     with pytest.raises(UsageError, match=r"its text has another tokenizer than this run's tokenizer of 900"):
         Trainer(settings("glue-cola", init=tmp_path / "first"))
-    resize(monkeypatch, "glue-cola", replace(bert_pretrain.SMOKE, layers=3), "smoke")
+    resize(monkeypatch, "glue-cola", replace(SMOKE, layers=3), "smoke")
     with pytest.raises(UsageError, match=r"no BERT of this size; its weights differ in encoder.layer.2"):
         Trainer(settings("glue-cola", init=tmp_path / "first"))
 
 
 def test_paper_scale_reads_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MNLI has two development splits, and long sentences are cut to what fits."""
-    resize(monkeypatch, "glue-mnli", bert_pretrain.BertSizes(1, 16, 2, 24, 300, 0.0))
+    resize(monkeypatch, "glue-mnli", TextSizes(1, 16, 2, 24, 300))
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("It rains and it is wet. " * 200, encoding="utf-8")
     folder = tmp_path / "glue" / "MNLI"

@@ -15,7 +15,8 @@ from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.schedules import schedule
 from adan_bench.training.trainer import Trainer
-from adan_bench.workloads.image_classification import BUILDERS, MODELS
+from adan_bench.workloads.images import MODELS
+from adan_bench.workloads.parts.networks import BUILDERS
 from adan_bench.workloads.registry import get_workload
 
 # Millions of parameters for 1,000 classes, as published by the models' authors and by timm.

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,9 +28,9 @@ from adan_bench.data.images import (
     Augmented,
     Batches,
     Folder,
-    _Center,
-    _ResizedCrop,
-    _Shift,
+    _center,
+    _resized_crop,
+    _shift,
     cifar10,
     image_data,
     imagenet,
@@ -195,15 +196,15 @@ def test_views() -> None:
     wide, tall = photograph(0, 300, 40), photograph(1, 20, 300)
     random.seed(0)
     for image in (wide, tall):
-        assert _ResizedCrop(224, 0.08)(image).size == (224, 224)
-        assert _Center(224, 0.875)(image).size == (224, 224)
-    assert _Shift(4)(photograph(2, 32, 32)).size == (32, 32)
+        assert _resized_crop(224, 0.08, image).size == (224, 224)
+        assert _center(224, 0.875, image).size == (224, 224)
+    assert _shift(4, photograph(2, 32, 32)).size == (32, 32)
     half = Image.new("L", (200, 100))
     half.paste(255, (100, 0, 200, 100))  # the right half is white
-    whole = np.asarray(_Center(100, 1.0)(half))
+    whole = np.asarray(_center(100, 1.0, half))
     assert (whole[:, :45] == 0).all()
     assert (whole[:, 55:] == 255).all()
-    shares = [np.asarray(_ResizedCrop(32, 0.9)(Image.new("L", (50, 50), 7))).mean() for _ in range(3)]
+    shares = [np.asarray(_resized_crop(32, 0.9, Image.new("L", (50, 50), 7))).mean() for _ in range(3)]
     assert shares == [7.0] * 3
 
 
@@ -270,6 +271,6 @@ def test_what_an_imagenet_folder_lacks_is_one_line(data: Path, tmp_path: Path) -
 
 
 def test_an_incomplete_epoch_is_named() -> None:
-    seen = Augmented(Arrays(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3)), _Shift(1), None)
+    seen = Augmented(Arrays(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3)), partial(_shift, 1), None)
     with pytest.raises(UsageError, match="batch_size=4 is more than the 3 examples"):
         Batches(seen, 4, 0, workers=0)

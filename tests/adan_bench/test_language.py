@@ -18,7 +18,8 @@ from adan_bench.data.batching import prefetch, prepared
 from adan_bench.data.tokens import PAD, SPECIAL, Corpus, Reader, name, train_tokenizer
 from adan_bench.errors import UsageError
 from adan_bench.training.trainer import Trainer
-from adan_bench.workloads import bert_pretrain, gpt2_code, moe
+from adan_bench.workloads.language import TextSizes
+from adan_bench.workloads.parts import bert, gpt
 from adan_bench.workloads.registry import get_workload
 
 TEXTS = [f"def number_{i}(x):\n    return x + {i}  # é{'ü' * (i % 3)}\n" * 5 for i in range(60)]
@@ -141,9 +142,9 @@ def test_own_tokenizer_is_taken(data: Path, tmp_path: Path) -> None:
 
 
 SMALL = {
-    "gpt2-code": gpt2_code.GPT2Sizes(1, 16, 2, 24, 300),
-    "moe": moe.MixtureSizes(1, 16, 2, 1, 16, 24, 300),
-    "bert-pretrain": bert_pretrain.BertSizes(1, 16, 2, 24, 300, 0.0),
+    "gpt2-code": TextSizes(1, 16, 2, 24, 300),
+    "moe": TextSizes(1, 16, 2, 24, 300, experts=8, expert=16, key_heads=1),
+    "bert-pretrain": TextSizes(1, 16, 2, 24, 300),
 }
 
 
@@ -169,21 +170,21 @@ def test_sizes_of_the_paper() -> None:
 
     library: Any = transformers
     with torch.device("meta"):
-        mixtures = [library.MixtralForCausalLM(sizes(name).config(32_000)) for name in MIXTURES]
-        bert = library.BertForMaskedLM(sizes("bert-pretrain").config(50_000))
-        gpt2 = library.GPT2LMHeadModel(sizes("gpt2-code").config(50_000))
-    size = {m: sum(p.numel() for p in m.parameters()) for m in (*mixtures, bert, gpt2)}
+        mixtures = [library.MixtralForCausalLM(gpt.mixtral_config(sizes(name), 32_000)) for name in MIXTURES]
+        masked = library.BertForMaskedLM(bert.bert_config(sizes("bert-pretrain"), 50_000))
+        gpt2 = library.GPT2LMHeadModel(gpt.gpt2_config(sizes("gpt2-code"), 50_000))
+    size = {m: sum(p.numel() for p in m.parameters()) for m in (*mixtures, masked, gpt2)}
     assert [size[m] for m in mixtures] == pytest.approx([0.5e9, 2e9, 4e9], rel=0.01)
-    assert size[bert] == pytest.approx(124.7e6, rel=0.01)  # BERT-base with Fairseq's vocabulary
+    assert size[masked] == pytest.approx(124.7e6, rel=0.01)  # BERT-base with Fairseq's vocabulary
     assert size[gpt2] == pytest.approx(355.7e6, rel=0.01)  # the authors' 345M, with their vocabulary of 50,000
 
 
 def test_masking() -> None:
     words = torch.randint(4, 1000, (200, 100), generator=torch.Generator().manual_seed(1))
     words[:, :2] = torch.tensor([0, 1])
-    drawn = bert_pretrain.drawn((200, 100), 1000, torch.Generator().manual_seed(0))
-    shown, answers = bert_pretrain.masked(words, *drawn)
-    chosen = answers != bert_pretrain.IGNORED
+    drawn = bert.drawn((200, 100), 1000, torch.Generator().manual_seed(0))
+    shown, answers = bert.masked(words, *drawn)
+    chosen = answers != bert.IGNORED
     assert not chosen[:, :2].any()
     assert torch.equal(shown[~chosen], words[~chosen])
     assert torch.equal(answers[chosen], words[chosen])
@@ -222,4 +223,4 @@ def test_experts_are_balanced_while_training_only() -> None:
     out = task.model(rows[:, :-1])
     plain = F.cross_entropy(out.logits.flatten(0, 1), rows[:, 1:].flatten())
     assert out.aux_loss > 1
-    torch.testing.assert_close(task.loss(task.model, rows), plain + moe.BALANCE * out.aux_loss)
+    torch.testing.assert_close(task.loss(task.model, rows), plain + gpt.BALANCE * out.aux_loss)

@@ -17,8 +17,8 @@ from adan_bench.records.store import RunStore
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.trainer import Trainer, run
-from adan_bench.workloads.mae import mae_config, vit_config
-from adan_bench.workloads.parts.mae import Classifier, waves
+from adan_bench.workloads.parts.mae import Classifier, mae_config, waves
+from adan_bench.workloads.parts.networks import vit_config
 from adan_bench.workloads.registry import get_workload
 
 

@@ -12,6 +12,7 @@ from support.learning import resize, resumes, trainer
 from adan_bench.errors import UsageError
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads import ppo
+from adan_bench.workloads.parts.ppo import HELD_OUT_SEED, SEED_STEP
 from adan_bench.workloads.registry import get_workload
 
 
@@ -20,8 +21,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollout for every update, and episodes that end within one."""
     for robot in ppo.ROBOTS:
         resize(monkeypatch, f"ppo-{robot}", ppo.RolloutSizes(2, 16, 2, 20), "smoke")
-    monkeypatch.setattr(ppo, "PASSES", 1)
-    monkeypatch.setattr(ppo, "EPISODE", 25)
+    monkeypatch.setattr("adan_bench.workloads.parts.ppo.PASSES", 1)
+    monkeypatch.setattr("adan_bench.workloads.parts.ppo.EPISODE", 25)
 
 
 @pytest.mark.usefixtures("short")
@@ -35,7 +36,7 @@ def test_resumes_in_the_midst_of_episodes(robot: str) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_a_rollout_is_new_when_its_passes_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppo, "PASSES", 2)
+    monkeypatch.setattr("adan_bench.workloads.parts.ppo.PASSES", 2)
     run = trainer("ppo-hopper", batch_size=16, steps=6)
     first = [run.task.batches(i) for i in range(2)]  # a pass over 32 steps
     for parameter in run.model.parameters():
@@ -98,7 +99,7 @@ def test_truncated_episodes_are_continued_by_their_value(monkeypatch: pytest.Mon
     last, new = rollouts.rollout["following"][8], rollouts.rollout["observations"][9]
     assert not torch.allclose(last, new)  # the end of the episode, not the beginning of the next one
     assert torch.equal(rollouts.rollout["following"][3], rollouts.rollout["observations"][4])
-    assert all(world.steps == 7 for world in rollouts.simulators.envs)
+    assert all(world.env._elapsed_steps == 7 for world in rollouts.simulators.envs)
 
 
 @pytest.mark.usefixtures("short")
@@ -149,5 +150,5 @@ def test_no_run_trains_in_the_episodes_that_are_held_out() -> None:
     """Neither with the seed of tuning trials nor with any other: not one robot begins in a held-out initial state."""
     sizes = [scale.sizes for robot in ppo.ROBOTS for scale in get_workload(f"ppo-{robot}").scales.values()]
     robots, episodes = (max(getattr(size, name) for size in sizes) for name in ("robots", "episodes"))
-    held_out = range(ppo.HELD_OUT_SEED, ppo.HELD_OUT_SEED + episodes)
-    assert not [seed for seed in held_out if seed % ppo.SEED_STEP < robots]
+    held_out = range(HELD_OUT_SEED, HELD_OUT_SEED + episodes)
+    assert not [seed for seed in held_out if seed % SEED_STEP < robots]

@@ -25,18 +25,18 @@ from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
 from adan_bench.task import Context
 from adan_bench.training.trainer import Trainer, run
-from adan_bench.workloads.cifar_vit import SMALL
-from adan_bench.workloads.english_bert import SMALL as ENGLISH
-from adan_bench.workloads.english_bert import examples, masked
-from adan_bench.workloads.glue import KINDS
-from adan_bench.workloads.parts.convnext import SmallConvNeXt
+from adan_bench.workloads.images import SMALL_VIT
+from adan_bench.workloads.language import ENGLISH, KINDS, TextSizes
 from adan_bench.workloads.parts.deepgcn import CitationGCN
+from adan_bench.workloads.parts.english import examples, masked
 from adan_bench.workloads.parts.transformer import (
+    BERT,
     GPT,
     Experts,
     MaskedAutoencoder,
     MaskedLanguage,
     SentenceClassifier,
+    SmallConvNeXt,
     ViT,
 )
 from adan_bench.workloads.registry import get_workload
@@ -45,21 +45,20 @@ ROOT = Path(__file__).parents[2]
 
 
 def gpt(name: str) -> Any:
-    sizes = get_workload(name).scales["small"].sizes
-    return GPT(sizes.width, sizes.layers, sizes.heads, sizes.context, sizes.experts)
+    return GPT(get_workload(name).scales["small"].sizes)
 
 
 #: By the parameters of stored runs of the same models.
 RECORDED = {
-    4_770_570: lambda: ViT(SMALL, 32, 3, 10),
-    5_212_208: lambda: MaskedAutoencoder(ViT(SMALL, 32, 3, 0), 128, 2),
+    4_770_570: lambda: ViT(SMALL_VIT, 32, 3, 10),
+    5_212_208: lambda: MaskedAutoencoder(ViT(SMALL_VIT, 32, 3, 0), 128, 2),
     8_534_474: lambda: SmallConvNeXt(get_workload("cifar-convnext").scales["small"].sizes, 3, 10),
     875_520: lambda: gpt("pycode-gpt-1m"),
     10_942_720: lambda: gpt("pycode-gpt-11m"),
     25_744_640: lambda: gpt("pycode-gpt-26m"),
     4_547_072: lambda: gpt("pycode-moe"),
-    5_314_624: lambda: MaskedLanguage(ENGLISH.encoder()),
-    5_240_834: lambda: SentenceClassifier(ENGLISH.encoder(), 2),
+    5_314_624: lambda: MaskedLanguage(BERT(ENGLISH)),
+    5_240_834: lambda: SentenceClassifier(BERT(ENGLISH), 2),
     329_813: lambda: CitationGCN(torch.zeros(2, 0, dtype=torch.long), 1433, 64, 14, 7),
 }
 
@@ -72,7 +71,7 @@ def test_models_have_the_size_of_the_records(size: int) -> None:
 
 def test_a_position_of_the_gpt_sees_nothing_after_it() -> None:
     torch.manual_seed(0)
-    model = GPT(32, 2, 2, 16, experts=4).eval()
+    model = GPT(TextSizes(2, 32, 2, 16, experts=4)).eval()
     tokens = torch.randint(256, (2, 16))
     changed = tokens.clone()
     changed[:, 9:] = 0
@@ -104,7 +103,7 @@ def test_experts_are_two_of_all_for_each_token() -> None:
 def test_the_autoencoder_draws_what_it_does_not_see() -> None:
     """The loss against a loop over hidden patches; what is hidden changes the target alone."""
     torch.manual_seed(0)
-    model = MaskedAutoencoder(ViT(replace(SMALL, width=16, depths=(1,), head=8), 32, 3, 0), 8, 1, heads=2)
+    model = MaskedAutoencoder(ViT(replace(SMALL_VIT, width=16, depths=(1,), head=8), 32, 3, 0), 8, 1, heads=2)
     drawn: list[Tensor] = []
     model.head.register_forward_hook(lambda module, inputs, output: drawn.append(output))
     images, noise = torch.randn(2, 3, 32, 32), torch.rand(2, 64)
@@ -126,7 +125,7 @@ def test_the_autoencoder_draws_what_it_does_not_see() -> None:
 
 def test_padding_does_not_change_what_the_bert_says() -> None:
     torch.manual_seed(0)
-    model = SentenceClassifier(replace(ENGLISH, width=16, layers=2, heads=2, vocabulary=50).encoder(), 2).eval()
+    model = SentenceClassifier(BERT(replace(ENGLISH, width=16, layers=2, heads=2, vocabulary=50)), 2).eval()
     short = torch.randint(5, 50, (3, 8))
     with torch.no_grad():
         torch.testing.assert_close(model(short), model(torch.nn.functional.pad(short, (0, 12))))

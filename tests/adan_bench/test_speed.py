@@ -123,11 +123,10 @@ def test_square_brackets_of_an_error_are_no_markup(bench: Callable[..., Any], mo
     assert "no [/a]" in bench("speed", "ViT-B")[1]
 
 
-def test_tokens_among_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    file = tmp_path / "speed.json"
-    speed.launch(["MoE-8x0.1B"], ["adan"], speed.Measure(steps=2, warmup=1, parallel="ddp"), 2, file)
-    (case,) = json.loads(file.read_text(encoding="utf-8"))["cases"]
+    how = speed.Measure(steps=2, warmup=1, parallel="ddp")
+    (case,) = speed.launch(["MoE-8x0.1B"], ["adan"], how, 2)["cases"]
     assert (case["ranks"], case["parallel"]) == (2, "ddp")
     assert case["tokens_per_second"] == pytest.approx(2 * 16 / (case["step_ms"] / 1e3))
 
@@ -158,8 +157,8 @@ def test_what_cannot_be_measured_is_named() -> None:
         speed.check(["GPT-2-1B"], ["lamb"], "smoke", "fsdp")
 
 
-def test_a_rank_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.CompletedProcess([], 1, "", "Traceback\nadan-bench: rank 1: another rank is gone\nmore")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
     with pytest.raises(RuntimeError, match=r"^adan-bench: rank 1: another rank is gone$"):
-        speed.launch(["GPT-2-1B"], ["adan"], speed.Measure(parallel="ddp"), 2, tmp_path / "a.json")
+        speed.launch(["GPT-2-1B"], ["adan"], speed.Measure(parallel="ddp"), 2)

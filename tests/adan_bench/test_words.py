@@ -13,15 +13,14 @@ from support import transformer_xl
 from support.learning import resize, settings, sizes
 from torch import Tensor
 
-from adan_bench.data import words as words_module
 from adan_bench.data.batching import prepared
 from adan_bench.data.words import Stream, encode, file_words, perplexity, vocabulary
 from adan_bench.errors import UsageError
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.parts.lstm import LSTM
-from adan_bench.workloads.parts.sizes import LstmSizes, XLSizes
 from adan_bench.workloads.parts.transformer_xl import TransformerXL
 from adan_bench.workloads.registry import get_workload
+from adan_bench.workloads.words import LstmSizes, XLSizes
 
 
 @pytest.fixture(scope="module")
@@ -266,9 +265,11 @@ def test_results_are_of_the_test_split_and_trials_of_the_other(
 ) -> None:
     """One column of words at paper scale, as AdaBelief's code evaluates the test split."""
     seen: list[tuple[int, int]] = []
-    monkeypatch.setattr(
-        words_module, "perplexity", lambda step, text, count, *_: float(seen.append((len(text), count)) or 1)
-    )
+    for module in ("lstm", "transformer_xl"):
+        monkeypatch.setattr(
+            f"adan_bench.workloads.parts.{module}.perplexity",
+            lambda step, text, count, *_: float(seen.append((len(text), count)) or 1),
+        )
     for name in ("lstm-1", "transformer-xl"):
         if name == "lstm-1" or scale == "small":
             task = get_workload(name, scale).task(batch_size=20, data=data, tuning=tuning)

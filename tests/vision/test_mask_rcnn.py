@@ -13,7 +13,8 @@ from support.coco_folder import write_coco
 from support.learning import falls, resize, resumes, trainer
 
 from adan_bench.errors import UsageError
-from adan_bench.workloads import mask_rcnn as rcnn
+from adan_bench.workloads.detection import RCNN_PAPER, RCNN_SMOKE
+from adan_bench.workloads.parts import mask_rcnn as rcnn
 
 
 @pytest.mark.parametrize("optimizer", ["adan", "adamw"])
@@ -40,7 +41,7 @@ def test_detects_shapes() -> None:
 def test_published_size() -> None:
     """ConvNeXt-T without its classifier has 27.8 million parameters; MMDetection's Mask R-CNN with it 48 million."""
     with torch.device("meta"):
-        model: Any = rcnn.build(rcnn.PAPER, 80)
+        model: Any = rcnn.build(RCNN_PAPER, 80)
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(48e6, rel=0.01)
     assert sum(p.numel() for p in model.backbone.body.parameters()) == pytest.approx(27.8e6, rel=0.01)
     names = [name for name, _ in model.named_parameters()]
@@ -54,7 +55,7 @@ def test_published_size() -> None:
 
 def test_reads_the_folder_of_coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_coco(tmp_path)
-    resize(monkeypatch, "mask-rcnn", replace(rcnn.SMOKE, sides=rcnn.PAPER.sides, anchor=rcnn.PAPER.anchor))
+    resize(monkeypatch, "mask-rcnn", replace(RCNN_SMOKE, sides=RCNN_PAPER.sides, anchor=RCNN_PAPER.anchor))
     found = trainer("mask-rcnn", data=tmp_path, scale="paper", batch_size=2, steps=2)
     for example in found.task.batches(0):
         assert min(example["pixels"].shape[1:]) >= 480
@@ -68,7 +69,7 @@ def test_reads_the_folder_of_coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_pretrained_backbone(tmp_path: Path) -> None:
     import transformers
 
-    config = transformers.ConvNextConfig(depths=rcnn.SMOKE.depths, hidden_sizes=rcnn.SMOKE.widths, num_labels=5)
+    config = transformers.ConvNextConfig(depths=RCNN_SMOKE.depths, hidden_sizes=RCNN_SMOKE.widths, num_labels=5)
     classifier = transformers.ConvNextForImageClassification(config)
     torch.save(classifier.state_dict(), tmp_path / "weights.pt")
     found = trainer("mask-rcnn", init=tmp_path)

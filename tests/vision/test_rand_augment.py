@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
-from adan_bench.data.images import Arrays, Augmented, Batches, _rand_augment, _Shift
+from adan_bench.data.images import Arrays, Augmented, Batches, _rand_augment, _shift
 
 
 def drawn(magnitude: int | None) -> Batches:
     images = torch.arange(32).mul(8).to(torch.uint8).expand(8, 3, 32, 32).contiguous()
     distort = None if magnitude is None else _rand_augment(magnitude, 32)
     assert (distort is None) == (magnitude is None)
-    return Batches(Augmented(Arrays(images, torch.arange(8)), _Shift(0), distort), batch_size=8, seed=0, workers=0)
+    return Batches(
+        Augmented(Arrays(images, torch.arange(8)), partial(_shift, 0), distort), batch_size=8, seed=0, workers=0
+    )
 
 
 def test_batches_depend_on_the_position_alone() -> None:

@@ -12,12 +12,11 @@ import typer
 
 from adan_bench.cli import theory
 from adan_bench.cli.common import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TIME_LIMIT, EXIT_USAGE, complain
-from adan_bench.cli.compare import compare, report, tune
+from adan_bench.cli.compare import compare, pack, report, tune
 from adan_bench.cli.humaneval import humaneval
 from adan_bench.cli.invocation import Invocation
 from adan_bench.cli.listing import list_
 from adan_bench.cli.memory import memory
-from adan_bench.cli.pack import pack
 from adan_bench.cli.paper import reproduce, speed
 from adan_bench.cli.run import run
 from adan_bench.cli.study import study
@@ -69,12 +68,13 @@ def main() -> None:
     except (KeyboardInterrupt, EOFError):
         code = complain(f"interrupted; {call.how_to_continue()}", EXIT_INTERRUPTED)
     except Exception as error:
-        # typer brings its own copy of click in some releases, so its usage errors are known by what they can do.
-        if not hasattr(error, "format_message"):
-            if type(error).__name__ == "Abort":
-                sys.exit(complain(f"interrupted; {call.how_to_continue()}", EXIT_INTERRUPTED))
+        # typer brings its own copy of click in some releases, so its errors are known by name or by what they can do.
+        if type(error).__name__ == "Abort":
+            code = complain(f"interrupted; {call.how_to_continue()}", EXIT_INTERRUPTED)
+        elif hasattr(error, "format_message"):
+            code = complain(_usage_line(error, call), EXIT_USAGE)
+        else:
             raise
-        code = complain(_usage_line(error, call), EXIT_USAGE)
     finally:
         call.remove_unused()
     sys.exit(code if isinstance(code, int) else 0)

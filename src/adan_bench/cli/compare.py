@@ -1,4 +1,4 @@
-"""The commands `compare` and `tune`, and `report`, which writes what they end with."""
+"""The commands `compare` and `tune`, `report`, which writes what they end with, and `pack`, which keeps it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adan_bench.cli.invocation import Invocation
 from adan_bench.cli.reporting import write_and_show
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
-from adan_bench.records.store import ARCHIVE
+from adan_bench.records.store import ARCHIVE, write_bytes
 
 Workloads = Annotated[
     list[str] | None,
@@ -106,6 +106,21 @@ def report(
     if folder.exists() and not os.access(folder, os.W_OK):
         raise UsageError(f"{folder}: the report cannot be written there; give --out DIR")
     write_and_show(runs, folder, as_json)
+
+
+def pack(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Folders of records, or files packed before.")],
+    into: Annotated[Path, typer.Option(help="The file to write.", callback=check_file)],
+) -> None:
+    """Pack runs into one file: configurations, results, curves of 60 points. `report` reads it as it does a folder."""
+    from adan_bench.records import archive
+
+    records, damaged = archive.read_records(*runs)
+    if damaged:
+        raise UsageError(f"{damaged[0]}; nothing was packed")
+    into.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(into, archive.pack(records).encode())
+    print(f"{into}: {len(records)} runs")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,21 +40,9 @@ def humaneval(
         event = {"event": "problem", "task": task, "right": right, "samples": count}
         print(json.dumps(event) if as_json else f"{task}: {right} of {count}", flush=True)
 
-    result = pass_at_k(
-        run_dir,
-        data,
-        samples,
-        numbers(k, "--k"),
-        temperature=temperature,
-        tokens=tokens,
-        problems=problems,
-        seconds=seconds,
-        memory=memory << 20,
-        jobs=jobs,
-        device=device,
-        seed=seed,
-        on_problem=show,
-    )
+    asked: dict[str, Any] = {"temperature": temperature, "tokens": tokens, "problems": problems, "seed": seed}
+    limits: dict[str, Any] = {"seconds": seconds, "memory": memory << 20, "jobs": jobs, "device": device}
+    result = pass_at_k(run_dir, data, samples, numbers(k, "--k"), **asked, **limits, on_problem=show)
     shown = {key: value for key, value in result.items() if key.startswith("pass@")}
     text = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
     print(json.dumps({"event": "humaneval", **shown}) if as_json else f"{text} ({result['problems']} problems)")

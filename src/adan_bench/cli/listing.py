@@ -23,14 +23,6 @@ class Listed(str, Enum):
     studies = "studies"
 
 
-DETAILS = {  # the second line of an entry of `list`
-    Listed.workloads: "{metric} · {steps} steps of {batch} · data: {data} · scales: {scales}",
-    Listed.optimizers: "tuned over lr {lr}, then {then} · gradients per update: {passes}",
-    Listed.tables: "{place} · {cells} cells · run: {run here}",
-    Listed.studies: "{on} · {who} · {trials}, {seeds}",
-}
-
-
 def list_(
     kind: Annotated[Listed, typer.Argument()] = Listed.workloads,
     script: Annotated[Path | None, typer.Option(help="A Python file with your own workloads and optimizers.")] = None,
@@ -41,12 +33,8 @@ def list_(
         from adan_bench.training.scripts import load_script
 
         load_script(script)
-    rows = {
-        Listed.workloads: _workload_rows,
-        Listed.optimizers: _optimizer_rows,
-        Listed.tables: paper.rows,
-        Listed.studies: study.rows,
-    }[kind]()
+    details, listed = LISTS[kind]
+    rows = listed()
     if as_json:
         print(json.dumps(rows))
         return
@@ -56,7 +44,7 @@ def list_(
     for row in rows:
         name, what = list(row.values())[:2]
         table.add_row(escape(name), escape(what))
-        table.add_row("", f"[dim]{escape(DETAILS[kind].format(**row))}[/dim]")
+        table.add_row("", f"[dim]{escape(details.format(**row))}[/dim]")
     Console().print(table, highlight=False)
 
 
@@ -88,3 +76,12 @@ def _optimizer_rows() -> list[dict[str, Any]]:
         facts = {"lr": f"{low:g} … {high:g}", "then": then, "passes": spec.passes}
         rows.append({"name": spec.name, "from": spec.target, **facts})
     return rows
+
+
+#: The second line of an entry, and the entries.
+LISTS = {
+    Listed.workloads: ("{metric} · {steps} steps of {batch} · data: {data} · scales: {scales}", _workload_rows),
+    Listed.optimizers: ("tuned over lr {lr}, then {then} · gradients per update: {passes}", _optimizer_rows),
+    Listed.tables: ("{place} · {cells} cells · run: {run here}", paper.rows),
+    Listed.studies: ("{on} · {who} · {trials}, {seeds}", study.rows),
+}

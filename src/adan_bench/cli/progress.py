@@ -77,14 +77,12 @@ class _Live:
         self.whole: TaskID | None = None
         self.tasks: dict[str, TaskID] = {}
         self.started = time.monotonic()
-        self.first: int | None = None
+        self.first = 0
         self.left = ""
 
     def __call__(self, event: Event) -> None:
         if self.whole is None:
-            self.whole = self.bars.add_task("all runs", total=event.total, status="")
-        if self.first is None:
-            self.first = event.done
+            self.whole, self.first = self.bars.add_task("all runs", total=event.total, status=""), event.done
         label, config = escape(_label(event)), event.job.config
         if label not in self.tasks:
             self.tasks[label] = self.bars.add_task(label, total=config.stop_after or config.steps, status="starting")

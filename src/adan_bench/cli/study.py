@@ -37,19 +37,13 @@ def rows() -> list[dict[str, Any]]:
 
 
 @run_flags("data", "script", "device", "graph", "threads", "checkpoint_every", "cluster", "tensorboard")
-def study(
-    names: Names,
-    as_json: Json = False,
-    *,
-    chosen: RunConfig,
-    call: Invocation,
-) -> None:
+def study(names: Names, as_json: Json = False, *, chosen: RunConfig, call: Invocation) -> None:
     """Run studies: the same search for every optimizer, then seeds, as their files say."""
     from adan_bench.cli.progress import showing
     from adan_bench.records.store import check_empty
     from adan_bench.studies.arms import Planner
     from adan_bench.studies.study import arms, find, read
-    from adan_bench.training.placement import open_pool
+    from adan_bench.training.cluster import open_pool
 
     studies, wanted = read(names), [find(name).stem for name in names]
     folder = call.records_in()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -69,8 +70,6 @@ def constants(
     chosen: RunConfig,
 ) -> None:
     """Measure c∞ and c₂ on a workload, and evaluate Table 1 with them."""
-    from dataclasses import asdict
-
     from adan_bench.theory.complexity import measure, table
     from adan_bench.training.configure import configure
     from adan_bench.training.optimizers import get_optimizer
@@ -100,8 +99,6 @@ def components(
 
     The exit code is 1 where a run failed.
     """
-    from dataclasses import asdict
-
     from adan_bench.cli.progress import showing
     from adan_bench.cli.reporting import say_failed
     from adan_bench.records.stats import interval, usual_range

@@ -21,15 +21,9 @@ NOISE = 1 << 20  # different places at which an erased rectangle's noise may beg
 
 def drawn(setting: Setting, count: int, size: int, key: tuple[int, int]) -> dict[str, Tensor]:
     """What is random about a batch of `count` images of size × size pixels, as the key (seed, position) says."""
-    tensors: dict[str, Tensor] = {}
-    if not (setting.erasing or setting.mixup):
-        return tensors
     draw = random.Random(repr(key))
-    if setting.erasing:
-        tensors |= erasing(count, size, setting.erasing, draw)
-    if setting.mixup:
-        tensors |= mixing(size, setting, draw)
-    return tensors
+    boxes = erasing(count, size, setting.erasing, draw) if setting.erasing else {}
+    return boxes | (mixing(size, setting, draw) if setting.mixup else {})
 
 
 def applied(
@@ -126,6 +120,3 @@ class StochasticDepth(nn.Module):
             return branch
         mask = torch.rand(len(branch), *[1] * (branch.dim() - 1), device=branch.device) >= self.share
         return branch * (mask / (1 - self.share)).to(branch.dtype)
-
-    def extra_repr(self) -> str:
-        return f"share={self.share:.3g}"

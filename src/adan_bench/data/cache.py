@@ -57,15 +57,9 @@ def _key(sources: Sequence[Path]) -> str:
 
 
 def _stamps(sources: Sequence[Path]) -> str:
-    facts = [(str(path), stat.st_size, stat.st_mtime_ns) for path in sources if (stat := _stat(path))]
+    there = [(path, path.stat()) for path in sources if os.path.exists(path)]  # no broken link
+    facts = [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in there]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:  # a broken link
-        return None
 
 
 def _write(entry: Path, tensors: dict[str, Tensor]) -> None:

@@ -28,7 +28,7 @@ SHORT_SIDES = range(480, 801, 32)
 LONG_SIDE = 1333
 PHOTOGRAPH = (320, 240)  # pixels to which those of blood cells are scaled
 HELD_OUT = 6  # from trials, one of so many images
-SHAPES = ("circle", "square", "triangle")
+SHAPES = {"circle": 16, "square": 4, "triangle": 3}  # corners
 
 Example = dict[str, Any]
 
@@ -68,9 +68,8 @@ class Coco:
             "labels": torch.tensor([self.categories.index(a["category_id"]) for a in objects], dtype=torch.long)[rows],
         }
         if masks:
-            drawn = [
-                _mask(a["segmentation"], entry, view) for a, keep in zip(objects, rows.tolist(), strict=True) if keep
-            ]
+            kept = [a for a, keep in zip(objects, rows.tolist(), strict=True) if keep]
+            drawn = [_mask(a["segmentation"], entry, view) for a in kept]
             example["masks"] = torch.stack(drawn) if drawn else torch.zeros(0, height, width, dtype=torch.uint8)
         return example
 
@@ -202,7 +201,7 @@ def splits(context: Context, generated: tuple[int, int, int], masks: bool = Fals
         train, held_out = (folder(context.path(name)) for name in COCO_FILES)
         what, unit = "COCO", " images"
     elif context.scale == "small" and not masks and all(map(context.has, BCCD)):
-        train, held_out = blood_cells(context, PHOTOGRAPH)
+        train, held_out = (folder(context.path(name)).in_memory(PHOTOGRAPH) for name in BCCD)
         what, unit = "BCCD, photographs of blood cells, {}×{} pixels".format(*PHOTOGRAPH), ""
     else:
         train, held_out = (scenes(count, size, seed) for seed, count in enumerate(counts))
@@ -211,12 +210,6 @@ def splits(context: Context, generated: tuple[int, int, int], masks: bool = Fals
         apart = train.ids[::HELD_OUT]
         train, held_out = train.subset(sorted({*train.ids} - {*apart})), train.subset(apart)
     return train, held_out, f"{what}: {len(train.ids):,}{unit} to train, {len(held_out.ids):,} held out"
-
-
-def blood_cells(context: Context, size: tuple[int, int]) -> tuple[Coco, Coco]:
-    """The photographs of BCCD in memory, scaled to one size: what trains and what is held out."""
-    train, held_out = (folder(context.path(name)).in_memory(size) for name in BCCD)
-    return train, held_out
 
 
 def folder(annotations: Path) -> Coco:
@@ -239,9 +232,8 @@ def folder(annotations: Path) -> Coco:
             with Image.open(images / name) as image:
                 return image.convert("RGB")
         except OSError as error:
-            raise UsageError(
-                f"{images / name}: missing or no image ({error}); unpack {images.name}.zip again"
-            ) from error
+            why = f"missing or no image ({error}); unpack {images.name}.zip again"
+            raise UsageError(f"{images / name}: {why}") from error
 
     return Coco(content, read)
 
@@ -251,21 +243,19 @@ def scenes(count: int, size: int, seed: int) -> Coco:
     import numpy as np
     from PIL import Image, ImageDraw
 
-    corners = {"circle": 16, "square": 4, "triangle": 3}
     random = np.random.default_rng(seed)
     pictures: dict[str, Any] = {}
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for number in range(count):
         name = f"{number:06d}.png"
-        pixels = random.integers(90, 130, (size, size, 3), dtype=np.uint8)
-        picture = Image.fromarray(pixels)
+        picture = Image.fromarray(random.integers(90, 130, (size, size, 3), dtype=np.uint8))
         boxes: list[tuple[float, ...]] = []
         for _ in range(random.integers(1, 4)):
             kind = int(random.integers(3))
             radius = size * random.uniform(0.14, 0.26)
             x, y = random.uniform(radius, size - radius, 2)
-            sides = corners[SHAPES[kind]]
+            sides = list(SHAPES.values())[kind]
             turns = 2 * math.pi * (np.arange(sides) + 0.5) / sides
             points = np.stack([x + radius * np.sin(turns), y + radius * np.cos(turns)], 1)
             (x0, y0), (x1, y1) = points.min(0).tolist(), points.max(0).tolist()
@@ -275,22 +265,14 @@ def scenes(count: int, size: int, seed: int) -> Coco:
             color = random.integers(0, 60, 3)
             color[kind] = random.integers(180, 256)
             ImageDraw.Draw(picture).polygon([tuple(p) for p in points.tolist()], fill=tuple(color.tolist()))
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": number + 1,
-                    "category_id": kind + 1,
-                    "bbox": [x0, y0, x1 - x0, y1 - y0],
-                    "area": (x1 - x0) * (y1 - y0),
-                    "iscrowd": 0,
-                    "segmentation": [points.flatten().tolist()],
-                }
-            )
+            place = {"bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0)}
+            place["segmentation"] = [points.flatten().tolist()]
+            numbers = {"id": len(annotations) + 1, "image_id": number + 1, "category_id": kind + 1}
+            annotations.append({**numbers, **place, "iscrowd": 0})
         pictures[name] = picture
         images.append({"id": number + 1, "file_name": name, "width": size, "height": size})
     categories = [{"id": i + 1, "name": name} for i, name in enumerate(SHAPES)]
-    content = {"images": images, "annotations": annotations, "categories": categories}
-    return Coco(content, pictures.__getitem__)
+    return Coco({"images": images, "annotations": annotations, "categories": categories}, pictures.__getitem__)
 
 
 # Batches
@@ -316,9 +298,8 @@ def held_out(coco: Coco, size: int, view: Callable[[tuple[int, int]], View]) -> 
     """All images of a split, `size` at a time, read by threads where there is more than one such batch."""
     with ThreadPoolExecutor(cores() if len(coco.ids) > size else 1) as pool:
         for i in range(0, len(coco.ids), size):
-            yield list(
-                pool.map(lambda image_id: coco.example(image_id, view(coco.size(image_id))), coco.ids[i : i + size])
-            )
+            ids = coco.ids[i : i + size]
+            yield list(pool.map(lambda image_id: coco.example(image_id, view(coco.size(image_id))), ids))
 
 
 def padded(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from adan_bench.data.batching import library_files
 from adan_bench.data.cache import decoded
 from adan_bench.data.files import SPLITS
 from adan_bench.data.source import content_of, installed, split_of
-from adan_bench.data.tokens import name
+from adan_bench.data.tokens import first_texts, name
 from adan_bench.errors import UsageError, unknown
 from adan_bench.task import Context
 
@@ -96,11 +96,8 @@ def _packed(path: Path) -> Iterable[tuple[bytes, list[str]]]:
 def prose(text: str) -> list[str]:
     """Paragraphs of six words or more, nine tenths of their characters letters and stops."""
     parts = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
-    return [part for part in parts if part[:1].isalpha() and _is_prose(part)]
-
-
-def _is_prose(part: str) -> bool:
-    return part.count(" ") >= 5 and len(_PROSE.findall(part)) >= 0.9 * len(part)
+    parts = (part for part in parts if part[:1].isalpha() and part.count(" ") >= 5)
+    return [part for part in parts if len(_PROSE.findall(part)) >= 0.9 * len(part)]
 
 
 def unseen(parts: Iterable[str], seen: set[str]) -> list[str]:
@@ -136,11 +133,5 @@ def _trained(texts: Sequence[str], vocabulary: int) -> Any:
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary, special_tokens=list(SPECIAL), limit_alphabet=100, show_progress=False
     )
-    sample, size = [], 0
-    for text in texts:
-        sample.append(text)
-        size += len(text)
-        if size > SAMPLE:
-            break
-    words.train_from_iterator(sample, trainer)
+    words.train_from_iterator(first_texts(texts, SAMPLE), trainer)
     return words

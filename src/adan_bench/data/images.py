@@ -16,9 +16,10 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,11 +66,7 @@ def normalizer(
 ) -> Callable[[Tensor], Tensor]:
     """`ImageData.normal` for a mean and a deviation of each channel; white: the value of a white pixel."""
     center, spread = (torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (mean, std))
-
-    def normal(images: Tensor) -> Tensor:
-        return (images.float() / white - center) / spread
-
-    return normal
+    return lambda images: (images.float() / white - center) / spread
 
 
 @dataclass(frozen=True)
@@ -112,19 +109,19 @@ def digits(context: Context) -> ImageData:
     images = torch.tensor(digits.images).to(torch.uint8).unsqueeze(1).to(context.device)
     labels = torch.tensor(digits.target).to(context.device)
     last = len(images) - HELD_OUT_DIGITS * context.tuning
-    count, test = last - HELD_OUT_DIGITS, slice(last - HELD_OUT_DIGITS, last)
-    order = epoch_order(count, context.batch_size, context.seed)
+    first = last - HELD_OUT_DIGITS
+    test = slice(first, last)
+    order = epoch_order(first, context.batch_size, context.seed)
     normal = normalizer([0.5], [0.5], context.device, white=16)
-    return ImageData(
-        8,
-        1,
-        10,
-        normal,
-        lambda position: (order(position),),
-        lambda chosen: (normal(images[chosen]), labels[chosen]),
-        lambda: [(images[test], labels[test])],
-        f"scikit-learn digits: {count:,} to train, {HELD_OUT_DIGITS} held out, neither cropped nor flipped",
-    )
+
+    def gather(chosen: Tensor) -> Batch:
+        return normal(images[chosen]), labels[chosen]
+
+    def held_out() -> list[Batch]:
+        return [(images[test], labels[test])]
+
+    note = f"scikit-learn digits: {first:,} to train, {HELD_OUT_DIGITS} held out, neither cropped nor flipped"
+    return ImageData(8, 1, 10, normal, lambda position: (order(position),), gather, held_out, note)
 
 
 # CIFAR-10
@@ -140,7 +137,7 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
         held_out, answers = read_cifar(context.path(CIFAR[1]))
     held_out, answers = held_out.to(context.device), answers.to(context.device)
     normal = normalizer((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), context.device)
-    distort = None if augmentation.magnitude is None else _rand_augment(augmentation.magnitude, 32)
+    distort = _rand_augment(augmentation.magnitude, 32)
     batches: Callable[[int], tuple[Tensor, ...]]
     gather: Callable[..., Batch]
     done = "shifted and flipped"
@@ -149,21 +146,14 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
         batches, gather = _shifted(*data, context, normal, augmentation.cutout)
         done += f", {augmentation.cutout}×{augmentation.cutout} pixels cut out" if augmentation.cutout else ""
     else:
-        training = Augmented(Arrays(images, labels), _Shift(SHIFT), distort)
+        training = Augmented(Arrays(images, labels), partial(_shift, SHIFT), distort)
         batches = Batches(training, context.batch_size, context.seed, augmentation.repeats)
         gather = _whole(normal)
         done += f", RandAugment {augmentation.magnitude}"
     apart = " of the training split" if context.tuning else ""
-    return ImageData(
-        32,
-        3,
-        10,
-        normal,
-        batches,
-        gather,
-        lambda: zip(held_out.split(EVAL_SMALL), answers.split(EVAL_SMALL), strict=True),
-        f"CIFAR-10: {len(images):,} to train ({done}), {len(held_out):,} held out{apart}",
-    )
+    note = f"CIFAR-10: {len(images):,} to train ({done}), {len(held_out):,} held out{apart}"
+    evaluated = partial(zip, held_out.split(EVAL_SMALL), answers.split(EVAL_SMALL), strict=True)
+    return ImageData(32, 3, 10, normal, batches, gather, evaluated, note)
 
 
 @lru_cache(maxsize=2)  # a worker process makes many runs
@@ -209,9 +199,9 @@ def _shifted(
 
     def gather(chosen: Tensor, draws: Tensor) -> Batch:
         parts = []
-        for count in choices:
-            parts.append((draws % count).unsqueeze(1))
-            draws = draws // count
+        for most in choices:
+            parts.append((draws % most).unsqueeze(1))
+            draws = draws // most
         down, right, flipped, y, x = parts
         rows, columns = pixels + down - SHIFT, torch.where(flipped == 1, pixels.flip(0), pixels) + right - SHIFT
         places = side * rows.clamp(0, side - 1).unsqueeze(2) + columns.clamp(0, side - 1).unsqueeze(1)
@@ -221,14 +211,11 @@ def _shifted(
             _box((rows >= 0) & (rows < side), (columns >= 0) & (columns < side)), normal(pixel), border
         )
         if cutout:
-            result = result.masked_fill(_box(*(_near(pixels - center, cutout) for center in (y, x))), 0.0)
+            near = [(pixels >= center - cutout // 2) & (pixels < center + cutout // 2) for center in (y, x)]
+            result = result.masked_fill(_box(*near), 0.0)
         return result, labels.index_select(0, chosen)
 
     return batches, gather
-
-
-def _near(distances: Tensor, width: int) -> Tensor:
-    return (distances >= -(width // 2)) & (distances < width // 2)
 
 
 def _box(rows: Tensor, columns: Tensor) -> Tensor:
@@ -256,15 +243,13 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
     if context.tuning:
         apart = torch.arange(len(train)) % HELD_OUT_IMAGENET == 0
         train, val = train.subset(~apart), train.subset(apart)
-    distort = None
-    if augmentation.magnitude is not None:
-        distort = _rand_augment(augmentation.magnitude, 224)
-        if distort is None:
-            raise UsageError(
-                "RandAugment on ImageNet needs the packages timm and torchvision; run: pip install timm torchvision"
-            )
-    training = Augmented(train, _ResizedCrop(224, augmentation.crop), distort)
-    held_out = Augmented(val, _Center(224, augmentation.center), None)
+    distort = _rand_augment(augmentation.magnitude, 224)
+    if distort is None and augmentation.magnitude is not None:
+        raise UsageError(
+            "RandAugment on ImageNet needs the packages timm and torchvision; run: pip install timm torchvision"
+        )
+    training = Augmented(train, partial(_resized_crop, 224, augmentation.crop), distort)
+    held_out = Augmented(val, partial(_center, 224, augmentation.center), None)
     loaded: list[Any] = []  # the workers that read the held-out images stay for all evaluations
 
     def evaluation() -> Iterator[Batch]:
@@ -275,23 +260,10 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
 
     done = "random crops and flips" + (f", RandAugment {augmentation.magnitude}" if distort else "")
     normal = normalizer((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), context.device)
-    return ImageData(
-        224,
-        3,
-        len(train.classes),
-        normal,
-        Batches(training, context.batch_size, context.seed, augmentation.repeats),
-        _whole(normal),
-        evaluation,
-        f"ImageNet folder of {len(train.classes):,} classes: {len(train):,} to train ({done}), {len(val):,} held out",
-    )
-
-
-class Source(Protocol):
-    """Images that can be had one by one, and sent to worker processes."""
-
-    def __len__(self) -> int: ...
-    def image(self, index: int) -> tuple[Any, int]: ...
+    batches = Batches(training, context.batch_size, context.seed, augmentation.repeats)
+    known = len(train.classes)
+    note = f"ImageNet folder of {known:,} classes: {len(train):,} to train ({done}), {len(val):,} held out"
+    return ImageData(224, 3, known, normal, batches, _whole(normal), evaluation, note)
 
 
 @dataclass(frozen=True)
@@ -362,42 +334,29 @@ class Folder:
 # How one image is varied
 
 
-@dataclass(frozen=True)
-class _ResizedCrop:
+def _resized_crop(size: int, share: float, image: Any) -> Any:
     """A random part of the image: at least `share` of its area, sides of 3:4 to 4:3, resized to a square."""
+    from PIL import Image
 
-    size: int
-    share: float
-
-    def __call__(self, image: Any) -> Any:
-        from PIL import Image
-
-        width, height = image.size
-        for _ in range(10):
-            area = width * height * random.uniform(self.share, 1)
-            ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < w <= width and 0 < h <= height:
-                break
-        else:  # a photograph of very long sides: its middle
-            w = h = min(width, height)
-        x, y = random.randint(0, width - w), random.randint(0, height - h)
-        crop = image.resize((self.size, self.size), Image.Resampling.BICUBIC, box=(x, y, x + w, y + h))
-        return _flipped(crop)
+    width, height = image.size
+    for _ in range(10):
+        area = width * height * random.uniform(share, 1)
+        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            break
+    else:  # a photograph of very long sides: its middle
+        w = h = min(width, height)
+    x, y = random.randint(0, width - w), random.randint(0, height - h)
+    return _flipped(image.resize((size, size), Image.Resampling.BICUBIC, box=(x, y, x + w, y + h)))
 
 
-@dataclass(frozen=True)
-class _Shift:
+def _shift(pixels: int, image: Any) -> Any:
     """The image moved by up to `pixels` in either direction."""
+    from PIL import ImageOps
 
-    pixels: int
-
-    def __call__(self, image: Any) -> Any:
-        from PIL import ImageOps
-
-        x, y = random.randint(0, 2 * self.pixels), random.randint(0, 2 * self.pixels)
-        padded = ImageOps.expand(image, self.pixels)
-        return _flipped(padded.crop((x, y, x + image.width, y + image.height)))
+    x, y = random.randint(0, 2 * pixels), random.randint(0, 2 * pixels)
+    return _flipped(ImageOps.expand(image, pixels).crop((x, y, x + image.width, y + image.height)))
 
 
 def _flipped(image: Any) -> Any:
@@ -406,23 +365,19 @@ def _flipped(image: Any) -> Any:
     return ImageOps.mirror(image) if random.random() < 0.5 else image
 
 
-@dataclass(frozen=True)
-class _Center:
+def _center(size: int, share: float, image: Any) -> Any:
     """The middle `share` of the shorter side, resized to a square."""
+    from PIL import Image
 
-    size: int
-    share: float
-
-    def __call__(self, image: Any) -> Any:
-        from PIL import Image
-
-        side = self.share * min(image.size)
-        x, y = ((length - side) / 2 for length in image.size)
-        return image.resize((self.size, self.size), Image.Resampling.BICUBIC, box=(x, y, x + side, y + side))
+    side = share * min(image.size)
+    x, y = ((length - side) / 2 for length in image.size)
+    return image.resize((size, size), Image.Resampling.BICUBIC, box=(x, y, x + side, y + side))
 
 
-def _rand_augment(magnitude: int, size: int) -> Callable[[Any], Any] | None:
-    """RandAugment by timm: two operations, deviation 0.5, stronger with the magnitude; None without timm."""
+def _rand_augment(magnitude: int | None, size: int) -> Callable[[Any], Any] | None:
+    """RandAugment by timm: two operations, deviation 0.5, stronger with the magnitude; None without one or timm."""
+    if magnitude is None:
+        return None
     try:
         from timm.data.auto_augment import rand_augment_transform
     except (ImportError, RuntimeError):  # timm needs torchvision, which raises either where it does not fit to torch
@@ -452,7 +407,7 @@ def _seeded(*key: int) -> Iterator[None]:
 class Augmented:
     """The images of a source as training or evaluation gets them, by (index, draw)."""
 
-    source: Source
+    source: Arrays | Folder
     view: Callable[[Any], Any]
     distort: Callable[[Any], Any] | None
 
@@ -492,23 +447,9 @@ class Batches:
 
     def __call__(self, position: int) -> Batch:
         if position != self.next:
-            self.stream = iter(_loader(self.images, _Positions(self, position), self.workers))
+            self.stream = iter(_loader(self.images, map(self.keys, count(position)), self.workers))
         self.next = position + 1
         return _checked(next(self.stream))
-
-
-@dataclass(frozen=True)
-class _Positions:
-    """The keys of all batches from a position on."""
-
-    batches: Batches
-    first: int
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        position = self.first
-        while True:
-            yield self.batches.keys(position)
-            position += 1
 
 
 def _workers() -> int:
@@ -527,10 +468,11 @@ def _loader(images: Augmented, keys: Any, workers: int, persistent: bool = False
 
 
 def _together(examples: list[tuple[Tensor, int] | str]) -> Batch | str:
-    good = [example for example in examples if not isinstance(example, str)]
-    if len(good) < len(examples):
-        return next(example for example in examples if isinstance(example, str))
-    return torch.stack([image for image, _ in good]), torch.tensor([label for _, label in good])
+    for example in examples:
+        if isinstance(example, str):
+            return example
+    images, labels = zip(*examples, strict=True)
+    return torch.stack(images), torch.tensor(labels)
 
 
 def _checked(batch: Batch | str) -> Batch:

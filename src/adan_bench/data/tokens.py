@@ -26,7 +26,6 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<mask>")
 START, PAD, END, MASK = range(4)
 SUFFIXES = (".txt", ".py", ".parquet")
 COLUMNS = ("content", "text")  # The Stack's name and the usual one
-HELD_OUT = 256  # rows
 SAMPLE = 100_000_000  # bytes from which a tokenizer is trained
 MARGIN = 1.2  # bytes read for a row, as a multiple of what its tokens take on average
 
@@ -52,17 +51,18 @@ class Language:
     note: str
 
 
-def language(
-    context: Context, *, folder: str, kind: str, length: int, vocabulary: int, once: bool = False, rows: int = HELD_OUT
-) -> Language:
+def language(context: Context, folder: str, kind: str, length: int, once: bool = False) -> Language:
     """Rows of `length` tokens: of the data folder's `folder` at paper scale, of the standard library at the others.
+
+    Of `context.sizes` it takes the size of the vocabulary and how many rows are held out.
 
     kind: "source" or "prose", the part of the standard library, of which the last twentieth is held out; from trials,
         that and the one before, which they are evaluated on.
     once: the folder is read once and no more.
     """
+    vocabulary, rows = context.sizes.vocabulary, context.sizes.held_out
     if context.scale != "paper":
-        tokenizer, tokens, note = _library(kind, vocabulary, context.scale)
+        tokenizer, tokens, note = library(kind, vocabulary, context.scale)
         part = len(tokens) // 20
         tokens = tokens[:-part] if context.tuning else tokens
         held_out = Windows(tokens[-part:], length, rows, seed=0)
@@ -75,24 +75,21 @@ def language(
     return Language(tokenizer, prefetch(reader), lambda rows: rows, reader.held_out(), note)
 
 
-def library_tokenizer(kind: str, vocabulary: int, scale: str) -> Any:
-    return _library(kind, vocabulary, scale)[0]
-
-
 def name(tokenizer: Any) -> str:
     """A tokenizer's size and checksum: equal names mean equal tokens."""
     return f"tokenizer of {tokenizer.get_vocab_size():,}, sha256 {fingerprint(tokenizer.to_str().encode())}"
 
 
 @lru_cache(maxsize=4)  # a worker process makes many runs
-def _library(kind: str, vocabulary: int, scale: str) -> tuple[Any, Tensor, str]:
+def library(kind: str, vocabulary: int, scale: str) -> tuple[Any, Tensor, str]:
+    """A tokenizer of the standard library's source or prose, its tokens, and a note."""
     import platform
 
     import tokenizers
 
     def encoded() -> dict[str, Tensor]:
         texts = library_sources() if kind == "source" else [text for text in documentation() if text]
-        texts = list(_first(texts, 600_000)) if scale == "smoke" else texts
+        texts = list(first_texts(texts, 600_000)) if scale == "smoke" else texts
         trained = train_tokenizer(texts, vocabulary)
         ids = [i for encoding in trained.encode_batch(texts) for i in [*encoding.ids, END]]
         return {"ids": torch.tensor(ids), "tokenizer": torch.tensor([*trained.to_str().encode()], dtype=torch.uint8)}
@@ -100,9 +97,8 @@ def _library(kind: str, vocabulary: int, scale: str) -> tuple[Any, Tensor, str]:
     # Training a tokenizer takes seconds; another version of the package may train another one.
     tensors = decoded(f"{kind}-{vocabulary}-{scale}-{tokenizers.__version__}", library_files(), encoded)
     tokenizer = tokenizers.Tokenizer.from_str(bytes(tensors["tokenizer"].numpy()).decode())
-    ids, python = tensors["ids"], platform.python_version()
-    note = f"{kind} of Python {python}'s standard library, {len(ids):,} tokens, {name(tokenizer)}"
-    return tokenizer, ids, note
+    ids, source = tensors["ids"], f"{kind} of Python {platform.python_version()}'s standard library"
+    return tokenizer, ids, f"{source}, {len(ids):,} tokens, {name(tokenizer)}"
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
@@ -244,17 +240,13 @@ def language_task(
     """A model trained on rows of tokens, evaluated by its mean loss on those held out."""
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        return {"loss": held_out_loss(model, data.held_out, context.batch_size, context.device)}
+        """The mean over all tokens but the padding."""
+        parts = [part.to(context.device) for part in data.held_out.split(context.batch_size)]
+        total = sum(next_token_loss(model, part, "sum").item() for part in parts)
+        return {"loss": total / int((data.held_out[:, 1:] != PAD).sum())}
 
     return LanguageTask(
-        model,
-        data.batches,
-        loss,
-        evaluate,
-        data.note,
-        max_grad_norm=1.0,
-        prepare=data.gather,
-        tokenizer=data.tokenizer,
+        model, data.batches, loss, evaluate, data.note, max_grad_norm=1.0, prepare=data.gather, tokenizer=data.tokenizer
     )
 
 
@@ -274,14 +266,7 @@ def _compiled_cross_entropy() -> Callable[[Tensor, Tensor, str], Tensor]:
     return torch.compile(_cross_entropy)
 
 
-def held_out_loss(model: nn.Module, rows: Tensor, batch_size: int, device: str) -> float:
-    """The mean over all tokens but the padding."""
-    parts = [part.to(device) for part in rows.split(batch_size)]
-    total = sum(next_token_loss(model, part, "sum").item() for part in parts)
-    return total / int((rows[:, 1:] != PAD).sum())
-
-
-def _first(texts: Iterable[str], size: int) -> Iterator[str]:
+def first_texts(texts: Iterable[str], size: int) -> Iterator[str]:
     """The texts that begin in the first `size` characters."""
     for text in texts:
         if size <= 0:

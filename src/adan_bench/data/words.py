@@ -8,7 +8,7 @@ import re
 import warnings
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from adan_bench.data.batching import generator, library_sources
 from adan_bench.data.cache import decoded
-from adan_bench.data.files import PENN_TREEBANK, WIKITEXT
 from adan_bench.errors import UsageError
 from adan_bench.task import Context
 
@@ -146,14 +145,9 @@ def encode(words: Iterable[str], vocabulary: Mapping[str, int]) -> Tensor:
     return torch.frombuffer(array("i", (vocabulary.get(word, unknown) for word in words)), dtype=torch.int32)
 
 
-def penn_treebank(context: Context) -> tuple[list[Tensor], int]:
-    """Penn Treebank's three splits, encoded, and the size of their vocabulary."""
-    return _word_files(tuple(context.path(name) for name in PENN_TREEBANK))
-
-
-def wikitext(context: Context) -> tuple[list[Tensor], int]:
-    """WikiText-103's three splits, encoded, and the size of their vocabulary: every word of the training split."""
-    return _word_files(tuple(context.path(name) for name in WIKITEXT))
+def word_files(context: Context, names: Sequence[str]) -> tuple[list[Tensor], int]:
+    """The splits that these files of the data folder are, encoded, and how many words the first has."""
+    return _word_files(tuple(context.path(name) for name in names))
 
 
 @lru_cache(maxsize=2)  # a worker process makes many runs

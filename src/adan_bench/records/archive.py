@@ -16,7 +16,7 @@ from typing import Any
 from adan_bench.config import RunConfig, RunRecord
 from adan_bench.errors import UsageError, listing
 from adan_bench.records.first_format import from_first_format
-from adan_bench.records.store import DamagedRecord, check_config, check_environment, check_result, read_runs
+from adan_bench.records.store import DamagedRecord, check_config, check_environment, check_result, each, read_runs
 
 POINTS = 60  # of a curve
 DIGITS = 6
@@ -86,10 +86,8 @@ def _record(line: Any, file: Path) -> RunRecord:
 def pack(records: Sequence[RunRecord]) -> str:
     """The archive of some runs; their names are their paths below the folder that holds them all."""
     root = os.path.commonpath([record.path.parent.absolute() for record in records] or [Path()])
-    return "".join(
-        json.dumps(_without_folders(_line(record, root)), separators=(",", ":"), allow_nan=False) + "\n"
-        for record in records
-    )
+    lines = [each(_line(record, root), lambda v: FOLDERS.sub("", v) if isinstance(v, str) else v) for record in records]
+    return "".join(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in lines)
 
 
 def _line(record: RunRecord, root: str) -> dict[str, Any]:
@@ -115,11 +113,3 @@ def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def _short(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
-
-
-def _without_folders(value: Any) -> Any:
-    if isinstance(value, str):
-        return FOLDERS.sub("", value)
-    if isinstance(value, Mapping):
-        return {key: _without_folders(item) for key, item in value.items()}
-    return [_without_folders(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -63,14 +63,9 @@ def _version(name: str) -> str | None:
 
 def _cpu() -> str:
     """The processor's name: Linux on arm gives only a part number, which is better than nothing."""
-    fields: dict[str, str] = {}
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            fields.setdefault(key.strip(), value.strip())
-    if "model name" in fields:
-        return fields["model name"]
-    if fields.get("CPU part") == "0xd0c":
-        return "Arm Neoverse-N1"
-    return platform.processor() or fields.get("CPU part", "unknown")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+    part = fields.get("CPU part", "unknown")
+    known = {"0xd0c": "Arm Neoverse-N1"}.get(part)
+    return fields.get("model name") or known or platform.processor() or part

@@ -12,30 +12,14 @@ from typing import Any
 
 from adan_bench.config import Origin, RunConfig, RunRecord
 
-WORKLOADS = {
-    "vit": "cifar-vit",
-    "resnet34": "cifar-resnet34",
-    "convnext": "cifar-convnext",
-    "mae": "cifar-mae",
-    "bert": "english-bert",
-    "transformer-xl": "transformer-xl",
-    "detr": "deformable-detr",
-    "cora": "cora",
-}
-GPT = {128: "pycode-gpt-1m", 384: "pycode-gpt-11m", 512: "pycode-gpt-26m"}  # by width
+#: The names that problems have as workloads, by their options where these tell them apart; the others keep theirs.
+WORKLOADS = {problem: f"cifar-{problem}" for problem in ("vit", "resnet34", "convnext", "mae")}
+WORKLOADS |= {"bert": "english-bert", "glue": "english-{task}", "lstm": "lstm-{layers}"}
+WORKLOADS |= {"gpt": "pycode-{name}", "detr": "deformable-detr", "harness": "{workload}"}
+GPT = {128: "gpt-1m", 384: "gpt-11m", 512: "gpt-26m"}  # by width
 BATCH_SIZE = {"lstm": 20, "cora": 1}  # where no option said it
 FP32 = ("transformer-xl", "detr", "cora", "harness")
-#: Options that are no longer some: the workload's name or a field of `RunConfig` says it.
-SAID = {"batch_size", "schedule", "warmup", "scale", "workload", "start", "task"}
-SAID |= {"layers", "width", "heads", "context", "experts", "channels"}
-
-
-def workload_of(problem: str, options: Mapping[str, Any]) -> str:
-    """The name that a problem has as a workload."""
-    if problem == "gpt":
-        return "pycode-moe" if "experts" in options else GPT[options.get("width", 384)]
-    made = {"lstm": "lstm-{layers}", "glue": "english-{task}", "harness": "{workload}"}
-    return made[problem].format(**options) if problem in made else WORKLOADS[problem]
+OPTIONS = ("text", "fixed_recurrent")  # those that still are; the others are in the workload's name or in `RunConfig`
 
 
 def from_first_format(line: Mapping[str, Any], file: Path) -> RunRecord:
@@ -45,11 +29,12 @@ def from_first_format(line: Mapping[str, Any], file: Path) -> RunRecord:
     if job["optimizer"] == "sgd":
         settings.setdefault("momentum", 0.9)
     on_cpu, compiled = job["lane"] == "cpu", "compiled" in line["mode"]
+    gpt = "moe" if "experts" in options else GPT[options.get("width", 384)]
     config = RunConfig(
-        workload=workload_of(problem, options),
+        workload=WORKLOADS.get(problem, problem).format(name=gpt, **options),
         optimizer=job["optimizer"],
         settings=settings,
-        training={key: value for key, value in options.items() if key not in SAID} or None,
+        training={key: value for key, value in options.items() if key in OPTIONS} or None,
         steps=line["steps"],
         batch_size=options.get("batch_size") or BATCH_SIZE[problem],
         eval_every=max(1, line["steps"] // job["evaluations"]),
@@ -67,15 +52,16 @@ def from_first_format(line: Mapping[str, Any], file: Path) -> RunRecord:
         jobs=environment["cpu_workers" if on_cpu else "workers"],
     )
     metrics: list[dict[str, Any]] = []
-    for at, (step, seconds) in enumerate(zip(curve["step"], curve["seconds"], strict=True) if curve else ()):
-        values = {name: column[at] for name, column in curve.items() if name not in ("step", "seconds", "train_loss")}
-        metrics.append({"kind": "train", "step": step, "seconds": seconds, "loss": curve["train_loss"][at]})
-        metrics.append({"kind": "eval", "step": step, "seconds": seconds, **values})
+    for point in zip(*curve.values(), strict=True):
+        values = dict(zip(curve, point, strict=True))
+        at = {name: values.pop(name) for name in ("step", "seconds")}
+        metrics.append({"kind": "train", **at, "loss": values.pop("train_loss")})
+        metrics.append({"kind": "eval", **at, **values})
     result = None
     if line["status"] != "cut off":
         result = {
             "status": line["status"],
-            "step": metrics[-1]["step"] if metrics else 0,
+            "step": metrics[-1]["step"],
             "seconds": line["train_seconds"],
             "wall_seconds": line["wall_seconds"],
             "final": {name: value for name, value in line["final"].items() if name != "train_loss"},
@@ -87,12 +73,11 @@ def from_first_format(line: Mapping[str, Any], file: Path) -> RunRecord:
         **environment,
         "commit": line["commit"],
         "packages": environment.get("packages", versions),
-        "platform": environment.get("platform") or environment["os"],
-        "started": environment.get("started") or environment.get("date"),
+        "platform": environment.get("platform", environment.get("os")),
+        "started": environment.get("started", environment.get("date")),
         "parameters": line["parameters"],
         "data": line["note"],
     }
     judged = {"metric": line["metric"], "higher_is_better": line["higher_is_better"]}
     workload = {"name": config.workload, **judged, "target": None, "summary": line["note"]}
-    optimizer = {"name": config.optimizer}
-    return RunRecord(file / line["key"], config, workload, optimizer, facts, metrics, result)
+    return RunRecord(file / line["key"], config, workload, {"name": config.optimizer}, facts, metrics, result)

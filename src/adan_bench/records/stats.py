@@ -275,14 +275,14 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
 
 def summarize(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
     """One summary for each set of runs that may be compared: they differ in optimizer, settings and seed only."""
-    groups = [group for group in _comparable(records) if any(r.config.role == "run" for r in group)]
-    return [_summarize(label, group) for label, group in _labeled(groups)]
+    groups = grouped(records, lambda r: _setup(r.config))
+    return [_summarize(*pair) for pair in _labeled([g for g in groups if any(r.config.role == "run" for r in g)])]
 
 
 def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
     """`summarize` for tuning trials alone: every optimizer with its best trial in place of runs."""
     summaries = []
-    for label, group in _labeled(_comparable([r for r in records if r.config.role == "tune"])):
+    for label, group in _labeled(grouped([r for r in records if r.config.role == "tune"], lambda r: _setup(r.config))):
         trials = [_once(own) for own in grouped(group, lambda r: r.config.name)]
         bests = [_optimizer(own[0].config.name, [best_trial(own)], own) for own in trials]
         lost = [sum(r.diverged for r in own) for own in trials]
@@ -317,10 +317,6 @@ def _setup(config: RunConfig) -> dict[str, Any]:
     """What runs have to share to be compared, without what has its default."""
     identity = {**config.identity(), "data": None if config.data is None else str(config.data)}
     return {name: value for name, value in identity.items() if name not in FREE}
-
-
-def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
-    return grouped(records, lambda r: _setup(r.config))
 
 
 def _labeled(groups: Sequence[list[RunRecord]]) -> list[tuple[str, list[RunRecord]]]:
@@ -379,16 +375,13 @@ def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSum
     c, sign = first.config, -1 if first.higher_is_better else 1
     order = sorted(optimizers, key=lambda o: (2, 0.0) if o.final is None else (not o.whole, sign * o.final.mean))
     facts = {**first.workload, "metric": first.metric, "higher_is_better": first.higher_is_better}
-    one_clock = len({clock for o in optimizers for r in o.records for clock in _clocks(r)}) <= 1
+    # The seconds of a run depend on the machine, and on how many runs and threads shared it.
+    parts = [part for o in optimizers for r in o.records for part in r.surroundings]
+    one_clock = len({tuple(part.get(key) for key in ("cpu", "gpu", *SHARING)) for part in parts}) <= 1
     if not one_clock:
         order = [replace(o, seconds_to_target=None, seconds_per_step=None) for o in order]
     plan = c.steps, c.stop_after, c.batch_size, c.schedule, c.device
     return WorkloadSummary(label, facts, tuple(order), *plan, one_clock=one_clock)
-
-
-def _clocks(record: RunRecord) -> set[tuple[Any, ...]]:
-    """What the seconds of a run depend on beside the run: the machine, and how many runs and threads shared it."""
-    return {tuple(part.get(key) for key in ("cpu", "gpu", *SHARING)) for part in record.surroundings}
 
 
 def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]) -> OptimizerSummary:

@@ -20,7 +20,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -125,11 +125,13 @@ class RunStore:
     def check_same(self, config: RunConfig) -> RunConfig | None:
         """The configuration that the run began with. It continues with the same, but for what the machine offers.
 
-        None: the script has changed, and the run came to nothing with the old one, so that it is to be made anew.
+        None: the script has changed, and with the old one the run came to neither a checkpoint nor an end other than a
+        failure, so that it is to be made anew.
         """
         begun, _ = read_config(self.path)
         differing = config.differences(begun)
-        if "script_sha256" in differing and self._came_to_nothing:
+        failed = {"status": "failed"}
+        if "script_sha256" in differing and not self.checkpoints() and (self.result() or failed)["status"] == "failed":
             return None
         if differing == ["script_sha256"]:
             raise UsageError(
@@ -158,12 +160,6 @@ class RunStore:
         raise UsageError(
             f"--resume: {self.path} began with other data ({there}; now {now}); give the same, or choose another --out"
         )
-
-    @property
-    def _came_to_nothing(self) -> bool:
-        """Whether there is neither a checkpoint nor an end other than a failure."""
-        result = self.result()
-        return not self.checkpoints() and (result is None or result["status"] == "failed")
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to the metrics."""
@@ -270,7 +266,7 @@ class NoStore(RunStore):
 
 def check_empty(out: Path, resume: bool = False) -> None:
     """A new study begins in a folder without runs."""
-    if not resume and out.exists() and any(out.rglob("config.json")):
+    if not resume and any(out.rglob("config.json")):
         raise UsageError(f"--out {out}: it already holds runs; add --resume to continue, or name another folder")
 
 
@@ -401,18 +397,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             line = json.loads(raw)
         except ValueError:
             break
-        if not raw.endswith(b"\n") or not _is_line(line):
+        if not raw.endswith(b"\n") or not isinstance(line, dict):
+            break
+        if not (_is(line.get("kind"), TEXT) and _is(line.get("step"), (int,))):
+            break
+        numbers = [value for key, value in line.items() if key != "kind"] if line["kind"] in ("train", "eval") else []
+        if numbers and not ("seconds" in line and all(_is(value, (*NUMBER, *NONE)) for value in numbers)):
             break
         lines.append(line)
     return lines
-
-
-def _is_line(line: Any) -> bool:
-    if not isinstance(line, dict) or not (_is(line.get("kind"), TEXT) and _is(line.get("step"), (int,))):
-        return False
-    values = {key: value for key, value in line.items() if key != "kind"}
-    measured = line["kind"] in ("train", "eval")
-    return not measured or ("seconds" in line and all(_is(value, (*NUMBER, *NONE)) for value in values.values()))
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
@@ -444,10 +437,11 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def finite(value: Any) -> Any:
     """The value with every infinity and NaN as None: JSON has neither."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    return each(value, lambda leaf: None if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
+
+
+def each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value of JSON with a function of every number, text and so on in place of it."""
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
+        return {key: each(item, change) for key, item in value.items()}
+    return [each(item, change) for item in value] if isinstance(value, (list, tuple)) else change(value)

@@ -101,32 +101,30 @@ def _section(
     if sizes:
         about.append(f"{sizes[-1]:,} parameters")
     about.append(f"{length(summary)}, {summary.schedule} schedule, {summary.device}")
-    best, terms = conclusions.winner(summary), _terms(summary)
+    tuned = any(o.sensitivity for o in summary.optimizers)
+    terms = TERMS.format(**{**facts, "target": number(facts["target"], 3)})
+    terms += ("" if summary.one_clock else CLOCKS) + (RATES if tuned else "")
+    best = conclusions.winner(summary)
     firsts = ["first" if o.name == best else "" for o in summary.optimizers]
+    origins = [(html.settings(o.settings), conclusions.said(o.origin), *ways(o)) for o in summary.optimizers]
+    settings = [(o.name, "; ".join(texts)) for o, texts in zip(summary.optimizers, origins, strict=True)]
     parts = [
         html.paragraph(". ".join(str(part) for part in about) + ".", "soft"),
         html.paragraph(conclusions.conclude(summary), "conclusion"),
         html.table(*table_rows(summary), kinds=firsts, before=swatches(summary, styles)),
         html.PagePart(html.paragraph(terms + SHADED, "soft").html, terms),
-        html.folded("Settings", html.facts(settings_lines(summary))),
+        html.folded("Settings", html.facts(settings)),
         html.PagePart(
             html.chart("curves", index).html,
             f"![{summary.name}: training and held-out curves]({figures.get(summary.name, '')})",
         ),
     ]
-    if any(o.sensitivity for o in summary.optimizers):
+    if tuned:
         text = f"{judged(facts)[0]} at the end of each tuning trial, other settings default (lr: the learning rate). "
         text += "Large marks: within 2% of the best of that optimizer."
         rates = (html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index))
         parts += [html.PagePart(part.html) for part in rates]
     return html.section(summary.name, *parts)
-
-
-def _terms(summary: WorkloadSummary) -> str:
-    """An explanation of the table's columns."""
-    text = TERMS.format(**{**summary.facts, "target": number(summary.facts["target"], 3)})
-    text += "" if summary.one_clock else CLOCKS
-    return text + RATES if any(o.sensitivity for o in summary.optimizers) else text
 
 
 def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
@@ -208,14 +206,6 @@ def _numbers(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | Non
     }
 
 
-def settings_lines(summary: WorkloadSummary) -> list[tuple[str, str]]:
-    """(optimizer, its settings and where they come from)."""
-    return [
-        (o.name, "; ".join([html.settings(o.settings), conclusions.said(o.origin), *ways(o)]))
-        for o in summary.optimizers
-    ]
-
-
 def ways(o: OptimizerSummary) -> list[str]:
     """Ways in which an optimizer stepped, by its records: its implementation, and the steps captured or eager.
 
@@ -254,13 +244,8 @@ def _curves(summary: WorkloadSummary) -> dict[str, Any]:
         }
         for o in summary.optimizers
     ]
-    return {
-        "metric": metric,
-        "judged": by,
-        "higher": higher,
-        "target": summary.facts["target"],
-        "optimizers": optimizers,
-    }
+    how = {"metric": metric, "judged": by, "higher": higher, "target": summary.facts["target"]}
+    return {**how, "optimizers": optimizers}
 
 
 def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSummary]) -> html.PagePart:

@@ -38,10 +38,6 @@ class Agreement(NamedTuple):
     pairs: int
     same: int
 
-    @property
-    def order(self) -> str:
-        return f"{self.same} of {self.pairs}" if self.pairs else ""
-
 
 class FigureLine(NamedTuple):
     """A figure of the paper beside ours, or a row of a table of statements; run: whether it is run at this scale."""
@@ -113,13 +109,11 @@ def _lines(table: PaperTable, cells: Sequence[CellRecord], whys: Sequence[str]) 
     partly = len(_tunings(cells)) > 1  # where all cells are the same, `_how` describes the whole table
     lines = []
     for column in table.columns:
-        published, ours = _figures(table, column), _means(column, cells)
-        shared = [row for row in published if row in ours]
+        both = _both(table, column, cells)
         for row, there, printed in table.cells():
             if there is column:
                 cell, places = by_place.get((row.head, column.head)), ["", ""]
-                if row.head in shared and len(shared) > 1:
-                    both = ({head: values[head] for head in shared} for values in (published, ours))
+                if row.head in both[0] and len(both[0]) > 1:
                     places = [_place(row.head, values, table.higher(column)) for values in both]
                 mark = _tuning(cell) if partly and cell is not None and cell.values else ""
                 text = _ours(table, cell, whys) + (f", {mark}" if mark else "")
@@ -132,14 +126,17 @@ def titled(text: str, scale: str) -> str:
     return f"{text} ({KINDS[scale]})" if KINDS[scale] else text
 
 
-def _figures(table: PaperTable, column: TableColumn) -> dict[str, float]:
+def _both(
+    table: PaperTable, column: TableColumn, cells: Sequence[CellRecord]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The paper's figures and our means by row, of the rows that have both.
+
+    A row with lost seeds has no place in the order: the mean of the seeds that went well is no mean of all.
+    """
     pairs = [(row.head, figure(printed)) for row, there, printed in table.cells() if there is column]
-    return {head: value for head, value in pairs if value is not None}
-
-
-def _means(column: TableColumn, cells: Sequence[CellRecord]) -> dict[str, float]:
-    """Means of the rows that have a place in the order: the mean of the seeds that went well is no mean of all."""
-    return {cell.row: interval(cell.values).mean for cell in cells if cell.column == column.head and cell.whole}
+    ours = {cell.row: interval(cell.values).mean for cell in cells if cell.column == column.head and cell.whole}
+    published = {head: value for head, value in pairs if value is not None and head in ours}
+    return published, {head: ours[head] for head in published}
 
 
 def _place(head: str, values: Mapping[str, float], higher: bool) -> str:
@@ -162,8 +159,8 @@ def _ours(table: PaperTable, cell: CellRecord | None, whys: Sequence[str]) -> st
 def _count(table: PaperTable, cells: Sequence[CellRecord]) -> Agreement:
     same = other = 0
     for column in table.columns:
-        published, ours = _figures(table, column), _means(column, cells)
-        for a, b in combinations([head for head in published if head in ours], 2):
+        published, ours = _both(table, column, cells)
+        for a, b in combinations(published, 2):
             sign = (published[a] - published[b]) * (ours[a] - ours[b])
             same, other = same + (sign > 0), other + (sign < 0)
     if any(cell.tiny for cell in cells if cell.values):  # times of tiny versions have no order to compare
@@ -267,14 +264,12 @@ def render(summary: Mapping[str, Any], parts: Sequence[TableSection], figures: M
         "with the paper's: only the order within each is compared."
     )
     head = ("", "cells with a result", "pairs in the paper's order")
-    index = [["", f"{s.agreement.done} of {s.agreement.planned}", s.agreement.order] for s in parts]
+    counts = [s.agreement for s in parts]
+    index = [["", f"{a.done} of {a.planned}", f"{a.same} of {a.pairs}" if a.pairs else ""] for a in counts]
     links = html.table(head, index, before=[html.link(s.anchor, s.title) for s in parts])
-    title = titled(TITLE, summary["scale"]) if any(s.agreement.planned for s in parts) else TITLE
-    return html.page(
-        title,
-        overview(summary),
-        [html.paragraph(intro), html.PagePart(links.html), *(_part(s, figures) for s in parts)],
-    )
+    title = titled(TITLE, summary["scale"]) if any(a.planned for a in counts) else TITLE
+    parts_of_page = [html.paragraph(intro), html.PagePart(links.html), *(_part(s, figures) for s in parts)]
+    return html.page(title, overview(summary), parts_of_page)
 
 
 def _part(s: TableSection, figures: Mapping[str, bytes]) -> html.PagePart:

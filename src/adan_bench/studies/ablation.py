@@ -15,8 +15,8 @@ from adan_bench.records.store import check_empty, read_run
 from adan_bench.studies.paper import execute, present
 from adan_bench.studies.plan import plan
 from adan_bench.tables import TRAINING_LOSS, TableColumn, figure, tables
+from adan_bench.training.cluster import open_pool
 from adan_bench.training.jobs import OnEvent
-from adan_bench.training.placement import open_pool
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ class Planner:
         left = jobs
         for rung in search.rungs:
             yield from (replace(job, pause=Pause(step=rung)) for job in left)
-            if not all(self._came_to(job, rung) for job in left):
+            if not all(self.ended(job.path) or RunStore(job.path).resume_step >= rung for job in left):
                 return
             there = [*tried, *(read_run(job.path) for job in jobs if RunStore(job.path).exists)]
             passed = [record.path for record in survivors(search.eta, there, rung)]
@@ -218,13 +218,9 @@ class Planner:
             left = [replace(job, resume=True) for job in left if job.path in passed]
         yield from left
 
-    def _came_to(self, job: Job, rung: int) -> bool:
-        return self.ended(job.path) is not None or RunStore(job.path).resume_step >= rung
-
     def _trial(self, arm: Arm, number: int, settings: Settings) -> Job | None:
         assert arm.search is not None
-        base = arm.trial or arm.base
-        path = arm.folder / f"tune-{number:02d}"
+        base, path = arm.trial or arm.base, arm.folder / f"tune-{number:02d}"
         config = replace(base, settings=settings, seed=TUNING_SEED, role="tune", origin=Origin(kind="trial"))
         check_search(path, arm.search.eta, arm.search.rungs)
         return self._started(arm, Job(config, path, self.resume))

@@ -22,9 +22,9 @@ from adan_bench.studies.competitors import Competitor
 from adan_bench.studies.halving import rungs
 from adan_bench.task import OptimizerSpec, Workload
 from adan_bench.training import optimizers
+from adan_bench.training.cluster import open_pool
 from adan_bench.training.configure import changes, configure, elsewhere, training_of, tuned_name
 from adan_bench.training.jobs import OnEvent
-from adan_bench.training.placement import open_pool
 from adan_bench.workloads.registry import get_workload
 
 Key = tuple[str, str]  # (folder of the workload, optimizer)
@@ -135,15 +135,9 @@ class Comparison:
                 f"{base.stop_after or base.steps} steps of {base.workload}, leave no trial to stop early; use more "
                 "--trials, a smaller --eval-every, or no --halving"
             )
-        return Search(
-            tuple(learning_rates(c.spec, rates)),
-            trials,
-            optimizers.defaults(c.spec),
-            tuple(dict(choice) for choice in c.spec.choices),
-            c.settings,
-            eta=eta,
-            rungs=tuple(judged),
-        )
+        tried, choices = tuple(learning_rates(c.spec, rates)), tuple(dict(choice) for choice in c.spec.choices)
+        start = optimizers.defaults(c.spec)
+        return Search(tried, trials, start, choices, c.settings, eta=eta, rungs=tuple(judged))
 
     @property
     def tuning(self) -> dict[Key, dict[str, Any]]:
@@ -169,13 +163,8 @@ class Comparison:
         tuning = self.tuning
         for key in sorted(tuning):
             config = self.arms[key].base
-            entry = {
-                "settings": config.settings,
-                **tuning[key],
-                "steps": config.steps,
-                "batch_size": config.batch_size,
-                "training": training_of(config),
-            }
+            budget = {"steps": config.steps, "batch_size": config.batch_size, "training": training_of(config)}
+            entry = {"settings": config.settings, **tuning[key], **budget}
             content["workloads"].setdefault(tuned_name(key[0], config.scale), {})[key[1]] = entry
         if tuning:
             path.parent.mkdir(parents=True, exist_ok=True)

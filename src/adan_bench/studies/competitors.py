@@ -61,10 +61,6 @@ def competitors(
         optimizer, *variant = name.split(":")
         spec = get_optimizer(optimizer)
         entries.append(Competitor(name, spec, _settings(variant, f"{flag} {name}", EXAMPLE)))
-    return _with_pairs(entries, pairs)
-
-
-def _with_pairs(entries: list[Competitor], pairs: Sequence[str]) -> list[Competitor]:
     assignments = [_owned(pair, entries) for pair in pairs]
     result = []
     for c in entries:

@@ -27,16 +27,8 @@ from adan_bench.task import Context
 
 FILE = "humaneval/HumanEval.jsonl.gz"
 FIELDS = ("task_id", "prompt", "entry_point", "test")
-STOPS = (
-    "\ndef ",
-    "\nclass ",
-    "\nif ",
-    "\nprint(",
-    "\nassert ",
-    "\n#",
-    "\n@",
-    "\n```",
-)  # what follows a function's body
+#: What follows a function's body.
+STOPS = ("\ndef ", "\nclass ", "\nif ", "\nprint(", "\nassert ", "\n#", "\n@", "\n```")
 
 
 def pass_at_k(
@@ -155,8 +147,7 @@ class Writer:
             raise UsageError(f"{run_dir}: {config.workload} trains no model that writes text")
         task.model.load_state_dict(weights)
         model: Any = task.model.to(device).eval()
-        self.model = model
-        self.tokenizer, self.device, self.temperature = task.tokenizer, device, temperature
+        self.model, self.tokenizer, self.device, self.temperature = model, task.tokenizer, device, temperature
         longest: int = model.config.max_position_embeddings
         self.tokens = min(tokens, longest // 2)
         self.prompt = longest - self.tokens
@@ -167,19 +158,11 @@ class Writer:
 
         from adan_bench.data.tokens import END, PAD
 
+        sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "max_new_tokens": self.tokens}
+        sampling |= {"use_cache": True, "pad_token_id": PAD, "eos_token_id": END}
         ids = torch.tensor([self.tokenizer.encode(prompt).ids[-self.prompt :]], device=self.device)
         for done in range(0, samples, at_once):
             rows = ids.expand(min(at_once, samples - done), -1)
-            out = self.model.generate(
-                rows,
-                attention_mask=torch.ones_like(rows),
-                do_sample=True,
-                temperature=self.temperature,
-                top_k=0,
-                use_cache=True,
-                max_new_tokens=self.tokens,
-                pad_token_id=PAD,
-                eos_token_id=END,
-            )
+            out = self.model.generate(rows, attention_mask=torch.ones_like(rows), **sampling)
             for row in out[:, ids.shape[1] :].tolist():
                 yield self.tokenizer.decode(row)

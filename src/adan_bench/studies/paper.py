@@ -19,10 +19,10 @@ from adan_bench.studies import speed
 from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, plan
 from adan_bench.tables import TRAINING_LOSS, PaperTable
 from adan_bench.task import SCALES, weights_file
+from adan_bench.training.cluster import open_pool
 from adan_bench.training.configure import check_data_folder, check_device, check_machine
 from adan_bench.training.jobs import Job, OnEvent
 from adan_bench.training.optimizers import get_optimizer
-from adan_bench.training.placement import open_pool
 from adan_bench.training.pool import Pool
 from adan_bench.workloads.registry import get_workload
 
@@ -70,6 +70,10 @@ def reproduce(
         timed = {case: {"absent": reason} for case in cases}
     results = [(cell, _timed(cell, timed) if cell.column.model else collect(cell, scores)) for cell in run_plan.cells]
     results = [(cell, _mean(cell, results) if cell.column.mean else record) for cell, record in results]
+
+    def cells_of(table: PaperTable) -> list[dict[str, Any]]:
+        return [record.to_json() for cell, record in results if cell.table is table]
+
     summary = {
         "scale": chosen.scale,
         "device": chosen.device,
@@ -78,14 +82,7 @@ def reproduce(
         "jobs": chosen.jobs,
         "runs": len(run_plan.runs),
         "environment": describe(chosen.device if chosen.cluster is None else "cpu"),
-        "tables": [
-            {
-                "name": table.name,
-                "place": table.place,
-                "cells": [record.to_json() for cell, record in results if cell.table is table],
-            }
-            for table in tables
-        ],
+        "tables": [{"name": table.name, "place": table.place, "cells": cells_of(table)} for table in tables],
     }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "tables.json", finite(summary))
@@ -213,16 +210,8 @@ def collect(cell: PlannedCell, scores: Mapping[Path, Mapping[str, Any]]) -> Cell
 
 def _record(cell: PlannedCell, status: Status, why: str = "", **facts: Any) -> CellRecord:
     row, column = cell.row, cell.column
-    return CellRecord(
-        row=row.head,
-        column=column.head,
-        optimizer=row.optimizer,
-        workload=column.workload or column.model or column.head,
-        paper=cell.printed,
-        status=status,
-        why=why,
-        **facts,
-    )
+    facts |= {"row": row.head, "column": column.head, "optimizer": row.optimizer, "paper": cell.printed}
+    return CellRecord(workload=column.workload or column.model or column.head, status=status, why=why, **facts)
 
 
 def figure_of(record: RunRecord, metric: str, cell: PlannedCell) -> float | None:

@@ -122,13 +122,9 @@ def _with_restarts(run: PlannedRun, out: Path, radius: float | None, known: dict
     config = run.config
     if radius is not None:
         return replace(run, config=replace(config, settings={**config.settings, "restart": {"radius": radius}}))
-    trial = replace(
-        config,
-        seed=TUNING_SEED,
-        role="pilot",
-        stop_after=max(1, config.steps // CYCLES),
-        settings={**config.settings, "restart": {"probe": True}},
-    )
+    settings = {**config.settings, "restart": {"probe": True}}
+    stop_after = max(1, config.steps // CYCLES)
+    trial = replace(config, seed=TUNING_SEED, role="pilot", stop_after=stop_after, settings=settings)
     pilot = _placed(PlannedRun(trial, Path(), run.before), out / "pilots")
     known.setdefault(pilot.path, pilot)
     return replace(run, pilot=pilot.path)

@@ -25,9 +25,7 @@ def confine(seconds: int, memory: int) -> None:
     import resource
 
     if sys.platform == "linux":
-        ctypes.CDLL(None).unshare(
-            NEW_USERS_AND_NETWORK
-        )  # fails where the kernel forbids it: then the hook stands alone
+        ctypes.CDLL(None).unshare(NEW_USERS_AND_NETWORK)  # where the kernel forbids it, the hook stands alone
     limits = {"CPU": seconds, "AS": memory, "DATA": memory, "FSIZE": 1 << 20, "NOFILE": 32, "NPROC": 0, "CORE": 0}
     for name, value in limits.items():
         limit = getattr(resource, f"RLIMIT_{name}", None)

@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from adan_bench.studies.competitors import Competitor, competitors
 from adan_bench.task import SCALES
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
-from adan_bench.workloads.parts.mixtures import MIXTURES
+from adan_bench.workloads.language import MIXTURES
 
 Shape = dict[str, Any]
 OPTIMIZERS = ("adan", "adamw", "lamb", "adabelief")
@@ -69,28 +68,15 @@ class TimedModel:
         return model
 
 
+TINY_BLOCKS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 #: What a family's shape becomes at the scale "smoke".
 TINY: dict[str, Shape] = {
     "ResNet": {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1]},
-    "ViT": {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-        "image_size": 32,
-        "patch_size": 8,
-    },
+    "ViT": {**TINY_BLOCKS, "image_size": 32, "patch_size": 8},
     "Swin": {"image_size": 32, "embed_dim": 16, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4},
     "ConvNext": {"hidden_sizes": [16, 32], "depths": [1, 1], "num_stages": 2},
     "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0},
-    "Mixtral": {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "vocab_size": 256,
-    },
+    "Mixtral": {**TINY_BLOCKS, "num_key_value_heads": 2, "vocab_size": 256},
 }
 
 
@@ -100,21 +86,19 @@ def _vit(width: int, layers: int, heads: int) -> TimedModel:
 
 
 def _swin(width: int, heads: int) -> TimedModel:
-    shape = {"embed_dim": width, "depths": [2, 2, 18, 2], "num_heads": [heads, 2 * heads, 4 * heads, 8 * heads]}
+    shape = {"embed_dim": width, "depths": [2, 2, 18, 2], "num_heads": [heads << i for i in range(4)]}
     return TimedModel("Swin", 128, shape)
 
 
 def _convnext(width: int) -> TimedModel:
-    return TimedModel(
-        "ConvNext", 128, {"hidden_sizes": [width, 2 * width, 4 * width, 8 * width], "depths": [3, 3, 27, 3]}
-    )
+    return TimedModel("ConvNext", 128, {"hidden_sizes": [width << i for i in range(4)], "depths": [3, 3, 27, 3]})
 
 
 def _mixture(size: str) -> TimedModel:
-    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    config = MIXTURES[size]
-    values = (config.width, config.expert, config.layers, config.heads, config.key_heads)
-    return TimedModel("Mixtral", 8, dict(zip(names, values, strict=True)))
+    sizes = MIXTURES[size]
+    shape = {"hidden_size": sizes.width, "intermediate_size": sizes.expert, "num_hidden_layers": sizes.layers}
+    heads = {"num_attention_heads": sizes.heads, "num_key_value_heads": sizes.key_heads}
+    return TimedModel("Mixtral", 8, {**shape, **heads})
 
 
 MODELS = {
@@ -148,6 +132,11 @@ class Measure:
     @property
     def tiny(self) -> bool:
         return self.scale == SCALES[0]
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return 16 if self.tiny else LENGTH
 
 
 def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str | None) -> None:
@@ -222,7 +211,7 @@ def _measure(name: str, names: Sequence[str], how: Measure, ranks: Ranks = ALONE
                 errors[optimizer] = f"out of memory with a batch of {batch_size}"
     common: dict[str, Any] = {"tiny": how.tiny, "batch_size": batch_size, "bf16": how.bf16, "steps": how.steps}
     common |= {"parallel": how.parallel, "ranks": ranks.count}
-    tokens = batch_size * _length(how) if MODELS[name].text else None
+    tokens = batch_size * how.length if MODELS[name].text else None
     return [
         {"model": name, "optimizer": optimizer, **common}
         | ({"error": errors[optimizer]} if optimizer in errors else _pooled(samples[optimizer], tokens))
@@ -280,13 +269,9 @@ def _train(model: TimedModel, name: str, how: Measure, ranks: Ranks, device: tor
     )
 
 
-def _length(how: Measure) -> int:
-    return 16 if how.tiny else LENGTH
-
-
 def _batch(model: TimedModel, how: Measure, device: torch.device, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     if model.text:
-        tokens = torch.randint(256 if how.tiny else 32000, (size, _length(how)), device=device)
+        tokens = torch.randint(256 if how.tiny else 32000, (size, how.length), device=device)
         return tokens, tokens
     pixels = 32 if how.tiny else 224
     return torch.randn(size, 3, pixels, pixels, device=device), torch.randint(CLASSES, (size,), device=device)
@@ -322,8 +307,12 @@ def cases(
         try:
             if not how.tiny and how.device == "cpu":
                 raise UsageError(f"at the scale {how.scale} these models are for a GPU: give --device cuda")
-            measured = measure if kind == "speed" else partial(_among_ranks, ranks=_processes(gpus, how))
-            record = measured(models, names, how, on_case)
+            if kind == "speed":
+                record = measure(models, names, how, on_case)
+            else:
+                record = launch(models, names, replace(how, parallel="ddp"), _processes(gpus, how))
+                for case in record["cases"]:
+                    on_case(case)
             results |= {(kind, case["model"], case["optimizer"], gpus): case for case in record["cases"]}
         except (UsageError, RuntimeError) as error:
             reason = {"absent" if isinstance(error, UsageError) else "failed": str(error)}
@@ -342,29 +331,21 @@ def _processes(gpus: int, how: Measure) -> int:
     return needed
 
 
-def _among_ranks(
-    models: Sequence[str], names: Sequence[str], how: Measure, on_case: OnCase, ranks: int
-) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        launch(models, names, replace(how, parallel="ddp"), ranks, Path(folder) / "record.json")
-        record: dict[str, Any] = json.loads((Path(folder) / "record.json").read_text(encoding="utf-8"))
-    for case in record["cases"]:
-        on_case(case)
-    return record
-
-
-def launch(models: Sequence[str], names: Sequence[str], how: Measure, ranks: int, file: Path) -> None:
-    """Measure among ranks that torchrun starts; the record is written to a file."""
+def launch(models: Sequence[str], names: Sequence[str], how: Measure, ranks: int) -> dict[str, Any]:
+    """`measure` among ranks that torchrun starts; the first writes its record to a file."""
     check(models, names, how.scale, how.parallel)
-    task = {"models": list(models), "names": list(names), "how": asdict(how), "file": str(file)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    done = subprocess.run(
-        [*command, "-m", "adan_bench.studies.speed", json.dumps(task)], capture_output=True, text=True
-    )
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("adan-bench: ")]
-        last = " ".join(done.stderr[-300:].split())
-        raise RuntimeError(lines[-1] if lines else f"torchrun ended with code {done.returncode}: {last}")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "record.json"
+        task = {"models": list(models), "names": list(names), "how": asdict(how), "file": str(file)}
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        command = [*torchrun, "-m", "adan_bench.studies.speed", json.dumps(task)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.startswith("adan-bench: ")]
+            last = " ".join(done.stderr[-300:].split())
+            raise RuntimeError(lines[-1] if lines else f"torchrun ended with code {done.returncode}: {last}")
+        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return record
 
 
 def main() -> None:

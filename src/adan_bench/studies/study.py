@@ -46,11 +46,7 @@ KINDS: dict[str, dict[str, tuple[type, ...]]] = {
     },
     "search": {"trials": (int,), **{name: CONFIG[name] for name in OPTIONS}},
     "optimizers": {"settings": (dict,), "alternatives": (list,)},
-    "runs": {
-        "optimizer": (str,),
-        "lr_factor": (int, float),
-        **dict.fromkeys(("change", "run", "grid"), (dict,)),
-    },
+    "runs": {"optimizer": (str,), "lr_factor": (int, float), **dict.fromkeys(("change", "run", "grid"), (dict,))},
     "start": {"study": (str,), "optimizer": (str,)},
     "run": {name: CONFIG[name] for name in OPTIONS},
 }

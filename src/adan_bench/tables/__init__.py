@@ -231,12 +231,9 @@ def tables() -> dict[str, PaperTable]:
     all_tables = [parse(f.name.removesuffix(".json"), json.loads(f.read_text(encoding="utf-8"))) for f in files]
     own = {table.name: table.settings for table in all_tables}
     all_tables = [replace(t, settings=sum((own[name] for name in t.like), t.settings)) for t in all_tables]
-    return {table.name: table for table in sorted(all_tables, key=_order)}
-
-
-def _order(table: PaperTable) -> tuple[bool, int]:
-    kind, _, number = table.place.partition(" ")
-    return kind == "Figure", int(number)
+    return {
+        t.name: t for t in sorted(all_tables, key=lambda t: (t.place.startswith("Figure"), int(t.place.split()[1])))
+    }
 
 
 def choose(names: list[str]) -> list[PaperTable]:

@@ -41,10 +41,7 @@ class CycleSetting:
 
 
 def run(replicas: int = 64) -> Chapter:
-    return chapter(
-        "cycle",
-        [_one_cycle(replicas), _at_the_minimum(replicas), _restarts(replicas), _output()],
-    )
+    return chapter("cycle", [_one_cycle(replicas), _at_the_minimum(replicas), _restarts(replicas), _output()])
 
 
 def first_cycle(setting: CycleSetting, method: methods.Algorithm2, replicas: int) -> tuple[Array, Array]:
@@ -74,14 +71,8 @@ def _at_the_minimum(replicas: int) -> Check:
     start = np.tile(problem.start, (replicas, 1))
     method = methods.Algorithm2(start, accuracy**1.5, setting.beta, 1.0, setting.radius)
     lengths, changes = first_cycle(setting, method, replicas)
-    return check(
-        "cycle at the minimum",
-        mean_ends(changes)[0],
-        0.0,
-        at_least=True,
-        accuracy=accuracy,
-        longest=f"{np.max(lengths):.0f}",
-    )
+    words = {"accuracy": accuracy, "longest": f"{np.max(lengths):.0f}"}
+    return check("cycle at the minimum", mean_ends(changes)[0], 0.0, at_least=True, **words)
 
 
 def _restarts(replicas: int, steps: int = 3000) -> Check:
@@ -95,24 +86,15 @@ def _restarts(replicas: int, steps: int = 3000) -> Check:
         if not running.any():
             break
     bound = float(setting.problem.value(setting.problem.start) / setting.descent(setting.length))
-    return check(
-        "cycle restarts",
-        mean_ends(np.where(running, np.nan, restarts))[1],
-        bound,
-        radius=setting.radius,
-        length=setting.length,
-    )
+    most = mean_ends(np.where(running, np.nan, restarts))[1]
+    return check("cycle restarts", most, bound, radius=setting.radius, length=setting.length)
 
 
 def _output(length: int = 400) -> Check:
     """Constant gradient: the movement grows to the end of the cycle, so the argmin of the second half is its first."""
     beta = 0.5 / length
     method = methods.Algorithm2(np.zeros(1), 0.01, beta, 1.0)
-    moved, xs = [], [method.theta]
-    for _ in range(length):
-        method.step(np.ones(1))
-        moved.append(float(method.moved[0]))
-        xs.append(method.theta)
+    xs, _, moved = methods.trajectory(method, lambda x, k: np.ones(1), length)
     square = length * sum(moved)  # the smallest R² with which the cycle lasts K
     _, k0 = methods.averaged_iterate(xs, moved)
     return check("cycle output", moved[k0] / (2 * square / length**2), 1.0)

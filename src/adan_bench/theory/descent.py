@@ -12,10 +12,7 @@ from adan_bench.theory.theorem1 import decayed_problem
 
 
 def run(replicas: int = 2000) -> Chapter:
-    return chapter(
-        "descent",
-        [_prox(), _large_eps(), *_averages(replicas)],
-    )
+    return chapter("descent", [_prox(), _large_eps(), *_averages(replicas)])
 
 
 def _prox(steps: int = 300) -> Check:

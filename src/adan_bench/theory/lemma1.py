@@ -22,11 +22,7 @@ def run(samples: int = 4000) -> Chapter:
         *_same("a quadratic, the same noise", lambda x, k: quadratic(x, k) + noise[k], zero, 0.5, 0.1, 120),
     ]
     expectation, plot = _expectation(quadratic, zero, samples)
-    return chapter(
-        "lemma-1",
-        [*checks, *expectation],
-        {"theory-lemma-1.png": plot},
-    )
+    return chapter("lemma-1", [*checks, *expectation], {"theory-lemma-1.png": plot})
 
 
 def _same(name: str, gradient: Gradient, start: Array, eta: float, beta: float, steps: int) -> list[Check]:

@@ -218,6 +218,19 @@ class OneLayerLamb(Adam):
         self.theta = self.theta - self.eta * ratio * r
 
 
+def trajectory(
+    method: Algorithm1 | Algorithm2, gradient: Gradient, steps: int
+) -> tuple[list[Array], list[Array], list[float]]:
+    """Steps of one replica by the gradients at its iterates: θ_0 … θ_K, g_0 … g_{K−1}, ‖y_{k+1} − y_k‖²_{√n_k}."""
+    thetas, gradients, moved = [method.theta], [], []
+    for k in range(steps):
+        gradients.append(gradient(method.theta, k))
+        method.step(gradients[-1])
+        thetas.append(method.theta)
+        moved.append(float(method.moved[0]))
+    return thetas, gradients, moved
+
+
 def averaged_iterate(xs: list[Array], moved: list[float]) -> tuple[Array, int]:
     """Theorem 2's output of a cycle of K iterations: the mean of x_1 … x_{K0}, and K0.
 

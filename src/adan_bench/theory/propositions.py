@@ -17,15 +17,10 @@ from adan_bench.theory.check import Array, Chapter, Check, chapter, check
 def run(steps: int = 300) -> Chapter:
     network, start = problems.digits_network()
     beta = (0.02, 0.08, 0.01)
-    gradients: list[Array] = []
-    optimizer = methods.Algorithm1(start, 0.01, beta, 1e-8)
-    for k in range(steps):
-        gradients.append(network(optimizer.theta, k))
-        optimizer.step(gradients[-1])
-    sequence = np.array(gradients)
+    sequence = np.array(methods.trajectory(methods.Algorithm1(start, 0.01, beta, 1e-8), network, steps)[1])
     cycle_checks, plot_cycle = _cycle()
 
-    moments = _largest(sequence, beta, 1e-8)
+    shares, moments = _shares(sequence, beta, 1e-8), _largest(sequence, beta, 1e-8)
     flip = np.array([(-1.0) ** k for k in range(3000)])[:, None]
     flipped = _largest(flip, beta, 1e-8)
     flip_bound = ((1 + 2 * (1 - beta[1])) / 3) ** 2
@@ -37,59 +32,42 @@ def run(steps: int = 300) -> Chapter:
 
     def plot(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
-        c = 3 * np.abs(sequence).max()
-        run_ = methods.Algorithm1(start, 0.01, beta, 1e-8)
-        m, n = [], []
-        for g in sequence:
-            run_.step(g)
-            m.append(np.abs(run_.m).max() / c)
-            n.append(run_.n.max() / c**2)
-        left.semilogy(m, color="#0072B2", label="‖m_k‖∞ / c∞")
-        left.semilogy(n, color="#D55E00", label="‖n_k‖∞ / c∞²")
+        left.semilogy(shares["m"], color="#0072B2", label="‖m_k‖∞ / c∞")
+        left.semilogy(shares["n"], color="#D55E00", label="‖n_k‖∞ / c∞²")
         left.axhline(1, color="black", linestyle=":", label="bound")
         left.set(title="a network on digits", xlabel="k")
         left.legend(frameon=False, fontsize=8)
         plot_cycle(right)
 
-    return chapter(
-        "propositions",
-        [
-            check("propositions m, digits", moments["m"], 1.0),
-            check("propositions m, constant g", 3 * constant["m"], 1 + 1e-12),
-            check("propositions n, digits", moments["n"], 1.0),
-            check("propositions n, alternating g", flipped["n"], 1.0),
-            check(
-                "propositions n, reached",
-                flipped["n"],
-                flip_bound * (1 - 1e-9),
-                at_least=True,
-                flip_bound=f"{flip_bound:.4f}",
-            ),
-            check(
-                "propositions η ratio, digits", ratio, 1.0, bound=f"{math.sqrt(2 * beta[2]) * large / 10 / 1e-8:.0e}"
-            ),
-            check("propositions η ratio, jump", spike, 1.0),
-            _lagging_ratio(),
-            *cycle_checks,
-            _last_iteration(),
-        ],
-        {"theory-propositions.png": plot},
-    )
+    least, bound = f"{flip_bound:.4f}", f"{math.sqrt(2 * beta[2]) * large / 10 / 1e-8:.0e}"
+    checks = [
+        check("propositions m, digits", moments["m"], 1.0),
+        check("propositions m, constant g", 3 * constant["m"], 1 + 1e-12),
+        check("propositions n, digits", moments["n"], 1.0),
+        check("propositions n, alternating g", flipped["n"], 1.0),
+        check("propositions n, reached", flipped["n"], flip_bound * (1 - 1e-9), at_least=True, flip_bound=least),
+        check("propositions η ratio, digits", ratio, 1.0, bound=bound),
+        check("propositions η ratio, jump", spike, 1.0),
+        _lagging_ratio(),
+    ]
+    return chapter("propositions", [*checks, *cycle_checks, _last_iteration()], {"theory-propositions.png": plot})
+
+
+def _shares(gradients: Array, beta: tuple[float, float, float], eps: float) -> dict[str, Array]:
+    """‖m_k‖∞/c∞, ‖n_k‖∞/c∞² and |η_k/η_{k−1} − 1|·ε/(√(2β3)·c∞) along a sequence of gradients."""
+    c = 3 * float(np.abs(gradients).max())
+    run_ = methods.Algorithm1(np.zeros_like(gradients[0]), 0.01, beta, eps)
+    states = []
+    for g in gradients:
+        run_.step(g)
+        states.append((np.abs(run_.m), run_.n, run_.eta_k))
+    m, n, eta = (np.array(values) for values in zip(*states, strict=True))
+    ratio = np.abs(eta[1:] / eta[:-1] - 1)
+    return {"m": m.max(1) / c, "n": n.max(1) / c**2, "eta": ratio.max(1) * eps / (math.sqrt(2 * beta[2]) * c)}
 
 
 def _largest(gradients: Array, beta: tuple[float, float, float], eps: float) -> dict[str, float]:
-    """The largest ‖m‖∞/c∞, ‖n‖∞/c∞² and |η_k/η_{k−1} − 1|·ε/(√(2β3)·c∞) over a sequence of gradients."""
-    c = 3 * float(np.abs(gradients).max())
-    run_ = methods.Algorithm1(np.zeros_like(gradients[0]), 0.01, beta, eps)
-    m = n = ratio = 0.0
-    eta: Array | None = None
-    for g in gradients:
-        run_.step(g)
-        m, n = max(m, float(np.abs(run_.m).max())), max(n, float(run_.n.max()))
-        if eta is not None:
-            ratio = max(ratio, float(np.abs(run_.eta_k / eta - 1).max()))
-        eta = run_.eta_k
-    return {"m": m / c, "n": n / c**2, "eta": ratio * eps / (math.sqrt(2 * beta[2]) * c)}
+    return {name: float(values.max()) for name, values in _shares(gradients, beta, eps).items()}
 
 
 def _lagging_ratio(beta: float = 0.02) -> Check:
@@ -106,14 +84,8 @@ def _last_iteration() -> Check:
     for g in (0.0, 1.0):
         run_.step(np.array([g]))
     ratio = float(np.sqrt(methods.squared_norm(run_.theta - run_.y, np.sqrt(run_.n) + eps)[0])) / radius
-    return check(
-        "propositions x − y, k = 𝒦",
-        ratio if run_.restarted[0] else math.nan,
-        1.0,
-        at_least=True,
-        radius=f"{radius:g}",
-        beta=beta,
-    )
+    measured = ratio if run_.restarted[0] else math.nan
+    return check("propositions x − y, k = 𝒦", measured, 1.0, at_least=True, radius=f"{radius:g}", beta=beta)
 
 
 def _cycle(steps: int = 400) -> tuple[list[Check], Any]:

@@ -22,10 +22,7 @@ def run() -> Chapter:
         *_starts(quadratic, zero),
         _package(network, start),
     ]
-    return chapter(
-        "reformulation",
-        checks,
-    )
+    return chapter("reformulation", checks)
 
 
 def _algorithm1(start: Array, footnote: bool) -> Algorithm1:
@@ -65,20 +62,14 @@ def _starts(gradient: Gradient, start: Array) -> list[Check]:
     plain, eta_1, g0, g1 = second(_algorithm1(start, footnote=False))
     printed, *_ = second(methods.Algorithm2(start, ETA, BETA, EPS))
     footnote, *_ = second(_algorithm1(start, footnote=True))
-    return [
-        check(
-            "reformulation start y_1 = x_1",
-            distance(printed - plain, (1 - BETA) ** 2 * eta_1 * g0),
-            ROUNDING,
-            difference=f"{distance(printed, plain):.2e}",
-        ),
-        check(
-            "reformulation start v_1 = g_1 − g_0",
-            distance(footnote - plain, -((1 - BETA) ** 2) * eta_1 * (g1 - g0)),
-            ROUNDING,
-            difference=f"{distance(footnote, plain):.2e}",
-        ),
-    ]
+    checks = []
+    for name, other, gap in (
+        ("reformulation start y_1 = x_1", printed, (1 - BETA) ** 2 * eta_1 * g0),
+        ("reformulation start v_1 = g_1 − g_0", footnote, -((1 - BETA) ** 2) * eta_1 * (g1 - g0)),
+    ):
+        difference = f"{distance(other, plain):.2e}"
+        checks.append(check(name, distance(other - plain, gap), ROUNDING, difference=difference))
+    return checks
 
 
 def _package(gradient: Gradient, start: Array) -> Check:

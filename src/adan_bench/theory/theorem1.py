@@ -171,12 +171,7 @@ def run(
             axes.xaxis.set_minor_formatter("")
             axes.legend(frameon=False, fontsize=8)
 
-    return chapter(
-        "theorem-1",
-        checks,
-        {"theory-theorem-1.png": plot},
-        tables,
-    )
+    return chapter("theorem-1", checks, {"theory-theorem-1.png": plot}, tables)
 
 
 def decayed_problem() -> Problem:
@@ -189,11 +184,7 @@ def _step(steps: int = 60) -> Check:
     problem, beta, eta, eps, lam, mu = problems.ripples(), (0.1, 0.2, 0.05), 0.1, 0.5, 0.3, 0.01
     rng = np.random.default_rng(3)
     adan = methods.Algorithm1(problem.start, eta, beta, eps, lam, mu)
-    thetas, g = [adan.theta], []
-    for _ in range(steps):
-        g.append(problem.sample(adan.theta, rng))
-        adan.step(g[-1])
-        thetas.append(adan.theta)
+    thetas, g, _ = methods.trajectory(adan, lambda x, k: problem.sample(x, rng), steps)
     theta, (u, n) = np.array(thetas), moments.closed_sums(np.array(g), beta)
     lam_k = lam * (1 - mu) ** np.arange(steps)[:, None]
     left = lam_k * theta[:-1] + u / (np.sqrt(n) + eps)

@@ -103,23 +103,12 @@ def run(
         for axes in (left, right):
             axes.legend(frameon=False, fontsize=7)
 
-    return chapter(
-        "theorem-2",
-        checks,
-        {"theory-theorem-2.png": plot},
-        [
-            ChapterTable(
-                "Exponents in 1/ϵ, 95% intervals",
-                ["algorithm", "iterations", "‖∇f(x̄)‖", "‖∇f(x_0)‖"],
-                [*rows, ["theory, at most", "3.5", "−1", "−1/2"]],
-            ),
-            ChapterTable(
-                "Median of the iterations on ripples, by how a cycle starts (inf: more than half did not end)",
-                ["ϵ", "ϵ^−3.5", "Algorithm 2 as printed", "with Algorithm 1's m_0 = g_0"],
-                starts,
-            ),
-        ],
-    )
+    rows.append(["theory, at most", "3.5", "−1", "−1/2"])
+    head = ["algorithm", "iterations", "‖∇f(x̄)‖", "‖∇f(x_0)‖"]
+    title = "Median of the iterations on ripples, by how a cycle starts (inf: more than half did not end)"
+    kinds = ["ϵ", "ϵ^−3.5", "Algorithm 2 as printed", "with Algorithm 1's m_0 = g_0"]
+    tables = [ChapterTable("Exponents in 1/ϵ, 95% intervals", head, rows), ChapterTable(title, kinds, starts)]
+    return chapter("theorem-2", checks, {"theory-theorem-2.png": plot}, tables)
 
 
 def _recursion(steps: int = 60) -> Check:
@@ -128,11 +117,7 @@ def _recursion(steps: int = 60) -> Check:
     betas = (beta, beta, beta**2)
     rng = np.random.default_rng(3)
     adan = methods.Algorithm1(problem.start, eta, betas, eps, lagged=True, footnote=False)
-    xs, gs = [adan.theta], []
-    for _ in range(steps):
-        gs.append(problem.sample(adan.theta, rng))
-        adan.step(gs[-1])
-        xs.append(adan.theta)
+    xs, gs, _ = methods.trajectory(adan, lambda x, k: problem.sample(x, rng), steps)
     x, g = np.array(xs), np.array(gs)
     n = moments.closed_sums(g, betas, footnote=False)[1]
     eta_k = eta / (np.sqrt(np.concatenate([n[:1], n[:-1]])) + eps)
@@ -147,26 +132,14 @@ def _last_cycle(length: int = 4000) -> Check:
     c = eps = 3 * smoothness  # the largest gradient is that of the start, 1
     eta = eps / (6 * smoothness)
     method = methods.Algorithm2(np.ones(1), eta, beta, eps, beta3=beta**4)
-    xs, moved = [method.theta], []
-    for _ in range(length):
-        method.step(smoothness * method.theta)
-        xs.append(method.theta)
-        moved.append(float(method.moved[0]))
+    xs, _, moved = methods.trajectory(method, lambda x, k: smoothness * x, length)
     radius = math.sqrt(length * sum(moved))  # the smallest with which the cycle lasts K
     average, k0 = methods.averaged_iterate(xs, moved)
-    terms = (
-        2 * math.sqrt(2 * c) * radius / (eta * length),
-        4 * radius * math.sqrt(c) / (beta * eta * length**2),
-        4 * beta * c**1.5 * radius / (eta * eps),
-    )
-    return check(
-        "theorem-2 last cycle",
-        smoothness * float(np.abs(average).max()) / sum(terms),
-        1.0,
-        bounds=f"{smoothness / sum(terms):.0f}",
-        length=length,
-        k0=k0,
-    )
+    bound = 2 * math.sqrt(2 * c) * radius / (eta * length)
+    bound += 4 * radius * math.sqrt(c) / (beta * eta * length**2)
+    bound += 4 * beta * c**1.5 * radius / (eta * eps)
+    share, bounds = smoothness * float(np.abs(average).max()) / bound, f"{smoothness / bound:.0f}"
+    return check("theorem-2 last cycle", share, 1.0, bounds=bounds, length=length, k0=k0)
 
 
 def _exponents(inverse: Sequence[float], iterations: Array, norms: Array) -> list[Check]:

@@ -22,7 +22,7 @@ from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, write_bytes, write_json
 from adan_bench.training.configure import threads
 from adan_bench.training.jobs import Job, Tally, record_failure
-from adan_bench.training.pool import Pool, Worker, command
+from adan_bench.training.pool import LocalPool, Pool, Worker, command
 
 LOSSES = 3  # a run that loses its node so often without a new checkpoint has failed
 NEEDED = ("weights.pt", "environment.json")  # of the run that --init names
@@ -122,6 +122,11 @@ class RayPool(Pool):
             store.close()
         self.ray.shutdown()
         super().close()
+
+
+def open_pool(folder: Path, chosen: RunConfig, deadline: float | None = None) -> Pool:
+    """The pool that the choices ask for: worker processes of this machine, or a Ray cluster."""
+    return (LocalPool if chosen.cluster is None else RayPool)(folder, chosen, deadline)
 
 
 def files_for(job: Job) -> Files:

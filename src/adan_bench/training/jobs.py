@@ -107,10 +107,6 @@ class Tally:
                     self.waiting.append(job)
 
     @property
-    def total(self) -> int:
-        return len(self.known)
-
-    @property
     def left(self) -> int:
         """The jobs that are not done, those that the time limit has paused among them."""
         return len(self.waiting) + len(self.running) + len(self.undone)
@@ -182,7 +178,7 @@ class Tally:
 
     def _emit(self, job: Job, progress: RunProgress | None = None, result: Mapping[str, Any] | None = None) -> None:
         if self.on_event is not None:
-            self.on_event(Event(job, len(self.ended), self.total, progress, result, sum(self.rates.values())))
+            self.on_event(Event(job, len(self.ended), len(self.known), progress, result, sum(self.rates.values())))
 
     def facts(self) -> dict[str, Any]:
         """For the record of the study. steps_per_second counts all time, peak: the best sum of runs under way."""
@@ -201,15 +197,8 @@ def record_failure(job: Job, error: str, absent: bool = False, trace: str = "") 
 
     absent: what it needs is not there (a package, a file), which is no fault of the run. trace: of the exception.
     """
-    result = {
-        "status": "failed",
-        "error": " ".join(error.split()),
-        "absent": absent,
-        "step": 0,
-        "seconds": 0.0,
-        "final": {},
-        "best": None,
-    }
+    result: dict[str, Any] = {"status": "failed", "error": " ".join(error.split()), "absent": absent}
+    result |= {"step": 0, "seconds": 0.0, "final": {}, "best": None}
     if not RunStore(job.path).exists:
         job.path.mkdir(parents=True, exist_ok=True)
         facts = {"metric": "", "higher_is_better": True, "target": 0.0, "name": job.config.workload, "summary": ""}

@@ -25,7 +25,9 @@ ADAN = ({"betas": (0.95, 0.92, 0.99)}, {"betas": (0.98, 0.92, 0.99)}, {"betas": 
 DECAYS = ({"weight_decay": 1e-4}, {"weight_decay": 5e-4}, {"weight_decay": 5e-3})
 MOMENTA = ({"weight_decay": 5e-4}, {"momentum": 0.95}, {"weight_decay": 5e-3})
 LARS = ({"momentum": 0.95}, {"weight_decay": 1e-3}, {"nesterov": True})
-DECAY = {"weight_decay": 0.02}
+LAST_RATES = ({"final_lr": 0.01}, {"final_lr": 1.0}, BETAS[0])
+RADII = ({"rho": 0.02}, {"rho": 0.1}, DECAYS[1])
+DECAY, MOMENTUM = {"weight_decay": 0.02}, {"momentum": 0.9}
 TORCH, OTHERS, OURS = "torch.optim", "pytorch_optimizer", "adan_bench.training.rivals"
 ADAN_ENGINES = {"cuda": "fused", "cpu": "fused", "loop": "single-tensor"}
 ON_HOST = "pytorch_optimizer's {} reads its learning rate and step count on the host"
@@ -41,34 +43,18 @@ SPECS = {  # name, class, center of the learning rates, defaults, what is tried 
         OptimizerSpec("radam", f"{TORCH}:RAdam", 1e-3, {}, BETAS),
         OptimizerSpec("rmsprop", f"{TORCH}:RMSprop", 1e-3, {}, ({"alpha": 0.9}, {"momentum": 0.9}, {"alpha": 0.999})),
         OptimizerSpec("sgd", f"{TORCH}:SGD", 0.3, {}, DECAYS),
-        OptimizerSpec("sgd-momentum", f"{TORCH}:SGD", 0.1, {"momentum": 0.9}, MOMENTA),
-        OptimizerSpec("sgd-nesterov", f"{TORCH}:SGD", 0.1, {"momentum": 0.9, "nesterov": True}, MOMENTA),
+        OptimizerSpec("sgd-momentum", f"{TORCH}:SGD", 0.1, MOMENTUM, MOMENTA),
+        OptimizerSpec("sgd-nesterov", f"{TORCH}:SGD", 0.1, {**MOMENTUM, "nesterov": True}, MOMENTA),
         OptimizerSpec("lamb", f"{OURS}:Lamb", 1e-2, DECAY, BETAS, shards=False),
         OptimizerSpec(
             "lars", f"{OTHERS}:LARS", 3.0, {"weight_decay": 1e-4}, LARS, shards=False, eager=ON_HOST.format("LARS")
         ),
         OptimizerSpec("adabelief", f"{OURS}:AdaBelief", 1e-3, {}, ({"betas": (0.9, 0.95)}, {"eps": 1e-8}, BETAS[1])),
-        OptimizerSpec(
-            "adabound",
-            f"{OTHERS}:AdaBound",
-            1e-3,
-            {},
-            ({"final_lr": 0.01}, {"final_lr": 1.0}, BETAS[0]),
-            eager=ON_HOST.format("AdaBound"),
-        ),
+        OptimizerSpec("adabound", f"{OTHERS}:AdaBound", 1e-3, {}, LAST_RATES, eager=ON_HOST.format("AdaBound")),
         OptimizerSpec("yogi", f"{OTHERS}:Yogi", 3e-3, {}, BETAS, eager=ON_HOST.format("Yogi")),
         OptimizerSpec("padam", f"{OURS}:Padam", 0.03, {}, ({"partial": 0.125}, BETAS[0], DECAYS[1])),
         OptimizerSpec("adai", f"{OURS}:Adai", 0.3, {}, ({"betas": (0.1, 0.9)}, {"betas": (0.5, 0.99)}, DECAYS[1])),
-        OptimizerSpec(
-            "sam",
-            f"{OTHERS}:SAM",
-            0.1,
-            {"rho": 0.05, "momentum": 0.9},
-            ({"rho": 0.02}, {"rho": 0.1}, DECAYS[1]),
-            passes=2,
-            base=f"{TORCH}:SGD",
-            shards=False,
-        ),
+        OptimizerSpec("sam", f"{OTHERS}:SAM", 0.1, {"rho": 0.05, **MOMENTUM}, RADII, 2, f"{TORCH}:SGD", shards=False),
     )
 }
 
@@ -176,9 +162,8 @@ def build(
     params: list[Any] = list(parameters)
     if target.startswith(TORCH) and "fused" in options and not values.keys() & {"fused", "foreach", "differentiable"}:
         first = params[0]["params"][0] if isinstance(params[0], dict) else params[0]
-        values["fused"] = not (
-            target.endswith(":SGD") and hasattr(first, "full_tensor")
-        )  # torch 2.13 shards no such SGD
+        # torch 2.13 shards no fused SGD
+        values["fused"] = not (target.endswith(":SGD") and hasattr(first, "full_tensor"))
     optimizer = make(params, **values)
     if not isinstance(optimizer, Optimizer):
         raise UsageError(f"{spec.name}: {spec.target} made {optimizer!r}; return a torch.optim.Optimizer")

@@ -156,15 +156,8 @@ class Trainer:
     def _task(self) -> Task:
         config, per_pass = self.config, self.config.batch_size // self.config.accumulate
         try:
-            task = self.workload.task(
-                config.seed,
-                per_pass,
-                config.data,
-                str(self.device),
-                config.init,
-                config.training,
-                tuning=config.role == "tune",
-            )
+            where, tuning = (config.data, str(self.device), config.init), config.role == "tune"
+            task = self.workload.task(config.seed, per_pass, *where, config.training, tuning)
         except ModuleNotFoundError as error:
             own = not self.workload.build.__module__.startswith("adan_bench.")
             remedy = f"run: pip install {error.name}" if own else "run: pip install 'adan[paper]'"
@@ -258,11 +251,14 @@ class Trainer:
         return self._line("train", {"loss": loss, "lr": float(self.optimizer.param_groups[0]["lr"])})
 
     def _evaluation_line(self) -> dict[str, Any]:
-        self.state.last = self.evaluate()
-        value = self.state.last.get(self.workload.metric, math.nan)
-        self._keep_best(value)
+        state = self.state
+        state.last = self.evaluate()
+        value = state.last.get(self.workload.metric, math.nan)
+        if math.isfinite(value):
+            better = max if self.workload.higher_is_better else min
+            state.best = value if state.best is None else better(state.best, value)
         self._return_to_first_rate(value)
-        return self._line("eval", self.state.last)
+        return self._line("eval", state.last)
 
     def _line(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         return {"kind": kind, "step": self.state.step, "seconds": self.state.seconds, **values}
@@ -277,12 +273,6 @@ class Trainer:
         clock.written(now)
         return pauses
 
-    def _progress(self, last: int, loss: float | None, started: float, first: int) -> RunProgress:
-        step = self.state.step
-        left = (time.monotonic() - started) / (step - first) * (last - step)
-        metric = self.state.last.get(self.workload.metric)
-        return RunProgress(step, last, loss, metric, seconds_left=left, **self._speed())
-
     def evaluate(self) -> dict[str, float]:
         """The workload's numbers on its held-out data, of the averaged weights where there are some."""
         average = self.updater.average
@@ -293,11 +283,6 @@ class Trainer:
         model.train()
         metrics = [self.workload.metric, self.workload.tune_metric if self.config.role == "tune" else ""]
         return _checked(values, self.workload.name, list(filter(None, metrics)))
-
-    def _keep_best(self, value: float) -> None:
-        if math.isfinite(value):
-            better = max if self.workload.higher_is_better else min
-            self.state.best = value if self.state.best is None else better(self.state.best, value)
 
     def _return_to_first_rate(self, value: float) -> None:
         """AWD-LSTM's switch from SGD to averaged SGD (arXiv:1708.02182), as AdaBelief's code has it.
@@ -313,21 +298,22 @@ class Trainer:
                 state.lowered = lower
         state.seen.append(value)
 
-    def _speed(self) -> dict[str, Any]:
-        """Steps per second of training since the last look; on a GPU, how busy it was and its memory."""
-        steps, seconds = self.state.step - self.looked[0], max(1e-9, self.state.seconds - self.looked[1])
-        self.looked = self.state.step, self.state.seconds
-        numbers: dict[str, Any] = {"steps_per_second": steps / seconds}
-        if self.device.type != "cuda":
-            return numbers
-        numbers["gpu_bytes"] = torch.cuda.max_memory_allocated(self.device)
-        busy = None if self.updater.graph is None else self.updater.graph.busy_seconds()
-        if busy is not None:
-            numbers |= {"gpu_share": min(1.0, busy / seconds), "gpu_source": "replays"}
-        if seconds >= NVML_PERIOD:
-            with contextlib.suppress(ImportError, RuntimeError):  # torch asks pynvml
-                numbers |= {"gpu_share": torch.cuda.utilization(self.device) / 100, "gpu_source": "NVML"}
-        return numbers
+    def _progress(self, last: int, loss: float | None, started: float, first: int) -> RunProgress:
+        """Where the run stands: its speed since the last look; on a GPU, how busy that was and its memory."""
+        step, metric = self.state.step, self.state.last.get(self.workload.metric)
+        left = (time.monotonic() - started) / (step - first) * (last - step)
+        steps, seconds = step - self.looked[0], max(1e-9, self.state.seconds - self.looked[1])
+        self.looked = step, self.state.seconds
+        gpu: dict[str, Any] = {}
+        if self.device.type == "cuda":
+            gpu["gpu_bytes"] = torch.cuda.max_memory_allocated(self.device)
+            busy = None if self.updater.graph is None else self.updater.graph.busy_seconds()
+            if busy is not None:
+                gpu |= {"gpu_share": min(1.0, busy / seconds), "gpu_source": "replays"}
+            if seconds >= NVML_PERIOD:
+                with contextlib.suppress(ImportError, RuntimeError):  # torch asks pynvml
+                    gpu |= {"gpu_share": torch.cuda.utilization(self.device) / 100, "gpu_source": "NVML"}
+        return RunProgress(step, last, loss, metric, steps / seconds, left, **gpu)
 
     def _finish(self, store: RunStore, status: str) -> Mapping[str, Any]:
         state = self.state

@@ -1,1 +1,1 @@
-"""One file per workload: data, model, loss, metric, target, budget. A new file here is found without being named."""
+"""Workloads, a file per family: metric, targets, budgets, sizes. A new file here is found without being named."""

@@ -1,10 +1,15 @@
-"""Which workloads exist: those of this package, one file each, and those of the user's own script."""
+"""Which workloads exist: those of this package, a file for each family, and those of the user's own script.
+
+The files of this folder say what a workload is: its scales, sizes and targets. Importing them is cheap. `parts/` has
+what is trained, imported when a workload is built.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Callable
+from typing import Any
 
 from adan_bench.errors import UsageError, check_name, short, unknown
 from adan_bench.task import SCALES, Context, Scale, Task, Workload
@@ -47,38 +52,43 @@ def workload(
     check_name("@workload", name, marks="_.+-")
     if tune_higher_is_better is not None and not tune_metric:
         raise UsageError(f"@workload({name!r}): tune_higher_is_better without a tune_metric; give both or neither")
-    for scale, size in zip(SCALES, (smoke, small, paper), strict=True):
+    scales = dict(zip(SCALES, (smoke, small, paper), strict=True))
+    for scale, size in scales.items():
         if not isinstance(size, Scale) and (size is not None or scale == SCALES[0]):
             raise UsageError(
                 f"@workload({name!r}): {scale} must be a Scale, got {short(size)}; "
                 "for example Scale(target=0.9, steps=100)"
             )
-    scales = {scale: size for scale, size in zip(SCALES, (smoke, small, paper), strict=True) if size is not None}
+    there = {scale: size for scale, size in scales.items() if size is not None}
 
     def register(build: Builder) -> Builder:
         bundled = name in _workloads and _workloads[name].build.__module__.startswith("adan_bench.")
         if bundled and not build.__module__.startswith("adan_bench."):
             raise UsageError(f"{name!r} is a bundled workload; give yours another name")
+        judged = tune_metric, tune_higher_is_better
         about = (summary or build.__doc__ or name).strip().splitlines()[0].rstrip(".")
         _workloads[name] = Workload(
-            name,
-            about,
-            metric,
-            higher_is_better,
-            build,
-            scales,
-            after,
-            options=options,
-            tune_metric=tune_metric,
-            tune_higher_is_better=tune_higher_is_better,
+            name, about, metric, higher_is_better, build, there, after, SCALES[0], options, *judged
         )
         return build
 
     return register
 
 
+def built_by(module: str, function: str, *arguments: Any) -> Builder:
+    """The builder that calls `function(context, *arguments)` of a module of `parts`, imported when it is called."""
+
+    def build(context: Context) -> Task:
+        part = importlib.import_module(f"adan_bench.workloads.parts.{module}")
+        task: Task = getattr(part, function)(context, *arguments)
+        return task
+
+    build.__qualname__ = f"{module}.{function}"
+    return build
+
+
 def workloads() -> dict[str, Workload]:
-    """All workloads by name. Importing a workload's file is cheap: what it needs is imported when it is built."""
+    """All workloads by name."""
     from adan_bench import workloads as package
 
     for module in pkgutil.iter_modules(package.__path__):

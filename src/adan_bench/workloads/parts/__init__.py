@@ -1,1 +1,1 @@
-"""What workloads are made of: networks and tasks. Here torch is imported; a workload's own file imports it late."""
+"""What workloads are made of: networks and tasks, imported with torch when a workload is built."""

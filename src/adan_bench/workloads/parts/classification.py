@@ -1,4 +1,4 @@
-"""The task of an image classifier: batches under a training setting, the loss, top-1 accuracy."""
+"""Tasks of image classifiers: batches under a training setting, the loss, top-1 accuracy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 
 import adan
 from adan_bench.data.augment import applied, box_noise, drawn, loss_of
-from adan_bench.data.images import ImageData
-from adan_bench.data.settings import Setting
+from adan_bench.data.images import Augmentation, ImageData, cifar10, digits, image_data
+from adan_bench.data.settings import PLAIN, Setting
 from adan_bench.task import Context, Settings, Task
+from adan_bench.workloads.images import CUTOUT, SMOOTHED, ImageSizes, Model
+from adan_bench.workloads.parts.networks import BUILDERS, resnet, vit_sizes
+from adan_bench.workloads.parts.transformer import SmallConvNeXt, ViT
 
 
 def classification_task(model: nn.Module, data: ImageData, context: Context, setting: Setting) -> Task:
@@ -53,3 +57,54 @@ def _logits(output: Any) -> Tensor:
 def without_decay(model: nn.Module, settings: Settings) -> list[dict[str, Any]]:
     """Two groups, as the official settings have them: biases, norms and embeddings of position do not decay."""
     return adan.parameter_groups(model, settings.get("weight_decay", 0.0), named=False)
+
+
+def published(context: Context, model: Model) -> Task:
+    """A model of the paper's tables, with options of the run in place of its own."""
+    trained = model.trained(context.training)
+    augmentation = Augmentation(magnitude=trained.setting.magnitude, center=trained.center, repeats=trained.repeats)
+    on_cifar = context.scale == "paper" and not trained.imagenet
+    data = cifar10(context, augmentation) if on_cifar else image_data(context, augmentation)
+    network = BUILDERS[trained.family](trained, context.sizes, data)
+    task = classification_task(network, data, context, trained.setting)
+    task.max_grad_norm = trained.max_grad_norm
+    task.groups = None if trained.decay_all else without_decay
+    return task
+
+
+def cifar_vit(context: Context) -> Task:
+    data = image_data(context, Augmentation(cutout=CUTOUT))
+    model = ViT(context.sizes, data.size, data.channels, data.classes)
+    if context.init is not None:
+        begin(model, context)
+    task = classification_task(model, data, context, SMOOTHED)
+    task.max_grad_norm, task.groups = 1.0, without_decay
+    return task
+
+
+def begin(model: ViT, context: Context) -> None:
+    """Load the weights of another run of this model, or an autoencoder's encoder, to which the head is new."""
+    weights, prefix = context.weights(), "encoder."
+    encoder = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+    own = {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
+    wrong = "these are not the weights of this ViT ({}); name a run of cifar-mae or cifar-vit at the same scale"
+    context.load(model, {**own, **encoder} if encoder else weights, wrong)
+
+
+def cifar_convnext(context: Context) -> Task:
+    data = image_data(context, Augmentation(cutout=CUTOUT))
+    task = classification_task(SmallConvNeXt(context.sizes, data.channels, data.classes), data, context, SMOOTHED)
+    task.groups = without_decay
+    return task
+
+
+def digits_resnet(context: Context) -> Task:
+    data = digits(context)
+    return classification_task(resnet([16, 32, 64], [1, 1, 1], data), data, context, PLAIN)
+
+
+def digits_vit(context: Context) -> Task:
+    data, sizes = digits(context), ImageSizes(48, (3,), patch=2, window=0, head=12, deviation=0.02)
+    shape = {**vit_sizes(sizes, data), "intermediate_size": 96, "layer_norm_eps": 1e-12}
+    config = transformers.ViTConfig(num_labels=data.classes, **shape)
+    return classification_task(transformers.ViTForImageClassification(config), data, context, PLAIN)

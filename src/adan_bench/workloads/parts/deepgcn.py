@@ -1,15 +1,20 @@
-"""DeeperGCN's networks (https://arxiv.org/abs/2006.07739), by torch_geometric."""
+"""DeeperGCN's networks (https://arxiv.org/abs/2006.07739), by torch_geometric, and their tasks."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.data.graphs import Graph
+from adan_bench.data.files import PROTEINS_FILES
+from adan_bench.data.graphs import Graph, citations, made_up_citations, mean_auc, parts_of, planted, read
+from adan_bench.task import Context, Task
+from adan_bench.workloads.graphs import GraphSizes
+from adan_bench.workloads.parts.classification import without_decay
 
 
 def residual_layer(channels: int, dropout: float, bias: bool = False, checkpoint: bool = False) -> nn.Module:
@@ -73,3 +78,57 @@ class CitationGCN(nn.Module):
             x = layer(x, self.edges)
         output: Tensor = self.head(F.dropout(F.relu(self.norm(x)), 0.5, self.training))
         return output
+
+
+def proteins_task(context: Context) -> Task:
+    from sklearn.metrics import roc_auc_score
+
+    sizes: GraphSizes = context.sizes
+    if sizes.generated is None:
+        graph = read(context.path(PROTEINS_FILES[0]).parents[1])
+        note = "ogbn-proteins"
+    else:
+        graph = planted(*sizes.generated)
+        note = "a generated graph"
+    note += f": {graph.nodes:,} nodes, {graph.edges.shape[1]:,} directed edges, {graph.labels.shape[1]} labels"
+    drawn = torch.randint(sizes.held_out_parts, (graph.nodes,), generator=torch.Generator().manual_seed(0))
+    held_out = graph.cut(drawn, sizes.held_out_parts)
+    judged = graph.split["valid" if context.tuning else "test"]
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        logits = model(batch["x"], batch["edges"], batch["features"])
+        return F.binary_cross_entropy_with_logits(logits[batch["train"]].float(), batch["labels"][batch["train"]])
+
+    def evaluate(model: nn.Module) -> Mapping[str, float]:
+        scores = torch.empty_like(graph.labels)
+        for nodes, edges in held_out:
+            part = {key: value.to(context.device) for key, value in graph.inside(nodes, edges).items()}
+            scores[nodes] = model(part["x"], part["edges"], part["features"]).float().cpu()
+        return {
+            name: mean_auc(graph.labels[nodes], scores[nodes], roc_auc_score)
+            for name, nodes in (("ROC-AUC", judged), ("validation ROC-AUC", graph.split["valid"]))
+        }
+
+    model = DeepGCN(graph, sizes.layers, sizes.channels)
+    return Task(model, parts_of(graph, context), loss, evaluate, note)
+
+
+def citations_task(context: Context) -> Task:
+    smoke, sizes = context.scale == "smoke", context.sizes
+    graph = made_up_citations(400, 4) if smoke else citations(context)
+    x, labels = graph.x.to(context.device), graph.labels.to(context.device)
+    splits = "train", "valid" if context.tuning else "test"
+    train, held_out = (graph.split[name].to(context.device) for name in splits)
+    model = CitationGCN(graph.edges, x.shape[1], sizes.channels, sizes.layers, int(graph.labels.max()) + 1)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return F.cross_entropy(model(x).index_select(0, train).float(), labels.index_select(0, train))
+
+    def evaluate(model: nn.Module) -> Mapping[str, float]:
+        logits, answers = model(x)[held_out].float(), labels[held_out]
+        accuracy = (logits.argmax(1) == answers).float().mean().item()
+        return {"accuracy": accuracy, "loss": F.cross_entropy(logits, answers).item()}
+
+    note = "generated citations" if smoke else "Cora, public split"
+    note += f": {len(train)} of {len(x):,} nodes to train, {len(held_out):,} held out"
+    return Task(model, lambda position: (), loss, evaluate, note, groups=without_decay)

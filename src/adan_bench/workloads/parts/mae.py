@@ -1,17 +1,25 @@
-"""Masked autoencoders: the task of pre-training, the official first weights, the classifier that is fine-tuned."""
+"""Masked autoencoders: pre-training, the official first weights, the classifier that is fine-tuned."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 
 from adan_bench.data.batching import generator
-from adan_bench.data.images import ImageData
-from adan_bench.task import Context, Task
-from adan_bench.workloads.parts.classification import without_decay
+from adan_bench.data.images import Augmentation, ImageData, image_data
+from adan_bench.data.settings import SETTING_II
+from adan_bench.task import Context, Settings, Task
+from adan_bench.workloads.images import Encoder, ImageSizes
+from adan_bench.workloads.parts.classification import classification_task, without_decay
+from adan_bench.workloads.parts.networks import transformer_blocks, vit_config, vit_sizes, vit_stochastic_depth
+from adan_bench.workloads.parts.transformer import MaskedAutoencoder, ViT
 
 
 def autoencoding(
@@ -82,8 +90,6 @@ class Classifier(nn.Module):
     """A ViT whose patches are averaged, then normalized, then classified, as the official fine-tuning has it."""
 
     def __init__(self, config: Any) -> None:
-        import transformers
-
         super().__init__()
         self.vit = transformers.ViTModel(config, add_pooling_layer=False)
         self.vit.layernorm = nn.Identity()
@@ -97,3 +103,71 @@ class Classifier(nn.Module):
 
         tokens = self.vit(images).last_hidden_state
         return ImageClassifierOutput(logits=self.head(self.norm(tokens[:, 1:].mean(1))))
+
+
+def cifar_mae(context: Context) -> Task:
+    data, sizes = image_data(context), context.sizes
+    model = MaskedAutoencoder(ViT(sizes, data.size, data.channels, classes=0), sizes.width // 2, layers=2)
+    task = autoencoding(model, lambda model, images, noise: model(images, noise), sizes.patch, data, context)
+    task.max_grad_norm = 1.0
+    return task
+
+
+def mae_config(sizes: ImageSizes, data: ImageData) -> Any:
+    width, depth, head = (512, 8, 32) if data.size >= 32 else (64, 2, 16)
+    return transformers.ViTMAEConfig(
+        mask_ratio=0.75,
+        norm_pix_loss=True,
+        decoder_hidden_size=width,
+        decoder_num_hidden_layers=depth,
+        decoder_num_attention_heads=width // head,
+        decoder_intermediate_size=4 * width,
+        **{**vit_sizes(sizes, data), "initializer_range": 0.02},
+    )
+
+
+def pretraining(context: Context) -> Task:
+    data = image_data(context, Augmentation(crop=0.2))
+    config = mae_config(context.sizes, data)
+    model = with_official_start(transformers.ViTMAEForPreTraining(config), config)
+    return autoencoding(model, lambda m, images, noise: m(images, noise=noise).loss, config.patch_size, data, context)
+
+
+def finetuning(context: Context, encoder: Encoder) -> Task:
+    data = image_data(context, Augmentation(magnitude=SETTING_II.magnitude))
+    model = Classifier(vit_config(context.sizes, data))
+    begins = "from random weights"
+    if context.init is not None:
+        load_encoder(model, context)
+        begins = "from pre-trained weights"
+    vit_stochastic_depth(transformer_blocks(model), encoder.stochastic_depth)
+    task = classification_task(model, data, context, SETTING_II)
+    task.note += f"; {begins}"
+    task.groups = partial(layer_groups, decay=encoder.layer_decay)
+    return task
+
+
+def load_encoder(model: Classifier, context: Context) -> None:
+    """The encoder's weights of a pre-training: all but its last norm, which the classifier replaces."""
+    kept = re.compile(r"vit\.(?!layernorm\.)(.+)")
+    weights = {match[1]: value for name, value in context.weights().items() if (match := kept.fullmatch(name))}
+    wrong = "its weights are not those of this encoder ({}); name a run of the pre-training at the same scale"
+    context.load(model.vit, weights, wrong)
+
+
+def layer_groups(model: nn.Module, settings: Settings, decay: float) -> list[dict[str, Any]]:
+    """Learning rates that fall by the factor `decay` from each layer to the one before it; the head's stands first."""
+    blocks = transformer_blocks(model)
+    layers = {p: number for number, block in enumerate(blocks, 1) for p in block.parameters()}
+    layers |= {p: 0 for name, p in model.named_parameters() if ".embeddings." in name}
+    last = len(blocks) + 1
+    groups = []
+    for group in without_decay(model, settings):
+        parts: defaultdict[int, list[nn.Parameter]] = defaultdict(list)
+        for p in group["params"]:
+            parts[layers.get(p, last)].append(p)
+        groups += [
+            {**group, "params": params, "lr": settings["lr"] * decay ** (last - layer)}
+            for layer, params in parts.items()
+        ]
+    return sorted(groups, key=lambda group: -float(group["lr"]))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import transformers
 from torch import nn
 
 from adan_bench.data.augment import StochasticDepth
 from adan_bench.data.images import ImageData
-from adan_bench.workloads.image_sizes import ImageSizes
+from adan_bench.workloads.images import ImageSizes, Model
 
 
 def resnet(
@@ -20,8 +21,6 @@ def resnet(
     small_stem: for images of 32×32 pixels or fewer. ImageNet's stem (7×7 with stride 2, then pooling) would leave 8×8
         of 32×32 pixels, so it is a 3×3 convolution here, as is usual for CIFAR.
     """
-    import transformers
-
     config = transformers.ResNetConfig(
         num_channels=data.channels,
         embedding_size=widths[0] if layer == "basic" else widths[0] // 4,
@@ -73,6 +72,10 @@ def vit_sizes(sizes: ImageSizes, data: ImageData) -> dict[str, Any]:
     }
 
 
+def vit_config(sizes: ImageSizes, data: ImageData) -> Any:
+    return transformers.ViTConfig(num_labels=data.classes, **vit_sizes(sizes, data))
+
+
 def transformer_blocks(model: nn.Module) -> nn.ModuleList:
     """The blocks of a ViT of transformers, whose versions call them encoder.layer or layers."""
     return next(module for module in model.modules() if isinstance(module, nn.ModuleList))
@@ -93,3 +96,53 @@ def vit_stochastic_depth(blocks: Sequence[Any] | nn.ModuleList, largest: float) 
         for name, module in list(block.named_modules()):
             if isinstance(module, nn.Dropout):
                 block.set_submodule(name, StochasticDepth(share))
+
+
+# The published models
+
+
+def published_resnet(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
+    expansion, layer = (4, "bottleneck") if model.family == "bottleneck" else (1, "basic")
+    widths = [sizes.width * 2**i * expansion for i in range(4)]
+    network = resnet(widths, sizes.depths, data, layer, small_stem=data.size <= 32)
+    if model.stochastic_depth:
+        blocks = [block for stage in network.resnet.encoder.stages for block in stage.layers]
+        for block, share in zip(blocks, depth_shares(len(blocks), model.stochastic_depth), strict=True):
+            block.layer.append(StochasticDepth(share))
+    return network
+
+
+def staged(model: Model, sizes: ImageSizes, data: ImageData, stages: int = 4) -> dict[str, Any]:
+    """What ConvNeXt and Swin have in common."""
+    images = {"num_channels": data.channels, "num_labels": data.classes, "image_size": data.size}
+    shape = {"patch_size": sizes.patch, "depths": list(sizes.depths[:stages])}
+    return {**images, **shape, "drop_path_rate": model.stochastic_depth}
+
+
+def convnext(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
+    widths = [sizes.width * 2**i for i in range(4)]
+    config = transformers.ConvNextConfig(hidden_sizes=widths, **staged(model, sizes, data))
+    return transformers.ConvNextForImageClassification(config)
+
+
+def vit(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
+    network = transformers.ViTForImageClassification(vit_config(sizes, data))
+    vit_stochastic_depth(transformer_blocks(network), model.stochastic_depth)
+    return network
+
+
+def swin(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
+    # transformers wants windows no larger than the last stage: digits would have 1×1 pixels there, so it is left out.
+    shape = staged(model, sizes, data, 4 if data.size >= 32 else 3)
+    heads = [sizes.width * 2**i // sizes.head for i in range(len(shape["depths"]))]
+    config = transformers.SwinConfig(window_size=sizes.window, embed_dim=sizes.width, num_heads=heads, **shape)
+    network = transformers.SwinForImageClassification(config)
+    if model.stochastic_depth:  # transformers leaves out the attention of a block alone, Swin's authors its MLP too
+        blocks = [block for stage in network.swin.encoder.layers for block in stage.blocks]
+        for block, share in zip(blocks, depth_shares(len(blocks), model.stochastic_depth), strict=True):
+            name = "mlp" if hasattr(block, "mlp") else "output"  # by transformers' version
+            setattr(block, name, nn.Sequential(getattr(block, name), StochasticDepth(share)))
+    return network
+
+
+BUILDERS = {"resnet": published_resnet, "bottleneck": published_resnet, "convnext": convnext, "vit": vit, "swin": swin}

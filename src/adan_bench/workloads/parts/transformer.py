@@ -1,4 +1,4 @@
-"""Small pre-norm transformers in plain torch: a ViT and its masked autoencoder, a GPT over bytes, a BERT."""
+"""Small models in plain torch: a ViT and its masked autoencoder, a GPT over bytes, a BERT, a ConvNeXt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.workloads.image_sizes import ImageSizes
+from adan_bench.workloads.images import ImageSizes
+from adan_bench.workloads.language import TextSizes
 
 PAD = 0  # the token that BERT does not read
 
@@ -126,12 +127,13 @@ class MaskedAutoencoder(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder over bytes. experts: a mixture of so many in every block."""
+    """A decoder over bytes, with a mixture of experts in every block where the sizes have some."""
 
-    def __init__(self, width: int, layers: int, heads: int, context: int, experts: int = 0) -> None:
+    def __init__(self, sizes: TextSizes) -> None:
         super().__init__()
-        self.embed, self.pos_embed = nn.Embedding(256, width), nn.Parameter(0.02 * torch.randn(context, width))
-        self.blocks = nn.ModuleList(Block(width, heads, causal=True, experts=experts) for _ in range(layers))
+        width, heads, count = sizes.width, sizes.heads, sizes.layers
+        self.embed, self.pos_embed = nn.Embedding(256, width), nn.Parameter(0.02 * torch.randn(sizes.length, width))
+        self.blocks = nn.ModuleList(Block(width, heads, causal=True, experts=sizes.experts) for _ in range(count))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
         initialize(self)
 
@@ -152,11 +154,12 @@ class GPT(nn.Module):
 class BERT(nn.Module):
     """An encoder over word pieces."""
 
-    def __init__(self, width: int, layers: int, heads: int, length: int, vocabulary: int) -> None:
+    def __init__(self, sizes: TextSizes) -> None:
         super().__init__()
-        self.embed, self.pos_embed = nn.Embedding(vocabulary, width), nn.Parameter(0.02 * torch.randn(length, width))
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
+        self.embed = nn.Embedding(sizes.vocabulary, sizes.width)
+        self.pos_embed = nn.Parameter(0.02 * torch.randn(sizes.length, sizes.width))
+        self.blocks = nn.ModuleList(Block(sizes.width, sizes.heads) for _ in range(sizes.layers))
+        self.norm = nn.LayerNorm(sizes.width)
         initialize(self)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -196,3 +199,40 @@ class SentenceClassifier(nn.Module):
         x = self.encoder(tokens, mask).float() * mask.unsqueeze(2)
         logits: Tensor = self.head(F.dropout(x.sum(1) / mask.sum(1, keepdim=True), 0.1, self.training))
         return logits
+
+
+class SmallConvNeXt(nn.Module):
+    """ConvNeXt (arXiv:2201.03545) for small images: stages of doubling width, mean pooling, a norm, a linear layer.
+
+    A convolution of stride 2 stands before each stage, with no norm around it.
+    """
+
+    def __init__(self, sizes: ImageSizes, channels: int, classes: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for stage, depth in enumerate(sizes.depths):
+            width = sizes.width << stage
+            layers += [nn.Conv2d(channels, width, 2, 2), *(ConvNeXtBlock(width) for _ in range(depth))]
+            channels = width
+        self.body = nn.Sequential(*layers)
+        self.norm, self.head = nn.LayerNorm(channels, eps=1e-6), nn.Linear(channels, classes)
+        initialize(self, sizes.deviation)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.norm(self.body(images).mean((2, 3))))
+        return logits
+
+
+class ConvNeXtBlock(nn.Module):
+    """A convolution of each channel, then an MLP over the channels of a pixel, scaled by 1e-6 at first."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.scale = nn.Parameter(1e-6 * torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.scale * self.mlp(self.norm(self.conv(x).permute(0, 2, 3, 1)))
+        return x + y.permute(0, 3, 1, 2)

@@ -1,17 +1,19 @@
-"""Transformer-XL's language model (arXiv:1901.02860), with the details of its authors' code."""
+"""Transformer-XL's language model (arXiv:1901.02860), with the details of its authors' code, and its task."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.data.words import Stream
-from adan_bench.workloads.parts.sizes import XLSizes
+from adan_bench.data.files import PENN_TREEBANK, SHAKESPEARE, WIKITEXT
+from adan_bench.data.words import Stream, documentation, encode, perplexity, vocabulary, word_files
+from adan_bench.task import Context, Task
+from adan_bench.workloads.words import XLSizes
 
 IGNORED = -100
 Memories = tuple[Tensor, Tensor]  # layers × places × columns × width, and how many of the places are filled
@@ -165,3 +167,42 @@ class ClusteredStream(Stream):
     def gather(self, batch: tuple[Tensor, int]) -> tuple[Any, ...]:
         words, following, carry = super().gather(batch)
         return words, following, self.model.tails_of(following, self.sizes), carry
+
+
+def transformer_xl(context: Context) -> Task:
+    sizes: XLSizes = context.sizes
+    if context.scale == "smoke":
+        (train, valid, test), known, note = _characters(context)
+    else:
+        files, note = (PENN_TREEBANK, "Penn Treebank") if context.scale == "small" else (WIKITEXT, "WikiText-103")
+        ((train, valid, test), known), note = word_files(context, files), f"{note}, words"
+    network = TransformerXL(known, sizes)
+    stream = ClusteredStream(train, context.batch_size, sizes.length, network, context.device)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        value: Tensor
+        value, carry = model(*batch)
+        stream.keep(carry)
+        return value
+
+    def evaluate(model: nn.Module) -> Mapping[str, float]:
+        def step(words: Tensor, following: Tensor, memories: Any) -> Any:
+            return model(words, following, memories=memories)
+
+        held_out = {"perplexity": valid if context.tuning else test}
+        if context.scale == "paper":  # the published score is that of the evaluation with the best validation
+            held_out["valid_perplexity"] = valid
+        return {name: perplexity(step, text, 10, sizes.length, context.device) for name, text in held_out.items()}
+
+    note += f": {len(train):,} to train, {len(valid):,} and {len(test):,} held out, {known:,} different"
+    return Task(network, stream, loss, evaluate, note, max_grad_norm=0.25, prepare=stream.gather)
+
+
+def _characters(context: Context) -> tuple[list[Tensor], int, str]:
+    if context.has(SHAKESPEARE):
+        text, note = context.path(SHAKESPEARE).read_text(encoding="utf-8"), "tiny Shakespeare, characters"
+    else:
+        text, note = "\n".join(documentation()), "documentation strings of the standard library, characters"
+    numbers = vocabulary(text, size=128)
+    splits = text[:-10_000], text[-10_000:-5_000], text[-5_000:]
+    return [encode(part, numbers) for part in splits], len(numbers), note

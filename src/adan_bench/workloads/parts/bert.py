@@ -1,104 +1,113 @@
-"""BERT fine-tuned on the tasks of GLUE (arXiv:1804.07461), one by one.
-
-Batch sizes, steps and clipping at paper scale are those of the authors' published configurations (MRPC, which they left
-out, has Fairseq's). A pair of sentences is `<s> a </s></s> b </s>`, as in Fairseq. The score is that of the development
-split; trials hold out every eighth example of the training split instead. Smoke needs no files: its sentences are
-generated, and the note says from what.
-"""
+"""Tasks of transformers' BERT: masked words, and the tasks of GLUE, from its files or generated."""
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+
+from adan_bench.data.batching import generator, shuffled
+from adan_bench.data.tokens import END, MASK, PAD, SPECIAL, START, Corpus, language, library, name
+from adan_bench.data.words import documentation
 from adan_bench.errors import UsageError
-from adan_bench.task import Context, Scale, Task
-from adan_bench.workloads.bert_pretrain import PAPER, SMALL, SMOKE, BertSizes
-from adan_bench.workloads.registry import workload
+from adan_bench.task import Context, Task
+from adan_bench.workloads.language import GlueTask, TextSizes
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-ENTAILMENT = ("not_entailment", "entailment")
-BINARY = ("0", "1")
+MASKED = 0.15  # of these, 80% are replaced by <mask> and 10% by any token
+IGNORED = -100
 TRAIN, DEV = 1200, 240  # generated examples
 
 Example = tuple[str, str, float]  # sentence, second sentence or "", label or score
+Maker = Callable[[random.Random], Example]
 
 
-@dataclass(frozen=True)
-class GlueTask:
-    """One task of GLUE: its files, where the sentences and the answer are, and how the paper's run was.
-
-    columns: names in the header, or places where the files have none; the answer's is last.
-    labels: the answers in the order of their numbers; () for a score from 0 to 5.
-    """
-
-    name: str
-    folder: str
-    metric: str
-    columns: tuple[str, ...]
-    labels: tuple[str, ...]
-    adam: float  # the paper's reproduced figure
-    steps: int
-    clip: float | None = None
-    batch_size: int = 16
-    places: tuple[int, ...] = ()
-    dev: tuple[str, ...] = ("dev.tsv",)
+def bert_config(sizes: TextSizes, vocabulary: int, **head: Any) -> Any:
+    """Transformers' configuration; the tokenizer may have found fewer tokens than it was asked for."""
+    return transformers.BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=sizes.width,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        intermediate_size=4 * sizes.width,
+        max_position_embeddings=sizes.length,
+        hidden_dropout_prob=sizes.dropout,
+        attention_probs_dropout_prob=sizes.dropout,
+        pad_token_id=PAD,
+        initializer_range=sizes.deviation,
+        **head,
+    )
 
 
-PAIR = ("sentence1", "sentence2")
-KINDS = [
-    GlueTask("cola", "CoLA", "matthews", (), BINARY, 0.585, 5336, places=(3, 1)),
-    GlueTask("sst2", "SST-2", "accuracy", ("sentence", "label"), BINARY, 0.926, 20935, batch_size=32, places=(0, 1)),
-    GlueTask(
-        "mnli",
-        "MNLI",
-        "accuracy",
-        (*PAIR, "gold_label"),
-        ("contradiction", "neutral", "entailment"),
-        0.849,
-        123_873,
-        clip=1.0,
-        dev=("dev_matched.tsv", "dev_mismatched.tsv"),
-    ),
-    GlueTask("qnli", "QNLI", "accuracy", ("question", "sentence", "label"), ENTAILMENT, 0.908, 33_112),
-    GlueTask("qqp", "QQP", "accuracy", ("question1", "question2", "is_duplicate"), BINARY, 0.909, 113_272),
-    GlueTask("rte", "RTE", "accuracy", (*PAIR, "label"), ENTAILMENT, 0.693, 2036),
-    GlueTask("mrpc", "MRPC", "accuracy", ("#1 String", "#2 String", "Quality"), BINARY, 0.86, 2296),  # no figure there
-    GlueTask("stsb", "STS-B", "pearson", (*PAIR, "score"), (), 0.887, 3598, clip=0.5),
-]
+def pretraining(context: Context) -> Task:
+    sizes: TextSizes = context.sizes
+    data = language(context, "text", "prose", sizes.length - 1)
+
+    def draws(rows: int, *key: int) -> tuple[Tensor, Tensor, Tensor]:
+        return drawn((rows, sizes.length), data.tokenizer.get_vocab_size(), generator(*key))
+
+    def begun(rows: Tensor) -> Tensor:
+        return torch.cat([torch.full_like(rows[:, :1], START), rows], 1)
+
+    def batches(position: int) -> tuple[Tensor, Any]:
+        return data.batches(position), draws(context.batch_size, context.seed, position, 1)
+
+    def prepare(batch: Any) -> tuple[Tensor, Tensor]:
+        return masked(begun(data.gather(batch[0])), *batch[1])
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        words, answers = batch
+        # With a dimension for heads and one for queries the mask is taken as it is; else its values would be read back.
+        logits = model(words, attention_mask=present(words).bool()[:, None, None]).logits.float()
+        return F.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=IGNORED)
+
+    held_out = masked(begun(data.held_out), *draws(len(data.held_out), 0))
+
+    def evaluate(model: nn.Module) -> Mapping[str, float]:
+        parts = zip(*(t.to(context.device).split(context.batch_size) for t in held_out), strict=True)
+        losses = [(loss(model, part).item(), int((part[1] != IGNORED).sum())) for part in parts]
+        return {"loss": sum(value * count for value, count in losses) / sum(count for _, count in losses)}
+
+    model = transformers.BertForMaskedLM(bert_config(sizes, data.tokenizer.get_vocab_size()))
+    return Task(model, batches, loss, evaluate, data.note, max_grad_norm=5.0, prepare=prepare)
 
 
-def register(kind: GlueTask) -> None:
-    def builder(context: Context) -> Task:
-        return build(context, kind)
-
-    builder.__doc__ = f"BERT fine-tuned on GLUE's {kind.folder}, {kind.metric} on the development split."
-    files = tuple(f"glue/{kind.folder}/{file}" for file in ("train.tsv", *kind.dev))
-    workload(
-        f"glue-{kind.name}",
-        metric=kind.metric,
-        higher_is_better=True,
-        after="bert-pretrain",
-        smoke=Scale(0.4 if kind.metric == "matthews" else 0.7, 80, 32, eval_every=20, sizes=SMOKE),
-        small=Scale(0.05 if kind.metric == "matthews" else 0.7, 2000, 32, needs=files, sizes=SMALL),
-        paper=Scale(kind.adam, kind.steps, kind.batch_size, needs=(*files, "text"), sizes=PAPER),
-    )(builder)
+def tokenizer(context: Context) -> Any:
+    """The tokenizer of the pre-training at this scale, derived from the same text."""
+    vocabulary = context.sizes.vocabulary
+    if context.scale == "paper":
+        return Corpus(context.path("text")).tokenizer(vocabulary)
+    return library("prose", vocabulary, context.scale)[0]
 
 
-def build(context: Context, kind: GlueTask) -> Task:
-    import torch
-    import torch.nn.functional as F
-    import transformers
+def present(words: Tensor) -> Tensor:
+    """1 where there is a token, 0 where there is padding."""
+    return (words != PAD).long()
 
-    from adan_bench.data.batching import shuffled
-    from adan_bench.data.tokens import END, PAD, START, name
-    from adan_bench.workloads.bert_pretrain import present, tokenizer
 
+def drawn(shape: tuple[int, int], vocabulary: int, source: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """For every word: whether it is hidden, what becomes of it, and any word."""
+    chance, fate = torch.rand((2, *shape), generator=source)
+    return chance < MASKED, fate, torch.randint(len(SPECIAL), vocabulary, shape, generator=source)
+
+
+def masked(words: Tensor, hidden: Tensor, fate: Tensor, anything: Tensor) -> tuple[Tensor, Tensor]:
+    """The words with some hidden, and the hidden ones as answers."""
+    chosen = hidden & (words >= len(SPECIAL))
+    shown = torch.where(chosen & (fate < 0.8), MASK, words)
+    shown = torch.where(chosen & (fate >= 0.9), anything, shown)
+    return shown, torch.where(chosen, words, IGNORED)
+
+
+def finetuning(context: Context, kind: GlueTask) -> Task:
     if context.scale == "smoke":
         train, dev, note = generated(kind)
         splits = {"": dev}
@@ -111,7 +120,7 @@ def build(context: Context, kind: GlueTask) -> Task:
         train, splits = [example for i, example in enumerate(train) if i % 8], {"": train[::8]}
     note += f": {len(train):,} to train, {len(splits['']):,} held out"
     words = tokenizer(context)
-    sizes: BertSizes = context.sizes
+    sizes: TextSizes = context.sizes
     longest = sizes.length
 
     def encoded(examples: list[Example]) -> tuple[Tensor, Tensor]:
@@ -153,7 +162,7 @@ def build(context: Context, kind: GlueTask) -> Task:
         return scores
 
     size = words.get_vocab_size()
-    model = transformers.BertForSequenceClassification(sizes.config(size, num_labels=max(1, len(kind.labels))))
+    model = transformers.BertForSequenceClassification(bert_config(sizes, size, num_labels=max(1, len(kind.labels))))
     if context.init is None:
         note += "; starts at random, not from a pre-trained BERT: give --init"
     else:
@@ -172,8 +181,6 @@ def load_encoder(encoder: nn.Module, context: Context, tokens: str) -> None:
 
 def pretrained(context: Context, tokens: str, prefix: str) -> dict[str, Tensor]:
     """The weights of --init whose names begin with `prefix`, without it; its run must have had the same tokens."""
-    import json
-
     assert context.init is not None
     facts = context.init / "environment.json"
     note = str(json.loads(facts.read_text(encoding="utf-8")).get("data", "")) if facts.exists() else ""
@@ -185,31 +192,29 @@ def pretrained(context: Context, tokens: str, prefix: str) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in context.weights().items() if key.startswith(prefix)}
 
 
+def accuracy(logits: Tensor, answers: Tensor) -> float:
+    return (logits.argmax(1) == answers).float().mean().item()
+
+
+def pearson(scores: Tensor, answers: Tensor) -> float:
+    """Pearson's correlation; 0 where all scores are the same."""
+    correlation = torch.corrcoef(torch.stack([scores[:, 0], answers]))[0, 1].item()
+    return correlation if math.isfinite(correlation) else 0.0
+
+
 def matthews(logits: Tensor, answers: Tensor) -> float:
     """Matthews' correlation of two classes; 0 where all guesses are one class."""
-    said = logits.argmax(1).bool()
-    right = answers.bool()
+    said, right = logits.argmax(1).bool(), answers.bool()
     both, neither = (said & right).sum().item(), (~said & ~right).sum().item()
     wrong, missed = (said & ~right).sum().item(), (~said & right).sum().item()
     norm = math.sqrt((both + wrong) * (both + missed) * (neither + wrong) * (neither + missed))
     return (both * neither - wrong * missed) / norm if norm else 0.0
 
 
-def accuracy(logits: Tensor, answers: Tensor) -> float:
-    return (logits.argmax(1) == answers).float().mean().item()
-
-
-def pearson(logits: Tensor, answers: Tensor) -> float:
-    import torch
-
-    correlation = torch.corrcoef(torch.stack([logits[:, 0], answers]))[0, 1].item()
-    return correlation if math.isfinite(correlation) else 0.0
-
-
 METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"matthews": matthews, "accuracy": accuracy, "pearson": pearson}
 
 
-def read(path: Any, kind: GlueTask) -> list[Example]:
+def read(path: Path, kind: GlueTask) -> list[Example]:
     """The examples of a tab-separated file, with a header or, for CoLA and SST-2, without one."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # MRPC's begins with a byte order mark
@@ -249,29 +254,20 @@ ADVERBS = ("truly", "rather", "quite", "very", "simply", "somewhat")
 def generated(kind: GlueTask) -> tuple[list[Example], list[Example], str]:
     """Examples to train and to hold out, the same for every run, and where they come from."""
     draw = random.Random(kind.name)
+    make: Maker = _similar
+    source = "generated pairs of sentences with 0 to 5 words in common"
     if kind.name == "cola":
-        make, source = (_acceptable(draw), "sentences of the standard library's documentation, half of them backwards")
+        make, source = _acceptable(draw), "sentences of the standard library's documentation, half of them backwards"
     elif kind.name == "sst2":
         make, source = _review, "generated reviews of one or two adjectives, a tenth of them denied"
     elif kind.labels:
-        make, source = (
-            _pair(len(kind.labels)),
-            "generated pairs of sentences whose relation shows in single words, a tenth of them at random",
-        )
-    else:
-        make, source = _similar, "generated pairs of sentences with 0 to 5 words in common"
+        make = _pair(len(kind.labels))
+        source = "generated pairs of sentences whose relation shows in single words, a tenth of them at random"
     examples = [make(draw) for _ in range(TRAIN + DEV)]
     return examples[:TRAIN], examples[TRAIN:], f"{source}, not GLUE"
 
 
-Maker = Callable[[random.Random], Example]
-
-
 def _acceptable(draw: random.Random) -> Maker:
-    import re
-
-    from adan_bench.data.words import documentation
-
     text = " ".join(" ".join(documentation()).split())
     sentences = [s for s in re.findall(r"[A-Z][a-z' ,]+\.", text) if 5 <= len(s.split()) <= 15]
     draw.shuffle(sentences)
@@ -298,13 +294,9 @@ def _pair(classes: int) -> Maker:
     def make(draw: random.Random) -> Example:
         thing, quality = draw.choice(THINGS), draw.choice(GOOD + BAD)
         first = f"the {thing} is {draw.choice(ADVERBS)} {quality}"
-        denied, added, same = (
-            f"the {thing} is not {quality}",
-            f"the {thing} was made later",
-            f"it is a {quality} {thing}",
-        )
+        seconds = [f"the {thing} is not {quality}", f"the {thing} was made later", f"it is a {quality} {thing}"]
         label = draw.randrange(classes)
-        second = ([denied, added, same] if classes == 3 else [denied, same])[label]
+        second = (seconds if classes == 3 else seconds[::2])[label]
         return first, second, draw.randrange(classes) if draw.random() < 0.1 else label
 
     return make
@@ -315,7 +307,3 @@ def _similar(draw: random.Random) -> Example:
     first = [draw.choice(THINGS) for _ in range(5)]
     score = draw.randint(0, 5)
     return " ".join(first), " ".join(first[:score] + [draw.choice(GOOD) for _ in range(5 - score)]), score
-
-
-for kind in KINDS:
-    register(kind)

@@ -1,64 +1,25 @@
-"""Mask R-CNN with a ConvNeXt backbone: on COCO as MMDetection trains it, else on generated scenes of shapes."""
+"""Mask R-CNN with a ConvNeXt backbone, by torchvision."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from adan_bench.data.files import COCO, COCO_SIZE
+import transformers
+from torch import Tensor, nn
+
+from adan_bench.data.coco import MEAN, STD, average_precision, held_out, splits, whole
+from adan_bench.data.coco import batches as coco_batches
 from adan_bench.errors import UsageError
-from adan_bench.task import Context, Scale, Settings, Task
-from adan_bench.workloads.registry import workload
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from adan_bench.task import Context, Settings, Task
+from adan_bench.workloads.detection import RcnnSizes
+from adan_bench.workloads.parts.backbones import begins, load_backbone
 
 LAYER_DECAY, LAYERS = 0.95, 7  # of the learning rate in the backbone
 
 
-@dataclass(frozen=True)
-class RcnnSizes:
-    """depths, widths: of the four stages of the backbone; stochastic depth grows to `dropped`.
-
-    channels, hidden: of the pyramid and of the box head; sides: the shorter and the longer of held-out images.
-    proposals, sampled: kept, and sampled for the heads; anchor: pixels, on the finest level.
-    scenes: pixels of generated ones, how many train, how many are held out.
-    """
-
-    depths: list[int]
-    widths: list[int]
-    dropped: float
-    channels: int
-    hidden: int
-    sides: tuple[int, int]
-    proposals: int
-    sampled: int
-    anchor: int
-    scenes: tuple[int, int, int] = (0, 0, 0)
-
-
-SMOKE = RcnnSizes([1, 1, 1, 1], [16, 32, 64, 64], 0.0, 32, 64, (64, 64), 50, 16, 8, (64, 128, 32))
-SMALL = RcnnSizes([2, 2, 2, 2], [48, 96, 192, 384], 0.1, 128, 512, (128, 128), 500, 128, 16, (128, 4_000, 500))
-PAPER = RcnnSizes([3, 3, 9, 3], [96, 192, 384, 768], 0.4, 256, 1024, (800, 1333), 2_000, 512, 32)  # ConvNeXt-T
-
-
-@workload(
-    "mask-rcnn",
-    metric="mask AP",
-    higher_is_better=True,
-    smoke=Scale(0.15, 60, 4, eval_every=30, sizes=SMOKE),
-    small=Scale(0.5, 4_000, 16, sizes=SMALL),
-    # AdamW, the paper's table of Mask R-CNN
-    paper=Scale(0.417, 36 * COCO_SIZE // 16, 16, eval_every=COCO_SIZE // 16, needs=COCO, sizes=PAPER),
-)
 def mask_rcnn(context: Context) -> Task:
-    """Mask R-CNN (ConvNeXt-T backbone) on COCO; smaller ones on generated scenes of shapes; needs torchvision."""
-    from adan_bench.data.coco import average_precision, held_out, splits, whole
-    from adan_bench.data.coco import batches as coco_batches
-    from adan_bench.workloads.parts.backbones import begins
-
     train, valid, note = splits(context, context.sizes.scenes, masks=True)
     model = build(context.sizes, len(train.categories), context)
     examples = coco_batches(train, context, masks=True)
@@ -108,8 +69,6 @@ def build(sizes: RcnnSizes, categories: int, context: Context | None = None) -> 
             f"mask-rcnn needs a torchvision that fits this torch ({error}); run: "
             "pip install 'adan[vision]', and beside a CPU build of torch use a CPU build of torchvision"
         ) from error
-    import transformers
-    from torch import nn
     from torchvision.models.detection import MaskRCNN
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
@@ -117,9 +76,6 @@ def build(sizes: RcnnSizes, categories: int, context: Context | None = None) -> 
     from torchvision.models.detection.transform import GeneralizedRCNNTransform
     from torchvision.ops import FeaturePyramidNetwork
     from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
-
-    from adan_bench.data.coco import MEAN, STD
-    from adan_bench.workloads.parts.backbones import load_backbone
 
     channels = sizes.channels
     shape = {"depths": sizes.depths, "hidden_sizes": sizes.widths, "drop_path_rate": sizes.dropped}

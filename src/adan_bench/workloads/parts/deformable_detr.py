@@ -1,75 +1,28 @@
-"""Deformable-DETR: on COCO as MMDetection trains it, else on photographs of blood cells or generated scenes."""
+"""Deformable-DETR by transformers."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from adan_bench.data.files import COCO, COCO_SIZE
-from adan_bench.task import Context, Scale, Settings, Task
-from adan_bench.workloads.registry import workload
+import torch
+import transformers
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from adan_bench.data.coco import Coco
+from adan_bench.data.batching import moved
+from adan_bench.data.coco import MEAN, STD, Coco, View, average_precision, batches, held_out, padded, scaled, splits
+from adan_bench.task import Context, Settings, Task
+from adan_bench.workloads.detection import DetrSizes
+from adan_bench.workloads.parts.backbones import begins, load_backbone
 
 WEIGHTS = {"loss_ce": 2, "loss_bbox": 5, "loss_giou": 2}  # of the loss and of the matching
 SLOW = ("sampling_offsets", "reference_points")  # a tenth of the learning rate; a pre-trained backbone too
 
 
-@dataclass(frozen=True)
-class DetrSizes:
-    """layers: of encoder and decoder; scenes: pixels of generated ones, how many train, how many are held out.
-
-    backbone: widths and depths of its four stages of basic blocks; None is ResNet-50.
-    """
-
-    width: int
-    layers: tuple[int, int]
-    heads: int
-    inner: int
-    queries: int
-    levels: int = 4
-    dropout: float = 0.1
-    backbone: tuple[list[int], list[int]] | None = None
-    scenes: tuple[int, int, int] = (0, 0, 0)
-
-
-SMOKE = DetrSizes(32, (1, 2), 4, 64, 12, 3, 0.0, ([16, 32, 64, 64], [1, 1, 1, 1]), (64, 256, 48))
-# 60 queries: a photograph of BCCD shows up to 30 cells.
-SMALL = DetrSizes(128, (3, 3), 8, 256, 60, backbone=([32, 64, 128, 256], [2, 2, 2, 2]), scenes=(128, 4_000, 500))
-PAPER = DetrSizes(256, (6, 6), 8, 1024, 300)
-
-
-@workload(
-    "deformable-detr",
-    metric="box AP",
-    higher_is_better=True,
-    tune_metric="loss",  # average precision says little where it is near zero
-    tune_higher_is_better=False,
-    smoke=Scale(0.01, 120, 8, eval_every=60, sizes=SMOKE),
-    small=Scale(0.5, 6_000, 16, sizes=SMALL),
-    # AdamW, the paper's table of Deformable-DETR
-    paper=Scale(0.445, 50 * COCO_SIZE // 32, 32, eval_every=COCO_SIZE // 32, needs=COCO, sizes=PAPER),
-)
 def deformable_detr(context: Context) -> Task:
-    """Deformable-DETR (ResNet-50 backbone) on COCO; smaller ones on BCCD or generated scenes of shapes."""
-    from adan_bench.data.coco import splits
-
-    return detection(context, *splits(context, context.sizes.scenes))
-
-
-def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
-    """The detector to train on one split and to judge by another."""
-    import torch
-
-    from adan_bench.data.batching import moved
-    from adan_bench.data.coco import MEAN, STD, View, average_precision, held_out, padded, scaled
-    from adan_bench.workloads.parts.backbones import begins
-
+    train, valid, note = splits(context, context.sizes.scenes)
     model = build(context.sizes, len(train.categories), context)
     mean, std = (torch.tensor(values).view(3, 1, 1).to(context.device) for values in (MEAN, STD))
 
@@ -77,9 +30,8 @@ def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
         return (pixels / 255 - mean) / std * there.unsqueeze(1)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        output = model(
-            normal(batch["pixels"], batch["there"]), pixel_mask=batch["there"].long(), labels=batch["labels"]
-        )
+        there = batch["there"]
+        output = model(normal(batch["pixels"], there), pixel_mask=there.long(), labels=batch["labels"])
         parts = output.loss_dict.items()  # of every layer of the decoder: loss_ce, loss_ce_0, …
         total: Tensor = sum(weight * value for kind, weight in WEIGHTS.items() for key, value in parts if kind in key)
         return total
@@ -103,26 +55,22 @@ def detection(context: Context, train: Coco, valid: Coco, note: str) -> Task:
                     for k, box, score in zip(labels, corners, scores.tolist(), strict=True)
                 ]
         scores = {f"box {name}": value for name, value in average_precision(valid, results, "bbox").items()}
-        return {**scores, "loss": held_out_loss(model)} if context.tuning else scores
+        if context.tuning:
+            parts = [moved(judged(i), context.device) for i in range(len(valid.ids) // count)]
+            scores["loss"] = sum(loss(model, part).item() for part in parts) / len(parts)
+        return scores
 
     count = min(context.batch_size, len(valid.ids))
-    judged = with_targets(valid, dataclasses.replace(context, batch_size=count)) if context.tuning else None
-
-    def held_out_loss(model: nn.Module) -> float:
-        assert judged is not None
-        batches = [moved(judged(i), context.device) for i in range(len(valid.ids) // count)]
-        return sum(loss(model, batch).item() for batch in batches) / len(batches)
+    judged = with_targets(valid, dataclasses.replace(context, batch_size=count))
 
     note += f"; {begins(context, 'ResNet-50')}"
     slow = SLOW if context.init is None else (*SLOW, "backbone")
-    batches = with_targets(train, context)
-    return Task(model, batches, loss, evaluate, note, max_grad_norm=0.1, groups=lambda m, s: groups(m, s, slow))
+    trained = with_targets(train, context)
+    return Task(model, trained, loss, evaluate, note, max_grad_norm=0.1, groups=lambda m, s: groups(m, s, slow))
 
 
 def with_targets(split: Coco, context: Context) -> Callable[[int], dict[str, Any]]:
     """Batches as the detector's loss takes them, as a function of the position."""
-    from adan_bench.data.coco import batches, padded
-
     examples = batches(split, context)
 
     def batch(position: int) -> dict[str, Any]:
@@ -138,13 +86,6 @@ def build(sizes: DetrSizes, categories: int, context: Context | None = None) -> 
 
     Without them the backbone's normalization must learn: 16 blocks of random weights with fixed statistics explode.
     """
-    import math
-
-    import transformers
-    from torch import nn
-
-    from adan_bench.workloads.parts.backbones import load_backbone
-
     stages = ["stage2", "stage3", "stage4"]
     blocks = {}  # transformers' ResNetConfig is ResNet-50
     if sizes.backbone is not None:
@@ -193,8 +134,6 @@ def groups(model: nn.Module, settings: Settings, slow: tuple[str, ...]) -> list[
 
 def _targets(example: Mapping[str, Any]) -> dict[str, Tensor]:
     """Labels, and boxes as center and size in shares of the image."""
-    import torch
-
     _, height, width = example["pixels"].shape
     x0, y0, x1, y1 = (example["boxes"] / torch.tensor([width, height, width, height])).T
     return {

@@ -1,73 +1,30 @@
-"""A BERT of 5.2 million parameters on English word pieces, and its encoder fine-tuned on CoLA and SST-2.
-
-small: the text is the prose of the packages that are installed here, or, with the option `text` = "debian", Debian's
-documentation from the data folder. smoke: that of Python's own library, and generated sentences. SST-2's trials look at
-the development split, its results at the test split. CoLA has no test split with answers: its results are of the
-development split, and its trials hold out every eighth sentence of the training split.
-"""
+"""Tasks of a small BERT on English: masked word pieces, and sentences of GLUE."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from adan_bench.errors import UsageError
-from adan_bench.task import Context, Scale, Task
-from adan_bench.workloads.glue import KINDS, METRICS, GlueTask, generated, pretrained, read
-from adan_bench.workloads.registry import workload
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from adan_bench.data.batching import Windows, epoch_order, generator
+from adan_bench.data.english import END, MASK, PAD, SPECIAL, START, english
+from adan_bench.data.tokens import name
+from adan_bench.task import Context, Task
+from adan_bench.workloads.language import GlueTask, TextSizes
+from adan_bench.workloads.parts.bert import MASKED, METRICS, Example, generated, pretrained, read
+from adan_bench.workloads.parts.classification import without_decay
+from adan_bench.workloads.parts.transformer import BERT, MaskedLanguage, SentenceClassifier
 
-    from adan_bench.workloads.glue import Example
-    from adan_bench.workloads.parts.transformer import BERT
-
-MASKED = 0.15  # of these, 80% are masked and 10% replaced by any piece
 HELD_OUT = 512  # rows of an evaluation
 EVAL_BATCH = 128
 SENTENCE = 64  # tokens of a row of GLUE
 
 
-@dataclass(frozen=True)
-class EnglishSizes:
-    """length: word pieces per row."""
-
-    width: int
-    layers: int
-    heads: int
-    length: int
-    vocabulary: int
-
-    def encoder(self) -> BERT:
-        from adan_bench.workloads.parts.transformer import BERT
-
-        return BERT(self.width, self.layers, self.heads, self.length, self.vocabulary)
-
-
-SMOKE = EnglishSizes(32, 2, 2, SENTENCE, 1_000)
-SMALL = EnglishSizes(256, 4, 4, 128, 8_000)
-
-
-@workload(
-    "english-bert",
-    metric="loss",
-    higher_is_better=False,
-    smoke=Scale(6.5, 100, 16, eval_every=20, sizes=SMOKE),
-    small=Scale(2.8, 8000, 128, eval_every=400, sizes=SMALL),
-    options=("text",),
-)
-def english_bert(context: Context) -> Task:
-    """BERT of 4 layers on masked word pieces of English prose: of installed packages, or Debian's documentation."""
-    import torch
-    import torch.nn.functional as F
-
-    from adan_bench.data.batching import Windows, generator
-    from adan_bench.data.english import SPECIAL, START, english
-    from adan_bench.workloads.parts.classification import without_decay
-    from adan_bench.workloads.parts.transformer import MaskedLanguage
-
-    sizes: EnglishSizes = context.sizes
+def pretraining(context: Context) -> Task:
+    sizes: TextSizes = context.sizes
     text = english(context, sizes.vocabulary)
     asked = round(MASKED * (sizes.length - 1))
     train, held_out = (
@@ -103,32 +60,19 @@ def english_bert(context: Context) -> Task:
         return {"loss": torch.stack([loss(model, part) * len(part[0]) for part in parts]).sum().item() / count}
 
     note = f"{len(train.tokens):,} word pieces of {text.note} to train, {count} rows of {sizes.length} held out"
-    model = MaskedLanguage(sizes.encoder())
+    model = MaskedLanguage(BERT(sizes))
     return Task(model, batches, loss, evaluate, note, max_grad_norm=1.0, groups=without_decay, prepare=prepare)
 
 
 def masked(tokens: Tensor, noise: Tensor, fate: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows as BERT sees them, the places that it is asked about, and what was there. A row's first is never asked."""
-    import torch
-
-    from adan_bench.data.english import MASK
-
     places = noise.argsort(1)[:, : fate.shape[1]] + 1
     right = tokens.gather(1, places)
     said = torch.where(fate < 0.8, MASK, torch.where(fate < 0.9, other, right))
     return tokens.scatter(1, places, said), places, right
 
 
-def sentences(context: Context, kind: GlueTask) -> Task:
-    import torch
-    import torch.nn.functional as F
-
-    from adan_bench.data.batching import epoch_order
-    from adan_bench.data.english import END, PAD, START, english
-    from adan_bench.data.tokens import name
-    from adan_bench.workloads.parts.classification import without_decay
-    from adan_bench.workloads.parts.transformer import SentenceClassifier
-
+def finetuning(context: Context, kind: GlueTask) -> Task:
     text = english(context, context.sizes.vocabulary)
     train, tests, note = examples(context, kind)
 
@@ -153,18 +97,13 @@ def sentences(context: Context, kind: GlueTask) -> Task:
         logits = torch.cat([model(part).float() for part in held_out.split(2_000)])
         return {kind.metric: METRICS[kind.metric](logits, answers), "loss": F.cross_entropy(logits, answers).item()}
 
-    encoder = context.sizes.encoder()
+    body = BERT(context.sizes)
     if context.init is None:
         note += "; starts at random, not from a pre-trained BERT: give --init"
     else:
-        try:
-            encoder.load_state_dict(pretrained(context, name(text.tokenizer), "encoder."))
-        except RuntimeError as error:
-            reason = str(error).splitlines()[1].strip()
-            raise UsageError(
-                f"--init {context.init}: no BERT of this size ({reason}); name a run of english-bert"
-            ) from error
-    model = SentenceClassifier(encoder, len(kind.labels))
+        weights = pretrained(context, name(text.tokenizer), "encoder.")
+        context.load(body, weights, "no BERT of this size ({}); name a run of english-bert")
+    model = SentenceClassifier(body, len(kind.labels))
     note = f"{note}; {name(text.tokenizer)}"
     return Task(model, order, loss, evaluate, note, max_grad_norm=1.0, groups=without_decay, prepare=prepare)
 
@@ -181,30 +120,3 @@ def examples(context: Context, kind: GlueTask) -> tuple[list[Example], list[Exam
     if context.tuning and (context.scale == "smoke" or kind.name != "sst2"):
         train, tests = [example for i, example in enumerate(train) if i % 8], train[::8]
     return train, tests, f"{note}: {len(train):,} sentences to train, {len(tests):,} held out"
-
-
-def _register(name: str, small: Scale) -> None:
-    kind = next(kind for kind in KINDS if kind.name == name)
-
-    def build(context: Context) -> Task:
-        return sentences(context, kind)
-
-    workload(
-        f"english-{name}",
-        metric=kind.metric,
-        higher_is_better=True,
-        after="english-bert",
-        smoke=Scale(0.4 if kind.metric == "matthews" else 0.7, 80, 32, eval_every=20, sizes=SMOKE),
-        small=small,
-        options=("text",),
-        summary=f"BERT of 4 layers on English, fine-tuned on GLUE's {kind.folder}",
-    )(build)
-
-
-def _files(folder: str, *splits: str) -> tuple[str, ...]:
-    return tuple(f"glue/{folder}/{split}.tsv" for split in splits)
-
-
-# Ten epochs each.
-_register("cola", Scale(0.1, 2670, 32, needs=_files("CoLA", "train", "dev"), sizes=SMALL))
-_register("sst2", Scale(0.77, 2160, 32, needs=_files("SST-2", "train", "dev", "test"), sizes=SMALL))
