@@ -13,8 +13,8 @@ from torch import Tensor
 from adan import lowbit, sharding
 from adan.columns import NAMES, NUMBERS, STATES, compute_dtype, is_dense
 from adan.lowbit import BLOCK, PACKED, averaging
-from adan.options import OPTIONS, check, describe
-from adan.states import CODES, OURS, Form, blocks, convert, fit, forget, is_coupled, packed, plain, replace
+from adan.options import OPTIONS, check, coupled_beta, describe
+from adan.states import CODES, OURS, blocks, fit, forget, packed, plain, replace
 
 
 def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
@@ -123,19 +123,24 @@ def load(
             )
         merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
         unsaved = {name for name, option in OPTIONS.items() if not option.saved}
-        unsaved |= {"restart_state", "manual_restarts", "param_names", "consume_grad"}
+        unsaved |= {"restart_state", "manual_restarts", "param_names", "consume_grad", "coupled_beta"}
         mine = [foreign[key] for key in saved["params"] if isinstance(foreign.get(key), Mapping)]
         if any("neg_pre_grad" in state for state in mine):
             unsaved.add("step")  # of the authors' release: here every parameter has its own
         merged.update((key, value) for key, value in saved.items() if key not in unsaved)
         if "param_names" in saved and "param_names" not in group:
             merged["param_names"] = saved["param_names"]
+        if "coupled" not in saved:  # the authors' release, or an older checkpoint of ours: its states stay as they are
+            ours = [OURS & state.keys() for state in mine if "neg_pre_grad" not in state]
+            apart = [bool(names & {"exp_avg_diff", CODES["exp_avg_diff"]}) for names in ours if names]
+            merged["coupled"] = False if apart and all(apart) else None
+        where = f"this state dict, group {g}"
         try:
-            check(merged, f"this state dict, group {g}")
+            check(merged, where)
+            merged["coupled"] = coupled_beta(merged, where)
         except TypeError as error:
             raise ValueError(str(error)) from None
         new_groups.append(merged)
-        merged.pop("coupled_beta", None)
         for i, (key, param) in enumerate(zip(saved["params"], group["params"], strict=True)):
             state = foreign.pop(key, None)
             if state is None:
@@ -150,10 +155,7 @@ def load(
                 }
             if len(others) < len(state):
                 values = _checked(state, saved, merged, param, where)
-                couples = "neg_pre_grad" in state and is_coupled(merged)  # the authors' release; ours stay as they are
-                if couples or "exp_avg_diff" not in values:
-                    merged["coupled_beta"] = merged["betas"][1]
-                placed = _placed(values, merged, param, counter_device(merged, param), couples)
+                placed = _placed(values, merged, param, counter_device(merged, param))
                 new_states.setdefault(param, {}).update(placed)
     return {**state_dict, "state": foreign, "param_groups": new_groups}, new_states
 
@@ -187,7 +189,7 @@ def _checked(
     if "neg_pre_grad" in values:  # the authors' release: the negated gradient, and one count for the whole group
         values["prev_grad"] = -values.pop("neg_pre_grad")
         values.setdefault("step", saved.get("step"))
-    coupled = group["betas"][0] == group["betas"][1]
+    coupled = group["coupled"] is not False
     quantized = any(code in state for code in CODES.values())
     needed = ["step", *STATES, *(["exponents"] if quantized else [])]
     missing = [key for key in needed if values.get(key) is None and not (coupled and key == "exp_avg_diff")]
@@ -257,23 +259,14 @@ def _checked_number(value: Any, name: str, is_count: bool) -> Tensor:
 
 
 def _placed(
-    state: Mapping[str, Tensor],
-    group: Mapping[str, Any],
-    param: Tensor,
-    counter_device: torch.device | str,
-    couples: bool,
+    state: Mapping[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str
 ) -> dict[str, Tensor]:
-    """A copy of a loaded state beside its parameter: in our types whatever the parameter's, in its layout.
-
-    couples: make one average of two.
-    """
+    """A copy of a loaded state beside its parameter: in our types whatever the parameter's, in its layout."""
     # A copy has the source's strides, along which the blocks of 8-bit codes run.
     placed = {name: value.detach().to(param.device, copy=True) for name, value in state.items()}
     for name in NUMBERS:
         if name in placed:
             placed[name] = placed[name].reshape(())
-    if couples:
-        placed = convert(placed, param, Form.of(group, param), group)
     fit(placed, group, param, counter_device)
     if state["step"].device.type != "meta" and state["step"] == 0:
         forget(placed)  # an automatic restart resets the count alone, and leaves in the checkpoint what it made void

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from adan import sharding, states
 from adan.hyperparameters import require_count
 from adan.lowbit import FORMATS
-from adan.options import OPTIONS, check, check_params
+from adan.options import OPTIONS, check, check_params, coupled_beta
 
 #: The betas of the coupled rows: any with b1 = b2.
 _COUPLED = (0.92, 0.92, 0.99)
@@ -146,6 +146,7 @@ def plan_memory(
             for group, counts in zip(groups, trained, strict=True):
                 options = {**base_options, "state_format": state_format, "betas": betas, **group}
                 check(options, _WHERE)
+                options["coupled"] = coupled_beta(options, _WHERE)
                 size += sum(count * piece.state_bytes(options) for piece, count in counts.items())
             rows[f"Adan {state_format}{suffix}"] = Bytes(weights, held, size)
     return MemoryPlan(sum(math.prod(piece.whole) for piece in pieces), shards, rank, rows)

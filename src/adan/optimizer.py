@@ -19,6 +19,7 @@ from adan.options import (
     OUTSIDE_GROUPS,
     check,
     check_group,
+    coupled_beta,
     describe,
     named_as,
     rounds_at_random,
@@ -84,6 +85,10 @@ class Adan(Optimizer):
             place are not lost: half-precision training without a master copy.
         kahan_sum: the other remedy, 2 bytes per parameter: store what rounding a half-precision parameter has cut off,
             and add it to the next step.
+        coupled: keep one average in place of two, exactly, where ``betas[0] == betas[1]``: states take 12 bytes per
+            parameter, not 16 (3.1 in 8 bits). None does so for groups whose betas are equal when they are added. Those
+            betas must then stay: a schedule that changes them, as ``OneCycleLR`` does, needs False. Once decided,
+            ``param_groups[i]["coupled"]`` is the beta of the coupled states, or False.
         rounding_seed: seed of the random bits of stochastic rounding and quantized states. They otherwise depend only
             on the parameter's position, its step count, the restarts and the element, so runs are reproducible and
             data-parallel replicas stay identical.
@@ -91,9 +96,8 @@ class Adan(Optimizer):
             process group, its ``group_name`` or "world", over which the norm is taken and skipping is decided. DTensors
             need none: they know over which processes they are sharded.
 
-    Where ``betas[0] == betas[1]`` at a parameter's first step, one average serves for two, exactly, and states take 12
-    bytes per parameter, not 16 (3.1 in 8 bits). Gradients are read, never written to: under a ``GradScaler`` they stay
-    scaled, since the step unscales what it reads. ``repr(opt)`` says how states are stored.
+    Gradients are read, never written to: under a ``GradScaler`` they stay scaled, since the step unscales what it
+    reads. ``repr(opt)`` says how states are stored.
 
     Example:
         >>> import torch, adan
@@ -131,6 +135,7 @@ class Adan(Optimizer):
         state_format: str = "fp32",
         stochastic_rounding: bool = False,
         kahan_sum: bool = False,
+        coupled: bool | None = None,
         rounding_seed: int = 0,
         norm_group: torch.distributed.ProcessGroup | str | None = None,
     ) -> None:
@@ -181,7 +186,9 @@ class Adan(Optimizer):
         if "_plan" in self.__dict__ and self.param_groups:  # after construction, as a callback that unfreezes a layer
             params = named_as(self.param_groups, params)
         param_group["params"] = params  # as in torch: a generator can be read only once
-        check_group({**self.defaults, **param_group}, self.defaults, where)
+        options = {**self.defaults, **param_group}
+        check_group(options, self.defaults, where)
+        param_group["coupled"] = coupled_beta(options, where)
         if "betas" in param_group:
             warn_of_paper_betas(param_group["betas"], where)
         super().add_param_group(param_group)
@@ -193,7 +200,7 @@ class Adan(Optimizer):
             {**group, "params": [p for p in group["params"] if p.is_floating_point() or p.is_complex()]}
             for group in self.param_groups
         ]
-        engines, forms = describe_engines(trained), states.describe_forms(trained, self.state)
+        engines, forms = describe_engines(trained), states.describe_forms(trained)
         return f"{super().__repr__()[:-1]}Engines: {engines}\nStates: {forms}\n)"
 
     # ---- a step
@@ -457,11 +464,11 @@ class Adan(Optimizer):
             )
         state: dict[str, Tensor] = self.state[param]
         device = self._counter_device(group, param)
-        if "step" not in state:
-            state.update(states.first_state(group, param, device))
-            return state
         checkpoints.unpack(state)
-        states.check_coupled(state, group, self.param_groups)
+        states.check_coupled(state, group)
+        if "step" not in state:
+            state.update(states.zeros(param, states.Form.of(group, param), device))
+            return state
         if torch.compiler.is_compiling():
             states.check_form(state, group, param)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
+from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
@@ -73,6 +74,11 @@ def _choice(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be None (choose), True or False, got {value!r}")
 
 
+def _coupled(name: str, value: Any) -> None:
+    if not isinstance(value, (bool, float, NoneType)):
+        raise TypeError(f"{name} must be None (choose), True or False, got {value!r}")
+
+
 def _format(name: str, value: Any) -> None:
     if not isinstance(value, str) or value not in FORMATS:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, FORMATS))}, got {value!r}")
@@ -105,7 +111,7 @@ class Option(NamedTuple):
 #: In the order of the constructor's arguments.
 OPTIONS = {
     "lr": Option(1e-3, _lr),
-    "betas": Option((0.98, 0.92, 0.99), _betas),  # shape the plan where b1 = b2: see `adan.plan`
+    "betas": Option((0.98, 0.92, 0.99), _betas),  # shape the plan where b1 = b2: see `adan.guard`
     "eps": Option(1e-8, _number),
     "weight_decay": Option(0.0, _number),
     "max_grad_norm": Option(0.0, _max_grad_norm),
@@ -121,6 +127,7 @@ OPTIONS = {
     "state_format": Option("fp32", _format, saved=False, shapes_plan=True),
     "stochastic_rounding": Option(False, _flag, saved=False, shapes_plan=True),
     "kahan_sum": Option(False, _flag, saved=False, shapes_plan=True),
+    "coupled": Option(None, _coupled, shapes_plan=True),
     "rounding_seed": Option(0, _seed, saved=False, shapes_plan=True),
     "norm_group": Option(None, _norm_group, saved=False, whole_step=True),
 }
@@ -152,6 +159,20 @@ def check(options: Mapping[str, Any], where: str) -> None:
             f"{where}: differentiable=True differentiates through the steps as they are, and restart="
             f"{options['restart']!r} is a decision between them; call restart() where you want one"
         )
+
+
+def coupled_beta(group: Mapping[str, Any], where: str) -> float | bool:
+    """The one value of b1 and b2 for which a group's states are coupled, or False: what `group["coupled"]` holds."""
+    b1, b2, _ = group["betas"]
+    coupled = group["coupled"]
+    if coupled is False or (coupled is None and b1 != b2):
+        return False
+    if b1 != b2 or coupled not in (None, True, b2):
+        raise ValueError(
+            f"{where}: coupled={coupled!r} needs equal betas[0] and betas[1] that stay as they are, got "
+            f"betas={group['betas']}; leave coupled at None"
+        )
+    return float(b2)
 
 
 def check_group(group: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> None:

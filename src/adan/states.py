@@ -27,20 +27,20 @@ class Form(NamedTuple):
 
     dtype: torch.dtype
     quantized: str | None  #: "8bit" or "4bit"
-    coupled: bool  #: exp_avg is the average of g + b2·d, and there is no exp_avg_diff: exact while betas[0] == betas[1]
+    coupled: bool  #: exp_avg is the average of g + b2·d, and there is no exp_avg_diff: exact for one b1 = b2
     kahan: bool
     averaging: float | None  #: factor of v in the 4-bit format; a state keeps the one that it was made with
 
     @classmethod
-    def of(cls, group: Mapping[str, Any], param: Tensor, state: Mapping[str, Tensor] | None = None) -> Form:
-        """Form that the options ask for. Whether states are coupled is decided once: an existing `state` stays so."""
+    def of(cls, group: Mapping[str, Any], param: Tensor) -> Form:
+        """Form that the options ask for."""
         dtype = plain = state_dtype(param)
         quantized = None
         if plain == torch.float32 and param.numel() >= SMALLEST:
             dtype = FORMATS[group["state_format"]]
             quantized = group["state_format"] if dtype == torch.uint8 else None
         half = param.dtype in (torch.bfloat16, torch.float16)
-        coupled = "exp_avg_diff" not in state if state and "step" in state else is_coupled(group)
+        coupled = group["coupled"] is not False
         averaging = lowbit.averaging(group["betas"][1]) if quantized == "4bit" and not coupled else None
         return cls(dtype, quantized, coupled, group["kahan_sum"] and half, averaging)
 
@@ -58,20 +58,10 @@ class Form(NamedTuple):
         return " ".join(words)
 
 
-def is_coupled(group: Mapping[str, Any]) -> bool:
-    """Whether two averages may be one: of equal betas that do not change. OneCycleLR and CyclicLR, which change them,
-    leave "max_momentum" in a group; a group with coupled states has their beta as "coupled_beta".
-    """
-    b1, b2, _ = group["betas"]
-    return b1 == b2 == group.get("coupled_beta", b2) and "max_momentum" not in group
-
-
-def describe_forms(groups: Iterable[Mapping[str, Any]], state: Mapping[Tensor, Mapping[str, Tensor]]) -> str:
+def describe_forms(groups: Iterable[Mapping[str, Any]]) -> str:
     """Count the parameters whose states are, or will be, stored in each form."""
     counts = Counter(
-        "uninitialized" if is_lazy(p) else str(Form.of(group, p, state.get(p)))
-        for group in groups
-        for p in group["params"]
+        "uninitialized" if is_lazy(p) else str(Form.of(group, p)) for group in groups for p in group["params"]
     )
     return ", ".join(f"{name} for {counted(count)}" for name, count in counts.items()) or "none"
 
@@ -84,14 +74,6 @@ def state_dtype(param: Tensor) -> torch.dtype:
 def _number_dtype(device: torch.device | str) -> torch.dtype:
     """The type of numbers that a state holds. In fp32 a count would stop at 2²⁴; Apple's GPUs have no fp64."""
     return torch.float32 if torch.device(device).type == "mps" else torch.float64
-
-
-def first_state(group: dict[str, Any], param: Tensor, counter_device: torch.device | str) -> dict[str, Tensor]:
-    """The state of a parameter before its first gradient."""
-    form = Form.of(group, param)
-    if form.coupled:
-        group["coupled_beta"] = group["betas"][1]
-    return zeros(param, form, counter_device)
 
 
 def zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
@@ -128,20 +110,19 @@ def forget(state: dict[str, Tensor]) -> None:
             state[name].zero_()
 
 
-def check_coupled(state: Mapping[str, Tensor], group: dict[str, Any], groups: list[dict[str, Any]]) -> None:
-    """Refuse other betas than those of a state that has one average for two."""
-    if "exp_avg_diff" in state:
-        return
+def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None:
+    """Refuse other betas than those for which one average serves for two."""
     b1, b2, _ = group["betas"]
-    if "coupled_beta" not in group:  # the parameter came from another group, of which its state says nothing
-        others = {other["coupled_beta"] for other in groups if "coupled_beta" in other}
-        group["coupled_beta"] = b2 if others <= {b2} else min(others)
-    beta = group["coupled_beta"]
-    if not b1 == b2 == beta:
+    beta = group["coupled"]
+    if beta is not False and not b1 == b2 == beta:
         raise RuntimeError(
-            f"its state is stored in the coupled form for betas[0] = betas[1] = {beta}, and one average cannot serve "
-            f"betas={group['betas']}: set those again, construct Adan with unequal ones from the start, or start anew "
-            "by optimizer.state.clear()"
+            f"its state has the coupled form for betas[0] = betas[1] = {beta}, and one average cannot serve "
+            f"betas={group['betas']}: set those again, or construct Adan with coupled=False, as a schedule of betas needs"
+        )
+    if beta is False and "step" in state and "exp_avg_diff" not in state:
+        raise RuntimeError(
+            "its state has the coupled form, and its group has coupled=False: two averages cannot be made of one; "
+            "move it to a group with the betas of its own, or delete optimizer.state[parameter]"
         )
 
 
@@ -154,7 +135,7 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
                 f"its {name} has shape {tuple(state[name].shape)}: a parameter that changes its shape needs a new "
                 "state, so delete optimizer.state[parameter]"
             )
-    form = Form.of(group, param, state)
+    form = Form.of(group, param)
     if not _fits(state, param, form):
         replace(state, convert(state, param, form, group))
     for name in NUMBERS:
@@ -164,7 +145,7 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
 
 def check_form(state: Mapping[str, Tensor], group: Mapping[str, Any], param: Tensor) -> None:
     """Refuse a state of another form where it cannot be converted: while a step is traced."""
-    if not _has_form(state, param, Form.of(group, param, state)):
+    if not _has_form(state, param, Form.of(group, param)):
         raise RuntimeError(
             "its state has another form than the options ask for: after a change of state_format or kahan_sum, "
             "call optimizer.step() once outside torch.compile"

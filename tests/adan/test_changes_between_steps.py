@@ -193,7 +193,7 @@ def test_a_parameter_with_a_coupled_state_moves_to_a_new_group(engine):
     opt.step()
     assert torch.equal(a, b)
     opt.param_groups[1]["betas"] = (0.8, 0.8, 0.99)
-    with pytest.raises(RuntimeError, match=r"parameter 0 of group 1, of shape \(3,\): its state is"):
+    with pytest.raises(RuntimeError, match=r"parameter 0 of group 1, of shape \(3,\): its state has the coupled"):
         opt.step()
 
 
