@@ -117,7 +117,7 @@ def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None
     if beta is not False and not b1 == b2 == beta:
         raise RuntimeError(
             f"its state has the coupled form for betas[0] = betas[1] = {beta}, and one average cannot serve "
-            f"betas={group['betas']}: set those again, or construct Adan with coupled=False, as a schedule of betas needs"
+            f"betas={group['betas']}: set those again, or construct Adan with coupled=False, as schedules need"
         )
     if beta is False and "step" in state and "exp_avg_diff" not in state:
         raise RuntimeError(

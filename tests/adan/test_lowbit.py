@@ -312,7 +312,7 @@ def test_a_checkpoint_keeps_its_form():
     saved = opt.state_dict()
     for group in saved["param_groups"]:
         group["betas"] = (0.9, 0.8, 0.95)
-    with pytest.raises(ValueError, match="coupled=0.9 needs equal"):
+    with pytest.raises(ValueError, match=r"coupled=0\.9 needs equal"):
         opt.load_state_dict(saved)
     opt.param_groups[0]["betas"] = (0.9, 0.8, 0.95)
     with pytest.raises(RuntimeError, match="coupled form"):

@@ -251,7 +251,7 @@ def test_coupled_is_decided_when_a_group_is_added():
     torch.testing.assert_close(p, r)
     with pytest.raises(ValueError, match=r"coupled=True needs equal .*got betas=\(0\.98, 0\.92, 0\.99\)"):
         Adan([p], coupled=True)
-    with pytest.raises(TypeError, match="coupled must be None .* got 'yes'"):
+    with pytest.raises(TypeError, match=r"coupled must be None .* got 'yes'"):
         Adan([p], coupled="yes")
 
 
