@@ -1,9 +1,10 @@
-"""The options of `Adan`, in one table: what they default to, what they may be, and whom they concern."""
+"""The options of `Adan`, in one table: what they may be, and whom they concern. Defaults are those of its signature."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from numbers import Integral
 from types import NoneType
 from typing import Any, NamedTuple
@@ -17,11 +18,9 @@ from adan.lowbit import FORMATS
 from adan.restart import Restart
 from adan.sharding import group_name, is_dtensor
 
-Check = Callable[[str, Any], None]  #: of a name, with where it was given, and a value; raises TypeError or ValueError
+Check = Callable[[str, Any], object]  #: of a name, with where it was given, and a value; raises TypeError or ValueError
 
-
-def _number(name: str, value: Any) -> None:
-    require_number(name, value, positive=False)
+_number: Check = partial(require_number, positive=False)
 
 
 def _lr(name: str, value: Any) -> None:
@@ -32,13 +31,8 @@ def _lr(name: str, value: Any) -> None:
         if value.device.type != "cpu" or torch.compiler.is_compiling():
             return  # reading it would be a synchronization
         value = value.item()
-    if isinstance(value, float) and -1e-9 < value < 0:  # LinearLR to 0 ends a rounding error below it
-        return
-    _number(name, value)
-
-
-def _max_grad_norm(name: str, value: Any) -> None:
-    require_number(name, value, positive=False, remedy="0 turns clipping off")
+    if not (isinstance(value, float) and -1e-9 < value < 0):  # LinearLR to 0 ends a rounding error below it
+        _number(name, value)
 
 
 def _betas(name: str, value: Any) -> None:
@@ -55,28 +49,16 @@ def _betas(name: str, value: Any) -> None:
         raise ValueError(f"{name}[2] must be above 0, got {value[2]!r}: it averages the squares that a step divides by")
 
 
-def warn_of_paper_betas(betas: Sequence[float], where: str) -> None:
-    if all(0 < b <= 0.2 for b in betas):
-        warnings.warn(
-            f"{where}: betas={tuple(betas)} look like the paper's β. Here betas are 1 − β, as in torch.optim: "
-            f"pass betas={tuple(round(1 - b, 6) for b in betas)}",
-            stacklevel=3,
-        )
+def _is_a(kinds: tuple[type, ...], wanted: str) -> Check:
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, kinds):
+            raise TypeError(f"{name} must be {wanted}, got {value!r}")
+
+    return check
 
 
-def _flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-
-
-def _choice(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, bool):
-        raise TypeError(f"{name} must be None (choose), True or False, got {value!r}")
-
-
-def _coupled(name: str, value: Any) -> None:
-    if not isinstance(value, (bool, float, NoneType)):
-        raise TypeError(f"{name} must be None (choose), True or False, got {value!r}")
+_flag = _is_a((bool,), "True or False")
+_choice = _is_a((bool, NoneType), "None (choose), True or False")
 
 
 def _format(name: str, value: Any) -> None:
@@ -89,19 +71,9 @@ def _seed(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be an int from 0 to 2³² − 1, got {value!r} of type {type(value).__name__}")
 
 
-def _restart(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, Restart):
-        raise TypeError(f"{name} must be None or an adan.Restart(...), got {value!r}")
-
-
-def _norm_group(name: str, value: Any) -> None:
-    group_name(value)
-
-
 class Option(NamedTuple):
     """A row of the table."""
 
-    default: Any
     check: Check
     saved: bool = True  #: taken from a checkpoint. How a step is run is not: that is up to the program at hand
     shapes_plan: bool = False  #: a plan made with another value does not hold
@@ -110,26 +82,26 @@ class Option(NamedTuple):
 
 #: In the order of the constructor's arguments.
 OPTIONS = {
-    "lr": Option(1e-3, _lr),
-    "betas": Option((0.98, 0.92, 0.99), _betas),  # shape the plan where b1 = b2: see `adan.guard`
-    "eps": Option(1e-8, _number),
-    "weight_decay": Option(0.0, _number),
-    "max_grad_norm": Option(0.0, _max_grad_norm),
-    "no_prox": Option(False, _flag),
-    "foreach": Option(None, _choice, saved=False, shapes_plan=True),
-    "fused": Option(None, _choice, saved=False, shapes_plan=True),
-    "bias_correction": Option(True, _flag),
-    "maximize": Option(False, _flag),
-    "capturable": Option(False, _flag, saved=False, shapes_plan=True),
-    "differentiable": Option(False, _flag, saved=False, shapes_plan=True, whole_step=True),
-    "restart": Option(None, _restart, saved=False, whole_step=True),
-    "skip_nonfinite": Option(False, _flag, saved=False, shapes_plan=True, whole_step=True),
-    "state_format": Option("fp32", _format, saved=False, shapes_plan=True),
-    "stochastic_rounding": Option(False, _flag, saved=False, shapes_plan=True),
-    "kahan_sum": Option(False, _flag, saved=False, shapes_plan=True),
-    "coupled": Option(None, _coupled, shapes_plan=True),
-    "rounding_seed": Option(0, _seed, saved=False, shapes_plan=True),
-    "norm_group": Option(None, _norm_group, saved=False, whole_step=True),
+    "lr": Option(_lr),
+    "betas": Option(_betas),
+    "eps": Option(_number),
+    "weight_decay": Option(_number),
+    "max_grad_norm": Option(partial(require_number, positive=False, remedy="0 turns clipping off")),
+    "no_prox": Option(_flag),
+    "foreach": Option(_choice, saved=False, shapes_plan=True),
+    "fused": Option(_choice, saved=False, shapes_plan=True),
+    "bias_correction": Option(_flag),
+    "maximize": Option(_flag),
+    "capturable": Option(_flag, saved=False, shapes_plan=True),
+    "differentiable": Option(_flag, saved=False, shapes_plan=True, whole_step=True),
+    "restart": Option(_is_a((Restart, NoneType), "None or an adan.Restart(...)"), saved=False, whole_step=True),
+    "skip_nonfinite": Option(_flag, saved=False, shapes_plan=True, whole_step=True),
+    "state_format": Option(_format, saved=False, shapes_plan=True),
+    "stochastic_rounding": Option(_flag, saved=False, shapes_plan=True),
+    "kahan_sum": Option(_flag, saved=False, shapes_plan=True),
+    "coupled": Option(_is_a((bool, float, NoneType), "None (choose), True or False"), shapes_plan=True),
+    "rounding_seed": Option(_seed, saved=False, shapes_plan=True),
+    "norm_group": Option(lambda name, value: group_name(value), saved=False, whole_step=True),
 }
 
 #: What the optimizer keeps to itself rather than in its parameter groups.
@@ -161,6 +133,15 @@ def check(options: Mapping[str, Any], where: str) -> None:
         )
 
 
+def warn_of_paper_betas(betas: Sequence[float], where: str) -> None:
+    if all(0 < b <= 0.2 for b in betas):
+        warnings.warn(
+            f"{where}: betas={tuple(betas)} look like the paper's β. Here betas are 1 − β, as in torch.optim: "
+            f"pass betas={tuple(round(1 - b, 6) for b in betas)}",
+            stacklevel=3,
+        )
+
+
 def coupled_beta(group: Mapping[str, Any], where: str) -> float | bool:
     """The one value of b1 and b2 for which a group's states are coupled, or False: what `group["coupled"]` holds."""
     b1, b2, _ = group["betas"]
@@ -182,11 +163,10 @@ def check_group(group: Mapping[str, Any], defaults: Mapping[str, Any], where: st
     for name, option in OPTIONS.items():
         if option.whole_step and name in group:
             # ZeroRedundancyOptimizer puts every option into the groups as well.
-            value = group_name(group[name]) if name == "norm_group" else group[name]
+            value, through = group[name], ""
+            if name == "norm_group":
+                value, through = group_name(value), ", through ZeroRedundancyOptimizer as 'world' or as a group_name"
             if value != defaults[name] and value is not defaults[name]:
-                through = (
-                    ", through ZeroRedundancyOptimizer as 'world' or as a group_name" if name == "norm_group" else ""
-                )
                 raise ValueError(
                     f"{where}: {name}={value!r} holds for the whole step, for all parameters together; "
                     f"pass it to Adan(...){through}"
@@ -204,21 +184,22 @@ def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -
         name, p = entry if isinstance(entry, tuple) else (f"parameter {i}", entry)
         if not isinstance(p, Tensor):
             raise TypeError(f"{where}: {name} must be a tensor, got {type(p).__name__}")
+        name = f"{where}: {name}" + ("" if is_lazy(p) else f" of shape {tuple(p.shape)}")
         # An integer nn.Parameter is always frozen.
         if not (p.is_floating_point() or p.is_complex() or isinstance(p, torch.nn.Parameter)):
-            raise TypeError(f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}, which cannot be trained")
+            raise TypeError(f"{name} is {p.dtype}, which cannot be trained")
         if not is_lazy(p) and (p.is_conj() or p.is_neg()):
             raise ValueError(
-                f"{where}: {name} of shape {tuple(p.shape)} is a lazily conjugated or negated view, which cannot be "
-                "updated in place; pass p.resolve_conj().resolve_neg()"
+                f"{name} is a lazily conjugated or negated view, which cannot be updated in place; pass "
+                "p.resolve_conj().resolve_neg()"
             )
         if stochastic_rounding and p.dtype == torch.float16:
             raise ValueError(
-                f"{where}: stochastic_rounding=True is for bfloat16, and {name} of shape {tuple(p.shape)} is "
-                "torch.float16; convert the model to bfloat16, or take kahan_sum=True"
+                f"{name} is torch.float16, and stochastic_rounding=True is for bfloat16; convert the model to "
+                "bfloat16, or take kahan_sum=True"
             )
         if p in seen:
-            raise ValueError(f"{where}: {name} of shape {tuple(p.shape)} is listed twice; pass each parameter once")
+            raise ValueError(f"{name} is listed twice; pass each parameter once")
         seen.add(p)
 
 
