@@ -89,8 +89,9 @@ def dequantized(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def load(
     state_dict: Mapping[str, Any], groups: list[dict[str, Any]], counter_device: Any
-) -> tuple[dict[str, Any], dict[Tensor, dict[str, Tensor]]]:
-    """A checkpoint, ours or the authors', as a state dict without states, and the states of the parameters.
+) -> tuple[dict[str, Any], dict[Tensor, dict[str, Tensor]], list[Tensor | None], int]:
+    """A checkpoint, ours or the authors', in parts: a state dict without states, the states of the parameters, each
+    group's `restart_state`, and the number of restarts by hand.
 
     Raises ValueError, and has changed nothing, where it does not fit these parameter groups.
     """
@@ -157,7 +158,16 @@ def load(
                 values = _checked(state, saved, merged, param, where)
                 placed = _placed(values, merged, param, counter_device(merged, param))
                 new_states.setdefault(param, {}).update(placed)
-    return {**state_dict, "state": foreign, "param_groups": new_groups}, new_states
+    cycles = [group.get("restart_state") for group in saved_groups]
+    for x in cycles:
+        if x is not None and not (isinstance(x, Tensor) and x.shape == (4,)):
+            raise ValueError(f"restart_state of this state dict must be a tensor of four numbers, got {x!r}")
+    numbers = [group.get("manual_restarts", 0) for group in saved_groups]
+    for x in numbers:
+        if isinstance(x, bool) or not isinstance(x, int) or x < 0:
+            raise ValueError(f"manual_restarts of this state dict must be a number of at least 0, got {x!r}")
+    without_states = {**state_dict, "state": foreign, "param_groups": new_groups}
+    return without_states, new_states, cycles, max(numbers, default=0)
 
 
 def _names(groups: list[dict[str, Any]]) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Protocol, TypeAlias, overload
+from typing import Any, ClassVar, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -26,21 +25,10 @@ from adan.options import (
     warn_of_paper_betas,
 )
 from adan.plan import Plan, choose, describe_engines, wants_loop
-from adan.restart import Cycle, Progress, Restart, manual_restarts
+from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Number, Options, Signals, host_readable, is_plain, replaced
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
-
-_SAVING = threading.RLock()
-
-
-class Release(Protocol):
-    """A release of gradients (`adan.gradient_release`) as a step sees it."""
-
-    released: set[Tensor]  #: parameters whose gradient was used since the last step
-
-    def end_step(self, grad_scale: Tensor | None) -> None: ...
-    def forget(self) -> None: ...
 
 
 class Adan(Optimizer):
@@ -163,7 +151,8 @@ class Adan(Optimizer):
         """Create the attributes that are neither pickled nor saved."""
         self._plan: Plan | None = None
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
-        self._releases: list[Release] = []  #: of gradients inside backward
+        self._releases: list[Any] = []  #: `adan.GradientRelease`s
+        self.register_state_dict_post_hook(_complete, prepend=True)  # the user's own see what is saved
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_cycle", "_restarted", "_started")
@@ -224,11 +213,6 @@ class Adan(Optimizer):
             self._untraced_step()
         return loss
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]
-    def _untraced_step(self) -> None:
-        """A step that `torch.compile` leaves to Python."""
-        self._eager_step()
-
     def _eager_step(self) -> None:
         try:
             self._step()
@@ -236,6 +220,8 @@ class Adan(Optimizer):
             for i, group in enumerate(self.param_groups):  # an option that was changed to a wrong value explains it
                 check(group, f"Adan, parameter group {i}")
             raise
+
+    _untraced_step = torch._disable_dynamo(_eager_step)  # type: ignore[attr-defined]
 
     def _step(self) -> None:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
@@ -252,7 +238,7 @@ class Adan(Optimizer):
         first = not self._started and self._is_state_initialization()
         self._started |= steps or sharded  # decided locally, so that all ranks agree without communication
         if plan.is_fsdp1 and not sharded:
-            self._check_fsdp1()
+            sharding.check_fsdp1(self.param_groups, restarts=self._cycle is not None)
         if sharded or first:  # also without gradients: the other processes wait for this one
             clips = any(group["max_grad_norm"] > 0 for group in self.param_groups)
             by_param = dict(zip(plan.of_rows(params), plan.as_engines_take(grads), strict=True))
@@ -289,7 +275,19 @@ class Adan(Optimizer):
 
     def _traced_step(self) -> None:
         """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
-        members, columns = self._collect()
+        columns, members, first = Columns.empty(), [], 0
+        for i, group in enumerate(self.param_groups):
+            # Lists of its own for each group: a list that is not empty torch.compile cannot hand to `_init_group`
+            # (`OptimizerVariable.get_python_args`), which it would then trace.
+            part = Columns.empty()
+            self._init_group(group, part.param, part.grad, *(getattr(part, name) for name in NAMES))
+            members += [i] * len(part.param)
+            for j, p in enumerate(group["params"]):
+                if p.grad is not None:
+                    columns.rng_offset.append(lowbit.rng_offset(group["rounding_seed"], first + j))
+            first += len(group["params"])
+            for name in ("param", "grad", *NAMES):
+                getattr(columns, name).extend(getattr(part, name))
         if members:
             plan = Plan(self.param_groups, members, columns, [])
             options = [self._options(i) for i in plan.group_indices]
@@ -352,17 +350,6 @@ class Adan(Optimizer):
                 "this step() is being captured in a CUDA graph: construct Adan with capturable=True for that"
             )
 
-    def _check_fsdp1(self) -> None:
-        names = [name for name in ("max_grad_norm", "skip_nonfinite") if any(g[name] for g in self.param_groups)]
-        if self._cycle is not None:
-            names.append("restart")
-        if names:
-            raise RuntimeError(
-                f"{names[0]} needs all gradients, and FullyShardedDataParallel (FSDP1) leaves each process a part of "
-                "them: pass norm_group='world', or the process group of the shards, to Adan(...), or use FSDP2's "
-                "fully_shard"
-            )
-
     def _is_state_initialization(self) -> bool:
         """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` makes states by such a step.
 
@@ -405,26 +392,6 @@ class Adan(Optimizer):
             if all(is_plain(sharding.local(p)) for p in columns.param):
                 plan.guard = Guard(groups, rows, columns.param, plan.of_rows(grads), self.state)
         return plan, plan.of_rows(grads)
-
-    def _collect(self) -> tuple[list[int], Columns]:
-        """The parameters with gradients, with their states, for a traced step; and the index of each one's group."""
-        columns, members, numbers = Columns.empty(), [], []
-        first = 0
-        for i, group in enumerate(self.param_groups):
-            # Lists of its own for each group: a list that is not empty torch.compile cannot hand to `_init_group`
-            # (`OptimizerVariable.get_python_args`), which it would then trace.
-            part = Columns.empty()
-            self._init_group(group, part.param, part.grad, *(getattr(part, name) for name in NAMES))
-            members += [i] * len(part.param)
-            numbers += [first + j for j, p in enumerate(group["params"]) if p.grad is not None]
-            first += len(group["params"])
-            for name in ("param", "grad", *NAMES):
-                getattr(columns, name).extend(getattr(part, name))
-        seeds = [self.param_groups[i]["rounding_seed"] for i in members]
-        columns.rng_offset.extend(
-            [lowbit.rng_offset(seed, number) for seed, number in zip(seeds, numbers, strict=True)]
-        )
-        return members, columns
 
     def _init_group(
         self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], *columns: list[Any]
@@ -512,7 +479,7 @@ class Adan(Optimizer):
     @property
     def restarts(self) -> int:
         """Number of restarts by `restart=` so far. Reading it waits for the device."""
-        return 0 if self._cycle is None else self._cycle.restarts
+        return 0 if self._cycle is None else int(self._cycle.count.item())
 
     @property
     def restart_progress(self) -> Progress:
@@ -523,66 +490,49 @@ class Adan(Optimizer):
 
     # ---- checkpoints
 
-    def state_dict(self) -> dict[str, Any]:
-        """Save as in ``torch.optim``; quantized states of DTensors are saved as fp32, so they can be resharded."""
-
-        def finish(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-            for group, mine in zip(saved["param_groups"], self.param_groups, strict=True):
-                for key, param in zip(group["params"], mine["params"], strict=True):
-                    if key in saved["state"]:
-                        saved["state"][key] = checkpoints.portable(saved["state"][key], param)
-            if self._cycle is not None:
-                self._cycle.fit(self.param_groups)
-                for i, group in enumerate(saved["param_groups"]):
-                    group["restart_state"] = self._cycle.saved(i)
-            if self._restarted:
-                for group in saved["param_groups"]:
-                    group["manual_restarts"] = self._restarted
-
-        with _SAVING:  # another thread that saves would meet this hook, too
-            hook = self.register_state_dict_post_hook(finish, prepend=True)  # the user's own see what is saved
-            try:
-                return super().state_dict()
-            finally:
-                hook.remove()
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint of this class or of the authors' release (`docs/migration.md`).
 
         Hyper-parameters come from the checkpoint, as in ``torch.optim``; how to run (`foreach`, `capturable`, …) stays
         as this optimizer was constructed. A state dict that does not fit raises ValueError and changes nothing.
         """
-        loaded: dict[Tensor, dict[str, Tensor]] = {}
-        cycles: list[Any] = []
-        restarted: list[int] = []
+        loaded: list[Any] = []
 
-        def read(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-            without_states, new_states = checkpoints.load(state_dict, self.param_groups, self._counter_device)
-            cycles.extend(group.get("restart_state") for group in state_dict["param_groups"])
-            Cycle.check_saved(cycles)
-            restarted.extend(manual_restarts(state_dict["param_groups"]))
-            loaded.update(new_states)
+        def read(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+            without_states, *others = checkpoints.load(state_dict, self.param_groups, self._counter_device)
+            loaded.extend(others)
             return without_states
 
-        def assign(optimizer: Optimizer) -> None:
-            self.state.update(loaded)
-            self._restarted = max(restarted, default=0)
+        def assign(_: Optimizer) -> None:
+            new_states, cycles, self._restarted = loaded
+            self.state.update(new_states)
             if self._cycle is not None:
                 self._cycle.load(cycles, [group["lr"] for group in self.param_groups])
-
-        # As hooks, so that they stand inside the user's own: the last before loading, the first after it.
-        hooks = [
-            self.register_load_state_dict_pre_hook(read),
-            self.register_load_state_dict_post_hook(assign, prepend=True),
-        ]
-        try:
-            super().load_state_dict(state_dict)
             # Without states nothing has started, but for a process of ZeRO that has no parameter: it must agree with
             # the others.
-            self._started |= bool(loaded) or not any(group["params"] for group in self.param_groups)
+            self._started |= bool(new_states) or not any(group["params"] for group in self.param_groups)
             self._plan = None
             for release in self._releases:
                 release.forget()
-        finally:
-            for hook in hooks:
-                hook.remove()
+
+        # As hooks, so that they stand inside the user's own: the last before loading, the first after it.
+        with (
+            self.register_load_state_dict_pre_hook(read),
+            self.register_load_state_dict_post_hook(assign, prepend=True),
+        ):
+            super().load_state_dict(state_dict)
+
+
+def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
+    """Complete what `torch.optim` saves: quantized states under their names, and the restarts in each group."""
+    assert isinstance(opt, Adan)
+    if opt._cycle is not None:
+        opt._cycle.fit(opt.param_groups)
+    for i, (group, mine) in enumerate(zip(saved["param_groups"], opt.param_groups, strict=True)):
+        for key, param in zip(group["params"], mine["params"], strict=True):
+            if key in saved["state"]:
+                saved["state"][key] = checkpoints.portable(saved["state"][key], param)
+        if opt._cycle is not None:
+            group["restart_state"] = opt._cycle.saved(i)
+        if opt._restarted:
+            group["manual_restarts"] = opt._restarted

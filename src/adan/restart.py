@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -189,10 +189,6 @@ class Cycle:
             torch._foreach_mul_(counts, [due.logical_not().to(device, counts[0].dtype)] * len(counts))
 
     @property
-    def restarts(self) -> int:
-        return int(self.count.item())
-
-    @property
     def progress(self) -> Progress:
         total, steps, *_ = self.values.tolist()
         return Progress(int(steps) - 1, total)
@@ -200,13 +196,6 @@ class Cycle:
     def saved(self, group: int) -> Tensor:
         """Tensor for a checkpoint, beside the options of each group."""
         return torch.cat([self.values.narrow(0, 0, 3), self.last_lr(group).reshape(1)])
-
-    @staticmethod
-    def check_saved(saved: Iterable[object]) -> None:
-        """Raise ValueError for what no checkpoint can hold."""
-        for x in saved:
-            if x is not None and not (isinstance(x, Tensor) and x.shape == (4,)):
-                raise ValueError(f"restart_state of this state dict must be a tensor of four numbers, got {x!r}")
 
     def load(self, saved: list[Tensor | None], rates: list[float | Tensor]) -> None:
         """Go on from a checkpoint; from one without `restart`, at the start of a cycle."""
@@ -217,12 +206,3 @@ class Cycle:
     def _set(self, numbers: list[float | Tensor]) -> None:
         old = self.values
         self.values = torch.stack([torch.as_tensor(x, dtype=old.dtype, device=old.device).reshape(()) for x in numbers])
-
-
-def manual_restarts(groups: Iterable[Mapping[str, Any]]) -> list[int]:
-    """The manual-restart count of each saved group; 0 if absent."""
-    numbers = [group.get("manual_restarts", 0) for group in groups]
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise ValueError(f"manual_restarts of this state dict must be a number of at least 0, got {number!r}")
-    return numbers
