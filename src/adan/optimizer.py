@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeAlias, overload
 
 import torch
@@ -18,15 +18,14 @@ from adan.options import (
     OUTSIDE_GROUPS,
     check,
     check_group,
-    coupled_beta,
     describe,
-    named_as,
+    listed,
     rounds_at_random,
     warn_of_paper_betas,
 )
 from adan.plan import Plan, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart
-from adan.scalars import Number, Options, Signals, host_readable, is_plain, replaced
+from adan.scalars import Number, Options, Signals, is_plain, replaced
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 
@@ -128,17 +127,7 @@ class Adan(Optimizer):
         norm_group: torch.distributed.ProcessGroup | str | None = None,
     ) -> None:
         options = {name: value for name, value in locals().items() if name in OPTIONS}
-        module = isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList)
-        if not isinstance(params, Iterable) or isinstance(params, Tensor) or module:
-            raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got {type(params).__name__}")
-        if isinstance(params, Mapping):
-            raise TypeError(
-                "Adan: params is a dict: pass a list of groups, [{'params': ...}], or named parameters by .items()"
-            )
-        if not isinstance(params, set):  # torch 2.15 warns of a set, whose order changes from run to run
-            params = list(params)  # type: ignore[assignment]
-        if not params:
-            raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
+        params = listed(params)
         check(options, "Adan")
         warn_of_paper_betas(betas, "Adan")
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
@@ -165,19 +154,8 @@ class Adan(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"
-        if not isinstance(param_group, dict) or "params" not in param_group:
-            got = f"the keys {list(param_group)}" if isinstance(param_group, dict) else type(param_group).__name__
-            raise TypeError(f"{where}: must be a dict with the key 'params', got {got}")
-        params = param_group["params"]
-        if isinstance(params, (set, frozenset)):
-            raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
-        params = [params] if isinstance(params, Tensor) else list(params)
-        if "_plan" in self.__dict__ and self.param_groups:  # after construction, as a callback that unfreezes a layer
-            params = named_as(self.param_groups, params)
-        param_group["params"] = params  # as in torch: a generator can be read only once
-        options = {**self.defaults, **param_group}
-        check_group(options, self.defaults, where)
-        param_group["coupled"] = coupled_beta(options, where)
+        constructed = "_plan" in self.__dict__
+        check_group(param_group, self.defaults, where, others=self.param_groups if constructed else [])
         if "betas" in param_group:
             warn_of_paper_betas(param_group["betas"], where)
         super().add_param_group(param_group)
@@ -224,8 +202,9 @@ class Adan(Optimizer):
     _untraced_step = torch._disable_dynamo(_eager_step)  # type: ignore[attr-defined]
 
     def _step(self) -> None:
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            self._check_capturable()
+        capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        if capturing and not all(group["capturable"] for group in self.param_groups):
+            raise RuntimeError("step() is being captured in a CUDA graph: construct Adan with capturable=True for that")
         for release in self._releases:
             release.end_step(getattr(self, "grad_scale", None))
         params = [p for group in self.param_groups for p in group["params"]]
@@ -312,30 +291,19 @@ class Adan(Optimizer):
         )
 
     def _update_and_restart(
-        self,
-        cycle: Cycle,
-        plan: Plan,
-        params: list[Tensor],
-        grads: list[Any],
-        signals: Signals,
-        sharded: bool,
+        self, cycle: Cycle, plan: Plan, params: list[Tensor], grads: list[Any], signals: Signals, sharded: bool
     ) -> None:
         """A step after which the optimizer may restart."""
         cycle.fit(self.param_groups)
         mesh, weights = sharding.weights(params) if sharded else (None, {})
         # A set of options for each group and share of the displacement that this process must count.
         mine = plan.of_rows(params)
-        rows = [(group, weights.get(p, 1.0)) for group, p in zip(plan.group, mine, strict=True)]
+        rows = [(plan.group_indices[i], weights.get(p, 1.0)) for i, p in zip(plan.group, mine, strict=True)]
         index = {row: i for i, row in enumerate(sorted(set(rows)))}
+        measures = cycle.rule.radius is not None
+        options = [self._options(group, cycle.last_lr(group) if measures else None, share) for group, share in index]
         stepping = {row for row, grad in zip(rows, grads, strict=True) if grad is not None}
-        options = []
-        rates: list[tuple[int, float | Tensor]] = []
-        for group, share in index:
-            number = plan.group_indices[group]
-            last_lr = None if cycle.rule.radius is None else cycle.last_lr(number)
-            options.append(self._options(number, last_lr, share))
-            if (group, share) in stepping:
-                rates.append((number, options[-1].lr))
+        rates = [(row[0], options[i].lr) for row, i in index.items() if row in stepping]
         square, skip = None, signals.skip
         if stepping:
             columns = plan.columns(options, [index[row] for row in rows], mine, grads, self.state, forget=True)
@@ -343,12 +311,6 @@ class Adan(Optimizer):
         if sharded:
             square, skip = cycle.all_reduce(square, skip, bool(stepping), mesh, self.defaults["norm_group"])
         cycle.advance(square, skip, rates, [state["step"] for state in self._own_states()])
-
-    def _check_capturable(self) -> None:
-        if not all(group["capturable"] for group in self.param_groups):
-            raise RuntimeError(
-                "this step() is being captured in a CUDA graph: construct Adan with capturable=True for that"
-            )
 
     def _is_state_initialization(self) -> bool:
         """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` makes states by such a step.
@@ -407,8 +369,10 @@ class Adan(Optimizer):
     def _add_row(
         self, group: dict[str, Any], param: Tensor, params: list[Tensor], grads: list[Any], *columns: list[Any]
     ) -> None:
+        state: dict[str, Tensor] = self.state[param]
         try:
-            state = self._state_of(group, param, param.grad)
+            states.check_grad(param)
+            checkpoints.prepare(state, group, param, self._counter_device(group, param))
         except RuntimeError as error:
             if param.grad is None:  # that can wait until it has one
                 return
@@ -418,41 +382,15 @@ class Adan(Optimizer):
         for name, column in zip(NAMES, columns, strict=True):
             column.append(state.get(name))
 
-    def _state_of(self, group: dict[str, Any], param: Tensor, grad: Tensor | None) -> dict[str, Tensor]:
-        """A parameter's state, made or brought to the form that is needed now."""
-        if grad is not None and grad.layout is not torch.strided:
-            raise RuntimeError(
-                f"its gradient is {grad.layout}, and Adan needs dense ones: for an embedding, construct it with "
-                "sparse=False"
-            )
-        if grad is not None and grad.shape != param.shape:
-            raise RuntimeError(
-                f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing a parameter's shape"
-            )
-        state: dict[str, Tensor] = self.state[param]
-        device = self._counter_device(group, param)
-        checkpoints.unpack(state)
-        states.check_coupled(state, group)
-        if "step" not in state:
-            state.update(states.zeros(param, states.Form.of(group, param), device))
-            return state
-        if torch.compiler.is_compiling():
-            states.check_form(state, group, param)
-        else:
-            states.fit(state, group, param, param.device if state["step"].device == param.device else device)
-            if host_readable(state["step"]) and not state["step"].item():
-                states.forget(state)  # ZeroRedundancyOptimizer loads a checkpoint that a restart preceded as it is
-        return state
-
     def _own_states(self) -> list[dict[str, Tensor]]:
         """States of all parameters that have one; others, such as timm's Lookahead, may keep more in `state`."""
         return [state for p, state in self.state.items() if isinstance(p, Tensor) and "step" in state]
 
     def _describe(self, param: Tensor) -> str:
         groups = enumerate(self.param_groups)
-        place = next(((i, g) for g, group in groups for i, p in enumerate(group["params"]) if p is param), None)
-        assert place is not None
-        return describe(self.param_groups[place[1]], *place)
+        return describe(
+            *next((group, i, g) for g, group in groups for i, p in enumerate(group["params"]) if p is param)
+        )
 
     def _counter_device(self, group: dict[str, Any], param: Tensor) -> torch.device | str:
         """Counts are beside the parameter where only the device knows them: captured, skipped or reset by a restart."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from numbers import Integral
 from types import NoneType
@@ -156,10 +156,44 @@ def coupled_beta(group: Mapping[str, Any], where: str) -> float | bool:
     return float(b2)
 
 
-def check_group(group: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> None:
-    """Check a parameter group that is being added, with `defaults` filled in: those hold for the whole step."""
+def listed(params: Any) -> Any:
+    """The constructor's `params`, checked, as a list: a generator can be read only once."""
+    module = isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList)
+    if not isinstance(params, Iterable) or isinstance(params, Tensor) or module:
+        raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got {type(params).__name__}")
+    if isinstance(params, Mapping):
+        raise TypeError(
+            "Adan: params is a dict: pass a list of groups, [{'params': ...}], or named parameters by .items()"
+        )
+    # torch 2.15 warns of a set, whose order changes from run to run.
+    params = params if isinstance(params, set) else list(params)
+    if not params:
+        raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
+    return params
+
+
+def check_group(new: Any, defaults: Mapping[str, Any], where: str, others: Sequence[Mapping[str, Any]]) -> None:
+    """Check a parameter group that is being added, list its parameters, and decide whether its states are coupled.
+
+    `others`: the groups that it joins, as where a callback unfreezes a layer. torch does not mix parameters with and
+    without names, so that new ones get some if the others have, and lose theirs if the others have none.
+    """
+    if not isinstance(new, dict) or "params" not in new:
+        got = f"the keys {list(new)}" if isinstance(new, dict) else type(new).__name__
+        raise TypeError(f"{where}: must be a dict with the key 'params', got {got}")
+    params = new["params"]
+    if isinstance(params, (set, frozenset)):
+        raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
+    params = [params] if isinstance(params, Tensor) else list(params)
+    if others and "param_names" in others[0]:
+        params = [(f"group{len(others)}.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(params)]
+    elif others:
+        params = [p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in params]
+    new["params"] = params
+    group = {**defaults, **new}
     check(group, where)
-    check_params(group["params"], where, group["stochastic_rounding"])
+    check_params(params, where, group["stochastic_rounding"])
+    new["coupled"] = coupled_beta(group, where)
     for name, option in OPTIONS.items():
         if option.whole_step and name in group:
             # ZeroRedundancyOptimizer puts every option into the groups as well.
@@ -171,7 +205,7 @@ def check_group(group: Mapping[str, Any], defaults: Mapping[str, Any], where: st
                     f"{where}: {name}={value!r} holds for the whole step, for all parameters together; "
                     f"pass it to Adan(...){through}"
                 )
-    if group["differentiable"] and any(map(is_dtensor, group["params"])):
+    if group["differentiable"] and any(map(is_dtensor, params)):
         raise ValueError(f"{where}: differentiable=True is for plain tensors, and a parameter is a DTensor")
 
 
@@ -218,11 +252,3 @@ def describe(group: Mapping[str, Any], index: int, group_index: int) -> str:
 def rounds_at_random(options: Mapping[str, Any]) -> bool:
     """Whether states or weights may need random bits."""
     return bool(options["state_format"] != "fp32" or options["stochastic_rounding"])
-
-
-def named_as(groups: Sequence[Mapping[str, Any]], params: Sequence[Any]) -> list[Any]:
-    """New parameters with names if the other groups have some, without if they have none: torch does not mix them."""
-    if "param_names" in groups[0]:
-        prefix = f"group{len(groups)}"
-        return [(f"{prefix}.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(params)]
-    return [p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in params]

@@ -110,6 +110,19 @@ def forget(state: dict[str, Tensor]) -> None:
             state[name].zero_()
 
 
+def check_grad(param: Tensor) -> None:
+    """Refuse a gradient that no engine takes."""
+    grad = param.grad
+    if grad is not None and grad.layout is not torch.strided:
+        raise RuntimeError(
+            f"its gradient is {grad.layout}, and Adan needs dense ones: construct an embedding with sparse=False"
+        )
+    if grad is not None and grad.shape != param.shape:
+        raise RuntimeError(
+            f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing a parameter's shape"
+        )
+
+
 def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None:
     """Refuse other betas than those for which one average serves for two."""
     b1, b2, _ = group["betas"]
