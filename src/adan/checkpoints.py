@@ -234,14 +234,14 @@ def _checked(
             "this is not a checkpoint of Adan"
         )
     values = {key: values[key] for key in NAMES if values.get(key) is not None}
-    shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": states.blocks(param)}
+    shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": (states.blocks(param), len(STATES))}
     for key in values:
         if key not in NUMBERS and not isinstance(values[key], Tensor):
             dropped = "; flatten_optimizer_state_dict drops the codes of plain tensors: save without it"
             remedy = dropped if values[key] == {} else ""
             raise ValueError(f"{key} of {name} must be a tensor, got {values[key]!r} in this state dict{remedy}")
     if quantized and lowbit.format_of(values) == "4bit":
-        shapes |= dict.fromkeys(lowbit.PACKED["4bit"], states.packed(param))
+        shapes |= dict.fromkeys(lowbit.PACKED["4bit"], (states.blocks(param), BLOCK // 2))
     for key, value in values.items():
         where = f"{key} of {name}"
         if key in NUMBERS:

@@ -100,6 +100,11 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
 
 
+def widest_dtype(device: torch.device | str) -> torch.dtype:
+    """fp64, in which counts go beyond 2²⁴, sums lose no summand and squares do not overflow; Apple's GPUs have none."""
+    return torch.float32 if torch.device(device).type == "mps" else torch.float64
+
+
 def is_dense(x: Tensor) -> bool:
     """Whether the elements fill their memory without gaps or overlaps, in any order of the dimensions."""
     if x.is_contiguous():

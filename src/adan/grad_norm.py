@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from adan import sharding
-from adan.columns import compute_dtype
+from adan.columns import compute_dtype, widest_dtype
 from adan.scalars import Signals, replaced
 
 
@@ -76,15 +76,13 @@ def measure_together(
 
 def _sums(grads: list[Tensor], clips: bool, skips: bool, device: torch.device) -> Tensor:
     """Σ x², whether an x is not finite, whether an x is not zero; 0 for what is not asked for."""
-    # In fp64 the square of no fp32 norm overflows; Apple's GPUs have none.
-    dtype = torch.float32 if device.type == "mps" else torch.float64
     squares = not_finite = not_zero = torch.zeros((), device=device)
     if clips and grads:
-        squares = global_norm(grads).to(dtype).square()
+        squares = global_norm(grads).to(widest_dtype(device)).square()
     if skips and grads:
         largest = global_norm(grads, math.inf)
         not_finite, not_zero = torch.isfinite(largest).logical_not(), largest != 0
-    return torch.stack([x.to(device, dtype) for x in (squares, not_finite, not_zero)])
+    return torch.stack([x.to(device, widest_dtype(device)) for x in (squares, not_finite, not_zero)])
 
 
 def _skip_if(bad: Tensor, signals: Signals) -> Signals:

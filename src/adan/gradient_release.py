@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -41,8 +40,7 @@ class GradientRelease:
 
     def _step(self, param: Tensor) -> None:
         """Update one parameter and free its gradient, inside backward."""
-        opt = self._opt
-        group, place = self._place(param)
+        opt, (group, place) = self._opt, self._place(param)
         if param in self.released:
             raise RuntimeError(
                 f"parameter {opt._describe(param)} got a second gradient before step(), and its first is used and "
@@ -99,33 +97,33 @@ class GradientRelease:
     def __enter__(self) -> GradientRelease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
 
 class _Check:
     """The check that a model makes before it is run. Copies of the model, in memory or in a file, check nothing."""
 
-    def __init__(self, opt: Adan) -> None:
+    def __init__(self, opt: Adan | None = None) -> None:
         self._opt = opt
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Check, ()
+
     def __call__(self, model: nn.Module, inputs: Any) -> None:
-        if not torch.is_grad_enabled():
+        if self._opt is None or not torch.is_grad_enabled():
             return
         _check_options(self._opt)  # a checkpoint may have brought others
-        _refuse_float16(model)
         if nn.parallel.DistributedDataParallel._get_active_ddp_module() is not None:
             raise RuntimeError(f"release_gradients: model runs inside a {_DDP}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Unchecked, ()
-
-
-class _Unchecked:
-    def __call__(self, model: nn.Module, inputs: Any) -> None:
-        pass
+        # float16 needs a GradScaler, and scaled gradients would be used as they are.
+        for kind in {p.device.type for p in model.parameters()} - {"meta"}:
+            if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16:
+                raise RuntimeError(
+                    "release_gradients: the model runs under float16 autocast, whose GradScaler scales the loss and "
+                    "would unscale gradients after they were used; take torch.autocast(..., dtype=torch.bfloat16) "
+                    "without a GradScaler, or remove() the release"
+                )
 
 
 def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
@@ -188,14 +186,3 @@ def _check_options(opt: Adan) -> None:
             f"release_gradients: restart={opt.restart_rule!r} is decided when all parameters have made their step, and "
             "here each makes its own; construct Adan without restart, and call restart() where you want one"
         )
-
-
-def _refuse_float16(model: nn.Module) -> None:
-    """Before there is a gradient: float16 needs a GradScaler, and scaled gradients would be used as they are."""
-    for kind in {p.device.type for p in model.parameters()} - {"meta"}:
-        if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16:
-            raise RuntimeError(
-                "release_gradients: the model runs under float16 autocast, whose GradScaler scales the loss and would "
-                "unscale gradients after they were used; take torch.autocast(..., dtype=torch.bfloat16) without a "
-                "GradScaler, or remove() the release"
-            )

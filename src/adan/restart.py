@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from adan import sharding
+from adan.columns import widest_dtype
 from adan.hyperparameters import require_count, require_number
 
 
@@ -116,9 +117,7 @@ class Cycle:
         """Follow the parameters to their device, and have room for every group."""
         device = next((sharding.local(p).device for group in groups for p in group["params"]), self.values.device)
         if self.values.device != device:
-            # In fp64 no step is lost in the sum of many; Apple's GPUs have none.
-            dtype = torch.float32 if device.type == "mps" else torch.float64
-            self.values = self.values.to(device, dtype, non_blocking=device.type != "cpu")
+            self.values = self.values.to(device, widest_dtype(device), non_blocking=device.type != "cpu")
         missing = 3 + len(groups) - len(self.values)
         if missing > 0:  # new groups come last
             self.values = torch.nn.functional.pad(self.values, (0, missing))

@@ -60,23 +60,23 @@ def like(param: Tensor, shard: Tensor) -> Tensor:
     return whole
 
 
-def local_grads(params: list[Tensor], grads: list[Any], describe: Callable[[Tensor], str]) -> list[Any]:
+def local_grads(params: list[Any], grads: list[Any], describe: Callable[[Tensor], str]) -> list[Any]:
     """The shards of gradients that belong to the shards of their parameters in this process; None stays None."""
-    pairs = zip(params, grads, strict=True)
-    return [_local_grad(p, grad, describe) if grad is not None and is_dtensor(p) else grad for p, grad in pairs]
-
-
-def _local_grad(param: Any, grad: Any, describe: Callable[[Tensor], str]) -> Tensor:
-    if not is_dtensor(grad):
-        raise RuntimeError(
-            f"parameter {describe(param)}: its gradient is a plain tensor, and the parameter is a DTensor: assign "
-            "torch.distributed.tensor.distribute_tensor(grad, p.device_mesh, p.placements)"
-        )
-    if grad.placements != param.placements:  # such as a sum that is still to be reduced
-        grad = grad.redistribute(param.device_mesh, param.placements)
-    shard: Any = grad._local_tensor
-    # A collective may still be filling it; then it is not a plain tensor yet.
-    return shard.wait() if hasattr(shard, "trigger_wait") else shard  # type: ignore[no-any-return]
+    shards = list(grads)
+    for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        if grad is None or not is_dtensor(param):
+            continue
+        if not is_dtensor(grad):
+            raise RuntimeError(
+                f"parameter {describe(param)}: its gradient is a plain tensor, and the parameter is a DTensor: assign "
+                "torch.distributed.tensor.distribute_tensor(grad, p.device_mesh, p.placements)"
+            )
+        if grad.placements != param.placements:  # such as a sum that is still to be reduced
+            grad = grad.redistribute(param.device_mesh, param.placements)
+        shard = grad._local_tensor
+        # A collective may still be filling it; then it is not a plain tensor yet.
+        shards[i] = shard.wait() if hasattr(shard, "trigger_wait") else shard
+    return shards
 
 
 def share(param: Any) -> Share:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from adan import lowbit, sharding
-from adan.columns import NAMES, NUMBERS, STATES, compute_dtype
+from adan.columns import NAMES, NUMBERS, STATES, compute_dtype, widest_dtype
 from adan.lowbit import BLOCK, FORMATS, PACKED, SMALLEST
 from adan.options import counted
 
@@ -52,10 +52,8 @@ class Form(NamedTuple):
         return self.quantized is not None and name in PACKED[self.quantized]
 
     def __str__(self) -> str:
-        words = [self.quantized.replace("bit", " bit") if self.quantized else str(self.dtype).removeprefix("torch.")]
-        words += ["coupled"] if self.coupled else []
-        words += ["Kahan"] if self.kahan else []
-        return " ".join(words)
+        name = self.quantized.replace("bit", " bit") if self.quantized else str(self.dtype).removeprefix("torch.")
+        return name + " coupled" * self.coupled + " Kahan" * self.kahan
 
 
 def describe_forms(groups: Iterable[Mapping[str, Any]]) -> str:
@@ -71,36 +69,26 @@ def state_dtype(param: Tensor) -> torch.dtype:
     return dtype.to_complex() if param.is_complex() else dtype
 
 
-def _number_dtype(device: torch.device | str) -> torch.dtype:
-    """The type of numbers that a state holds. In fp32 a count would stop at 2²⁴; Apple's GPUs have no fp64."""
-    return torch.float32 if torch.device(device).type == "mps" else torch.float64
-
-
 def zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
     """The state of a parameter in a form, before its first gradient."""
-    state = {"step": torch.zeros((), dtype=_number_dtype(counter_device), device=counter_device)}
+    state = {"step": torch.zeros((), dtype=widest_dtype(counter_device), device=counter_device)}
     if form.averaging is not None:
         state["averaging"] = torch.full_like(state["step"], form.averaging)
     for name in form.names:
         if form.is_packed(name):
-            state[name] = torch.zeros(packed(param), dtype=torch.uint8, device=param.device)
+            state[name] = torch.zeros((blocks(param), BLOCK // 2), dtype=torch.uint8, device=param.device)
         else:
             state[name] = torch.zeros_like(param, dtype=form.dtype, memory_format=torch.preserve_format)
     if form.quantized:
-        state["exponents"] = torch.zeros(blocks(param), dtype=torch.uint8, device=param.device)
+        state["exponents"] = torch.zeros((blocks(param), len(STATES)), dtype=torch.uint8, device=param.device)
     if form.kahan:
         state["compensation"] = torch.zeros_like(param, memory_format=torch.preserve_format)
     return state
 
 
-def blocks(param: Tensor) -> tuple[int, int]:
-    """The shape of the exponents of quantized states."""
-    return -(-sharding.local(param).numel() // BLOCK), len(STATES)
-
-
-def packed(param: Tensor) -> tuple[int, int]:
-    """The shape of a state with two codes per byte."""
-    return blocks(param)[0], BLOCK // 2
+def blocks(param: Tensor) -> int:
+    """The number of blocks of a parameter's quantized states."""
+    return -(-sharding.local(param).numel() // BLOCK)
 
 
 def forget(state: dict[str, Tensor]) -> None:
@@ -127,22 +115,18 @@ def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None
     """Refuse other betas than those for which one average serves for two."""
     b1, b2, _ = group["betas"]
     beta = group["coupled"]
-    if beta is not False and not b1 == b2 == beta:
+    is_one = "step" in state and "exp_avg_diff" not in state
+    if is_one if beta is False else not b1 == b2 == beta:
         raise RuntimeError(
-            f"its state has the coupled form for betas[0] = betas[1] = {beta}, and one average cannot serve "
-            f"betas={group['betas']}: set those again, or construct Adan with coupled=False, as schedules need"
-        )
-    if beta is False and "step" in state and "exp_avg_diff" not in state:
-        raise RuntimeError(
-            "its state has the coupled form, and its group has coupled=False: two averages cannot be made of one; "
-            "move it to a group with the betas of its own, or delete optimizer.state[parameter]"
+            "its state has the coupled form, and its one average for two cannot serve a group with "
+            f"betas={group['betas']} and coupled={beta}: set both as they were, or construct Adan with coupled=False"
         )
 
 
 def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str) -> None:
     """Bring a state from another form, layout, type or device to what is needed now."""
     for name in STATES:
-        shapes = (param.shape, packed(param)) if "exponents" in state else (param.shape,)
+        shapes = (param.shape, (blocks(param), BLOCK // 2)) if "exponents" in state else (param.shape,)
         if name in state and tuple(state[name].shape) not in shapes:
             raise RuntimeError(
                 f"its {name} has shape {tuple(state[name].shape)}: a parameter that changes its shape needs a new "
@@ -153,7 +137,7 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
         replace(state, convert(state, param, form, group))
     for name in NUMBERS:
         if name in state:
-            state[name] = state[name].to(counter_device, _number_dtype(counter_device))
+            state[name] = state[name].to(counter_device, widest_dtype(counter_device))
 
 
 def check_form(state: Mapping[str, Tensor], group: Mapping[str, Any], param: Tensor) -> None:
@@ -183,14 +167,11 @@ def _averages(state: Mapping[str, Tensor], form: Form) -> list[Tensor]:
 
 def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     local = sharding.local(param)
-
-    def is_laid_out(x: Tensor) -> bool:
-        """Whether `x` lies as the parameter, or as a new tensor like it where that one has gaps in memory."""
-        return x.stride() == local.stride() or x.stride() == torch.empty_like(local, device="meta").stride()
-
+    # As the parameter lies in memory, or as a new tensor like it where that one has gaps.
+    strides = (local.stride(), torch.empty_like(local, device="meta").stride())
     return (
         _has_form(state, param, form)
-        and all(map(is_laid_out, _averages(state, form)))
+        and all(x.stride() in strides for x in _averages(state, form))
         and all(state[x].device == param.device for x in NAMES if x in state and x not in NUMBERS)
     )
 

@@ -72,7 +72,7 @@ def test_equal_betas_with_a_schedule_name_the_remedy():
     opt.param_groups[0]["betas"] = (0.7, 0.8, 0.95)
     for p in params:
         p.grad = torch.ones_like(p)
-    with pytest.raises(RuntimeError, match=r"coupled form .*betas=\(0\.7, 0\.8, 0\.95\).*coupled=False"):
+    with pytest.raises(RuntimeError, match=r"coupled form.*betas=\(0\.7, 0\.8, 0\.95\).*coupled=False"):
         opt.step()
     opt, params, oracle = problem({}, betas=(0.8, 0.8, 0.95), coupled=False)
     scheduler = one_cycle(opt)
