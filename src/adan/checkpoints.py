@@ -190,10 +190,7 @@ def _merged(saved: dict[str, Any], group: dict[str, Any], found: list[Any], wher
     if "betas" not in saved:
         raise ValueError(f"{where} has no betas ({', '.join(saved)}): it is not one of Adan")
     if isinstance(saved["betas"], (tuple, list)) and len(saved["betas"]) == 2:
-        raise ValueError(
-            f"{where} has two betas, as Adam's and AdamW's have, whose moments are of no use to Adan: load the model's "
-            "weights alone, and start with a warm-up"
-        )
+        raise ValueError(f"{where} has two betas, as AdamW's: load the weights alone, and start with a warm-up")
     merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
     unsaved = {name for name, option in OPTIONS.items() if not option.saved}.union(_NOT_OPTIONS)
     if any("neg_pre_grad" in state for state in found):
@@ -229,9 +226,9 @@ def _checked(
     needed = ["step", *STATES, *(["exponents"] if quantized else [])]
     missing = [key for key in needed if values.get(key) is None and key not in optional]
     if missing:
+        has = ", ".join(map(str, state)) or "nothing"
         raise ValueError(
-            f"the state of {name} lacks {', '.join(missing)} (it has {', '.join(map(str, state)) or 'nothing'}): "
-            "this is not a checkpoint of Adan"
+            f"the state of {name} lacks {', '.join(missing)} (it has {has}): this is not Adan's checkpoint"
         )
     values = {key: values[key] for key in NAMES if values.get(key) is not None}
     shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": (states.blocks(param), len(STATES))}
@@ -253,10 +250,8 @@ def _checked(
         if value.layout is not torch.strided:
             raise ValueError(f"{where} is {value.layout} in this state dict, not dense")
         if value.shape != shapes[key]:
-            raise ValueError(
-                f"{where} must have shape {tuple(shapes[key])}, got {tuple(value.shape)} in this state dict: is it the "
-                "checkpoint of another model?"
-            )
+            wanted, got = tuple(shapes[key]), tuple(value.shape)
+            raise ValueError(f"{where} must have shape {wanted}, got {got} in this state dict: is it of another model?")
         if quantized and key != "compensation" and value.dtype != torch.uint8:
             raise ValueError(
                 f"{CODES.get(key, key)} of {name} must be torch.uint8, got {value.dtype} in this state dict: codes are "
@@ -277,10 +272,8 @@ def _checked_number(value: Any, name: str, is_count: bool) -> Tensor:
         raise ValueError(f"{name} must be a number, got {value!r} in this state dict")
     number = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
     if number.numel() != 1 or number.is_complex() or number.layout is not torch.strided:
-        raise ValueError(
-            f"{name} must be one number, got a tensor of shape {tuple(number.shape)}, {number.dtype}, "
-            f"{number.layout} in this state dict"
-        )
+        got = f"a tensor of shape {tuple(number.shape)}, {number.dtype}, {number.layout}"
+        raise ValueError(f"{name} must be one number, got {got} in this state dict")
     if number.device.type != "meta":
         x = float(number)
         if not math.isfinite(x) or (is_count and (x < 0 or x != int(x))):

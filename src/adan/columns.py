@@ -87,10 +87,8 @@ def addresses(name: str, tensors: list[Any]) -> list[int]:
     for i, x in enumerate(tensors):
         if x is not None and found[i] < LEAST_ADDRESS:
             if x.numel():
-                raise RuntimeError(
-                    f"a {name} of shape {tuple(x.shape)} has no memory: its storage was freed, as by "
-                    "untyped_storage().resize_(0); allocate it again before step()"
-                )
+                shape = tuple(x.shape)
+                raise RuntimeError(f"a {name} of shape {shape} has no memory: its storage was freed; allocate it again")
             found[i] = LEAST_ADDRESS
     return found
 

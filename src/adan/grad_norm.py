@@ -27,12 +27,7 @@ def measure(grads: Iterable[Tensor], clips: bool, signals: Signals) -> Signals:
 
 
 def measure_together(
-    params: list[Tensor],
-    grads: dict[Tensor, Any],
-    clips: bool,
-    signals: Signals,
-    norm_group: str | None,
-    first: bool,
+    params: list[Tensor], grads: dict[Tensor, Any], clips: bool, signals: Signals, norm_group: str | None, first: bool
 ) -> Signals:
     """`measure` where parameters are sharded over processes, all of which must come here, with gradients or without.
 
@@ -61,11 +56,8 @@ def measure_together(
         by_mesh[over] = by_mesh[over] + sums if over in by_mesh else sums
     total = by_mesh.pop(None, torch.zeros((), device=device))
     for mesh, sums in sorted(by_mesh.items(), key=lambda item: item[0].size()):
-        total = sharding.sum_over_mesh(sums + total.to(device) / mesh.size(), mesh)
-    if norm_group is not None:
-        total = sharding.sum_over_group(total, norm_group)
-
-    squares, not_finite, not_zero = total.unbind()
+        total = sharding.sum_over(sums + total.to(device) / mesh.size(), mesh)
+    squares, not_finite, not_zero = sharding.sum_over(total, None, norm_group).unbind()
     if clips:
         wide = any(compute_dtype(p.dtype) == torch.float64 for p in params)
         signals = replaced(signals, norm=squares.sqrt().to(torch.float64 if wide else torch.float32))

@@ -44,8 +44,7 @@ class GradientRelease:
         if param in self.released:
             raise RuntimeError(
                 f"parameter {opt._describe(param)} got a second gradient before step(), and its first is used and "
-                "freed: with release_gradients gradients do not accumulate over backward passes; call step() after "
-                "each, or remove() the release"
+                "freed: gradients do not accumulate; call step() after each backward, or remove() the release"
             )
         plan, grads = opt._planned(self._plans.get(param), [opt.param_groups[group]], [param], [place])
         self._plans[param] = plan
@@ -159,14 +158,9 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     wanted = {p for p in model.parameters() if p.requires_grad}
     params = [p for group in opt.param_groups for p in group["params"] if p in wanted]
     if not params:
-        raise ValueError(
-            "release_gradients: no parameter of model that requires a gradient is one of opt's; pass the model that "
-            "opt trains"
-        )
+        raise ValueError("release_gradients: no parameter of model is one that opt trains; pass the model of opt")
     if any(isinstance(x, GradientRelease) and not x._params.isdisjoint(params) for x in opt._releases):
-        raise ValueError(
-            "release_gradients: gradients of this model are released already; remove() what the first call returned"
-        )
+        raise ValueError("release_gradients: gradients of model are released already; remove() the first release")
     return GradientRelease(model, opt, params)
 
 
@@ -177,12 +171,8 @@ def _check_options(opt: Adan) -> None:
     for group in opt.param_groups:
         for name, reason in reasons.items():
             if group[name]:
-                raise ValueError(
-                    f"release_gradients: {name}={group[name]!r} {reason}; construct Adan without {name}, or load a "
-                    "checkpoint without it"
-                )
+                remedy = f"construct Adan without {name}, or load a checkpoint without it"
+                raise ValueError(f"release_gradients: {name}={group[name]!r} {reason}; {remedy}")
     if opt.restart_rule is not None:
-        raise ValueError(
-            f"release_gradients: restart={opt.restart_rule!r} is decided when all parameters have made their step, and "
-            "here each makes its own; construct Adan without restart, and call restart() where you want one"
-        )
+        remedy = "construct Adan without restart, and call restart() where you want one"
+        raise ValueError(f"release_gradients: restart={opt.restart_rule!r} {all_at_once}; {remedy}")

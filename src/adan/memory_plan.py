@@ -159,10 +159,8 @@ def _groups(model: Any) -> list[dict[str, Any]]:
     elif isinstance(model, nn.Module):
         model = model.named_parameters()
     if not isinstance(model, Iterable) or isinstance(model, (Tensor, str, bytes)):
-        raise TypeError(
-            f"{_WHERE}: model must be a module, an iterable of parameters or of parameter groups, or the number of "
-            f"parameters, got {model!r} of type {type(model).__name__}"
-        )
+        wanted = "a module, an iterable of parameters or of groups, or the number of parameters"
+        raise TypeError(f"{_WHERE}: model must be {wanted}, got {model!r} of type {type(model).__name__}")
     entries = list(model)
     if not all(isinstance(entry, dict) for entry in entries):
         entries = [{"params": entries}]

@@ -122,15 +122,11 @@ def check(options: Mapping[str, Any], where: str) -> None:
     if options["foreach"] or options["fused"]:
         raise ValueError(f"{where}: differentiable=True needs the plain engine; do not set foreach or fused")
     if rounds_at_random(options) or options["kahan_sum"]:
-        raise ValueError(
-            f"{where}: differentiable=True needs states and weights that are not rounded; do not set "
-            "state_format, stochastic_rounding or kahan_sum"
-        )
+        rounding = "state_format, stochastic_rounding or kahan_sum"
+        raise ValueError(f"{where}: differentiable=True needs numbers that are not rounded; do not set {rounding}")
     if options.get("restart") is not None:
-        raise ValueError(
-            f"{where}: differentiable=True differentiates through the steps as they are, and restart="
-            f"{options['restart']!r} is a decision between them; call restart() where you want one"
-        )
+        rule = f"restart={options['restart']!r}"
+        raise ValueError(f"{where}: differentiable=True cannot differentiate {rule}; call restart() where you want one")
 
 
 def warn_of_paper_betas(betas: Sequence[float], where: str) -> None:
@@ -149,10 +145,8 @@ def coupled_beta(group: Mapping[str, Any], where: str) -> float | bool:
     if coupled is False or (coupled is None and b1 != b2):
         return False
     if b1 != b2 or coupled not in (None, True, b2):
-        raise ValueError(
-            f"{where}: coupled={coupled!r} needs equal betas[0] and betas[1] that stay as they are, got "
-            f"betas={group['betas']}; leave coupled at None"
-        )
+        got = f"betas={group['betas']}"
+        raise ValueError(f"{where}: coupled={coupled!r} needs equal betas[0] and betas[1], got {got}; leave it at None")
     return float(b2)
 
 
@@ -162,9 +156,7 @@ def listed(params: Any) -> Any:
     if not isinstance(params, Iterable) or isinstance(params, Tensor) or module:
         raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got {type(params).__name__}")
     if isinstance(params, Mapping):
-        raise TypeError(
-            "Adan: params is a dict: pass a list of groups, [{'params': ...}], or named parameters by .items()"
-        )
+        raise TypeError("Adan: params is a dict: pass a list of groups, [{'params': ...}], or its .items()")
     # torch 2.15 warns of a set, whose order changes from run to run.
     params = params if isinstance(params, set) else list(params)
     if not params:
@@ -201,10 +193,7 @@ def check_group(new: Any, defaults: Mapping[str, Any], where: str, others: Seque
             if name == "norm_group":
                 value, through = group_name(value), ", through ZeroRedundancyOptimizer as 'world' or as a group_name"
             if value != defaults[name] and value is not defaults[name]:
-                raise ValueError(
-                    f"{where}: {name}={value!r} holds for the whole step, for all parameters together; "
-                    f"pass it to Adan(...){through}"
-                )
+                raise ValueError(f"{where}: {name}={value!r} holds for the whole step; pass it to Adan(...){through}")
     if group["differentiable"] and any(map(is_dtensor, params)):
         raise ValueError(f"{where}: differentiable=True is for plain tensors, and a parameter is a DTensor")
 
@@ -223,15 +212,9 @@ def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -
         if not (p.is_floating_point() or p.is_complex() or isinstance(p, torch.nn.Parameter)):
             raise TypeError(f"{name} is {p.dtype}, which cannot be trained")
         if not is_lazy(p) and (p.is_conj() or p.is_neg()):
-            raise ValueError(
-                f"{name} is a lazily conjugated or negated view, which cannot be updated in place; pass "
-                "p.resolve_conj().resolve_neg()"
-            )
+            raise ValueError(f"{name} is a lazily conjugated or negated view; pass p.resolve_conj().resolve_neg()")
         if stochastic_rounding and p.dtype == torch.float16:
-            raise ValueError(
-                f"{name} is torch.float16, and stochastic_rounding=True is for bfloat16; convert the model to "
-                "bfloat16, or take kahan_sum=True"
-            )
+            raise ValueError(f"{name} is torch.float16, and stochastic_rounding is for bfloat16; take kahan_sum=True")
         if p in seen:
             raise ValueError(f"{name} is listed twice; pass each parameter once")
         seen.add(p)

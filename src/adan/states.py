@@ -102,13 +102,9 @@ def check_grad(param: Tensor) -> None:
     """Refuse a gradient that no engine takes."""
     grad = param.grad
     if grad is not None and grad.layout is not torch.strided:
-        raise RuntimeError(
-            f"its gradient is {grad.layout}, and Adan needs dense ones: construct an embedding with sparse=False"
-        )
+        raise RuntimeError(f"its gradient is {grad.layout}, not dense: construct an embedding with sparse=False")
     if grad is not None and grad.shape != param.shape:
-        raise RuntimeError(
-            f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing a parameter's shape"
-        )
+        raise RuntimeError(f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing its shape")
 
 
 def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None:
@@ -128,10 +124,8 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
     for name in STATES:
         shapes = (param.shape, (blocks(param), BLOCK // 2)) if "exponents" in state else (param.shape,)
         if name in state and tuple(state[name].shape) not in shapes:
-            raise RuntimeError(
-                f"its {name} has shape {tuple(state[name].shape)}: a parameter that changes its shape needs a new "
-                "state, so delete optimizer.state[parameter]"
-            )
+            shape = tuple(state[name].shape)
+            raise RuntimeError(f"its {name} has shape {shape}: delete optimizer.state[parameter] after changing shape")
     form = Form.of(group, param)
     if not _fits(state, param, form):
         replace(state, convert(state, param, form, group))
