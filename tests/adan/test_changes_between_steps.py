@@ -160,7 +160,7 @@ def test_state_dicts_with_bad_options_change_nothing():
     negative = opt.state_dict()
     negative["param_groups"] = [{**negative["param_groups"][0], "lr": -1.0}]
     for bad, message in (
-        (adamw, "two betas, as Adam.s and AdamW.s have"),
+        (adamw, "group 0 has two betas.*AdamW"),
         (negative, "lr must be finite"),
         ({}, "not an optimizer's state dict"),
     ):
