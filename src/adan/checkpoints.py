@@ -48,7 +48,9 @@ def prepare(
     if "step" not in state:
         state.update(states.zeros(param, states.Form.of(group, param), counter_device))
     elif torch.compiler.is_compiling():
-        states.check_form(state, group, param)
+        if not states.fits(state, param, states.Form.of(group, param)):
+            remedy = "after a change of state_format or kahan_sum, call optimizer.step() once outside torch.compile"
+            raise RuntimeError(f"its state has another form than the options ask for: {remedy}")
     else:
         step = state["step"]
         states.fit(state, group, param, param.device if step.device == param.device else counter_device)

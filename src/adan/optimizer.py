@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeAlias, overload
+from collections.abc import Callable
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
+from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
 from adan import checkpoints, lowbit, sharding, states
 from adan.columns import NAMES, Columns
@@ -26,8 +26,6 @@ from adan.options import (
 from adan.plan import Plan, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Number, Options, Signals, is_plain, replaced
-
-Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 
 
 class Adan(Optimizer):
@@ -103,7 +101,7 @@ class Adan(Optimizer):
 
     def __init__(
         self,
-        params: Params,
+        params: ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float, float] = (0.98, 0.92, 0.99),
         eps: float = 1e-8,

@@ -48,8 +48,17 @@ class Form(NamedTuple):
     def names(self) -> list[str]:
         return [name for name in STATES if not (self.coupled and name == "exp_avg_diff")]
 
-    def is_packed(self, name: str) -> bool:
-        return self.quantized is not None and name in PACKED[self.quantized]
+    def tensors(self, param: Tensor) -> dict[str, tuple[torch.dtype, tuple[int, int] | None]]:
+        """The tensors of a state: types, and shapes where they are not laid out as the parameter."""
+        n, packed = blocks(param), PACKED[self.quantized] if self.quantized else ()
+        tensors: dict[str, Any] = {
+            name: (self.dtype, (n, BLOCK // 2) if name in packed else None) for name in self.names
+        }
+        if self.quantized:
+            tensors["exponents"] = (torch.uint8, (n, len(STATES)))
+        if self.kahan:
+            tensors["compensation"] = (param.dtype, None)
+        return tensors
 
     def __str__(self) -> str:
         name = self.quantized.replace("bit", " bit") if self.quantized else str(self.dtype).removeprefix("torch.")
@@ -74,15 +83,11 @@ def zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict
     state = {"step": torch.zeros((), dtype=widest_dtype(counter_device), device=counter_device)}
     if form.averaging is not None:
         state["averaging"] = torch.full_like(state["step"], form.averaging)
-    for name in form.names:
-        if form.is_packed(name):
-            state[name] = torch.zeros((blocks(param), BLOCK // 2), dtype=torch.uint8, device=param.device)
+    for name, (dtype, shape) in form.tensors(param).items():
+        if shape is None:
+            state[name] = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
         else:
-            state[name] = torch.zeros_like(param, dtype=form.dtype, memory_format=torch.preserve_format)
-    if form.quantized:
-        state["exponents"] = torch.zeros((blocks(param), len(STATES)), dtype=torch.uint8, device=param.device)
-    if form.kahan:
-        state["compensation"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+            state[name] = torch.zeros(shape, dtype=dtype, device=param.device)
     return state
 
 
@@ -121,53 +126,33 @@ def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None
 
 def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str) -> None:
     """Bring a state from another form, layout, type or device to what is needed now."""
+    shapes = (param.shape, (blocks(param), BLOCK // 2)) if "exponents" in state else (param.shape,)
     for name in STATES:
-        shapes = (param.shape, (blocks(param), BLOCK // 2)) if "exponents" in state else (param.shape,)
-        if name in state and tuple(state[name].shape) not in shapes:
-            shape = tuple(state[name].shape)
+        if name in state and (shape := tuple(state[name].shape)) not in shapes:
             raise RuntimeError(f"its {name} has shape {shape}: delete optimizer.state[parameter] after changing shape")
     form = Form.of(group, param)
-    if not _fits(state, param, form):
+    if not fits(state, param, form):
         replace(state, convert(state, param, form, group))
     for name in NUMBERS:
         if name in state:
             state[name] = state[name].to(counter_device, widest_dtype(counter_device))
 
 
-def check_form(state: Mapping[str, Tensor], group: Mapping[str, Any], param: Tensor) -> None:
-    """Refuse a state of another form where it cannot be converted: while a step is traced."""
-    if not _has_form(state, param, Form.of(group, param)):
-        raise RuntimeError(
-            "its state has another form than the options ask for: after a change of state_format or kahan_sum, "
-            "call optimizer.step() once outside torch.compile"
-        )
-
-
-def _has_form(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
-    return (
-        ("exp_avg_diff" not in state) == form.coupled
-        and ("averaging" in state) == (form.averaging is not None)
-        and ("compensation" in state) == form.kahan
-        and (not form.kahan or state["compensation"].dtype == param.dtype)
-        and (not sharding.local(param).numel() or lowbit.format_of(_local(state)) == form.quantized)
-        and all(x.dtype == form.dtype for x in _averages(state, form))
+def fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
+    """Whether a state has the form: its names, types, layouts and devices."""
+    local, mine, wanted = sharding.local(param), _local(state), form.tensors(param)
+    has_form = mine.keys() - NUMBERS == wanted.keys() and ("averaging" in state) == (form.averaging is not None)
+    return has_form and all(
+        mine[name].dtype == dtype
+        and mine[name].device == local.device
+        and (mine[name].shape == shape if shape else _is_laid_out_as(local, mine[name]))
+        for name, (dtype, shape) in wanted.items()
     )
 
 
-def _averages(state: Mapping[str, Tensor], form: Form) -> list[Tensor]:
-    """The local parts of states that are laid out as their parameter."""
-    return [sharding.local(state[name]) for name in form.names if name in state and not form.is_packed(name)]
-
-
-def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
-    local = sharding.local(param)
-    # As the parameter lies in memory, or as a new tensor like it where that one has gaps.
-    strides = (local.stride(), torch.empty_like(local, device="meta").stride())
-    return (
-        _has_form(state, param, form)
-        and all(x.stride() in strides for x in _averages(state, form))
-        and all(state[x].device == param.device for x in NAMES if x in state and x not in NUMBERS)
-    )
+def _is_laid_out_as(param: Tensor, x: Tensor) -> bool:
+    """Whether `x` lies as the parameter, or as a new tensor like it where that one has gaps in memory."""
+    return x.stride() == param.stride() or x.stride() == torch.empty_like(param, device="meta").stride()
 
 
 def replace(state: dict[str, Any], new: Mapping[str, Any]) -> None:
