@@ -134,10 +134,8 @@ def load(
             if not isinstance(state, Mapping):
                 raise ValueError(f"the state of {where} must be a dict, got {state!r}")
             others = {name: x for name, x in state.items() if name not in OURS}
-            if others:
-                new_states[param] = {
-                    name: x.to(param.device) if isinstance(x, Tensor) else x for name, x in others.items()
-                }
+            for name, x in others.items():
+                new_states.setdefault(param, {})[name] = x.to(param.device) if isinstance(x, Tensor) else x
             if len(others) < len(state):
                 ours = _checked(state, saved, merged, param, where)
                 # A copy has the source's strides, along which the blocks of 8-bit codes run.
@@ -182,7 +180,7 @@ def _checked_groups(state_dict: Mapping[str, Any], groups: list[dict[str, Any]])
         i = next(i for i, name in enumerate(ours) if name != theirs[i])
         raise ValueError(
             f"this state dict has the parameters in another order, {theirs[i]!r} at place {i} where the optimizer has "
-            f"{ours[i]!r}: build the model and the groups in the order in which they were when it was saved"
+            f"{ours[i]!r}: build the groups in the order in which they were saved"
         )
     return saved  # type: ignore[no-any-return]
 
@@ -236,8 +234,7 @@ def _checked(
     shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": (states.blocks(param), len(STATES))}
     for key in values:
         if key not in NUMBERS and not isinstance(values[key], Tensor):
-            dropped = "; flatten_optimizer_state_dict drops the codes of plain tensors: save without it"
-            remedy = dropped if values[key] == {} else ""
+            remedy = "; flatten_optimizer_state_dict drops codes: save without it" if values[key] == {} else ""
             raise ValueError(f"{key} of {name} must be a tensor, got {values[key]!r} in this state dict{remedy}")
     if quantized and lowbit.format_of(values) == "4bit":
         shapes |= dict.fromkeys(lowbit.PACKED["4bit"], (states.blocks(param), BLOCK // 2))

@@ -31,8 +31,7 @@ def measure_together(
 ) -> Signals:
     """`measure` where parameters are sharded over processes, all of which must come here, with gradients or without.
 
-    `params` are all parameters of all groups, `grads` the local gradients of some, None for none. Three numbers are
-    summed over the meshes that hold parameters, then over `norm_group`.
+    `params` are all parameters of all groups, `grads` the local gradients of some, None for none.
     `first`: the step is also skipped if all gradients are zero; see `Adan._is_state_initialization`.
     """
     skips = signals.check_finite or first

@@ -74,8 +74,8 @@ class GradientRelease:
     def end_step(self, grad_scale: Tensor | None) -> None:
         if grad_scale is not None:
             raise RuntimeError(
-                "release_gradients: GradScaler scaled the loss, and backward used the gradients before they could be "
-                "unscaled; leave GradScaler out (with bfloat16 it is not needed), or remove() the release"
+                "release_gradients: GradScaler scaled the loss, and backward used the gradients as they were; take "
+                "bfloat16 without a GradScaler, or remove() the release"
             )
         self.released.clear()
 
@@ -119,9 +119,8 @@ class _Check:
         for kind in {p.device.type for p in model.parameters()} - {"meta"}:
             if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16:
                 raise RuntimeError(
-                    "release_gradients: the model runs under float16 autocast, whose GradScaler scales the loss and "
-                    "would unscale gradients after they were used; take torch.autocast(..., dtype=torch.bfloat16) "
-                    "without a GradScaler, or remove() the release"
+                    "release_gradients: model runs under float16 autocast, whose GradScaler would unscale gradients "
+                    "after they were used; take bfloat16 without a GradScaler, or remove() the release"
                 )
 
 

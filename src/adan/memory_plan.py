@@ -69,12 +69,8 @@ class _Piece(NamedTuple):
 
     whole: torch.Size
     shard: torch.Size
-    padded: int  #: elements of its weight and its gradient, which FSDP2 pads to the size of the first shard
+    nbytes: int  #: of its weight or its gradient, which FSDP2 pads to the size of the first shard
     dtype: torch.dtype
-
-    @property
-    def nbytes(self) -> int:
-        return self.padded * self.dtype.itemsize
 
     def state_bytes(self, group: Mapping[str, Any]) -> int:
         whole, shard = (torch.empty(size, dtype=self.dtype, device="meta") for size in (self.whole, self.shard))
@@ -183,16 +179,18 @@ def _piece(name: str, p: Tensor, shards: int, rank: int, dtype: torch.dtype | No
     if is_lazy(p):
         raise ValueError(f"{_WHERE}: {name} is uninitialized; run the model on a batch first, which gives it its shape")
     dtype = p.dtype if dtype is None or not p.is_floating_point() else dtype  # as model.to(dtype) does
+    shard, padded = p.shape, p.numel()
     if sharding.is_dtensor(p):
         if shards > 1:
             raise ValueError(f"{_WHERE}: shards={shards}, and {name} is sharded already; leave shards at 1")
         local = sharding.local(p)
-        return _Piece(p.shape, local.shape, local.untyped_storage().nbytes() // local.itemsize, dtype)
-    if shards == 1:
-        return _Piece(p.shape, p.shape, p.numel(), dtype)
-    if p.dim() == 0:
-        raise ValueError(f"{_WHERE}: shards={shards}, and FSDP2 cannot shard {name}, of shape (); give it shape (1,)")
-    most = -(-p.shape[0] // shards)
-    rows = min(most, max(0, p.shape[0] - rank * most))
-    rest = p.shape[1:]
-    return _Piece(p.shape, torch.Size((rows, *rest)), most * math.prod(rest), dtype)
+        shard, padded = local.shape, local.untyped_storage().nbytes() // local.itemsize
+    elif shards > 1:
+        if p.dim() == 0:
+            raise ValueError(
+                f"{_WHERE}: shards={shards}, and FSDP2 cannot shard {name} of shape (); give it shape (1,)"
+            )
+        most, rest = -(-p.shape[0] // shards), p.shape[1:]
+        rows = min(most, max(0, p.shape[0] - rank * most))
+        shard, padded = torch.Size((rows, *rest)), most * math.prod(rest)
+    return _Piece(p.shape, shard, padded * dtype.itemsize, dtype)

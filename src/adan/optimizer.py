@@ -13,16 +13,7 @@ from adan import checkpoints, lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
 from adan.guard import Guard
-from adan.options import (
-    OPTIONS,
-    OUTSIDE_GROUPS,
-    check,
-    check_group,
-    describe,
-    listed,
-    rounds_at_random,
-    warn_of_paper_betas,
-)
+from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe, listed, rounds_at_random, warn_of_betas
 from adan.plan import Plan, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Number, Options, Signals, is_plain, replaced
@@ -127,7 +118,7 @@ class Adan(Optimizer):
         options = {name: value for name, value in locals().items() if name in OPTIONS}
         params = listed(params)
         check(options, "Adan")
-        warn_of_paper_betas(betas, "Adan")
+        warn_of_betas(betas, "Adan")
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
         self._cycle = None if restart is None else Cycle(restart)
         self._restarted = 0  #: by `restart()`
@@ -155,7 +146,7 @@ class Adan(Optimizer):
         constructed = "_plan" in self.__dict__
         check_group(param_group, self.defaults, where, others=self.param_groups if constructed else [])
         if "betas" in param_group:
-            warn_of_paper_betas(param_group["betas"], where)
+            warn_of_betas(param_group["betas"], where)
         super().add_param_group(param_group)
         for name in OUTSIDE_GROUPS:  # or ZeroRedundancyOptimizer would put them into its state dict
             param_group.pop(name, None)

@@ -37,10 +37,8 @@ def _lr(name: str, value: Any) -> None:
 
 def _betas(name: str, value: Any) -> None:
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 3:
-        raise ValueError(
-            f"{name} must be three numbers (b1, b2, b3), got {value!r}; the default is (0.98, 0.92, 0.99), and "
-            "adan.suggest_from_adamw turns AdamW's two into Adan's three"
-        )
+        remedy = "adan.suggest_from_adamw turns AdamW's two into three"
+        raise ValueError(f"{name} must be three numbers (b1, b2, b3), got {value!r}; {remedy}")
     for i, b in enumerate(value):
         _number(f"{name}[{i}]", b)
         if b >= 1:
@@ -129,13 +127,11 @@ def check(options: Mapping[str, Any], where: str) -> None:
         raise ValueError(f"{where}: differentiable=True cannot differentiate {rule}; call restart() where you want one")
 
 
-def warn_of_paper_betas(betas: Sequence[float], where: str) -> None:
+def warn_of_betas(betas: Sequence[float], where: str) -> None:
+    """Warn of the paper's β, which are 1 − b."""
     if all(0 < b <= 0.2 for b in betas):
-        warnings.warn(
-            f"{where}: betas={tuple(betas)} look like the paper's β. Here betas are 1 − β, as in torch.optim: "
-            f"pass betas={tuple(round(1 - b, 6) for b in betas)}",
-            stacklevel=3,
-        )
+        right = tuple(round(1 - b, 6) for b in betas)
+        warnings.warn(f"{where}: betas={tuple(betas)} look like the paper's β: pass betas={right}", stacklevel=3)
 
 
 def coupled_beta(group: Mapping[str, Any], where: str) -> float | bool:
