@@ -43,7 +43,8 @@ def prepare(
     state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str
 ) -> None:
     """Make a parameter's state, or bring it to the form that is needed now."""
-    unpack(state)
+    if "layout" in state or "prev_scale" in state:  # ZeroRedundancyOptimizer puts it there as checkpoints have it
+        states.replace(state, _unpacked(state))
     states.check_coupled(state, group)
     if "step" not in state:
         state.update(states.zeros(param, states.Form.of(group, param), counter_device))
@@ -56,12 +57,6 @@ def prepare(
         states.fit(state, group, param, param.device if step.device == param.device else counter_device)
         if host_readable(step) and not step.item():
             states.forget(state)  # ZeroRedundancyOptimizer loads a checkpoint that a restart preceded as it is
-
-
-def unpack(state: dict[str, Tensor]) -> None:
-    """Rename and reshape a state that was put into the optimizer as checkpoints have it: by ZeroRedundancyOptimizer."""
-    if "layout" in state or "prev_scale" in state:
-        states.replace(state, _unpacked(state))
 
 
 def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def measure_together(
     skips = signals.check_finite or first
     if not clips and not skips:
         return signals
-    parts: dict[sharding.Share, list[Tensor]] = {(None, 1): []}
+    parts: dict[tuple[Any, int], list[Tensor]] = {(None, 1): []}
     for p in params:
         part = parts.setdefault(sharding.share(p), [])
         if grads.get(p) is not None:

@@ -392,7 +392,6 @@ class Adan(Optimizer):
     def restart(self) -> None:
         """Forget the moments and the previous gradient: the next gradient of each parameter is its first again."""
         for state in self._own_states():
-            checkpoints.unpack(state)
             states.forget(state)
         self._restarted += 1
         if self._cycle is not None:

@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
-
-#: A mesh of processes, and the number of shards of a tensor on it: if fewer than processes, some hold the same shard.
-Share: TypeAlias = tuple[Any, int]
 
 
 def is_dtensor(param: object) -> bool:
@@ -78,8 +75,11 @@ def local_grads(params: list[Any], grads: list[Any], describe: Callable[[Tensor]
     return shards
 
 
-def share(param: Any) -> Share:
-    """The mesh over which a parameter is sharded, and its number of shards; None for a tensor that is whole here."""
+def share(param: Any) -> tuple[Any, int]:
+    """The mesh over which a parameter is sharded, None for a tensor that is whole here; and its number of shards.
+
+    If those are fewer than the processes, some hold the same shard.
+    """
     if not is_dtensor(param) or param.device_mesh.get_coordinate() is None:  # or this process is not in the mesh
         return None, 1
     return param.device_mesh, _shards(param.device_mesh, param.placements)

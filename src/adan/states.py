@@ -98,8 +98,8 @@ def blocks(param: Tensor) -> int:
 
 def forget(state: dict[str, Tensor]) -> None:
     """Make a state that of no gradient yet; what rounding has cut off the weights stays."""
-    for name in NAMES:
-        if name in state and name not in ("averaging", "compensation"):
+    for name in ("step", *STATES, *CODES.values(), "exponents"):
+        if name in state:
             state[name].zero_()
 
 
