@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from adan import lowbit, sharding
+from adan import lowbit, sharding, states
 from adan.columns import NAMES, NUMBERS, STATES, compute_dtype, is_dense
-from adan.lowbit import BLOCK, PACKED, averaging
-from adan.options import OPTIONS, check, describe
-from adan.states import CODES, OURS, Form, blocks, convert, fit, forget, is_coupled, packed, plain, replace
+from adan.lowbit import BLOCK
+from adan.options import OPTIONS, check, coupled_beta, describe
+from adan.scalars import host_readable
+from adan.states import CODES, OURS
+
+#: What a saved group may hold besides options that are taken from it; the last two are of older checkpoints.
+_NOT_OPTIONS = ("restart_state", "manual_restarts", "param_names", "consume_grad", "coupled_beta")
 
 
 def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
@@ -22,24 +25,38 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
 
     Blocks of codes run along the memory of a parameter, so they are saved flat in that order, with the sizes and
     strides that say what it is: `torch.distributed.checkpoint` loads into tensors of any layout. The blocks of a shard
-    end where it does, so a DTensor's states are saved as numbers.
+    end where it does, so a DTensor's states are saved as numbers, which can be resharded.
     """
     if "exponents" not in state:
         return state
     others = {name: value for name, value in state.items() if name not in (*STATES, "exponents")}
     if sharding.is_dtensor(param):
         others.pop("averaging", None)
-        return {**others, **{name: sharding.like(param, value) for name, value in plain(state).items()}}
+        return {**others, **{name: sharding.like(param, value) for name, value in states.plain(state).items()}}
     codes = {CODES[name]: lowbit.flat(state[name]) for name in STATES if name in state}
     whole = state["exp_avg"]  # never packed
     layout = torch.tensor([whole.shape, whole.stride()], dtype=torch.int64, device="cpu")
     return {**others, **codes, "exponents": state["exponents"], "layout": layout}
 
 
-def unpack(state: dict[str, Tensor]) -> None:
-    """Rename and reshape a state that was put into the optimizer as checkpoints have it: by ZeroRedundancyOptimizer."""
-    if "layout" in state or "prev_scale" in state:
-        replace(state, _unpacked(state))
+def prepare(
+    state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str
+) -> None:
+    """Make a parameter's state, or bring it to the form that is needed now."""
+    if "layout" in state or "prev_scale" in state:  # ZeroRedundancyOptimizer puts it there as checkpoints have it
+        states.replace(state, _unpacked(state))
+    states.check_coupled(state, group)
+    if "step" not in state:
+        state.update(states.zeros(param, states.Form.of(group, param), counter_device))
+    elif torch.compiler.is_compiling():
+        if not states.fits(state, param, states.Form.of(group, param)):
+            remedy = "after a change of state_format or kahan_sum, call optimizer.step() once outside torch.compile"
+            raise RuntimeError(f"its state has another form than the options ask for: {remedy}")
+    else:
+        step = state["step"]
+        states.fit(state, group, param, param.device if step.device == param.device else counter_device)
+        if host_readable(step) and not step.item():
+            states.forget(state)  # ZeroRedundancyOptimizer loads a checkpoint that a restart preceded as it is
 
 
 def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,16 +74,17 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
     if layout is None:
         return values
     sizes, strides = _read_layout(layout)
-    for name in STATES:
-        value = values.get(name)
-        if isinstance(value, Tensor) and value.layout is not torch.strided:
+    for name, value in [(name, values.get(name)) for name in STATES]:
+        if not isinstance(value, Tensor):
+            continue
+        if value.layout is not torch.strided:
             raise ValueError(f"{CODES[name]} is {value.layout}, not dense")
-        if isinstance(value, Tensor) and value.numel() == math.prod(sizes):
+        if value.numel() == math.prod(sizes):
             values[name] = value.reshape(-1).as_strided(sizes, strides)
-        elif isinstance(value, Tensor) and value.numel() % (BLOCK // 2) == 0:
+        elif value.numel() % (BLOCK // 2) == 0:
             values[name] = value.reshape(-1, BLOCK // 2)
             if name == "exp_avg_diff":  # the only factor of older checkpoints
-                values.setdefault("averaging", torch.tensor(averaging(0.92), dtype=torch.float64, device="cpu"))
+                values.setdefault("averaging", torch.tensor(lowbit.averaging(0.92), dtype=torch.float64, device="cpu"))
     return values
 
 
@@ -84,58 +102,25 @@ def dequantized(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a checkpoint with its states as plain numbers."""
     values = _unpacked(entry)
     others = {name: value for name, value in values.items() if name not in ("exponents", "averaging")}
-    return {**others, **plain(values)}
+    return {**others, **states.plain(values)}
 
 
 def load(
     state_dict: Mapping[str, Any], groups: list[dict[str, Any]], counter_device: Any
-) -> tuple[dict[str, Any], dict[Tensor, dict[str, Tensor]]]:
-    """A checkpoint, ours or the authors', as a state dict without states, and the states of the parameters.
+) -> tuple[dict[str, Any], dict[Tensor, dict[str, Tensor]], list[Tensor | None], int]:
+    """A checkpoint, ours or the authors', in parts: a state dict without states, the states of the parameters, each
+    group's `restart_state`, and the number of restarts by hand.
 
     Raises ValueError, and has changed nothing, where it does not fit these parameter groups.
     """
-    if "param_groups" not in state_dict or "state" not in state_dict:
-        raise ValueError(f"this is not an optimizer's state dict: it has the keys {list(state_dict)}")
-    saved_groups = state_dict["param_groups"]
-    if not isinstance(state_dict["state"], Mapping):
-        raise ValueError(f"state of this state dict must be a dict, got {type(state_dict['state']).__name__}")
-    listed = isinstance(saved_groups, list) and all(isinstance(group, dict) for group in saved_groups)
-    if not listed or not all(isinstance(group.get("params"), list) for group in saved_groups):
-        raise ValueError("param_groups of this state dict must be a list of dicts, each with a list under 'params'")
-    saved_sizes = [len(group["params"]) for group in saved_groups]
-    sizes = [len(group["params"]) for group in groups]
-    if saved_sizes != sizes:
-        raise ValueError(
-            f"this state dict has parameter groups of {saved_sizes} parameters, the optimizer has {sizes}: "
-            "build the optimizer with the same groups, in the same order, before loading"
-        )
-    _check_order(_names(saved_groups), _names(groups))
+    saved_groups = _checked_groups(state_dict, groups)
     new_groups: list[dict[str, Any]] = []
     new_states: dict[Tensor, dict[str, Tensor]] = {}
     foreign = dict(state_dict["state"])
     for g, (saved, group) in enumerate(zip(saved_groups, groups, strict=True)):
-        if "betas" not in saved:
-            raise ValueError(f"group {g} of this state dict has no betas ({', '.join(saved)}): it is not one of Adan")
-        if isinstance(saved["betas"], (tuple, list)) and len(saved["betas"]) == 2:
-            raise ValueError(
-                f"group {g} of this state dict has two betas, as Adam's and AdamW's have, whose moments are of no use "
-                "to Adan: load the model's weights alone, and start with a warm-up"
-            )
-        merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        unsaved = {name for name, option in OPTIONS.items() if not option.saved}
-        unsaved |= {"restart_state", "manual_restarts", "param_names", "consume_grad"}
-        mine = [foreign[key] for key in saved["params"] if isinstance(foreign.get(key), Mapping)]
-        if any("neg_pre_grad" in state for state in mine):
-            unsaved.add("step")  # of the authors' release: here every parameter has its own
-        merged.update((key, value) for key, value in saved.items() if key not in unsaved)
-        if "param_names" in saved and "param_names" not in group:
-            merged["param_names"] = saved["param_names"]
-        try:
-            check(merged, f"this state dict, group {g}")
-        except TypeError as error:
-            raise ValueError(str(error)) from None
+        found = [foreign[key] for key in saved["params"] if isinstance(foreign.get(key), Mapping)]
+        merged = _merged(saved, group, found, f"this state dict, group {g}")
         new_groups.append(merged)
-        merged.pop("coupled_beta", None)
         for i, (key, param) in enumerate(zip(saved["params"], group["params"], strict=True)):
             state = foreign.pop(key, None)
             if state is None:
@@ -144,36 +129,80 @@ def load(
             if not isinstance(state, Mapping):
                 raise ValueError(f"the state of {where} must be a dict, got {state!r}")
             others = {name: x for name, x in state.items() if name not in OURS}
-            if others:
-                new_states[param] = {
-                    name: x.to(param.device) if isinstance(x, Tensor) else x for name, x in others.items()
-                }
+            for name, x in others.items():
+                new_states.setdefault(param, {})[name] = x.to(param.device) if isinstance(x, Tensor) else x
             if len(others) < len(state):
-                values = _checked(state, saved, merged, param, where)
-                couples = "neg_pre_grad" in state and is_coupled(merged)  # the authors' release; ours stay as they are
-                if couples or "exp_avg_diff" not in values:
-                    merged["coupled_beta"] = merged["betas"][1]
-                placed = _placed(values, merged, param, counter_device(merged, param), couples)
+                ours = _checked(state, saved, merged, param, where)
+                # A copy has the source's strides, along which the blocks of 8-bit codes run.
+                placed = {name: value.detach().to(param.device, copy=True) for name, value in ours.items()}
+                states.fit(placed, merged, param, counter_device(merged, param))
+                if ours["step"].device.type != "meta" and ours["step"] == 0:
+                    states.forget(placed)  # an automatic restart resets the count alone, and leaves what it made void
                 new_states.setdefault(param, {}).update(placed)
-    return {**state_dict, "state": foreign, "param_groups": new_groups}, new_states
+    cycles = [group.get("restart_state") for group in saved_groups]
+    for x in cycles:
+        if x is not None and not (isinstance(x, Tensor) and x.shape == (4,)):
+            raise ValueError(f"restart_state of this state dict must be a tensor of four numbers, got {x!r}")
+    numbers = [group.get("manual_restarts", 0) for group in saved_groups]
+    for x in numbers:
+        if isinstance(x, bool) or not isinstance(x, int) or x < 0:
+            raise ValueError(f"manual_restarts of this state dict must be a number of at least 0, got {x!r}")
+    without_states = {**state_dict, "state": foreign, "param_groups": new_groups}
+    return without_states, new_states, cycles, max(numbers, default=0)
 
 
-def _names(groups: list[dict[str, Any]]) -> list[str]:
-    lists = [names for group in groups if isinstance(names := group.get("param_names"), list)]
-    return [str(name) for names in lists for name in names]
-
-
-def _check_order(saved: list[str], own: list[str]) -> None:
-    """States go to parameters by their place: the same names must be in the same order. Other names may mean the same.
-
-    DistributedDataParallel and `torch.compile` put a prefix before each.
-    """
-    if saved != own and sorted(saved) == sorted(own):
-        i, (theirs, ours) = next((i, pair) for i, pair in enumerate(zip(saved, own, strict=True)) if len(set(pair)) > 1)
+def _checked_groups(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups of a state dict, if it is one and they are of the same parameters in the same order."""
+    if "param_groups" not in state_dict or "state" not in state_dict:
+        raise ValueError(f"this is not an optimizer's state dict: it has the keys {list(state_dict)}")
+    if not isinstance(state_dict["state"], Mapping):
+        raise ValueError(f"state of this state dict must be a dict, got {type(state_dict['state']).__name__}")
+    saved: Any = state_dict["param_groups"]
+    listed = isinstance(saved, list) and all(isinstance(group, dict) for group in saved)
+    if not listed or not all(isinstance(group.get("params"), list) for group in saved):
+        raise ValueError("param_groups of this state dict must be a list of dicts, each with a list under 'params'")
+    saved_sizes, sizes = ([len(group["params"]) for group in x] for x in (saved, groups))
+    if saved_sizes != sizes:
         raise ValueError(
-            f"this state dict has the parameters in another order, {theirs!r} at place {i} where the optimizer has "
-            f"{ours!r}: build the model and the groups in the order in which they were when it was saved"
+            f"this state dict has parameter groups of {saved_sizes} parameters, the optimizer has {sizes}: "
+            "build the optimizer with the same groups, in the same order, before loading"
         )
+    # States go to parameters by their place: the same names must be in the same order. Other names may mean the same:
+    # DistributedDataParallel and `torch.compile` put a prefix before each.
+    named = [[group for group in x if isinstance(group.get("param_names"), list)] for x in (saved, groups)]
+    theirs, ours = ([str(name) for group in x for name in group["param_names"]] for x in named)
+    if theirs != ours and sorted(theirs) == sorted(ours):
+        i = next(i for i, name in enumerate(ours) if name != theirs[i])
+        raise ValueError(
+            f"this state dict has the parameters in another order, {theirs[i]!r} at place {i} where the optimizer has "
+            f"{ours[i]!r}: build the groups in the order in which they were saved"
+        )
+    return saved  # type: ignore[no-any-return]
+
+
+def _merged(saved: dict[str, Any], group: dict[str, Any], found: list[Any], where: str) -> dict[str, Any]:
+    """A saved group as it is loaded, with what is not taken from it as it is here. `found`: its parameters' states."""
+    if "betas" not in saved:
+        raise ValueError(f"{where} has no betas ({', '.join(saved)}): it is not one of Adan")
+    if isinstance(saved["betas"], (tuple, list)) and len(saved["betas"]) == 2:
+        raise ValueError(f"{where} has two betas, as AdamW's: load the weights alone, and start with a warm-up")
+    merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+    unsaved = {name for name, option in OPTIONS.items() if not option.saved}.union(_NOT_OPTIONS)
+    if any("neg_pre_grad" in state for state in found):
+        unsaved.add("step")  # of the authors' release: here every parameter has its own
+    merged.update((key, value) for key, value in saved.items() if key not in unsaved)
+    if "param_names" in saved and "param_names" not in group:
+        merged["param_names"] = saved["param_names"]
+    if "coupled" not in saved:  # the authors' release, or an older checkpoint of ours, whose states stay as they are
+        ours = [OURS & state.keys() for state in found if "neg_pre_grad" not in state]
+        apart = [bool(names & {"exp_avg_diff", CODES["exp_avg_diff"]}) for names in ours if names]
+        merged["coupled"] = False if apart and all(apart) else None
+    try:
+        check(merged, where)
+        merged["coupled"] = coupled_beta(merged, where)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    return merged
 
 
 def _checked(
@@ -187,56 +216,49 @@ def _checked(
     if "neg_pre_grad" in values:  # the authors' release: the negated gradient, and one count for the whole group
         values["prev_grad"] = -values.pop("neg_pre_grad")
         values.setdefault("step", saved.get("step"))
-    coupled = group["betas"][0] == group["betas"][1]
     quantized = any(code in state for code in CODES.values())
+    optional = () if group["coupled"] is False else ("exp_avg_diff",)
     needed = ["step", *STATES, *(["exponents"] if quantized else [])]
-    missing = [key for key in needed if values.get(key) is None and not (coupled and key == "exp_avg_diff")]
+    missing = [key for key in needed if values.get(key) is None and key not in optional]
     if missing:
+        has = ", ".join(map(str, state)) or "nothing"
         raise ValueError(
-            f"the state of {name} lacks {', '.join(missing)} (it has {', '.join(map(str, state)) or 'nothing'}): "
-            "this is not a checkpoint of Adan"
+            f"the state of {name} lacks {', '.join(missing)} (it has {has}): this is not Adan's checkpoint"
         )
-    for key in (*STATES, "exponents", "compensation"):
-        if not isinstance(values.get(key), (Tensor, NoneType)):
-            dropped = "; flatten_optimizer_state_dict drops the codes of plain tensors: save without it"
-            remedy = dropped if values[key] == {} else ""
+    values = {key: values[key] for key in NAMES if values.get(key) is not None}
+    shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": (states.blocks(param), len(STATES))}
+    for key in values:
+        if key not in NUMBERS and not isinstance(values[key], Tensor):
+            remedy = "; flatten_optimizer_state_dict drops codes: save without it" if values[key] == {} else ""
             raise ValueError(f"{key} of {name} must be a tensor, got {values[key]!r} in this state dict{remedy}")
-    for key in NUMBERS:
-        if values.get(key) is not None:
-            values[key] = _checked_number(values[key], f"{key} of {name}", is_count=key == "step")
-            if values[key].device.type == "meta" and param.device.type != "meta":
-                raise ValueError(f"{key} of {name} is on the meta device in this state dict, without a value")
-    shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": blocks(param)}
     if quantized and lowbit.format_of(values) == "4bit":
-        shapes |= dict.fromkeys(PACKED["4bit"], packed(param))
-    for key, shape in shapes.items():
-        value = values.get(key)
-        if value is None:
+        shapes |= dict.fromkeys(lowbit.PACKED["4bit"], (states.blocks(param), BLOCK // 2))
+    for key, value in values.items():
+        where = f"{key} of {name}"
+        if key in NUMBERS:
+            values[key] = value = _checked_number(value, where, is_count=key == "step")
+        if value.device.type == "meta" and param.device.type != "meta":
+            raise ValueError(f"{where} is on the meta device in this state dict, without a value")
+        if key in NUMBERS:
             continue
         if value.layout is not torch.strided:
-            raise ValueError(f"{key} of {name} is {value.layout} in this state dict, not dense")
-        if value.shape != shape:
-            raise ValueError(
-                f"{key} of {name} must have shape {tuple(shape)}, got {tuple(value.shape)} in this state dict: is it "
-                "the checkpoint of another model?"
-            )
+            raise ValueError(f"{where} is {value.layout} in this state dict, not dense")
+        if value.shape != shapes[key]:
+            wanted, got = tuple(shapes[key]), tuple(value.shape)
+            raise ValueError(f"{where} must have shape {wanted}, got {got} in this state dict: is it of another model?")
         if quantized and key != "compensation" and value.dtype != torch.uint8:
             raise ValueError(
                 f"{CODES.get(key, key)} of {name} must be torch.uint8, got {value.dtype} in this state dict: codes are "
                 "no numbers; when you cast a checkpoint, leave tensors of integers as they are"
             )
-        is_number = value.is_floating_point() or (value.is_complex() and param.is_complex())
-        if not (is_number or quantized) or (value.device.type == "meta" and param.device.type != "meta"):
-            raise ValueError(
-                f"{key} of {name} must hold floating-point numbers in memory, got {value.dtype} on {value.device} in "
-                "this state dict"
-            )
+        if not (quantized or value.is_floating_point() or (value.is_complex() and param.is_complex())):
+            raise ValueError(f"{where} must hold floating-point numbers, got {value.dtype} in this state dict")
         if key in STATES and sharding.is_dtensor(param) and not sharding.is_dtensor(value):
             raise ValueError(
-                f"{key} of {name} is a whole tensor in this state dict, and the parameter is a DTensor: load with "
+                f"{where} is a whole tensor in this state dict, and the parameter is a DTensor: load with "
                 "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
             )
-    return {key: values[key] for key in NAMES if values.get(key) is not None}
+    return values
 
 
 def _checked_number(value: Any, name: str, is_count: bool) -> Tensor:
@@ -244,37 +266,11 @@ def _checked_number(value: Any, name: str, is_count: bool) -> Tensor:
         raise ValueError(f"{name} must be a number, got {value!r} in this state dict")
     number = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
     if number.numel() != 1 or number.is_complex() or number.layout is not torch.strided:
-        raise ValueError(
-            f"{name} must be one number, got a tensor of shape {tuple(number.shape)}, {number.dtype}, "
-            f"{number.layout} in this state dict"
-        )
+        got = f"a tensor of shape {tuple(number.shape)}, {number.dtype}, {number.layout}"
+        raise ValueError(f"{name} must be one number, got {got} in this state dict")
     if number.device.type != "meta":
         x = float(number)
         if not math.isfinite(x) or (is_count and (x < 0 or x != int(x))):
             wanted = "a whole number of at least 0" if is_count else "a finite number"
             raise ValueError(f"{name} must be {wanted}, got {x} in this state dict")
-    return number
-
-
-def _placed(
-    state: Mapping[str, Tensor],
-    group: Mapping[str, Any],
-    param: Tensor,
-    counter_device: torch.device | str,
-    couples: bool,
-) -> dict[str, Tensor]:
-    """A copy of a loaded state beside its parameter: in our types whatever the parameter's, in its layout.
-
-    couples: make one average of two.
-    """
-    # A copy has the source's strides, along which the blocks of 8-bit codes run.
-    placed = {name: value.detach().to(param.device, copy=True) for name, value in state.items()}
-    for name in NUMBERS:
-        if name in placed:
-            placed[name] = placed[name].reshape(())
-    if couples:
-        placed = convert(placed, param, Form.of(group, param), group)
-    fit(placed, group, param, counter_device)
-    if state["step"].device.type != "meta" and state["step"] == 0:
-        forget(placed)  # an automatic restart resets the count alone, and leaves in the checkpoint what it made void
-    return placed
+    return number.reshape(())

@@ -87,10 +87,8 @@ def addresses(name: str, tensors: list[Any]) -> list[int]:
     for i, x in enumerate(tensors):
         if x is not None and found[i] < LEAST_ADDRESS:
             if x.numel():
-                raise RuntimeError(
-                    f"a {name} of shape {tuple(x.shape)} has no memory: its storage was freed, as by "
-                    "untyped_storage().resize_(0); allocate it again before step()"
-                )
+                shape = tuple(x.shape)
+                raise RuntimeError(f"a {name} of shape {shape} has no memory: its storage was freed; allocate it again")
             found[i] = LEAST_ADDRESS
     return found
 
@@ -98,6 +96,11 @@ def addresses(name: str, tensors: list[Any]) -> list[int]:
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """fp64 for fp64, else fp32: states are stored, and every step is computed, in this type."""
     return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
+
+
+def widest_dtype(device: torch.device | str) -> torch.dtype:
+    """fp64, in which counts go beyond 2²⁴, sums lose no summand and squares do not overflow; Apple's GPUs have none."""
+    return torch.float32 if torch.device(device).type == "mps" else torch.float64
 
 
 def is_dense(x: Tensor) -> bool:

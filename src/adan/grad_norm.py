@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from adan import sharding
-from adan.columns import compute_dtype
+from adan.columns import compute_dtype, widest_dtype
 from adan.scalars import Signals, replaced
 
 
@@ -27,23 +27,17 @@ def measure(grads: Iterable[Tensor], clips: bool, signals: Signals) -> Signals:
 
 
 def measure_together(
-    params: list[Tensor],
-    grads: dict[Tensor, Any],
-    clips: bool,
-    signals: Signals,
-    norm_group: str | None,
-    first: bool,
+    params: list[Tensor], grads: dict[Tensor, Any], clips: bool, signals: Signals, norm_group: str | None, first: bool
 ) -> Signals:
     """`measure` where parameters are sharded over processes, all of which must come here, with gradients or without.
 
-    `params` are all parameters of all groups, `grads` the local gradients of some, None for none. Three numbers are
-    summed over the meshes that hold parameters, then over `norm_group`.
+    `params` are all parameters of all groups, `grads` the local gradients of some, None for none.
     `first`: the step is also skipped if all gradients are zero; see `Adan._is_state_initialization`.
     """
     skips = signals.check_finite or first
     if not clips and not skips:
         return signals
-    parts: dict[sharding.Share, list[Tensor]] = {(None, 1): []}
+    parts: dict[tuple[Any, int], list[Tensor]] = {(None, 1): []}
     for p in params:
         part = parts.setdefault(sharding.share(p), [])
         if grads.get(p) is not None:
@@ -61,11 +55,8 @@ def measure_together(
         by_mesh[over] = by_mesh[over] + sums if over in by_mesh else sums
     total = by_mesh.pop(None, torch.zeros((), device=device))
     for mesh, sums in sorted(by_mesh.items(), key=lambda item: item[0].size()):
-        total = sharding.sum_over_mesh(sums + total.to(device) / mesh.size(), mesh)
-    if norm_group is not None:
-        total = sharding.sum_over_group(total, norm_group)
-
-    squares, not_finite, not_zero = total.unbind()
+        total = sharding.sum_over(sums + total.to(device) / mesh.size(), mesh)
+    squares, not_finite, not_zero = sharding.sum_over(total, None, norm_group).unbind()
     if clips:
         wide = any(compute_dtype(p.dtype) == torch.float64 for p in params)
         signals = replaced(signals, norm=squares.sqrt().to(torch.float64 if wide else torch.float32))
@@ -76,15 +67,13 @@ def measure_together(
 
 def _sums(grads: list[Tensor], clips: bool, skips: bool, device: torch.device) -> Tensor:
     """Σ x², whether an x is not finite, whether an x is not zero; 0 for what is not asked for."""
-    # In fp64 the square of no fp32 norm overflows; Apple's GPUs have none.
-    dtype = torch.float32 if device.type == "mps" else torch.float64
     squares = not_finite = not_zero = torch.zeros((), device=device)
     if clips and grads:
-        squares = global_norm(grads).to(dtype).square()
+        squares = global_norm(grads).to(widest_dtype(device)).square()
     if skips and grads:
         largest = global_norm(grads, math.inf)
         not_finite, not_zero = torch.isfinite(largest).logical_not(), largest != 0
-    return torch.stack([x.to(device, dtype) for x in (squares, not_finite, not_zero)])
+    return torch.stack([x.to(device, widest_dtype(device)) for x in (squares, not_finite, not_zero)])
 
 
 def _skip_if(bad: Tensor, signals: Signals) -> Signals:

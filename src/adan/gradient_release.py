@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -41,13 +40,11 @@ class GradientRelease:
 
     def _step(self, param: Tensor) -> None:
         """Update one parameter and free its gradient, inside backward."""
-        opt = self._opt
-        group, place = self._place(param)
+        opt, (group, place) = self._opt, self._place(param)
         if param in self.released:
             raise RuntimeError(
                 f"parameter {opt._describe(param)} got a second gradient before step(), and its first is used and "
-                "freed: with release_gradients gradients do not accumulate over backward passes; call step() after "
-                "each, or remove() the release"
+                "freed: gradients do not accumulate; call step() after each backward, or remove() the release"
             )
         plan, grads = opt._planned(self._plans.get(param), [opt.param_groups[group]], [param], [place])
         self._plans[param] = plan
@@ -77,8 +74,8 @@ class GradientRelease:
     def end_step(self, grad_scale: Tensor | None) -> None:
         if grad_scale is not None:
             raise RuntimeError(
-                "release_gradients: GradScaler scaled the loss, and backward used the gradients before they could be "
-                "unscaled; leave GradScaler out (with bfloat16 it is not needed), or remove() the release"
+                "release_gradients: GradScaler scaled the loss, and backward used the gradients as they were; take "
+                "bfloat16 without a GradScaler, or remove() the release"
             )
         self.released.clear()
 
@@ -99,33 +96,32 @@ class GradientRelease:
     def __enter__(self) -> GradientRelease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
 
 class _Check:
     """The check that a model makes before it is run. Copies of the model, in memory or in a file, check nothing."""
 
-    def __init__(self, opt: Adan) -> None:
+    def __init__(self, opt: Adan | None = None) -> None:
         self._opt = opt
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Check, ()
+
     def __call__(self, model: nn.Module, inputs: Any) -> None:
-        if not torch.is_grad_enabled():
+        if self._opt is None or not torch.is_grad_enabled():
             return
         _check_options(self._opt)  # a checkpoint may have brought others
-        _refuse_float16(model)
         if nn.parallel.DistributedDataParallel._get_active_ddp_module() is not None:
             raise RuntimeError(f"release_gradients: model runs inside a {_DDP}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Unchecked, ()
-
-
-class _Unchecked:
-    def __call__(self, model: nn.Module, inputs: Any) -> None:
-        pass
+        # float16 needs a GradScaler, and scaled gradients would be used as they are.
+        for kind in {p.device.type for p in model.parameters()} - {"meta"}:
+            if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16:
+                raise RuntimeError(
+                    "release_gradients: model runs under float16 autocast, whose GradScaler would unscale gradients "
+                    "after they were used; take bfloat16 without a GradScaler, or remove() the release"
+                )
 
 
 def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
@@ -161,14 +157,9 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     wanted = {p for p in model.parameters() if p.requires_grad}
     params = [p for group in opt.param_groups for p in group["params"] if p in wanted]
     if not params:
-        raise ValueError(
-            "release_gradients: no parameter of model that requires a gradient is one of opt's; pass the model that "
-            "opt trains"
-        )
+        raise ValueError("release_gradients: no parameter of model is one that opt trains; pass the model of opt")
     if any(isinstance(x, GradientRelease) and not x._params.isdisjoint(params) for x in opt._releases):
-        raise ValueError(
-            "release_gradients: gradients of this model are released already; remove() what the first call returned"
-        )
+        raise ValueError("release_gradients: gradients of model are released already; remove() the first release")
     return GradientRelease(model, opt, params)
 
 
@@ -179,23 +170,8 @@ def _check_options(opt: Adan) -> None:
     for group in opt.param_groups:
         for name, reason in reasons.items():
             if group[name]:
-                raise ValueError(
-                    f"release_gradients: {name}={group[name]!r} {reason}; construct Adan without {name}, or load a "
-                    "checkpoint without it"
-                )
+                remedy = f"construct Adan without {name}, or load a checkpoint without it"
+                raise ValueError(f"release_gradients: {name}={group[name]!r} {reason}; {remedy}")
     if opt.restart_rule is not None:
-        raise ValueError(
-            f"release_gradients: restart={opt.restart_rule!r} is decided when all parameters have made their step, and "
-            "here each makes its own; construct Adan without restart, and call restart() where you want one"
-        )
-
-
-def _refuse_float16(model: nn.Module) -> None:
-    """Before there is a gradient: float16 needs a GradScaler, and scaled gradients would be used as they are."""
-    for kind in {p.device.type for p in model.parameters()} - {"meta"}:
-        if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16:
-            raise RuntimeError(
-                "release_gradients: the model runs under float16 autocast, whose GradScaler scales the loss and would "
-                "unscale gradients after they were used; take torch.autocast(..., dtype=torch.bfloat16) without a "
-                "GradScaler, or remove() the release"
-            )
+        remedy = "construct Adan without restart, and call restart() where you want one"
+        raise ValueError(f"release_gradients: restart={opt.restart_rule!r} {all_at_once}; {remedy}")

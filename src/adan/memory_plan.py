@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +16,9 @@ from torch.nn.parameter import is_lazy
 from adan import sharding, states
 from adan.hyperparameters import require_count
 from adan.lowbit import FORMATS
-from adan.options import OPTIONS, check, check_params
+from adan.optimizer import Adan
+from adan.options import check, check_params, coupled_beta
 
-#: The betas of the coupled rows: any with b1 = b2.
-_COUPLED = (0.92, 0.92, 0.99)
 _UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3, "bytes": 1}
 _WHERE = "plan_memory"
 
@@ -70,13 +69,8 @@ class _Piece(NamedTuple):
 
     whole: torch.Size
     shard: torch.Size
-    padded: int  #: elements of its weight and its gradient, which FSDP2 pads to the size of the first shard
+    nbytes: int  #: of its weight or its gradient, which FSDP2 pads to the size of the first shard
     dtype: torch.dtype
-    trained: bool
-
-    @property
-    def nbytes(self) -> int:
-        return self.padded * self.dtype.itemsize
 
     def state_bytes(self, group: Mapping[str, Any]) -> int:
         whole, shard = (torch.empty(size, dtype=self.dtype, device="meta") for size in (self.whole, self.shard))
@@ -128,27 +122,28 @@ def plan_memory(
     if not isinstance(release_gradients, bool):
         raise TypeError(f"{_WHERE}: release_gradients must be True or False, got {release_gradients!r}")
     groups = _groups(model)
-    by_group = [[_piece(name, p, shards, rank, dtype) for name, p in group["params"]] for group in groups]
-    pieces = list(chain(*by_group))
-    gradients = [piece.nbytes for piece in pieces if piece.trained]
+    params = [entry for group in groups for entry in group["params"]]
+    pieces = {p: _piece(name, p, shards, rank, dtype) for name, p in params}
+    weights = sum(piece.nbytes for piece in pieces.values())
+    trained = [piece for p, piece in pieces.items() if p.requires_grad]
+    gradients = [piece.nbytes for piece in trained]
     # Two states in the weights' type, and a count in fp32.
-    adamw = sum(2 * math.prod(piece.shard) * piece.dtype.itemsize + 4 for piece in pieces if piece.trained)
-    weights = sum(piece.nbytes for piece in pieces)
+    adamw = sum(2 * math.prod(piece.shard) * piece.dtype.itemsize + 4 for piece in trained)
     rows = {"AdamW": Bytes(weights, sum(gradients), adamw)}
     held = max(gradients, default=0) if release_gradients else sum(gradients)
-    base_options = {name: option.default for name, option in OPTIONS.items()}
-    base_options["kahan_sum"] = kahan_sum
+    defaults = {name: x.default for name, x in signature(Adan).parameters.items()} | {"kahan_sum": kahan_sum}
     # By shape, of which a large model has few.
-    trained = [Counter(piece for piece in members if piece.trained) for members in by_group]
+    counts = [Counter(pieces[p] for _, p in group["params"] if p.requires_grad) for group in groups]
     for state_format in FORMATS:
-        for suffix, betas in (("", base_options["betas"]), (" coupled", _COUPLED)):
+        for suffix, betas in (("", defaults["betas"]), (" coupled", (0.92, 0.92, 0.99))):
             size = 0
-            for group, counts in zip(groups, trained, strict=True):
-                options = {**base_options, "state_format": state_format, "betas": betas, **group}
+            for group, counted in zip(groups, counts, strict=True):
+                options = {**defaults, "state_format": state_format, "betas": betas, **group}
                 check(options, _WHERE)
-                size += sum(count * piece.state_bytes(options) for piece, count in counts.items())
+                options["coupled"] = coupled_beta(options, _WHERE)
+                size += sum(count * piece.state_bytes(options) for piece, count in counted.items())
             rows[f"Adan {state_format}{suffix}"] = Bytes(weights, held, size)
-    return MemoryPlan(sum(math.prod(piece.whole) for piece in pieces), shards, rank, rows)
+    return MemoryPlan(sum(math.prod(piece.whole) for piece in pieces.values()), shards, rank, rows)
 
 
 def _groups(model: Any) -> list[dict[str, Any]]:
@@ -160,10 +155,8 @@ def _groups(model: Any) -> list[dict[str, Any]]:
     elif isinstance(model, nn.Module):
         model = model.named_parameters()
     if not isinstance(model, Iterable) or isinstance(model, (Tensor, str, bytes)):
-        raise TypeError(
-            f"{_WHERE}: model must be a module, an iterable of parameters or of parameter groups, or the number of "
-            f"parameters, got {model!r} of type {type(model).__name__}"
-        )
+        wanted = "a module, an iterable of parameters or of groups, or the number of parameters"
+        raise TypeError(f"{_WHERE}: model must be {wanted}, got {model!r} of type {type(model).__name__}")
     entries = list(model)
     if not all(isinstance(entry, dict) for entry in entries):
         entries = [{"params": entries}]
@@ -186,16 +179,18 @@ def _piece(name: str, p: Tensor, shards: int, rank: int, dtype: torch.dtype | No
     if is_lazy(p):
         raise ValueError(f"{_WHERE}: {name} is uninitialized; run the model on a batch first, which gives it its shape")
     dtype = p.dtype if dtype is None or not p.is_floating_point() else dtype  # as model.to(dtype) does
+    shard, padded = p.shape, p.numel()
     if sharding.is_dtensor(p):
         if shards > 1:
             raise ValueError(f"{_WHERE}: shards={shards}, and {name} is sharded already; leave shards at 1")
         local = sharding.local(p)
-        return _Piece(p.shape, local.shape, local.untyped_storage().nbytes() // local.itemsize, dtype, p.requires_grad)
-    if shards == 1:
-        return _Piece(p.shape, p.shape, p.numel(), dtype, p.requires_grad)
-    if p.dim() == 0:
-        raise ValueError(f"{_WHERE}: shards={shards}, and FSDP2 cannot shard {name}, of shape (); give it shape (1,)")
-    most = -(-p.shape[0] // shards)
-    rows = min(most, max(0, p.shape[0] - rank * most))
-    rest = p.shape[1:]
-    return _Piece(p.shape, torch.Size((rows, *rest)), most * math.prod(rest), dtype, p.requires_grad)
+        shard, padded = local.shape, local.untyped_storage().nbytes() // local.itemsize
+    elif shards > 1:
+        if p.dim() == 0:
+            raise ValueError(
+                f"{_WHERE}: shards={shards}, and FSDP2 cannot shard {name} of shape (); give it shape (1,)"
+            )
+        most, rest = -(-p.shape[0] // shards), p.shape[1:]
+        rows = min(most, max(0, p.shape[0] - rank * most))
+        shard, padded = torch.Size((rows, *rest)), most * math.prod(rest)
+    return _Piece(p.shape, shard, padded * dtype.itemsize, dtype)

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Protocol, TypeAlias, overload
+from collections.abc import Callable
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, _use_grad_for_differentiable
+from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
 from adan import checkpoints, lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
 from adan.guard import Guard
-from adan.options import (
-    OPTIONS,
-    OUTSIDE_GROUPS,
-    check,
-    check_group,
-    describe,
-    named_as,
-    rounds_at_random,
-    warn_of_paper_betas,
-)
+from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe, listed, rounds_at_random, warn_of_betas
 from adan.plan import Plan, choose, describe_engines, wants_loop
-from adan.restart import Cycle, Progress, Restart, manual_restarts
-from adan.scalars import Number, Options, Signals, host_readable, is_plain, replaced
-
-Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
-
-_SAVING = threading.RLock()
-
-
-class Release(Protocol):
-    """A release of gradients (`adan.gradient_release`) as a step sees it."""
-
-    released: set[Tensor]  #: parameters whose gradient was used since the last step
-
-    def end_step(self, grad_scale: Tensor | None) -> None: ...
-    def forget(self) -> None: ...
+from adan.restart import Cycle, Progress, Restart
+from adan.scalars import Number, Options, Signals, is_plain, replaced
 
 
 class Adan(Optimizer):
@@ -84,6 +61,10 @@ class Adan(Optimizer):
             place are not lost: half-precision training without a master copy.
         kahan_sum: the other remedy, 2 bytes per parameter: store what rounding a half-precision parameter has cut off,
             and add it to the next step.
+        coupled: keep one average in place of two, exactly, where ``betas[0] == betas[1]``: states take 12 bytes per
+            parameter, not 16 (3.1 in 8 bits). None does so for groups whose betas are equal when they are added. Those
+            betas must then stay: a schedule that changes them, as ``OneCycleLR`` does, needs False. Once decided,
+            ``param_groups[i]["coupled"]`` is the beta of the coupled states, or False.
         rounding_seed: seed of the random bits of stochastic rounding and quantized states. They otherwise depend only
             on the parameter's position, its step count, the restarts and the element, so runs are reproducible and
             data-parallel replicas stay identical.
@@ -91,9 +72,8 @@ class Adan(Optimizer):
             process group, its ``group_name`` or "world", over which the norm is taken and skipping is decided. DTensors
             need none: they know over which processes they are sharded.
 
-    Where ``betas[0] == betas[1]`` at a parameter's first step, one average serves for two, exactly, and states take 12
-    bytes per parameter, not 16 (3.1 in 8 bits). Gradients are read, never written to: under a ``GradScaler`` they stay
-    scaled, since the step unscales what it reads. ``repr(opt)`` says how states are stored.
+    Gradients are read, never written to: under a ``GradScaler`` they stay scaled, since the step unscales what it
+    reads. ``repr(opt)`` says how states are stored.
 
     Example:
         >>> import torch, adan
@@ -112,7 +92,7 @@ class Adan(Optimizer):
 
     def __init__(
         self,
-        params: Params,
+        params: ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float, float] = (0.98, 0.92, 0.99),
         eps: float = 1e-8,
@@ -131,23 +111,14 @@ class Adan(Optimizer):
         state_format: str = "fp32",
         stochastic_rounding: bool = False,
         kahan_sum: bool = False,
+        coupled: bool | None = None,
         rounding_seed: int = 0,
         norm_group: torch.distributed.ProcessGroup | str | None = None,
     ) -> None:
         options = {name: value for name, value in locals().items() if name in OPTIONS}
-        module = isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList)
-        if not isinstance(params, Iterable) or isinstance(params, Tensor) or module:
-            raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got {type(params).__name__}")
-        if isinstance(params, Mapping):
-            raise TypeError(
-                "Adan: params is a dict: pass a list of groups, [{'params': ...}], or named parameters by .items()"
-            )
-        if not isinstance(params, set):  # torch 2.15 warns of a set, whose order changes from run to run
-            params = list(params)  # type: ignore[assignment]
-        if not params:
-            raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
+        params = listed(params)
         check(options, "Adan")
-        warn_of_paper_betas(betas, "Adan")
+        warn_of_betas(betas, "Adan")
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
         self._cycle = None if restart is None else Cycle(restart)
         self._restarted = 0  #: by `restart()`
@@ -158,7 +129,8 @@ class Adan(Optimizer):
         """Create the attributes that are neither pickled nor saved."""
         self._plan: Plan | None = None
         self._captured: list[Any] = []  #: what CUDA graphs that captured a step read at every replay
-        self._releases: list[Release] = []  #: of gradients inside backward
+        self._releases: list[Any] = []  #: `adan.GradientRelease`s
+        self.register_state_dict_post_hook(_complete, prepend=True)  # the user's own see what is saved
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_cycle", "_restarted", "_started")
@@ -171,19 +143,10 @@ class Adan(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         where = f"Adan, parameter group {len(self.param_groups)}"
-        if not isinstance(param_group, dict) or "params" not in param_group:
-            got = f"the keys {list(param_group)}" if isinstance(param_group, dict) else type(param_group).__name__
-            raise TypeError(f"{where}: must be a dict with the key 'params', got {got}")
-        params = param_group["params"]
-        if isinstance(params, (set, frozenset)):
-            raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
-        params = [params] if isinstance(params, Tensor) else list(params)
-        if "_plan" in self.__dict__ and self.param_groups:  # after construction, as a callback that unfreezes a layer
-            params = named_as(self.param_groups, params)
-        param_group["params"] = params  # as in torch: a generator can be read only once
-        check_group({**self.defaults, **param_group}, self.defaults, where)
+        constructed = "_plan" in self.__dict__
+        check_group(param_group, self.defaults, where, others=self.param_groups if constructed else [])
         if "betas" in param_group:
-            warn_of_paper_betas(param_group["betas"], where)
+            warn_of_betas(param_group["betas"], where)
         super().add_param_group(param_group)
         for name in OUTSIDE_GROUPS:  # or ZeroRedundancyOptimizer would put them into its state dict
             param_group.pop(name, None)
@@ -193,7 +156,7 @@ class Adan(Optimizer):
             {**group, "params": [p for p in group["params"] if p.is_floating_point() or p.is_complex()]}
             for group in self.param_groups
         ]
-        engines, forms = describe_engines(trained), states.describe_forms(trained, self.state)
+        engines, forms = describe_engines(trained), states.describe_forms(trained)
         return f"{super().__repr__()[:-1]}Engines: {engines}\nStates: {forms}\n)"
 
     # ---- a step
@@ -217,11 +180,6 @@ class Adan(Optimizer):
             self._untraced_step()
         return loss
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]
-    def _untraced_step(self) -> None:
-        """A step that `torch.compile` leaves to Python."""
-        self._eager_step()
-
     def _eager_step(self) -> None:
         try:
             self._step()
@@ -230,9 +188,12 @@ class Adan(Optimizer):
                 check(group, f"Adan, parameter group {i}")
             raise
 
+    _untraced_step = torch._disable_dynamo(_eager_step)  # type: ignore[attr-defined]
+
     def _step(self) -> None:
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            self._check_capturable()
+        capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        if capturing and not all(group["capturable"] for group in self.param_groups):
+            raise RuntimeError("step() is being captured in a CUDA graph: construct Adan with capturable=True for that")
         for release in self._releases:
             release.end_step(getattr(self, "grad_scale", None))
         params = [p for group in self.param_groups for p in group["params"]]
@@ -245,7 +206,7 @@ class Adan(Optimizer):
         first = not self._started and self._is_state_initialization()
         self._started |= steps or sharded  # decided locally, so that all ranks agree without communication
         if plan.is_fsdp1 and not sharded:
-            self._check_fsdp1()
+            sharding.check_fsdp1(self.param_groups, restarts=self._cycle is not None)
         if sharded or first:  # also without gradients: the other processes wait for this one
             clips = any(group["max_grad_norm"] > 0 for group in self.param_groups)
             by_param = dict(zip(plan.of_rows(params), plan.as_engines_take(grads), strict=True))
@@ -282,7 +243,19 @@ class Adan(Optimizer):
 
     def _traced_step(self) -> None:
         """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
-        members, columns = self._collect()
+        columns, members, first = Columns.empty(), [], 0
+        for i, group in enumerate(self.param_groups):
+            # Lists of its own for each group: a list that is not empty torch.compile cannot hand to `_init_group`
+            # (`OptimizerVariable.get_python_args`), which it would then trace.
+            part = Columns.empty()
+            self._init_group(group, part.param, part.grad, *(getattr(part, name) for name in NAMES))
+            members += [i] * len(part.param)
+            for j, p in enumerate(group["params"]):
+                if p.grad is not None:
+                    columns.rng_offset.append(lowbit.rng_offset(group["rounding_seed"], first + j))
+            first += len(group["params"])
+            for name in ("param", "grad", *NAMES):
+                getattr(columns, name).extend(getattr(part, name))
         if members:
             plan = Plan(self.param_groups, members, columns, [])
             options = [self._options(i) for i in plan.group_indices]
@@ -307,30 +280,19 @@ class Adan(Optimizer):
         )
 
     def _update_and_restart(
-        self,
-        cycle: Cycle,
-        plan: Plan,
-        params: list[Tensor],
-        grads: list[Any],
-        signals: Signals,
-        sharded: bool,
+        self, cycle: Cycle, plan: Plan, params: list[Tensor], grads: list[Any], signals: Signals, sharded: bool
     ) -> None:
         """A step after which the optimizer may restart."""
         cycle.fit(self.param_groups)
         mesh, weights = sharding.weights(params) if sharded else (None, {})
         # A set of options for each group and share of the displacement that this process must count.
         mine = plan.of_rows(params)
-        rows = [(group, weights.get(p, 1.0)) for group, p in zip(plan.group, mine, strict=True)]
+        rows = [(plan.group_indices[i], weights.get(p, 1.0)) for i, p in zip(plan.group, mine, strict=True)]
         index = {row: i for i, row in enumerate(sorted(set(rows)))}
+        measures = cycle.rule.radius is not None
+        options = [self._options(group, cycle.last_lr(group) if measures else None, share) for group, share in index]
         stepping = {row for row, grad in zip(rows, grads, strict=True) if grad is not None}
-        options = []
-        rates: list[tuple[int, float | Tensor]] = []
-        for group, share in index:
-            number = plan.group_indices[group]
-            last_lr = None if cycle.rule.radius is None else cycle.last_lr(number)
-            options.append(self._options(number, last_lr, share))
-            if (group, share) in stepping:
-                rates.append((number, options[-1].lr))
+        rates = [(row[0], options[i].lr) for row, i in index.items() if row in stepping]
         square, skip = None, signals.skip
         if stepping:
             columns = plan.columns(options, [index[row] for row in rows], mine, grads, self.state, forget=True)
@@ -338,23 +300,6 @@ class Adan(Optimizer):
         if sharded:
             square, skip = cycle.all_reduce(square, skip, bool(stepping), mesh, self.defaults["norm_group"])
         cycle.advance(square, skip, rates, [state["step"] for state in self._own_states()])
-
-    def _check_capturable(self) -> None:
-        if not all(group["capturable"] for group in self.param_groups):
-            raise RuntimeError(
-                "this step() is being captured in a CUDA graph: construct Adan with capturable=True for that"
-            )
-
-    def _check_fsdp1(self) -> None:
-        names = [name for name in ("max_grad_norm", "skip_nonfinite") if any(g[name] for g in self.param_groups)]
-        if self._cycle is not None:
-            names.append("restart")
-        if names:
-            raise RuntimeError(
-                f"{names[0]} needs all gradients, and FullyShardedDataParallel (FSDP1) leaves each process a part of "
-                "them: pass norm_group='world', or the process group of the shards, to Adan(...), or use FSDP2's "
-                "fully_shard"
-            )
 
     def _is_state_initialization(self) -> bool:
         """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` makes states by such a step.
@@ -399,26 +344,6 @@ class Adan(Optimizer):
                 plan.guard = Guard(groups, rows, columns.param, plan.of_rows(grads), self.state)
         return plan, plan.of_rows(grads)
 
-    def _collect(self) -> tuple[list[int], Columns]:
-        """The parameters with gradients, with their states, for a traced step; and the index of each one's group."""
-        columns, members, numbers = Columns.empty(), [], []
-        first = 0
-        for i, group in enumerate(self.param_groups):
-            # Lists of its own for each group: a list that is not empty torch.compile cannot hand to `_init_group`
-            # (`OptimizerVariable.get_python_args`), which it would then trace.
-            part = Columns.empty()
-            self._init_group(group, part.param, part.grad, *(getattr(part, name) for name in NAMES))
-            members += [i] * len(part.param)
-            numbers += [first + j for j, p in enumerate(group["params"]) if p.grad is not None]
-            first += len(group["params"])
-            for name in ("param", "grad", *NAMES):
-                getattr(columns, name).extend(getattr(part, name))
-        seeds = [self.param_groups[i]["rounding_seed"] for i in members]
-        columns.rng_offset.extend(
-            [lowbit.rng_offset(seed, number) for seed, number in zip(seeds, numbers, strict=True)]
-        )
-        return members, columns
-
     def _init_group(
         self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], *columns: list[Any]
     ) -> None:
@@ -433,8 +358,10 @@ class Adan(Optimizer):
     def _add_row(
         self, group: dict[str, Any], param: Tensor, params: list[Tensor], grads: list[Any], *columns: list[Any]
     ) -> None:
+        state: dict[str, Tensor] = self.state[param]
         try:
-            state = self._state_of(group, param, param.grad)
+            states.check_grad(param)
+            checkpoints.prepare(state, group, param, self._counter_device(group, param))
         except RuntimeError as error:
             if param.grad is None:  # that can wait until it has one
                 return
@@ -444,41 +371,15 @@ class Adan(Optimizer):
         for name, column in zip(NAMES, columns, strict=True):
             column.append(state.get(name))
 
-    def _state_of(self, group: dict[str, Any], param: Tensor, grad: Tensor | None) -> dict[str, Tensor]:
-        """A parameter's state, made or brought to the form that is needed now."""
-        if grad is not None and grad.layout is not torch.strided:
-            raise RuntimeError(
-                f"its gradient is {grad.layout}, and Adan needs dense ones: for an embedding, construct it with "
-                "sparse=False"
-            )
-        if grad is not None and grad.shape != param.shape:
-            raise RuntimeError(
-                f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing a parameter's shape"
-            )
-        state: dict[str, Tensor] = self.state[param]
-        device = self._counter_device(group, param)
-        if "step" not in state:
-            state.update(states.first_state(group, param, device))
-            return state
-        checkpoints.unpack(state)
-        states.check_coupled(state, group, self.param_groups)
-        if torch.compiler.is_compiling():
-            states.check_form(state, group, param)
-        else:
-            states.fit(state, group, param, param.device if state["step"].device == param.device else device)
-            if host_readable(state["step"]) and not state["step"].item():
-                states.forget(state)  # ZeroRedundancyOptimizer loads a checkpoint that a restart preceded as it is
-        return state
-
     def _own_states(self) -> list[dict[str, Tensor]]:
         """States of all parameters that have one; others, such as timm's Lookahead, may keep more in `state`."""
         return [state for p, state in self.state.items() if isinstance(p, Tensor) and "step" in state]
 
     def _describe(self, param: Tensor) -> str:
         groups = enumerate(self.param_groups)
-        place = next(((i, g) for g, group in groups for i, p in enumerate(group["params"]) if p is param), None)
-        assert place is not None
-        return describe(self.param_groups[place[1]], *place)
+        return describe(
+            *next((group, i, g) for g, group in groups for i, p in enumerate(group["params"]) if p is param)
+        )
 
     def _counter_device(self, group: dict[str, Any], param: Tensor) -> torch.device | str:
         """Counts are beside the parameter where only the device knows them: captured, skipped or reset by a restart."""
@@ -491,7 +392,6 @@ class Adan(Optimizer):
     def restart(self) -> None:
         """Forget the moments and the previous gradient: the next gradient of each parameter is its first again."""
         for state in self._own_states():
-            checkpoints.unpack(state)
             states.forget(state)
         self._restarted += 1
         if self._cycle is not None:
@@ -505,7 +405,7 @@ class Adan(Optimizer):
     @property
     def restarts(self) -> int:
         """Number of restarts by `restart=` so far. Reading it waits for the device."""
-        return 0 if self._cycle is None else self._cycle.restarts
+        return 0 if self._cycle is None else int(self._cycle.count.item())
 
     @property
     def restart_progress(self) -> Progress:
@@ -516,66 +416,49 @@ class Adan(Optimizer):
 
     # ---- checkpoints
 
-    def state_dict(self) -> dict[str, Any]:
-        """Save as in ``torch.optim``; quantized states of DTensors are saved as fp32, so they can be resharded."""
-
-        def finish(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-            for group, mine in zip(saved["param_groups"], self.param_groups, strict=True):
-                for key, param in zip(group["params"], mine["params"], strict=True):
-                    if key in saved["state"]:
-                        saved["state"][key] = checkpoints.portable(saved["state"][key], param)
-            if self._cycle is not None:
-                self._cycle.fit(self.param_groups)
-                for i, group in enumerate(saved["param_groups"]):
-                    group["restart_state"] = self._cycle.saved(i)
-            if self._restarted:
-                for group in saved["param_groups"]:
-                    group["manual_restarts"] = self._restarted
-
-        with _SAVING:  # another thread that saves would meet this hook, too
-            hook = self.register_state_dict_post_hook(finish, prepend=True)  # the user's own see what is saved
-            try:
-                return super().state_dict()
-            finally:
-                hook.remove()
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint of this class or of the authors' release (`docs/migration.md`).
 
         Hyper-parameters come from the checkpoint, as in ``torch.optim``; how to run (`foreach`, `capturable`, …) stays
         as this optimizer was constructed. A state dict that does not fit raises ValueError and changes nothing.
         """
-        loaded: dict[Tensor, dict[str, Tensor]] = {}
-        cycles: list[Any] = []
-        restarted: list[int] = []
+        loaded: list[Any] = []
 
-        def read(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-            without_states, new_states = checkpoints.load(state_dict, self.param_groups, self._counter_device)
-            cycles.extend(group.get("restart_state") for group in state_dict["param_groups"])
-            Cycle.check_saved(cycles)
-            restarted.extend(manual_restarts(state_dict["param_groups"]))
-            loaded.update(new_states)
+        def read(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+            without_states, *others = checkpoints.load(state_dict, self.param_groups, self._counter_device)
+            loaded.extend(others)
             return without_states
 
-        def assign(optimizer: Optimizer) -> None:
-            self.state.update(loaded)
-            self._restarted = max(restarted, default=0)
+        def assign(_: Optimizer) -> None:
+            new_states, cycles, self._restarted = loaded
+            self.state.update(new_states)
             if self._cycle is not None:
                 self._cycle.load(cycles, [group["lr"] for group in self.param_groups])
-
-        # As hooks, so that they stand inside the user's own: the last before loading, the first after it.
-        hooks = [
-            self.register_load_state_dict_pre_hook(read),
-            self.register_load_state_dict_post_hook(assign, prepend=True),
-        ]
-        try:
-            super().load_state_dict(state_dict)
             # Without states nothing has started, but for a process of ZeRO that has no parameter: it must agree with
             # the others.
-            self._started |= bool(loaded) or not any(group["params"] for group in self.param_groups)
+            self._started |= bool(new_states) or not any(group["params"] for group in self.param_groups)
             self._plan = None
             for release in self._releases:
                 release.forget()
-        finally:
-            for hook in hooks:
-                hook.remove()
+
+        # As hooks, so that they stand inside the user's own: the last before loading, the first after it.
+        with (
+            self.register_load_state_dict_pre_hook(read),
+            self.register_load_state_dict_post_hook(assign, prepend=True),
+        ):
+            super().load_state_dict(state_dict)
+
+
+def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
+    """Complete what `torch.optim` saves: quantized states under their names, and the restarts in each group."""
+    assert isinstance(opt, Adan)
+    if opt._cycle is not None:
+        opt._cycle.fit(opt.param_groups)
+    for i, (group, mine) in enumerate(zip(saved["param_groups"], opt.param_groups, strict=True)):
+        for key, param in zip(group["params"], mine["params"], strict=True):
+            if key in saved["state"]:
+                saved["state"][key] = checkpoints.portable(saved["state"][key], param)
+        if opt._cycle is not None:
+            group["restart_state"] = opt._cycle.saved(i)
+        if opt._restarted:
+            group["manual_restarts"] = opt._restarted

@@ -1,10 +1,12 @@
-"""The options of `Adan`, in one table: what they default to, what they may be, and whom they concern."""
+"""The options of `Adan`, in one table: what they may be, and whom they concern. Defaults are those of its signature."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from numbers import Integral
+from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
@@ -16,11 +18,9 @@ from adan.lowbit import FORMATS
 from adan.restart import Restart
 from adan.sharding import group_name, is_dtensor
 
-Check = Callable[[str, Any], None]  #: of a name, with where it was given, and a value; raises TypeError or ValueError
+Check = Callable[[str, Any], object]  #: of a name, with where it was given, and a value; raises TypeError or ValueError
 
-
-def _number(name: str, value: Any) -> None:
-    require_number(name, value, positive=False)
+_number: Check = partial(require_number, positive=False)
 
 
 def _lr(name: str, value: Any) -> None:
@@ -31,21 +31,14 @@ def _lr(name: str, value: Any) -> None:
         if value.device.type != "cpu" or torch.compiler.is_compiling():
             return  # reading it would be a synchronization
         value = value.item()
-    if isinstance(value, float) and -1e-9 < value < 0:  # LinearLR to 0 ends a rounding error below it
-        return
-    _number(name, value)
-
-
-def _max_grad_norm(name: str, value: Any) -> None:
-    require_number(name, value, positive=False, remedy="0 turns clipping off")
+    if not (isinstance(value, float) and -1e-9 < value < 0):  # LinearLR to 0 ends a rounding error below it
+        _number(name, value)
 
 
 def _betas(name: str, value: Any) -> None:
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 3:
-        raise ValueError(
-            f"{name} must be three numbers (b1, b2, b3), got {value!r}; the default is (0.98, 0.92, 0.99), and "
-            "adan.suggest_from_adamw suggests three by the number of steps"
-        )
+        remedy = "the default is (0.98, 0.92, 0.99), and adan.suggest_from_adamw suggests three by the number of steps"
+        raise ValueError(f"{name} must be three numbers (b1, b2, b3), got {value!r}; {remedy}")
     for i, b in enumerate(value):
         _number(f"{name}[{i}]", b)
         if b >= 1:
@@ -54,23 +47,16 @@ def _betas(name: str, value: Any) -> None:
         raise ValueError(f"{name}[2] must be above 0, got {value[2]!r}: it averages the squares that a step divides by")
 
 
-def warn_of_paper_betas(betas: Sequence[float], where: str) -> None:
-    if all(0 < b <= 0.2 for b in betas):
-        warnings.warn(
-            f"{where}: betas={tuple(betas)} look like the paper's β. Here betas are 1 − β, as in torch.optim: "
-            f"pass betas={tuple(round(1 - b, 6) for b in betas)}",
-            stacklevel=3,
-        )
+def _is_a(kinds: tuple[type, ...], wanted: str) -> Check:
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, kinds):
+            raise TypeError(f"{name} must be {wanted}, got {value!r}")
+
+    return check
 
 
-def _flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-
-
-def _choice(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, bool):
-        raise TypeError(f"{name} must be None (choose), True or False, got {value!r}")
+_flag = _is_a((bool,), "True or False")
+_choice = _is_a((bool, NoneType), "None (choose), True or False")
 
 
 def _format(name: str, value: Any) -> None:
@@ -83,19 +69,9 @@ def _seed(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be an int from 0 to 2³² − 1, got {value!r} of type {type(value).__name__}")
 
 
-def _restart(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, Restart):
-        raise TypeError(f"{name} must be None or an adan.Restart(...), got {value!r}")
-
-
-def _norm_group(name: str, value: Any) -> None:
-    group_name(value)
-
-
 class Option(NamedTuple):
     """A row of the table."""
 
-    default: Any
     check: Check
     saved: bool = True  #: taken from a checkpoint. How a step is run is not: that is up to the program at hand
     shapes_plan: bool = False  #: a plan made with another value does not hold
@@ -104,25 +80,26 @@ class Option(NamedTuple):
 
 #: In the order of the constructor's arguments.
 OPTIONS = {
-    "lr": Option(1e-3, _lr),
-    "betas": Option((0.98, 0.92, 0.99), _betas),  # shape the plan where b1 = b2: see `adan.plan`
-    "eps": Option(1e-8, _number),
-    "weight_decay": Option(0.0, _number),
-    "max_grad_norm": Option(0.0, _max_grad_norm),
-    "no_prox": Option(False, _flag),
-    "foreach": Option(None, _choice, saved=False, shapes_plan=True),
-    "fused": Option(None, _choice, saved=False, shapes_plan=True),
-    "bias_correction": Option(True, _flag),
-    "maximize": Option(False, _flag),
-    "capturable": Option(False, _flag, saved=False, shapes_plan=True),
-    "differentiable": Option(False, _flag, saved=False, shapes_plan=True, whole_step=True),
-    "restart": Option(None, _restart, saved=False, whole_step=True),
-    "skip_nonfinite": Option(False, _flag, saved=False, shapes_plan=True, whole_step=True),
-    "state_format": Option("fp32", _format, saved=False, shapes_plan=True),
-    "stochastic_rounding": Option(False, _flag, saved=False, shapes_plan=True),
-    "kahan_sum": Option(False, _flag, saved=False, shapes_plan=True),
-    "rounding_seed": Option(0, _seed, saved=False, shapes_plan=True),
-    "norm_group": Option(None, _norm_group, saved=False, whole_step=True),
+    "lr": Option(_lr),
+    "betas": Option(_betas),
+    "eps": Option(_number),
+    "weight_decay": Option(_number),
+    "max_grad_norm": Option(partial(require_number, positive=False, remedy="0 turns clipping off")),
+    "no_prox": Option(_flag),
+    "foreach": Option(_choice, saved=False, shapes_plan=True),
+    "fused": Option(_choice, saved=False, shapes_plan=True),
+    "bias_correction": Option(_flag),
+    "maximize": Option(_flag),
+    "capturable": Option(_flag, saved=False, shapes_plan=True),
+    "differentiable": Option(_flag, saved=False, shapes_plan=True, whole_step=True),
+    "restart": Option(_is_a((Restart, NoneType), "None or an adan.Restart(...)"), saved=False, whole_step=True),
+    "skip_nonfinite": Option(_flag, saved=False, shapes_plan=True, whole_step=True),
+    "state_format": Option(_format, saved=False, shapes_plan=True),
+    "stochastic_rounding": Option(_flag, saved=False, shapes_plan=True),
+    "kahan_sum": Option(_flag, saved=False, shapes_plan=True),
+    "coupled": Option(_is_a((bool, float, NoneType), "None (choose), True or False"), shapes_plan=True),
+    "rounding_seed": Option(_seed, saved=False, shapes_plan=True),
+    "norm_group": Option(lambda name, value: group_name(value), saved=False, whole_step=True),
 }
 
 #: What the optimizer keeps to itself rather than in its parameter groups.
@@ -143,34 +120,77 @@ def check(options: Mapping[str, Any], where: str) -> None:
     if options["foreach"] or options["fused"]:
         raise ValueError(f"{where}: differentiable=True needs the plain engine; do not set foreach or fused")
     if rounds_at_random(options) or options["kahan_sum"]:
-        raise ValueError(
-            f"{where}: differentiable=True needs states and weights that are not rounded; do not set "
-            "state_format, stochastic_rounding or kahan_sum"
-        )
+        rounding = "state_format, stochastic_rounding or kahan_sum"
+        raise ValueError(f"{where}: differentiable=True needs numbers that are not rounded; do not set {rounding}")
     if options.get("restart") is not None:
-        raise ValueError(
-            f"{where}: differentiable=True differentiates through the steps as they are, and restart="
-            f"{options['restart']!r} is a decision between them; call restart() where you want one"
-        )
+        rule = f"restart={options['restart']!r}"
+        raise ValueError(f"{where}: differentiable=True cannot differentiate {rule}; call restart() where you want one")
 
 
-def check_group(group: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> None:
-    """Check a parameter group that is being added, with `defaults` filled in: those hold for the whole step."""
+def warn_of_betas(betas: Sequence[float], where: str) -> None:
+    """Warn of the paper's β, which are 1 − b."""
+    if all(0 < b <= 0.2 for b in betas):
+        right = tuple(round(1 - b, 6) for b in betas)
+        warnings.warn(f"{where}: betas={tuple(betas)} look like the paper's β: pass betas={right}", stacklevel=3)
+
+
+def coupled_beta(group: Mapping[str, Any], where: str) -> float | bool:
+    """The one value of b1 and b2 for which a group's states are coupled, or False: what `group["coupled"]` holds."""
+    b1, b2, _ = group["betas"]
+    coupled = group["coupled"]
+    if coupled is False or (coupled is None and b1 != b2):
+        return False
+    if b1 != b2 or coupled not in (None, True, b2):
+        got = f"betas={group['betas']}"
+        raise ValueError(f"{where}: coupled={coupled!r} needs equal betas[0] and betas[1], got {got}; leave it at None")
+    return float(b2)
+
+
+def listed(params: Any) -> Any:
+    """The constructor's `params`, checked, as a list: a generator can be read only once."""
+    module = isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList)
+    if not isinstance(params, Iterable) or isinstance(params, Tensor) or module:
+        raise TypeError(f"Adan: params must be an iterable such as model.parameters(), got {type(params).__name__}")
+    if isinstance(params, Mapping):
+        raise TypeError("Adan: params is a dict: pass a list of groups, [{'params': ...}], or its .items()")
+    # torch 2.15 warns of a set, whose order changes from run to run.
+    params = params if isinstance(params, set) else list(params)
+    if not params:
+        raise ValueError("Adan: params is empty; was model.parameters() already consumed, or the model frozen?")
+    return params
+
+
+def check_group(new: Any, defaults: Mapping[str, Any], where: str, others: Sequence[Mapping[str, Any]]) -> None:
+    """Check a parameter group that is being added, list its parameters, and decide whether its states are coupled.
+
+    `others`: the groups that it joins, as where a callback unfreezes a layer. torch does not mix parameters with and
+    without names, so that new ones get some if the others have, and lose theirs if the others have none.
+    """
+    if not isinstance(new, dict) or "params" not in new:
+        got = f"the keys {list(new)}" if isinstance(new, dict) else type(new).__name__
+        raise TypeError(f"{where}: must be a dict with the key 'params', got {got}")
+    params = new["params"]
+    if isinstance(params, (set, frozenset)):
+        raise TypeError(f"{where}: params is a set, whose order changes from run to run; pass a list")
+    params = [params] if isinstance(params, Tensor) else list(params)
+    if others and "param_names" in others[0]:
+        params = [(f"group{len(others)}.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(params)]
+    elif others:
+        params = [p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in params]
+    new["params"] = params
+    group = {**defaults, **new}
     check(group, where)
-    check_params(group["params"], where, group["stochastic_rounding"])
+    check_params(params, where, group["stochastic_rounding"])
+    new["coupled"] = coupled_beta(group, where)
     for name, option in OPTIONS.items():
         if option.whole_step and name in group:
             # ZeroRedundancyOptimizer puts every option into the groups as well.
-            value = group_name(group[name]) if name == "norm_group" else group[name]
+            value, through = group[name], ""
+            if name == "norm_group":
+                value, through = group_name(value), ", through ZeroRedundancyOptimizer as 'world' or as a group_name"
             if value != defaults[name] and value is not defaults[name]:
-                through = (
-                    ", through ZeroRedundancyOptimizer as 'world' or as a group_name" if name == "norm_group" else ""
-                )
-                raise ValueError(
-                    f"{where}: {name}={value!r} holds for the whole step, for all parameters together; "
-                    f"pass it to Adan(...){through}"
-                )
-    if group["differentiable"] and any(map(is_dtensor, group["params"])):
+                raise ValueError(f"{where}: {name}={value!r} holds for the whole step; pass it to Adan(...){through}")
+    if group["differentiable"] and any(map(is_dtensor, params)):
         raise ValueError(f"{where}: differentiable=True is for plain tensors, and a parameter is a DTensor")
 
 
@@ -183,21 +203,16 @@ def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -
         name, p = entry if isinstance(entry, tuple) else (f"parameter {i}", entry)
         if not isinstance(p, Tensor):
             raise TypeError(f"{where}: {name} must be a tensor, got {type(p).__name__}")
+        name = f"{where}: {name}" + ("" if is_lazy(p) else f" of shape {tuple(p.shape)}")
         # An integer nn.Parameter is always frozen.
         if not (p.is_floating_point() or p.is_complex() or isinstance(p, torch.nn.Parameter)):
-            raise TypeError(f"{where}: {name} of shape {tuple(p.shape)} is {p.dtype}, which cannot be trained")
+            raise TypeError(f"{name} is {p.dtype}, which cannot be trained")
         if not is_lazy(p) and (p.is_conj() or p.is_neg()):
-            raise ValueError(
-                f"{where}: {name} of shape {tuple(p.shape)} is a lazily conjugated or negated view, which cannot be "
-                "updated in place; pass p.resolve_conj().resolve_neg()"
-            )
+            raise ValueError(f"{name} is a lazily conjugated or negated view; pass p.resolve_conj().resolve_neg()")
         if stochastic_rounding and p.dtype == torch.float16:
-            raise ValueError(
-                f"{where}: stochastic_rounding=True is for bfloat16, and {name} of shape {tuple(p.shape)} is "
-                "torch.float16; convert the model to bfloat16, or take kahan_sum=True"
-            )
+            raise ValueError(f"{name} is torch.float16, and stochastic_rounding is for bfloat16; take kahan_sum=True")
         if p in seen:
-            raise ValueError(f"{where}: {name} of shape {tuple(p.shape)} is listed twice; pass each parameter once")
+            raise ValueError(f"{name} is listed twice; pass each parameter once")
         seen.add(p)
 
 
@@ -216,11 +231,3 @@ def describe(group: Mapping[str, Any], index: int, group_index: int) -> str:
 def rounds_at_random(options: Mapping[str, Any]) -> bool:
     """Whether states or weights may need random bits."""
     return bool(options["state_format"] != "fp32" or options["stochastic_rounding"])
-
-
-def named_as(groups: Sequence[Mapping[str, Any]], params: Sequence[Any]) -> list[Any]:
-    """New parameters with names if the other groups have some, without if they have none: torch does not mix them."""
-    if "param_names" in groups[0]:
-        prefix = f"group{len(groups)}"
-        return [(f"{prefix}.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(params)]
-    return [p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in params]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -15,25 +15,10 @@ from adan.hyperparameters import require_number
 #: Embeddings of position and learned tokens, as timm, transformers, torchvision, fairseq and the original releases of
 #: ViT, DeiT, Swin, MAE, CLIP, SAM, T5 and GPT-2 name them.
 NO_DECAY_NAMES: tuple[str, ...] = (
-    "pos_emb*",
-    "*_pos_emb*",
-    "pos_enc*",
-    "position*_emb*",
-    "*_position*_emb*",
-    "position*_enc*",
-    "embed_positions",
-    "wpe",
-    "rel_pos*",
-    "relative_position*",
-    "relative_attention_bias",
-    "cls_token",
-    "class_token",
-    "dist_token",
-    "distillation_token",
-    "mask_token",
-    "reg_token*",
-    "register_token*",
-)
+    "pos_emb*", "*_pos_emb*", "pos_enc*", "position*_emb*", "*_position*_emb*", "position*_enc*", "embed_positions",
+    "wpe", "rel_pos*", "relative_position*", "relative_attention_bias",
+    "cls_token", "class_token", "dist_token", "distillation_token", "mask_token", "reg_token*", "register_token*",
+)  # fmt: skip
 
 _NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 # LlamaRMSNorm, LayerNorm2d, ConvNextV2GRN, BatchNormAct2d; not PreNormBlock, not NormedLinear.
@@ -87,68 +72,40 @@ def parameter_groups(
         0.0 ['0.bias', '1.weight', '1.bias', '2.bias']
         >>> optimizer = torch.optim.AdamW(groups, lr=1e-3)
     """
-    _check_arguments(model, weight_decay, no_decay_names)
-    patterns = tuple(no_decay_names)
-    listed = tuple(_listed_by_modules(model))
-    first_name: dict[Parameter, str] = {}
-    exempt: set[Parameter] = set()
-    for owner, name, p in _owned_parameters(model):
-        if is_lazy(p):
-            raise ValueError(f"model: parameter {name!r} has no shape yet; run one batch through the model first")
-        first_name.setdefault(p, name)
-        if (
-            p.ndim <= 1
-            or _is_bias(name)
-            or _is_norm(owner)
-            or _matches(name, patterns)
-            or any(name == entry or name.startswith(f"{entry}.") for entry in listed)
-        ):
-            exempt.add(p)
-
-    if not first_name:
-        raise ValueError("model has no parameter with requires_grad=True; unfreeze what is to be trained")
-    groups = [
-        _group(((name, p) for p, name in first_name.items() if p not in exempt), float(weight_decay), named),
-        _group(((name, p) for p, name in first_name.items() if p in exempt), 0.0, named),
-    ]
-    return [group for group in groups if group["params"]]
-
-
-def _check_arguments(model: object, weight_decay: object, no_decay_names: object) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}; pass the model itself")
-    require_number("weight_decay", weight_decay, positive=False, remedy="the paper's is 0.02")
+    weight_decay = require_number("weight_decay", weight_decay, positive=False, remedy="the paper's is 0.02")
     if isinstance(no_decay_names, str):
         raise TypeError(f"no_decay_names must be a collection of patterns, got {no_decay_names!r}; write a tuple")
-
-
-def _group(entries: Iterable[tuple[str, Parameter]], weight_decay: float, named: bool) -> dict[str, Any]:
-    return {"params": [entry if named else entry[1] for entry in entries], "weight_decay": weight_decay}
-
-
-def _owned_parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, Parameter]]:
-    """Every trainable parameter with the module that holds it; a shared one comes once for each holder."""
-    for prefix, module in model.named_modules():
-        for name, p in module.named_parameters(prefix, recurse=False, remove_duplicate=False):
-            if p.requires_grad:
-                yield module, name, p
-
-
-def _listed_by_modules(model: nn.Module) -> Iterator[str]:
+    patterns = tuple(no_decay_names)
+    listed: list[str] = []
     for prefix, module in model.named_modules():
         method = getattr(module, "no_weight_decay", None)
         if callable(method):
-            yield from (f"{prefix}.{entry}" if prefix else entry for entry in method())
+            listed += [f"{prefix}.{entry}" if prefix else entry for entry in method()]
+    first_name: dict[Parameter, str] = {}
+    exempt: set[Parameter] = set()
+    for prefix, module in model.named_modules():
+        is_norm = isinstance(module, _NORM_TYPES) or _NORM_CLASS.search(type(module).__name__)
+        for name, p in module.named_parameters(prefix, recurse=False, remove_duplicate=False):
+            if not p.requires_grad:
+                continue
+            if is_lazy(p):
+                raise ValueError(f"model: parameter {name!r} has no shape yet; run one batch through the model first")
+            first_name.setdefault(p, name)
+            if p.ndim <= 1 or is_norm or _is_exempt(name, patterns, listed):
+                exempt.add(p)
+    if not first_name:
+        raise ValueError("model has no parameter with requires_grad=True; unfreeze what is to be trained")
+    groups = []
+    for decay, chosen in ((weight_decay, first_name.keys() - exempt), (0.0, exempt)):
+        entries = [(name, p) for p, name in first_name.items() if p in chosen]
+        groups.append({"params": entries if named else [p for _, p in entries], "weight_decay": decay})
+    return [group for group in groups if group["params"]]
 
 
-def _is_bias(name: str) -> bool:
-    return _BIAS_NAME.search(name.rpartition(".")[2]) is not None
-
-
-def _is_norm(module: nn.Module) -> bool:
-    return isinstance(module, _NORM_TYPES) or _NORM_CLASS.search(type(module).__name__) is not None
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+def _is_exempt(name: str, patterns: tuple[str, ...], listed: list[str]) -> bool:
+    """Whether a parameter does not decay by its name: of a bias, by a pattern, or as its module lists it."""
     parts = name.split(".")
-    return any(fnmatchcase(part, pattern) for pattern in patterns for part in ((name,) if "." in pattern else parts))
+    matches = (fnmatchcase(part, x) for x in patterns for part in ((name,) if "." in x else parts))
+    return bool(_BIAS_NAME.search(parts[-1])) or any(matches) or any(f"{name}.".startswith(f"{x}.") for x in listed)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 
 from adan import sharding
+from adan.columns import widest_dtype
 from adan.hyperparameters import require_count, require_number
+from adan.scalars import Number
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,12 @@ class Restart:
 
     def __post_init__(self) -> None:
         if (self.radius is None) == (self.every is None):
-            raise ValueError(
-                f"Restart: give either radius or every, got radius={self.radius!r} and every={self.every!r}; "
-                "Restart.probe() measures what radius fits"
-            )
+            got = f"radius={self.radius!r} and every={self.every!r}"
+            raise ValueError(f"Restart: give either radius or every, got {got}; Restart.probe() measures a radius")
         if self.radius is not None and self.radius != math.inf:
             remedy = "Restart.probe() measures what fits"
-            radius = require_number("Restart: radius", self.radius, positive=True, remedy=remedy)
-            object.__setattr__(self, "radius", radius)
+            require_number("Restart: radius", self.radius, positive=True, remedy=remedy)
+            object.__setattr__(self, "radius", float(self.radius))
         for name, needed in (("every", "every"), ("after", "every"), ("min_interval", "radius")):
             value = getattr(self, name)
             if value is None:
@@ -116,9 +116,7 @@ class Cycle:
         """Follow the parameters to their device, and have room for every group."""
         device = next((sharding.local(p).device for group in groups for p in group["params"]), self.values.device)
         if self.values.device != device:
-            # In fp64 no step is lost in the sum of many; Apple's GPUs have none.
-            dtype = torch.float32 if device.type == "mps" else torch.float64
-            self.values = self.values.to(device, dtype, non_blocking=device.type != "cpu")
+            self.values = self.values.to(device, widest_dtype(device), non_blocking=device.type != "cpu")
         missing = 3 + len(groups) - len(self.values)
         if missing > 0:  # new groups come last
             self.values = torch.nn.functional.pad(self.values, (0, missing))
@@ -142,20 +140,12 @@ class Cycle:
         """The squared displacement of all processes, and whether none of them has made a step, by one message."""
         own = self.values.new_zeros(()) if square is None else square.to(self.values)
         sums = torch.stack([own, self.values.new_full((), float(stepped))])
-        if mesh is not None:
-            sums = sharding.sum_over_mesh(sums, mesh)
-        if norm_group is not None:
-            sums = sharding.sum_over_group(sums, norm_group)
-        total, steppers = sums.to(self.values).unbind()
+        total, steppers = sharding.sum_over(sums, mesh, norm_group).to(self.values).unbind()
         idle = steppers == 0
         return total, idle if skip is None else idle | (skip.to(idle.device) > 0).reshape(())
 
     def advance(
-        self,
-        square: Tensor | None,
-        skip: Tensor | None,
-        rates: list[tuple[int, float | Tensor]],
-        counters: Iterable[Tensor],
+        self, square: Tensor | None, skip: Tensor | None, rates: list[tuple[int, Number]], counters: Iterable[Tensor]
     ) -> None:
         """Count a step, and restart if it is due.
 
@@ -189,10 +179,6 @@ class Cycle:
             torch._foreach_mul_(counts, [due.logical_not().to(device, counts[0].dtype)] * len(counts))
 
     @property
-    def restarts(self) -> int:
-        return int(self.count.item())
-
-    @property
     def progress(self) -> Progress:
         total, steps, *_ = self.values.tolist()
         return Progress(int(steps) - 1, total)
@@ -201,28 +187,12 @@ class Cycle:
         """Tensor for a checkpoint, beside the options of each group."""
         return torch.cat([self.values.narrow(0, 0, 3), self.last_lr(group).reshape(1)])
 
-    @staticmethod
-    def check_saved(saved: Iterable[object]) -> None:
-        """Raise ValueError for what no checkpoint can hold."""
-        for x in saved:
-            if x is not None and not (isinstance(x, Tensor) and x.shape == (4,)):
-                raise ValueError(f"restart_state of this state dict must be a tensor of four numbers, got {x!r}")
-
-    def load(self, saved: list[Tensor | None], rates: list[float | Tensor]) -> None:
+    def load(self, saved: list[Tensor | None], rates: list[Number]) -> None:
         """Go on from a checkpoint; from one without `restart`, at the start of a cycle."""
         first = next((x for x in saved if x is not None), None)
         last = [lr if x is None else x[3] for x, lr in zip(saved, rates, strict=True)]
         self._set([*([0.0] * 3 if first is None else first[:3]), *last])
 
-    def _set(self, numbers: list[float | Tensor]) -> None:
+    def _set(self, numbers: list[Number]) -> None:
         old = self.values
         self.values = torch.stack([torch.as_tensor(x, dtype=old.dtype, device=old.device).reshape(()) for x in numbers])
-
-
-def manual_restarts(groups: Iterable[Mapping[str, Any]]) -> list[int]:
-    """The manual-restart count of each saved group; 0 if absent."""
-    numbers = [group.get("manual_restarts", 0) for group in groups]
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise ValueError(f"manual_restarts of this state dict must be a number of at least 0, got {number!r}")
-    return numbers

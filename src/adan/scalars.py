@@ -16,6 +16,8 @@ from torch import Tensor
 #: A coefficient: a plain number, or a 0-dim tensor when it is decided on the device.
 Number: TypeAlias = float | Tensor
 
+_ONE: Number = 1.0
+
 #: Added to the gradient norm before the division, as `torch.nn.utils.clip_grad_norm_` does.
 CLIP_EPS = 1e-6
 
@@ -40,11 +42,10 @@ class Options(NamedTuple):
     def of(
         cls, group: Mapping[str, Any], last_lr: Tensor | None = None, share: float = 1.0, cycle: Number = 0.0
     ) -> Options:
-        lr = group["lr"]
+        lr, last = group["lr"], None if last_lr is None else _read(last_lr)
         lr = _read(lr) if isinstance(lr, Tensor) else lr
-        last_lr_ = None if last_lr is None else _read(last_lr)
         cycle = _read(cycle) if isinstance(cycle, Tensor) else cycle
-        return cls(lr, last_lr=last_lr_, share=share, cycle=cycle, **{name: group[name] for name in _FROM_GROUP})
+        return cls(lr, last_lr=last, share=share, cycle=cycle, **{name: group[name] for name in _FROM_GROUP})
 
     def to(self, device: torch.device) -> Options:
         """With its tensors on a device; those on the CPU, of no dimension, go together with tensors on any."""
@@ -133,21 +134,13 @@ def step_scalars(options: Options, signals: Signals, t: Number) -> Scalars:
     lr = options.lr
     run = 1.0 if signals.skip is None else 1.0 - signals.skip
     has_prev = _is_after(t, 1)
-    w_m: Number
-    w_v: Number
-    w_n: Number
-    debias_m: Number
-    debias_v: Number
-    debias_n: Number
-
-    if options.bias_correction:
-        w_m, w_v, w_n = 1 - b1, 1 - b2, 1 - b3
-        debias_m, debias_v, debias_n = _debias(b1, t), _debias(b2, t), _debias(b3, t)
-    else:
+    if not options.bias_correction:
         # The footnote of Algorithm 1: m0 = g0, n0 = g0², v1 = g1 − g0. A weight of 1 makes an average the value itself.
         w_m, w_v, w_n = 1 - b1 * has_prev, 1 - b2 * _is_after(t, 2), 1 - b3 * has_prev
-        debias_m = debias_v = debias_n = 1.0
-
+        debias_m = debias_v = debias_n = _ONE
+    else:
+        w_m, w_v, w_n = 1 - b1, 1 - b2, 1 - b3
+        debias_m, debias_v, debias_n = _debias(b1, t), _debias(b2, t), _debias(b3, t)
     decay = lr * options.weight_decay * run
     return Scalars(
         grad_scale=grad_scale(options, signals),
@@ -194,16 +187,11 @@ def displacement_scalars(options: Options, t: Number) -> Displacement:
     weight = options.share**0.5  # the displacement is squared
     has_prev, has_last = _is_after(t, 1), _is_after(t, 2)
     decay = lr * options.weight_decay
-    shrink: Number = 1.0
-    if not options.no_prox:
-        shrink = 1 / (1 + decay)
+    shrink = 1.0 if options.no_prox else 1 / (1 + decay)
     last = options.last_lr * has_last * weight
-    debias_m: Number
-    debias_v: Number
-    debias_n: Number
-    debias_m = debias_v = debias_n = 1.0
+    before = (t - 1).clamp(min=1) if isinstance(t, Tensor) else max(t - 1, 1)
+    debias_m = debias_v = debias_n = _ONE
     if options.bias_correction:
-        before = (t - 1).clamp(min=1) if isinstance(t, Tensor) else max(t - 1, 1)
         debias_m, debias_v, debias_n = (_debias(b, before) for b in options.betas)
     return Displacement(
         theta=-decay * shrink * weight,

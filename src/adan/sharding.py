@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
-
-#: A mesh of processes, and the number of shards of a tensor on it: if fewer than processes, some hold the same shard.
-Share: TypeAlias = tuple[Any, int]
 
 
 def is_dtensor(param: object) -> bool:
@@ -30,6 +27,16 @@ def any_dtensor(params: Iterable[Tensor]) -> bool:
 def is_fsdp1(param: object) -> bool:
     """Whether a parameter is a plain tensor whose elements `FullyShardedDataParallel`, FSDP1, has sharded."""
     return getattr(param, "_fsdp_flattened", False) or getattr(param, "_is_flat_param", False)
+
+
+def check_fsdp1(groups: list[dict[str, Any]], restarts: bool) -> None:
+    """Refuse what needs all gradients of parameters that FSDP1 has sharded."""
+    names = [name for name in ("max_grad_norm", "skip_nonfinite") if any(group[name] for group in groups)]
+    if names or restarts:
+        raise RuntimeError(
+            f"{[*names, 'restart'][0]} needs all gradients, and FullyShardedDataParallel (FSDP1) leaves a part: "
+            "pass norm_group='world', or the process group of the shards, to Adan(...), or use FSDP2's fully_shard"
+        )
 
 
 def local(x: Tensor) -> Tensor:
@@ -49,27 +56,30 @@ def like(param: Tensor, shard: Tensor) -> Tensor:
     return whole
 
 
-def local_grads(params: list[Tensor], grads: list[Any], describe: Callable[[Tensor], str]) -> list[Any]:
+def local_grads(params: list[Any], grads: list[Any], describe: Callable[[Tensor], str]) -> list[Any]:
     """The shards of gradients that belong to the shards of their parameters in this process; None stays None."""
-    pairs = zip(params, grads, strict=True)
-    return [_local_grad(p, grad, describe) if grad is not None and is_dtensor(p) else grad for p, grad in pairs]
+    shards = list(grads)
+    for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        if grad is None or not is_dtensor(param):
+            continue
+        if not is_dtensor(grad):
+            raise RuntimeError(
+                f"parameter {describe(param)}: its gradient is a plain tensor, and the parameter is a DTensor: assign "
+                "torch.distributed.tensor.distribute_tensor(grad, p.device_mesh, p.placements)"
+            )
+        if grad.placements != param.placements:  # such as a sum that is still to be reduced
+            grad = grad.redistribute(param.device_mesh, param.placements)
+        shard = grad._local_tensor
+        # A collective may still be filling it; then it is not a plain tensor yet.
+        shards[i] = shard.wait() if hasattr(shard, "trigger_wait") else shard
+    return shards
 
 
-def _local_grad(param: Any, grad: Any, describe: Callable[[Tensor], str]) -> Tensor:
-    if not is_dtensor(grad):
-        raise RuntimeError(
-            f"parameter {describe(param)}: its gradient is a plain tensor, and the parameter is a DTensor: assign "
-            "torch.distributed.tensor.distribute_tensor(grad, p.device_mesh, p.placements)"
-        )
-    if grad.placements != param.placements:  # such as a sum that is still to be reduced
-        grad = grad.redistribute(param.device_mesh, param.placements)
-    shard: Any = grad._local_tensor
-    # A collective may still be filling it; then it is not a plain tensor yet.
-    return shard.wait() if hasattr(shard, "trigger_wait") else shard  # type: ignore[no-any-return]
+def share(param: Any) -> tuple[Any, int]:
+    """The mesh over which a parameter is sharded, None for a tensor that is whole here; and its number of shards.
 
-
-def share(param: Any) -> Share:
-    """The mesh over which a parameter is sharded, and its number of shards; None for a tensor that is whole here."""
+    If those are fewer than the processes, some hold the same shard.
+    """
     if not is_dtensor(param) or param.device_mesh.get_coordinate() is None:  # or this process is not in the mesh
         return None, 1
     return param.device_mesh, _shards(param.device_mesh, param.placements)
@@ -109,33 +119,36 @@ def weights(params: list[Tensor]) -> tuple[Any, dict[Tensor, float]]:
     return whole, {p: n / whole.size() for p, (_, n) in shares.items()}
 
 
-def sum_over_mesh(sums: Tensor, mesh: Any) -> Tensor:
-    """By one all-reduce where one process group spans the mesh, else by one for each of its dimensions."""
-    from torch import distributed
+def sum_over(sums: Tensor, mesh: Any, norm_group: str | None = None) -> Tensor:
+    """Sums over the processes of a mesh, then over those of a process group, where there are such.
 
-    sums = sums.to(mesh.device_type, non_blocking=mesh.device_type != "cpu")
-    spans_world = mesh.ndim > 1 and mesh.size() == distributed.get_world_size()
-    for group in [distributed.group.WORLD] if spans_world else mesh.get_all_groups():
-        distributed.all_reduce(sums, group=group)
-    return sums
-
-
-def sum_over_group(sums: Tensor, name: str) -> Tensor:
+    Over a mesh by one all-reduce where one process group spans it, else by one for each of its dimensions.
+    """
+    if mesh is None and norm_group is None:
+        return sums
     from torch import distributed
     from torch._C._distributed_c10d import _resolve_process_group
 
+    if mesh is not None:
+        sums = sums.to(mesh.device_type, non_blocking=mesh.device_type != "cpu")
+        spans_world = mesh.ndim > 1 and mesh.size() == distributed.get_world_size()
+        for group in [distributed.group.WORLD] if spans_world else mesh.get_all_groups():
+            distributed.all_reduce(sums, group=group)
+    if norm_group is None:
+        return sums
+    name = f"norm_group={norm_group!r}"
     if not distributed.is_initialized():
-        raise RuntimeError(f"norm_group={name!r} needs torch.distributed.init_process_group(...) before the first step")
+        raise RuntimeError(f"{name} needs torch.distributed.init_process_group(...) before the first step")
     try:
-        group = distributed.group.WORLD if name == "world" else _resolve_process_group(name)  # type: ignore[arg-type]
+        found: Any = distributed.group.WORLD
+        if norm_group != "world":
+            found = _resolve_process_group(norm_group)  # type: ignore[arg-type]
     except (RuntimeError, ValueError) as error:
-        raise RuntimeError(
-            f"norm_group={name!r} names no process group: pass the group itself, its group_name, or 'world'"
-        ) from error
-    served = [device.type for device in group._device_types]  # type: ignore[union-attr]
+        raise RuntimeError(f"{name} names no process group: pass the group, its group_name or 'world'") from error
+    served = [device.type for device in found._device_types]
     if sums.device.type not in served:
         sums = sums.to(served[0], non_blocking=served[0] != "cpu")
-    distributed.all_reduce(sums, group=group)
+    distributed.all_reduce(sums, group=found)
     return sums
 
 
@@ -145,7 +158,5 @@ def group_name(group: object) -> str | None:
         return group
     if torch.distributed.is_available() and isinstance(group, torch.distributed.ProcessGroup):
         return str(group.group_name)
-    raise TypeError(
-        "Adan: norm_group must be None, 'world', a torch.distributed.ProcessGroup that this process is in, or its "
-        f"group_name, got {group!r}"
-    )
+    wanted = "None, 'world', a torch.distributed.ProcessGroup of this process, or its group_name"
+    raise TypeError(f"Adan: norm_group must be {wanted}, got {group!r}")

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from adan import lowbit, sharding
-from adan.columns import NAMES, NUMBERS, STATES, compute_dtype
+from adan.columns import NAMES, NUMBERS, STATES, compute_dtype, widest_dtype
 from adan.lowbit import BLOCK, FORMATS, PACKED, SMALLEST
 from adan.options import counted
 
@@ -27,20 +27,20 @@ class Form(NamedTuple):
 
     dtype: torch.dtype
     quantized: str | None  #: "8bit" or "4bit"
-    coupled: bool  #: exp_avg is the average of g + b2·d, and there is no exp_avg_diff: exact while betas[0] == betas[1]
+    coupled: bool  #: exp_avg is the average of g + b2·d, and there is no exp_avg_diff: exact for one b1 = b2
     kahan: bool
     averaging: float | None  #: factor of v in the 4-bit format; a state keeps the one that it was made with
 
     @classmethod
-    def of(cls, group: Mapping[str, Any], param: Tensor, state: Mapping[str, Tensor] | None = None) -> Form:
-        """Form that the options ask for. Whether states are coupled is decided once: an existing `state` stays so."""
+    def of(cls, group: Mapping[str, Any], param: Tensor) -> Form:
+        """Form that the options ask for."""
         dtype = plain = state_dtype(param)
         quantized = None
         if plain == torch.float32 and param.numel() >= SMALLEST:
             dtype = FORMATS[group["state_format"]]
             quantized = group["state_format"] if dtype == torch.uint8 else None
         half = param.dtype in (torch.bfloat16, torch.float16)
-        coupled = "exp_avg_diff" not in state if state and "step" in state else is_coupled(group)
+        coupled = group["coupled"] is not False
         averaging = lowbit.averaging(group["betas"][1]) if quantized == "4bit" and not coupled else None
         return cls(dtype, quantized, coupled, group["kahan_sum"] and half, averaging)
 
@@ -48,30 +48,27 @@ class Form(NamedTuple):
     def names(self) -> list[str]:
         return [name for name in STATES if not (self.coupled and name == "exp_avg_diff")]
 
-    def is_packed(self, name: str) -> bool:
-        return self.quantized is not None and name in PACKED[self.quantized]
+    def tensors(self, param: Tensor) -> dict[str, tuple[torch.dtype, tuple[int, int] | None]]:
+        """The tensors of a state: types, and shapes where they are not laid out as the parameter."""
+        n, packed = blocks(param), PACKED[self.quantized] if self.quantized else ()
+        tensors: dict[str, Any] = {
+            name: (self.dtype, (n, BLOCK // 2) if name in packed else None) for name in self.names
+        }
+        if self.quantized:
+            tensors["exponents"] = (torch.uint8, (n, len(STATES)))
+        if self.kahan:
+            tensors["compensation"] = (param.dtype, None)
+        return tensors
 
     def __str__(self) -> str:
-        words = [self.quantized.replace("bit", " bit") if self.quantized else str(self.dtype).removeprefix("torch.")]
-        words += ["coupled"] if self.coupled else []
-        words += ["Kahan"] if self.kahan else []
-        return " ".join(words)
+        name = self.quantized.replace("bit", " bit") if self.quantized else str(self.dtype).removeprefix("torch.")
+        return name + " coupled" * self.coupled + " Kahan" * self.kahan
 
 
-def is_coupled(group: Mapping[str, Any]) -> bool:
-    """Whether two averages may be one: of equal betas that do not change. OneCycleLR and CyclicLR, which change them,
-    leave "max_momentum" in a group; a group with coupled states has their beta as "coupled_beta".
-    """
-    b1, b2, _ = group["betas"]
-    return b1 == b2 == group.get("coupled_beta", b2) and "max_momentum" not in group
-
-
-def describe_forms(groups: Iterable[Mapping[str, Any]], state: Mapping[Tensor, Mapping[str, Tensor]]) -> str:
+def describe_forms(groups: Iterable[Mapping[str, Any]]) -> str:
     """Count the parameters whose states are, or will be, stored in each form."""
     counts = Counter(
-        "uninitialized" if is_lazy(p) else str(Form.of(group, p, state.get(p)))
-        for group in groups
-        for p in group["params"]
+        "uninitialized" if is_lazy(p) else str(Form.of(group, p)) for group in groups for p in group["params"]
     )
     return ", ".join(f"{name} for {counted(count)}" for name, count in counts.items()) or "none"
 
@@ -81,124 +78,81 @@ def state_dtype(param: Tensor) -> torch.dtype:
     return dtype.to_complex() if param.is_complex() else dtype
 
 
-def _number_dtype(device: torch.device | str) -> torch.dtype:
-    """The type of numbers that a state holds. In fp32 a count would stop at 2²⁴; Apple's GPUs have no fp64."""
-    return torch.float32 if torch.device(device).type == "mps" else torch.float64
-
-
-def first_state(group: dict[str, Any], param: Tensor, counter_device: torch.device | str) -> dict[str, Tensor]:
-    """The state of a parameter before its first gradient."""
-    form = Form.of(group, param)
-    if form.coupled:
-        group["coupled_beta"] = group["betas"][1]
-    return zeros(param, form, counter_device)
-
-
 def zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict[str, Tensor]:
     """The state of a parameter in a form, before its first gradient."""
-    state = {"step": torch.zeros((), dtype=_number_dtype(counter_device), device=counter_device)}
+    state = {"step": torch.zeros((), dtype=widest_dtype(counter_device), device=counter_device)}
     if form.averaging is not None:
         state["averaging"] = torch.full_like(state["step"], form.averaging)
-    for name in form.names:
-        if form.is_packed(name):
-            state[name] = torch.zeros(packed(param), dtype=torch.uint8, device=param.device)
+    for name, (dtype, shape) in form.tensors(param).items():
+        if shape is None:
+            state[name] = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
         else:
-            state[name] = torch.zeros_like(param, dtype=form.dtype, memory_format=torch.preserve_format)
-    if form.quantized:
-        state["exponents"] = torch.zeros(blocks(param), dtype=torch.uint8, device=param.device)
-    if form.kahan:
-        state["compensation"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+            state[name] = torch.zeros(shape, dtype=dtype, device=param.device)
     return state
 
 
-def blocks(param: Tensor) -> tuple[int, int]:
-    """The shape of the exponents of quantized states."""
-    return -(-sharding.local(param).numel() // BLOCK), len(STATES)
-
-
-def packed(param: Tensor) -> tuple[int, int]:
-    """The shape of a state with two codes per byte."""
-    return blocks(param)[0], BLOCK // 2
+def blocks(param: Tensor) -> int:
+    """The number of blocks of a parameter's quantized states."""
+    return -(-sharding.local(param).numel() // BLOCK)
 
 
 def forget(state: dict[str, Tensor]) -> None:
     """Make a state that of no gradient yet; what rounding has cut off the weights stays."""
-    for name in NAMES:
-        if name in state and name not in ("averaging", "compensation"):
+    for name in ("step", *STATES, *CODES.values(), "exponents"):
+        if name in state:
             state[name].zero_()
 
 
-def check_coupled(state: Mapping[str, Tensor], group: dict[str, Any], groups: list[dict[str, Any]]) -> None:
-    """Refuse other betas than those of a state that has one average for two."""
-    if "exp_avg_diff" in state:
-        return
+def check_grad(param: Tensor) -> None:
+    """Refuse a gradient that no engine takes."""
+    grad = param.grad
+    if grad is not None and grad.layout is not torch.strided:
+        raise RuntimeError(f"its gradient is {grad.layout}, not dense: construct an embedding with sparse=False")
+    if grad is not None and grad.shape != param.shape:
+        raise RuntimeError(f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing its shape")
+
+
+def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None:
+    """Refuse other betas than those for which one average serves for two."""
     b1, b2, _ = group["betas"]
-    if "coupled_beta" not in group:  # the parameter came from another group, of which its state says nothing
-        others = {other["coupled_beta"] for other in groups if "coupled_beta" in other}
-        group["coupled_beta"] = b2 if others <= {b2} else min(others)
-    beta = group["coupled_beta"]
-    if not b1 == b2 == beta:
+    beta = group["coupled"]
+    is_one = "step" in state and "exp_avg_diff" not in state
+    if is_one if beta is False else not b1 == b2 == beta:
         raise RuntimeError(
-            f"its state is stored in the coupled form for betas[0] = betas[1] = {beta}, and one average cannot serve "
-            f"betas={group['betas']}: set those again, construct Adan with unequal ones from the start, or start anew "
-            "by optimizer.state.clear()"
+            "its state has the coupled form, and its one average for two cannot serve a group with "
+            f"betas={group['betas']} and coupled={beta}: set both as they were, or construct Adan with coupled=False"
         )
 
 
 def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str) -> None:
     """Bring a state from another form, layout, type or device to what is needed now."""
+    shapes = (param.shape, (blocks(param), BLOCK // 2)) if "exponents" in state else (param.shape,)
     for name in STATES:
-        shapes = (param.shape, packed(param)) if "exponents" in state else (param.shape,)
-        if name in state and tuple(state[name].shape) not in shapes:
-            raise RuntimeError(
-                f"its {name} has shape {tuple(state[name].shape)}: a parameter that changes its shape needs a new "
-                "state, so delete optimizer.state[parameter]"
-            )
-    form = Form.of(group, param, state)
-    if not _fits(state, param, form):
+        if name in state and (shape := tuple(state[name].shape)) not in shapes:
+            raise RuntimeError(f"its {name} has shape {shape}: delete optimizer.state[parameter] after changing shape")
+    form = Form.of(group, param)
+    if not fits(state, param, form):
         replace(state, convert(state, param, form, group))
     for name in NUMBERS:
         if name in state:
-            state[name] = state[name].to(counter_device, _number_dtype(counter_device))
+            state[name] = state[name].to(counter_device, widest_dtype(counter_device))
 
 
-def check_form(state: Mapping[str, Tensor], group: Mapping[str, Any], param: Tensor) -> None:
-    """Refuse a state of another form where it cannot be converted: while a step is traced."""
-    if not _has_form(state, param, Form.of(group, param, state)):
-        raise RuntimeError(
-            "its state has another form than the options ask for: after a change of state_format or kahan_sum, "
-            "call optimizer.step() once outside torch.compile"
-        )
-
-
-def _has_form(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
-    return (
-        ("exp_avg_diff" not in state) == form.coupled
-        and ("averaging" in state) == (form.averaging is not None)
-        and ("compensation" in state) == form.kahan
-        and (not form.kahan or state["compensation"].dtype == param.dtype)
-        and (not sharding.local(param).numel() or lowbit.format_of(_local(state)) == form.quantized)
-        and all(x.dtype == form.dtype for x in _averages(state, form))
+def fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
+    """Whether a state has the form: its names, types, layouts and devices."""
+    local, mine, wanted = sharding.local(param), _local(state), form.tensors(param)
+    has_form = mine.keys() - NUMBERS == wanted.keys() and ("averaging" in state) == (form.averaging is not None)
+    return has_form and all(
+        mine[name].dtype == dtype
+        and mine[name].device == local.device
+        and (mine[name].shape == shape if shape else _is_laid_out_as(local, mine[name]))
+        for name, (dtype, shape) in wanted.items()
     )
 
 
-def _averages(state: Mapping[str, Tensor], form: Form) -> list[Tensor]:
-    """The local parts of states that are laid out as their parameter."""
-    return [sharding.local(state[name]) for name in form.names if name in state and not form.is_packed(name)]
-
-
-def _fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
-    local = sharding.local(param)
-
-    def is_laid_out(x: Tensor) -> bool:
-        """Whether `x` lies as the parameter, or as a new tensor like it where that one has gaps in memory."""
-        return x.stride() == local.stride() or x.stride() == torch.empty_like(local, device="meta").stride()
-
-    return (
-        _has_form(state, param, form)
-        and all(map(is_laid_out, _averages(state, form)))
-        and all(state[x].device == param.device for x in NAMES if x in state and x not in NUMBERS)
-    )
+def _is_laid_out_as(param: Tensor, x: Tensor) -> bool:
+    """Whether `x` lies as the parameter, or as a new tensor like it where that one has gaps in memory."""
+    return x.stride() == param.stride() or x.stride() == torch.empty_like(param, device="meta").stride()
 
 
 def replace(state: dict[str, Any], new: Mapping[str, Any]) -> None:

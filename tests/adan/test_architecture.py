@@ -22,11 +22,11 @@ from adan.engines import cpu, cuda, loop, slots
 from adan.options import OPTIONS, OUTSIDE_GROUPS
 
 ROW = {row.name: row for row in ROWS}
+DEFAULTS = {name: p.default for name, p in inspect.signature(Adan).parameters.items() if name != "params"}
 
 
 def test_the_constructor_is_the_table_of_options():
-    _, *parameters = list(inspect.signature(Adan).parameters.values())
-    assert {p.name: p.default for p in parameters} == {name: option.default for name, option in OPTIONS.items()}
+    assert list(DEFAULTS) == list(OPTIONS)
     opt = Adan([torch.ones(2, requires_grad=True)])
     assert set(opt.param_groups[0]) - {"params"} == set(OPTIONS) - set(OUTSIDE_GROUPS)
 
@@ -56,13 +56,13 @@ def test_without_its_library_an_engine_s_tests_are_skipped(name, monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("name", [name for name, x in OPTIONS.items() if isinstance(x.default, bool)])
+@pytest.mark.parametrize("name", [name for name, x in DEFAULTS.items() if isinstance(x, bool)])
 def test_an_option_is_taken_from_a_checkpoint_if_the_table_says_so(name):
     p = torch.ones(2, requires_grad=True)
-    saved = Adan([p], **{name: not OPTIONS[name].default}).state_dict()
+    saved = Adan([p], **{name: not DEFAULTS[name]}).state_dict()
     opt = Adan([p])
     opt.load_state_dict(saved)
-    assert (opt.param_groups[0][name] != OPTIONS[name].default) == OPTIONS[name].saved
+    assert (opt.param_groups[0][name] != DEFAULTS[name]) == OPTIONS[name].saved
 
 
 class Toy:

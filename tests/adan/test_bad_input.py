@@ -72,7 +72,7 @@ def test_a_seed_of_numpy_is_a_seed():
 
 
 def test_half_precision_that_cannot_be_rounded_stochastically():
-    with pytest.raises(ValueError, match=r"parameter 1 of shape \(3,\) is torch.float16; .* kahan_sum=True"):
+    with pytest.raises(ValueError, match=r"parameter 1 of shape \(3,\) is torch.float16, .* kahan_sum=True"):
         Adan([torch.zeros(2), torch.zeros(3, dtype=torch.float16)], stochastic_rounding=True)
 
 

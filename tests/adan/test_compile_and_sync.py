@@ -108,13 +108,13 @@ def test_a_capturable_step_never_synchronises(max_grad_norm, skip_nonfinite, bia
 @pytest.mark.parametrize("norm_group", [None, "world"])
 @pytest.mark.parametrize("restart", [Restart(radius=1.0, min_interval=2), Restart(every=2, after=1)], ids=str)
 def test_a_restart_never_synchronises(restart, norm_group, skip_nonfinite, monkeypatch):
-    monkeypatch.setattr(sharding, "sum_over_group", lambda sums, name: sums)
+    monkeypatch.setattr(sharding, "sum_over", lambda sums, mesh, norm_group=None: sums)
     run_on_a_pretended_gpu(restart=restart, norm_group=norm_group, skip_nonfinite=skip_nonfinite)
 
 
 @pytest.mark.parametrize("skip_nonfinite", [True, False])
 def test_a_norm_over_processes_never_synchronises(skip_nonfinite, monkeypatch):
-    monkeypatch.setattr(sharding, "sum_over_group", lambda sums, name: sums)
+    monkeypatch.setattr(sharding, "sum_over", lambda sums, mesh, norm_group=None: sums)
     run_on_a_pretended_gpu(capturable=True, max_grad_norm=1.0, skip_nonfinite=skip_nonfinite, norm_group="world")
 
 

@@ -42,6 +42,7 @@ def test_a_checkpoint_of_the_authors_becomes_coupled():
     steps(opt, p, range(3))
     m, v = (opt.state[p][name].clone() for name in ("exp_avg", "exp_avg_diff"))
     saved = opt.state_dict()
+    del saved["param_groups"][0]["coupled"]
     saved["param_groups"][0]["betas"] = (0.9, 0.9, 0.95)
     saved["state"][0]["neg_pre_grad"] = -saved["state"][0].pop("prev_grad")
     opt = Adan([p], **{**OPTIONS, "betas": (0.9, 0.9, 0.95)})

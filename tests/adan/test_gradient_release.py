@@ -240,9 +240,7 @@ def test_a_parameter_that_moves_to_another_group():
     torch.testing.assert_close((moved.weight - before).abs(), torch.full((1, 2), 1e-3), rtol=1e-3, atol=0)
     opt.step()
     opt.param_groups.pop(1)
-    with pytest.raises(
-        RuntimeError, match=r"a parameter of shape \(1, 2\) is no longer one of the optimizer's; remove"
-    ):
+    with pytest.raises(RuntimeError, match=r"a parameter of shape \(1, 2\) is no longer one of .* remove"):
         model(torch.ones(1, 2)).sum().backward()
 
 

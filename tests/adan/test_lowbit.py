@@ -312,7 +312,7 @@ def test_a_checkpoint_keeps_its_form():
     saved = opt.state_dict()
     for group in saved["param_groups"]:
         group["betas"] = (0.9, 0.8, 0.95)
-    with pytest.raises(ValueError, match="exp_avg_diff"):
+    with pytest.raises(ValueError, match=r"coupled=0\.9 needs equal"):
         opt.load_state_dict(saved)
     opt.param_groups[0]["betas"] = (0.9, 0.8, 0.95)
     with pytest.raises(RuntimeError, match="coupled form"):
@@ -399,7 +399,7 @@ def test_restart_forgets_states_but_not_what_weights_have_lost():
         ({"state_format": "int8"}, "state_format must be one of 'fp32', 'bf16', '8bit', '4bit', got 'int8'"),
         ({"rounding_seed": -1}, "rounding_seed must be an int from 0 to 2³² − 1, got -1"),
         ({"stochastic_rounding": True, "kahan_sum": True}, "choose one"),
-        ({"state_format": "8bit", "differentiable": True}, "differentiable=True needs states"),
+        ({"state_format": "8bit", "differentiable": True}, "differentiable=True needs .*state_format"),
     ],
 )
 def test_bad_options_are_named(options, message):
@@ -450,7 +450,7 @@ def test_codes_that_were_saved_as_numbers_are_the_same_codes(state_format, betas
     group = opt.param_groups[0]
     wide = {**state, **states.plain(state)}
     wide = {name: x for name, x in wide.items() if name not in ("exponents", "averaging")}
-    again = states.convert(wide, p, states.Form.of(group, p, state), group)
+    again = states.convert(wide, p, states.Form.of(group, p), group)
     assert torch.equal(again["exponents"], state["exponents"])
     for name, x in states.plain(again).items():
         assert torch.equal(states.plain(state)[name], x), name

@@ -18,7 +18,7 @@ MUTATIONS = [
      "Algorithm 1 to the letter"),
     ("scalars", "1 - b3 * has_prev", "1 - b3", "Algorithm 1 to the letter"),
     ("scalars", "1 - b1 * has_prev,", "1 - b1,", "Algorithm 1 to the letter"),
-    ("scalars", "1.0 if options.no_prox else 1 / (1 + decay)", "1.0 if options.no_prox else 1 - decay",
+    ("scalars", "shrink=1.0 if options.no_prox else 1 / (1 + decay)", "shrink=1.0 if options.no_prox else 1 - decay",
      "proximal decay"),
     ("scalars", "1 - decay if options.no_prox", "1 / (1 + decay) if options.no_prox", "AdamW's decay"),
     ("scalars", "options.weight_decay * run", "options.weight_decay", "skipping, captured"),

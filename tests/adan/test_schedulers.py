@@ -66,6 +66,19 @@ def test_torch_s_own_cycles_that_start_where_b1_is_b2(engine, schedule):
     assert_exact(opt, params, oracle, 12, torch.float32, lambda k: None, lambda k: scheduler.step())
 
 
+def test_equal_betas_with_a_schedule_name_the_remedy():
+    opt, params, oracle = problem({}, betas=(0.8, 0.8, 0.95))
+    one_cycle(opt)
+    opt.param_groups[0]["betas"] = (0.7, 0.8, 0.95)
+    for p in params:
+        p.grad = torch.ones_like(p)
+    with pytest.raises(RuntimeError, match=r"coupled form.*betas=\(0\.7, 0\.8, 0\.95\).*coupled=False"):
+        opt.step()
+    opt, params, oracle = problem({}, betas=(0.8, 0.8, 0.95), coupled=False)
+    scheduler = one_cycle(opt)
+    assert_exact(opt, params, oracle, 12, torch.float64, lambda k: None, lambda k: scheduler.step())
+
+
 def test_equal_betas_that_change_together_are_exact_or_refused(engine):
     """One average for two holds for one b2: a user who lowered both betas got another algorithm, silently."""
     opt, params, oracle = problem(engine, betas=(0.9, 0.9, 0.95))

@@ -168,7 +168,7 @@ def test_a_checkpoint_of_the_authors_release_continues(engine, options):
         (lambda d: d["param_groups"][0]["params"].pop(), "same groups"),
         (lambda d: d["state"][1].pop("prev_grad"), r"parameter 1 of group 0.* lacks prev_grad"),
         (lambda d: d["state"][0].update(exp_avg=torch.zeros(7)), r"exp_avg of parameter 0 .* must have .* got \(7,\)"),
-        (lambda d: d["state"].update({0: {"exp_avg": torch.zeros(4, 3)}}), "not a checkpoint of Adan"),
+        (lambda d: d["state"].update({0: {"exp_avg": torch.zeros(4, 3)}}), "lacks step.*exp_avg"),
     ],
 )
 def test_a_state_dict_that_does_not_fit_changes_nothing(change, message):
@@ -223,17 +223,72 @@ def test_an_optimizer_is_freed_when_it_is_let_go():
 
 def test_a_coupled_state_that_moves_to_a_group_with_other_betas():
     p, q = (torch.ones(3, requires_grad=True) for _ in range(2))
-    opt = Adan([{"params": [p], "betas": (0.9, 0.9, 0.99)}, {"params": [q], "betas": (0.98, 0.98, 0.99)}])
+    opt = Adan([{"params": [p], "betas": (0.9, 0.9, 0.99)}, {"params": [q]}])
     p.grad = torch.ones(3)
     opt.step()
     opt.param_groups[1]["params"].append(opt.param_groups[0]["params"].pop())
     p.grad = torch.ones(3)
     before = p.detach().clone()
-    with pytest.raises(RuntimeError, match=r"coupled form for betas\[0\] = betas\[1\] = 0\.9, and one average"):
+    with pytest.raises(RuntimeError, match=r"parameter 1 of group 1.*coupled form.*coupled=False"):
         opt.step()
     assert torch.equal(p, before)
-    opt.param_groups[1]["betas"] = (0.9, 0.9, 0.99)
+    opt.add_param_group({"params": [opt.param_groups[1]["params"].pop()], "betas": (0.9, 0.9, 0.99)})
     opt.step()
+    assert opt.state[p]["step"] == 2
+
+
+def test_coupled_is_decided_when_a_group_is_added():
+    p, q, r = (torch.ones(3, requires_grad=True) for _ in range(3))
+    opt = Adan([{"params": [p]}, {"params": [q], "coupled": False}], betas=(0.9, 0.9, 0.99))
+    opt.add_param_group({"params": [r], "betas": (0.98, 0.92, 0.99)})
+    assert [group["coupled"] for group in opt.param_groups] == [0.9, False, False]
+    opt.param_groups[2]["betas"] = (0.9, 0.9, 0.99)  # too late to couple
+    for x in (p, q, r):
+        x.grad = torch.ones(3)
+    opt.step()
+    assert ["exp_avg_diff" in opt.state[x] for x in (p, q, r)] == [False, True, True]
+    assert torch.equal(p, q)
+    torch.testing.assert_close(p, r)
+    with pytest.raises(ValueError, match=r"coupled=True needs equal .*got betas=\(0\.98, 0\.92, 0\.99\)"):
+        Adan([p], coupled=True)
+    with pytest.raises(TypeError, match=r"coupled must be None .* got 'yes'"):
+        Adan([p], coupled="yes")
+
+
+def test_states_are_coupled_when_their_group_says_so():
+    """Two averages of equal betas can become one at any time; one cannot become two."""
+    p, q = (torch.ones(3, requires_grad=True) for _ in range(2))
+    opt = Adan([{"params": [p]}, {"params": [q], "coupled": False}], lr=0.1, betas=(0.9, 0.9, 0.99))
+    for k in range(4):
+        p.grad = q.grad = torch.tensor([1.0, -2.0, 3.0]) * (k + 1)
+        if k == 2:
+            opt.param_groups[1]["coupled"] = 0.9
+        opt.step()
+    assert "exp_avg_diff" not in opt.state[q]
+    torch.testing.assert_close(p, q)
+    opt.param_groups[1]["coupled"] = False
+    with pytest.raises(RuntimeError, match=r"parameter 0 of group 1.*coupled form.*coupled=False"):
+        opt.step()
+
+
+@pytest.mark.parametrize(("betas", "form"), [((0.9, 0.9, 0.99), 0.9), ((0.9, 0.8, 0.99), False)])
+def test_older_checkpoints_do_not_say_what_is_coupled(betas, form):
+    p = torch.ones(3, requires_grad=True)
+    opt = Adan([p], betas=betas)
+    p.grad = torch.ones(3)
+    opt.step()
+    saved = opt.state_dict()
+    del saved["param_groups"][0]["coupled"]
+    if form:
+        saved["param_groups"][0]["coupled_beta"] = form
+    other = Adan([p], lr=0.5)
+    other.load_state_dict(saved)
+    assert other.param_groups[0]["coupled"] is form or other.param_groups[0]["coupled"] == form
+    assert "coupled_beta" not in other.param_groups[0]
+    assert other.state[p].keys() == opt.state[p].keys()
+    saved["param_groups"][0]["betas"] = (0.9, 0.9, 0.99)  # of a schedule that happens to be there
+    other.load_state_dict(saved)
+    assert other.state[p].keys() == opt.state[p].keys()
 
 
 @pytest.mark.parametrize("drop", ["a group", "a frozen layer", "all states"])

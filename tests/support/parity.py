@@ -66,6 +66,7 @@ ROWS = [
     Row("skipping, captured", {"skip_nonfinite": True, "capturable": True, "weight_decay": 0.7, "eps": 0.0}),
     Row("coupled", {"betas": (0.9, 0.9, 0.95), "max_grad_norm": 15.0, "weight_decay": 0.7}),
     Row("coupled, to the letter", {"betas": (0.8, 0.8, 0.95), "bias_correction": False}),
+    Row("equal betas, not coupled", {"betas": (0.9, 0.9, 0.95), "coupled": False, "weight_decay": 0.7}),
     Row("coupled, skipping, captured", {"betas": (0.9, 0.9, 0.95), "skip_nonfinite": True, "capturable": True}),
     Row("everything", {"max_grad_norm": 15.0, "weight_decay": 0.7, "no_prox": True, "maximize": True, "eps": 1e-3}),
 ]

@@ -263,11 +263,13 @@ def refuses_what_cannot_work():
 def names_what_is_wrong_with_a_group_or_a_gradient():
     p = torch.nn.Parameter(torch.ones(3))
     p.grad = torch.ones(3)
-    with pytest.raises(RuntimeError, match=r"norm_group='nope' names no process group: pass the group itself"):
+    with pytest.raises(RuntimeError, match=r"norm_group='nope' names no process group.*'world'"):
         Adan([p], max_grad_norm=1.0, norm_group="nope").step()
     q = spread(torch.ones(4), Shard(0))
     q.grad = torch.ones(4)
-    with pytest.raises(RuntimeError, match=r"parameter 'q' of shape \(4,\): its gradient is a plain tensor, and the"):
+    with pytest.raises(
+        RuntimeError, match=r"parameter 'q' of shape \(4,\): its gradient is a plain tensor.*distribute_tensor"
+    ):
         Adan([("q", q)]).step()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adan.columns import Columns
-from adan.scalars import Displacement, Scalars
+from adan.scalars import Displacement, Options, Scalars
 
 #: 64-bit words, a row for each tensor, that stay the same while a plan holds: addresses, 0 where a tensor has no such
 #: state, then numbers. `start` is the first chunk of a tensor, counted over all launches, and `norm_start` the first in
@@ -14,10 +14,10 @@ STATIC = (*ADDRESSED, "rng_offset", "numel", "group", "start", "norm_start")
 #: 64-bit words, a row for each tensor, that may change with every step; the options of the groups follow.
 PER_STEP = ("grad",)  # 0 where there is none
 
-#: The options of a parameter group, fp64.
+#: The options of a parameter group, fp64. Which weights are rounded stochastically is another kernel.
 OPTIONS = (
-    "lr", "eps", "weight_decay", "max_grad_norm", "no_prox", "bias_correction", "maximize",
-    "b1", "b2", "b3", "log_b1", "log_b2", "log_b3", "last_lr", "share", "cycle",
+    *(name for name in Options._fields if name not in ("betas", "stochastic_rounding")),
+    "b1", "b2", "b3", "log_b1", "log_b2", "log_b3",
 )  # fmt: skip
 
 #: The coefficients of a tensor, all tensors' in fp64, then all in fp32: an even number, so that both are aligned.
