@@ -22,7 +22,7 @@ from adan import lowbit
 from adan.columns import LEAST_ADDRESS, Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo
 from adan.grad_norm import measure
-from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, replaced, step_scalars
+from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, step_scalars
 
 #: Where the build leaves the library.
 LIBRARY = str(Path(__file__).with_name("_cpu.so"))
@@ -54,7 +54,7 @@ SERVED = {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.com
 
 
 class _Loaded(NamedTuple):
-    library: ctypes.CDLL | None
+    library: Any
     missing: str | None  #: why there is no library
 
 
@@ -75,23 +75,14 @@ def _load(path: str) -> _Loaded:
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     library.adan_cpu_counts.argtypes = [pointer, count, pointer]
     library.adan_cpu_counts.restype = None
-    library.adan_cpu_update.argtypes = [pointer, count, pointer, pointer, ctypes.c_int, pointer]
-    library.adan_cpu_sum_of_squares.argtypes = [pointer, count, ctypes.c_int, pointer]
+    library.adan_cpu_run.argtypes = [pointer, count, pointer, pointer, ctypes.c_int, pointer]
     return _Loaded(library, None)
-
-
-def _library() -> ctypes.CDLL:
-    library, missing = _load(LIBRARY)
-    if library is None:
-        raise RuntimeError(f"the fused engine of the CPU: {missing}")
-    return library
 
 
 class Table(NamedTuple):
     """The tensors of a step as the C takes them, the same while a plan holds."""
 
     rows: array[int]  #: by the fields of `struct tensor`; gradients and coefficients are filled in by each step
-    steps: array[int]  #: the addresses of the counters, once more
     fits: bool  #: whether gradients are laid out as their parameters
     widened: list[int]  #: rows whose gradient is not of the parameter's type: read in the type of the arithmetic
 
@@ -113,53 +104,47 @@ class Cpu:
         return None
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
-        signals = _measured(columns, signals)
-        if signals.skip is not None:
-            if float(signals.skip):
-                return None
-            signals = replaced(signals, skip=None)
         if memo.tables is None:
             memo.tables = _table(columns)
         table: Table = memo.tables
         grads = _fitted(columns, table)  # copies must live until the C has read them
         _fill(table.rows, "grad", _grad_addresses(grads))
+        signals = _measured(columns, table, signals)
+        if signals.skip is not None:
+            if float(signals.skip):
+                return None
+            signals = signals._replace(skip=None)
         if any(options.cycle for options in columns.options):
             cycles = [int(options.cycle) for options in columns.options]
             _fill(table.rows, "cycle", map(cycles.__getitem__, columns.group))
         coefficients, displacements = _coefficients(columns, table, signals)
-        total = array("d", [0.0])
-        pointers = (_address(coefficients), _address(displacements) if displacements else None)
-        count, threads = len(columns.param), torch.get_num_threads()
-        if _library().adan_cpu_update(_address(table.rows), count, *pointers, threads, _address(total)):
-            raise MemoryError("adan: no memory for the table of a step")
+        total = _run(table, _address(coefficients), _address(displacements) if displacements else None)
         # Autograd must know that what it may have saved has changed.
         torch.autograd.graph.increment_version(columns.param)
-        return torch.tensor(total[0], dtype=torch.float64, device="cpu") if displacements else None
+        return torch.tensor(total, dtype=torch.float64, device="cpu") if displacements else None
 
 
-def _measured(columns: Columns, signals: Signals) -> Signals:
+def _run(table: Table, coefficients: int | None, displacements: int | None) -> float:
+    """One step, and its displacement if asked for; without coefficients Σ x² over all gradients."""
+    total = array("d", [0.0])
+    count, threads = len(table.rows) // len(FIELDS), torch.get_num_threads()
+    if _load(LIBRARY).library.adan_cpu_run(
+        _address(table.rows), count, coefficients, displacements, threads, _address(total)
+    ):
+        raise MemoryError("adan: no memory for the table of a step")
+    return total[0]
+
+
+def _measured(columns: Columns, table: Table, signals: Signals) -> Signals:
     """The norm to clip by and the decision to skip, in one pass: in fp64 no sum of fp32 squares overflows."""
     clips = any(options.max_grad_norm > 0 for options in columns.options)
     if not signals.check_finite and (signals.norm is not None or not clips):
         return signals
-    grads = [grad for grad in columns.grad if grad is not None]
-    total = sum_of_squares(grads)
+    total = _run(table, None, None)
     if not math.isfinite(total):
-        return measure(grads, clips, signals)
-    return replaced(signals, norm=torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu"), check_finite=False)
-
-
-def sum_of_squares(grads: Iterable[Tensor]) -> float:
-    """Σ x² over all elements, accumulated in fp64; the same for every number of threads."""
-    dense = [x if is_dense(x) else x.contiguous() for x in map(Tensor.resolve_neg, grads)]
-    rows = array("q", bytes(8 * len(FIELDS) * len(dense)))
-    _fill(rows, "grad", _grad_addresses(dense))
-    _fill(rows, "size", map(Tensor.numel, dense))
-    _fill(rows, "grad_type", (TYPES[x.dtype] for x in dense))
-    total = array("d", [0.0])
-    if _library().adan_cpu_sum_of_squares(_address(rows), len(dense), torch.get_num_threads(), _address(total)):
-        raise MemoryError("adan: no memory for the table of a norm")
-    return total[0]
+        return measure([grad for grad in columns.grad if grad is not None], clips, signals)
+    norm = torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu")
+    return signals._replace(norm=norm, check_finite=False)
 
 
 def _table(columns: Columns) -> Table:
@@ -181,8 +166,7 @@ def _table(columns: Columns) -> Table:
     _fill(rows, "size", map(Tensor.numel, columns.param))
     _fill(rows, "stochastic", map(int, map(columns.rounds_stochastically, range(count))))
     _fill(rows, "rng_offset", columns.rng_offset)
-    steps = array("q", map(Tensor.data_ptr, columns.step))
-    return Table(rows, steps, all(map(is_laid_out_as, columns.param, like)), widened)
+    return Table(rows, all(map(is_laid_out_as, columns.param, like)), widened)
 
 
 def _grad_addresses(grads: list[Any]) -> list[int]:
@@ -208,8 +192,8 @@ def _fitted(columns: Columns, table: Table) -> list[Any]:
 
 def _coefficients(columns: Columns, table: Table, signals: Signals) -> tuple[array[float], array[float]]:
     """A set of coefficients for each group and step count, and the set that each row takes, filled into the table."""
-    counts = array("d", bytes(8 * len(table.steps)))
-    _library().adan_cpu_counts(_address(table.steps), len(table.steps), _address(counts))
+    counts = array("d", bytes(8 * len(columns.group)))
+    _load(LIBRARY).library.adan_cpu_counts(_address(table.rows), len(counts), _address(counts))
     rows = list(zip(columns.group, counts, strict=True))
     coefficients, displacements = array("d"), array("d")
     sets: dict[tuple[int, float], int] = {}
