@@ -42,15 +42,9 @@ INTERFACE = (
 )
 
 #: The types of a parameter, its gradient and its states, by their numbers in `cpu.c`; formats where they are quantized.
-TYPES: dict[torch.dtype | str, int] = {
-    torch.float32: 0,
-    torch.float64: 1,
-    torch.bfloat16: 2,
-    torch.float16: 3,
-    "8bit": 4,
-    "4bit": 5,
-}
-SERVED = {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128}
+_FLOATS: tuple[torch.dtype | str, ...] = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+TYPES: dict[torch.dtype | str, int] = {name: i for i, name in enumerate((*_FLOATS, "8bit", "4bit"))}
+SERVED = {*_FLOATS, torch.complex64, torch.complex128}
 
 
 class _Loaded(NamedTuple):
@@ -68,14 +62,14 @@ def _load(path: str) -> _Loaded:
         library = ctypes.CDLL(path)
         library.adan_cpu_interface.restype = ctypes.c_char_p
         interface = library.adan_cpu_interface().decode()
+        pointer, count = ctypes.c_void_p, ctypes.c_int64
+        library.adan_cpu_counts.argtypes = [pointer, count, pointer]
+        library.adan_cpu_counts.restype = None
+        library.adan_cpu_run.argtypes = [pointer, count, pointer, pointer, ctypes.c_int, pointer]
     except (OSError, AttributeError) as error:
         return _Loaded(None, f"its C library cannot be loaded ({error}); {remedy}")
     if interface != INTERFACE:
         return _Loaded(None, f"its C library {path} was built from another version of adan; {remedy}")
-    pointer, count = ctypes.c_void_p, ctypes.c_int64
-    library.adan_cpu_counts.argtypes = [pointer, count, pointer]
-    library.adan_cpu_counts.restype = None
-    library.adan_cpu_run.argtypes = [pointer, count, pointer, pointer, ctypes.c_int, pointer]
     return _Loaded(library, None)
 
 
@@ -154,13 +148,12 @@ def _table(columns: Columns) -> Table:
         if name != "grad":
             _fill(rows, name, addresses(name, getattr(columns, name)))
     like = columns.like_grads()
-    pairs = zip(columns.param, like, strict=True)
-    widened = [i for i, (p, grad) in enumerate(pairs) if grad.dtype != p.dtype]
-    types = [p.dtype for p in columns.param]
-    _fill(rows, "type", map(TYPES.__getitem__, types))
+    types, grad_types = [p.dtype for p in columns.param], [grad.dtype for grad in like]
+    widened = [i for i in range(count) if grad_types[i] != types[i]]
     for i in widened:
-        types[i] = compute_dtype(types[i])
-    _fill(rows, "grad_type", map(TYPES.__getitem__, types))
+        grad_types[i] = compute_dtype(types[i])
+    _fill(rows, "type", map(TYPES.__getitem__, types))
+    _fill(rows, "grad_type", map(TYPES.__getitem__, grad_types))
     states = ({"exp_avg": m, "exp_avg_sq": n} for m, n in zip(columns.exp_avg, columns.exp_avg_sq, strict=True))
     _fill(rows, "state_type", (TYPES[lowbit.format_of(x) or x["exp_avg"].dtype] for x in states))
     _fill(rows, "size", map(Tensor.numel, columns.param))
