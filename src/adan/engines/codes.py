@@ -176,7 +176,7 @@ def signed_numbers(codes, PACKED: tl.constexpr):
         else:
             return tl.inline_asm_elementwise(READ_SIGNED, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
     elif PACKED:
-        codes = nibbles(codes)
+        codes = bytes_of(spread_nibbles(codes), spread_nibbles(codes >> 16))
         return signed(codes << 28, number(codes & 7, SIGNED4_SHIFT, SIGNED4_BASE, SIGNED4_DELTA))
     else:
         codes = codes.to(tl.int32)
@@ -237,12 +237,6 @@ def signed(sign, x):
 
 
 @triton.jit
-def nibbles(words):
-    at = tl.arange(0, 8)[None, None, :]
-    return tl.reshape((words[:, :, None] >> (4 * at)) & 15, (words.shape[0], SHARED))
-
-
-@triton.jit
 def eight_numbers(low, high, ASM: tl.constexpr):
     """The eight codes of one word, given twice, or of two, as numbers along the last dimension."""
     x0, x1, x2, x3, x4, x5, x6, x7 = tl.inline_asm_elementwise(
@@ -289,7 +283,8 @@ def signed_codes(x, words, ASM: tl.constexpr, STATE: tl.constexpr, PACKED: tl.co
             codes = four(x, scale, words, ASM)
     elif PACKED:
         codes = rounded(tl.abs(x) * scale, rotated(words, 24), SIGNED4_LIFT, SIGNED4_TOP, SIGNED4_DELTA)
-        codes = joined((codes >> 24) | ((x.to(tl.uint32, bitcast=True) >> 28) & 8))
+        low, high = bytes_joined((codes >> 24) | ((x.to(tl.uint32, bitcast=True) >> 28) & 8))
+        codes = joined_nibbles(low) | (joined_nibbles(high) << 16)
     else:
         codes = rounded(tl.abs(x) * scale, rotated(words, 8 * STATE), SIGNED_LIFT, SIGNED_TOP, SIGNED_DELTA)
         codes = ((codes | (x.to(tl.uint32, bitcast=True) & 0x80000000)) >> 24).to(tl.uint8)
@@ -339,14 +334,6 @@ def bytes_joined(codes):
 def rounded(size, word, LIFT: tl.constexpr, TOP: tl.constexpr, DELTA: tl.constexpr):
     """Codes without their signs, in the highest byte."""
     return (size + DELTA).to(tl.uint32, bitcast=True) * LIFT + ((word & 0xFFFFFF) | TOP)
-
-
-@triton.jit
-def joined(codes):
-    """Eight codes of 4 bits to a word."""
-    at = tl.arange(0, 8)[None, None, :]
-    codes = tl.reshape(codes.to(tl.int32), (codes.shape[0], SHARED // 8, 8))
-    return tl.sum(codes << (4 * at), 2)
 
 
 @triton.jit

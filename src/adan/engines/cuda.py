@@ -260,7 +260,7 @@ class Cuda:
             starts += [first_chunk + chunk for chunk in chunks]
             norm_starts += norm_chunks
             types = kind.param, kind.grad, kind.state, compute_dtype(kind.param), kind.grad, compute_dtype(kind.grad)
-            all_types = list(map(_triton_type, types))
+            all_types = [getattr(_kernels().tl, str(x).removeprefix("torch.")) for x in types]
             launches.append(Launch(first, len(starts), *ends, kind, all_types[:4], all_types[4:], aligned, tile))
         in_order = {name: [column[i] for i in order] for name, column in static.items()}
         in_order |= {"start": starts, "norm_start": norm_starts}
@@ -338,10 +338,3 @@ def _kernels() -> Any:
     from adan.engines import kernels
 
     return kernels
-
-
-@functools.cache
-def _triton_type(dtype: torch.dtype) -> Any:
-    import triton.language as tl
-
-    return getattr(tl, str(dtype).removeprefix("torch."))

@@ -72,20 +72,12 @@ def step_scalars(
     row = tl.program_id(0) * LANES + tl.arange(0, LANES)
     live = row < rows
     options = (per_step + N_PER_STEP * rows).to(tl.pointer_type(tl.float64), bitcast=True)
-    h = options + tl.load(static + row * N_STATIC + S_GROUP, mask=live, other=0) * N_OPTIONS
-    lr = tl.load(h + O_LR, mask=live, other=0.0)
-    weight_decay = tl.load(h + O_WEIGHT_DECAY, mask=live, other=0.0)
-    eps = tl.load(h + O_EPS, mask=live, other=0.0)
-    max_grad_norm = tl.load(h + O_MAX_GRAD_NORM, mask=live, other=0.0)
-    no_prox = tl.load(h + O_NO_PROX, mask=live, other=0.0) > 0
-    bias_correction = tl.load(h + O_BIAS_CORRECTION, mask=live, other=0.0) > 0
-    maximize = tl.load(h + O_MAXIMIZE, mask=live, other=0.0) > 0
-    b1 = tl.load(h + O_B1, mask=live, other=0.0)
-    b2 = tl.load(h + O_B2, mask=live, other=0.0)
-    b3 = tl.load(h + O_B3, mask=live, other=0.0)
-    log_b1 = tl.load(h + O_LOG_B1, mask=live, other=0.0)
-    log_b2 = tl.load(h + O_LOG_B2, mask=live, other=0.0)
-    log_b3 = tl.load(h + O_LOG_B3, mask=live, other=0.0)
+    h = options + fetch(static + row * N_STATIC + S_GROUP, live) * N_OPTIONS
+    lr, weight_decay, eps = fetch(h + O_LR, live), fetch(h + O_WEIGHT_DECAY, live), fetch(h + O_EPS, live)
+    max_grad_norm, maximize = fetch(h + O_MAX_GRAD_NORM, live), fetch(h + O_MAXIMIZE, live) > 0
+    no_prox, bias_correction = fetch(h + O_NO_PROX, live) > 0, fetch(h + O_BIAS_CORRECTION, live) > 0
+    b1, b2, b3 = fetch(h + O_B1, live), fetch(h + O_B2, live), fetch(h + O_B3, live)
+    log_b1, log_b2, log_b3 = fetch(h + O_LOG_B1, live), fetch(h + O_LOG_B2, live), fetch(h + O_LOG_B3, live)
 
     c = tl.full((LANES,), 1.0, tl.float64)
     run = tl.full((LANES,), 1.0, tl.float64)
@@ -113,9 +105,9 @@ def step_scalars(
         c = tl.where(max_grad_norm > 0, clipped, c)
     c = tl.where(maximize, -c, c)
 
-    step_at = tl.load(static + row * N_STATIC + S_STEP, mask=live, other=0).to(tl.pointer_type(tl.float64))
-    step = tl.load(step_at, mask=live, other=0.0)
-    has_grad = tl.load(per_step + row * N_PER_STEP + G_GRAD, mask=live, other=0) != 0
+    step_at = fetch(static + row * N_STATIC + S_STEP, live).to(tl.pointer_type(tl.float64))
+    step = fetch(step_at, live)
+    has_grad = fetch(per_step + row * N_PER_STEP + G_GRAD, live) != 0
     tl.store(step_at, step + run, mask=live & has_grad)
     t = step + 1
     has_prev = tl.where(t > 1, 1.0, 0.0)
@@ -145,14 +137,14 @@ def step_scalars(
     put(out, short, K_SHRINK, shrink, live)
     put(out, short, K_RUN, run, live)
     # The factor of v in the 4-bit format; 0 where there is none, or where nothing remains of v.
-    averaging_at = tl.load(static + row * N_STATIC + S_AVERAGING, mask=live, other=0)
+    averaging_at = fetch(static + row * N_STATIC + S_AVERAGING, live)
     averaging = tl.load(averaging_at.to(tl.pointer_type(tl.float64)), mask=averaging_at != 0, other=0.0)
     put(out, short, K_AVERAGING, averaging, live)
     put(out, short, K_PER_AVERAGING, tl.where(averaging > 0, 1 / tl.where(averaging > 0, averaging, 1.0), 0.0), live)
     if RESTART == MEASURE:
         weight = tl.sqrt(tl.load(h + O_SHARE, mask=live, other=1.0))
         has_last = tl.where(t > 2, 1.0, 0.0)
-        last = tl.load(h + O_LAST_LR, mask=live, other=0.0) * has_last * weight
+        last = fetch(h + O_LAST_LR, live) * has_last * weight
         before = tl.where(t > 2, t - 1, 1.0)
         put(out, short, K_Y_THETA, -decay * shrink * weight, live)
         put(out, short, K_Y_STEP, (has_prev - shrink) * weight, live)
@@ -162,7 +154,7 @@ def step_scalars(
         put(out, short, K_Y_PREV_GRAD, last * (1 - b1), live)
         put(out, short, K_Y_PREV_ROOT, 1 / tl.sqrt(tl.where(bias_correction, 1 - tl.exp(before * log_b3), 1.0)), live)
         put(out, short, K_Y_PREV_EPS, eps + (1 - has_last), live)
-    cycle = tl.load(h + O_CYCLE, mask=live, other=0.0)
+    cycle = fetch(h + O_CYCLE, live)
     moved = t.to(tl.int64).to(tl.uint32) * ADVANCE + cycle.to(tl.int64).to(tl.uint32) * ADVANCE_CYCLE
     tl.store(short.to(tl.pointer_type(tl.uint32), bitcast=True) + K_RNG_MOVED, moved, mask=live)
 
