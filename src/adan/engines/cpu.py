@@ -22,7 +22,7 @@ from adan import lowbit
 from adan.columns import LEAST_ADDRESS, Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo
 from adan.grad_norm import measure
-from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, step_scalars
+from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, replaced, step_scalars
 
 #: Where the build leaves the library.
 LIBRARY = str(Path(__file__).with_name("_cpu.so"))
@@ -107,7 +107,7 @@ class Cpu:
         if signals.skip is not None:
             if float(signals.skip):
                 return None
-            signals = signals._replace(skip=None)
+            signals = replaced(signals, skip=None)
         if any(options.cycle for options in columns.options):
             cycles = [int(options.cycle) for options in columns.options]
             _fill(table.rows, "cycle", map(cycles.__getitem__, columns.group))
@@ -138,7 +138,7 @@ def _measured(columns: Columns, table: Table, signals: Signals) -> Signals:
     if not math.isfinite(total):
         return measure([grad for grad in columns.grad if grad is not None], clips, signals)
     norm = torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu")
-    return signals._replace(norm=norm, check_finite=False)
+    return Signals(norm, signals.grad_scale, signals.skip, forget=signals.forget)
 
 
 def _table(columns: Columns) -> Table:

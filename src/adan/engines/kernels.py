@@ -292,18 +292,12 @@ def update(
                         prev_u += y_prev_v * exp_avg_diff
                     y = y_theta * theta - quotient(prev_u, y_prev_root * tl.sqrt(exp_avg_sq) + y_prev_eps, S)
                 d = new - g_prev
-                if REMAINS:
-                    exp_avg += w_m * new
-                else:
-                    exp_avg += w_m * (new - exp_avg)
+                exp_avg += w_m * (new if REMAINS else new - exp_avg)
                 if COUPLED:
                     exp_avg += lookahead * w_v * d
                     u = step_m * exp_avg
                 else:
-                    if REMAINS:
-                        exp_avg_diff += w_v * d
-                    else:
-                        exp_avg_diff += w_v * (d - exp_avg_diff)
+                    exp_avg_diff += w_v * (d if REMAINS else d - exp_avg_diff)
                     u = step_m * exp_avg + step_v * exp_avg_diff
                 ahead = new + lookahead * d
                 exp_avg_sq += w_n * (ahead * ahead - exp_avg_sq)
