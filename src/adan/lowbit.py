@@ -186,9 +186,7 @@ def _is_exact(x: Tensor, code: Code, exponent: Tensor) -> Tensor:
 
 def _largest(x: Tensor) -> Tensor:
     """The largest magnitude of each block of a flat tensor."""
-    whole = x.numel() // BLOCK * BLOCK
-    largest = x[:whole].view(-1, BLOCK).abs().amax(1)
-    return largest if whole == x.numel() else torch.cat([largest, x[whole:].abs().amax(0, keepdim=True)])
+    return torch.nn.functional.pad(x.abs(), (0, -x.numel() % BLOCK)).view(-1, BLOCK).amax(1)
 
 
 def decode(codes: Tensor, exponents: Tensor, code: Code) -> Tensor:

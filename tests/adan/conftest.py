@@ -22,7 +22,7 @@ def same_norm(monkeypatch):
     monkeypatch.setattr(
         cpu,
         "_measured",
-        lambda columns, signals: measure([x for x in columns.grad if x is not None], columns.clips(), signals),
+        lambda columns, table, signals: measure([x for x in columns.grad if x is not None], columns.clips(), signals),
     )
 
 

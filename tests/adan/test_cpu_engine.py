@@ -5,7 +5,7 @@ import torch
 from support.cpu_engine import DTYPES, TAILS, assert_alike, problem, train, without_library
 from support.parity import LAYOUTS, ROWS, assert_parity, count_as_on_a_device, same_bits
 
-from adan import Adan, plan
+from adan import Adan, plan, scalars
 from adan.engines import cpu
 
 ROW = {row.name: row for row in ROWS}
@@ -246,13 +246,23 @@ def test_without_the_library_another_engine_serves(monkeypatch, tmp_path):
 
 @without_library
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_sum_of_squares(dtype, threads):
+def test_the_norm(dtype, threads, monkeypatch):
+    """Of gradients in any layout, and for any number of threads the same."""
     grads = [torch.randn(size).to(dtype) for size in [*TAILS, 100_000]]
     grads += [torch.randn(4, 6).to(dtype).t(), torch.randn(20).to(dtype)[::2], torch.randn(()).to(dtype)]
-    expected = sum(x.double().square().sum().item() for x in grads)
-    sums = []
+    expected = sum(x.double().square().sum().item() for x in grads) ** 0.5
+    norms = []
+
+    def step_scalars(options, signals, t):
+        norms.append(signals.norm.item())
+        return scalars.step_scalars(options, signals, t)
+
+    monkeypatch.setattr(cpu, "step_scalars", step_scalars)
     for count in (1, 2, 5):
         threads(count)
-        sums.append(cpu.sum_of_squares(grads))
-    assert sums[0] == pytest.approx(expected, rel=1e-12)
-    assert len(set(sums)) == 1
+        params = [torch.zeros(x.shape, dtype=dtype, requires_grad=True) for x in grads]
+        for p, grad in zip(params, grads, strict=True):
+            p.grad = grad
+        Adan(params, max_grad_norm=1.0, fused=True).step()
+    assert norms[0] == pytest.approx(expected, rel=1e-12)
+    assert len(set(norms)) == 1

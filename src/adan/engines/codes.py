@@ -30,12 +30,12 @@ def _in_halves(code: Code) -> tuple[int, int]:
     return delta * 0x10001, 1 << 10 - code.bits
 
 
-def _read_bytes(code: Code) -> str:
-    """Four codes ($4) as four numbers ($0 to $3), not scaled."""
+def _read_bytes(code: Code, words: int = 1) -> str:
+    """The four codes of each word (the last operands) as four numbers ($0 on), not scaled."""
     delta, place = _in_halves(code)
     lines = [".reg .b32 c, x, d;", ".reg .b16 low, high;", f"mov.b32 d, {delta};"]
-    for first, pair in ((0, 0x4140), (2, 0x4342)):
-        lines += [f"prmt.b32 c, $4, 0, {pair};"]
+    for first in range(0, 4 * words, 2):
+        lines += [f"prmt.b32 c, ${4 * words + first // 4}, 0, {0x4342 if first % 4 else 0x4140};"]
         magnitudes = 0x10001 * ((1 << code.width - 1) - 1)
         lines += [f"and.b32 x, c, {magnitudes};"] if code.signed else ["mov.b32 x, c;"]
         lines += [f"mad.lo.u32 x, x, {place}, d;", "sub.f16x2 x, x, d;"]
@@ -78,20 +78,29 @@ def _write_bytes(code: Code, rotation: int) -> str:
     for i in range(4):
         lines += _rounded(code, rotation, f"t{i}", f"${1 + i}", f"${5 + i}", f"${9 + i}")
         lines += [f"lop3.b32 t{i}, ${1 + i}, t{i}, 0x80000000, 0xec;"] if code.signed else []
-    lines += ["prmt.b32 t0, t0, t1, 0x73;", "prmt.b32 t2, t2, t3, 0x73;", "prmt.b32 $0, t0, t2, 0x5410;"]
+    return "{" + "\n".join([*lines, *_highest_bytes("$0", [f"t{i}" for i in range(4)])]) + "}"
+
+
+def _write_eight(code: Code, rotation: int) -> str:
+    """Eight numbers ($2 to $9), their scale ($10) and random words ($11 to $18) as codes: of 4 bits in one word ($0),
+    of 6 bits in the bytes of two ($0, $1).
+    """
+    lines = [".reg .f32 a;", ".reg .b32 r, t<8>, c<2>, s<2>;"]
+    for i in range(8):
+        lines += _rounded(code, rotation, f"t{i}", f"${2 + i}", "$10", f"${11 + i}")
+    for i in range(
+        2
+    ):  # of every other number, or of each half, the highest byte of its code, and of itself for the sign
+        part = range(i, 8, 2) if code.width == 4 else range(4 * i, 4 * i + 4)
+        lines += _highest_bytes(f"c{i}", [f"t{j}" for j in part])
+        lines += _highest_bytes(f"s{i}", [f"${2 + j}" for j in part]) if code.signed else []
+    if code.width == 4:
+        lines += ["mad.lo.u32 c0, c1, 16, c0;", "shr.u32 s0, s0, 4;", "lop3.b32 c0, s0, c0, 0x08080808, 0xec;"]
+        lines += ["lop3.b32 $0, s1, c0, 0x80808080, 0xec;", "mov.b32 $1, 0;"]
+    for i in range(2 if code.width == 6 else 0):
+        signs = [f"shr.u32 s{i}, s{i}, 2;", f"lop3.b32 ${i}, s{i}, c{i}, 0x20202020, 0xec;"]
+        lines += signs if code.signed else [f"mov.b32 ${i}, c{i};"]
     return "{" + "\n".join(lines) + "}"
-
-
-def _write_sixes(code: Code, rotation: int) -> str:
-    """Four numbers ($1 to $4), their scale ($5) and random words ($6 to $9) as four codes of 6 bits in bytes ($0)."""
-    lines = [".reg .f32 a;", ".reg .b32 r, t<4>;"]
-    for i in range(4):
-        lines += _rounded(code, rotation, f"t{i}", f"${1 + i}", "$5", f"${6 + i}")
-    lines += _highest_bytes("t0", [f"t{i}" for i in range(4)])
-    if not code.signed:
-        return "{" + "\n".join([*lines, "mov.b32 $0, t0;"]) + "}"
-    lines += [*_highest_bytes("t1", [f"${1 + i}" for i in range(4)]), "shr.u32 t1, t1, 2;"]
-    return "{" + "\n".join([*lines, "lop3.b32 $0, t1, t0, 0x20202020, 0xec;"]) + "}"
 
 
 def _highest_bytes(to: str, of: list[str]) -> list[str]:
@@ -100,26 +109,13 @@ def _highest_bytes(to: str, of: list[str]) -> list[str]:
             f"prmt.b32 {to}, {to}, r, 0x5410;"]  # fmt: skip
 
 
-def _write_nibbles(code: Code, rotation: int) -> str:
-    """Eight numbers ($1 to $8), their scale ($9) and random words ($10 to $17) as eight codes ($0)."""
-    lines = [".reg .f32 a;", ".reg .b32 r, t<8>, s<2>;"]
-    for i in range(8):
-        lines += _rounded(code, rotation, f"t{i}", f"${1 + i}", "$9", f"${10 + i}")
-    for i in range(2):  # of every other number the highest byte of its code, and of itself for the sign
-        lines += _highest_bytes(f"t{i}", [f"t{j}" for j in range(i, 8, 2)])
-        lines += _highest_bytes(f"s{i}", [f"${1 + j}" for j in range(i, 8, 2)])
-    lines += ["mad.lo.u32 t0, t1, 16, t0;", "shr.u32 s0, s0, 4;"]
-    lines += ["lop3.b32 t0, s0, t0, 0x08080808, 0xec;", "lop3.b32 $0, s1, t0, 0x80808080, 0xec;"]
-    return "{" + "\n".join(lines) + "}"
-
-
 READ_SIGNED, READ_ROOT = tl.constexpr(_read_bytes(SIGNED)), tl.constexpr(_read_bytes(ROOT))
-READ_SIGNED6, READ_ROOT6 = tl.constexpr(_read_bytes(SIGNED6)), tl.constexpr(_read_bytes(ROOT6))
+READ_SIGNED6, READ_ROOT6 = tl.constexpr(_read_bytes(SIGNED6, 2)), tl.constexpr(_read_bytes(ROOT6, 2))
 READ_SIGNED4 = tl.constexpr(_read_nibbles(SIGNED4))
 # Of m, v and g: the random bits of each state are rotated further.
 WRITE_M, WRITE_V, WRITE_G = (tl.constexpr(_write_bytes(SIGNED, 8 * state)) for state in (0, 1, 3))
-WRITE_SIGNED4 = tl.constexpr(_write_nibbles(SIGNED4, 24))  # a and g, of which v is read: the same random bits
-WRITE_M6, WRITE_ROOT6 = tl.constexpr(_write_sixes(SIGNED6, 0)), tl.constexpr(_write_sixes(ROOT6, 16))
+WRITE_SIGNED4 = tl.constexpr(_write_eight(SIGNED4, 24))  # a and g, of which v is read: the same random bits
+WRITE_M6, WRITE_ROOT6 = tl.constexpr(_write_eight(SIGNED6, 0)), tl.constexpr(_write_eight(ROOT6, 16))
 WRITE_ROOT = tl.constexpr(_write_bytes(ROOT, 16))
 
 # Of the plain forms: shift, shifted base and δ; the factor and the highest byte that make a code, as in `_rounded`.
@@ -176,11 +172,11 @@ def signed_numbers(codes, PACKED: tl.constexpr):
     """Numbers of the codes of blocks, not scaled."""
     if PTX:
         if PACKED:
-            return eight(codes, READ_SIGNED4)
+            return eight_numbers(codes, codes, READ_SIGNED4)
         else:
             return tl.inline_asm_elementwise(READ_SIGNED, "=f,=f,=f,=f,r", [codes], tl.float32, True, 4)
     elif PACKED:
-        codes = nibbles(codes)
+        codes = bytes_of(spread_nibbles(codes), spread_nibbles(codes >> 16))
         return signed(codes << 28, number(codes & 7, SIGNED4_SHIFT, SIGNED4_BASE, SIGNED4_DELTA))
     else:
         codes = codes.to(tl.int32)
@@ -201,7 +197,7 @@ def six_bit_numbers(low, high, nibbles):
     n_low = (spread_nibbles(nibbles) << 2) | ((low >> 6) & 0x03030303)
     n_high = (spread_nibbles(nibbles >> 16) << 2) | ((high >> 6) & 0x03030303)
     if PTX:
-        return bytes_read(low, high, READ_SIGNED6), bytes_read(n_low, n_high, READ_ROOT6)
+        return eight_numbers(low, high, READ_SIGNED6), eight_numbers(n_low, n_high, READ_ROOT6)
     else:
         codes = bytes_of(low, high)
         m = signed(codes << 26, number(codes & 31, SIGNED6_SHIFT, SIGNED6_BASE, SIGNED6_DELTA))
@@ -223,20 +219,6 @@ def joined_nibbles(word):
 
 
 @triton.jit
-def bytes_read(low, high, ASM: tl.constexpr):
-    x0, x1, x2, x3 = four_read(low, ASM)
-    x4, x5, x6, x7 = four_read(high, ASM)
-    return together(x0, x1, x2, x3, x4, x5, x6, x7)
-
-
-@triton.jit
-def four_read(word, ASM: tl.constexpr):
-    return tl.inline_asm_elementwise(
-        ASM, "=f,=f,=f,=f,r", [word], (tl.float32, tl.float32, tl.float32, tl.float32), True, 1
-    )
-
-
-@triton.jit
 def bytes_of(low, high):
     at = tl.arange(0, 8)[None, None, :]
     words = tl.where(at < 4, low[:, :, None], high[:, :, None])
@@ -255,18 +237,12 @@ def signed(sign, x):
 
 
 @triton.jit
-def nibbles(words):
-    at = tl.arange(0, 8)[None, None, :]
-    return tl.reshape((words[:, :, None] >> (4 * at)) & 15, (words.shape[0], SHARED))
-
-
-@triton.jit
-def eight(words, ASM: tl.constexpr):
-    """The eight codes of each word as numbers, along the last dimension."""
+def eight_numbers(low, high, ASM: tl.constexpr):
+    """The eight codes of one word, given twice, or of two, as numbers along the last dimension."""
     x0, x1, x2, x3, x4, x5, x6, x7 = tl.inline_asm_elementwise(
         ASM,
-        "=f,=f,=f,=f,=f,=f,=f,=f,r",
-        [words],
+        "=f,=f,=f,=f,=f,=f,=f,=f,r,r",
+        [low, high],
         (tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32),
         True,
         1,
@@ -302,12 +278,13 @@ def signed_codes(x, words, ASM: tl.constexpr, STATE: tl.constexpr, PACKED: tl.co
     power, scale = exponents(tl.abs(x))
     if PTX:
         if PACKED:
-            codes = packed(x, scale, words, WRITE_SIGNED4)
+            codes, _ = eight_codes(x, scale, words, WRITE_SIGNED4)
         else:
             codes = four(x, scale, words, ASM)
     elif PACKED:
         codes = rounded(tl.abs(x) * scale, rotated(words, 24), SIGNED4_LIFT, SIGNED4_TOP, SIGNED4_DELTA)
-        codes = joined((codes >> 24) | ((x.to(tl.uint32, bitcast=True) >> 28) & 8))
+        low, high = bytes_joined((codes >> 24) | ((x.to(tl.uint32, bitcast=True) >> 28) & 8))
+        codes = joined_nibbles(low) | (joined_nibbles(high) << 16)
     else:
         codes = rounded(tl.abs(x) * scale, rotated(words, 8 * STATE), SIGNED_LIFT, SIGNED_TOP, SIGNED_DELTA)
         codes = ((codes | (x.to(tl.uint32, bitcast=True) & 0x80000000)) >> 24).to(tl.uint8)
@@ -332,8 +309,8 @@ def six_bit_codes(m, root, words):
     power_m, scale_m = exponents(tl.abs(m))
     power_n, scale_n = exponents(root)
     if PTX:
-        low, high = bytes_written(m, scale_m, words, WRITE_M6)
-        n_low, n_high = bytes_written(root, scale_n, words, WRITE_ROOT6)
+        low, high = eight_codes(m, scale_m, words, WRITE_M6)
+        n_low, n_high = eight_codes(root, scale_n, words, WRITE_ROOT6)
     else:
         codes = rounded(tl.abs(m) * scale_m, words, SIGNED6_LIFT, SIGNED6_TOP, SIGNED6_DELTA) >> 24
         low, high = bytes_joined(codes | ((m.to(tl.uint32, bitcast=True) >> 26) & 32))
@@ -343,22 +320,6 @@ def six_bit_codes(m, root, words):
     high |= (n_high & 0x03030303) << 6
     nibbles = joined_nibbles((n_low >> 2) & 0x0F0F0F0F) | (joined_nibbles((n_high >> 2) & 0x0F0F0F0F) << 16)
     return low, high, nibbles, power_m | (power_n << 16)
-
-
-@triton.jit
-def bytes_written(x, scale, words, ASM: tl.constexpr):
-    x0, x1, x2, x3, x4, x5, x6, x7 = apart(x)
-    scale, _, _, _, _, _, _, _ = apart(tl.broadcast_to(scale, x.shape))
-    w0, w1, w2, w3, w4, w5, w6, w7 = apart(words)
-    low = four_written(x0, x1, x2, x3, scale, w0, w1, w2, w3, ASM)
-    return low, four_written(x4, x5, x6, x7, scale, w4, w5, w6, w7, ASM)
-
-
-@triton.jit
-def four_written(x0, x1, x2, x3, scale, w0, w1, w2, w3, ASM: tl.constexpr):
-    return tl.inline_asm_elementwise(
-        ASM, "=r,f,f,f,f,f,r,r,r,r", [x0, x1, x2, x3, scale, w0, w1, w2, w3], tl.int32, True, 1
-    )
 
 
 @triton.jit
@@ -376,29 +337,22 @@ def rounded(size, word, LIFT: tl.constexpr, TOP: tl.constexpr, DELTA: tl.constex
 
 
 @triton.jit
-def joined(codes):
-    """Eight codes of 4 bits to a word."""
-    at = tl.arange(0, 8)[None, None, :]
-    codes = tl.reshape(codes.to(tl.int32), (codes.shape[0], SHARED // 8, 8))
-    return tl.sum(codes << (4 * at), 2)
-
-
-@triton.jit
 def four(x, scale, words, ASM: tl.constexpr):
     return tl.inline_asm_elementwise(ASM, "=r,f,f,f,f,f,f,f,f,r,r,r,r", [x, scale, words], tl.uint8, True, 4)
 
 
 @triton.jit
-def packed(x, scale, words, ASM: tl.constexpr):
+def eight_codes(x, scale, words, ASM: tl.constexpr):
+    """Codes of each eight numbers, as the two words that `_write_eight` makes of them."""
     x0, x1, x2, x3, x4, x5, x6, x7 = apart(x)
     # By the same way as the numbers, so that all have one layout and nothing has to move.
     scale, _, _, _, _, _, _, _ = apart(tl.broadcast_to(scale, x.shape))
     w0, w1, w2, w3, w4, w5, w6, w7 = apart(words)
     return tl.inline_asm_elementwise(
         ASM,
-        "=r,f,f,f,f,f,f,f,f,f,r,r,r,r,r,r,r,r",
+        "=r,=r,f,f,f,f,f,f,f,f,f,r,r,r,r,r,r,r,r",
         [x0, x1, x2, x3, x4, x5, x6, x7, scale, w0, w1, w2, w3, w4, w5, w6, w7],
-        tl.int32,
+        (tl.int32, tl.int32),
         True,
         1,
     )

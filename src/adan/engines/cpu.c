@@ -318,26 +318,13 @@ INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, cons
     }
 }
 
-/* A function of a state and its code, both constants to it. */
-#define WITH_CODE(function, state, four, ...)                                                                          \
-    do {                                                                                                               \
-        if ((state) == M && (four))                                                                                    \
-            function(__VA_ARGS__, M, SIGNED6);                                                                         \
-        else if ((state) == M)                                                                                         \
-            function(__VA_ARGS__, M, SIGNED);                                                                          \
-        else if ((state) == V && (four))                                                                               \
-            function(__VA_ARGS__, V, SIGNED4);                                                                         \
-        else if ((state) == V)                                                                                         \
-            function(__VA_ARGS__, V, SIGNED);                                                                          \
-        else if ((state) == N && (four))                                                                               \
-            function(__VA_ARGS__, N, ROOT6);                                                                           \
-        else if ((state) == N)                                                                                         \
-            function(__VA_ARGS__, N, ROOT);                                                                            \
-        else if (four)                                                                                                 \
-            function(__VA_ARGS__, G, SIGNED4);                                                                         \
-        else                                                                                                           \
-            function(__VA_ARGS__, G, SIGNED);                                                                          \
-    } while (0)
+/* X of each state and its code, which are constants to it. */
+#define EACH_CODE(four, X)                                                                                             \
+    if (four) {                                                                                                        \
+        X(M, SIGNED6) X(V, SIGNED4) X(N, ROOT6) X(G, SIGNED4)                                                          \
+    } else {                                                                                                           \
+        X(M, SIGNED) X(V, SIGNED) X(N, ROOT) X(G, SIGNED)                                                              \
+    }
 
 /* The loop of ELEMENTs from codes to fp32. `x` is of fp32, whole blocks of it; `per` is 1 / A. */
 INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], const uint8_t *exponents,
@@ -413,30 +400,21 @@ INLINE void give_low_bits(uint8_t *n, uint8_t *m, int64_t size) {
     }
 }
 
-/* What is no state, in fp32. */
-struct operand {
-    float *to;
-    const char *from; /* NULL: there is no such thing */
-    int64_t type;
-    double scale;
-};
-
-INLINE void read_operand(const struct operand *x, int64_t start, int64_t size) {
-    const float scale = (float)x->scale;
-    const int64_t width = x->type == F32 ? 4 : 2;
-    const void *from = x->from + start * width;
+/* Numbers of 16 or 32 bits as fp32, whole blocks of them. */
+INLINE void widen(float *to, const char *data, int64_t type, int64_t start, int64_t size) {
+    const int64_t width = type == F32 ? 4 : 2;
+    const void *from = data + start * width;
     prefetch_next(from, SPAN * width);
-    if (x->type == F32)
+    if (type == F32)
+        memcpy(to, from, (size_t)size * sizeof *to);
+    else if (type == BF16)
         INDEPENDENT for (int64_t k = 0; k < size; k++)
-            x->to[k] = ((const float *)from)[k] * scale;
-    else if (x->type == BF16)
-        INDEPENDENT for (int64_t k = 0; k < size; k++)
-            x->to[k] = load_bf16(((const bf16_t *)from)[k]) * scale;
+            to[k] = load_bf16(((const bf16_t *)from)[k]);
     else
         INDEPENDENT for (int64_t k = 0; k < size; k++)
-            x->to[k] = load_f16(((const f16_t *)from)[k]) * scale;
+            to[k] = load_f16(((const f16_t *)from)[k]);
     for (int64_t k = size; k % SHARED; k++)
-        x->to[k] = 0;
+        to[k] = 0;
 }
 
 /* A parameter, and its compensation where there is one. */
@@ -498,6 +476,13 @@ INLINE void write_param(const struct tensor *x, const float *theta, const uint32
 MEASURE(f32, float)
 MEASURE(f64, double)
 
+#define DECODE(i, code)                                                                                                \
+    if (stored[i])                                                                                                     \
+        decode(room[i], codes[i], exponents, BLOCKS(size), i, code);
+#define ENCODE(i, code)                                                                                                \
+    if (stored[i])                                                                                                     \
+        encode(codes[i], exponents, room[i], words, BLOCKS(size), i, code);
+
 /* The loop of ELEMENTs on fp32 copies of what is no fp32; returns the squared displacement where `w` is not NULL. */
 INLINE double span(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start,
                    int64_t size) {
@@ -510,37 +495,32 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     const double factor = x->averaging ? *x->averaging : 0;
     const float averaging = (float)factor, per = (float)(factor > 0 ? 1 / factor : 0); /* of A = b2 = 0 nothing is read */
     const int param_in_place = x->type == F32 && full, grad_in_place = x->grad_type == F32 && full;
-    const struct operand operands[] = {
-        {theta, param_in_place ? NULL : x->param, x->type, 1},
-        {rest, x->compensation, x->type, 1},
-        {grad, grad_in_place ? NULL : x->grad, x->grad_type, 1},
-    };
-    for (int i = 0; i < 3; i++)
-        if (operands[i].from)
-            read_operand(&operands[i], start, size);
-    if (x->compensation)
+    if (!param_in_place)
+        widen(theta, x->param, x->type, start, size);
+    if (!grad_in_place)
+        widen(grad, x->grad, x->grad_type, start, size);
+    if (x->compensation) {
+        widen(rest, x->compensation, x->type, start, size);
         for (int64_t k = 0; k < size; k++)
             theta[k] += rest[k];
+    }
     float *param = param_in_place ? (float *)x->param + start : theta;
     const float *gradient = grad_in_place ? (const float *)x->grad + start : grad;
 
     for (int i = 0; i < STATES; i++) {
         state[i] = stored[i] && x->state_type == F32 ? (float *)stored[i] + start : room[i];
         codes[i] = bytes[i];
-        if (stored[i] && quantized) {
+        if (stored[i] && quantized)
             codes[i] = unpacked((uint8_t *)stored[i], bytes[i], start, size, four && i != M);
-            if (four && i == N)
-                take_low_bits(codes[N], codes[M], BLOCKS(size) * SHARED);
-            if (w)
-                WITH_CODE(decode, i, four, room[i], codes[i], exponents, BLOCKS(size));
-        } else if (stored[i] && x->state_type == BF16) {
-            const bf16_t *from = (const bf16_t *)stored[i] + start;
-            prefetch_next(from, SPAN * sizeof *from);
-            INDEPENDENT for (int64_t k = 0; k < size; k++)
-                room[i][k] = load_bf16(from[k]);
-        }
+        else if (stored[i] && x->state_type == BF16)
+            widen(room[i], stored[i], BF16, start, size);
     }
     float *v = x->exp_avg_diff ? state[V] : NULL;
+    if (four)
+        take_low_bits(codes[N], codes[M], BLOCKS(size) * SHARED);
+    if (w && quantized) {
+        EACH_CODE(four, DECODE)
+    }
     if (w && four && v)
         for (int64_t k = 0; k < size; k++)
             v[k] = (state[G][k] - v[k]) * per;
@@ -569,10 +549,11 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     if (four && v)
         for (int64_t k = 0; k < BLOCKS(size) * SHARED; k++)
             v[k] = room[G][k] - averaging * v[k];
+    if (quantized) {
+        EACH_CODE(four, ENCODE)
+    }
     for (int i = 0; i < STATES; i++)
-        if (stored[i] && quantized)
-            WITH_CODE(encode, i, four, codes[i], exponents, room[i], words, BLOCKS(size));
-        else if (stored[i] && x->state_type == BF16)
+        if (stored[i] && x->state_type == BF16)
             INDEPENDENT for (int64_t k = 0; k < size; k++)
                 ((bf16_t *)stored[i])[start + k] = round_bf16(room[i][k], random_bits(words[k], i));
     if (four)
@@ -597,21 +578,6 @@ INLINE double span_f64(const struct tensor *x, const struct scalars *s, const st
     else
         stretch_f64(x, s, start, size, 1);
     return after_f64(moved, grad, m, v, n, s, w, size, 0);
-}
-
-INLINE void stretch_quantized(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size) {
-    for (int64_t i = 0; i < size; i += SPAN)
-        span(x, s, NULL, start + i, size - i < SPAN ? size - i : SPAN);
-}
-
-INLINE double stretch_measured(const struct tensor *x, const struct scalars *s, const struct displacement *w,
-                               int64_t start, int64_t size) {
-    double total = 0;
-    for (int64_t i = 0; i < size; i += SPAN) {
-        int64_t part = size - i < SPAN ? size - i : SPAN;
-        total += x->type == F64 ? span_f64(x, s, w, start + i, part) : span(x, s, w, start + i, part);
-    }
-    return total;
 }
 
 /* The sum of squares of a stretch, in fp64: 16 partial sums are what a compiler may keep in vectors without reordering
@@ -640,67 +606,64 @@ SQUARES(f64, double)
 SQUARES(bf16, bf16_t)
 SQUARES(f16, f16_t)
 
+/* Whether the types alone say how a tensor is read and written. In double precision they always do. */
+INLINE int is_plain(const struct tensor *x) {
+    return x->type == F64 || (x->state_type == F32 && x->grad_type == x->type && !x->stochastic && !x->compensation);
+}
+
+#define EACH_TYPE(type, X)                                                                                             \
+    switch (type) {                                                                                                    \
+    case F32: X(f32)                                                                                                   \
+    case F64: X(f64)                                                                                                   \
+    case BF16: X(bf16)                                                                                                 \
+    default: X(f16)                                                                                                    \
+    }
+#define SUM(T) return squares_##T(x->grad, start, size);
+#define STEP(T)                                                                                                        \
+    if (x->exp_avg_diff)                                                                                               \
+        stretch_##T(x, s, start, size, 0);                                                                             \
+    else                                                                                                               \
+        stretch_##T(x, s, start, size, 1);                                                                             \
+    return 0;
+
+/* A step of a stretch; returns the squared displacement of y where `w` is not NULL. Without `s`: the sum of squares of
+ * the gradient. */
+INLINE double stretch(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start,
+                      int64_t size) {
+    double total = 0;
+    if (!s)
+        EACH_TYPE(x->grad_type, SUM)
+    if (!w && is_plain(x))
+        EACH_TYPE(x->type, STEP)
+    for (int64_t end = start + size; start < end; start += SPAN) {
+        int64_t part = end - start < SPAN ? end - start : SPAN;
+        if (!w)
+            span(x, s, NULL, start, part);
+        else
+            total += x->type == F64 ? span_f64(x, s, w, start, part) : span(x, s, w, start, part);
+    }
+    return total;
+}
+
 /* The loops above once for each instruction set: inlined, they are compiled for the function they are inlined into. */
-typedef void update_fn(const struct tensor *, const struct scalars *, int64_t start, int64_t size);
-typedef double measured_fn(const struct tensor *, const struct scalars *, const struct displacement *, int64_t start,
-                           int64_t size);
-typedef double squares_fn(const void *, int64_t start, int64_t size);
+typedef double kernel(const struct tensor *, const struct scalars *, const struct displacement *, int64_t, int64_t);
 
-struct kernels {
-    update_fn *update[TYPES][2]; /* coupled or not */
-    update_fn *quantized;
-    measured_fn *measured; /* any tensor, with the displacement of y */
-    squares_fn *squares[TYPES];
-};
-
-#define UPDATE(FORM, T, NAME, TARGET, ...)                                                                             \
-    TARGET static void FORM##_##T##_##NAME(const struct tensor *x, const struct scalars *s, int64_t a, int64_t b) {    \
-        __VA_ARGS__;                                                                                                   \
+#define KERNEL(NAME, TARGET)                                                                                           \
+    TARGET static double NAME(const struct tensor *x, const struct scalars *s, const struct displacement *w,           \
+                              int64_t start, int64_t size) {                                                           \
+        return stretch(x, s, w, start, size);                                                                          \
     }
 
-#define FOR_TYPE(T, NAME, TARGET)                                                                                      \
-    UPDATE(plain, T, NAME, TARGET, stretch_##T(x, s, a, b, 0))                                                         \
-    UPDATE(coupled, T, NAME, TARGET, stretch_##T(x, s, a, b, 1))                                                       \
-    TARGET static double sum_##T##_##NAME(const void *x, int64_t a, int64_t b) { return squares_##T(x, a, b); }
-
-#define FORMS(T, NAME) {plain_##T##_##NAME, coupled_##T##_##NAME}
-
-#define KERNELS(NAME, TARGET)                                                                                          \
-    FOR_TYPE(f32, NAME, TARGET)                                                                                        \
-    FOR_TYPE(f64, NAME, TARGET)                                                                                        \
-    FOR_TYPE(bf16, NAME, TARGET)                                                                                       \
-    FOR_TYPE(f16, NAME, TARGET)                                                                                        \
-    UPDATE(update, quantized, NAME, TARGET, stretch_quantized(x, s, a, b))                                             \
-    TARGET static double measured_##NAME(const struct tensor *x, const struct scalars *s, const struct displacement *w, \
-                                         int64_t a, int64_t b) {                                                       \
-        return stretch_measured(x, s, w, a, b);                                                                        \
-    }                                                                                                                  \
-    static const struct kernels NAME = {                                                                               \
-        .update = {FORMS(f32, NAME), FORMS(f64, NAME), FORMS(bf16, NAME), FORMS(f16, NAME)},                           \
-        .quantized = update_quantized_##NAME,                                                                          \
-        .measured = measured_##NAME,                                                                                   \
-        .squares = {sum_f32_##NAME, sum_f64_##NAME, sum_bf16_##NAME, sum_f16_##NAME},                                  \
-    };
-
-KERNELS(baseline, ) /* SSE2 on x86-64, NEON on aarch64 */
+KERNEL(baseline, ) /* SSE2 on x86-64, NEON on aarch64 */
 #if defined(__x86_64__)
 #if defined(__clang__)
 #define WIDTH "" /* it takes vectors of 512 bits by itself, and ignores a whole target in which it is told to */
 #else
 #define WIDTH ",prefer-vector-width=512"
 #endif
-KERNELS(avx2, __attribute__((target("avx2"))))
-KERNELS(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl" WIDTH))))
+KERNEL(avx2, __attribute__((target("avx2"))))
+KERNEL(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl" WIDTH))))
 #endif
-
-/* Whether the types alone say how a tensor is read and written. In double precision they always do. */
-static int is_plain(const struct tensor *x) {
-    return x->type == F64 || (x->state_type == F32 && x->grad_type == x->type && !x->stochastic && !x->compensation);
-}
-
-static update_fn *update_of(const struct kernels *kernels, const struct tensor *x) {
-    return is_plain(x) ? kernels->update[x->type][!x->exp_avg_diff] : kernels->quantized;
-}
 
 #if defined(__x86_64__)
 /* Whether the processor has all of these features (EBX of CPUID's leaf 7) and the system saves these registers (XCR0).
@@ -714,14 +677,14 @@ static int has(uint32_t features, uint32_t registers) {
 }
 #endif
 
-static const struct kernels *chosen(void) {
+static kernel *chosen(void) {
 #if defined(__x86_64__)
     if (has(bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL, 0xe6))
-        return &avx512;
+        return avx512;
     if (has(bit_AVX2, 0x06))
-        return &avx2;
+        return avx2;
 #endif
-    return &baseline;
+    return baseline;
 }
 
 /* ---- sharing the work ------------------------------------------------------------------------------------------- */
@@ -731,13 +694,13 @@ static const struct kernels *chosen(void) {
 #define CHUNK 32768
 
 struct job {
-    const struct kernels *kernels;
+    kernel *kernel;
     const struct tensor *tensors;
-    const struct scalars *scalars;
+    const struct scalars *scalars; /* NULL for a sum of squares */
     const struct displacement *displacements; /* NULL, or one set for each of the scalars */
     const int64_t *ends;   /* of each tensor: how many chunks it and those before it have */
-    double *sums;          /* the result for each chunk; NULL for an update that measures nothing */
     int64_t chunks;
+    double *sums;          /* the result for each chunk */
     atomic_llong next;
     fenv_t rounding; /* of the calling thread: whether it flushes subnormal numbers holds for the whole step */
 };
@@ -753,12 +716,8 @@ static void work(struct job *job) {
         int64_t start = (chunk - (i ? job->ends[i - 1] : 0)) * CHUNK;
         int64_t size = x->size - start < CHUNK ? x->size - start : CHUNK;
         const struct scalars *s = job->scalars ? &job->scalars[x->scalars] : NULL;
-        if (job->displacements)
-            job->sums[chunk] = job->kernels->measured(x, s, &job->displacements[x->scalars], start, size);
-        else if (job->sums)
-            job->sums[chunk] = job->kernels->squares[x->grad_type](x->grad, start, size);
-        else
-            update_of(job->kernels, x)(x, s, start, size);
+        const struct displacement *w = job->displacements ? &job->displacements[x->scalars] : NULL;
+        job->sums[chunk] = job->kernel(x, s, w, start, size);
     }
 }
 
@@ -846,67 +805,36 @@ static void run(struct job *job, int threads) {
     pthread_mutex_unlock(&pool.busy);
 }
 
-/* Cut the tensors that have a gradient into chunks: how many there are, and for each tensor how many up to and with its
- * own. */
-static int64_t cut(const struct tensor *tensors, int64_t count, int64_t *ends) {
-    int64_t chunks = 0;
-    for (int64_t i = 0; i < count; i++) {
-        chunks += tensors[i].grad ? tensors[i].size / CHUNK + (tensors[i].size % CHUNK != 0) : 0;
-        ends[i] = chunks;
-    }
-    return chunks;
-}
-
-static int worth(const struct tensor *tensors, int64_t count, int threads) {
-    int64_t size = 0;
-    for (int64_t i = 0; i < count && size < CHUNK; i++)
-        size += tensors[i].size;
-    return size < CHUNK ? 1 : threads;
-}
-
-/* ---- what cpu.py calls; an int is 0, or −1 when there is no memory for the list of chunks ----------------------- */
+/* ---- what cpu.py calls ------------------------------------------------------------------------------------------ */
 
 /* The counters, side by side. */
-EXPORT void adan_cpu_counts(const double *const *steps, int64_t count, double *counts) {
+EXPORT void adan_cpu_counts(const struct tensor *tensors, int64_t count, double *counts) {
     for (int64_t i = 0; i < count; i++)
-        counts[i] = *steps[i];
+        counts[i] = *tensors[i].step;
 }
 
-/* One step of all tensors. Counters are advanced. With `displacements`,
- * `square` becomes the sum over all tensors, in an order that does not depend on the number of threads. */
-EXPORT int adan_cpu_update(const struct tensor *tensors, int64_t count, const struct scalars *scalars,
-                           const struct displacement *displacements, int threads, double *square) {
-    int64_t *ends = malloc((size_t)(count ? count : 1) * sizeof *ends);
-    int64_t chunks = ends ? cut(tensors, count, ends) : 0;
-    double *sums = ends && displacements ? malloc((size_t)(chunks ? chunks : 1) * sizeof *sums) : NULL;
-    if (!ends || (displacements && !sums)) {
-        free(ends);
-        return -1;
+/* One step of all tensors that have a gradient; counters are advanced. Without `scalars` nothing changes. `sum` becomes
+ * the sum over all tensors of what `stretch` returns, in an order that does not depend on the number of threads.
+ * Returns −1 when there is no memory for the list of chunks, else 0. */
+EXPORT int adan_cpu_run(const struct tensor *tensors, int64_t count, const struct scalars *scalars,
+                        const struct displacement *displacements, int threads, double *sum) {
+    int64_t chunks = 0, size = 0, *ends = malloc((size_t)(count ? count : 1) * sizeof *ends);
+    for (int64_t i = 0; ends && i < count; i++) {
+        int64_t own = tensors[i].grad ? tensors[i].size : 0;
+        size += own;
+        chunks += own / CHUNK + (own % CHUNK != 0);
+        ends[i] = chunks;
     }
-    struct job job = {.kernels = chosen(), .tensors = tensors, .scalars = scalars, .displacements = displacements,
-                      .ends = ends, .sums = sums, .chunks = chunks};
-    run(&job, worth(tensors, count, threads));
-    *square = 0;
-    for (int64_t i = 0; displacements && i < chunks; i++)
-        *square += sums[i];
-    for (int64_t i = 0; i < count; i++)
-        *tensors[i].step += tensors[i].grad != NULL;
-    free(sums);
-    free(ends);
-    return 0;
-}
-
-/* Σ x² over the gradients of all tensors, in an order that does not depend on the number of threads. */
-EXPORT int adan_cpu_sum_of_squares(const struct tensor *tensors, int64_t count, int threads, double *result) {
-    int64_t *ends = malloc((size_t)(count ? count : 1) * sizeof *ends);
-    int64_t chunks = ends ? cut(tensors, count, ends) : 0;
     double *sums = ends ? malloc((size_t)(chunks ? chunks : 1) * sizeof *sums) : NULL;
-    *result = 0;
+    *sum = 0;
     if (sums) {
-        struct job job = {.kernels = chosen(), .tensors = tensors, .ends = ends, .sums = sums, .chunks = chunks};
-        run(&job, worth(tensors, count, threads));
+        struct job job = {.kernel = chosen(), .tensors = tensors, .scalars = scalars, .displacements = displacements,
+                          .ends = ends, .chunks = chunks, .sums = sums};
+        run(&job, size < CHUNK ? 1 : threads);
         for (int64_t i = 0; i < chunks; i++)
-            *result += sums[i];
+            *sum += sums[i];
+        for (int64_t i = 0; scalars && i < count; i++)
+            *tensors[i].step += tensors[i].grad != NULL;
     }
     free(sums);
     free(ends);

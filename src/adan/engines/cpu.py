@@ -42,19 +42,13 @@ INTERFACE = (
 )
 
 #: The types of a parameter, its gradient and its states, by their numbers in `cpu.c`; formats where they are quantized.
-TYPES: dict[torch.dtype | str, int] = {
-    torch.float32: 0,
-    torch.float64: 1,
-    torch.bfloat16: 2,
-    torch.float16: 3,
-    "8bit": 4,
-    "4bit": 5,
-}
-SERVED = {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128}
+_FLOATS: tuple[torch.dtype | str, ...] = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+TYPES: dict[torch.dtype | str, int] = {name: i for i, name in enumerate((*_FLOATS, "8bit", "4bit"))}
+SERVED = {*_FLOATS, torch.complex64, torch.complex128}
 
 
 class _Loaded(NamedTuple):
-    library: ctypes.CDLL | None
+    library: Any
     missing: str | None  #: why there is no library
 
 
@@ -68,30 +62,21 @@ def _load(path: str) -> _Loaded:
         library = ctypes.CDLL(path)
         library.adan_cpu_interface.restype = ctypes.c_char_p
         interface = library.adan_cpu_interface().decode()
+        pointer, count = ctypes.c_void_p, ctypes.c_int64
+        library.adan_cpu_counts.argtypes = [pointer, count, pointer]
+        library.adan_cpu_counts.restype = None
+        library.adan_cpu_run.argtypes = [pointer, count, pointer, pointer, ctypes.c_int, pointer]
     except (OSError, AttributeError) as error:
         return _Loaded(None, f"its C library cannot be loaded ({error}); {remedy}")
     if interface != INTERFACE:
         return _Loaded(None, f"its C library {path} was built from another version of adan; {remedy}")
-    pointer, count = ctypes.c_void_p, ctypes.c_int64
-    library.adan_cpu_counts.argtypes = [pointer, count, pointer]
-    library.adan_cpu_counts.restype = None
-    library.adan_cpu_update.argtypes = [pointer, count, pointer, pointer, ctypes.c_int, pointer]
-    library.adan_cpu_sum_of_squares.argtypes = [pointer, count, ctypes.c_int, pointer]
     return _Loaded(library, None)
-
-
-def _library() -> ctypes.CDLL:
-    library, missing = _load(LIBRARY)
-    if library is None:
-        raise RuntimeError(f"the fused engine of the CPU: {missing}")
-    return library
 
 
 class Table(NamedTuple):
     """The tensors of a step as the C takes them, the same while a plan holds."""
 
     rows: array[int]  #: by the fields of `struct tensor`; gradients and coefficients are filled in by each step
-    steps: array[int]  #: the addresses of the counters, once more
     fits: bool  #: whether gradients are laid out as their parameters
     widened: list[int]  #: rows whose gradient is not of the parameter's type: read in the type of the arithmetic
 
@@ -113,53 +98,47 @@ class Cpu:
         return None
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
-        signals = _measured(columns, signals)
-        if signals.skip is not None:
-            if float(signals.skip):
-                return None
-            signals = replaced(signals, skip=None)
         if memo.tables is None:
             memo.tables = _table(columns)
         table: Table = memo.tables
         grads = _fitted(columns, table)  # copies must live until the C has read them
         _fill(table.rows, "grad", _grad_addresses(grads))
+        signals = _measured(columns, table, signals)
+        if signals.skip is not None:
+            if float(signals.skip):
+                return None
+            signals = replaced(signals, skip=None)
         if any(options.cycle for options in columns.options):
             cycles = [int(options.cycle) for options in columns.options]
             _fill(table.rows, "cycle", map(cycles.__getitem__, columns.group))
         coefficients, displacements = _coefficients(columns, table, signals)
-        total = array("d", [0.0])
-        pointers = (_address(coefficients), _address(displacements) if displacements else None)
-        count, threads = len(columns.param), torch.get_num_threads()
-        if _library().adan_cpu_update(_address(table.rows), count, *pointers, threads, _address(total)):
-            raise MemoryError("adan: no memory for the table of a step")
+        total = _run(table, _address(coefficients), _address(displacements) if displacements else None)
         # Autograd must know that what it may have saved has changed.
         torch.autograd.graph.increment_version(columns.param)
-        return torch.tensor(total[0], dtype=torch.float64, device="cpu") if displacements else None
+        return torch.tensor(total, dtype=torch.float64, device="cpu") if displacements else None
 
 
-def _measured(columns: Columns, signals: Signals) -> Signals:
+def _run(table: Table, coefficients: int | None, displacements: int | None) -> float:
+    """One step, and its displacement if asked for; without coefficients Σ x² over all gradients."""
+    total = array("d", [0.0])
+    count, threads = len(table.rows) // len(FIELDS), torch.get_num_threads()
+    if _load(LIBRARY).library.adan_cpu_run(
+        _address(table.rows), count, coefficients, displacements, threads, _address(total)
+    ):
+        raise MemoryError("adan: no memory for the table of a step")
+    return total[0]
+
+
+def _measured(columns: Columns, table: Table, signals: Signals) -> Signals:
     """The norm to clip by and the decision to skip, in one pass: in fp64 no sum of fp32 squares overflows."""
     clips = any(options.max_grad_norm > 0 for options in columns.options)
     if not signals.check_finite and (signals.norm is not None or not clips):
         return signals
-    grads = [grad for grad in columns.grad if grad is not None]
-    total = sum_of_squares(grads)
+    total = _run(table, None, None)
     if not math.isfinite(total):
-        return measure(grads, clips, signals)
-    return replaced(signals, norm=torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu"), check_finite=False)
-
-
-def sum_of_squares(grads: Iterable[Tensor]) -> float:
-    """Σ x² over all elements, accumulated in fp64; the same for every number of threads."""
-    dense = [x if is_dense(x) else x.contiguous() for x in map(Tensor.resolve_neg, grads)]
-    rows = array("q", bytes(8 * len(FIELDS) * len(dense)))
-    _fill(rows, "grad", _grad_addresses(dense))
-    _fill(rows, "size", map(Tensor.numel, dense))
-    _fill(rows, "grad_type", (TYPES[x.dtype] for x in dense))
-    total = array("d", [0.0])
-    if _library().adan_cpu_sum_of_squares(_address(rows), len(dense), torch.get_num_threads(), _address(total)):
-        raise MemoryError("adan: no memory for the table of a norm")
-    return total[0]
+        return measure([grad for grad in columns.grad if grad is not None], clips, signals)
+    norm = torch.tensor(math.sqrt(total), dtype=torch.float64, device="cpu")
+    return Signals(norm, signals.grad_scale, signals.skip, forget=signals.forget)
 
 
 def _table(columns: Columns) -> Table:
@@ -169,20 +148,18 @@ def _table(columns: Columns) -> Table:
         if name != "grad":
             _fill(rows, name, addresses(name, getattr(columns, name)))
     like = columns.like_grads()
-    pairs = zip(columns.param, like, strict=True)
-    widened = [i for i, (p, grad) in enumerate(pairs) if grad.dtype != p.dtype]
-    types = [p.dtype for p in columns.param]
-    _fill(rows, "type", map(TYPES.__getitem__, types))
+    types, grad_types = [p.dtype for p in columns.param], [grad.dtype for grad in like]
+    widened = [i for i in range(count) if grad_types[i] != types[i]]
     for i in widened:
-        types[i] = compute_dtype(types[i])
-    _fill(rows, "grad_type", map(TYPES.__getitem__, types))
+        grad_types[i] = compute_dtype(types[i])
+    _fill(rows, "type", map(TYPES.__getitem__, types))
+    _fill(rows, "grad_type", map(TYPES.__getitem__, grad_types))
     states = ({"exp_avg": m, "exp_avg_sq": n} for m, n in zip(columns.exp_avg, columns.exp_avg_sq, strict=True))
     _fill(rows, "state_type", (TYPES[lowbit.format_of(x) or x["exp_avg"].dtype] for x in states))
     _fill(rows, "size", map(Tensor.numel, columns.param))
     _fill(rows, "stochastic", map(int, map(columns.rounds_stochastically, range(count))))
     _fill(rows, "rng_offset", columns.rng_offset)
-    steps = array("q", map(Tensor.data_ptr, columns.step))
-    return Table(rows, steps, all(map(is_laid_out_as, columns.param, like)), widened)
+    return Table(rows, all(map(is_laid_out_as, columns.param, like)), widened)
 
 
 def _grad_addresses(grads: list[Any]) -> list[int]:
@@ -208,8 +185,8 @@ def _fitted(columns: Columns, table: Table) -> list[Any]:
 
 def _coefficients(columns: Columns, table: Table, signals: Signals) -> tuple[array[float], array[float]]:
     """A set of coefficients for each group and step count, and the set that each row takes, filled into the table."""
-    counts = array("d", bytes(8 * len(table.steps)))
-    _library().adan_cpu_counts(_address(table.steps), len(table.steps), _address(counts))
+    counts = array("d", bytes(8 * len(columns.group)))
+    _load(LIBRARY).library.adan_cpu_counts(_address(table.rows), len(counts), _address(counts))
     rows = list(zip(columns.group, counts, strict=True))
     coefficients, displacements = array("d"), array("d")
     sets: dict[tuple[int, float], int] = {}

@@ -255,52 +255,31 @@ class Cuda:
             chunks = list(accumulate((-(-numels[i] // tile.chunk) for i in rows), initial=0))
             norm_chunks = list(accumulate((-(-numels[i] // self.norm_chunk) for i in rows), initial=0))
             first, first_chunk = len(starts), len(chunk_rows)
-            types = [kind.param, kind.grad, kind.state, compute_dtype(kind.param)]
-            types, norm_types = (list(map(_triton_type, x)) for x in (types, [kind.grad, compute_dtype(kind.grad)]))
-            launch = Launch(
-                first=first,
-                end=first + len(rows),
-                chunks=chunks.pop(),
-                norm_chunks=norm_chunks.pop(),
-                kind=kind,
-                types=types,
-                norm_types=norm_types,
-                aligned=aligned,
-                tile=tile,
-            )
-            launches.append(launch)
-            for row, (begin, end) in enumerate(pairwise((*chunks, launch.chunks)), first):
+            for row, (begin, end) in enumerate(pairwise(chunks), first):
                 chunk_rows += array("i", [row]) * (end - begin)
+            ends = chunks.pop(), norm_chunks.pop()
             starts += [first_chunk + chunk for chunk in chunks]
             norm_starts += norm_chunks
+            types = kind.param, kind.grad, kind.state, compute_dtype(kind.param), kind.grad, compute_dtype(kind.grad)
+            all_types = [getattr(_kernels().tl, str(x).removeprefix("torch.")) for x in types]
+            launches.append(Launch(first, len(starts), *ends, kind, all_types[:4], all_types[4:], aligned, tile))
         in_order = {name: [column[i] for i in order] for name, column in static.items()}
         in_order |= {"start": starts, "norm_start": norm_starts}
         words = array("q", chain.from_iterable(zip(*map(in_order.__getitem__, slots.STATIC), strict=True)))
         if len(chunk_rows) % 2:
             chunk_rows.append(0)
-        return Tables(
-            static=_upload(words.tobytes() + chunk_rows.tobytes(), device),
-            launches=launches,
-            order=order,
-            fits=all(map(is_laid_out_as, columns.param, columns.like_grads())),
-            spares=[],
-            sent={},
-            binaries={},
-        )
+        fits = all(map(is_laid_out_as, columns.param, columns.like_grads()))
+        return Tables(_upload(words.tobytes() + chunk_rows.tobytes(), device), launches, order, fits, [], {}, {})
 
 
 def _kind(columns: Columns, i: int) -> Kind:
-    k = _kernels()
+    k, (m, n) = _kernels(), (columns.exp_avg[i], columns.exp_avg_sq[i])
     rounding = k.NEAREST if not columns.rounds_stochastically(i) else k.STOCHASTIC
     rounding = rounding if columns.compensation[i] is None else k.KAHAN
-    return Kind(
-        param=columns.param[i].dtype,
-        grad=columns.like_grads()[i].dtype,
-        state=columns.exp_avg[i].dtype,
-        quantized=lowbit.format_of({"exp_avg": columns.exp_avg[i], "exp_avg_sq": columns.exp_avg_sq[i]}),
-        coupled=columns.exp_avg_diff[i] is None,
-        rounding=int(rounding.value),
-    )
+    grad = columns.param[i] if columns.grad[i] is None else columns.grad[i]
+    quantized = lowbit.format_of({"exp_avg": m, "exp_avg_sq": n})
+    coupled = columns.exp_avg_diff[i] is None
+    return Kind(columns.param[i].dtype, grad.dtype, m.dtype, quantized, coupled, int(rounding.value))
 
 
 def _options_row(options: Options) -> list[float]:
@@ -314,15 +293,9 @@ def _options_row(options: Options) -> list[float]:
 
 
 def _launch(
-    kernel: Any,
-    programs: int,
-    pointers: tuple[Tensor, ...],
-    numbers: tuple[int, ...],
-    constants: tuple[Any, ...],
-    limits: dict[str, int],
-    binaries: dict[Any, Any],
-    key: Any,
-) -> None:
+    kernel: Any, programs: int, pointers: tuple[Tensor, ...], numbers: tuple[int, ...], constants: tuple[Any, ...],
+    limits: dict[str, int], binaries: dict[Any, Any], key: Any,
+) -> None:  # fmt: skip
     """Launch a kernel, from the second time on without Triton's search for the right binary (33 µs per launch).
 
     The binary depends on the constants, and on the pointers only by their type and their alignment to 16 bytes: equal
@@ -367,10 +340,3 @@ def _kernels() -> Any:
     from adan.engines import kernels
 
     return kernels
-
-
-@functools.cache
-def _triton_type(dtype: torch.dtype) -> Any:
-    import triton.language as tl
-
-    return getattr(tl, str(dtype).removeprefix("torch."))

@@ -74,23 +74,22 @@ def _pieces(columns: Columns, signals: Signals) -> Iterator[tuple[Piece, Any, An
 
 def _cache_sized(piece: Piece) -> Iterator[Piece]:
     """Pieces of up to CPU_PIECE elements: runs of short tensors, stretches of long ones."""
-    names = [name for name in Piece._fields if getattr(piece, name)]
     rows: list[tuple[Tensor, ...]] = []
     size = 0
-    for row in zip(*(getattr(piece, name) for name in names), strict=True):
+    for row in zip(*filter(None, piece), strict=True):
         flat = all(x.is_contiguous() for x in row)
         for stretch in zip(*(x.view(-1).split(CPU_PIECE) for x in row), strict=True) if flat else [row]:
             if size + stretch[0].numel() > CPU_PIECE and rows:
-                yield _transposed(names, rows)
+                yield _transposed(piece, rows)
                 rows, size = [], 0
             rows.append(stretch)
             size += stretch[0].numel()
-    yield _transposed(names, rows)
+    yield _transposed(piece, rows)
 
 
-def _transposed(names: list[str], rows: list[tuple[Tensor, ...]]) -> Piece:
-    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    return Piece(*(columns.get(name, []) for name in Piece._fields))
+def _transposed(like: Piece, rows: list[tuple[Tensor, ...]]) -> Piece:
+    columns = map(list, zip(*rows, strict=True))
+    return Piece(*(next(columns) if column else [] for column in like))
 
 
 def _coefficients(cls: Any, compute: Callable[[Any], Any], counts: Any, dtype: torch.dtype) -> Any:

@@ -72,20 +72,12 @@ def step_scalars(
     row = tl.program_id(0) * LANES + tl.arange(0, LANES)
     live = row < rows
     options = (per_step + N_PER_STEP * rows).to(tl.pointer_type(tl.float64), bitcast=True)
-    h = options + tl.load(static + row * N_STATIC + S_GROUP, mask=live, other=0) * N_OPTIONS
-    lr = tl.load(h + O_LR, mask=live, other=0.0)
-    weight_decay = tl.load(h + O_WEIGHT_DECAY, mask=live, other=0.0)
-    eps = tl.load(h + O_EPS, mask=live, other=0.0)
-    max_grad_norm = tl.load(h + O_MAX_GRAD_NORM, mask=live, other=0.0)
-    no_prox = tl.load(h + O_NO_PROX, mask=live, other=0.0) > 0
-    bias_correction = tl.load(h + O_BIAS_CORRECTION, mask=live, other=0.0) > 0
-    maximize = tl.load(h + O_MAXIMIZE, mask=live, other=0.0) > 0
-    b1 = tl.load(h + O_B1, mask=live, other=0.0)
-    b2 = tl.load(h + O_B2, mask=live, other=0.0)
-    b3 = tl.load(h + O_B3, mask=live, other=0.0)
-    log_b1 = tl.load(h + O_LOG_B1, mask=live, other=0.0)
-    log_b2 = tl.load(h + O_LOG_B2, mask=live, other=0.0)
-    log_b3 = tl.load(h + O_LOG_B3, mask=live, other=0.0)
+    h = options + fetch(static + row * N_STATIC + S_GROUP, live) * N_OPTIONS
+    lr, weight_decay, eps = fetch(h + O_LR, live), fetch(h + O_WEIGHT_DECAY, live), fetch(h + O_EPS, live)
+    max_grad_norm, maximize = fetch(h + O_MAX_GRAD_NORM, live), fetch(h + O_MAXIMIZE, live) > 0
+    no_prox, bias_correction = fetch(h + O_NO_PROX, live) > 0, fetch(h + O_BIAS_CORRECTION, live) > 0
+    b1, b2, b3 = fetch(h + O_B1, live), fetch(h + O_B2, live), fetch(h + O_B3, live)
+    log_b1, log_b2, log_b3 = fetch(h + O_LOG_B1, live), fetch(h + O_LOG_B2, live), fetch(h + O_LOG_B3, live)
 
     c = tl.full((LANES,), 1.0, tl.float64)
     run = tl.full((LANES,), 1.0, tl.float64)
@@ -113,9 +105,9 @@ def step_scalars(
         c = tl.where(max_grad_norm > 0, clipped, c)
     c = tl.where(maximize, -c, c)
 
-    step_at = tl.load(static + row * N_STATIC + S_STEP, mask=live, other=0).to(tl.pointer_type(tl.float64))
-    step = tl.load(step_at, mask=live, other=0.0)
-    has_grad = tl.load(per_step + row * N_PER_STEP + G_GRAD, mask=live, other=0) != 0
+    step_at = fetch(static + row * N_STATIC + S_STEP, live).to(tl.pointer_type(tl.float64))
+    step = fetch(step_at, live)
+    has_grad = fetch(per_step + row * N_PER_STEP + G_GRAD, live) != 0
     tl.store(step_at, step + run, mask=live & has_grad)
     t = step + 1
     has_prev = tl.where(t > 1, 1.0, 0.0)
@@ -145,14 +137,14 @@ def step_scalars(
     put(out, short, K_SHRINK, shrink, live)
     put(out, short, K_RUN, run, live)
     # The factor of v in the 4-bit format; 0 where there is none, or where nothing remains of v.
-    averaging_at = tl.load(static + row * N_STATIC + S_AVERAGING, mask=live, other=0)
+    averaging_at = fetch(static + row * N_STATIC + S_AVERAGING, live)
     averaging = tl.load(averaging_at.to(tl.pointer_type(tl.float64)), mask=averaging_at != 0, other=0.0)
     put(out, short, K_AVERAGING, averaging, live)
     put(out, short, K_PER_AVERAGING, tl.where(averaging > 0, 1 / tl.where(averaging > 0, averaging, 1.0), 0.0), live)
     if RESTART == MEASURE:
         weight = tl.sqrt(tl.load(h + O_SHARE, mask=live, other=1.0))
         has_last = tl.where(t > 2, 1.0, 0.0)
-        last = tl.load(h + O_LAST_LR, mask=live, other=0.0) * has_last * weight
+        last = fetch(h + O_LAST_LR, live) * has_last * weight
         before = tl.where(t > 2, t - 1, 1.0)
         put(out, short, K_Y_THETA, -decay * shrink * weight, live)
         put(out, short, K_Y_STEP, (has_prev - shrink) * weight, live)
@@ -162,7 +154,7 @@ def step_scalars(
         put(out, short, K_Y_PREV_GRAD, last * (1 - b1), live)
         put(out, short, K_Y_PREV_ROOT, 1 / tl.sqrt(tl.where(bias_correction, 1 - tl.exp(before * log_b3), 1.0)), live)
         put(out, short, K_Y_PREV_EPS, eps + (1 - has_last), live)
-    cycle = tl.load(h + O_CYCLE, mask=live, other=0.0)
+    cycle = fetch(h + O_CYCLE, live)
     moved = t.to(tl.int64).to(tl.uint32) * ADVANCE + cycle.to(tl.int64).to(tl.uint32) * ADVANCE_CYCLE
     tl.store(short.to(tl.pointer_type(tl.uint32), bitcast=True) + K_RNG_MOVED, moved, mask=live)
 
@@ -217,16 +209,14 @@ def update(
     eps, keep, shrink = tl.load(k + K_EPS), tl.load(k + K_KEEP), tl.load(k + K_SHRINK)
     # One of the two decays is none: θ' = shrink·(keep·θ − u / denom).
     keep, step_m, step_v = keep * shrink, step_m * shrink, step_v * shrink
-    averaging, per_averaging = 0, 0
     if PACKED and not COUPLED:
         averaging, per_averaging = tl.load(k + K_AVERAGING), tl.load(k + K_PER_AVERAGING)
-    y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps = 0, 0, 0, 0, 0, 0, 0, 0
     if RESTART == MEASURE:
         y_theta, y_grad, y_step = tl.load(k + K_Y_THETA), tl.load(k + K_Y_GRAD), tl.load(k + K_Y_STEP) / shrink
         y_prev_m, y_prev_v, y_prev_grad = tl.load(k + K_Y_PREV_M), tl.load(k + K_Y_PREV_V), tl.load(k + K_Y_PREV_GRAD)
         y_prev_root, y_prev_eps = tl.load(k + K_Y_PREV_ROOT), tl.load(k + K_Y_PREV_EPS)
     short = (coefs + rows * N_COEFS).to(tl.pointer_type(tl.uint32), bitcast=True) + row * N_COEFS
-    key = tl.load(static + row * N_STATIC + S_RNG_OFFSET).to(tl.uint32)
+    key = tl.load(static + row * N_STATIC + S_RNG_OFFSET).to(tl.uint32) + (begin // 4).to(tl.uint32)
     moved = tl.load(short + K_RNG_MOVED)
     PER_BYTE: tl.constexpr = 2 if PACKED else 1
     p = address(static + row * N_STATIC + S_PARAM, P, ALIGNED) + begin
@@ -239,163 +229,124 @@ def update(
     powers = address(static + row * N_STATIC + S_EXPONENTS, tl.int32, False) + begin // SHARED
     square = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
     # A skipped step has nothing to do, nor has a row without a gradient.
-    todo = tl.where((run > 0) & (tl.load(per_step + row * N_PER_STEP + G_GRAD) != 0), left, 0)
-    if todo >= CHUNK:
-        for i in tl.range(0, CHUNK, BLOCK, num_stages=STAGES):
-            square += update_block(
-                p + i, g + i, m + i, v + i // PER_BYTE, n + i // PER_BYTE, q + i // PER_BYTE, lost + i,
-                powers + i // SHARED,
-                c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, averaging, per_averaging,
-                y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
-                key + ((begin + i) // 4).to(tl.uint32), moved, BLOCK, False, P, G, S, COMPUTE, PACKED, COUPLED,
-                WEIGHTS, RESTART, ALIGNED, BLOCK,
-            )  # fmt: skip
-    else:
-        for i in range(0, todo.to(tl.int32), BLOCK):
-            square += update_block(
-                p + i, g + i, m + i, v + i // PER_BYTE, n + i // PER_BYTE, q + i // PER_BYTE, lost + i,
-                powers + i // SHARED,
-                c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, averaging, per_averaging,
-                y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
-                key + ((begin + i) // 4).to(tl.uint32), moved, todo - i, True, P, G, S, COMPUTE, PACKED, COUPLED,
-                WEIGHTS, RESTART, ALIGNED, BLOCK,
-            )  # fmt: skip
+    todo = tl.where((run > 0) & (tl.load(per_step + row * N_PER_STEP + G_GRAD) != 0), tl.minimum(left, CHUNK), 0)
+    todo = todo.to(tl.int32)
+    # The loop of a whole chunk, then that of any other: masks break a block's accesses into single elements.
+    for MASKED in tl.static_range(2):
+        if (todo < CHUNK) == (MASKED == 1):
+            for i in tl.range(0, todo if MASKED else CHUNK, BLOCK, num_stages=1 if MASKED else STAGES):
+                block = tl.arange(0, BLOCK // SHARED)
+                at = block[:, None] * SHARED + tl.arange(0, SHARED)[None, :]
+                inside = at < todo - i if MASKED else None
+                some = block * SHARED < todo - i if MASKED else None
+
+                # All loads before the first use of one: the block waits for memory once.
+                if S == tl.uint8:
+                    power = fetch(powers + i // SHARED + block, some)  # one word per block: m, v, n and g, a byte each
+                theta = fetch(p + i + at, inside).to(COMPUTE)
+                if WEIGHTS == KAHAN:
+                    theta += fetch(lost + i + at, inside).to(COMPUTE)
+                new = fetch(g + i + at, inside).to(COMPUTE) * c
+                g_prev = fetch_codes(q + i // PER_BYTE, at, block, inside, some, PACKED, ALIGNED)
+                if PACKED:
+                    low, high = fetch_bytes(m + i, at, block, inside, ALIGNED)
+                    exp_avg = low
+                else:
+                    exp_avg = fetch(m + i + at, inside)
+                exp_avg_sq = fetch_codes(n + i // PER_BYTE, at, block, inside, some, PACKED, ALIGNED)
+                exp_avg_diff = exp_avg
+                if not COUPLED:
+                    exp_avg_diff = fetch_codes(v + i // PER_BYTE, at, block, inside, some, PACKED, ALIGNED)
+
+                # What remains of m and v is a factor of a block's scale: for each element an instruction less.
+                REMAINS: tl.constexpr = S == tl.uint8 and RESTART == 0
+                if S == tl.uint8:
+                    g_prev = scaled(signed_numbers(g_prev, PACKED), power >> 24, 1.0)
+                    if PACKED:
+                        exp_avg, exp_avg_sq = six_bit_numbers(low, high, exp_avg_sq)
+                    else:
+                        exp_avg, exp_avg_sq = signed_numbers(exp_avg, False), root_numbers(exp_avg_sq)
+                    exp_avg = scaled(exp_avg, power, 1 - w_m if REMAINS else 1.0)
+                    exp_avg_sq = scaled(exp_avg_sq, power >> 16, 1.0)
+                    exp_avg_sq *= exp_avg_sq
+                    if COUPLED:
+                        exp_avg_diff = exp_avg
+                    else:
+                        remains = 1 - w_v if REMAINS else 1.0
+                        exp_avg_diff = signed_numbers(exp_avg_diff, PACKED)
+                        if PACKED:
+                            exp_avg_diff = (g_prev - scaled(exp_avg_diff, power >> 8, 1.0)) * (remains * per_averaging)
+                        else:
+                            exp_avg_diff = scaled(exp_avg_diff, power >> 8, remains)
+                else:
+                    g_prev, exp_avg, exp_avg_sq = g_prev.to(COMPUTE), exp_avg.to(COMPUTE), exp_avg_sq.to(COMPUTE)
+                    exp_avg_diff = exp_avg_diff.to(COMPUTE)
+                if RESTART > 0:
+                    g_prev = tl.where(has_prev > 0, g_prev, 0.0)
+                    exp_avg = tl.where(has_prev > 0, exp_avg, 0.0)
+                    exp_avg_diff = tl.where(has_prev > 0, exp_avg_diff, 0.0)
+                    exp_avg_sq = tl.where(has_prev > 0, exp_avg_sq, 0.0)
+                if RESTART == MEASURE:
+                    prev_u = y_prev_m * exp_avg - y_prev_grad * g_prev
+                    if not COUPLED:
+                        prev_u += y_prev_v * exp_avg_diff
+                    y = y_theta * theta - quotient(prev_u, y_prev_root * tl.sqrt(exp_avg_sq) + y_prev_eps, S)
+                d = new - g_prev
+                exp_avg += w_m * (new if REMAINS else new - exp_avg)
+                if COUPLED:
+                    exp_avg += lookahead * w_v * d
+                    u = step_m * exp_avg
+                else:
+                    exp_avg_diff += w_v * (d if REMAINS else d - exp_avg_diff)
+                    u = step_m * exp_avg + step_v * exp_avg_diff
+                ahead = new + lookahead * d
+                exp_avg_sq += w_n * (ahead * ahead - exp_avg_sq)
+                root = tl.sqrt(exp_avg_sq)
+                denom = root_n * root + eps
+                theta = keep * theta - quotient(u, denom, S)
+                if RESTART == MEASURE:
+                    y += quotient(y_step * u - y_grad * new, denom, S)
+                    square += tl.where(inside, denom * y * y, 0.0) if MASKED else denom * y * y
+
+                words = key
+                if S == tl.uint8 or S == tl.bfloat16 or WEIGHTS == STOCHASTIC:
+                    words = random_words(key + i // 4, moved, block)
+                if WEIGHTS == STOCHASTIC:
+                    tl.store(p + i + at, to_bf16(theta, words * OF_WEIGHT), mask=inside)
+                else:
+                    tl.store(p + i + at, theta.to(P), mask=inside)
+                if WEIGHTS == KAHAN:
+                    tl.store(lost + i + at, (theta - theta.to(P).to(COMPUTE)).to(P), mask=inside)
+                if S == tl.uint8:
+                    if PACKED and not COUPLED:
+                        exp_avg_diff = new - averaging * exp_avg_diff
+                    if MASKED:  # the codes beyond the end are 0
+                        exp_avg, exp_avg_diff = tl.where(inside, exp_avg, 0.0), tl.where(inside, exp_avg_diff, 0.0)
+                        new = tl.where(inside, new, 0.0)
+                    if PACKED:
+                        low, high, codes, power = six_bit_codes(exp_avg, root, words)
+                        store_bytes(m + i, at, block, low, high, inside, ALIGNED)
+                    else:
+                        codes, power = signed_codes(exp_avg, words, WRITE_M, 0, False)
+                        tl.store(m + i + at, codes, mask=inside)
+                        codes, power_n = root_codes(root, words)
+                        power |= power_n
+                    store_codes(n + i // PER_BYTE, at, block, codes, inside, some, PACKED, ALIGNED)
+                    if not COUPLED:
+                        codes, power_v = signed_codes(exp_avg_diff, words, WRITE_V, 1, PACKED)
+                        store_codes(v + i // PER_BYTE, at, block, codes, inside, some, PACKED, ALIGNED)
+                        power |= power_v
+                    codes, power_g = signed_codes(new, words, WRITE_G, 3, PACKED)
+                    store_codes(q + i // PER_BYTE, at, block, codes, inside, some, PACKED, ALIGNED)
+                    tl.store(powers + i // SHARED + block, power | power_g, mask=some)
+                else:
+                    write(m + i + at, exp_avg, inside, S, words)
+                    if not COUPLED:
+                        write(v + i + at, exp_avg_diff, inside, S, rotated(words, 8))
+                    write(n + i + at, exp_avg_sq, inside, S, rotated(words, 16))
+                    write(q + i + at, new, inside, S, rotated(words, 24))
     if RESTART == MEASURE:
         tl.store(squares + chunk, tl.sum(tl.sum(square, 1), 0).to(tl.float64))
-
-
-@triton.jit
-def update_block(
-    p, g, m, v, n, q, lost, powers,
-    c, has_prev, lookahead, w_m, w_v, w_n, step_m, step_v, root_n, eps, keep, averaging, per_averaging,
-    y_theta, y_grad, y_step, y_prev_m, y_prev_v, y_prev_grad, y_prev_root, y_prev_eps,
-    key, moved, left, MASKED: tl.constexpr,
-    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, COMPUTE: tl.constexpr, PACKED: tl.constexpr,
-    COUPLED: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """One step of a block; returns the weighted squares of the displacement of y, or zero."""
-    block = tl.arange(0, BLOCK // SHARED)
-    at = block[:, None] * SHARED + tl.arange(0, SHARED)[None, :]
-    # A whole block takes no mask: one that varies along the block breaks its accesses into single elements.
-    inside = at < left if MASKED else None
-    some = block * SHARED < left if MASKED else None
-
-    # All loads before the first use of one: the block waits for memory once.
-    if S == tl.uint8:
-        power = fetch(powers + block, some)  # one word per block: m, v, n and g, a byte each
-    theta = fetch(p + at, inside).to(COMPUTE)
-    if WEIGHTS == KAHAN:
-        theta += fetch(lost + at, inside).to(COMPUTE)
-    new = fetch(g + at, inside).to(COMPUTE) * c
-    g_prev = fetch_codes(q, at, block, inside, some, PACKED, ALIGNED)
-    if PACKED:
-        low, high = fetch_bytes(m, at, block, inside, ALIGNED)
-        exp_avg = low
-    else:
-        exp_avg = fetch(m + at, inside)
-    exp_avg_sq = fetch_codes(n, at, block, inside, some, PACKED, ALIGNED)
-    exp_avg_diff = exp_avg
-    if not COUPLED:
-        exp_avg_diff = fetch_codes(v, at, block, inside, some, PACKED, ALIGNED)
-
-    # What remains of m and v is a factor of a block's scale: for each element an instruction less.
-    REMAINS: tl.constexpr = S == tl.uint8 and RESTART == 0
-    if S == tl.uint8:
-        g_prev = scaled(signed_numbers(g_prev, PACKED), power >> 24, 1.0)
-        if PACKED:
-            exp_avg, exp_avg_sq = six_bit_numbers(low, high, exp_avg_sq)
-        else:
-            exp_avg, exp_avg_sq = signed_numbers(exp_avg, False), root_numbers(exp_avg_sq)
-        exp_avg = scaled(exp_avg, power, 1 - w_m if REMAINS else 1.0)
-        exp_avg_sq = scaled(exp_avg_sq, power >> 16, 1.0)
-        exp_avg_sq *= exp_avg_sq
-        if COUPLED:
-            exp_avg_diff = exp_avg
-        else:
-            remains = 1 - w_v if REMAINS else 1.0
-            exp_avg_diff = signed_numbers(exp_avg_diff, PACKED)
-            if PACKED:
-                exp_avg_diff = (g_prev - scaled(exp_avg_diff, power >> 8, 1.0)) * (remains * per_averaging)
-            else:
-                exp_avg_diff = scaled(exp_avg_diff, power >> 8, remains)
-    else:
-        g_prev, exp_avg, exp_avg_sq = g_prev.to(COMPUTE), exp_avg.to(COMPUTE), exp_avg_sq.to(COMPUTE)
-        exp_avg_diff = exp_avg_diff.to(COMPUTE)
-    if RESTART > 0:
-        g_prev = tl.where(has_prev > 0, g_prev, 0.0)
-        exp_avg = tl.where(has_prev > 0, exp_avg, 0.0)
-        exp_avg_diff = tl.where(has_prev > 0, exp_avg_diff, 0.0)
-        exp_avg_sq = tl.where(has_prev > 0, exp_avg_sq, 0.0)
-    if RESTART == MEASURE:
-        prev_u = y_prev_m * exp_avg - y_prev_grad * g_prev
-        if not COUPLED:
-            prev_u += y_prev_v * exp_avg_diff
-        y = y_theta * theta - quotient(prev_u, y_prev_root * tl.sqrt(exp_avg_sq) + y_prev_eps, S)
-    d = new - g_prev
-    if REMAINS:
-        exp_avg += w_m * new
-    else:
-        exp_avg += w_m * (new - exp_avg)
-    if COUPLED:
-        exp_avg += lookahead * w_v * d
-        u = step_m * exp_avg
-    else:
-        if REMAINS:
-            exp_avg_diff += w_v * d
-        else:
-            exp_avg_diff += w_v * (d - exp_avg_diff)
-        u = step_m * exp_avg + step_v * exp_avg_diff
-    ahead = new + lookahead * d
-    exp_avg_sq += w_n * (ahead * ahead - exp_avg_sq)
-    root = tl.sqrt(exp_avg_sq)
-    denom = root_n * root + eps
-    theta = keep * theta - quotient(u, denom, S)
-    square = 0.0
-    if RESTART == MEASURE:
-        y += quotient(y_step * u - y_grad * new, denom, S)
-        square = denom * y * y
-        if MASKED:
-            square = tl.where(inside, square, 0.0)
-
-    words = key
-    if S == tl.uint8 or S == tl.bfloat16 or WEIGHTS == STOCHASTIC:
-        words = random_words(key, moved, block)
-    if WEIGHTS == STOCHASTIC:
-        tl.store(p + at, to_bf16(theta, words * OF_WEIGHT), mask=inside)
-    else:
-        tl.store(p + at, theta.to(P), mask=inside)
-    if WEIGHTS == KAHAN:
-        tl.store(lost + at, (theta - theta.to(P).to(COMPUTE)).to(P), mask=inside)
-    if S == tl.uint8:
-        if PACKED and not COUPLED:
-            exp_avg_diff = new - averaging * exp_avg_diff
-        if MASKED:  # the codes beyond the end are 0
-            exp_avg, exp_avg_diff = tl.where(inside, exp_avg, 0.0), tl.where(inside, exp_avg_diff, 0.0)
-            new = tl.where(inside, new, 0.0)
-        if PACKED:
-            low, high, codes, power = six_bit_codes(exp_avg, root, words)
-            store_bytes(m, at, block, low, high, inside, ALIGNED)
-        else:
-            codes, power = signed_codes(exp_avg, words, WRITE_M, 0, False)
-            tl.store(m + at, codes, mask=inside)
-            codes, power_n = root_codes(root, words)
-            power |= power_n
-        store_codes(n, at, block, codes, inside, some, PACKED, ALIGNED)
-        if not COUPLED:
-            codes, power_v = signed_codes(exp_avg_diff, words, WRITE_V, 1, PACKED)
-            store_codes(v, at, block, codes, inside, some, PACKED, ALIGNED)
-            power |= power_v
-        codes, power_g = signed_codes(new, words, WRITE_G, 3, PACKED)
-        store_codes(q, at, block, codes, inside, some, PACKED, ALIGNED)
-        tl.store(powers + block, power | power_g, mask=some)
-    else:
-        write(m + at, exp_avg, inside, S, words)
-        if not COUPLED:
-            write(v + at, exp_avg_diff, inside, S, rotated(words, 8))
-        write(n + at, exp_avg_sq, inside, S, rotated(words, 16))
-        write(q + at, new, inside, S, rotated(words, 24))
-    return square
 
 
 @triton.jit
