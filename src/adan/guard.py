@@ -5,10 +5,14 @@ A guard keeps no tensor alive: states that a program replaces, moves or drops ar
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import weakref
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from operator import is_
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +26,8 @@ try:
     from torch._C._dynamo.guards import TensorGuards
 except ImportError:  # not part of PyTorch's interface
     TensorGuards = None  # type: ignore[assignment, misc]
+
+_LIBRARY = Path(__file__).parent / "engines" / "_cpu.so"
 
 State = Mapping[Tensor, dict[str, Tensor]]
 
@@ -52,11 +58,13 @@ class Guard:
         entries = [state[p] for p in params]
         #: Whether wrappers keep something in the states that is no tensor.
         self._mixed = not all(isinstance(x, Tensor) for entry in entries for x in entry.values())
-        tensors = self._tensors(entries)
-        self._dead: list[Any] = []  #: weak references to states that were freed since
-        self._refs = [weakref.ref(x, self._dead.append) for x in tensors]
-        self._ids = sum(map(id, tensors))
-        self._addresses = list(map(Tensor.data_ptr, map(sharding.local, params + tensors)))
+        held = params + self._tensors(entries)
+        self._dead: list[Any] = []  #: weak references to what was freed since
+        self._refs = [weakref.ref(x, self._dead.append) for x in held]
+        self._ids = array("q", map(id, held))
+        self._sum = sum(self._ids)
+        self._addresses = array("q", map(Tensor.data_ptr, map(sharding.local, held)))
+        self._moved = None if self._is_sharded else _address_check()
         params = list(map(sharding.local, params))
         tensors = params + [p.detach() if grad is None else grad for p, grad in zip(params, grads, strict=True)]
         self._layouts = list(map(_layout, tensors))
@@ -69,8 +77,8 @@ class Guard:
     def holds(self, groups: list[dict[str, Any]], params: list[Tensor], grads: list[Any], state: State) -> bool:
         """Whether a step of all these parameters with these local gradients, None for none, can go by the plan.
 
-        A state is known by its identity and its address: its own memory may have been swapped. As long as none was
-        freed, other tensors have other ids, and another sum of them, which is had sooner than 800 comparisons.
+        A tensor is known by its identity and its address: its own memory may have been swapped. As long as none was
+        freed, others have other ids, and another sum of them, which is had sooner than a thousand comparisons.
         """
         if len(params) != len(self._rows):
             present = sum(grad is not None for grad in grads)
@@ -83,16 +91,19 @@ class Guard:
             tensors = self._tensors(state.values() if in_order else map(state.get, params))  # type: ignore[arg-type]
         except (AttributeError, TypeError):  # a state was dropped
             return False
-        if self._dead or sum(map(id, tensors)) != self._ids or _options(groups) != self._options:
+        held = params + tensors
+        if self._dead or sum(map(id, held)) != self._sum or _options(groups) != self._options:
             return False
         if self._is_sharded:
-            params, tensors = list(map(sharding.local, params)), list(map(sharding.local, tensors))
-        if list(map(Tensor.data_ptr, chain(params, tensors))) != self._addresses:
-            return False
-        if self._check is not None and self._check(*params, *grads):
-            return True
-        # It also says no where a gradient is missing.
-        return all(x is None or _layout(x) == layout for x, layout in zip(params + grads, self._layouts, strict=True))
+            params = list(map(sharding.local, params))
+        # The check of `torch.compile` also says no where a gradient is missing.
+        if self._check is None or not self._check(*params, *grads):
+            layouts = zip(params + grads, self._layouts, strict=True)
+            if not all(x is None or _layout(x) == layout for x, layout in layouts):
+                return False
+        if self._moved is None:
+            return array("q", map(Tensor.data_ptr, map(sharding.local, held))) == self._addresses
+        return not self._moved(self._ids.buffer_info()[0], len(held), self._addresses.buffer_info()[0])
 
     def _tensors(self, entries: Iterable[dict[str, Any]]) -> list[Tensor]:
         if self._mixed:
@@ -110,4 +121,23 @@ def _options(groups: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def _layout(x: Tensor) -> tuple[Any, ...]:
-    return x.layout, x.dtype, x.shape, x.layout is torch.strided and x.stride(), x.device, x.is_neg(), x.is_conj()
+    stride = x.layout is torch.strided and x.stride()
+    return type(x), x.layout, x.dtype, x.shape, stride, x.device, x.is_neg(), x.is_conj()
+
+
+@functools.cache
+def _address_check() -> Callable[[int, int, int], int] | None:
+    """Whether objects, so many tensors, have other addresses than those: in C a quarter of the time.
+
+    None where PyTorch does not say by which function Inductor's code gets them, or there is no C library.
+    """
+    try:
+        from torch._C._dynamo.guards import (  # type: ignore[attr-defined]
+            _torchinductor_pyobject_tensor_data_ptr as data_ptr,
+        )
+
+        moved = ctypes.PyDLL(str(_LIBRARY)).adan_moved  # which keeps Python's lock
+    except (ImportError, OSError, AttributeError):
+        return None
+    moved.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+    return functools.partial(moved, data_ptr)

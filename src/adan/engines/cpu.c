@@ -805,7 +805,15 @@ static void run(struct job *job, int threads) {
     pthread_mutex_unlock(&pool.busy);
 }
 
-/* ---- what cpu.py calls ------------------------------------------------------------------------------------------ */
+/* ---- what cpu.py and guard.py call ------------------------------------------------------------------------------ */
+
+/* Whether one of these Python objects, tensors, has another address than it had; `data_ptr` is PyTorch's. */
+EXPORT int adan_moved(void *(*data_ptr)(void *), void *const *objects, int64_t count, void *const *addresses) {
+    for (int64_t i = 0; i < count; i++)
+        if (data_ptr(objects[i]) != addresses[i])
+            return 1;
+    return 0;
+}
 
 /* The counters, side by side. */
 EXPORT void adan_cpu_counts(const struct tensor *tensors, int64_t count, double *counts) {
