@@ -24,7 +24,8 @@ pytest: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/vision
 
 test-gpu: $(READY)  ## what runs natively on a GPU: all tests of the optimizer, and the harness's of captured steps
-	$(BIN)/python -m pytest -n 8 tests/adan tests/adan_bench/test_graph_cuda.py
+	$(BIN)/python -m pytest -n 8 tests/adan
+	$(BIN)/python -m pytest -n 8 tests/adan_bench/test_graph_cuda.py  # torch's own tests, above, freeze the flags of cuDNN
 
 test-hosts: $(READY)  ## the examples that need DeepSpeed or torchao
 	@test -x $(HOSTS)/bin/python || $(BIN)/python -m venv $(HOSTS)
