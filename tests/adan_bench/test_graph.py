@@ -308,7 +308,12 @@ def test_reports_say_whether_steps_were_captured() -> None:
 
 
 def test_state_bytes_per_parameter() -> None:
-    """Of every optimizer by what it keeps; a count that parameters share counts once, tensors in lists count too."""
+    """Of every optimizer by what it keeps; a count that parameters share counts once, tensors in lists count too.
+
+    A tensor made of others, as quantized ones are, counts as these and not as what it looks like.
+    """
+    from torch.testing._internal.two_tensor import TwoTensor
+
     from adan_bench.training.optimizers import state_bytes
 
     def of(name: str, **settings: Any) -> float:
@@ -332,3 +337,5 @@ def test_state_bytes_per_parameter() -> None:
     nested: Any = torch.optim.SGD([nn.Parameter(torch.zeros(10))])
     nested.state[nested.param_groups[0]["params"][0]] = {"Q": [torch.zeros(5), None, (torch.zeros(5),)], "step": 3}
     assert state_bytes(nested) == 4
+    nested.state[nested.param_groups[0]["params"][0]] = {"both": TwoTensor(torch.zeros(10), torch.zeros(10))}
+    assert state_bytes(nested) == 8

@@ -205,8 +205,10 @@ def state_bytes(optimizer: Optimizer) -> float:
     from adan.sharding import local
 
     def stored(tensor: Any) -> int:
-        names = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else []
-        return sum(stored(getattr(tensor, name)) for name in names) if names else int(tensor.nbytes)
+        tensor = local(tensor)
+        if not hasattr(tensor, "__tensor_flatten__"):
+            return int(tensor.nbytes)
+        return sum(stored(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
 
     leaves = tree_leaves(list(optimizer.state.values()))
     tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
