@@ -19,7 +19,7 @@ from adan_bench.config import RunProgress
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
 from adan_bench.reports.comparison import warn
-from adan_bench.reports.conclusions import conclude, length, number, speed, spread, steps, tuning
+from adan_bench.reports.conclusions import conclude, costs, length, number, spread, tuning
 from adan_bench.reports.tuning import TERMS, budget_of, tuning_rows
 from adan_bench.training.jobs import Event, OnEvent
 
@@ -163,13 +163,11 @@ def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> No
     for text in warn(summaries):
         say(console, text, style="bold red")
     for summary in summaries:
-        metric = f"{summary.facts['metric']} {summary.arrow}"
-        head = ("optimizer", metric, "steps to\ntarget", "s to\ntarget", "ms/step", "state\nB/param", "lr")
+        head = ("optimizer", summary.metric_head, "steps to\ntarget", "s to\ntarget", "ms/step", "state\nB/param", "lr")
         rows = []
         for o in summary.optimizers:
             result = spread(o.final, list(o.by_seed().values())) + (f", {o.diverged} diverged" if o.diverged else "")
-            cost = number(o.seconds_to_target, 3), speed(o), number(o.state_bytes_per_parameter, 3)
-            rows.append((o.name, result, steps(o), *cost, f"{o.settings['lr']:g}"))
+            rows.append((o.name, result, *costs(o), f"{o.settings['lr']:g}"))
         table = grid(f"{summary.name}: {length(summary)}", head, rows)
         table.collapse_padding = True  # to fit into 80 columns
         for i, column in enumerate(table.columns):

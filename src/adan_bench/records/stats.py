@@ -128,9 +128,9 @@ class WorkloadSummary:
         return bool(self.facts["higher_is_better"])
 
     @property
-    def arrow(self) -> str:
-        """The direction in which the metric is better."""
-        return "↑" if self.higher_is_better else "↓"
+    def metric_head(self) -> str:
+        """The metric's name and the direction in which it is better."""
+        return f"{self.facts['metric']} {'↑' if self.higher_is_better else '↓'}"
 
 
 def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING) -> Interval:

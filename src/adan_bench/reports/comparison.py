@@ -132,7 +132,7 @@ def _section(
 
 def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     """The table of results as text: head and rows, in the order of the means."""
-    head = [column.format(metric=f"{summary.facts['metric']} {summary.arrow}") for column in COLUMNS]
+    head = [column.format(metric=summary.metric_head) for column in COLUMNS]
     rows = [_row(o, *gaps) for o, *gaps in _against_first(summary)]
     if not any(o.sensitivity for o in summary.optimizers):  # the last column would be empty
         return head[:-1], [row[:-1] for row in rows]
@@ -158,10 +158,7 @@ def _row(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -
         "" if gap is None else _signed(gap),
         "" if unpaired is None else _signed(unpaired).partition(" ")[2],
         number(sum(bests) / len(bests)) if bests else "–",
-        conclusions.steps(o),
-        number(o.seconds_to_target, 3),
-        conclusions.speed(o),
-        number(o.state_bytes_per_parameter, 3),
+        *conclusions.costs(o),
         rates,
     ]
 

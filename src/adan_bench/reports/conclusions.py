@@ -67,15 +67,16 @@ def length(summary: WorkloadSummary) -> str:
     return f"{part}{summary.steps} steps of {summary.batch_size}"
 
 
-def steps(o: OptimizerSummary) -> str:
-    """Steps to the target, and how many of the seeds got there."""
-    return f"{'–' if o.steps_to_target is None else f'{o.steps_to_target:.0f}'} ({o.reached}/{o.n})"
+def costs(o: OptimizerSummary) -> list[str]:
+    """Steps to the target with the share of the seeds that got there, seconds, ms per step, state bytes per parameter.
 
-
-def speed(o: OptimizerSummary) -> str:
-    """Milliseconds per step beside the engine: a fused step and one by foreach do not compare the methods."""
-    time = number(None if o.seconds_per_step is None else 1000 * o.seconds_per_step, 3)
-    return f"{time} ({', '.join(o.engines)})" if o.engines else time
+    The engine stands beside the milliseconds: a fused step and one by foreach do not compare the methods.
+    """
+    steps = "–" if o.steps_to_target is None else f"{o.steps_to_target:.0f}"
+    speed = number(None if o.seconds_per_step is None else 1000 * o.seconds_per_step, 3)
+    engine = f" ({', '.join(o.engines)})" if o.engines else ""
+    seconds, size = number(o.seconds_to_target, 3), number(o.state_bytes_per_parameter, 3)
+    return [f"{steps} ({o.reached}/{o.n})", seconds, speed + engine, size]
 
 
 def caution(summaries: Sequence[WorkloadSummary]) -> str:
