@@ -241,6 +241,7 @@ def test_cpu_runs_say_that_they_are_eager(config: Any, tmp_path: Any) -> None:
     result = run(config("adamw"), RunStore(tmp_path / "a"))
     assert result["graph"] == "eager: the CPU has no CUDA graphs"
     assert result["implementation"] == "fused"
+    assert 8 < result["state_bytes_per_parameter"] < 8.1
     assert run(config("adan"), RunStore(tmp_path / "b"))["implementation"] in ("fused", "foreach")
 
 
@@ -294,13 +295,47 @@ def test_average_keeps_integer_buffers() -> None:
     assert isinstance(counts[0], Tensor)
 
 
-def test_reports_name_the_implementation() -> None:
-    from adan_bench.reports.comparison import ways
+def test_reports_say_whether_steps_were_captured() -> None:
+    from adan_bench.reports.comparison import captures
 
-    def of(*results: Any) -> Any:
-        return SimpleNamespace(records=[SimpleNamespace(result=result) for result in results])
+    def of(device: str, *results: Any) -> Any:
+        config = SimpleNamespace(device=device)
+        return SimpleNamespace(records=[SimpleNamespace(result=result, config=config) for result in results])
 
-    gpu = {"implementation": "fused, capturable", "graph": "captured"}
-    cpu = {"implementation": "fused", "graph": "eager: the CPU has no CUDA graphs"}
-    assert ways(of(gpu, gpu)) == ["fused, capturable, steps captured"]
-    assert ways(of(cpu, None, {})) == ["fused"]  # of records from before, nothing
+    gpu, cpu = {"graph": "captured"}, {"graph": "eager: the CPU has no CUDA graphs"}
+    assert captures(of("cuda", gpu, gpu, None)) == ["steps captured"]
+    assert captures(of("cpu", cpu)) == captures(of("cuda", {})) == []  # of records from before, nothing
+
+
+def test_state_bytes_per_parameter() -> None:
+    """Of every optimizer by what it keeps; a count that parameters share counts once, tensors in lists count too.
+
+    A tensor made of others, as quantized ones are, counts as these and not as what it looks like.
+    """
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    from adan_bench.training.optimizers import state_bytes
+
+    def of(name: str, **settings: Any) -> float:
+        weights = [nn.Parameter(torch.ones(256, 128)), nn.Parameter(torch.ones(256))]
+        optimizer = build(get_optimizer(name), weights, {"lr": 0.1, **settings})
+        assert state_bytes(optimizer) == 0
+        for p in weights:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        return state_bytes(optimizer)
+
+    size = 256 * 129
+    assert of("sgd") == 0
+    assert of("sgd-momentum", momentum=0.9) == 4
+    assert of("adamw") == 8 + 2 * 4 / size  # a count of 4 bytes for each tensor
+    assert of("lamb") == 8 + 8 / size  # one of 8 bytes for both
+    assert of("adan") == pytest.approx(16, rel=1e-3)
+    assert of("adan", betas=(0.9, 0.9, 0.99)) == pytest.approx(12, rel=1e-3)
+    assert of("adan", state_format="bf16") == pytest.approx(8, rel=1e-2)  # of a short tensor fp32
+    assert 4 < of("adan", state_format="8bit") < 4.5
+    nested: Any = torch.optim.SGD([nn.Parameter(torch.zeros(10))])
+    nested.state[nested.param_groups[0]["params"][0]] = {"Q": [torch.zeros(5), None, (torch.zeros(5),)], "step": 3}
+    assert state_bytes(nested) == 4
+    nested.state[nested.param_groups[0]["params"][0]] = {"both": TwoTensor(torch.zeros(10), torch.zeros(10))}
+    assert state_bytes(nested) == 8

@@ -76,6 +76,8 @@ def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path
         assert_same(tmp_path / name, alone)
         record = read_run(tmp_path / name)
         assert (record.status, record.config.parallel, record.config.ranks) == ("finished", row["parallel"], 2)
+        sizes = [(r.result or {})["state_bytes_per_parameter"] for r in (record, read_run(alone))]
+        assert sizes[0] == pytest.approx(sizes[1], rel=0.05), name  # every rank has its own counts of steps
     for strategy in ("ddp", "fsdp"):
         assert lines(tmp_path / f"resumed {strategy}") == lines(tmp_path / f"noisy {strategy}")
 

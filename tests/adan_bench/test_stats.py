@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -611,3 +612,88 @@ def test_a_report_shows_both_tests() -> None:
     assert unpaired == f"[{gap.low:+.4f}, {gap.high:+.4f}]".replace("-", "−")
     (entry,) = in_numbers([summary])
     assert entry["optimizers"][1]["minus_the_first_by_welch"]["low"] == pytest.approx(gap.low)
+
+
+def costs(name: str, how: str | None, size: float | None, pace: float, *at: float, **more: Any) -> list[RunRecord]:
+    """Three seeds of an optimizer with an engine, bytes of state and seconds per evaluation."""
+    records = []
+    for r in three(name, 0.9, 0.901, 0.903, curve=at, **more):
+        known = {"implementation": how, "graph": "eager: why", "state_bytes_per_parameter": size}
+        known = {key: value for key, value in known.items() if how is not None}
+        metrics = [{**line, "seconds": pace * line["seconds"]} for line in r.metrics]
+        records.append(replace(r, result={**(r.result or {}), "seconds": len(at) * pace, **known}, metrics=metrics))
+    return records
+
+
+EARLY, LATE = (0.1, 0.6, 0.6, 0.6), (0.1, 0.1, 0.6, 0.6)
+
+
+def test_a_report_shows_the_cost_beside_the_quality(tmp_path: Path) -> None:
+    """Milliseconds with the engine beside them, bytes of state, steps and seconds; a dash for records from before."""
+    records = costs("adan", "foreach, capturable", 16.004, 3.0, *EARLY, device="cuda")
+    records += costs("adamw", "fused, capturable", 8.0, 1.0, *LATE, device="cuda")
+    records += costs("sgd", None, None, 1.0, *LATE, device="cuda")
+    write_report(records, tmp_path)
+    markdown, page = ((tmp_path / f"report.{end}").read_text(encoding="utf-8") for end in ("md", "html"))
+    rows = "| 50 (3/3) | 6.00 | 120 (foreach, eager) | 16.0 |", "| 75 (3/3) | 3.00 | 40.0 (fused, eager) | 8.00 |"
+    for cells in rows:
+        assert cells in markdown
+        assert "".join(f"<td>{cell}</td>" for cell in cells.strip("| ").split(" | ")) in page
+    assert "| 75 (3/3) | 3.00 | 40.0 | – |" in markdown
+    (found,) = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    names = ("engines", "state_bytes_per_parameter")
+    numbers = {entry["optimizer"]: tuple(entry[name] for name in names) for entry in found["optimizers"]}
+    assert numbers == {"adan": (["foreach", "eager"], 16.004), "adamw": (["fused", "eager"], 8.0), "sgd": ([], None)}
+
+
+def test_who_wins_by_steps_and_loses_by_the_clock_is_named() -> None:
+    other = "By the clock the order is another: "
+    adan, adamw = costs("adan", "fused", 16.0, 3.0, *EARLY), costs("adamw", "fused", 8.0, 1.0, *LATE)
+    text = conclude(summarize(adan + adamw)[0])
+    assert f"in the fewest steps (50, median) by adan. {other}adamw 3.00 s and adan 6.00 s." in text
+    same = [costs("adamw", "fused", 8.0, 3.0, *LATE), costs("adamw", "fused", 8.0, 1.0, *EARLY)]  # slower; equal steps
+    for others in same:
+        assert other not in conclude(summarize(adan + others)[0])
+    elsewhere = [replace(r, environment={**r.environment, "gpu": "another"}) for r in adamw]
+    assert other not in conclude(summarize(adan + elsewhere)[0])
+    untuned = [replace(r, config=replace(r.config, origin=UNTUNED)) for r in adan + adamw]
+    assert other not in conclude(summarize(untuned)[0])
+
+
+@pytest.mark.parametrize(
+    ("how", "device", "settings", "remedy"),
+    [
+        ("foreach", "cpu", {}, "install a C compiler, then adan again"),
+        ("foreach, capturable", "cuda", {}, "install Triton"),
+        ("fused, foreach", "cuda:1", {}, "install Triton"),
+        ("single-tensor", "cpu", {"foreach": False}, "leave foreach unset"),
+        ("fused", "cpu", {}, None),
+        ("fused, capturable", "cuda", {}, None),
+        (None, "cpu", {}, None),
+    ],
+)
+def test_adan_without_its_fused_engine_is_said_once(
+    how: str | None, device: str, settings: dict[str, Any], remedy: str | None
+) -> None:
+    records = [r for w in "ab" for r in costs("adan", how, 16.0, 1.0, *EARLY, workload=w, device=device)]
+    records = [replace(r, config=replace(r.config, settings={"lr": 0.1, **settings})) for r in records]
+    texts = warn(summarize(records + costs("nadam", "foreach", 8.0, 1.0, *LATE, workload="a", device=device)))
+    assert len(texts) == (remedy is not None)
+    for text in texts:
+        assert text.startswith("adan ran without Adan's fused engine")
+        assert text.endswith(f"; {remedy}.")
+
+
+def test_the_table_fits_into_80_columns() -> None:
+    """With nothing cut off: long names, engines and results are folded."""
+    records = costs("adan", "the script's own step", 16.004, 1234.0, *EARLY, label="adan:state_format=8bit,lr=0.00123")
+    records += costs("sgd-momentum", "single-tensor, capturable", 4.0, 0.1, *LATE)
+    console = Console(file=io.StringIO(), width=80)
+    show_summaries(console, summarize(records))
+    lines = [line for line in console.file.getvalue().splitlines() if line.startswith(("┃", "│"))]
+    assert max(map(len, lines)) <= 80
+    cells = [re.split("[┃│]", line) for line in lines]
+    columns = ["".join("".join(column).split()) for column in zip(*cells, strict=True)]
+    expected = ["", "state_format=8bit", "0.9013", "75(3/3)", "2468", "4.00(single-tensor)", "16.0", "0.1", ""]
+    for words, column in zip(expected, columns, strict=True):
+        assert words in column

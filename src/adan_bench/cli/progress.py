@@ -18,7 +18,8 @@ from adan_bench.cli.common import grid, say
 from adan_bench.config import RunProgress
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
-from adan_bench.reports.conclusions import caution, conclude, length, number, repeated, spread, steps, tuning
+from adan_bench.reports.comparison import warn
+from adan_bench.reports.conclusions import conclude, costs, length, number, spread, tuning
 from adan_bench.reports.tuning import TERMS, budget_of, tuning_rows
 from adan_bench.training.jobs import Event, OnEvent
 
@@ -159,18 +160,18 @@ def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
 
 def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> None:
     """The table of results and the conclusion of every workload, after a word of caution where one is due."""
-    for text in filter(None, (caution(summaries), repeated(summaries))):
+    for text in warn(summaries):
         say(console, text, style="bold red")
     for summary in summaries:
-        head = ("optimizer", f"{summary.facts['metric']} {summary.arrow}", "steps to target", "ms/step", "lr")
+        head = ("optimizer", summary.metric_head, "steps to\ntarget", "s to\ntarget", "ms/step", "state\nB/param", "lr")
         rows = []
         for o in summary.optimizers:
-            speed = None if o.seconds_per_step is None else 1000 * o.seconds_per_step
             result = spread(o.final, list(o.by_seed().values())) + (f", {o.diverged} diverged" if o.diverged else "")
-            rows.append((o.name, result, steps(o), number(speed, 3), f"{o.settings['lr']:g}"))
+            rows.append((o.name, result, *costs(o), f"{o.settings['lr']:g}"))
         table = grid(f"{summary.name}: {length(summary)}", head, rows)
-        for column in table.columns[1:]:
-            column.justify = "right"
+        table.collapse_padding = True  # to fit into 80 columns
+        for i, column in enumerate(table.columns):
+            column.overflow, column.justify = "fold", "right" if i else "left"
         console.print(table)
         say(console, conclude(summary) + "\n")
     if summaries:

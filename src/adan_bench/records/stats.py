@@ -74,6 +74,8 @@ class OptimizerSummary:
     diverged: int
     failed: int
     seconds_per_step: float | None
+    engines: tuple[str, ...]  # how its steps were made: fused, foreach, …; "eager" where a GPU's were not captured
+    state_bytes_per_parameter: float | None  # None: records from before it was measured
     sensitivity: Sensitivity | None
     trials: int
     repeats: tuple[tuple[Path, ...], ...] = ()  # runs with the same settings and seed; the last of them counts
@@ -126,9 +128,9 @@ class WorkloadSummary:
         return bool(self.facts["higher_is_better"])
 
     @property
-    def arrow(self) -> str:
-        """The direction in which the metric is better."""
-        return "↑" if self.higher_is_better else "↓"
+    def metric_head(self) -> str:
+        """The metric's name and the direction in which it is better."""
+        return f"{self.facts['metric']} {'↑' if self.higher_is_better else '↓'}"
 
 
 def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING) -> Interval:
@@ -387,7 +389,12 @@ def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSum
 def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]) -> OptimizerSummary:
     finals = [r.final for r in runs if r.final is not None]
     reached = [hit for r in runs if (hit := to_target(r)) is not None]
-    speeds = [r.result["seconds"] / r.result["step"] for r in runs if r.result and r.result["step"]]
+    results = [r.result for r in runs if r.result]
+    speeds = [result["seconds"] / result["step"] for result in results if result["step"]]
+    words = [word for result in results for word in (result.get("implementation") or "").split(", ")]
+    if runs[0].config.device != "cpu":  # there nothing can be captured, which need not be said
+        words += ["eager" for result in results if (result.get("graph") or "").startswith("eager")]
+    sizes = [size for result in results if (size := result.get("state_bytes_per_parameter")) is not None]
     majority = len(reached) * 2 > len(runs)
     # A seed that never got there counts as infinity: the median is finite when more than half of them did.
     missing = [math.inf] * (len(runs) - len(reached))
@@ -401,6 +408,8 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
         diverged=sum(r.diverged for r in runs),
         failed=sum(r.status in ("failed", "unfinished") for r in runs),
         seconds_per_step=statistics.median(speeds) if speeds else None,
+        engines=tuple(word for word in dict.fromkeys(words) if word not in ("", "capturable")),
+        state_bytes_per_parameter=max(sizes, default=None),
         sensitivity=sensitivity(trials),
         trials=len(trials),
     )

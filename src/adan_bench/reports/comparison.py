@@ -23,7 +23,9 @@ TERMS = (
     "difference from the first row over the seeds of both, its interval paired by seed and corrected for all pairs; "
     "Welch: the interval of Welch's test, which makes no pairs of seeds. best: the best "
     "evaluation of a run, mean over seeds. Steps and seconds to target: median over seeds until {metric} first "
-    "reached {target}, and how many of the seeds did; a seed that diverges does not count."
+    "reached {target}, and how many of the seeds did; a seed that diverges does not count. ms/step: of a whole "
+    "training step, median over seeds, and the engine that updated the weights. state B/param: bytes that the "
+    "optimizer keeps per trained parameter."
 )
 CLOCKS = " Seconds are left out: these runs did not have the same machine, or not as many runs and threads on it."
 RATES = (
@@ -33,7 +35,7 @@ RATES = (
 SHADED = " A shaded row is better than every other by more than the seeds explain."  # on the page only
 COLUMNS = (
     "optimizer", "{metric}", "minus the first", "Welch", "best", "steps to target", "s to target", "ms/step",
-    "lr range ±2%",
+    "state B/param", "lr range ±2%",
 )  # fmt: skip
 
 
@@ -51,7 +53,8 @@ def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[D
 
 def warn(summaries: Sequence[WorkloadSummary], damaged: Sequence[DamagedRecord] = ()) -> list[str]:
     """Warnings that a reader needs before any number."""
-    texts = [text for text in (conclusions.caution(summaries), conclusions.repeated(summaries)) if text]
+    kinds = (conclusions.caution, conclusions.unfused, conclusions.repeated)
+    texts = [text for kind in kinds if (text := kind(summaries))]
     if damaged:
         texts.append(f"{count(len(damaged), 'record')} left out: {'; '.join(map(str, damaged))}.")
     return texts
@@ -106,7 +109,7 @@ def _section(
     terms += ("" if summary.one_clock else CLOCKS) + (RATES if tuned else "")
     best = conclusions.winner(summary)
     firsts = ["first" if o.name == best else "" for o in summary.optimizers]
-    origins = [(html.settings(o.settings), conclusions.said(o.origin), *ways(o)) for o in summary.optimizers]
+    origins = [(html.settings(o.settings), conclusions.said(o.origin), *captures(o)) for o in summary.optimizers]
     settings = [(o.name, "; ".join(texts)) for o, texts in zip(summary.optimizers, origins, strict=True)]
     parts = [
         html.paragraph(". ".join(str(part) for part in about) + ".", "soft"),
@@ -129,7 +132,7 @@ def _section(
 
 def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     """The table of results as text: head and rows, in the order of the means."""
-    head = [column.format(metric=f"{summary.facts['metric']} {summary.arrow}") for column in COLUMNS]
+    head = [column.format(metric=summary.metric_head) for column in COLUMNS]
     rows = [_row(o, *gaps) for o, *gaps in _against_first(summary)]
     if not any(o.sensitivity for o in summary.optimizers):  # the last column would be empty
         return head[:-1], [row[:-1] for row in rows]
@@ -155,9 +158,7 @@ def _row(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -
         "" if gap is None else _signed(gap),
         "" if unpaired is None else _signed(unpaired).partition(" ")[2],
         number(sum(bests) / len(bests)) if bests else "–",
-        conclusions.steps(o),
-        number(o.seconds_to_target, 3),
-        number(None if o.seconds_per_step is None else 1000 * o.seconds_per_step, 3),
+        *conclusions.costs(o),
         rates,
     ]
 
@@ -192,7 +193,10 @@ def in_numbers(summaries: Sequence[WorkloadSummary]) -> list[dict[str, Any]]:
 
 
 def _numbers(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -> dict[str, Any]:
-    names = ("steps_to_target", "seconds_to_target", "reached", "diverged", "failed", "seconds_per_step", "trials")
+    names = (
+        "steps_to_target", "seconds_to_target", "reached", "diverged", "failed", "seconds_per_step", "engines",
+        "state_bytes_per_parameter", "trials",
+    )  # fmt: skip
     return {
         "optimizer": o.name,
         "settings": o.settings,
@@ -206,14 +210,10 @@ def _numbers(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | Non
     }
 
 
-def ways(o: OptimizerSummary) -> list[str]:
-    """Ways in which an optimizer stepped, by its records: its implementation, and the steps captured or eager.
-
-    On the CPU nothing can be captured, which need not be said.
-    """
-    results = [r.result for r in o.records if r.result and r.result.get("implementation")]
-    pairs = [(r["implementation"], r.get("graph", "")) for r in results]
-    return list(dict.fromkeys(how if on.startswith("eager: the CPU") else f"{how}, steps {on}" for how, on in pairs))
+def captures(o: OptimizerSummary) -> list[str]:
+    """Whether a CUDA graph held the steps, and why not; on the CPU nothing can be captured, which need not be said."""
+    graphs = dict.fromkeys(r.result.get("graph") for r in o.records if r.result and r.config.device != "cpu")
+    return [f"steps {how}" for how in graphs if how]
 
 
 def swatches(summary: WorkloadSummary, styles: Mapping[str, Mapping[str, str]]) -> list[str]:

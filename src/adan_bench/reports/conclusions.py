@@ -67,9 +67,16 @@ def length(summary: WorkloadSummary) -> str:
     return f"{part}{summary.steps} steps of {summary.batch_size}"
 
 
-def steps(o: OptimizerSummary) -> str:
-    """Steps to the target, and how many of the seeds got there."""
-    return f"{'–' if o.steps_to_target is None else f'{o.steps_to_target:.0f}'} ({o.reached}/{o.n})"
+def costs(o: OptimizerSummary) -> list[str]:
+    """Steps to the target with the share of the seeds that got there, seconds, ms per step, state bytes per parameter.
+
+    The engine stands beside the milliseconds: a fused step and one by foreach do not compare the methods.
+    """
+    steps = "–" if o.steps_to_target is None else f"{o.steps_to_target:.0f}"
+    speed = number(None if o.seconds_per_step is None else 1000 * o.seconds_per_step, 3)
+    engine = f" ({', '.join(o.engines)})" if o.engines else ""
+    seconds, size = number(o.seconds_to_target, 3), number(o.state_bytes_per_parameter, 3)
+    return [f"{steps} ({o.reached}/{o.n})", seconds, speed + engine, size]
 
 
 def caution(summaries: Sequence[WorkloadSummary]) -> str:
@@ -256,6 +263,20 @@ def _comparisons(
     return text + few
 
 
+def unfused(summaries: Sequence[WorkloadSummary]) -> str:
+    """Name the variants of Adan that ran without its fused engine, with the remedy; empty where none did."""
+    names: dict[str, dict[str, None]] = {}
+    for summary in summaries:
+        missing = "Triton" if summary.device.startswith("cuda") else "a C compiler, then adan again"
+        for o in summary.optimizers:
+            if o.records[0].config.optimizer == "adan" and not {"fused", "eager"}.issuperset(o.engines):
+                asked = [name for name in ("foreach", "fused", "differentiable") if name in o.settings]
+                remedy = f"leave {_join(asked)} unset" if asked else f"install {missing}"
+                names.setdefault(remedy, {})[o.name] = None
+    slow = "without Adan's fused engine, so ms/step and seconds are not Adan's best"
+    return " ".join(f"{_join([*who])} ran {slow}; {remedy}." for remedy, who in names.items())
+
+
 def repeated(summaries: Sequence[WorkloadSummary]) -> str:
     """Name the runs of the same settings and seed, of which only one counts; empty where there are none."""
     texts = [_join([str(path) for path in paths]) for s in summaries for o in s.optimizers for paths in o.repeats]
@@ -297,7 +318,12 @@ def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
     if unfair(summary) or min(map(_n, done)) < MIN_SEEDS:
         return ""  # the table has the steps; to rank them would be to name a winner
     least = [name for steps, name in there if steps == there[0][0]]
-    return f" The target, {target}, was reached in the fewest steps ({there[0][0]:.0f}, median) by {_join(least)}."
+    text = f" The target, {target}, was reached in the fewest steps ({there[0][0]:.0f}, median) by {_join(least)}."
+    timed = [(o.seconds_to_target, o.steps_to_target, o.name) for o in done if o.seconds_to_target is not None]
+    by_clock = sorted(timed)
+    if by_clock != sorted(timed, key=lambda entry: (entry[1], entry)):
+        text += f" By the clock the order is another: {_join([f'{name} {number(s, 3)} s' for s, _, name in by_clock])}."
+    return text
 
 
 def _edges(done: Sequence[OptimizerSummary]) -> str:

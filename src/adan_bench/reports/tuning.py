@@ -47,7 +47,7 @@ def budget_of(summary: WorkloadSummary) -> str:
 
 def tuning_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     """The best trial of every optimizer as text: head and rows, the best first."""
-    head = [column.format(metric=f"{summary.facts['metric']} {summary.arrow}") for column in HEAD]
+    head = [column.format(metric=summary.metric_head) for column in HEAD]
     return head, [_row(o) for o in summary.optimizers]
 
 

@@ -194,6 +194,28 @@ def implementation(optimizer: Optimizer) -> str:
     return ", ".join([*words, "capturable"] if group.get("capturable") else words)
 
 
+def state_bytes(optimizer: Optimizer) -> float:
+    """Bytes of an optimizer's state per trained parameter; of sharded ones, those of this rank.
+
+    A tensor that parameters share counts once; a quantized or sharded one counts as the tensors inside it.
+    """
+    from torch import Tensor
+    from torch.utils._pytree import tree_leaves
+
+    from adan.sharding import local
+
+    def stored(tensor: Any) -> int:
+        tensor = local(tensor)
+        if not hasattr(tensor, "__tensor_flatten__"):
+            return int(tensor.nbytes)
+        return sum(stored(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
+
+    leaves = tree_leaves(list(optimizer.state.values()))
+    tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
+    trained = sum(local(p).numel() for group in optimizer.param_groups for p in group["params"])
+    return sum(map(stored, tensors.values())) / max(1, trained)  # a late rank may have no part of a small model
+
+
 def check_values(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
     """Refuse a value that the optimizer refuses, by making it, before any run begins."""
     import torch

@@ -327,6 +327,7 @@ class Trainer:
             "peak_bytes": torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None,
             "graph": self.updater.words(),
             "implementation": optimizers.implementation(optimizer),
+            "state_bytes_per_parameter": optimizers.state_bytes(optimizer),
         }
         if getattr(optimizer, "restart_rule", None) is not None:  # Adan's
             result["restarts"] = {"count": optimizer.restarts, "radius": optimizer.restart_progress.radius}
