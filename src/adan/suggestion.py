@@ -68,7 +68,7 @@ def suggest_from_adamw(
         lr = 2.5·lr₀    λ = λ₀ / 2.5    b1 = 1 − 200 / T, within [0.9, 0.98]    b2 = 0.92    b3 = 0.99
         warm-up = 2·w₀, up to T/2, or T/20 if that is longer
 
-    It is a starting point: in four of five searches the best lr was within a factor of two. If you can afford three
+    It is a starting point: in three of four searches the best lr was within a factor of two. If you can afford three
     runs, try the suggested lr, half of it and twice it. The tuning guide shows the records.
 
     Args:

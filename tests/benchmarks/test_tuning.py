@@ -60,7 +60,7 @@ def test_no_rule_beats_the_ratio_in_families_that_it_was_not_fitted_to():
     ours = off[f"**{LR_RATIO:g}**"]
     near = {name: sum(abs(errors[study]) < 1.001 for study in unseen) for name, errors in off.items()}
     assert near[f"**{LR_RATIO:g}**"] == max(near.values())
-    assert 0.78 < sum(abs(error) < 1.001 for error in ours.values()) / len(ours) < 0.82  # "in four of five searches"
+    assert 0.73 < sum(abs(error) < 1.001 for error in ours.values()) / len(ours) < 0.78  # "in three of four searches"
     earlier = off["the earlier rule by task and length"]
     assert near["the earlier rule by task and length"] == near[f"**{LR_RATIO:g}**"] - 1  # "once less often"
     gain = {study: ours[study] ** 2 - earlier[study] ** 2 for study in unseen}
