@@ -150,8 +150,10 @@ struct tensor { TENSOR(FIELD) };
 
 #define PLAIN(T, C, k) ELEMENT(T, C, k, m[k], COUPLED ? 0 : v[k], n[k], prev[k])
 
-/* T: the type of a parameter and its gradient; C: of the arithmetic and the states. COUPLED is a constant to the
- * callers, so that either form is a loop without a branch. */
+/* A call with COUPLED, the last argument, as a constant, so that either form is a loop without a branch. */
+#define EITHER_FORM(v, F, ...) ((v) ? F(__VA_ARGS__, 0) : F(__VA_ARGS__, 1))
+
+/* T: the type of a parameter and its gradient; C: of the arithmetic and the states. */
 #define STRETCH(T, S, C)                                                                                               \
     INLINE void stretch_##T(const struct tensor *x, const struct scalars *s, int64_t start, int64_t size,              \
                             const int COUPLED) {                                                                       \
@@ -328,7 +330,7 @@ INLINE void encode(uint8_t *codes, uint8_t *exponents, const float *values, cons
 
 /* The loop of ELEMENTs from codes to fp32. `x` is of fp32, whole blocks of it; `per` is 1 / A. */
 INLINE void step_codes(const struct tensor *x, uint8_t *const codes[STATES], const uint8_t *exponents,
-                       const struct scalars *s, float per, int64_t blocks, const int COUPLED, const int FOUR) {
+                       const struct scalars *s, float per, int64_t blocks, const int FOUR, const int COUPLED) {
     enum { QUANTIZED = 1 };
     const struct code of_m = FOUR ? SIGNED6 : SIGNED, of_n = FOUR ? ROOT6 : ROOT, c = FOUR ? SIGNED4 : SIGNED;
     COEFFICIENTS(float)
@@ -384,20 +386,6 @@ INLINE void pack(uint8_t *to, uint8_t *codes, int64_t start, int64_t size, const
             to[start / 2 + k] = (uint8_t)(codes[2 * k] | codes[2 * k + 1] << 4);
     } else if (size % SHARED)
         memcpy(to + start, codes, (size_t)size);
-}
-
-/* In the 4-bit format: the two lower bits of n's codes lie above m's, and come to their nibbles. */
-INLINE void take_low_bits(uint8_t *n, const uint8_t *m, int64_t size) {
-    INDEPENDENT for (int64_t k = 0; k < size; k++)
-        n[k] = (uint8_t)(n[k] << 2 | m[k] >> 6);
-}
-
-/* The reverse; m's codes have none above them. */
-INLINE void give_low_bits(uint8_t *n, uint8_t *m, int64_t size) {
-    INDEPENDENT for (int64_t k = 0; k < size; k++) {
-        m[k] |= (uint8_t)(n[k] << 6);
-        n[k] >>= 2;
-    }
 }
 
 /* Numbers of 16 or 32 bits as fp32, whole blocks of them. */
@@ -478,10 +466,10 @@ MEASURE(f64, double)
 
 #define DECODE(i, code)                                                                                                \
     if (stored[i])                                                                                                     \
-        decode(room[i], codes[i], exponents, BLOCKS(size), i, code);
+        decode(room[i], codes[i], exponents, blocks, i, code);
 #define ENCODE(i, code)                                                                                                \
     if (stored[i])                                                                                                     \
-        encode(codes[i], exponents, room[i], words, BLOCKS(size), i, code);
+        encode(codes[i], exponents, room[i], words, blocks, i, code);
 
 /* The loop of ELEMENTs on fp32 copies of what is no fp32; returns the squared displacement where `w` is not NULL. */
 INLINE double span(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start,
@@ -491,6 +479,7 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
     uint32_t words[SPAN];
     char *const stored[STATES] = {x->exp_avg, x->exp_avg_diff, x->exp_avg_sq, x->prev_grad};
     const int four = x->state_type == CODES4, quantized = four || x->state_type == CODES8, full = size % SHARED == 0;
+    const int64_t blocks = BLOCKS(size), whole = blocks * SHARED;
     uint8_t *exponents = quantized ? x->exponents + start / SHARED * STATES : NULL;
     const double factor = x->averaging ? *x->averaging : 0;
     const float averaging = (float)factor, per = (float)(factor > 0 ? 1 / factor : 0); /* of A = b2 = 0 nothing is read */
@@ -516,8 +505,10 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
             widen(room[i], stored[i], BF16, start, size);
     }
     float *v = x->exp_avg_diff ? state[V] : NULL;
-    if (four)
-        take_low_bits(codes[N], codes[M], BLOCKS(size) * SHARED);
+    uint8_t *const m_codes = codes[M], *const n_codes = codes[N];
+    if (four) /* the two lower bits of n's codes lie above m's */
+        INDEPENDENT for (int64_t k = 0; k < whole; k++)
+            n_codes[k] = (uint8_t)(n_codes[k] << 2 | m_codes[k] >> 6);
     if (w && quantized) {
         EACH_CODE(four, DECODE)
     }
@@ -530,24 +521,18 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
         .param = (char *)param, .grad = (const char *)gradient, .exp_avg = (char *)state[M],
         .exp_avg_diff = (char *)v, .exp_avg_sq = (char *)state[N], .prev_grad = (char *)state[G],
     };
-    if (four && v)
-        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 0, 1);
-    else if (four)
-        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 1, 1);
-    else if (quantized && v)
-        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 0, 0);
+    if (four)
+        EITHER_FORM(v, step_codes, &plain, codes, exponents, s, per, blocks, 1);
     else if (quantized)
-        step_codes(&plain, codes, exponents, s, per, BLOCKS(size), 1, 0);
-    else if (v)
-        stretch_f32(&plain, s, 0, size, 0);
+        EITHER_FORM(v, step_codes, &plain, codes, exponents, s, per, blocks, 0);
     else
-        stretch_f32(&plain, s, 0, size, 1);
+        EITHER_FORM(v, stretch_f32, &plain, s, 0, size);
     const double square = w ? after_f32(moved, state[G], state[M], v, state[N], s, w, size, quantized) : 0;
 
     const uint32_t moved_by = (uint32_t)(int64_t)(*x->step + 1.0) * ADVANCE + (uint32_t)x->cycle * ADVANCE_CYCLE;
     random_words(words, (uint32_t)x->rng_offset + (uint32_t)(start / 4), moved_by);
     if (four && v)
-        for (int64_t k = 0; k < BLOCKS(size) * SHARED; k++)
+        for (int64_t k = 0; k < whole; k++)
             v[k] = room[G][k] - averaging * v[k];
     if (quantized) {
         EACH_CODE(four, ENCODE)
@@ -557,7 +542,10 @@ INLINE double span(const struct tensor *x, const struct scalars *s, const struct
             INDEPENDENT for (int64_t k = 0; k < size; k++)
                 ((bf16_t *)stored[i])[start + k] = round_bf16(room[i][k], random_bits(words[k], i));
     if (four)
-        give_low_bits(codes[N], codes[M], BLOCKS(size) * SHARED);
+        INDEPENDENT for (int64_t k = 0; k < whole; k++) {
+            m_codes[k] |= (uint8_t)(n_codes[k] << 6);
+            n_codes[k] >>= 2;
+        }
     for (int i = 0; i < STATES; i++)
         if (stored[i] && quantized)
             pack((uint8_t *)stored[i], codes[i], start, size, four && i != M);
@@ -573,10 +561,7 @@ INLINE double span_f64(const struct tensor *x, const struct scalars *s, const st
     for (int64_t k = 0; k < size; k++)
         grad[k] = ((const double *)x->grad)[start + k] * s->grad_scale;
     before_f64(moved, (double *)x->param + start, m, v, n, (double *)x->prev_grad + start, w, size);
-    if (v)
-        stretch_f64(x, s, start, size, 0);
-    else
-        stretch_f64(x, s, start, size, 1);
+    EITHER_FORM(v, stretch_f64, x, s, start, size);
     return after_f64(moved, grad, m, v, n, s, w, size, 0);
 }
 
@@ -606,11 +591,6 @@ SQUARES(f64, double)
 SQUARES(bf16, bf16_t)
 SQUARES(f16, f16_t)
 
-/* Whether the types alone say how a tensor is read and written. In double precision they always do. */
-INLINE int is_plain(const struct tensor *x) {
-    return x->type == F64 || (x->state_type == F32 && x->grad_type == x->type && !x->stochastic && !x->compensation);
-}
-
 #define EACH_TYPE(type, X)                                                                                             \
     switch (type) {                                                                                                    \
     case F32: X(f32)                                                                                                   \
@@ -620,20 +600,19 @@ INLINE int is_plain(const struct tensor *x) {
     }
 #define SUM(T) return squares_##T(x->grad, start, size);
 #define STEP(T)                                                                                                        \
-    if (x->exp_avg_diff)                                                                                               \
-        stretch_##T(x, s, start, size, 0);                                                                             \
-    else                                                                                                               \
-        stretch_##T(x, s, start, size, 1);                                                                             \
+    EITHER_FORM(x->exp_avg_diff, stretch_##T, x, s, start, size);                                                      \
     return 0;
 
 /* A step of a stretch; returns the squared displacement of y where `w` is not NULL. Without `s`: the sum of squares of
  * the gradient. */
 INLINE double stretch(const struct tensor *x, const struct scalars *s, const struct displacement *w, int64_t start,
                       int64_t size) {
+    /* Whether the types alone say how a tensor is read and written. In double precision they always do. */
+    const int fp32_states = x->state_type == F32 && x->grad_type == x->type && !x->stochastic && !x->compensation;
     double total = 0;
     if (!s)
         EACH_TYPE(x->grad_type, SUM)
-    if (!w && is_plain(x))
+    if (!w && (x->type == F64 || fp32_states))
         EACH_TYPE(x->type, STEP)
     for (int64_t end = start + size; start < end; start += SPAN) {
         int64_t part = end - start < SPAN ? end - start : SPAN;
@@ -663,9 +642,7 @@ KERNEL(baseline, ) /* SSE2 on x86-64, NEON on aarch64 */
 #endif
 KERNEL(avx2, __attribute__((target("avx2"))))
 KERNEL(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl" WIDTH))))
-#endif
 
-#if defined(__x86_64__)
 /* Whether the processor has all of these features (EBX of CPUID's leaf 7) and the system saves these registers (XCR0).
  * Not __builtin_cpu_supports: with clang it refers to a runtime library that a wheel cannot count on. */
 static int has(uint32_t features, uint32_t registers) {
