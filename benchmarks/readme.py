@@ -168,20 +168,21 @@ COSTS = (gpu, gpu_alone, wall, cpu, memory, summary, quality, step_time, harness
 IN_4_BITS = "all|n: √n, floored, 3|[^n].*floored, 2 bits$|.*in all$"
 TABLES: dict[str, Callable[[], str]] = {
     **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES)},
-    **results_page.TABLES,
     "codes": lambda: codes("codes", "codes of m, v, g; of n; block size", "all"),
     "codes-4bit": lambda: codes("codes-4bit", "codes", IN_4_BITS, "largest early update"),
     "paper-settings": paper_settings.page,
-    "results-details": lambda: results_details.page(studies()),
     "scaling": scaling.table,
     "planner": planner.large_models,
     "planner-measured": planner.measured,
 }
+OF_STUDIES = {table_of.__name__.replace("_", "-"): table_of for table_of in results_page.TABLES}
+OF_STUDIES["results-details"] = results_details.page
 
 
 def rendered(text: str) -> str:
     def filled(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{TABLES[match[2]]()}\n{match[3]}"
+        text = OF_STUDIES[match[2]](studies()) if match[2] in OF_STUDIES else TABLES[match[2]]()
+        return f"{match[1]}\n{text}\n{match[3]}"
 
     return re.sub(r"(<!-- table (\S+) -->)\n.*?(<!-- end -->)", filled, text, flags=re.DOTALL)
 
