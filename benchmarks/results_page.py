@@ -55,7 +55,7 @@ class Unit:
 
 
 UNITS = {key: Unit(**unit) for key, unit in DATA["units"].items()}  # by workload where it decides, else by metric
-AXES = DATA["axes"]  # label, end and digits of each forest's axis
+AXES: dict[str, tuple[str, float, int]] = DATA["axes"]  # label, end and digits of each forest's axis
 SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not significant": "#888888"}
 EARLY = 0.95
 
@@ -285,7 +285,7 @@ def words(settings: Mapping[str, Any]) -> str:
 # Figures
 
 PER_UPDATE = 64 / 10  # steps of the environment for each of PPO's updates: each is in ten minibatches of 64
-SWEEPS = DATA["sweeps"]  # titles, and how much worse than the best is still shown
+SWEEPS: dict[str, tuple[str, float]] = DATA["sweeps"]  # titles, and how much worse than the best is still shown
 
 
 def color(optimizer: str) -> str:

@@ -103,13 +103,10 @@ def _line(record: RunRecord, root: str) -> dict[str, Any]:
     }
 
 
-def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _columns(lines: Sequence[Mapping[str, Any]]) -> Any:
     """A curve by columns: at most POINTS of its lines, with the first and the last, and DIGITS of each number."""
     last = len(lines) - 1
     chosen = [lines[i] for i in sorted({round(last * i / (POINTS - 1)) for i in range(POINTS)})] if lines else []
     names = dict.fromkeys(name for line in chosen for name in line if name != "kind")
-    return {name: [_short(line.get(name)) for line in chosen] for name in names}
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+    columns = {name: [line.get(name) for line in chosen] for name in names}
+    return each(columns, lambda value: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value)

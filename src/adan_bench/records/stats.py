@@ -359,17 +359,15 @@ def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
 
 def _alike(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
     """The runs of an optimizer by settings and seed, the one that counts last."""
-    groups = grouped(records, lambda r: (r.config.settings, r.config.seed))
-    return [sorted(same, key=_age) for same in groups]
+
+    def age(record: RunRecord) -> tuple[bool, str]:  # those that did not end, then the others, each by their start
+        return record.status not in ("failed", "unfinished"), str(record.environment.get("started", ""))
+
+    return [sorted(same, key=age) for same in grouped(records, lambda r: (r.config.settings, r.config.seed))]
 
 
 def _once(records: Sequence[RunRecord]) -> list[RunRecord]:
     return [same[-1] for same in _alike(records)]
-
-
-def _age(record: RunRecord) -> tuple[bool, str]:
-    """Orders the runs of a seed: those that did not end, then the others, each by their start."""
-    return record.status not in ("failed", "unfinished"), str(record.environment.get("started", ""))
 
 
 def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSummary:

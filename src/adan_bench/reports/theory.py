@@ -61,12 +61,10 @@ def write(studies: Sequence[Chapter], folder: Path) -> Path:
     return html.PagePart(_page(studies, images).html).write(folder / "theory.html")
 
 
-def number(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def relation(check: Check) -> str:
-    return f"{'≥' if check.at_least else '≤'} {number(check.bound)}"
+def numbers(check: Check) -> tuple[str, str, str]:
+    """What was measured, the bound, and whether it holds."""
+    bound = f"{'≥' if check.at_least else '≤'} {check.bound:.3g}"
+    return f"{check.measured:.3g}", bound, "holds" if check.passed else "FAILS"
 
 
 def _png(draw: Callable[..., None]) -> bytes:
@@ -76,6 +74,7 @@ def _png(draw: Callable[..., None]) -> bytes:
     draw(figure)
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=100, metadata={"Software": None})
     return buffer.getvalue()
@@ -98,13 +97,9 @@ def _page(studies: Sequence[Chapter], images: dict[str, bytes]) -> html.PagePart
 def _section(study: Chapter, images: dict[str, bytes]) -> html.PagePart:
     head = ("claim", "measured", "bound", "", "remark")
     kinds = ["" if check.passed else "failed" for check in study.checks]
-    parts = [html.paragraph(study.about), html.table(head, map(_cells, study.checks), kinds=kinds, kind="claims")]
+    rows = [(f"{check.name}: {check.claim}", *numbers(check), check.note) for check in study.checks]
+    parts = [html.paragraph(study.about), html.table(head, rows, kinds=kinds, kind="claims")]
     parts += [html.image(name, images[name], name) for name in study.plots]
     for table in study.tables:
         parts += [html.heading(table.title), html.table(table.head, table.rows)]
     return html.section(study.title, *parts)
-
-
-def _cells(check: Check) -> list[str]:
-    verdict = "holds" if check.passed else "FAILS"
-    return [f"{check.name}: {check.claim}", number(check.measured), relation(check), verdict, check.note]

@@ -41,8 +41,6 @@ def run() -> Chapter:
         left.set(title="‖proximal − AdamW‖", xlabel="η")
         right.plot(k, schedule / lam, color="#0072B2", label="μ = 0.01")
         right.set(title="λ_k / λ = (1−μ)^k", xlabel="k", ylim=(0, 1.05))
-        for axes in (left, right):
-            axes.legend(frameon=False, fontsize=8)
 
     return chapter(
         "proximal",
@@ -58,25 +56,23 @@ def run() -> Chapter:
     )
 
 
+def _objective(x: Any, theta: Any, u: Any, root: Any, eta: float, lam: float) -> Any:
+    return lam / 2 * (root * x * x).sum() + u @ (x - theta) + (root * (x - theta) ** 2).sum() / (2 * eta)
+
+
 def _distance_by_gradient(theta: Array, u: Array, n: Array, eta: float, lam: float) -> float:
     import torch
 
     root = np.sqrt(n) + EPS
     x = torch.tensor(methods.proximal_step(theta, u, eta, eta / root, lam), requires_grad=True)
-    start, direction, weight = torch.tensor(theta), torch.tensor(u), torch.tensor(root)
-    moved = x - start
-    objective = lam / 2 * (weight * x * x).sum() + direction @ moved + (weight * moved * moved).sum() / (2 * eta)
+    objective = _objective(x, torch.tensor(theta), torch.tensor(u), torch.tensor(root), eta, lam)
     (gradient,) = torch.autograd.grad(objective, x)
-    return float(gradient.norm() / ((1 / eta + lam) * weight.min()))
+    return float(gradient.norm() / ((1 / eta + lam) * root.min()))
 
 
 def _distance_by_search(theta: Array, u: Array, n: Array, eta: float, lam: float) -> float:
     from scipy.optimize import minimize
 
     root = np.sqrt(n) + EPS
-
-    def objective(x: Array) -> float:
-        return float(lam / 2 * (root * x * x).sum() + u @ (x - theta) + (root * (x - theta) ** 2).sum() / (2 * eta))
-
-    solution = minimize(objective, theta, method="BFGS", options={"gtol": 1e-7})
+    solution = minimize(_objective, theta, (theta, u, root, eta, lam), method="BFGS", options={"gtol": 1e-7})
     return distance(solution.x, methods.proximal_step(theta, u, eta, eta / root, lam))

@@ -169,7 +169,6 @@ def run(
             axes.loglog(scale, level * (scale / scale[0]) ** -0.25, color="black", linestyle=":", label="T^(−1/4)")
             axes.set(title=name, xlabel="iterations T")
             axes.xaxis.set_minor_formatter("")
-            axes.legend(frameon=False, fontsize=8)
 
     return chapter("theorem-1", checks, {"theory-theorem-1.png": plot}, tables)
 

@@ -100,8 +100,6 @@ def run(
         left.loglog(inverse, np.array(inverse) ** 3.5, color="black", linestyle=":", label="ϵ^−3.5")
         left.set(title="iterations until a cycle lasts K", xlabel="1/ϵ")
         right.set(title="the last cycle", xlabel="1/ϵ")
-        for axes in (left, right):
-            axes.legend(frameon=False, fontsize=7)
 
     rows.append(["theory, at most", "3.5", "−1", "−1/2"])
     head = ["algorithm", "iterations", "‖∇f(x̄)‖", "‖∇f(x_0)‖"]
