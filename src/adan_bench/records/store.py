@@ -162,7 +162,6 @@ class RunStore:
         )
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add one line to the metrics."""
         append_line(self.path / "metrics.jsonl", line)
         self._lines += 1
 

@@ -70,10 +70,7 @@ def reproduce(
         timed = {case: {"absent": reason} for case in cases}
     results = [(cell, _timed(cell, timed) if cell.column.model else collect(cell, scores)) for cell in run_plan.cells]
     results = [(cell, _mean(cell, results) if cell.column.mean else record) for cell, record in results]
-
-    def cells_of(table: PaperTable) -> list[dict[str, Any]]:
-        return [record.to_json() for cell, record in results if cell.table is table]
-
+    cells = {table.name: [record.to_json() for cell, record in results if cell.table is table] for table in tables}
     summary = {
         "scale": chosen.scale,
         "device": chosen.device,
@@ -82,7 +79,7 @@ def reproduce(
         "jobs": chosen.jobs,
         "runs": len(run_plan.runs),
         "environment": describe(chosen.device if chosen.cluster is None else "cpu"),
-        "tables": [{"name": table.name, "place": table.place, "cells": cells_of(table)} for table in tables],
+        "tables": [{"name": table.name, "place": table.place, "cells": cells[table.name]} for table in tables],
     }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "tables.json", finite(summary))

@@ -278,7 +278,6 @@ def _batch(model: TimedModel, how: Measure, device: torch.device, size: int) -> 
 
 
 def _timed(call: Callable[[], Any], warmup: int, steps: int, device: torch.device) -> list[float]:
-    """Seconds of each call."""
     times = []
     for i in range(warmup + steps):
         if device.type == "cuda":

@@ -175,7 +175,7 @@ def transformer_xl(context: Context) -> Task:
         (train, valid, test), known, note = _characters(context)
     else:
         files, note = (PENN_TREEBANK, "Penn Treebank") if context.scale == "small" else (WIKITEXT, "WikiText-103")
-        ((train, valid, test), known), note = word_files(context, files), f"{note}, words"
+        ((train, valid, test), known), note = word_files(*map(context.path, files)), f"{note}, words"
     network = TransformerXL(known, sizes)
     stream = ClusteredStream(train, context.batch_size, sizes.length, network, context.device)
 
