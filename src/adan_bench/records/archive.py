@@ -94,10 +94,7 @@ def _line(record: RunRecord, root: str) -> dict[str, Any]:
     return {
         "run": record.path.absolute().relative_to(root).as_posix(),
         "config": record.config.to_json(),
-        "workload": dict(record.workload),
-        "optimizer": dict(record.optimizer),
-        "environment": dict(record.environment),
-        "result": record.result,
+        **{name: getattr(record, name) for name in ("workload", "optimizer", "environment", "result")},
         "curves": {kind: _columns([line for line in record.metrics if line["kind"] == kind]) for kind in CURVES},
         "events": [line for line in record.metrics if line["kind"] not in CURVES],
     }

@@ -6,37 +6,19 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
 from adan_bench.errors import UsageError
 from adan_bench.records.environment import describe
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
-from adan_bench.theory import (
-    complexity,
-    cycle,
-    descent,
-    lemma1,
-    moments,
-    propositions,
-    proximal,
-    reformulation,
-    theorem1,
-    theorem2,
-)
 from adan_bench.theory.check import Chapter, Check
 
+NAMES = "lemma-1 moments reformulation proximal propositions descent theorem-1 cycle theorem-2 complexity"
+#: A module of `adan_bench.theory` for each.
 STUDIES: dict[str, Callable[[], Chapter]] = {
-    "lemma-1": lemma1.run,
-    "moments": moments.run,
-    "reformulation": reformulation.run,
-    "proximal": proximal.run,
-    "propositions": propositions.run,
-    "descent": descent.run,
-    "theorem-1": theorem1.run,
-    "cycle": cycle.run,
-    "theorem-2": theorem2.run,
-    "complexity": complexity.run,
+    name: import_module(f"adan_bench.theory.{name.replace('-', '')}").run for name in NAMES.split()
 }
 
 

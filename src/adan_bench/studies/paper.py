@@ -6,6 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,8 @@ def execute(run_plan: PaperPlan, pool: Pool, resume: bool = False, on_event: OnE
         ready = [run for run in run_plan.runs.values() if _blocked(run) is None]
         return [Job(_completed(run), run.path, resume) for run in ready]
 
-    try:
+    with closing(pool):
         pool.run(work, on_event)
-    finally:
-        pool.close()
 
 
 def _completed(run: PlannedRun) -> RunConfig:
