@@ -125,7 +125,6 @@ class Contest:
 
 
 def contests(stored: Stored) -> list[Contest]:
-    """The rows of the overview."""
     found = []
     for row in DATA["rows"]:
         groups = together(row["studies"], stored, row.get("batch_size", 0))

@@ -135,7 +135,6 @@ class Measure:
 
     @property
     def length(self) -> int:
-        """Tokens of a sequence."""
         return 16 if self.tiny else LENGTH
 
 

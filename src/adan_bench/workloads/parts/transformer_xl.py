@@ -52,7 +52,6 @@ class TransformerXL(nn.Module):
                 nn.init.normal_(parameter, 0.0, 0.02)
 
     def initial(self, columns: int, device: torch.device | str | None = None) -> Memories:
-        """Memories of nothing."""
         sizes = self.sizes
         empty = torch.zeros(sizes.layers, sizes.memory, columns, sizes.width, device=device)
         return empty, torch.zeros((), dtype=torch.long, device=device)
