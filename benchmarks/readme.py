@@ -179,12 +179,9 @@ OF_STUDIES = {table_of.__name__.replace("_", "-"): table_of for table_of in resu
 OF_STUDIES["results-details"] = results_details.page
 
 
-def rendered(text: str) -> str:
-    def filled(match: re.Match[str]) -> str:
-        text = OF_STUDIES[match[2]](studies()) if match[2] in OF_STUDIES else TABLES[match[2]]()
-        return f"{match[1]}\n{text}\n{match[3]}"
-
-    return re.sub(r"(<!-- table (\S+) -->)\n.*?(<!-- end -->)", filled, text, flags=re.DOTALL)
+def filled(match: re.Match[str]) -> str:
+    text = OF_STUDIES[match[2]](studies()) if match[2] in OF_STUDIES else TABLES[match[2]]()
+    return f"{match[1]}\n{text}\n{match[3]}"
 
 
 def main() -> None:
@@ -192,7 +189,8 @@ def main() -> None:
     stale = figures.write(results_page.pictures(studies()), ROOT / "docs" / "figures", check)
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         old = path.read_text(encoding="utf-8")
-        if (new := rendered(old)) != old:
+        new = re.sub(r"(<!-- table (\S+) -->)\n.*?(<!-- end -->)", filled, old, flags=re.DOTALL)
+        if new != old:
             stale.append(path.relative_to(ROOT).as_posix())
             if not check:
                 path.write_text(new, encoding="utf-8")
