@@ -48,7 +48,6 @@ def environment() -> dict[str, Any]:
 
 
 def write(name: str, record: dict[str, Any]) -> None:
-    """Store a record under results/."""
     text = json.dumps(record, indent=1, ensure_ascii=False)
     (ROOT / "results" / name).write_text(text + "\n", encoding="utf-8")
     print(f"written: results/{name}")

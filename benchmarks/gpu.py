@@ -137,7 +137,6 @@ def by_round(times: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def launches(shapes: Shapes) -> dict[str, int]:
-    """Kernels per step."""
     params, grads = tensors(shapes, "cuda")
     counts = {}
     for name, (make, _) in OPTIMIZERS.items():

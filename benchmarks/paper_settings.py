@@ -28,13 +28,15 @@ def _section(table: PaperTable) -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for cell in cells:
         for before, config in _runs(cell):
-            texts = (cell.row.head, before, ", ".join(_words(config)), config.origin.source)
+            guesses = {"floor" if name == "min_lr" else name for name in config.origin.guesses}
+            words = [f"*{text}*" if name in guesses else text for name, text in described(config).items()]
+            texts = (cell.row.head, before, ", ".join(words), config.origin.source)
             rows.setdefault(texts, []).append(cell.column.head)
     heads = list(dict.fromkeys(cell.column.head for cell in cells))
     lines, above = [], ""
-    for (name, before, words, source), columns in rows.items():
+    for (name, before, run, source), columns in rows.items():
         problem = "all" if columns == heads and len(heads) > 1 else ", ".join(dict.fromkeys(columns))
-        line = (name, f"{before} before: {problem}" if before else problem, words, "〃" if source == above else source)
+        line = (name, f"{before} before: {problem}" if before else problem, run, "〃" if source == above else source)
         lines.append([text.replace("|", "\\|") for text in line])
         above = source
     return title + markdown_table(["optimizer", "problem", "run", "source"], lines, left=4)
@@ -47,11 +49,3 @@ def _runs(cell: PlannedCell) -> Iterator[tuple[str, RunConfig]]:
     settings = {"restart": "by a pilot run"} if cell.row.restart else {}
     config = cell.runs[0].config
     yield "", replace(config, init=None, settings={**config.settings, **settings})
-
-
-def _words(config: RunConfig) -> Iterator[str]:
-    """The run in words, guesses in italics."""
-    names = {"min_lr": "floor"}
-    guesses = {names.get(name, name) for name in config.origin.guesses}
-    for name, text in described(config).items():
-        yield f"*{text}*" if name in guesses else text

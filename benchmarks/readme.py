@@ -168,22 +168,20 @@ COSTS = (gpu, gpu_alone, wall, cpu, memory, summary, quality, step_time, harness
 IN_4_BITS = "all|n: √n, floored, 3|[^n].*floored, 2 bits$|.*in all$"
 TABLES: dict[str, Callable[[], str]] = {
     **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES)},
-    **results_page.TABLES,
     "codes": lambda: codes("codes", "codes of m, v, g; of n; block size", "all"),
     "codes-4bit": lambda: codes("codes-4bit", "codes", IN_4_BITS, "largest early update"),
     "paper-settings": paper_settings.page,
-    "results-details": lambda: results_details.page(studies()),
     "scaling": scaling.table,
     "planner": planner.large_models,
     "planner-measured": planner.measured,
 }
+OF_STUDIES = {table_of.__name__.replace("_", "-"): table_of for table_of in results_page.TABLES}
+OF_STUDIES["results-details"] = results_details.page
 
 
-def rendered(text: str) -> str:
-    def filled(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{TABLES[match[2]]()}\n{match[3]}"
-
-    return re.sub(r"(<!-- table (\S+) -->)\n.*?(<!-- end -->)", filled, text, flags=re.DOTALL)
+def filled(match: re.Match[str]) -> str:
+    text = OF_STUDIES[match[2]](studies()) if match[2] in OF_STUDIES else TABLES[match[2]]()
+    return f"{match[1]}\n{text}\n{match[3]}"
 
 
 def main() -> None:
@@ -191,7 +189,8 @@ def main() -> None:
     stale = figures.write(results_page.pictures(studies()), ROOT / "docs" / "figures", check)
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         old = path.read_text(encoding="utf-8")
-        if (new := rendered(old)) != old:
+        new = re.sub(r"(<!-- table (\S+) -->)\n.*?(<!-- end -->)", filled, old, flags=re.DOTALL)
+        if new != old:
             stale.append(path.relative_to(ROOT).as_posix())
             if not check:
                 path.write_text(new, encoding="utf-8")

@@ -17,7 +17,7 @@ from typing import Any
 
 from common import table
 from figures import Curve, Effect, Forest, Panel, Picture
-from stored import SeedGroup, StoredStudy, studies
+from stored import SeedGroup, StoredStudy
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import MIN_SEEDS, Interval, Verdict, welch
@@ -25,8 +25,7 @@ from adan_bench.reports.palette import COLORS, style_of
 
 Stored = Mapping[str, StoredStudy]
 DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-NAMES = {"adan": "Adan", "adamw": "AdamW", "adam": "Adam", "lamb": "LAMB", "sgd": "SGD", "adabelief": "AdaBelief"}
-NAMES["sgd-momentum"] = NAMES["sgd"]
+NAMES: dict[str, str] = DATA["names"]
 
 
 @dataclass(frozen=True)
@@ -55,28 +54,9 @@ class Unit:
         return f"{self.signed(gap.mean)} [{ends}]: {lead.word}"
 
 
-UNITS = {  # by workload where it decides, else by metric
-    "cifar-mae": Unit("test reconstruction loss"),
-    "english-bert": Unit("test loss, nats per masked token", share=0.4),
-    "accuracy": Unit("test accuracy, %", 100, 2, "points"),
-    "matthews": Unit("Matthews correlation, %", 100, 2, "points"),
-    "box AP": Unit("test box AP, %", 100, 1, "points"),
-    "loss": Unit("test loss, nats per byte", share=0.4),
-    "perplexity": Unit("test perplexity", digits=2, share=0.5),
-    "episode reward": Unit("episode reward", digits=0, axis="reward", share=0),
-}
-AXES = {  # label, end and digits of each forest's axis
-    "points": ("improvement in accuracy, correlation or AP, points", 8.0, 2),
-    "loss": ("reduction of loss in nats (MAE: squared error) or of the logarithm of perplexity", 0.1, 4),
-    "reward": ("improvement in episode reward, % of the baseline's", 60.0, 0),
-}
+UNITS = {key: Unit(**unit) for key, unit in DATA["units"].items()}  # by workload where it decides, else by metric
+AXES: dict[str, tuple[str, float, int]] = DATA["axes"]  # label, end and digits of each forest's axis
 SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not significant": "#888888"}
-TUNED = {
-    "at full length": "tuned for the same training at its full length",
-    "shorter trials": "tuned in shorter trials",
-    "elsewhere": "tuned elsewhere (another length, batch size, environment or start)",
-    "no": "published, not tuned",
-}
 EARLY = 0.95
 
 
@@ -145,7 +125,6 @@ class Contest:
 
 
 def contests(stored: Stored) -> list[Contest]:
-    """The rows of the overview."""
     found = []
     for row in DATA["rows"]:
         groups = together(row["studies"], stored, row.get("batch_size", 0))
@@ -155,9 +134,9 @@ def contests(stored: Stored) -> list[Contest]:
     return found
 
 
-def overview(rows: Sequence[Contest]) -> str:
+def overview(stored: Stored) -> str:
     lines = []
-    for r in rows:
+    for r in contests(stored):
         n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
         ours, theirs = (r.unit.spread(group.final()) for group in (r.adan, r.best))
         of = f" (of {r.baselines})" if r.baselines > 1 else ""
@@ -166,9 +145,9 @@ def overview(rows: Sequence[Contest]) -> str:
     return table(["", "Adan", "best baseline", "seeds", "tuned", "difference"], lines)
 
 
-def verdicts(rows: Sequence[Contest]) -> str:
+def verdicts(stored: Stored) -> str:
     """README's table: where Adan was better than the best baseline, where worse, and where neither."""
-    heads, cells = [], []
+    rows, heads, cells = contests(stored), [], []
     for word, head in (("better", "better"), ("not significant", "no significant difference"), ("worse", "worse")):
         labels = [r.label.split(", ", 1) for r in rows if r.lead.word == word]
         listed = []
@@ -186,10 +165,11 @@ def tally(words: Sequence[str]) -> list[int]:
     return [sum(word == said for word in words) for said in SHADES]
 
 
-def counts(rows: Sequence[Contest], stored: Stored) -> str:
+def counts(stored: Stored) -> str:
     """How often Adan was better, by how settings were chosen, with half the steps, and early in a run."""
+    rows = contests(stored)
     asked = {"**with the same number of steps**": [r.lead.word for r in rows]}
-    asked |= {f"— {said}": [r.lead.word for r in rows if r.study.tuned == key] for key, said in TUNED.items()}
+    asked |= {f"— {said}": [r.lead.word for r in rows if r.study.tuned == key] for key, said in DATA["tuned"].items()}
     asked["**with half the steps of the best baseline**"] = [a.minus(b, n).word for a, b, n in halves(stored)]
     early = [r.early() for r in rows if r.adan.first.metric == "accuracy"]
     asked[f"**first to reach {EARLY:.0%} of the better final accuracy** (classifiers)"] = early
@@ -197,7 +177,7 @@ def counts(rows: Sequence[Contest], stored: Stored) -> str:
     return table(["Adan against the best baseline", "comparisons", "better", "worse", "neither"], lines)
 
 
-def analyses(rows: Sequence[Contest], stored: Stored) -> str:
+def analyses(stored: Stored) -> str:
     """What other ways to count would say."""
 
     def first(r: Contest) -> str:
@@ -207,6 +187,7 @@ def analyses(rows: Sequence[Contest], stored: Stored) -> str:
     def fewest(group: SeedGroup) -> SeedGroup:
         return replace(group, runs=group.runs[:MIN_SEEDS])
 
+    rows = contests(stored)
     total = sum(r.baselines for r in rows)
     ways: dict[str, Callable[[Contest], str]] = {
         "corrected for the comparisons of all rows": lambda r: r.adan.minus(r.best, total).word,
@@ -303,12 +284,7 @@ def words(settings: Mapping[str, Any]) -> str:
 # Figures
 
 PER_UPDATE = 64 / 10  # steps of the environment for each of PPO's updates: each is in ten minibatches of 64
-SWEEPS = {  # titles, and how much worse than the best is still shown
-    "gpt": ("GPT, 2,000 steps", 0.3),
-    "vit-25": ("ViT, 25 epochs", 12.0),
-    "lstm-8-again": ("LSTM, 4 epochs", 60.0),
-    "resnet34-30": ("ResNet-34, 5 epochs", 12.0),
-}
+SWEEPS: dict[str, tuple[str, float]] = DATA["sweeps"]  # titles, and how much worse than the best is still shown
 
 
 def color(optimizer: str) -> str:
@@ -386,13 +362,4 @@ def pictures(stored: Stored) -> dict[str, Picture]:
     return {f"results-{name}.svg": picture for name, picture in figures.items()}
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "verdicts": lambda: verdicts(contests(studies())),
-    "overview": lambda: overview(contests(studies())),
-    "counts": lambda: counts(contests(studies()), studies()),
-    "analyses": lambda: analyses(contests(studies()), studies()),
-    "half-length": lambda: half_length(studies()),
-    "batch-sizes": lambda: batch_sizes(studies()),
-    "formats": lambda: formats(studies()),
-    "components": lambda: components(studies()),
-}
+TABLES = (verdicts, overview, counts, analyses, half_length, batch_sizes, formats, components)

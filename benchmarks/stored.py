@@ -105,7 +105,7 @@ class StoredStudy:
 
     @property
     def tuned(self) -> str:
-        """How settings were chosen, a key of `results_page.TUNED`."""
+        """How settings were chosen, a key of "tuned" in results_page.json."""
         if self.settings_of:
             return "elsewhere"
         if not self.planned_trials:
@@ -129,7 +129,6 @@ def by_key(file: Path) -> dict[str, RunRecord]:
 
 @functools.cache
 def studies() -> dict[str, StoredStudy]:
-    """All stored studies by name."""
     index = json.loads((EVIDENCE / "studies.json").read_text(encoding="utf-8"))
     records = by_key(EVIDENCE / "runs.jsonl")
     older = {name: _study(name, facts, records) for name, facts in index.items()}

@@ -333,7 +333,6 @@ class RunRecord:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a higher value of `metric` is better."""
         return judged(self.workload)[1] if self.config.role == "tune" else bool(self.workload["higher_is_better"])
 
     @property

@@ -17,6 +17,7 @@ from adan_bench.data import tokens
 from adan_bench.data.batching import prefetch, prepared
 from adan_bench.data.tokens import PAD, SPECIAL, Corpus, Reader, name, train_tokenizer
 from adan_bench.errors import UsageError
+from adan_bench.task import Context
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.language import TextSizes
 from adan_bench.workloads.parts import bert, gpt
@@ -41,11 +42,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def reader(corpus: Corpus, once: bool = False, **options: Any) -> Reader:
-    tokenizer = train_tokenizer(TEXTS, 300)
-    return Reader(
-        corpus, tokenizer, **{"length": 30, "batch_size": 4, "seed": 0, "once": once, "held_out": 8, **options}
-    )
+def reader(corpus: Corpus, once: bool = False, length: int = 30, held_out: int = 8, **options: Any) -> Reader:
+    context = Context(**{"batch_size": 4, "seed": 0, "sizes": TextSizes(1, 1, 1, 1, held_out=held_out), **options})
+    return Reader(corpus, train_tokenizer(TEXTS, 300), length, context, once)
 
 
 def test_tokenizer_is_the_same_in_every_process() -> None:

@@ -94,7 +94,7 @@ def test_the_optimizers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def train(model: Any, name: str, how: speed.Measure, *_: Any) -> speed.Sample:
         calls.append((name, how.steps))
-        return speed.Sample([1.0 if len(calls) < 5 else 2.0] * how.steps, [0.5], 10, 80, None, None)
+        return speed.Sample([1.0 if len(calls) < 5 else 2.0] * how.steps, [0.5], {"parameters": 10, "state_bytes": 80})
 
     monkeypatch.setattr(speed, "_train", train)
     adan, adamw = speed.measure(["ViT-B"], ["adan", "adamw"], speed.Measure(steps=10))["cases"]

@@ -71,14 +71,14 @@ def test_all_rows_have_the_figures_that_they_had_before(rows):
         assert [gap.mean, gap.low, gap.high] == pytest.approx(old["difference"], rel=1e-9)
 
 
-def test_tables_say_what_they_said_before(rows, studies):
-    contests, before = [*rows.values()], BEFORE["tables"]
-    assert results.overview(contests) == before["summary"]
-    assert results.verdicts(contests) == before["verdicts"]
-    now = results.counts(contests, studies)
+def test_tables_say_what_they_said_before(studies):
+    before = BEFORE["tables"]
+    assert results.overview(studies) == before["summary"]
+    assert results.verdicts(studies) == before["verdicts"]
+    now = results.counts(studies)
     for line in before["by_tuning"].splitlines()[2:]:
         assert line[1:] in now
-    lines = results.analyses(contests, studies).splitlines()[2:]
+    lines = results.analyses(studies).splitlines()[2:]
     for line, old in zip(lines, ("all_rows", "first_searches", "pairs", "few"), strict=True):
         _, _, better, worse, changed, _ = (cell.strip() for cell in line.split("|"))
         said = f" ({changed})" if changed != "none" else ", no row changed"
@@ -487,17 +487,19 @@ def test_what_the_readme_says_of_sizes_and_seeds(rows):
     assert f"and {min(counts)} to {max(counts)} seeds:" in readme
 
 
-def test_a_row_moves_in_the_readme_s_table_with_its_runs(rows):
-    def said(contests):
-        heads, _, cells = results.verdicts(contests).splitlines()
+def test_a_row_moves_in_the_readme_s_table_with_its_runs(studies):
+    def said(stored):
+        heads, _, cells = results.verdicts(stored).splitlines()
         return dict(zip((head.split()[0] for head in heads.strip("| ").split(" | ")), cells.split(" | "), strict=True))
 
-    assert "ViT (25 epochs" in said([*rows.values()])["better"]
-    assert "ViT (batch size 4,096)" in said([*rows.values()])["worse"]
-    row = rows["ViT, 25 epochs"]
+    assert "ViT (25 epochs" in said(studies)["better"]
+    assert "ViT (batch size 4,096)" in said(studies)["worse"]
+    study = studies["vit-25"]
+    adan, *others = study.compared()
     worse = []
-    for run in row.adan.runs:
+    for run in adan.runs:
         final = {"accuracy": run.result["final"]["accuracy"] - 0.1}
         worse.append(replace(run, result={**run.result, "final": final}))
-    moved = replace(row, adan=replace(row.adan, runs=tuple(worse)))
-    assert "ViT (25 epochs)" in said([moved, rows["ViT, 50 epochs"]])["worse"]
+    moved = said({**studies, "vit-25": replace(study, groups=[replace(adan, runs=tuple(worse)), *others])})
+    assert "ViT (25 epochs, batch size 4,096)" in moved["worse"]
+    assert "ViT (25 epochs" not in moved["better"]

@@ -19,8 +19,8 @@ from adan_bench.config import RunProgress
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
 from adan_bench.reports.comparison import warn
-from adan_bench.reports.conclusions import conclude, costs, length, number, spread, tuning
-from adan_bench.reports.tuning import TERMS, budget_of, tuning_rows
+from adan_bench.reports.conclusions import budget, conclude, costs, length, number, spread, tuning
+from adan_bench.reports.tuning import TERMS, tuning_rows
 from adan_bench.training.jobs import Event, OnEvent
 
 
@@ -150,7 +150,7 @@ def _as_json(event: Event) -> dict[str, Any]:
 def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
     """The best settings of every optimizer; what a row means stands below."""
     for summary in tunings:
-        table = grid(f"{summary.name}: {budget_of(summary)}", *tuning_rows(summary))
+        table = grid(f"{summary.name}: {budget(summary)}.", *tuning_rows(summary))
         for column in table.columns:
             column.overflow = "fold"
         table.columns[0].no_wrap = True

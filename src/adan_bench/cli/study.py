@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
@@ -49,10 +50,6 @@ def study(names: Names, as_json: Json = False, *, chosen: RunConfig, call: Invoc
     folder = call.records_in()
     groups = arms(studies, wanted, chosen, folder)
     check_empty(folder, call.resume)
-    pool = open_pool(folder, chosen, call.until)
-    try:
-        with showing(Console(), as_json) as on_event:
-            pool.run(Planner(groups, call.resume), on_event)
-    finally:
-        pool.close()
+    with closing(open_pool(folder, chosen, call.until)) as pool, showing(Console(), as_json) as on_event:
+        pool.run(Planner(groups, call.resume), on_event)
     write_and_show([folder], folder, as_json)

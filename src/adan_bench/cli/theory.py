@@ -32,7 +32,7 @@ def theory(
         return
     import torch
 
-    from adan_bench.reports.theory import choose, number, relation, write
+    from adan_bench.reports.theory import choose, numbers, write
 
     chosen = choose(only or [])
     torch.set_num_threads(1)  # networks of a thousand parameters: a second thread only costs
@@ -43,8 +43,7 @@ def theory(
         for check in studies[-1].checks:
             if as_json:
                 print(json.dumps({"event": "check", "study": studies[-1].name, **check.to_json()}), flush=True)
-            verdict = "holds" if check.passed else "FAILS"
-            rows.append((f"{check.name}\n{check.claim}", number(check.measured), relation(check), verdict))
+            rows.append((f"{check.name}\n{check.claim}", *numbers(check)))
         if not as_json:
             claims = grid(studies[-1].title, ("claim", "measured", "bound", ""), rows)
             claims.show_lines = True

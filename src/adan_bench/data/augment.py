@@ -82,7 +82,6 @@ def erasing(count: int, size: int, share: float, draw: random.Random) -> dict[st
 
 
 def erased(images: Tensor, draws: Mapping[str, Tensor], noise: Tensor) -> Tensor:
-    """Noise in the boxes."""
     parts = noise.unfold(0, images[0].numel(), 1)[draws["noise_starts"]].view_as(images)
     return torch.where(inside(draws["erased_boxes"], *images.shape[-2:]).unsqueeze(1), parts, images)
 

@@ -89,7 +89,6 @@ def prepared(task: Task, position: int, device: torch.device | str) -> Any:
 
 
 def moved(batch: Any, device: torch.device | str) -> Any:
-    """Move the tensors of a batch to a device."""
     return mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 

@@ -34,14 +34,19 @@ def decoded(
     Tensors share memory among processes; writing to one makes a private copy of the page. Where the cache cannot be
     written, every process decodes for itself.
     """
+    import numpy as np
+
     entry, tensors = folder() / f"{how}-{_stamps(sources) if by_stamp else _key(sources)}", None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with locked(entry.with_name(f"{entry.name}.lock")):  # without locks several decode, and one result stays
             if not entry.is_dir():
-                tensors = decode()
-                _write(entry, tensors)
-        return _load(entry)
+                tensors, prefix = decode(), f"{entry.name}-"
+                with tempfile.TemporaryDirectory("", prefix, entry.parent, ignore_cleanup_errors=True) as aside:
+                    for name, tensor in tensors.items():
+                        np.save(Path(aside) / f"{name}.npy", tensor.numpy())
+                    Path(aside).rename(entry)
+        return {path.stem: torch.from_numpy(np.load(path, mmap_mode="c")) for path in sorted(entry.glob("*.npy"))}
     except OSError:  # a read-only or full disk
         return tensors or decode()
 
@@ -60,18 +65,3 @@ def _stamps(sources: Sequence[Path]) -> str:
     there = [(path, path.stat()) for path in sources if os.path.exists(path)]  # no broken link
     facts = [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in there]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-
-
-def _write(entry: Path, tensors: dict[str, Tensor]) -> None:
-    import numpy as np
-
-    with tempfile.TemporaryDirectory(dir=entry.parent, prefix=f"{entry.name}-", ignore_cleanup_errors=True) as aside:
-        for name, tensor in tensors.items():
-            np.save(Path(aside) / f"{name}.npy", tensor.numpy())
-        Path(aside).rename(entry)
-
-
-def _load(entry: Path) -> dict[str, Tensor]:
-    import numpy as np
-
-    return {path.stem: torch.from_numpy(np.load(path, mmap_mode="c")) for path in sorted(entry.glob("*.npy"))}

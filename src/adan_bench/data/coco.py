@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,6 @@ class Coco:
         return entry["width"], entry["height"]
 
     def subset(self, ids: Sequence[int]) -> Coco:
-        """These images alone."""
         chosen, content = set(ids), self.index.dataset
         images = [entry for entry in content["images"] if entry["id"] in chosen]
         annotations = [a for a in content["annotations"] if a["image_id"] in chosen]
@@ -153,11 +152,6 @@ def detr_view(size: tuple[int, int], draws: Tensor) -> View:
         window = (x, y, x + part[0], y + part[1])
     short = SHORT_SIDES[int(len(SHORT_SIDES) * last)]
     return View(window, scaled((window[2] - window[0], window[3] - window[1]), short), flip < 0.5)
-
-
-def flipped_view(size: tuple[int, int], draws: Tensor) -> View:
-    """The image as it is, or mirrored; for what is small already."""
-    return View((0, 0, *size), size, bool(draws[0] < 0.5))
 
 
 def _mask(segmentation: Any, entry: Mapping[str, Any], view: View) -> Tensor:
@@ -280,8 +274,10 @@ def scenes(count: int, size: int, seed: int) -> Coco:
 
 def batches(coco: Coco, context: Context, masks: bool = False) -> Callable[[int], list[Example]]:
     """Lists of examples as a function of the position; photographs are read ahead by threads."""
-    order = shuffled([torch.tensor(coco.ids)], context.batch_size, context.seed)
-    view = detr_view if context.scale == "paper" else flipped_view
+    order, paper = shuffled([torch.tensor(coco.ids)], context.batch_size, context.seed), context.scale == "paper"
+
+    def view(size: tuple[int, int], draws: Tensor) -> View:  # what is small already is mirrored alone
+        return detr_view(size, draws) if paper else replace(whole(size), flip=bool(draws[0] < 0.5))
 
     def batch(position: int) -> list[Example]:
         (ids,) = order(position)
@@ -291,7 +287,7 @@ def batches(coco: Coco, context: Context, masks: bool = False) -> Callable[[int]
             for image_id, draw in zip(ids.tolist(), draws, strict=True)
         ]
 
-    return prefetch(batch, ahead=2 * cores(), threads=cores()) if context.scale == "paper" else batch
+    return prefetch(batch, ahead=2 * cores(), threads=cores()) if paper else batch
 
 
 def held_out(coco: Coco, size: int, view: Callable[[tuple[int, int]], View]) -> Iterator[list[Example]]:

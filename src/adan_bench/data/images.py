@@ -88,7 +88,6 @@ class Augmentation:
 
 
 def image_data(context: Context, augmentation: Augmentation | None = None) -> ImageData:
-    """The images of a scale."""
     augmentation = augmentation or Augmentation()
     if context.scale == "smoke":
         return digits(context)
@@ -110,18 +109,15 @@ def digits(context: Context) -> ImageData:
     labels = torch.tensor(digits.target).to(context.device)
     last = len(images) - HELD_OUT_DIGITS * context.tuning
     first = last - HELD_OUT_DIGITS
-    test = slice(first, last)
+    test = images[first:last], labels[first:last]
     order = epoch_order(first, context.batch_size, context.seed)
     normal = normalizer([0.5], [0.5], context.device, white=16)
 
     def gather(chosen: Tensor) -> Batch:
         return normal(images[chosen]), labels[chosen]
 
-    def held_out() -> list[Batch]:
-        return [(images[test], labels[test])]
-
     note = f"scikit-learn digits: {first:,} to train, {HELD_OUT_DIGITS} held out, neither cropped nor flipped"
-    return ImageData(8, 1, 10, normal, lambda position: (order(position),), gather, held_out, note)
+    return ImageData(8, 1, 10, normal, lambda position: (order(position),), gather, lambda: [test], note)
 
 
 # CIFAR-10
@@ -148,7 +144,7 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
     else:
         training = Augmented(Arrays(images, labels), partial(_shift, SHIFT), distort)
         batches = Batches(training, context.batch_size, context.seed, augmentation.repeats)
-        gather = _whole(normal)
+        gather = partial(_normalized, normal)
         done += f", RandAugment {augmentation.magnitude}"
     apart = " of the training split" if context.tuning else ""
     note = f"CIFAR-10: {len(images):,} to train ({done}), {len(held_out):,} held out{apart}"
@@ -223,9 +219,8 @@ def _box(rows: Tensor, columns: Tensor) -> Tensor:
     return (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
 
 
-def _whole(normal: Callable[[Tensor], Tensor]) -> Callable[..., Batch]:
-    """The gather of batches that worker processes have decoded."""
-    return lambda images, labels: (normal(images), labels)
+def _normalized(normal: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Batch:
+    return normal(images), labels
 
 
 # ImageNet
@@ -263,13 +258,11 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
     batches = Batches(training, context.batch_size, context.seed, augmentation.repeats)
     known = len(train.classes)
     note = f"ImageNet folder of {known:,} classes: {len(train):,} to train ({done}), {len(val):,} held out"
-    return ImageData(224, 3, known, normal, batches, _whole(normal), evaluation, note)
+    return ImageData(224, 3, known, normal, batches, partial(_normalized, normal), evaluation, note)
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Images in memory."""
-
     images: Tensor
     labels: Tensor
 

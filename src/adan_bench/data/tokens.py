@@ -60,17 +60,17 @@ def language(context: Context, folder: str, kind: str, length: int, once: bool =
         that and the one before, which they are evaluated on.
     once: the folder is read once and no more.
     """
-    vocabulary, rows = context.sizes.vocabulary, context.sizes.held_out
+    vocabulary = context.sizes.vocabulary
     if context.scale != "paper":
         tokenizer, tokens, note = library(kind, vocabulary, context.scale)
         part = len(tokens) // 20
         tokens = tokens[:-part] if context.tuning else tokens
-        held_out = Windows(tokens[-part:], length, rows, seed=0)
+        held_out = Windows(tokens[-part:], length, context.sizes.held_out, seed=0)
         train = Windows(tokens[:-part].to(context.device), length, context.batch_size, context.seed)
         return Language(tokenizer, train, train.gather, held_out.gather(held_out(0)), note)
     corpus = Corpus(context.path(folder))
     tokenizer = corpus.tokenizer(vocabulary)
-    reader = Reader(corpus, tokenizer, length, context.batch_size, context.seed, once, rows, context.tuning)
+    reader = Reader(corpus, tokenizer, length, context, once)
     note = f"{folder}: {corpus.size:,} bytes, {reader.per_epoch:,} batches per epoch, {name(tokenizer)}"
     return Language(tokenizer, prefetch(reader), lambda rows: rows, reader.held_out(), note)
 
@@ -176,29 +176,20 @@ class Reader:
     rows are held out; from trials, those and as many before, which they are evaluated on.
     """
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        tokenizer: Any,
-        length: int,
-        batch_size: int,
-        seed: int,
-        once: bool,
-        held_out: int,
-        tuning: bool = False,
-    ) -> None:
-        self.corpus, self.encode, self.length = corpus, tokenizer.encode_batch, length
-        self.batch_size, self.seed, self.once = batch_size, seed, once
+    def __init__(self, corpus: Corpus, tokenizer: Any, length: int, context: Context, once: bool) -> None:
+        self.corpus, self.encode, self.length, self.once = corpus, tokenizer.encode_batch, length, once
+        self.batch_size, self.seed = context.batch_size, context.seed
         sample = list(corpus.read(0, 1_000_000))
         tokens = sum(len(encoding.ids) for encoding in self.encode(sample))
         self.bytes = int(MARGIN * length * sum(len(text.encode()) for text in sample) / max(1, tokens)) + 1
         rows = corpus.size // self.bytes
-        self.last = min(held_out, max(1, rows // 10))
-        self.rows = rows - self.last * (2 if tuning else 1)
-        self.per_epoch = self.rows // batch_size
+        self.last = min(context.sizes.held_out, max(1, rows // 10))
+        self.rows = rows - self.last * (2 if context.tuning else 1)
+        self.per_epoch = self.rows // self.batch_size
         if self.per_epoch < 1:
             raise UsageError(
-                f"{corpus.folder}: {corpus.size:,} bytes are too few for {batch_size} rows of {length} tokens and more"
+                f"{corpus.folder}: {corpus.size:,} bytes are too few for {self.batch_size} rows of {length} tokens "
+                "and more"
             )
 
     def __call__(self, position: int) -> Tensor:

@@ -8,7 +8,7 @@ import re
 import warnings
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from adan_bench.data.batching import generator, library_sources
 from adan_bench.data.cache import decoded
 from adan_bench.errors import UsageError
-from adan_bench.task import Context
 
 
 class Stream:
@@ -60,7 +59,6 @@ class Stream:
         return rows[:-1], rows[1:], tree_map_only(Tensor, lambda state: torch.where(start > 0, state, 0), self.carry)
 
     def keep(self, carry: Any) -> None:
-        """The state after a batch."""
         for place, state in zip(tree_leaves(self.carry), tree_leaves(carry), strict=True):
             place.copy_(state.detach())
 
@@ -145,13 +143,10 @@ def encode(words: Iterable[str], vocabulary: Mapping[str, int]) -> Tensor:
     return torch.frombuffer(array("i", (vocabulary.get(word, unknown) for word in words)), dtype=torch.int32)
 
 
-def word_files(context: Context, names: Sequence[str]) -> tuple[list[Tensor], int]:
-    """The splits that these files of the data folder are, encoded, and how many words the first has."""
-    return _word_files(tuple(context.path(name) for name in names))
-
-
 @lru_cache(maxsize=2)  # a worker process makes many runs
-def _word_files(paths: tuple[Path, ...]) -> tuple[list[Tensor], int]:
+def word_files(*paths: Path) -> tuple[list[Tensor], int]:
+    """The splits that these files are, encoded, and how many words the first has."""
+
     def encoded() -> dict[str, Tensor]:
         known = vocabulary(file_words(paths[0]), size=None)
         splits = {str(i): encode(file_words(path), known) for i, path in enumerate(paths)}

@@ -94,22 +94,16 @@ def _line(record: RunRecord, root: str) -> dict[str, Any]:
     return {
         "run": record.path.absolute().relative_to(root).as_posix(),
         "config": record.config.to_json(),
-        "workload": dict(record.workload),
-        "optimizer": dict(record.optimizer),
-        "environment": dict(record.environment),
-        "result": record.result,
+        **{name: getattr(record, name) for name in ("workload", "optimizer", "environment", "result")},
         "curves": {kind: _columns([line for line in record.metrics if line["kind"] == kind]) for kind in CURVES},
         "events": [line for line in record.metrics if line["kind"] not in CURVES],
     }
 
 
-def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _columns(lines: Sequence[Mapping[str, Any]]) -> Any:
     """A curve by columns: at most POINTS of its lines, with the first and the last, and DIGITS of each number."""
     last = len(lines) - 1
     chosen = [lines[i] for i in sorted({round(last * i / (POINTS - 1)) for i in range(POINTS)})] if lines else []
     names = dict.fromkeys(name for line in chosen for name in line if name != "kind")
-    return {name: [_short(line.get(name)) for line in chosen] for name in names}
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+    columns = {name: [line.get(name) for line in chosen] for name in names}
+    return each(columns, lambda value: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value)

@@ -48,7 +48,6 @@ class CellRecord:
 
     @property
     def whole(self) -> bool:
-        """Whether every seed has a value."""
         return bool(self.values) and len(self.values) == self.seeds
 
     def to_json(self) -> dict[str, Any]:

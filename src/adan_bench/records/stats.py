@@ -95,7 +95,6 @@ class OptimizerSummary:
 
     @property
     def origin(self) -> Origin:
-        """Where the settings come from."""
         return self.records[0].config.origin
 
     @property
@@ -116,11 +115,7 @@ class WorkloadSummary:
     name: str
     facts: Mapping[str, Any]
     optimizers: tuple[OptimizerSummary, ...]
-    steps: int
-    stop_after: int  # 0: after all steps
-    batch_size: int
-    schedule: str
-    device: str
+    config: RunConfig  # of one of its runs
     one_clock: bool = True  # otherwise the optimizers' seconds do not compare, and none are given
 
     @property
@@ -359,22 +354,20 @@ def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
 
 def _alike(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
     """The runs of an optimizer by settings and seed, the one that counts last."""
-    groups = grouped(records, lambda r: (r.config.settings, r.config.seed))
-    return [sorted(same, key=_age) for same in groups]
+
+    def age(record: RunRecord) -> tuple[bool, str]:  # those that did not end, then the others, each by their start
+        return record.status not in ("failed", "unfinished"), str(record.environment.get("started", ""))
+
+    return [sorted(same, key=age) for same in grouped(records, lambda r: (r.config.settings, r.config.seed))]
 
 
 def _once(records: Sequence[RunRecord]) -> list[RunRecord]:
     return [same[-1] for same in _alike(records)]
 
 
-def _age(record: RunRecord) -> tuple[bool, str]:
-    """Orders the runs of a seed: those that did not end, then the others, each by their start."""
-    return record.status not in ("failed", "unfinished"), str(record.environment.get("started", ""))
-
-
 def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSummary:
     first = optimizers[0].records[0]
-    c, sign = first.config, -1 if first.higher_is_better else 1
+    sign = -1 if first.higher_is_better else 1
     order = sorted(optimizers, key=lambda o: (2, 0.0) if o.final is None else (not o.whole, sign * o.final.mean))
     facts = {**first.workload, "metric": first.metric, "higher_is_better": first.higher_is_better}
     # The seconds of a run depend on the machine, and on how many runs and threads shared it.
@@ -382,8 +375,7 @@ def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSum
     one_clock = len({tuple(part.get(key) for key in ("cpu", "gpu", *SHARING)) for part in parts}) <= 1
     if not one_clock:
         order = [replace(o, seconds_to_target=None, seconds_per_step=None) for o in order]
-    plan = c.steps, c.stop_after, c.batch_size, c.schedule, c.device
-    return WorkloadSummary(label, facts, tuple(order), *plan, one_clock=one_clock)
+    return WorkloadSummary(label, facts, tuple(order), first.config, one_clock)
 
 
 def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]) -> OptimizerSummary:

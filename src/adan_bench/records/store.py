@@ -33,6 +33,7 @@ KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
 LOCK = "run.lock"
 ARCHIVE = "runs.jsonl"  # the file in which a report packs its runs
 
+Facts = Mapping[str, Any]
 Kinds = dict[str, tuple[type, ...]]  # of the values of a JSON object, by key
 TEXT, NUMBER, OBJECT, NONE = (str,), (int, float), (dict,), (type(None),)
 FACTS: Kinds = {"config": OBJECT, "workload": OBJECT, "optimizer": OBJECT}  # config.json
@@ -99,13 +100,7 @@ class RunStore:
     def ended(self) -> bool:
         return (self.path / "result.json").exists()
 
-    def create(
-        self,
-        config: RunConfig,
-        workload: Mapping[str, Any],
-        optimizer: Mapping[str, Any],
-        environment: Mapping[str, Any],
-    ) -> None:
+    def create(self, config: RunConfig, workload: Facts, optimizer: Facts, environment: Facts) -> None:
         """Begin a run. config.json is written last: a directory that has it has the rest."""
         self.check_new()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -114,7 +109,7 @@ class RunStore:
         facts = {"config": config.to_json(), "workload": dict(workload), "optimizer": dict(optimizer)}
         write_json(self.path / "config.json", facts)
 
-    def describe(self, environment: Mapping[str, Any]) -> None:
+    def describe(self, environment: Facts) -> None:
         write_json(self.path / "environment.json", environment)
 
     @property
@@ -162,7 +157,6 @@ class RunStore:
         )
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add one line to the metrics."""
         append_line(self.path / "metrics.jsonl", line)
         self._lines += 1
 
@@ -361,7 +355,6 @@ def _is_run(path: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a record."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -14,7 +14,7 @@ from adan_bench.records.archive import pack
 from adan_bench.records.stats import Interval, OptimizerSummary, WorkloadSummary, performance_profile, summarize
 from adan_bench.records.store import ARCHIVE, DamagedRecord, finite, write_bytes
 from adan_bench.reports import conclusions, html
-from adan_bench.reports.conclusions import count, length, number, spread
+from adan_bench.reports.conclusions import budget, count, number, spread
 from adan_bench.reports.figures import write_figures
 from adan_bench.reports.palette import style_of
 
@@ -99,11 +99,11 @@ def _section(
     notes = sorted({str(o.records[0].environment.get("data", "")) for o in summary.optimizers} - {""})
     sizes = sorted({o.records[0].environment.get("parameters") or 0 for o in summary.optimizers} - {0})
     about = [facts["summary"], *notes]
-    if (init := summary.optimizers[0].records[0].config.init) is not None:
-        about.append(f"starts from {init}")
+    if summary.optimizers[0].records[0].config.init is not None:
+        about.append(f"starts from {summary.optimizers[0].records[0].config.init}")
     if sizes:
         about.append(f"{sizes[-1]:,} parameters")
-    about.append(f"{length(summary)}, {summary.schedule} schedule, {summary.device}")
+    about.append(budget(summary))
     tuned = any(o.sensitivity for o in summary.optimizers)
     terms = TERMS.format(**{**facts, "target": number(facts["target"], 3)})
     terms += ("" if summary.one_clock else CLOCKS) + (RATES if tuned else "")
@@ -182,7 +182,7 @@ def in_numbers(summaries: Sequence[WorkloadSummary]) -> list[dict[str, Any]]:
         {
             "workload": s.name,
             **{name: s.facts[name] for name in ("metric", "higher_is_better", "target")},
-            **{name: getattr(s, name) for name in ("steps", "stop_after", "batch_size", "schedule", "device")},
+            **{name: getattr(s.config, name) for name in ("steps", "stop_after", "batch_size", "schedule", "device")},
             "unfair": conclusions.unfair(s) or None,
             "winner": conclusions.winner(s),
             "pairs": conclusions.comparisons(s),
@@ -221,7 +221,6 @@ def swatches(summary: WorkloadSummary, styles: Mapping[str, Mapping[str, str]]) 
 
 
 def chart_data(summaries: Sequence[WorkloadSummary]) -> dict[str, Any]:
-    """The data that chart.js draws."""
     names = list(dict.fromkeys(o.name for s in summaries for o in s.optimizers))
     return {
         "styles": {name: style_of(name, names) for name in names},

@@ -63,8 +63,12 @@ def spread(final: Interval | None, values: Sequence[float]) -> str:
 
 def length(summary: WorkloadSummary) -> str:
     """The length of the runs, also where they stopped before the end of the schedule."""
-    part = f"{summary.stop_after} of " if summary.stop_after else ""
-    return f"{part}{summary.steps} steps of {summary.batch_size}"
+    c = summary.config
+    return f"{f'{c.stop_after} of ' if c.stop_after else ''}{c.steps} steps of {c.batch_size}"
+
+
+def budget(summary: WorkloadSummary) -> str:
+    return f"{length(summary)}, {summary.config.schedule} schedule, {summary.config.device}"
 
 
 def costs(o: OptimizerSummary) -> list[str]:
@@ -267,7 +271,7 @@ def unfused(summaries: Sequence[WorkloadSummary]) -> str:
     """Name the variants of Adan that ran without its fused engine, with the remedy; empty where none did."""
     names: dict[str, dict[str, None]] = {}
     for summary in summaries:
-        missing = "Triton" if summary.device.startswith("cuda") else "a C compiler, then adan again"
+        missing = "Triton" if summary.config.device.startswith("cuda") else "a C compiler, then adan again"
         for o in summary.optimizers:
             if o.records[0].config.optimizer == "adan" and not {"fused", "eager"}.issuperset(o.engines):
                 asked = [name for name in ("foreach", "fused", "differentiable") if name in o.settings]
@@ -286,7 +290,7 @@ def repeated(summaries: Sequence[WorkloadSummary]) -> str:
 
 def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     """Say how the settings came about, and whether every optimizer had the same chance."""
-    schedules = ", ".join(sorted({s.schedule for s in summaries}))
+    schedules = ", ".join(sorted({s.config.schedule for s in summaries}))
     text = f"In each table every optimizer ran under the same schedule ({schedules}, same warm-up)"
     uneven = [s.name for s in summaries if len({tuple(r.config.seed for r in o.records) for o in s.optimizers}) > 1]
     text += f" and budget, but not with the same seeds in {_join(uneven)}." if uneven else ", budget and seeds."

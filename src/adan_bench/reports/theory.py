@@ -6,37 +6,19 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
 from adan_bench.errors import UsageError
 from adan_bench.records.environment import describe
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
-from adan_bench.theory import (
-    complexity,
-    cycle,
-    descent,
-    lemma1,
-    moments,
-    propositions,
-    proximal,
-    reformulation,
-    theorem1,
-    theorem2,
-)
 from adan_bench.theory.check import Chapter, Check
 
+NAMES = "lemma-1 moments reformulation proximal propositions descent theorem-1 cycle theorem-2 complexity"
+#: A module of `adan_bench.theory` for each.
 STUDIES: dict[str, Callable[[], Chapter]] = {
-    "lemma-1": lemma1.run,
-    "moments": moments.run,
-    "reformulation": reformulation.run,
-    "proximal": proximal.run,
-    "propositions": propositions.run,
-    "descent": descent.run,
-    "theorem-1": theorem1.run,
-    "cycle": cycle.run,
-    "theorem-2": theorem2.run,
-    "complexity": complexity.run,
+    name: import_module(f"adan_bench.theory.{name.replace('-', '')}").run for name in NAMES.split()
 }
 
 
@@ -61,12 +43,10 @@ def write(studies: Sequence[Chapter], folder: Path) -> Path:
     return html.PagePart(_page(studies, images).html).write(folder / "theory.html")
 
 
-def number(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def relation(check: Check) -> str:
-    return f"{'≥' if check.at_least else '≤'} {number(check.bound)}"
+def numbers(check: Check) -> tuple[str, str, str]:
+    """What was measured, the bound, and whether it holds."""
+    bound = f"{'≥' if check.at_least else '≤'} {check.bound:.3g}"
+    return f"{check.measured:.3g}", bound, "holds" if check.passed else "FAILS"
 
 
 def _png(draw: Callable[..., None]) -> bytes:
@@ -76,6 +56,7 @@ def _png(draw: Callable[..., None]) -> bytes:
     draw(figure)
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=100, metadata={"Software": None})
     return buffer.getvalue()
@@ -98,13 +79,9 @@ def _page(studies: Sequence[Chapter], images: dict[str, bytes]) -> html.PagePart
 def _section(study: Chapter, images: dict[str, bytes]) -> html.PagePart:
     head = ("claim", "measured", "bound", "", "remark")
     kinds = ["" if check.passed else "failed" for check in study.checks]
-    parts = [html.paragraph(study.about), html.table(head, map(_cells, study.checks), kinds=kinds, kind="claims")]
+    rows = [(f"{check.name}: {check.claim}", *numbers(check), check.note) for check in study.checks]
+    parts = [html.paragraph(study.about), html.table(head, rows, kinds=kinds, kind="claims")]
     parts += [html.image(name, images[name], name) for name in study.plots]
     for table in study.tables:
         parts += [html.heading(table.title), html.table(table.head, table.rows)]
     return html.section(study.title, *parts)
-
-
-def _cells(check: Check) -> list[str]:
-    verdict = "holds" if check.passed else "FAILS"
-    return [f"{check.name}: {check.claim}", number(check.measured), relation(check), verdict, check.note]

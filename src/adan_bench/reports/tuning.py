@@ -10,7 +10,7 @@ from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, summariz
 from adan_bench.records.store import DamagedRecord
 from adan_bench.reports import html
 from adan_bench.reports.comparison import chart_data, environments_part, swatches, warn
-from adan_bench.reports.conclusions import count, length, number
+from adan_bench.reports.conclusions import budget, count, number
 
 HEAD = ("optimizer", "{metric}", "lr", "lower and higher lr", "lr range ±2%", "trials", "other settings")
 TERMS = (
@@ -30,7 +30,7 @@ def write_tuning(
     parts = [html.paragraph(text, "warning") for text in warn([], damaged)]
     for i, summary in enumerate(summaries):
         lines = [
-            html.paragraph(budget_of(summary), "soft"),
+            html.paragraph(f"{budget(summary)}.", "soft"),
             html.table(*tuning_rows(summary), before=swatches(summary, data["styles"])),
             html.paragraph(TERMS.format(**summary.facts), "soft"),
             html.PagePart(html.heading("Learning rate").html + html.chart("rates", i).html),
@@ -39,10 +39,6 @@ def write_tuning(
     parts.append(environments_part(records))
     report = html.page("Settings tuned", f"{count(trials, 'trial')} by adan-bench tune.", parts, data)
     return report.write(folder / "tuning.html"), summaries
-
-
-def budget_of(summary: WorkloadSummary) -> str:
-    return f"{length(summary)}, {summary.schedule} schedule, {summary.device}."
 
 
 def tuning_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:

@@ -57,7 +57,10 @@ class Search:
             variants, left = first, min(1, left)
         else:
             beyond = [] if self.refine else first
-            between = [{"lr": rounded(lr)} for lr in _between(tried, best["lr"])]
+            rates = sorted({_lr(record) for record in tried})
+            middles = [math.sqrt(a * b) for a, b in pairwise(rates)]
+            nearest = sorted(middles, key=lambda lr: abs(math.log(lr / best["lr"])))
+            between = [{"lr": rounded(lr)} for lr in nearest]
             variants = [*beyond, *self.alternatives, *between]
         texts, following = [as_json(record.config.settings) for record in tried], []
         for variant in variants:
@@ -91,12 +94,6 @@ def _lr(record: RunRecord) -> float:
 def rounded(lr: float) -> float:
     """A learning rate with four digits, as records and tables show it."""
     return float(f"{lr:.4g}")
-
-
-def _between(tried: Sequence[RunRecord], best: float) -> list[float]:
-    """Rates between those that were tried, the nearest to the best first."""
-    rates = sorted({_lr(record) for record in tried})
-    return sorted((math.sqrt(a * b) for a, b in pairwise(rates)), key=lambda lr: abs(math.log(lr / best)))
 
 
 @dataclass(eq=False)

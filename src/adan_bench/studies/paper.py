@@ -6,6 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,7 @@ def reproduce(
         timed = {case: {"absent": reason} for case in cases}
     results = [(cell, _timed(cell, timed) if cell.column.model else collect(cell, scores)) for cell in run_plan.cells]
     results = [(cell, _mean(cell, results) if cell.column.mean else record) for cell, record in results]
-
-    def cells_of(table: PaperTable) -> list[dict[str, Any]]:
-        return [record.to_json() for cell, record in results if cell.table is table]
-
+    cells = {table.name: [record.to_json() for cell, record in results if cell.table is table] for table in tables}
     summary = {
         "scale": chosen.scale,
         "device": chosen.device,
@@ -82,7 +80,7 @@ def reproduce(
         "jobs": chosen.jobs,
         "runs": len(run_plan.runs),
         "environment": describe(chosen.device if chosen.cluster is None else "cpu"),
-        "tables": [{"name": table.name, "place": table.place, "cells": cells_of(table)} for table in tables],
+        "tables": [{"name": table.name, "place": table.place, "cells": cells[table.name]} for table in tables],
     }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "tables.json", finite(summary))
@@ -114,10 +112,8 @@ def execute(run_plan: PaperPlan, pool: Pool, resume: bool = False, on_event: OnE
         ready = [run for run in run_plan.runs.values() if _blocked(run) is None]
         return [Job(_completed(run), run.path, resume) for run in ready]
 
-    try:
+    with closing(pool):
         pool.run(work, on_event)
-    finally:
-        pool.close()
 
 
 def _completed(run: PlannedRun) -> RunConfig:

@@ -135,7 +135,6 @@ class Measure:
 
     @property
     def length(self) -> int:
-        """Tokens of a sequence."""
         return 16 if self.tiny else LENGTH
 
 
@@ -181,14 +180,11 @@ def measure(
 
 @dataclass(frozen=True)
 class Sample:
-    """Steps of a model with an optimizer: seconds of whole steps and of updates alone, and sizes."""
+    """Steps of a model with an optimizer: seconds of whole steps and of updates alone, and sizes by name."""
 
     times: list[float]
     alone: list[float]
-    parameters: int
-    state_bytes: int
-    peak_gb: float | None
-    reserved_gb: float | None
+    sizes: Mapping[str, float | None]
 
 
 def _measure(name: str, names: Sequence[str], how: Measure, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
@@ -223,13 +219,10 @@ def _pooled(samples: Sequence[Sample], tokens: int | None) -> dict[str, Any]:
     """Medians over all steps; rounds_ms has those of each round, whose differences are noise."""
     median = statistics.median(seconds for sample in samples for seconds in sample.times)
     return {
-        "parameters": samples[0].parameters,
+        **samples[0].sizes,
         "step_ms": 1e3 * median,
         "rounds_ms": [1e3 * statistics.median(sample.times) for sample in samples],
         "optimizer_ms": 1e3 * statistics.median(seconds for sample in samples for seconds in sample.alone),
-        "state_bytes": samples[0].state_bytes,
-        "peak_gb": samples[0].peak_gb,
-        "reserved_gb": samples[0].reserved_gb,
         "tokens_per_second": None if tokens is None else tokens / median,
     }
 
@@ -258,15 +251,10 @@ def _train(model: TimedModel, name: str, how: Measure, ranks: Ranks, device: tor
         value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)
     ]
     local = [value.to_local() if hasattr(value, "to_local") else value for value in tensors]
-    cuda = device.type == "cuda"
-    return Sample(
-        times,
-        alone,
-        parameters=size,
-        state_bytes=sum(value.numel() * value.element_size() for value in local),
-        peak_gb=torch.cuda.max_memory_allocated(device) / GB if cuda else None,
-        reserved_gb=torch.cuda.max_memory_reserved(device) / GB if cuda else None,
-    )
+    peaks = torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved
+    peak, reserved = (most(device) / GB if device.type == "cuda" else None for most in peaks)
+    stored = sum(value.numel() * value.element_size() for value in local)
+    return Sample(times, alone, {"parameters": size, "state_bytes": stored, "peak_gb": peak, "reserved_gb": reserved})
 
 
 def _batch(model: TimedModel, how: Measure, device: torch.device, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -278,7 +266,6 @@ def _batch(model: TimedModel, how: Measure, device: torch.device, size: int) -> 
 
 
 def _timed(call: Callable[[], Any], warmup: int, steps: int, device: torch.device) -> list[float]:
-    """Seconds of each call."""
     times = []
     for i in range(warmup + steps):
         if device.type == "cuda":

@@ -137,7 +137,10 @@ def read(names: Sequence[str]) -> dict[str, Study]:
                 except UsageError as error:
                     raise UsageError(f"{file}: {key}: {error}") from error
                 add(there, (*chain, study.name))
-        _check_names(study, studies)
+        told = [("runs.optimizer", study.follows, variant.optimizer) for variant in study.variants]
+        for key, other, name in (*told, ("start.optimizer", *study.start)):
+            if name and name not in (own := _names(studies[other], studies)):
+                raise UsageError(f"{file}: {key}: {unknown('optimizer', name, own)}")
         studies[study.name] = study
 
     for name in names:
@@ -184,16 +187,7 @@ def parse(file: Path) -> Study:
     )
 
 
-def _check_names(study: Study, studies: Mapping[str, Study]) -> None:
-    """Refuse an optimizer that another study does not have. studies: those that this one needs among them."""
-    told = [("runs.optimizer", study.follows, variant.optimizer) for variant in study.variants]
-    for key, other, name in (*told, ("start.optimizer", *study.start)):
-        if name and name not in (there := _names(studies[other], studies)):
-            raise UsageError(f"{study.file}: {key}: {unknown('optimizer', name, there)}")
-
-
 def _names(study: Study, studies: Mapping[str, Study]) -> list[str]:
-    """The optimizers of a study."""
     if study.optimizers:
         return list(study.optimizers)
     return list(dict.fromkeys(v.optimizer for v in study.variants)) or _names(studies[study.follows], studies)

@@ -170,7 +170,6 @@ class PaperTable:
         return [(row, column, value) for row, column, value in pairs if value is not None]
 
     def planned(self, scale: str) -> list[tuple[TableRow, TableColumn, str]]:
-        """The cells that are run at a scale."""
         selection = self.runs[scale]
         return [
             (row, column, value)
@@ -204,7 +203,6 @@ def figure(printed: str) -> float | None:
 
 
 def parse(name: str, content: Mapping[str, Any]) -> PaperTable:
-    """A table from the content of its file."""
     values = dict(content)
     values["columns"] = tuple(TableColumn(**_tuples(column)) for column in content["columns"])
     values["rows"] = tuple(TableRow(**_tuples(row)) for row in content["rows"])

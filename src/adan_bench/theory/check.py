@@ -65,8 +65,6 @@ class ChapterTable:
 
 @dataclass(frozen=True)
 class Chapter:
-    """One section of the report."""
-
     name: str
     title: str
     about: str
@@ -75,10 +73,10 @@ class Chapter:
     tables: Sequence[ChapterTable] = ()
 
 
-def check(entry: str, measured: float, bound: float, /, at_least: bool = False, **values: Any) -> Check:
+def check(entry: str, measured: float | None, bound: float, /, at_least: bool = False, **values: Any) -> Check:
     """A check whose claim and remark are those of an entry of claims.md, with the values of its $names filled in."""
     name, claim, note = (Template(text).substitute(values) for text in (entry, *_texts()[1][entry]))
-    return Check(name, claim, measured, bound, at_least, note)
+    return Check(name, claim, math.nan if measured is None else measured, bound, at_least, note)
 
 
 def chapter(

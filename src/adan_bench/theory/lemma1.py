@@ -74,7 +74,5 @@ def _expectation(quadratic: Gradient, start: Array, samples: int) -> tuple[list[
         right.plot(means[1], color="#0072B2", label="mean of θ̄")
         right.plot(means[0], color="#D55E00", label="mean of θ")
         right.set(title=f"independent noise: mean of {samples}", xlabel="k")
-        for axes in (left, right):
-            axes.legend(frameon=False, fontsize=8)
 
     return checks, plot

@@ -84,6 +84,7 @@ OTHERS = {
 }
 
 
+@dataclass(eq=False)
 class Algorithm1:
     """Algorithm 1 with the restart of Eqn 8.
 
@@ -93,23 +94,19 @@ class Algorithm1:
     footnote: v_1 = g_1 − g_0; without it v_1 = β2(g_1 − g_0) like any other.
     """
 
-    def __init__(
-        self,
-        theta: Array,
-        eta: float,
-        beta: tuple[float, float, float],
-        eps: float,
-        lam: float = 0.0,
-        mu: float = 0.0,
-        radius: float = math.inf,
-        lagged: bool = False,
-        footnote: bool = True,
-        signs: Signs = ADAN,
-    ) -> None:
-        self.signs = signs
-        self.eta, self.beta, self.eps, self.lam, self.mu = eta, beta, eps, lam, mu
-        self.radius, self.lagged, self.footnote = radius, lagged, footnote
-        self.theta = np.array(theta, dtype=np.float64)
+    theta: Array
+    eta: float
+    beta: tuple[float, float, float]
+    eps: float
+    lam: float = 0.0
+    mu: float = 0.0
+    radius: float = math.inf
+    lagged: bool = False
+    footnote: bool = True
+    signs: Signs = ADAN
+
+    def __post_init__(self) -> None:
+        self.theta = np.array(self.theta, dtype=np.float64)
         self.m, self.v, self.n, self.g, self.y = (np.zeros_like(self.theta) for _ in range(5))
         self.k = np.zeros((*self.theta.shape[:-1], 1))
         self.sum = np.zeros_like(self.k)  # Σ‖y_{t+1} − y_t‖² of the cycle
@@ -142,6 +139,7 @@ class Algorithm1:
         self.k = np.where(self.restarted, 0.0, self.k + 1)
 
 
+@dataclass(eq=False)
 class Algorithm2:
     """The supplement's reformulation: β1 = β2 = β, β3 = β² unless given, λ = 0, η_k from n_{k−1}.
 
@@ -150,20 +148,18 @@ class Algorithm2:
     signs: of v and n; another sign of v leaves a multiple of βη_k∘(g_k − g_{k−1}) in the momentum.
     """
 
-    def __init__(
-        self,
-        x: Array,
-        eta: float,
-        beta: float,
-        eps: float,
-        radius: float = math.inf,
-        printed: bool = True,
-        beta3: float | None = None,
-        signs: Signs = ADAN,
-    ) -> None:
-        self.eta, self.beta, self.eps, self.radius, self.printed = eta, beta, eps, radius, printed
-        self.beta3, self.signs = beta**2 if beta3 is None else beta3, signs
-        self.theta = np.array(x, dtype=np.float64)
+    theta: Array
+    eta: float
+    beta: float
+    eps: float
+    radius: float = math.inf
+    printed: bool = True
+    beta3: float = 0.0
+    signs: Signs = ADAN
+
+    def __post_init__(self) -> None:
+        self.beta3 = self.beta3 or self.beta**2
+        self.theta = np.array(self.theta, dtype=np.float64)
         self.m, self.n, self.g, self.y, self.y0, self.eta_k = (np.zeros_like(self.theta) for _ in range(6))
         self.k = np.zeros((*self.theta.shape[:-1], 1))
         self.sum, self.moved = np.zeros_like(self.k), np.zeros_like(self.k)
@@ -194,8 +190,7 @@ class Adam:
     """Adam in the paper's form: no de-bias, m_0 = g_0, n_0 = g_0². β = (β1, β2, β3) for likeness; β2 is not used."""
 
     def __init__(self, theta: Array, eta: float, beta: tuple[float, float, float], eps: float) -> None:
-        self.eta, self.beta, self.eps = eta, beta, eps
-        self.theta = np.array(theta, dtype=np.float64)
+        self.theta, self.eta, self.beta, self.eps = np.array(theta, dtype=np.float64), eta, beta, eps
         self.m, self.n, self.k = np.zeros_like(theta), np.zeros_like(theta), 0
 
     def direction(self, g: Array) -> Array:

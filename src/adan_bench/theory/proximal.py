@@ -17,6 +17,7 @@ def run() -> Chapter:
     theta, u, n = rng.standard_normal(12), rng.standard_normal(12), rng.random(12)
     lam = 0.7
     p = u / (np.sqrt(n) + EPS)
+    by_gradient, by_search = _distances(theta, u, n, 0.1, lam)
 
     def both(eta: float) -> tuple[Array, Array]:
         eta_k = eta / (np.sqrt(n) + EPS)
@@ -41,14 +42,12 @@ def run() -> Chapter:
         left.set(title="‖proximal − AdamW‖", xlabel="η")
         right.plot(k, schedule / lam, color="#0072B2", label="μ = 0.01")
         right.set(title="λ_k / λ = (1−μ)^k", xlabel="k", ylim=(0, 1.05))
-        for axes in (left, right):
-            axes.legend(frameon=False, fontsize=8)
 
     return chapter(
         "proximal",
         [
-            check("proximal argmin, gradient", _distance_by_gradient(theta, u, n, 0.1, lam), ROUNDING),
-            check("proximal argmin, search", _distance_by_search(theta, u, n, 0.1, lam), 1e-6),
+            check("proximal argmin, gradient", by_gradient, ROUNDING),
+            check("proximal argmin, search", by_search, 1e-6),
             check("proximal order", abs(slope - 2), 0.01),
             check("proximal second order", coefficient, 10 * eta, eta=f"{eta:g}"),
             check("proximal schedule, steps", distance(schedule[1:], 0.99 * schedule[:-1]), ROUNDING),
@@ -58,25 +57,18 @@ def run() -> Chapter:
     )
 
 
-def _distance_by_gradient(theta: Array, u: Array, n: Array, eta: float, lam: float) -> float:
+def _distances(theta: Array, u: Array, n: Array, eta: float, lam: float) -> tuple[float, float]:
+    """From the closed form to the argmin: by the gradient of the objective there, and by a search for its minimum."""
     import torch
-
-    root = np.sqrt(n) + EPS
-    x = torch.tensor(methods.proximal_step(theta, u, eta, eta / root, lam), requires_grad=True)
-    start, direction, weight = torch.tensor(theta), torch.tensor(u), torch.tensor(root)
-    moved = x - start
-    objective = lam / 2 * (weight * x * x).sum() + direction @ moved + (weight * moved * moved).sum() / (2 * eta)
-    (gradient,) = torch.autograd.grad(objective, x)
-    return float(gradient.norm() / ((1 / eta + lam) * weight.min()))
-
-
-def _distance_by_search(theta: Array, u: Array, n: Array, eta: float, lam: float) -> float:
     from scipy.optimize import minimize
 
+    def objective(x: Any, theta: Any, u: Any, root: Any) -> Any:
+        return lam / 2 * (root * x * x).sum() + u @ (x - theta) + (root * (x - theta) ** 2).sum() / (2 * eta)
+
     root = np.sqrt(n) + EPS
-
-    def objective(x: Array) -> float:
-        return float(lam / 2 * (root * x * x).sum() + u @ (x - theta) + (root * (x - theta) ** 2).sum() / (2 * eta))
-
-    solution = minimize(objective, theta, method="BFGS", options={"gtol": 1e-7})
-    return distance(solution.x, methods.proximal_step(theta, u, eta, eta / root, lam))
+    closed = methods.proximal_step(theta, u, eta, eta / root, lam)
+    x = torch.tensor(closed, requires_grad=True)
+    value = objective(x, torch.tensor(theta), torch.tensor(u), torch.tensor(root))
+    (gradient,) = torch.autograd.grad(value, x)
+    solution = minimize(objective, theta, (theta, u, root), method="BFGS", options={"gtol": 1e-7})
+    return float(gradient.norm() / ((1 / eta + lam) * root.min())), distance(solution.x, closed)

@@ -79,7 +79,9 @@ def run(
             continue
         rows.append([name, *(text(slopes(inverse, x)) for x in arrays)])
         if name == "Adan":
-            checks += _exponents(inverse, iterations, norms)
+            cost, size = slopes(inverse, iterations), slopes(inverse, norms)
+            checks.append(check("theorem-2 iterations", cost.high, 3.5, note=text(cost)))
+            checks.append(check("theorem-2 gradient", size.high, -0.75, size=text(size)))
             drawings.append((problem.name, iterations, norms, firsts))
     for accuracy in compared:
         medians = []
@@ -100,8 +102,6 @@ def run(
         left.loglog(inverse, np.array(inverse) ** 3.5, color="black", linestyle=":", label="ϵ^−3.5")
         left.set(title="iterations until a cycle lasts K", xlabel="1/ϵ")
         right.set(title="the last cycle", xlabel="1/ϵ")
-        for axes in (left, right):
-            axes.legend(frameon=False, fontsize=7)
 
     rows.append(["theory, at most", "3.5", "−1", "−1/2"])
     head = ["algorithm", "iterations", "‖∇f(x̄)‖", "‖∇f(x_0)‖"]
@@ -140,13 +140,3 @@ def _last_cycle(length: int = 4000) -> Check:
     bound += 4 * beta * c**1.5 * radius / (eta * eps)
     share, bounds = smoothness * float(np.abs(average).max()) / bound, f"{smoothness / bound:.0f}"
     return check("theorem-2 last cycle", share, 1.0, bounds=bounds, length=length, k0=k0)
-
-
-def _exponents(inverse: Sequence[float], iterations: Array, norms: Array) -> list[Check]:
-    cost, size = slopes(inverse, iterations), slopes(inverse, norms)
-    assert cost.high is not None
-    assert size.high is not None
-    return [
-        check("theorem-2 iterations", cost.high, 3.5, note=text(cost)),
-        check("theorem-2 gradient", size.high, -0.75, size=text(size)),
-    ]

@@ -132,11 +132,12 @@ class Ranks:
         if self.strategy == "fsdp":
             keys = [key for group in state["param_groups"] for key in group["params"]]
             params = [p for group in optimizer.param_groups for p in group["params"]]
-            entries = {
-                key: {name: _cut(value, param) for name, value in _decoded(state["state"][key]).items()}
-                for key, param in zip(keys, params, strict=True)
-                if key in state["state"]
-            }
+            entries = {}
+            for key, param in zip(keys, params, strict=True):
+                if (entry := state["state"].get(key)) is not None:
+                    # Quantized states become numbers: their blocks run through the whole tensor, a part has its own.
+                    numbers = checkpoints.dequantized(entry) if "exponents" in entry else entry
+                    entries[key] = {name: _cut(value, param) for name, value in numbers.items()}
             state = {**state, "state": entries}
         optimizer.load_state_dict(dict(state))
 
@@ -151,11 +152,6 @@ def _cut(value: Any, like: Any) -> Any:
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-
-
-def _decoded(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Adan's quantized states as numbers: their blocks run through the whole tensor, a part has its own."""
-    return checkpoints.dequantized(entry) if "exponents" in entry else entry
 
 
 @contextmanager

@@ -49,7 +49,6 @@ class StepGraph:
         self.clock: list[tuple[Any, Any]] = []
 
     def __call__(self, inputs: Any) -> None:
-        """Make a step."""
         static = None if self.obstacle else self._static(inputs)
         if static is None:
             self.between += self.graph is not None

@@ -46,9 +46,7 @@ class Job:
     def done_before(self) -> bool:
         """Whether a job of an earlier, interrupted study needs no more work; a failed run is tried again."""
         store = RunStore(self.path)
-        if not (self.resume and store.exists):
-            return False
-        if store.check_same(self.config) is None:
+        if not (self.resume and store.exists) or store.check_same(self.config) is None:
             return False
         if store.ended:
             return read_run(self.path).status != "failed"

@@ -210,10 +210,9 @@ class Worker:
 
     def obituary(self) -> str:
         code = self.process.wait()
-        if hasattr(signal, "SIGKILL") and code == -signal.SIGKILL:  # Windows has none
-            why = "killed (SIGKILL), probably out of memory; use fewer --jobs"
-            return f"the worker process was {why}; see {self.log}"
-        return f"the worker process ended with code {code}; see {self.log}"
+        killed = hasattr(signal, "SIGKILL") and code == -signal.SIGKILL  # Windows has none
+        how = "was killed (SIGKILL), probably out of memory; use fewer --jobs" if killed else f"ended with code {code}"
+        return f"the worker process {how}; see {self.log}"
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):

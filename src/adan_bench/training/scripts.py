@@ -14,7 +14,6 @@ from adan_bench.workloads import registry
 
 
 def script_checksum(path: Path) -> str:
-    """The SHA-256 of a user's file."""
     return hashlib.sha256(_content(path)).hexdigest()
 
 

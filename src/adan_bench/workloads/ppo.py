@@ -38,7 +38,6 @@ class RolloutSizes:
     length: int = EPISODE
 
     def scale(self, target: float, rollouts: int, eval_every: int) -> Scale:
-        """A budget in rollouts."""
         updates = PASSES * self.robots * self.steps // BATCH
         return Scale(target, rollouts * updates, BATCH, eval_every * updates, sizes=self)
 

@@ -88,7 +88,6 @@ def built_by(module: str, function: str, *arguments: Any) -> Builder:
 
 
 def workloads() -> dict[str, Workload]:
-    """All workloads by name."""
     from adan_bench import workloads as package
 
     for module in pkgutil.iter_modules(package.__path__):

@@ -203,12 +203,8 @@ def pearson(scores: Tensor, answers: Tensor) -> float:
 
 
 def matthews(logits: Tensor, answers: Tensor) -> float:
-    """Matthews' correlation of two classes; 0 where all guesses are one class."""
-    said, right = logits.argmax(1).bool(), answers.bool()
-    both, neither = (said & right).sum().item(), (~said & ~right).sum().item()
-    wrong, missed = (said & ~right).sum().item(), (~said & right).sum().item()
-    norm = math.sqrt((both + wrong) * (both + missed) * (neither + wrong) * (neither + missed))
-    return (both * neither - wrong * missed) / norm if norm else 0.0
+    """Matthews' correlation of two classes, which is Pearson's of their numbers."""
+    return pearson(logits.argmax(1, keepdim=True).double(), answers.double())
 
 
 METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"matthews": matthews, "accuracy": accuracy, "pearson": pearson}

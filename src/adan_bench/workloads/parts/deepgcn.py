@@ -85,11 +85,9 @@ def proteins_task(context: Context) -> Task:
 
     sizes: GraphSizes = context.sizes
     if sizes.generated is None:
-        graph = read(context.path(PROTEINS_FILES[0]).parents[1])
-        note = "ogbn-proteins"
+        graph, note = read(context.path(PROTEINS_FILES[0]).parents[1]), "ogbn-proteins"
     else:
-        graph = planted(*sizes.generated)
-        note = "a generated graph"
+        graph, note = planted(*sizes.generated), "a generated graph"
     note += f": {graph.nodes:,} nodes, {graph.edges.shape[1]:,} directed edges, {graph.labels.shape[1]} labels"
     drawn = torch.randint(sizes.held_out_parts, (graph.nodes,), generator=torch.Generator().manual_seed(0))
     held_out = graph.cut(drawn, sizes.held_out_parts)

@@ -111,5 +111,5 @@ def awd_lstm(context: Context, layers: int) -> Task:
 def _text(published: bool, context: Context, *generated: int) -> tuple[list[Tensor], int, str]:
     """Three splits, the size of their vocabulary and a note: Penn Treebank, or the standard library's documentation."""
     if published:
-        return *word_files(context, PENN_TREEBANK), "Penn Treebank, standard split"
+        return *word_files(*map(context.path, PENN_TREEBANK)), "Penn Treebank, standard split"
     return documentation_splits(*generated)

@@ -21,18 +21,12 @@ from adan_bench.workloads.parts.classification import classification_task, witho
 from adan_bench.workloads.parts.networks import transformer_blocks, vit_config, vit_sizes, vit_stochastic_depth
 from adan_bench.workloads.parts.transformer import MaskedAutoencoder, ViT
 
+#: (model, images, noise) to the mean loss; the patches of the largest noise, three quarters, are hidden.
+Completion = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
-def autoencoding(
-    model: nn.Module,
-    error: Callable[[nn.Module, Tensor, Tensor], Tensor],
-    patch: int,
-    data: ImageData,
-    context: Context,
-) -> Task:
-    """The task of a model that completes images of which it sees a quarter of the patches.
 
-    error: (model, images, noise) to the mean loss; the patches of the largest noise, three quarters, are hidden.
-    """
+def autoencoding(model: nn.Module, error: Completion, patch: int, data: ImageData, context: Context) -> Task:
+    """The task of a model that completes images of which it sees a quarter of the patches."""
 
     def noise(count: int, *key: int) -> Tensor:
         return torch.rand(count, (data.size // patch) ** 2, generator=generator(*key))
@@ -136,13 +130,11 @@ def pretraining(context: Context) -> Task:
 def finetuning(context: Context, encoder: Encoder) -> Task:
     data = image_data(context, Augmentation(magnitude=SETTING_II.magnitude))
     model = Classifier(vit_config(context.sizes, data))
-    begins = "from random weights"
     if context.init is not None:
         load_encoder(model, context)
-        begins = "from pre-trained weights"
     vit_stochastic_depth(transformer_blocks(model), encoder.stochastic_depth)
     task = classification_task(model, data, context, SETTING_II)
-    task.note += f"; {begins}"
+    task.note += f"; from {'random' if context.init is None else 'pre-trained'} weights"
     task.groups = partial(layer_groups, decay=encoder.layer_decay)
     return task
 

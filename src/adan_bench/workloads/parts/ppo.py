@@ -26,7 +26,6 @@ COLLECTED = ("observations", "following", "actions", "log_prob", "rewards", "end
 
 
 def ppo(context: Context, name: str) -> Task:
-    """The task of one robot."""
     from stable_baselines3.common.policies import ActorCriticPolicy
 
     sizes: RolloutSizes = context.sizes
@@ -107,7 +106,6 @@ class Rollouts:
         self.data: dict[str, Tensor] = {}  # the same for the loss, one row per step of a robot
 
     def attach(self, policy: Any) -> None:
-        """The policy that acts."""
         self.policy = policy
         for name in STATISTICS:
             value = torch.as_tensor(getattr(self.world.obs_rms, name), dtype=torch.float64)
@@ -126,7 +124,6 @@ class Rollouts:
         return {key: value[chosen] for key, value in self.data.items()}
 
     def collect(self) -> None:
-        """One rollout by the policy."""
         import numpy as np
 
         policy, space, statistics = self.policy, self.world.action_space, self.world.obs_rms

@@ -52,7 +52,6 @@ class TransformerXL(nn.Module):
                 nn.init.normal_(parameter, 0.0, 0.02)
 
     def initial(self, columns: int, device: torch.device | str | None = None) -> Memories:
-        """Memories of nothing."""
         sizes = self.sizes
         empty = torch.zeros(sizes.layers, sizes.memory, columns, sizes.width, device=device)
         return empty, torch.zeros((), dtype=torch.long, device=device)
@@ -175,7 +174,7 @@ def transformer_xl(context: Context) -> Task:
         (train, valid, test), known, note = _characters(context)
     else:
         files, note = (PENN_TREEBANK, "Penn Treebank") if context.scale == "small" else (WIKITEXT, "WikiText-103")
-        ((train, valid, test), known), note = word_files(context, files), f"{note}, words"
+        ((train, valid, test), known), note = word_files(*map(context.path, files)), f"{note}, words"
     network = TransformerXL(known, sizes)
     stream = ClusteredStream(train, context.batch_size, sizes.length, network, context.device)
 
