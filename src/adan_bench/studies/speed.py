@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from adan.sharding import local
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError, unknown
 from adan_bench.records.environment import describe
@@ -247,13 +248,10 @@ def _train(model: TimedModel, name: str, how: Measure, ranks: Ranks, device: tor
 
     times = _timed(step, how.warmup, how.steps, device)
     alone = _timed(optimizer.step, 1, how.steps, device)  # with the last gradients
-    tensors = [
-        value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)
-    ]
-    local = [value.to_local() if hasattr(value, "to_local") else value for value in tensors]
+    values = [value for entry in optimizer.state.values() for value in entry.values()]
     peaks = torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved
     peak, reserved = (most(device) / GB if device.type == "cuda" else None for most in peaks)
-    stored = sum(value.numel() * value.element_size() for value in local)
+    stored = sum(local(value).nbytes for value in values if isinstance(value, torch.Tensor))
     return Sample(times, alone, {"parameters": size, "state_bytes": stored, "peak_gb": peak, "reserved_gb": reserved})
 
 
