@@ -217,9 +217,8 @@ def _checked(
         values["prev_grad"] = -values.pop("neg_pre_grad")
         values.setdefault("step", saved.get("step"))
     quantized = any(code in state for code in CODES.values())
-    optional = () if group["coupled"] is False else ("exp_avg_diff",)
-    needed = ["step", *STATES, *(["exponents"] if quantized else [])]
-    missing = [key for key in needed if values.get(key) is None and key not in optional]
+    optional = {"exp_avg_diff": group["coupled"] is not False, "exponents": not quantized}
+    missing = [key for key in ("step", *STATES, "exponents") if values.get(key) is None and not optional.get(key)]
     if missing:
         has = ", ".join(map(str, state)) or "nothing"
         raise ValueError(

@@ -52,15 +52,10 @@ class Columns(NamedTuple):
         return Columns(self.options, *([column[i] for i in rows] if column else [] for column in columns))
 
     def rounds_stochastically(self, row: int) -> bool:
-        """Whether a row's parameter is rounded stochastically."""
         return self.options[self.group[row]].stochastic_rounding and self.param[row].dtype == torch.bfloat16
 
     def clips(self) -> bool:
         return any(options.max_grad_norm > 0 for options in self.options)
-
-    def measures(self) -> bool:
-        """Whether the displacement of y is asked for; if so, it is in all groups."""
-        return self.options[0].last_lr is not None
 
     def like_grads(self) -> list[Tensor]:
         """Gradients, and parameters in place of missing ones: theirs will have the same layout."""

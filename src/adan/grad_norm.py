@@ -15,9 +15,8 @@ from adan.columns import compute_dtype, widest_dtype
 from adan.scalars import Signals, replaced
 
 
-def measure(grads: Iterable[Tensor], clips: bool, signals: Signals) -> Signals:
+def measure(grads: list[Tensor], clips: bool, signals: Signals) -> Signals:
     """Add the norm to clip by and the decision to skip, for engines that do not measure gradients themselves."""
-    grads = list(grads)
     if signals.norm is None and clips:
         signals = replaced(signals, norm=global_norm(grads))
     if signals.check_finite:
@@ -91,15 +90,12 @@ def global_norm(grads: Iterable[Tensor], order: float = 2.0) -> Tensor:
             by_type[grad.device, grad.dtype].append(grad)
     if not by_type:
         return torch.zeros((), device="cpu")
-    norms = [
-        norm
-        for (_, dtype), tensors in by_type.items()
-        for norm in torch._foreach_norm(tensors, order, dtype=compute_dtype(dtype))
-    ]
+    norms: list[Tensor] = []
+    for (_, dtype), tensors in by_type.items():
+        norms += torch._foreach_norm(tensors, order, dtype=compute_dtype(dtype))
     first = norms[0]
     non_blocking = first.device.type != "cpu"  # a copy to the host must be waited for
     wide = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else first.dtype
-    total: Tensor = torch.linalg.vector_norm(
-        torch.stack([x.to(first.device, wide, non_blocking=non_blocking) for x in norms]), order
-    )
+    together = torch.stack([x.to(first.device, wide, non_blocking=non_blocking) for x in norms])
+    total: Tensor = torch.linalg.vector_norm(together, order)
     return total

@@ -37,21 +37,12 @@ _SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 class Guard:
     """A memory of what rows of a plan were made from: options, states, memory, types and layouts of gradients.
 
-    Args:
-        groups: parameter groups.
-        rows: places of the plan's rows among all parameters.
-        params: parameters of the rows.
-        grads: their local gradients, None where there is none yet: then one like its parameter is expected.
-        state: the optimizer's.
+    `rows` are their places among all parameters, `params` and `grads` their own parameters and local gradients. Where
+    there is no gradient yet, one like its parameter is expected.
     """
 
     def __init__(
-        self,
-        groups: list[dict[str, Any]],
-        rows: list[int],
-        params: list[Tensor],
-        grads: list[Any],
-        state: State,
+        self, groups: list[dict[str, Any]], rows: list[int], params: list[Tensor], grads: list[Any], state: State
     ) -> None:
         self._rows, self._options = rows, _options(groups)
         self._is_sharded = sharding.any_dtensor(params)

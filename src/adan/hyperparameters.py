@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 Betas: TypeAlias = tuple[float, float, float]
-DEFAULT_BETAS: Betas = (0.98, 0.92, 0.99)
 
 
 def require_number(name: str, value: object, *, positive: bool, remedy: str = "") -> float:
@@ -88,7 +87,7 @@ class Recipe:
 
     source: str
     lr: float | None = None
-    betas: Betas = DEFAULT_BETAS
+    betas: Betas = (0.98, 0.92, 0.99)
     weight_decay: float | None = 0.02
     eps: float | None = None
     max_grad_norm: float | None = None
@@ -110,15 +109,11 @@ class _Recipes(dict[str, Recipe]):
         raise KeyError(f"no recipe {name!r}; there are: {', '.join(self)}")
 
 
-def _read(file: Path) -> _Recipes:
-    """A table of recipes; a list of JSON is a tuple here."""
+def _row(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in pairs}
 
-    def row(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: tuple(value) if isinstance(value, list) else value for key, value in pairs}
 
-    rows = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=row)
-    return _Recipes({name: Recipe(**fields) for name, fields in rows.items()})
-
+_rows = json.loads(Path(__file__).with_name("recipes.json").read_text(encoding="utf-8"), object_pairs_hook=_row)
 
 #: The paper's settings by task.
-recipes: Mapping[str, Recipe] = MappingProxyType(_read(Path(__file__).with_name("recipes.json")))
+recipes: Mapping[str, Recipe] = MappingProxyType(_Recipes({name: Recipe(**row) for name, row in _rows.items()}))

@@ -122,8 +122,7 @@ def plan_memory(
     if not isinstance(release_gradients, bool):
         raise TypeError(f"{_WHERE}: release_gradients must be True or False, got {release_gradients!r}")
     groups = _groups(model)
-    params = [entry for group in groups for entry in group["params"]]
-    pieces = {p: _piece(name, p, shards, rank, dtype) for name, p in params}
+    pieces = {p: _piece(name, p, shards, rank, dtype) for group in groups for name, p in group["params"]}
     weights = sum(piece.nbytes for piece in pieces.values())
     trained = [piece for p, piece in pieces.items() if p.requires_grad]
     gradients = [piece.nbytes for piece in trained]
@@ -185,11 +184,9 @@ def _piece(name: str, p: Tensor, shards: int, rank: int, dtype: torch.dtype | No
             raise ValueError(f"{_WHERE}: shards={shards}, and {name} is sharded already; leave shards at 1")
         local = sharding.local(p)
         shard, padded = local.shape, local.untyped_storage().nbytes() // local.itemsize
+    elif shards > 1 and p.dim() == 0:
+        raise ValueError(f"{_WHERE}: shards={shards}, and FSDP2 cannot shard {name} of shape (); give it shape (1,)")
     elif shards > 1:
-        if p.dim() == 0:
-            raise ValueError(
-                f"{_WHERE}: shards={shards}, and FSDP2 cannot shard {name} of shape (); give it shape (1,)"
-            )
         most, rest = -(-p.shape[0] // shards), p.shape[1:]
         rows = min(most, max(0, p.shape[0] - rank * most))
         shard, padded = torch.Size((rows, *rest)), most * math.prod(rest)

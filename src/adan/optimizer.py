@@ -377,9 +377,8 @@ class Adan(Optimizer):
 
     def _describe(self, param: Tensor) -> str:
         groups = enumerate(self.param_groups)
-        return describe(
-            *next((group, i, g) for g, group in groups for i, p in enumerate(group["params"]) if p is param)
-        )
+        place = next((group, i, g) for g, group in groups for i, p in enumerate(group["params"]) if p is param)
+        return describe(*place)
 
     def _counter_device(self, group: dict[str, Any], param: Tensor) -> torch.device | str:
         """Counts are beside the parameter where only the device knows them: captured, skipped or reset by a restart."""

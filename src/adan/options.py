@@ -70,8 +70,6 @@ def _seed(name: str, value: Any) -> None:
 
 
 class Option(NamedTuple):
-    """A row of the table."""
-
     check: Check
     saved: bool = True  #: taken from a checkpoint. How a step is run is not: that is up to the program at hand
     shapes_plan: bool = False  #: a plan made with another value does not hold

@@ -36,7 +36,6 @@ ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
 
 
 def wants_loop(group: Mapping[str, Any]) -> bool:
-    """Whether the options of a group ask for the loop."""
     return bool(group["differentiable"] or (group["foreach"] is False and not group["fused"]))
 
 
@@ -147,18 +146,16 @@ class Plan:
 
         `forget`: as in `Signals`.
         """
-        entries: list[dict[str, Tensor]] = []
-        if not all(
-            x.engine.fused and x.memo.tables is not None and (x.engine.forgets or not forget) for x in self.parts
-        ):
-            entries = [state[p] for p in params]
+        known = (x.engine.fused and x.memo.tables is not None and (x.engine.forgets or not forget) for x in self.parts)
+        entries = [] if all(known) else [state[p] for p in params]
         states: dict[str, list[Any]] = {name: [entry.get(name) for entry in entries] for name in NAMES}
         return Columns(options, group, self.rng_offset, params, grads, **states)
 
     def update(self, columns: Columns, signals: Signals) -> tuple[Tensor | None, Tensor | None]:
         """One step by all engines. Returns what `Engine.update` does, of all of them, and `Signals.skip`."""
         if self.is_sharded or self.is_complex:
-            columns = replaced(columns, **{x: self.as_engines_take(getattr(columns, x)) for x in _TENSORS})
+            names = ("param", "grad", *NAMES)
+            columns = replaced(columns, **{name: self.as_engines_take(getattr(columns, name)) for name in names})
         grads = columns.grad
         # Skipped steps must not be counted, so a restart condition needs to know of them.
         restart_needs_skip = signals.check_finite and signals.forget
@@ -187,9 +184,8 @@ class Plan:
             else:
                 squares.append(quantized.update(part.engine, mine, part.memo, local))
         measured = [x for x in squares if x is not None]
-        if not measured:
-            return None, signals.skip
-        return torch.stack([x.to(measured[0].device) for x in measured]).sum(), signals.skip
+        total = torch.stack([x.to(measured[0].device) for x in measured]).sum() if measured else None
+        return total, signals.skip
 
     def as_engines_take(self, tensors: list[Any]) -> list[Any]:
         """Local shards of DTensors, complex tensors as reals."""
@@ -197,7 +193,3 @@ class Plan:
         if not self.is_complex:
             return tensors
         return [torch.view_as_real(x.resolve_conj()) if x is not None and x.is_complex() else x for x in tensors]
-
-
-#: The columns that hold tensors.
-_TENSORS = ("param", "grad", *NAMES)

@@ -44,16 +44,11 @@ class Form(NamedTuple):
         averaging = lowbit.averaging(group["betas"][1]) if quantized == "4bit" and not coupled else None
         return cls(dtype, quantized, coupled, group["kahan_sum"] and half, averaging)
 
-    @property
-    def names(self) -> list[str]:
-        return [name for name in STATES if not (self.coupled and name == "exp_avg_diff")]
-
     def tensors(self, param: Tensor) -> dict[str, tuple[torch.dtype, tuple[int, int] | None]]:
         """The tensors of a state: types, and shapes where they are not laid out as the parameter."""
         n, packed = blocks(param), PACKED[self.quantized] if self.quantized else ()
-        tensors: dict[str, Any] = {
-            name: (self.dtype, (n, BLOCK // 2) if name in packed else None) for name in self.names
-        }
+        names = [name for name in STATES if not (self.coupled and name == "exp_avg_diff")]
+        tensors: dict[str, Any] = {name: (self.dtype, (n, BLOCK // 2) if name in packed else None) for name in names}
         if self.quantized:
             tensors["exponents"] = (torch.uint8, (n, len(STATES)))
         if self.kahan:
@@ -92,7 +87,6 @@ def zeros(param: Tensor, form: Form, counter_device: torch.device | str) -> dict
 
 
 def blocks(param: Tensor) -> int:
-    """The number of blocks of a parameter's quantized states."""
     return -(-sharding.local(param).numel() // BLOCK)
 
 
@@ -141,18 +135,15 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
 def fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     """Whether a state has the form: its names, types, layouts and devices."""
     local, mine, wanted = sharding.local(param), _local(state), form.tensors(param)
+    # As the parameter, or as a new tensor like it where that one has gaps in memory.
+    strides = (local.stride(), torch.empty_like(local, device="meta").stride())
     has_form = mine.keys() - NUMBERS == wanted.keys() and ("averaging" in state) == (form.averaging is not None)
     return has_form and all(
         mine[name].dtype == dtype
         and mine[name].device == local.device
-        and (mine[name].shape == shape if shape else _is_laid_out_as(local, mine[name]))
+        and (mine[name].shape == shape if shape else mine[name].stride() in strides)
         for name, (dtype, shape) in wanted.items()
     )
-
-
-def _is_laid_out_as(param: Tensor, x: Tensor) -> bool:
-    """Whether `x` lies as the parameter, or as a new tensor like it where that one has gaps in memory."""
-    return x.stride() == param.stride() or x.stride() == torch.empty_like(param, device="meta").stride()
 
 
 def replace(state: dict[str, Any], new: Mapping[str, Any]) -> None:
@@ -171,7 +162,7 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mappi
     new["step"] = state["step"]
     written = _local(new)
     like = torch.empty_like(written["exp_avg"], dtype=state_dtype(param))
-    lowbit.write(written, {name: torch.empty_like(like).copy_(values[name]) for name in form.names})
+    lowbit.write(written, {name: torch.empty_like(like).copy_(values[name]) for name in STATES if name in new})
     if form.kahan and "compensation" in state:
         new["compensation"].copy_(state["compensation"])
     return new

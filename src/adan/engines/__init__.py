@@ -29,8 +29,8 @@ class Engine(Protocol):
     - parameters, states and `step` are updated in place, gradients are only read;
     - a row whose gradient is None stays as it is; only a fused engine is called with such rows;
     - where `signals.skip` is 1 nothing changes;
-    - if `columns.measures()`, it returns Σ ‖y_{k+1} − y_k‖²_√n (`adan.scalars.Displacement`) as a 0-dim fp64 tensor,
-      else None;
+    - if `last_lr` of the options, of all or of none, is not None, it returns Σ ‖y_{k+1} − y_k‖²_√n
+      (`adan.scalars.Displacement`) as a 0-dim fp64 tensor, else None;
     - nothing waits for the device;
     - between two calls with the same `memo`, rows are the same tensors at the same addresses; only gradients are
       others, of the same types, sizes and strides. Once a fused engine has put tables into it, columns have no states.

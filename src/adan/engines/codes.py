@@ -88,9 +88,8 @@ def _write_eight(code: Code, rotation: int) -> str:
     lines = [".reg .f32 a;", ".reg .b32 r, t<8>, c<2>, s<2>;"]
     for i in range(8):
         lines += _rounded(code, rotation, f"t{i}", f"${2 + i}", "$10", f"${11 + i}")
-    for i in range(
-        2
-    ):  # of every other number, or of each half, the highest byte of its code, and of itself for the sign
+    # Of every other number, or of each half, the highest byte of its code, and of itself for the sign.
+    for i in range(2):
         part = range(i, 8, 2) if code.width == 4 else range(4 * i, 4 * i + 4)
         lines += _highest_bytes(f"c{i}", [f"t{j}" for j in part])
         lines += _highest_bytes(f"s{i}", [f"${2 + j}" for j in part]) if code.signed else []

@@ -40,12 +40,14 @@ INLINE double store_f64(double x) { return x; }
 
 INLINE float load_bf16(bf16_t x) { return as_float((uint32_t)x << 16); }
 
-/* To nearest, ties to even. A NaN stays one: its payload could lie wholly in the bits that are cut off. */
-INLINE bf16_t store_bf16(float x) {
-    uint32_t bits = as_bits(x);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+/* Cut off after an addition to the lower half. A NaN stays one: its payload could lie wholly in the bits cut off. */
+INLINE bf16_t round_bf16(float x, uint32_t word) {
+    uint32_t bits = as_bits(x), rounded = (bits + (word & 0xffff)) >> 16;
     return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (bf16_t)rounded;
 }
+
+/* To nearest, ties to even. */
+INLINE bf16_t store_bf16(float x) { return round_bf16(x, 0x7fff + (as_bits(x) >> 16 & 1)); }
 
 /* By integers and two multiplications, as not every compiler has _Float16, and GCC 12 does not vectorize it.
  * 2^112 moves the exponent's bias from 15 to 127, which also makes normal numbers of fp16's subnormal ones. */
@@ -256,11 +258,6 @@ INLINE uint32_t random_bits(uint32_t word, int state) {
 INLINE uint32_t randomized(uint32_t x, uint32_t word, const int state, const int count) {
     x += state == G ? 0 : word << (8 + 8 * state) >> (32 - count);
     return x + (state == M ? 0 : word >> (56 - 8 * state - count));
-}
-
-INLINE bf16_t round_bf16(float x, uint32_t word) {
-    uint32_t bits = as_bits(x), rounded = (bits + (word & 0xffff)) >> 16;
-    return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (bf16_t)rounded;
 }
 
 /* Codes, as in adan/lowbit.py, but as much as possible in 16 or 8 bits, where a vector holds two or four times as many
@@ -616,7 +613,7 @@ INLINE double stretch(const struct tensor *x, const struct scalars *s, const str
         EACH_TYPE(x->type, STEP)
     for (int64_t end = start + size; start < end; start += SPAN) {
         int64_t part = end - start < SPAN ? end - start : SPAN;
-        if (!w)
+        if (!w) /* apart, so that a compiler leaves out all that measures */
             span(x, s, NULL, start, part);
         else
             total += x->type == F64 ? span_f64(x, s, w, start, part) : span(x, s, w, start, part);

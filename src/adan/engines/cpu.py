@@ -47,17 +47,13 @@ TYPES: dict[torch.dtype | str, int] = {name: i for i, name in enumerate((*_FLOAT
 SERVED = {*_FLOATS, torch.complex64, torch.complex128}
 
 
-class _Loaded(NamedTuple):
-    library: Any
-    missing: str | None  #: why there is no library
-
-
 @cache
-def _load(path: str) -> _Loaded:
+def _load(path: str) -> tuple[Any, str | None]:
+    """The library, or None and the reason."""
     remedy = "install a C compiler and reinstall adan from its source to have it built"
     if not Path(path).exists():
         remedy = "it is not built on Windows" if sys.platform == "win32" else f"{remedy}, without ADAN_PURE"
-        return _Loaded(None, f"adan was installed without its C library {path}; {remedy}")
+        return None, f"adan was installed without its C library {path}; {remedy}"
     try:
         library = ctypes.CDLL(path)
         library.adan_cpu_interface.restype = ctypes.c_char_p
@@ -67,18 +63,18 @@ def _load(path: str) -> _Loaded:
         library.adan_cpu_counts.restype = None
         library.adan_cpu_run.argtypes = [pointer, count, pointer, pointer, ctypes.c_int, pointer]
     except (OSError, AttributeError) as error:
-        return _Loaded(None, f"its C library cannot be loaded ({error}); {remedy}")
+        return None, f"its C library cannot be loaded ({error}); {remedy}"
     if interface != INTERFACE:
-        return _Loaded(None, f"its C library {path} was built from another version of adan; {remedy}")
-    return _Loaded(library, None)
+        return None, f"its C library {path} was built from another version of adan; {remedy}"
+    return library, None
 
 
 class Table(NamedTuple):
     """The tensors of a step as the C takes them, the same while a plan holds."""
 
     rows: array[int]  #: by the fields of `struct tensor`; gradients and coefficients are filled in by each step
-    fits: bool  #: whether gradients are laid out as their parameters
-    widened: list[int]  #: rows whose gradient is not of the parameter's type: read in the type of the arithmetic
+    grad_types: list[torch.dtype]  #: in which they are read: the parameter's type, else that of the arithmetic
+    fits: bool  #: whether gradients are of these types, and laid out as their parameters
 
 
 class Cpu:
@@ -88,7 +84,7 @@ class Cpu:
     forgets = counts_on_device = False
 
     def unsupported_reason(self, param: Tensor) -> str | None:
-        missing = _load(LIBRARY).missing
+        _, missing = _load(LIBRARY)
         if missing is not None:
             return missing
         if param.dtype not in SERVED:
@@ -122,9 +118,8 @@ def _run(table: Table, coefficients: int | None, displacements: int | None) -> f
     """One step, and its displacement if asked for; without coefficients Σ x² over all gradients."""
     total = array("d", [0.0])
     count, threads = len(table.rows) // len(FIELDS), torch.get_num_threads()
-    if _load(LIBRARY).library.adan_cpu_run(
-        _address(table.rows), count, coefficients, displacements, threads, _address(total)
-    ):
+    library, _ = _load(LIBRARY)
+    if library.adan_cpu_run(_address(table.rows), count, coefficients, displacements, threads, _address(total)):
         raise MemoryError("adan: no memory for the table of a step")
     return total[0]
 
@@ -148,10 +143,9 @@ def _table(columns: Columns) -> Table:
         if name != "grad":
             _fill(rows, name, addresses(name, getattr(columns, name)))
     like = columns.like_grads()
-    types, grad_types = [p.dtype for p in columns.param], [grad.dtype for grad in like]
-    widened = [i for i in range(count) if grad_types[i] != types[i]]
-    for i in widened:
-        grad_types[i] = compute_dtype(types[i])
+    types = [p.dtype for p in columns.param]
+    grad_types = [t if grad.dtype == t else compute_dtype(t) for t, grad in zip(types, like, strict=True)]
+    fits = grad_types == [grad.dtype for grad in like] and all(map(is_laid_out_as, columns.param, like))
     _fill(rows, "type", map(TYPES.__getitem__, types))
     _fill(rows, "grad_type", map(TYPES.__getitem__, grad_types))
     states = ({"exp_avg": m, "exp_avg_sq": n} for m, n in zip(columns.exp_avg, columns.exp_avg_sq, strict=True))
@@ -159,7 +153,7 @@ def _table(columns: Columns) -> Table:
     _fill(rows, "size", map(Tensor.numel, columns.param))
     _fill(rows, "stochastic", map(int, map(columns.rounds_stochastically, range(count))))
     _fill(rows, "rng_offset", columns.rng_offset)
-    return Table(rows, all(map(is_laid_out_as, columns.param, like)), widened)
+    return Table(rows, grad_types, fits)
 
 
 def _grad_addresses(grads: list[Any]) -> list[int]:
@@ -176,17 +170,17 @@ def _fill(rows: array[int], field: str, values: Iterable[int]) -> None:
 
 def _fitted(columns: Columns, table: Table) -> list[Any]:
     """Gradients as the C can take them: most often as they are, else copies."""
-    if table.fits and not table.widened:
+    if table.fits:
         return columns.grad
-    wide = {i: compute_dtype(columns.param[i].dtype) for i in table.widened}
-    rows = enumerate(zip(columns.param, columns.grad, strict=True))
-    return [None if grad is None else laid_out_as(p, grad, wide.get(i, grad.dtype)) for i, (p, grad) in rows]
+    rows = zip(columns.param, columns.grad, table.grad_types, strict=True)
+    return [None if grad is None else laid_out_as(p, grad, dtype) for p, grad, dtype in rows]
 
 
 def _coefficients(columns: Columns, table: Table, signals: Signals) -> tuple[array[float], array[float]]:
     """A set of coefficients for each group and step count, and the set that each row takes, filled into the table."""
     counts = array("d", bytes(8 * len(columns.group)))
-    _load(LIBRARY).library.adan_cpu_counts(_address(table.rows), len(counts), _address(counts))
+    library, _ = _load(LIBRARY)
+    library.adan_cpu_counts(_address(table.rows), len(counts), _address(counts))
     rows = list(zip(columns.group, counts, strict=True))
     coefficients, displacements = array("d"), array("d")
     sets: dict[tuple[int, float], int] = {}

@@ -250,8 +250,9 @@ class Cuda:
         starts: list[int] = []
         norm_starts: list[int] = []
         chunk_rows = array("i")
+        measures = columns.options[0].last_lr is not None
         for (kind, aligned), rows in by_launch.items():
-            tile = self.tiles.get((kind.quantized or kind.state, kind.coupled, columns.measures()), self.tile)
+            tile = self.tiles.get((kind.quantized or kind.state, kind.coupled, measures), self.tile)
             chunks = list(accumulate((-(-numels[i] // tile.chunk) for i in rows), initial=0))
             norm_chunks = list(accumulate((-(-numels[i] // self.norm_chunk) for i in rows), initial=0))
             first, first_chunk = len(starts), len(chunk_rows)
@@ -274,7 +275,7 @@ class Cuda:
 
 def _kind(columns: Columns, i: int) -> Kind:
     k, (m, n) = _kernels(), (columns.exp_avg[i], columns.exp_avg_sq[i])
-    rounding = k.NEAREST if not columns.rounds_stochastically(i) else k.STOCHASTIC
+    rounding = k.STOCHASTIC if columns.rounds_stochastically(i) else k.NEAREST
     rounding = rounding if columns.compensation[i] is None else k.KAHAN
     grad = columns.param[i] if columns.grad[i] is None else columns.grad[i]
     quantized = lowbit.format_of({"exp_avg": m, "exp_avg_sq": n})

@@ -25,7 +25,12 @@ class Foreach(PlainEngine):
     name = "foreach"
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
-        return update(columns, signals)
+        squares: list[Tensor | None] = []
+        for piece, scalars, displacement in _pieces(columns, signals):
+            squares += _update(piece, scalars, displacement, signals.skip)
+        # A bare 0-dim tensor would be taken for a number, and read back.
+        torch._foreach_add_(columns.step, 1 if signals.skip is None else [1 - signals.skip] * len(columns.step))
+        return total(squares)
 
 
 class Piece(NamedTuple):
@@ -37,15 +42,6 @@ class Piece(NamedTuple):
     exp_avg_sq: list[Tensor]
     prev_grad: list[Tensor]
     exp_avg_diff: list[Tensor]
-
-
-def update(columns: Columns, signals: Signals) -> Tensor | None:
-    squares: list[Tensor | None] = []
-    for piece, scalars, displacement in _pieces(columns, signals):
-        squares += _update(piece, scalars, displacement, signals.skip)
-    # A bare 0-dim tensor would be taken for a number, and read back.
-    torch._foreach_add_(columns.step, 1 if signals.skip is None else [1 - signals.skip] * len(columns.step))
-    return total(squares)
 
 
 def _pieces(columns: Columns, signals: Signals) -> Iterator[tuple[Piece, Any, Any]]:
@@ -143,14 +139,11 @@ def _update(piece: Piece, s: Any, w: Any, skip: Tensor | None) -> list[Tensor]:
     theta = [p.to(dtype) for p in params]
     if not _is_one(s.keep):
         torch._foreach_mul_(theta, s.keep)
-    if isinstance(s.step_m, float):
-        torch._foreach_addcdiv_(theta, exp_avgs, denom, value=-s.step_m)
-        if exp_avg_diffs:
-            torch._foreach_addcdiv_(theta, exp_avg_diffs, denom, value=-s.step_v)
-    else:
-        torch._foreach_addcdiv_(theta, torch._foreach_mul(exp_avgs, s.step_m), denom, value=-1)
-        if exp_avg_diffs:
-            torch._foreach_addcdiv_(theta, torch._foreach_mul(exp_avg_diffs, s.step_v), denom, value=-1)
+    for averages, step in ((exp_avgs, s.step_m), (exp_avg_diffs, s.step_v)):
+        if averages and isinstance(step, float):
+            torch._foreach_addcdiv_(theta, averages, denom, value=-step)
+        elif averages:
+            torch._foreach_addcdiv_(theta, torch._foreach_mul(averages, step), denom, value=-1)
     if not _is_one(s.shrink):
         torch._foreach_mul_(theta, s.shrink)
 

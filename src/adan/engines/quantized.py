@@ -53,7 +53,6 @@ def _is_special(columns: Columns, i: int) -> bool:
 
 
 def _stored(columns: Columns, i: int) -> dict[str, Tensor]:
-    """The state of a row by name."""
     return {name: x for name in NAMES if (x := getattr(columns, name)[i]) is not None}
 
 
