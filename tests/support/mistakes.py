@@ -6,12 +6,15 @@ import types
 
 
 def seed_mistake(module_name, right, wrong, monkeypatch):
-    """Give every function of a module the code it would have with one piece of its text replaced."""
+    """Give every function and method of a module the code it would have with one piece of its text replaced."""
     module = importlib.import_module(module_name)
     text = inspect.getsource(module)
     assert text.count(right) == 1, f"{module_name} has {text.count(right)} places that say: {right}"
     mutant = types.ModuleType(module_name)
     exec(compile(text.replace(right, wrong), module.__file__, "exec"), mutant.__dict__)
-    for name, function in inspect.getmembers(module, inspect.isfunction):
-        if function.__module__ == module_name and name != "host_readable":
-            monkeypatch.setattr(function, "__code__", getattr(mutant, name).__code__)
+    classes = [name for name, kind in inspect.getmembers(module, inspect.isclass) if kind.__module__ == module_name]
+    for own, other in [(module, mutant), *((getattr(module, name), getattr(mutant, name)) for name in classes)]:
+        for name, function in vars(own).items():
+            is_own = isinstance(function, types.FunctionType) and function.__module__ == module_name
+            if is_own and name != "host_readable":
+                monkeypatch.setattr(function, "__code__", vars(other)[name].__code__)
