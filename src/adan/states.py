@@ -135,15 +135,18 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
 def fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
     """Whether a state has the form: its names, types, layouts and devices."""
     local, mine, wanted = sharding.local(param), _local(state), form.tensors(param)
-    # As the parameter, or as a new tensor like it where that one has gaps in memory.
-    strides = (local.stride(), torch.empty_like(local, device="meta").stride())
     has_form = mine.keys() - NUMBERS == wanted.keys() and ("averaging" in state) == (form.averaging is not None)
     return has_form and all(
         mine[name].dtype == dtype
         and mine[name].device == local.device
-        and (mine[name].shape == shape if shape else mine[name].stride() in strides)
+        and (mine[name].shape == shape if shape else _is_laid_out_as(local, mine[name]))
         for name, (dtype, shape) in wanted.items()
     )
+
+
+def _is_laid_out_as(param: Tensor, x: Tensor) -> bool:
+    """Whether `x` lies as the parameter, or as a new tensor like it where that one has gaps in memory."""
+    return x.stride() == param.stride() or x.stride() == torch.empty_like(param, device="meta").stride()
 
 
 def replace(state: dict[str, Any], new: Mapping[str, Any]) -> None:
