@@ -53,9 +53,8 @@ class Guard:
         self._dead: list[Any] = []  #: weak references to what was freed since
         self._refs = [weakref.ref(x, self._dead.append) for x in held]
         self._ids = array("q", map(id, held))
-        self._sum = sum(self._ids)
         self._addresses = array("q", map(Tensor.data_ptr, map(sharding.local, held)))
-        self._moved = None if self._is_sharded else _address_check()
+        self._are_same = None if self._is_sharded else _identity_check()
         params = list(map(sharding.local, params))
         tensors = params + [p.detach() if grad is None else grad for p, grad in zip(params, grads, strict=True)]
         self._layouts = list(map(_layout, tensors))
@@ -68,8 +67,8 @@ class Guard:
     def holds(self, groups: list[dict[str, Any]], params: list[Tensor], grads: list[Any], state: State) -> bool:
         """Whether a step of all these parameters with these local gradients, None for none, can go by the plan.
 
-        A tensor is known by its identity and its address: its own memory may have been swapped. As long as none was
-        freed, others have other ids, and another sum of them, which is had sooner than a thousand comparisons.
+        A tensor is known by its id, which is its own as long as none was freed, and by its address: its own memory may
+        have been swapped.
         """
         if len(params) != len(self._rows):
             present = sum(grad is not None for grad in grads)
@@ -83,7 +82,7 @@ class Guard:
         except (AttributeError, TypeError):  # a state was dropped
             return False
         held = params + tensors
-        if self._dead or sum(map(id, held)) != self._sum or _options(groups) != self._options:
+        if self._dead or len(held) != len(self._ids) or _options(groups) != self._options:
             return False
         if self._is_sharded:
             params = list(map(sharding.local, params))
@@ -92,9 +91,10 @@ class Guard:
             layouts = zip(params + grads, self._layouts, strict=True)
             if not all(x is None or _layout(x) == layout for x, layout in layouts):
                 return False
-        if self._moved is None:
-            return array("q", map(Tensor.data_ptr, map(sharding.local, held))) == self._addresses
-        return not self._moved(self._ids.buffer_info()[0], len(held), self._addresses.buffer_info()[0])
+        if self._are_same is not None:
+            return bool(self._are_same(held, len(held), self._ids.buffer_info()[0], self._addresses.buffer_info()[0]))
+        addresses = map(Tensor.data_ptr, map(sharding.local, held))
+        return array("q", map(id, held)) == self._ids and array("q", addresses) == self._addresses
 
     def _tensors(self, entries: Iterable[dict[str, Any]]) -> list[Tensor]:
         if self._mixed:
@@ -117,18 +117,19 @@ def _layout(x: Tensor) -> tuple[Any, ...]:
 
 
 @functools.cache
-def _address_check() -> Callable[[int, int, int], int] | None:
-    """Whether objects, so many tensors, have other addresses than those: in C a quarter of the time.
+def _identity_check() -> Callable[[list[Tensor], int, int, int], int] | None:
+    """Whether a list, of so many tensors, is of those with these ids at these addresses: in C a fifth of the time.
 
-    None where PyTorch does not say by which function Inductor's code gets them, or there is no C library.
+    None where PyTorch does not say by which function Inductor's code gets addresses, or there is no C library.
     """
     try:
         from torch._C._dynamo.guards import (  # type: ignore[attr-defined]
             _torchinductor_pyobject_tensor_data_ptr as data_ptr,
         )
 
-        moved = ctypes.PyDLL(str(_LIBRARY)).adan_moved  # which keeps Python's lock
+        are_same = ctypes.PyDLL(str(_LIBRARY)).adan_are_same  # which keeps Python's lock
     except (ImportError, OSError, AttributeError):
         return None
-    moved.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
-    return functools.partial(moved, data_ptr)
+    pointer, count = ctypes.c_void_p, ctypes.c_int64
+    are_same.argtypes = [pointer, pointer, ctypes.py_object, count, pointer, pointer]
+    return functools.partial(are_same, data_ptr, ctypes.cast(ctypes.pythonapi.PyList_GetItem, pointer))

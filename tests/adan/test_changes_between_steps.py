@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 
-from adan import Adan
+from adan import Adan, guard
 
 
 @pytest.fixture
@@ -55,6 +55,27 @@ def test_a_state_is_replaced_by_a_view_of_itself(engine):
         for opt, p in zip(opts, (a, b), strict=True):
             step(opt, p, 1.0 - k)
     torch.testing.assert_close(a.detach(), b.detach())
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+def test_parameters_and_states_change_places(engine, in_c, monkeypatch):
+    """The same tensors, of the same shapes, in another order. in_c: as the C library sees it, or without one."""
+    if not in_c:
+        monkeypatch.setattr(guard, "_identity_check", lambda: None)
+    a, b = ([torch.full((3,), float(i), requires_grad=True) for i in range(2)] for _ in range(2))
+    opts = [Adan(list(params), lr=0.1, betas=(0.9, 0.8, 0.95), **engine) for params in (a, b)]
+    for k in range(6):
+        if k == 2:
+            opts[1].param_groups[0]["params"].reverse()
+        for opt, params in zip(opts, (a, b), strict=True):
+            if k == 4:
+                one, other = (opt.state[p] for p in params)
+                swapped = other["exp_avg"], one["exp_avg"]
+                one["exp_avg"], other["exp_avg"] = (x.clone() for x in swapped) if opt is opts[0] else swapped
+            for i, p in enumerate(params):
+                p.grad = torch.full_like(p, float(k + 10 * i))
+            opt.step()
+    torch.testing.assert_close(a, b)
 
 
 def test_a_parameter_gets_other_memory_another_type_or_gaps(engine):

@@ -781,12 +781,16 @@ static void run(struct job *job, int threads) {
 
 /* ---- what cpu.py and guard.py call ------------------------------------------------------------------------------ */
 
-/* Whether one of these Python objects, tensors, has another address than it had; `data_ptr` is PyTorch's. */
-EXPORT int adan_moved(void *(*data_ptr)(void *), void *const *objects, int64_t count, void *const *addresses) {
-    for (int64_t i = 0; i < count; i++)
-        if (data_ptr(objects[i]) != addresses[i])
-            return 1;
-    return 0;
+/* Whether the tensors of a Python list are these objects, at these addresses. The functions are Python's and PyTorch's:
+ * an item of a list, and the address of a tensor. */
+EXPORT int adan_are_same(void *(*data_ptr)(void *), void *(*item)(void *, intptr_t), void *list, int64_t count,
+                         void *const *objects, void *const *addresses) {
+    for (int64_t i = 0; i < count; i++) {
+        void *tensor = item(list, i);
+        if (tensor != objects[i] || data_ptr(tensor) != addresses[i])
+            return 0;
+    }
+    return 1;
 }
 
 /* The counters, side by side. */
