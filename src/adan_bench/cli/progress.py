@@ -172,6 +172,7 @@ def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> No
         table.collapse_padding = True  # to fit into 80 columns
         for i, column in enumerate(table.columns):
             column.overflow, column.justify = "fold", "right" if i else "left"
+        table.columns[0].no_wrap = True
         console.print(table)
         say(console, conclude(summary) + "\n")
     if summaries:
