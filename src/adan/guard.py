@@ -118,7 +118,7 @@ def _layout(x: Tensor) -> tuple[Any, ...]:
 
 @functools.cache
 def _identity_check() -> Callable[[list[Tensor], int, int, int], int] | None:
-    """Whether a list, of so many tensors, is of those with these ids at these addresses: in C a fifth of the time.
+    """Whether a list, of so many tensors, is of those with these ids at these addresses, in one call of C.
 
     None where PyTorch does not say by which function Inductor's code gets addresses, or there is no C library.
     """
