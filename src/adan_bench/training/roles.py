@@ -65,10 +65,10 @@ def roles(model: nn.Module, patterns: Mapping[str, str] | None = None) -> dict[s
             weights.append((own, module))
     if weights:
         first, (last, module) = weights[0][0], weights[-1]
+        if found[last].name in HIDDEN and not isinstance(module, nn.RNNBase):
+            found[last] = Role("head")
         if found[first].name in HIDDEN:
             found[first] = Role("embedding")
-        if (found[last].name in HIDDEN or last == first) and not isinstance(module, (nn.RNNBase, nn.Embedding)):
-            found[last] = Role("head")
     for name, p in model.named_parameters():
         pattern = next((pattern for pattern in patterns or () if fnmatchcase(name, pattern)), None)
         if pattern is not None:
@@ -79,8 +79,9 @@ def roles(model: nn.Module, patterns: Mapping[str, str] | None = None) -> dict[s
 def _role(name: str, p: Tensor, module: nn.Module) -> Role:
     """The role of one parameter, apart from its place in the model."""
     *path, own = name.split(".")
-    kernel = isinstance(module, nn.modules.conv._ConvNd)
-    if p.numel() == max(p.shape, default=1) or (kernel and p.shape[1] == 1 and p.dim() > 2):
+    kernel = isinstance(module, nn.modules.conv._ConvNd) and p.dim() > 2
+    depthwise = kernel and module.groups == module.in_channels > 1
+    if p.numel() == max(p.shape, default=1) or depthwise:
         return Role("vector")
     if p.dim() == 3 and "expert" in f"{name} {type(module).__name__}".lower():
         return Role("matrix")
