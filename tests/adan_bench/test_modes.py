@@ -12,7 +12,9 @@ from support.learning import Killed, chosen, curve, killed_run
 
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
+from adan_bench.records.stats import summarize
 from adan_bench.records.store import RunStore, read_run
+from adan_bench.reports.conclusions import tuning
 from adan_bench.training import optimizers
 from adan_bench.training.configure import complete, configure
 from adan_bench.training.optimizers import SPECS, TODAY, build, get_optimizer
@@ -145,8 +147,18 @@ def test_own_schedule_unless_the_user_gives_another() -> None:
     assert schedule("schedule-free").schedule == "constant"
     assert schedule("schedule-free", schedule="linear", floor=0.1).schedule == "linear"
     assert schedule("adamw").schedule == RunConfig.schedule
-    descends = schedule("schedule-free", floor=0.1, cooldown=0.1)
-    assert (descends.schedule, descends.floor, descends.cooldown) == ("constant", 0.0, 0.0)
+    assert schedule("schedule-free", floor=0.1).schedule == "constant"  # others of the comparison descend to that
+    assert schedule("schedule-free").own_schedule
+    assert not schedule("schedule-free", schedule="constant").own_schedule
+
+
+def test_one_table_for_those_with_a_schedule_of_their_own(config: Any, tmp_path: Path) -> None:
+    names = ("adamw", "adan", "schedule-free")
+    for name in names:
+        run(config(name, steps=6), RunStore(tmp_path / name))
+    (table,) = summarize([read_run(tmp_path / name) for name in names])
+    assert table.schedule == "cosine (schedule-free: constant)"
+    assert "its own schedule (cosine (schedule-free: constant), same warm-up)" in tuning([table])
 
 
 def test_horizon_is_the_length_of_the_run(config: Any) -> None:

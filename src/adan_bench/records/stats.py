@@ -316,7 +316,8 @@ def best_trial(trials: Sequence[RunRecord]) -> RunRecord:
 def _setup(config: RunConfig) -> dict[str, Any]:
     """What runs have to share to be compared, without what has its default."""
     identity = {**config.identity(), "data": None if config.data is None else str(config.data)}
-    return {name: value for name, value in identity.items() if name not in FREE}
+    free = (*FREE, "schedule") if config.own_schedule else FREE
+    return {name: value for name, value in identity.items() if name not in free}
 
 
 def _labeled(groups: Sequence[list[RunRecord]]) -> list[tuple[str, list[RunRecord]]]:
@@ -380,8 +381,16 @@ def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSum
     one_clock = len({tuple(part.get(key) for key in ("cpu", "gpu", *SHARING)) for part in parts}) <= 1
     if not one_clock:
         order = [replace(o, seconds_to_target=None, seconds_per_step=None) for o in order]
-    plan = c.steps, c.stop_after, c.batch_size, c.schedule, c.device
+    plan = c.steps, c.stop_after, c.batch_size, _schedule(optimizers), c.device
     return WorkloadSummary(label, facts, tuple(order), *plan, one_clock=one_clock)
+
+
+def _schedule(optimizers: Sequence[OptimizerSummary]) -> str:
+    """The schedule of most optimizers, and those of the others: Schedule-Free's is constant."""
+    schedules = {o.name: o.records[0].config.schedule for o in optimizers}
+    usual = statistics.mode(schedules.values())
+    others = [f"{name}: {own}" for name, own in sorted(schedules.items()) if own != usual]
+    return f"{usual} ({', '.join(others)})" if others else usual
 
 
 def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]) -> OptimizerSummary:

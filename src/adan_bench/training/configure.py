@@ -52,9 +52,9 @@ def complete(
 ) -> RunConfig:
     """Complete the choices for a workload and an optimizer, which needs neither data nor packages nor device."""
     schedule(chosen.schedule, 1)  # which refuses an unknown one
-    if spec.schedule and chosen.schedule == RunConfig.schedule:
-        chosen = replace(chosen, schedule=spec.schedule, floor=0.0, cooldown=0.0)
     check_numbers(chosen)
+    if spec.schedule and chosen.schedule == RunConfig.schedule:
+        chosen = replace(chosen, schedule=spec.schedule, own_schedule=True)
     for name in chosen.training or ():
         if name not in workload.options:
             raise unknown("option", name, workload.options, of=workload.name)

@@ -45,10 +45,10 @@ def roles(model: nn.Module, patterns: Mapping[str, str] | None = None) -> dict[s
 
     A *vector* has one dimension that is not 1, or is the kernel of a depthwise convolution, one filter per channel. An
     *embedding* is the weight of an nn.Embedding, a parameter that is not called a weight (of positions, say), or the
-    first weight of the model in the order of its modules, which reads the input. A *head* is the last weight, of a
-    linear layer or a convolution, unless it is tied to an embedding. What remains is hidden: kernels are *convolution*,
-    all else is *matrix*. The matrices of a fused projection count one by one: q, k, v of nn.MultiheadAttention and of
-    layers called qkv or the like, the gates of an LSTM or a GRU, and stacked experts.
+    first weight of the model in the order of its modules, which reads the input, unless nothing else is hidden. A
+    *head* is the last weight, of a linear layer or a convolution, unless it is tied to an embedding. What remains is
+    hidden: kernels are *convolution*, all else is *matrix*. The matrices of a fused projection count one by one: q, k
+    and v of nn.MultiheadAttention and of layers called qkv or the like, gates of an LSTM or a GRU, stacked experts.
 
     patterns: roles by patterns of names (fnmatch), the first match counts, for what this rule does not see;
         "matrix/3" is a matrix that fuses three, one below the other.
@@ -67,7 +67,7 @@ def roles(model: nn.Module, patterns: Mapping[str, str] | None = None) -> dict[s
         first, (last, module) = weights[0][0], weights[-1]
         if found[last].name in HIDDEN and not isinstance(module, nn.RNNBase):
             found[last] = Role("head")
-        if found[first].name in HIDDEN:
+        if found[first].name in HIDDEN and sum(role.name in HIDDEN for role in found.values()) > 1:
             found[first] = Role("embedding")
     for name, p in model.named_parameters():
         pattern = next((pattern for pattern in patterns or () if fnmatchcase(name, pattern)), None)
@@ -80,8 +80,9 @@ def _role(name: str, p: Tensor, module: nn.Module) -> Role:
     """The role of one parameter, apart from its place in the model."""
     *path, own = name.split(".")
     kernel = isinstance(module, nn.modules.conv._ConvNd) and p.dim() > 2
-    depthwise = kernel and module.groups == module.in_channels > 1
-    if p.numel() == max(p.shape, default=1) or depthwise:
+    if p.numel() == max(p.shape, default=1):
+        return Role("vector")
+    if isinstance(module, nn.modules.conv._ConvNd) and module.groups == module.in_channels > 1:
         return Role("vector")
     if p.dim() == 3 and "expert" in f"{name} {type(module).__name__}".lower():
         return Role("matrix")
