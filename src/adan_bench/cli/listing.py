@@ -37,7 +37,7 @@ def list_(
     details, listed = LISTS[kind]
     rows = listed()
     if kind is Listed.workloads and own:
-        rows = [{**row, "roles": _roles(row["name"])} if row["name"] in own else row for row in rows]
+        rows = [{**row, **_roles(row["name"])} if row["name"] in own else row for row in rows]
     if as_json:
         print(json.dumps(rows))
         return
@@ -52,6 +52,8 @@ def list_(
             table.add_row("", f"[underline]{escape(heading)}[/underline]")
         table.add_row(escape(name), escape(what))
         table.add_row("", f"[dim]{escape(details.format(**row))}[/dim]")
+        if unbuilt := row.get("unbuilt"):
+            table.add_row("", f"[dim]{escape(unbuilt)}[/dim]")
         for role, counts in row.get("roles", {}).items():
             split = " · ".join(f"{value:,} {key}" for key, value in counts.items())
             table.add_row("", f"[dim]{escape(f'{role}: {split}')}[/dim]")
@@ -75,16 +77,16 @@ def _workload_rows() -> list[dict[str, Any]]:
     ]
 
 
-def _roles(name: str) -> dict[str, dict[str, int]]:
-    """The roles of the parameters of a script's workload; none where it needs data that are not here."""
+def _roles(name: str) -> dict[str, Any]:
+    """The roles of the parameters of a script's workload, or why they cannot be told: it needs data, say."""
     from adan_bench.training.roles import summary
     from adan_bench.workloads.registry import get_workload
 
-    workload = get_workload(name)
-    if workload.needs:
-        return {}
-    task = workload.task()
-    return summary(task.model, task.roles)
+    try:
+        task = get_workload(name).task()
+        return {"roles": summary(task.model, task.roles)}
+    except Exception as error:  # of the user's own code
+        return {"unbuilt": f"roles unknown: {type(error).__name__}: {' '.join(str(error).split())}"}
 
 
 def _optimizer_rows() -> list[dict[str, Any]]:
