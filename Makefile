@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(READY)  ## compare Adan with four others on three real workloads, and write a report
 	rm -rf demo
 	$(BIN)/adan-bench compare digits-vit digits-resnet pycode-gpt2 \
-		--optimizers adan,adamw,adam,sgd-momentum,lamb --seeds 3 --jobs 2 --out demo
+		--optimizers adan,adamw,muon,lamb,sgd-momentum --seeds 3 --jobs 2 --out demo
 
 test: $(READY)  ## lint, types, all tests but torchvision's, DeepSpeed's and torchao's
 	@$(MAKE) --no-print-directory --jobs=2 lint pytest  # mypy has use for one core only

@@ -158,7 +158,7 @@ def line(context):
 
 def test_the_small_extra_is_enough_for_a_script(tmp_path):
     packages = {IMPORTED_AS.get(name, re.split(r"[><=\[]", name)[0].replace("-", "_")) for name in extra("paper")}
-    assert {"transformers", "sklearn", "pytorch_optimizer"} <= packages
+    assert {"transformers", "sklearn"} <= packages
     (tmp_path / "line.py").write_text(SCRIPT, encoding="utf-8")
     words = ["--optimizers", "adan,adamw,lamb", "--seeds", "1", "--out", str(tmp_path / "runs")]
     # matplotlib brings PIL

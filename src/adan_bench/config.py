@@ -187,6 +187,7 @@ class Provenance:
     init_sha256: str = option("")  # likewise; unknown where a run of the same study is to make them first
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
     origin: Origin = option(Origin(), decides=False)
+    own_schedule: bool = option(False, decides=False)  # the optimizer's own took the place of the default
     label: str = option("", decides=False)  # of a variant of an optimizer, such as adan:state_format=8bit
     study: str = option("", decides=False)  # of whose plan it is a run, where a file of `adan-bench study` planned it
 

@@ -128,6 +128,7 @@ class Task:
         eager: why a CUDA graph must not hold its step, where that cannot be seen from outside: its loss depends on
             Python values that change from step to step. Empty: it may.
         rate: the factor of the learning rate at a position, where batches differ in size; None: 1.
+        roles: roles by patterns of parameters' names, where `training.roles` sees another: {"decoder.*": "head"}.
     """
 
     model: nn.Module
@@ -140,6 +141,7 @@ class Task:
     prepare: Callable[[Any], Any] = _as_it_is
     eager: str = ""
     rate: Callable[[int], float] | None = None
+    roles: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from torch import nn
@@ -153,6 +155,10 @@ class Task:
         limit = self.max_grad_norm
         if limit is not None and (not isinstance(limit, (int, float)) or not limit > 0):
             raise UsageError(f"Task: max_grad_norm must be a number above 0, or None for no limit, got {short(limit)}")
+        if not isinstance(self.roles, Mapping):
+            raise UsageError(
+                f"Task: roles must be a dictionary, got {short(self.roles)}; write {{'*.qkv.weight': 'matrix/3'}}"
+            )
 
 
 #: The parts of a task that are functions, with what to write.
@@ -267,6 +273,10 @@ class OptimizerSpec:
     lr: the center of the range of learning rates; every optimizer's range has the same width (`comparison.DECADES`).
     choices: alternatives to single defaults, tried after the learning rate, in this order.
     passes: gradients per update (SAM: 2); the budget counts gradients, so SAM makes half as many updates.
+    year, paper: of its publication; the paper by its arXiv number where it has one.
+    schedule: its own, in place of the default one; horizon: its setting that takes the number of updates of a run.
+    by_role: its groups say which parameters are hidden matrices (`training.roles`).
+    one_rate: it cannot have groups with different learning rates.
     """
 
     name: str
@@ -279,6 +289,13 @@ class OptimizerSpec:
     shards: bool = True  # its step takes DTensors, so that fsdp can share it out
     eager: str = ""  # why a CUDA graph cannot hold its step; empty: it can
     own: Callable[..., Any] | None = field(default=None, repr=False)  # the class or function of a user's script
+    year: int = 0
+    paper: str = ""
+    schedule: str = ""
+    horizon: str = ""
+    by_role: bool = False
+    one_rate: bool = False
 
     def facts(self) -> dict[str, Any]:
-        return {"name": self.name, "target": self.target, "lr_center": self.lr, "passes": self.passes}
+        facts = {"name": self.name, "target": self.target, "lr_center": self.lr, "passes": self.passes}
+        return facts | ({"horizon": self.horizon} if self.horizon else {})

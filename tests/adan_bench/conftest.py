@@ -33,7 +33,8 @@ def tiny(context):
         return noise * (model(batch[0]) - batch[1]).square().mean()
     def evaluate(model):
         return {"error": (model(x) - y).square().mean().item()}
-    return Task(model, shuffled([x, y], context.batch_size, context.seed), loss, evaluate, note="made up")
+    batches, roles = shuffled([x, y], context.batch_size, context.seed), {"0.weight": "matrix/2"}
+    return Task(model, batches, loss, evaluate, note="made up", roles=roles)
 '''
 
 

@@ -181,7 +181,9 @@ def test_list_shows_the_workloads_of_a_script(bench: Any, tmp_path: Path) -> Non
         "def mine(context): ...\n",
         encoding="utf-8",
     )
-    assert "mine-alone" in bench("list", "--script", script)[1]
+    listed = bench("list", "--script", script)[1]
+    assert "mine-alone" in listed
+    assert "roles unknown: UsageError" in listed  # its function returns no task
     script.write_text(script.read_text(encoding="utf-8").replace("mine-alone", "digits-vit"), encoding="utf-8")
     code, _, err = bench("list", "--script", script)
     assert code == 2

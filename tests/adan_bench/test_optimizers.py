@@ -117,3 +117,30 @@ def test_more_trials_widen_the_search_before_they_refine_it() -> None:
     widths = [rates[-1] / rates[0] for count in range(2, 30) for rates in [learning_rates(spec, count)]]
     assert all(wide <= wider * 1.01 for wide, wider in pairwise(widths))
     assert widths[-1] == pytest.approx(10**WIDEST, rel=0.01)
+
+
+def test_the_page_has_every_optimizer() -> None:
+    """With what a CUDA graph and fsdp take, and the year's paper."""
+    page = Path(__file__).parents[2] / "docs" / "optimizers.md"
+    rows = [line.strip("|").split(" | ") for line in page.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    names = [row[0].strip(" `") for row in rows]
+    assert names == list(SPECS)
+    for row, spec in zip(rows, SPECS.values(), strict=True):
+        assert [cell.strip() for cell in row[-2:]] == ["no" if spec.eager else "yes", "yes" if spec.shards else "no"]
+        assert len(row[1].split()) <= 10
+        assert (spec.paper.rpartition(":")[2] in row[5]) or not spec.paper.startswith("arXiv")
+
+
+def test_list_tells_the_generations_apart(bench: Any) -> None:
+    import json
+
+    rows = json.loads(bench("list", "optimizers", "--json")[1])
+    newer = [row for row in rows if row["generation"] == "Newer ones"]
+    assert {row["name"] for row in newer} >= {"muon", "soap", "schedule-free", "lion"}
+    assert all(row["year"] >= 2023 and row["paper"] for row in newer)
+    found = {row["name"]: (row["package"], row["extra"]) for row in rows}
+    assert found["schedule-free"] == ("schedulefree", "bench")
+    assert found["muon"] == ("torch", "")
+    assert found["lamb"] == ("adan", "")
+    text = bench("list", "optimizers")[1]
+    assert text.index("its paper compares") < text.index("sam ") < text.index("Newer ones") < text.index("muon ")

@@ -73,7 +73,8 @@ def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path
     for name, row in rows.items():
         alone = tmp_path / f"{name} alone"
         shared_run(alone, **{**row, "parallel": None})
-        assert_same(tmp_path / name, alone)
+        # SOAP's bases are arbitrary where its statistics are 0, as nearly all are at first: rounding turns them
+        assert_same(tmp_path / name, alone, 1e-2 if name == "soap" else 1e-5)
         record = read_run(tmp_path / name)
         assert (record.status, record.config.parallel, record.config.ranks) == ("finished", row["parallel"], 2)
         sizes = [(r.result or {})["state_bytes_per_parameter"] for r in (record, read_run(alone))]

@@ -29,22 +29,34 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """Show the workloads, the optimizers, the paper's tables, or the bundled studies."""
+    own: list[str] = []
     if script is not None:
         from adan_bench.training.scripts import load_script
 
-        load_script(script)
+        own = load_script(script)
     details, listed = LISTS[kind]
     rows = listed()
+    if kind is Listed.workloads and own:
+        rows = [{**row, **_roles(row["name"])} if row["name"] in own else row for row in rows]
     if as_json:
         print(json.dumps(rows))
         return
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="bold")  # a name is never cut, at no width
     table.add_column(overflow="fold")
+    headings: set[str] = set()
     for row in rows:
         name, what = list(row.values())[:2]
+        if (heading := row.get("generation", "")) and heading not in headings:
+            headings.add(heading)
+            table.add_row("", f"[underline]{escape(heading)}[/underline]")
         table.add_row(escape(name), escape(what))
         table.add_row("", f"[dim]{escape(details.format(**row))}[/dim]")
+        if unbuilt := row.get("unbuilt"):
+            table.add_row("", f"[dim]{escape(unbuilt)}[/dim]")
+        for role, counts in row.get("roles", {}).items():
+            split = " · ".join(f"{value:,} {key}" for key, value in counts.items())
+            table.add_row("", f"[dim]{escape(f'{role}: {split}')}[/dim]")
     Console().print(table, highlight=False)
 
 
@@ -65,15 +77,33 @@ def _workload_rows() -> list[dict[str, Any]]:
     ]
 
 
+def _roles(name: str) -> dict[str, Any]:
+    """The roles of the parameters of a script's workload, or why they cannot be told: it needs data, say."""
+    from adan_bench.training.roles import summary
+    from adan_bench.workloads.registry import get_workload
+
+    try:
+        task = get_workload(name).task()
+        return {"roles": summary(task.model, task.roles)}
+    except Exception as error:  # of the user's own code
+        return {"unbuilt": f"roles unknown: {type(error).__name__}: {' '.join(str(error).split())}"}
+
+
 def _optimizer_rows() -> list[dict[str, Any]]:
     from adan_bench.studies.comparison import learning_rates
-    from adan_bench.training.optimizers import known
+    from adan_bench.training.optimizers import TODAY, extra, known, package
 
     rows = []
     for spec in known().values():
         low, high = learning_rates(spec, 2)
         then = "; ".join(f"{key}={value}" for choice in spec.choices for key, value in choice.items()) or "more rates"
-        facts = {"lr": f"{low:g} … {high:g}", "then": then, "passes": spec.passes}
+        generation = "The script's own"
+        if spec.own is None:
+            generation = "Newer ones" if spec.year >= TODAY else "Adan, and those that its paper compares it with"
+        facts = {"lr": f"{low:g} … {high:g}", "then": then, "passes": spec.passes, "generation": generation}
+        facts |= {"year": spec.year or None, "paper": spec.paper, "package": package(spec), "extra": extra(spec)}
+        published = f"{spec.year}, {spec.paper} · " if spec.year else ""
+        facts["about"] = published + " ".join(filter(None, (package(spec), extra(spec) and f"('.[{extra(spec)}]')")))
         rows.append({"name": spec.name, "from": spec.target, **facts})
     return rows
 
@@ -81,7 +111,7 @@ def _optimizer_rows() -> list[dict[str, Any]]:
 #: The second line of an entry, and the entries.
 LISTS = {
     Listed.workloads: ("{metric} · {steps} steps of {batch} · data: {data} · scales: {scales}", _workload_rows),
-    Listed.optimizers: ("tuned over lr {lr}, then {then} · gradients per update: {passes}", _optimizer_rows),
+    Listed.optimizers: ("{about} · tuned over lr {lr}, then {then} · gradients per update: {passes}", _optimizer_rows),
     Listed.tables: ("{place} · {cells} cells · run: {run here}", paper.rows),
     Listed.studies: ("{on} · {who} · {trials}, {seeds}", study.rows),
 }

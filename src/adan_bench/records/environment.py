@@ -15,8 +15,8 @@ from adan_bench.config import cores
 
 COMMAND = "ADAN_BENCH_COMMAND"  # what the user typed: set by `cli.app.main`, and inherited by worker processes
 PACKAGES = (
-    "adan", "torch", "triton", "transformers", "tokenizers", "pytorch_optimizer", "numpy", "scikit-learn",
-    "torchvision", "timm", "torch_geometric", "stable-baselines3", "gymnasium", "mujoco",
+    "adan", "torch", "triton", "transformers", "tokenizers", "pytorch_optimizer", "schedulefree", "numpy",
+    "scikit-learn", "torchvision", "timm", "torch_geometric", "stable-baselines3", "gymnasium", "mujoco",
 )  # fmt: skip
 
 

@@ -127,6 +127,14 @@ class WorkloadSummary:
         """The metric's name and the direction in which it is better."""
         return f"{self.facts['metric']} {'↑' if self.higher_is_better else '↓'}"
 
+    @property
+    def schedule(self) -> str:
+        """The schedule of most optimizers, and those of the others: Schedule-Free's is constant."""
+        schedules = {o.name: o.records[0].config.schedule for o in self.optimizers}
+        usual = statistics.mode(schedules.values())
+        others = [f"{name}: {own}" for name, own in sorted(schedules.items()) if own != usual]
+        return f"{usual} ({', '.join(others)})" if others else usual
+
 
 def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING) -> Interval:
     """Mean and t interval.
@@ -313,7 +321,8 @@ def best_trial(trials: Sequence[RunRecord]) -> RunRecord:
 def _setup(config: RunConfig) -> dict[str, Any]:
     """What runs have to share to be compared, without what has its default."""
     identity = {**config.identity(), "data": None if config.data is None else str(config.data)}
-    return {name: value for name, value in identity.items() if name not in FREE}
+    free = (*FREE, "schedule") if config.own_schedule else FREE
+    return {name: value for name, value in identity.items() if name not in free}
 
 
 def _labeled(groups: Sequence[list[RunRecord]]) -> list[tuple[str, list[RunRecord]]]:

@@ -68,7 +68,7 @@ def length(summary: WorkloadSummary) -> str:
 
 
 def budget(summary: WorkloadSummary) -> str:
-    return f"{length(summary)}, {summary.config.schedule} schedule, {summary.config.device}"
+    return f"{length(summary)}, {summary.schedule} schedule, {summary.config.device}"
 
 
 def costs(o: OptimizerSummary) -> list[str]:
@@ -290,8 +290,9 @@ def repeated(summaries: Sequence[WorkloadSummary]) -> str:
 
 def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     """Say how the settings came about, and whether every optimizer had the same chance."""
-    schedules = ", ".join(sorted({s.config.schedule for s in summaries}))
-    text = f"In each table every optimizer ran under the same schedule ({schedules}, same warm-up)"
+    schedules = ", ".join(sorted({s.schedule for s in summaries}))
+    same = "its own schedule" if "(" in schedules else "the same schedule"
+    text = f"In each table every optimizer ran under {same} ({schedules}, same warm-up)"
     uneven = [s.name for s in summaries if len({tuple(r.config.seed for r in o.records) for o in s.optimizers}) > 1]
     text += f" and budget, but not with the same seeds in {_join(uneven)}." if uneven else ", budget and seeds."
     counts = {o.trials for s in summaries for o in s.optimizers}

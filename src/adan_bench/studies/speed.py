@@ -30,6 +30,7 @@ from adan_bench.studies.competitors import Competitor, competitors
 from adan_bench.task import SCALES
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
+from adan_bench.training.roles import by_role
 from adan_bench.workloads.language import MIXTURES
 
 Shape = dict[str, Any]
@@ -235,7 +236,8 @@ def _train(model: TimedModel, name: str, how: Measure, ranks: Ranks, device: tor
     forward = ranks.spread(net)
     rival = _competitor(name)
     settings = {**optimizers.defaults(rival.spec), "lr": 1e-6, **rival.settings}
-    optimizer = optimizers.build(rival.spec, net.parameters(), settings)
+    parameters: Any = by_role(net.parameters(), net) if rival.spec.by_role else net.parameters()
+    optimizer = optimizers.build(rival.spec, parameters, settings)
     inputs, labels = _batch(model, how, device, batch_size)
 
     def step() -> None:

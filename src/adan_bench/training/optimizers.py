@@ -1,4 +1,4 @@
-"""Adan, every optimizer that the paper compares it with, and the user's own, with defaults and search spaces.
+"""Adan, every optimizer that the paper compares it with, newer ones, and the user's own, with their search spaces.
 
 The defaults are for runs of hundreds of steps. Adan's are betas (0.9, 0.92, 0.99) and about three times AdamW's
 learning rate: after 500 steps of a 10 M parameter GPT that gave a training loss of 1.46, AdamW 1.52, and Adan with its
@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from adan_bench.errors import UsageError, check_name, unknown
 from adan_bench.task import OptimizerSpec, Settings
+from adan_bench.training.schedules import schedule as check_schedule
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,34 +30,189 @@ LAST_RATES = ({"final_lr": 0.01}, {"final_lr": 1.0}, BETAS[0])
 RADII = ({"rho": 0.02}, {"rho": 0.1}, DECAYS[1])
 DECAY, MOMENTUM = {"weight_decay": 0.02}, {"momentum": 0.9}
 TORCH, OTHERS, OURS = "torch.optim", "pytorch_optimizer", "adan_bench.training.rivals"
+MUON = "adan_bench.training.muon"
 ADAN_ENGINES = {"cuda": "fused", "cpu": "fused", "loop": "single-tensor"}
 ON_HOST = "pytorch_optimizer's {} reads its learning rate and step count on the host"
+MUON_ON_HOST = "torch's Muon reads its learning rate on the host"
+TODAY = 2023  # the first year of those that the paper, of 2022, does not compare with
 
-SPECS = {  # name, class, center of the learning rates, defaults, what is tried after the learning rate
-    spec.name: spec
-    for spec in (
-        OptimizerSpec("adan", "adan:Adan", 3e-3, {"betas": (0.9, 0.92, 0.99), **DECAY}, ADAN),
-        OptimizerSpec("adamw", f"{TORCH}:AdamW", 1e-3, DECAY, BETAS),
-        OptimizerSpec("adam", f"{TORCH}:Adam", 1e-3, {}, BETAS),
-        OptimizerSpec("amsgrad", f"{TORCH}:Adam", 1e-3, {"amsgrad": True}, BETAS),
-        OptimizerSpec("nadam", f"{TORCH}:NAdam", 1e-3, {}, BETAS),
-        OptimizerSpec("radam", f"{TORCH}:RAdam", 1e-3, {}, BETAS),
-        OptimizerSpec("rmsprop", f"{TORCH}:RMSprop", 1e-3, {}, ({"alpha": 0.9}, {"momentum": 0.9}, {"alpha": 0.999})),
-        OptimizerSpec("sgd", f"{TORCH}:SGD", 0.3, {}, DECAYS),
-        OptimizerSpec("sgd-momentum", f"{TORCH}:SGD", 0.1, MOMENTUM, MOMENTA),
-        OptimizerSpec("sgd-nesterov", f"{TORCH}:SGD", 0.1, {**MOMENTUM, "nesterov": True}, MOMENTA),
-        OptimizerSpec("lamb", f"{OURS}:Lamb", 1e-2, DECAY, BETAS, shards=False),
-        OptimizerSpec(
-            "lars", f"{OTHERS}:LARS", 3.0, {"weight_decay": 1e-4}, LARS, shards=False, eager=ON_HOST.format("LARS")
-        ),
-        OptimizerSpec("adabelief", f"{OURS}:AdaBelief", 1e-3, {}, ({"betas": (0.9, 0.95)}, {"eps": 1e-8}, BETAS[1])),
-        OptimizerSpec("adabound", f"{OTHERS}:AdaBound", 1e-3, {}, LAST_RATES, eager=ON_HOST.format("AdaBound")),
-        OptimizerSpec("yogi", f"{OTHERS}:Yogi", 3e-3, {}, BETAS, eager=ON_HOST.format("Yogi")),
-        OptimizerSpec("padam", f"{OURS}:Padam", 0.03, {}, ({"partial": 0.125}, BETAS[0], DECAYS[1])),
-        OptimizerSpec("adai", f"{OURS}:Adai", 0.3, {}, ({"betas": (0.1, 0.9)}, {"betas": (0.5, 0.99)}, DECAYS[1])),
-        OptimizerSpec("sam", f"{OTHERS}:SAM", 0.1, {"rho": 0.05, **MOMENTUM}, RADII, 2, f"{TORCH}:SGD", shards=False),
+
+def _specs() -> Iterator[OptimizerSpec]:
+    """Name, class, center of the learning rates, defaults, what is tried after the learning rate."""
+    spec = OptimizerSpec
+    yield spec(
+        "adan", "adan:Adan", 3e-3, {"betas": (0.9, 0.92, 0.99), **DECAY}, ADAN, year=2022, paper="arXiv:2208.06677"
     )
-}
+    yield spec("adamw", f"{TORCH}:AdamW", 1e-3, DECAY, BETAS, year=2017, paper="arXiv:1711.05101")
+    yield spec("adam", f"{TORCH}:Adam", 1e-3, {}, BETAS, year=2014, paper="arXiv:1412.6980")
+    yield spec("amsgrad", f"{TORCH}:Adam", 1e-3, {"amsgrad": True}, BETAS, year=2018, paper="arXiv:1904.09237")
+    yield spec("nadam", f"{TORCH}:NAdam", 1e-3, {}, BETAS, year=2016, paper="Dozat, ICLR workshop")
+    yield spec("radam", f"{TORCH}:RAdam", 1e-3, {}, BETAS, year=2019, paper="arXiv:1908.03265")
+    alphas = ({"alpha": 0.9}, {"momentum": 0.9}, {"alpha": 0.999})
+    yield spec("rmsprop", f"{TORCH}:RMSprop", 1e-3, {}, alphas, year=2012, paper="Tieleman and Hinton, lecture 6.5")
+    yield spec("sgd", f"{TORCH}:SGD", 0.3, {}, DECAYS, year=1951, paper="Robbins and Monro")
+    yield spec("sgd-momentum", f"{TORCH}:SGD", 0.1, MOMENTUM, MOMENTA, year=1964, paper="Polyak")
+    nesterov = {**MOMENTUM, "nesterov": True}
+    yield spec("sgd-nesterov", f"{TORCH}:SGD", 0.1, nesterov, MOMENTA, year=2013, paper="Sutskever et al., ICML")
+    yield spec("lamb", f"{OURS}:Lamb", 1e-2, DECAY, BETAS, shards=False, year=2019, paper="arXiv:1904.00962")
+    yield spec(
+        "lars",
+        f"{OTHERS}:LARS",
+        3.0,
+        {"weight_decay": 1e-4},
+        LARS,
+        shards=False,
+        eager=ON_HOST.format("LARS"),
+        year=2017,
+        paper="arXiv:1708.03888",
+    )
+    beliefs = ({"betas": (0.9, 0.95)}, {"eps": 1e-8}, BETAS[1])
+    yield spec("adabelief", f"{OURS}:AdaBelief", 1e-3, {}, beliefs, year=2020, paper="arXiv:2010.07468")
+    yield spec(
+        "adabound",
+        f"{OTHERS}:AdaBound",
+        1e-3,
+        {},
+        LAST_RATES,
+        eager=ON_HOST.format("AdaBound"),
+        year=2019,
+        paper="arXiv:1902.09843",
+    )
+    yield spec(
+        "yogi",
+        f"{OTHERS}:Yogi",
+        3e-3,
+        {},
+        BETAS,
+        eager=ON_HOST.format("Yogi"),
+        year=2018,
+        paper="Zaheer et al., NeurIPS",
+    )
+    powers = ({"partial": 0.125}, BETAS[0], DECAYS[1])
+    yield spec("padam", f"{OURS}:Padam", 0.03, {}, powers, year=2018, paper="arXiv:1806.06763")
+    inertia = ({"betas": (0.1, 0.9)}, {"betas": (0.5, 0.99)}, DECAYS[1])
+    yield spec("adai", f"{OURS}:Adai", 0.3, {}, inertia, year=2020, paper="arXiv:2006.15815")
+    yield spec(
+        "sam",
+        f"{OTHERS}:SAM",
+        0.1,
+        {"rho": 0.05, **MOMENTUM},
+        RADII,
+        2,
+        f"{TORCH}:SGD",
+        shards=False,
+        year=2020,
+        paper="arXiv:2010.01412",
+    )
+    # Rate and decay of AdamW (arXiv:2502.16982), betas of AdamW and what is worth tuning: github.com/KellerJordan/Muon.
+    yield spec(
+        "muon",
+        f"{MUON}:muon",
+        1e-3,
+        DECAY,
+        ({"weight_decay": 0.1}, {"momentum": 0.9}, {"betas": (0.9, 0.99)}),
+        shards=False,
+        eager=MUON_ON_HOST,
+        year=2024,
+        paper="Jordan et al.; arXiv:2502.16982",
+        by_role=True,
+    )
+    yield spec(
+        "muon-adan",
+        f"{MUON}:muon_adan",
+        1e-3,
+        DECAY,
+        ({"weight_decay": 0.1}, {"momentum": 0.9}, {"rest_factor": 1.0}),
+        shards=False,
+        eager=MUON_ON_HOST,
+        year=2024,
+        paper="Jordan et al.; arXiv:2208.06677",
+        by_role=True,
+    )
+    # The defaults of github.com/nikhilvyas/SOAP; by its paper, a basis that is renewed more often is better and dearer.
+    yield spec(
+        "soap",
+        f"{OTHERS}:SOAP",
+        3e-3,
+        {"betas": (0.95, 0.95), "weight_decay": 0.01},
+        ({"precondition_frequency": 5}, {"betas": (0.9, 0.95)}, {"betas": (0.95, 0.99)}),
+        shards=False,
+        eager="SOAP decomposes matrices and counts its steps on the host",
+        year=2024,
+        paper="arXiv:2409.11321",
+    )
+    # github.com/facebookresearch/schedule_free: 1 to 10 times the rate of AdamW; β1 of 0.95 or 0.98 for long runs.
+    yield spec(
+        "schedule-free",
+        "schedulefree:AdamWScheduleFree",
+        2.5e-3,
+        DECAY,
+        ({"betas": (0.95, 0.999)}, {"betas": (0.98, 0.999)}, {"weight_decay": 0.1}),
+        eager="schedulefree's AdamW counts its steps and weighs its average on the host",
+        year=2024,
+        paper="arXiv:2405.15682",
+        schedule="constant",
+    )
+    # Its paper: α of 2 to 10, β3 0.9999, both warmed up over the whole run.
+    yield spec(
+        "ademamix",
+        f"{OTHERS}:AdEMAMix",
+        1e-3,
+        {"betas": (0.9, 0.999, 0.9999), "alpha": 5.0, "weight_decouple": True, **DECAY},
+        ({"betas": (0.9, 0.999, 0.999)}, {"alpha": 8.0}, {"alpha": 2.0}),
+        eager=ON_HOST.format("AdEMAMix"),
+        year=2024,
+        paper="arXiv:2409.03137",
+        horizon="t_alpha_beta3",
+    )
+    # github.com/google/automl/tree/master/lion: a rate 3 to 10 times smaller than AdamW's, a decay as much larger.
+    yield spec(
+        "lion",
+        f"{OTHERS}:Lion",
+        2e-4,
+        {"weight_decay": 0.1},
+        ({"betas": (0.95, 0.98)}, {"weight_decay": 0.3}, {"weight_decay": 0.02}),
+        eager=ON_HOST.format("Lion"),
+        year=2023,
+        paper="arXiv:2302.06675",
+    )
+    yield spec(
+        "nadamw",
+        f"{TORCH}:NAdam",
+        1e-3,
+        {"decoupled_weight_decay": True, **DECAY},
+        BETAS,
+        year=2023,
+        paper="Dozat 2016; arXiv:2306.07179",
+    )
+    # github.com/AGI-Arena/MARS: its defaults, and the decay and lr_1d of its GPT-2 runs.
+    yield spec(
+        "mars",
+        f"{OTHERS}:MARS",
+        3e-3,
+        {"weight_decay": 0.01},
+        ({"lr_1d": 1e-3}, {"gamma": 0.05}, {"gamma": 0.01}),
+        shards=False,
+        eager=ON_HOST.format("MARS"),
+        year=2024,
+        paper="arXiv:2411.10438",
+    )
+    # github.com/konstmish/prodigy: lr 1, d_coef to be tuned, safeguard_warmup under a warm-up, decay 0.01 as AdamW's.
+    yield spec(
+        "prodigy",
+        f"{OTHERS}:Prodigy",
+        1.0,
+        {"weight_decay": 0.01, "safeguard_warmup": True},
+        ({"d_coef": 0.5}, {"d_coef": 2.0}, {"betas": (0.9, 0.99)}),
+        shards=False,
+        eager="pytorch_optimizer's Prodigy reads its estimate of the distance on the host",
+        year=2023,
+        paper="arXiv:2306.06101",
+        one_rate=True,
+    )
+
+
+SPECS = {spec.name: spec for spec in _specs()}
 
 
 OWN: dict[str, OptimizerSpec] = {}  # those of the user's script
@@ -71,6 +227,7 @@ def optimizer(
     defaults: Mapping[str, Any] | None = None,
     choices: Iterable[Mapping[str, Any]] = (),
     capturable: bool = False,
+    schedule: str = "",
 ) -> Callable[[Maker], Maker]:
     """Make a class of optimizers, or a function (params, lr, …) that returns one, known to `adan-bench`.
 
@@ -81,6 +238,7 @@ def optimizer(
         choices: what tuning tries after the rates, in this order, for example [{"momentum": 0.95}, {"momentum": 0.8}].
         capturable: whether a CUDA graph may hold its step: nothing in it waits for the GPU, and whatever changes from
             step to step, the learning rate and a count of steps included, is a tensor there.
+        schedule: its own, "constant" for example, which it has unless the user gives --schedule.
     """
     check_name("@optimizer", name)
     if name in SPECS:
@@ -95,13 +253,15 @@ def optimizer(
         raise TypeError(
             f"{where}: choices must be a list of dictionaries, got {choices!r}; for example [{{'momentum': 0.95}}]"
         )
+    if schedule:
+        check_schedule(schedule, 1)
     eager = "" if capturable else f"{where} does not declare capturable=True"
 
     def register(maker: Maker) -> Maker:
         if not (inspect.isclass(maker) or inspect.isfunction(maker)):
             raise TypeError(f"{where} decorates a class of optimizers, or a function that returns one, got {maker!r}")
         target = f"{maker.__module__.removeprefix(SCRIPT)}:{maker.__qualname__}"
-        spec = OptimizerSpec(name, target, lr, dict(defaults or {}), tried, eager=eager, own=maker)
+        spec = OptimizerSpec(name, target, lr, dict(defaults or {}), tried, eager=eager, own=maker, schedule=schedule)
         for settings in ({"lr": lr, **spec.defaults}, *tried):
             check_settings(spec, settings)
         OWN[name] = spec
@@ -169,6 +329,10 @@ def build(
         raise UsageError(f"{spec.name}: {spec.target} made {optimizer!r}; return a torch.optim.Optimizer")
     if not all("lr" in group for group in optimizer.param_groups):
         raise UsageError(f"{spec.name}: its parameter groups have no 'lr' to schedule; put it into their defaults")
+    if spec.one_rate and len({float(group["lr"]) for group in optimizer.param_groups}) > 1:
+        raise UsageError(
+            f"{spec.name} has one learning rate for all parameters, and this workload's groups have several"
+        )
     return optimizer
 
 
@@ -176,8 +340,11 @@ def implementation(optimizer: Optimizer) -> str:
     """How an optimizer steps, in words: which of its variants runs, and whether a CUDA graph could hold it."""
     from adan import Adan
     from adan.plan import choose
+    from adan_bench.training.muon import Composite
     from adan_bench.training.rivals import Rival
 
+    if isinstance(optimizer, Composite):
+        return "; ".join(f"{type(half).__name__} {implementation(half)}" for half in optimizer.halves)
     group = optimizer.param_groups[0]
     on_gpu = group["params"][0].is_cuda
     if isinstance(optimizer, Adan):
@@ -252,9 +419,22 @@ def _options(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return dict(list(inspect.signature(make).parameters.items())[1:])
 
 
+def extra(spec: OptimizerSpec) -> str:
+    """The extra of this package that an optimizer needs; empty: none."""
+    return "bench" if package(spec) not in ("adan", "torch", "script") else ""
+
+
+def package(spec: OptimizerSpec) -> str:
+    """The package that the update comes from."""
+    if spec.own is not None:
+        return "script"
+    name = "torch" if spec.target.startswith(MUON) else spec.target.partition(":")[0].partition(".")[0]
+    return "adan" if name == "adan_bench" else name
+
+
 def _import(target: str, name: str) -> Any:
     module, attribute = target.split(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise UsageError(f"{name} needs the package {error.name}; run: pip install 'adan[paper]'") from error
+        raise UsageError(f"{name} needs the package {error.name}; run: pip install 'adan[bench]'") from error

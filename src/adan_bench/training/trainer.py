@@ -30,6 +30,7 @@ from adan_bench.training.configure import checksum, threads
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.graph import side_stream
 from adan_bench.training.randomness import rng_state, seed_everything, set_rng_state
+from adan_bench.training.roles import summary
 from adan_bench.training.schedules import schedule
 from adan_bench.training.scripts import load_script
 from adan_bench.training.updater import Updater
@@ -183,7 +184,8 @@ class Trainer:
 
     def environment(self) -> dict[str, Any]:
         """Where the run is made, and of what; for the record."""
-        return {**describe(self.config.device), "data": self.task.note, "parameters": self.size}
+        parts = {"parameters": self.size, "roles": summary(self.model, self.task.roles)}
+        return {**describe(self.config.device), "data": self.task.note, **parts}
 
     def update(self) -> None:
         """One update: one gradient, or as many as the optimizer needs."""
@@ -278,7 +280,7 @@ class Trainer:
         average = self.updater.average
         model = self.updater.forward if average is None else average.module
         model.eval()
-        with torch.no_grad(), self.updater.autocast():
+        with torch.no_grad(), self.updater.autocast(), self.updater.scored_weights():
             values = self.task.evaluate(model)
         model.train()
         metrics = [self.workload.metric, self.workload.tune_metric if self.config.role == "tune" else ""]
@@ -334,7 +336,8 @@ class Trainer:
         if self.config.keep_weights:
             average = self.updater.average
             scored = self.model if average is None else average.module
-            store.keep_weights(self.ranks.whole(scored.state_dict()))
+            with self.updater.scored_weights():
+                store.keep_weights(self.ranks.whole(scored.state_dict()))
         store.finish(result)
         return result
 

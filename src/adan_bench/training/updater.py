@@ -6,7 +6,7 @@ A CUDA graph holds it where that is possible (`graph.py`); then nothing in it wa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from adan_bench.task import OptimizerSpec, Task
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import Ranks
 from adan_bench.training.graph import StepGraph
+from adan_bench.training.roles import by_role
 
 
 class Updater:
@@ -39,8 +40,15 @@ class Updater:
         self.obstacle = self._obstacle()
         if self.obstacle and config.graph == "on":
             raise UsageError(f"--graph on: {self.obstacle}; use --graph auto")
-        groups = self.model.parameters() if task.groups is None else task.groups(self.model, config.settings)
-        self.optimizer = optimizers.build(spec, groups, config.settings, capturable=not self.obstacle)
+        groups: Any = self.model.parameters() if task.groups is None else task.groups(self.model, config.settings)
+        if spec.by_role:
+            groups = by_role(groups, self.model, task.roles)
+        # A search starts from the optimizer's defaults: what depends on a run's length is known no earlier than here.
+        horizon = {spec.horizon: config.steps // spec.passes} if spec.horizon else {}
+        self.optimizer = optimizers.build(spec, groups, {**horizon, **config.settings}, capturable=not self.obstacle)
+        self.has_modes = all(callable(getattr(self.optimizer, mode, None)) for mode in ("train", "eval"))
+        if self.has_modes:
+            self.optimizer.train()  # type: ignore[attr-defined]
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.peaks = torch.tensor(self.base_lr, device=device)
         self.rates = self.peaks.clone()  # the learning rate of each group, where a CUDA graph reads it
@@ -85,7 +93,7 @@ class Updater:
                 group["lr"] = base * factor
             self._compute((None, moved(batches, self.device)))
         if self.average is not None and position == 0:
-            with torch.no_grad():
+            with torch.no_grad(), self.scored_weights():
                 torch._foreach_copy_(*self._averaged(self.average))  # the average begins with the first update
 
     def _compute(self, inputs: tuple[Tensor | None, list[Any]]) -> None:
@@ -141,9 +149,30 @@ class Updater:
         means, values = ([*model.parameters(), *model.buffers()] for model in (average.module, self.model))
         return means, values
 
+    @contextlib.contextmanager
+    def scored_weights(self) -> Iterator[None]:
+        """The weights that an optimizer with modes wants evaluated and kept; then those of the training, to the bit.
+
+        Such an optimizer (Schedule-Free) has train() and eval(), which rewrite the weights and round them each time:
+        without the copy the course of a training would depend on when it is evaluated.
+        """
+        if not self.has_modes:
+            yield
+            return
+        optimizer: Any = self.optimizer
+        trained = [(p, p.detach().clone()) for p in self.model.parameters()]
+        optimizer.eval()
+        try:
+            yield
+        finally:
+            optimizer.train()
+            with torch.no_grad():
+                for p, value in trained:
+                    p.copy_(value)
+
     def _update_average(self, average: AveragedModel) -> None:
         """Move the exponential average of weights and buffers; AveragedModel's own update waits for the device."""
-        with torch.no_grad():
+        with torch.no_grad(), self.scored_weights():
             for mean, value in zip(*self._averaged(average), strict=True):
                 if mean.is_floating_point():
                     mean.lerp_(value, 1 - self.config.ema)

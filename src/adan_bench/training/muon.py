@@ -1,0 +1,153 @@
+"""Muon for hidden matrices and kernels, AdamW or Adan for all other parameters, as one optimizer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from adan import Adan
+from adan_bench.errors import UsageError
+from adan_bench.training.roles import HIDDEN, Role
+
+Parameters = Iterable[nn.Parameter] | list[dict[str, Any]]
+MATCHED = "match_rms_adamw"
+
+
+class Composite(Optimizer):
+    """Two optimizers, of which each steps its own parameters; their groups and states are this one's, too.
+
+    views: matrices that stand for a parameter in `halves`, with the parameter and its role: they share its storage and
+        get their gradients from it before a step.
+    """
+
+    def __init__(self, halves: list[Optimizer], views: dict[Tensor, tuple[Role, list[Tensor]]]) -> None:
+        self.halves, self.views = halves, views
+        super().__init__([group for half in halves for group in half.param_groups], {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for p, (role, matrices) in self.views.items():
+            grads = [None] * len(matrices) if p.grad is None else role.matrices(p.grad)
+            for matrix, grad in zip(matrices, grads, strict=True):
+                matrix.grad = grad
+        for half in self.halves:
+            half.step()
+        if len(self.state) < sum(len(half.state) for half in self.halves):
+            self._join()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for p in self.views:
+            if p.grad is not None and not set_to_none:
+                p.grad.zero_()
+            elif set_to_none:
+                p.grad = None
+        super().zero_grad(set_to_none)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give each half its groups and states: one may have a format of its own, as Adan has."""
+        groups = iter(state_dict["param_groups"])
+        for half in self.halves:
+            own = [next(groups) for _ in half.param_groups]
+            keys = {key for group in own for key in group["params"]}
+            states = {key: state for key, state in state_dict["state"].items() if key in keys}
+            half.load_state_dict({"state": states, "param_groups": own})
+        self._join()
+
+    def _join(self) -> None:
+        """Refer to the groups and states of the halves, which loading replaces and the first step makes."""
+        self.param_groups = [group for half in self.halves for group in half.param_groups]
+        self.state = defaultdict(dict, {p: state for half in self.halves for p, state in half.state.items()})
+
+
+def _composite(params: Parameters, lr: float, rest_factor: float, muon: dict[str, Any], rest: Any) -> Composite:
+    """Muon on groups with a hidden role, or on matrices where groups have no roles; `rest` makes the other half."""
+    if not hasattr(torch.optim, "Muon"):
+        raise UsageError(
+            f"muon needs torch 2.9 or newer, here is {torch.__version__}; run: pip install --upgrade torch"
+        )
+    if not rest_factor > 0:
+        raise ValueError(f"rest_factor must be above 0, got {rest_factor!r}")
+    hidden: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    views: dict[Tensor, tuple[Role, list[Tensor]]] = {}
+    whole: list[Any] = list(params)
+    groups: list[dict[str, Any]] = whole if isinstance(whole[0], dict) else [{"params": whole}]
+    for group in groups:
+        options = {key: value for key, value in group.items() if key not in ("params", "role")}
+        matrices: list[Tensor] = []
+        rates = {"lr": rest_factor * float(options.get("lr", lr))}
+        left: list[Tensor] = []
+        for p in group["params"]:
+            role: Role = group.get("role") or Role("matrix" if p.dim() == 2 else "")
+            if role.name not in HIDDEN:
+                left.append(p)
+            elif role == Role("matrix") and p.dim() == 2:
+                matrices.append(p)
+            else:
+                views[p] = role, role.matrices(p.detach())
+                matrices += views[p][1]
+        if matrices:
+            hidden.append({**options, "params": matrices})
+        if left:
+            others.append({**options, **rates, "params": left})
+    if not hidden:
+        raise UsageError("muon: the model has no hidden matrix; name some by Task(roles={'*.weight': 'matrix'})")
+    halves: list[Optimizer] = [torch.optim.Muon(hidden, lr=lr, **muon)]
+    return Composite([*halves, rest(others)] if others else halves, views)
+
+
+def muon(
+    params: Parameters,
+    lr: float = 1e-3,
+    weight_decay: float = 0.1,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    ns_steps: int = 5,
+    adjust_lr_fn: str = MATCHED,
+    betas: tuple[float, float] = (0.9, 0.95),
+    eps: float = 1e-8,
+    rest_factor: float = 1.0,
+) -> Composite:
+    """Muon with AdamW.
+
+    adjust_lr_fn: "match_rms_adamw" scales Muon's steps to the size of AdamW's (arXiv:2502.16982), so that one rate
+        serves both; with "original", √max(1, outputs / inputs), AdamW's rate is a fraction of Muon's: set rest_factor.
+    betas, eps: AdamW's. rest_factor: its learning rate as a multiple of Muon's.
+    """
+    own = {"weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
+
+    def rest(groups: list[dict[str, Any]]) -> Optimizer:
+        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+
+    return _composite(params, lr, rest_factor, {**own, "adjust_lr_fn": adjust_lr_fn}, rest)
+
+
+def muon_adan(
+    params: Parameters,
+    lr: float = 1e-3,
+    weight_decay: float = 0.1,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    ns_steps: int = 5,
+    adjust_lr_fn: str = MATCHED,
+    betas: tuple[float, float, float] = (0.9, 0.92, 0.99),
+    eps: float = 1e-8,
+    rest_factor: float = 3.0,
+) -> Composite:
+    """Muon with Adan, whose rates are about three times AdamW's; for the arguments, see `muon`."""
+    own = {"weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
+
+    def rest(groups: list[dict[str, Any]]) -> Optimizer:
+        return Adan(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    return _composite(params, lr, rest_factor, {**own, "adjust_lr_fn": adjust_lr_fn}, rest)
