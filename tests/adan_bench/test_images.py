@@ -129,7 +129,7 @@ def test_shifts_squares_and_flips_of_cifar(scale: str, border: float, data: Path
 
 def test_trials_see_no_test_image(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Digits, CIFAR-10 and ImageNet: what a trial is evaluated on are training images that it does not train on."""
-    monkeypatch.setattr("adan_bench.data.images._workers", lambda: 0)
+    monkeypatch.setattr("adan_bench.data.images.decoders", lambda: 0)
     for scale, make in (("smoke", image_data), ("small", image_data), ("paper", imagenet)):
         reported, trial = (
             make(replace(context(data, scale, 4), tuning=tuning), Augmentation()) for tuning in (False, True)
@@ -180,7 +180,7 @@ def test_imagenet_is_decoded_by_position(data: Path) -> None:
 def test_imagenet_by_worker_processes_is_the_same(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run at paper scale of a small network, on two classes: one process decodes for training, one for evaluation."""
     resize(monkeypatch, "resnet18", replace(sizes("resnet18"), width=8, depths=(1, 1, 1, 1)))
-    monkeypatch.setattr("adan_bench.data.images._workers", lambda: 1)
+    monkeypatch.setattr("adan_bench.data.images.decoders", lambda: 1)
     options = chosen(scale="paper", steps=2, batch_size=4, data=data)
     trainer = Trainer(configure(get_workload("resnet18", "paper"), get_optimizer("adan"), options))
     found = imagenet(context(data), Augmentation())

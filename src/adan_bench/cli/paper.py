@@ -41,7 +41,7 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
     ]
 
 
-@run_flags("scale", "data", "device", "bf16", "accumulate", "threads", "init", "cluster")
+@run_flags("scale", "data", "device", "bf16", "accumulate", "threads", "init", "cluster", "ranks", "parallel")
 def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="TABLE...", help="See: adan-bench list tables; or 'all'.")],
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1; as the table says unless given.")] = None,

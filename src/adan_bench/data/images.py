@@ -24,8 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adan_bench.config import cores
-from adan_bench.data.batching import epoch_order, generator
+from adan_bench.data.batching import decoders, epoch_order, generator
 from adan_bench.data.cache import decoded
 from adan_bench.data.files import CIFAR, IMAGENET
 from adan_bench.errors import UsageError, listing
@@ -110,14 +109,14 @@ def digits(context: Context) -> ImageData:
     last = len(images) - HELD_OUT_DIGITS * context.tuning
     first = last - HELD_OUT_DIGITS
     test = images[first:last], labels[first:last]
-    order = epoch_order(first, context.batch_size, context.seed)
+    order, own = epoch_order(first, context.batch_size, context.seed), context.own()
     normal = normalizer([0.5], [0.5], context.device, white=16)
 
     def gather(chosen: Tensor) -> Batch:
         return normal(images[chosen]), labels[chosen]
 
     note = f"scikit-learn digits: {first:,} to train, {HELD_OUT_DIGITS} held out, neither cropped nor flipped"
-    return ImageData(8, 1, 10, normal, lambda position: (order(position),), gather, lambda: [test], note)
+    return ImageData(8, 1, 10, normal, lambda position: (own(order(position)),), gather, lambda: [test], note)
 
 
 # CIFAR-10
@@ -143,7 +142,7 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
         done += f", {augmentation.cutout}×{augmentation.cutout} pixels cut out" if augmentation.cutout else ""
     else:
         training = Augmented(Arrays(images, labels), partial(_shift, SHIFT), distort)
-        batches = Batches(training, context.batch_size, context.seed, augmentation.repeats)
+        batches = Batches(training, context.batch_size, context.seed, augmentation.repeats, own=context.own())
         gather = partial(_normalized, normal)
         done += f", RandAugment {augmentation.magnitude}"
     apart = " of the training split" if context.tuning else ""
@@ -186,12 +185,13 @@ def _shifted(
     channels, side = images.shape[1], images.shape[-1]
     pixels = torch.arange(side, device=images.device)
     choices = (2 * SHIFT + 1, 2 * SHIFT + 1, 2, side, side)
-    order = epoch_order(len(images), context.batch_size, context.seed)
+    order, own = epoch_order(len(images), context.batch_size, context.seed), context.own()
     border = normal(torch.zeros(1, channels, 1, 1, device=images.device)) * (context.scale == "paper")
 
     def batches(position: int) -> tuple[Tensor, ...]:
         key = generator(context.seed, position, 1)
-        return order(position), torch.randint(0, math.prod(choices), (context.batch_size,), generator=key)
+        draws = torch.randint(0, math.prod(choices), (context.batch_size,), generator=key)
+        return own(order(position)), own(draws)
 
     def gather(chosen: Tensor, draws: Tensor) -> Batch:
         parts = []
@@ -250,12 +250,12 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
     def evaluation() -> Iterator[Batch]:
         if not loaded:
             parts = [[(i, -1) for i in range(len(val))[j : j + EVAL_BATCH]] for j in range(0, len(val), EVAL_BATCH)]
-            loaded.append(_loader(held_out, parts, _workers(), persistent=True))
+            loaded.append(_loader(held_out, parts, decoders(), persistent=True))
         return (_checked(batch) for batch in loaded[0])
 
     done = "random crops and flips" + (f", RandAugment {augmentation.magnitude}" if distort else "")
     normal = normalizer((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), context.device)
-    batches = Batches(training, context.batch_size, context.seed, augmentation.repeats)
+    batches = Batches(training, context.batch_size, context.seed, augmentation.repeats, own=context.own())
     known = len(train.classes)
     note = f"ImageNet folder of {known:,} classes: {len(train):,} to train ({done}), {len(val):,} held out"
     return ImageData(224, 3, known, normal, batches, partial(_normalized, normal), evaluation, note)
@@ -425,29 +425,32 @@ class Batches:
     """Batches by position, decoded ahead by worker processes as long as positions follow each other."""
 
     def __init__(
-        self, images: Augmented, batch_size: int, seed: int, repeats: int = 1, workers: int | None = None
+        self,
+        images: Augmented,
+        batch_size: int,
+        seed: int,
+        repeats: int = 1,
+        workers: int | None = None,
+        own: Callable[[Any], Any] = lambda keys: keys,
     ) -> None:
-        self.images, self.batch_size, self.seed = images, batch_size, seed
-        self.workers = _workers() if workers is None else workers
+        """own: picks the images of this rank (`Context.own`)."""
+        self.images, self.batch_size, self.seed, self.own = images, batch_size, seed, own
+        self.workers = decoders() if workers is None else workers
         self.order = epoch_order(len(images), batch_size, seed, repeats)
         self.next = -1
         self.stream: Iterator[Any] = iter(())
 
     def keys(self, position: int) -> list[tuple[int, int]]:
-        """The images of a batch, each with the seed of its view."""
+        """Images of a batch that this rank makes, each with the seed of its view."""
         draws = torch.randint(0, 2**62, (self.batch_size,), generator=generator(self.seed, position, 1))
-        return list(zip(self.order(position).tolist(), draws.tolist(), strict=True))
+        keys: list[tuple[int, int]] = self.own(list(zip(self.order(position).tolist(), draws.tolist(), strict=True)))
+        return keys
 
     def __call__(self, position: int) -> Batch:
         if position != self.next:
             self.stream = iter(_loader(self.images, map(self.keys, count(position)), self.workers))
         self.next = position + 1
         return _checked(next(self.stream))
-
-
-def _workers() -> int:
-    """Processes that decode: one a core, shared among the ranks of this machine, and no more than 16."""
-    return max(1, min(16, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _loader(images: Augmented, keys: Any, workers: int, persistent: bool = False) -> Any:

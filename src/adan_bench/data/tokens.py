@@ -66,7 +66,7 @@ def language(context: Context, folder: str, kind: str, length: int, once: bool =
         part = len(tokens) // 20
         tokens = tokens[:-part] if context.tuning else tokens
         held_out = Windows(tokens[-part:], length, context.sizes.held_out, seed=0)
-        train = Windows(tokens[:-part].to(context.device), length, context.batch_size, context.seed)
+        train = Windows(tokens[:-part].to(context.device), length, context.batch_size, context.seed, context.own())
         return Language(tokenizer, train, train.gather, held_out.gather(held_out(0)), note)
     corpus = Corpus(context.path(folder))
     tokenizer = corpus.tokenizer(vocabulary)
@@ -178,7 +178,7 @@ class Reader:
 
     def __init__(self, corpus: Corpus, tokenizer: Any, length: int, context: Context, once: bool) -> None:
         self.corpus, self.encode, self.length, self.once = corpus, tokenizer.encode_batch, length, once
-        self.batch_size, self.seed = context.batch_size, context.seed
+        self.batch_size, self.seed, self.own = context.batch_size, context.seed, context.own()
         sample = list(corpus.read(0, 1_000_000))
         tokens = sum(len(encoding.ids) for encoding in self.encode(sample))
         self.bytes = int(MARGIN * length * sum(len(text.encode()) for text in sample) / max(1, tokens)) + 1
@@ -201,7 +201,8 @@ class Reader:
             )
         factor, shift = self._order(epoch)
         first = index * self.batch_size
-        return self._tokens([(factor * i + shift) % self.rows for i in range(first, first + self.batch_size)])
+        rows = [(factor * i + shift) % self.rows for i in range(first, first + self.batch_size)]
+        return self._tokens(self.own(rows))
 
     def held_out(self) -> Tensor:
         return self._tokens(list(range(self.rows, self.rows + self.last)))
@@ -237,7 +238,15 @@ def language_task(
         return {"loss": total / int((data.held_out[:, 1:] != PAD).sum())}
 
     return LanguageTask(
-        model, data.batches, loss, evaluate, data.note, max_grad_norm=1.0, prepare=data.gather, tokenizer=data.tokenizer
+        model,
+        data.batches,
+        loss,
+        evaluate,
+        data.note,
+        max_grad_norm=1.0,
+        prepare=data.gather,
+        weight=lambda rows: (rows[:, 1:] != PAD).sum(),
+        tokenizer=data.tokenizer,
     )
 
 

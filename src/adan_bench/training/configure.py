@@ -43,7 +43,7 @@ def check_machine(workload: Workload, spec: OptimizerSpec, config: RunConfig) ->
     """Refuse a run whose data, packages or device are not here, or whose settings its optimizer refuses."""
     check_data(workload, config.data)
     if config.cluster is None:
-        check_device(config.device)
+        check_device(config.device, config.ranks if "RANK" not in os.environ else 1)
     optimizers.check_values(spec, config.settings)
 
 
@@ -70,6 +70,11 @@ def complete(
         raise UsageError(
             f"--batch-size {batch_size}: not a multiple of {parts} (--accumulate {chosen.accumulate} × {ranks}); give "
             f"a multiple such as {-(-batch_size // parts) * parts}"
+        )
+    if chosen.ranks > 1 and workload.one_rank:
+        raise UsageError(
+            f"--ranks {chosen.ranks}: {workload.one_rank}, so that processes cannot share a run of {workload.name}; "
+            "use one, and --jobs for several runs at a time"
         )
     if chosen.parallel == "fsdp" and not spec.shards:
         raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); use --parallel ddp")
@@ -161,7 +166,7 @@ def threads(config: RunConfig, begun: RunConfig | None = None) -> int:
         return begun.threads
     if config.cluster is not None:  # the cores of this machine say nothing about those of the nodes
         return 1
-    return max(1, cores() // (config.jobs * int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
+    return max(1, cores() // (config.jobs * int(os.environ.get("LOCAL_WORLD_SIZE", config.ranks))))
 
 
 def tuned_name(workload: str, scale: str) -> str:
@@ -214,9 +219,15 @@ def check_data(workload: Workload, data: Path | None) -> None:
             raise UsageError(f"{workload.name} needs {name}, which {data} does not hold; it holds: {listing(data)}")
 
 
-def check_device(device: str) -> None:
+def check_device(device: str, ranks: int = 1) -> None:
+    """Refuse a device that is not here, and more ranks than there are GPUs."""
     import torch
 
     there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     if device not in there and not (device == "cuda" and len(there) > 1):
         raise UsageError(f"--device {device}: not on this machine; there are: {', '.join(there)}")
+    if device != "cpu" and ranks > (len(there) - 1 if device == "cuda" else 1):
+        raise UsageError(
+            f"--ranks {ranks} --device {device}: every rank takes a GPU of its own, and this machine has "
+            f"{len(there) - 1}; use --device cuda and at most as many ranks"
+        )

@@ -6,6 +6,7 @@ A CUDA graph holds it where that is possible (`graph.py`); then nothing in it wa
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -53,6 +54,7 @@ class Updater:
         self.peaks = torch.tensor(self.base_lr, device=device)
         self.rates = self.peaks.clone()  # the learning rate of each group, where a CUDA graph reads it
         self.window = torch.zeros((), device=device)
+        self.waited = 0.0  # seconds until batches were there
         self.graph: StepGraph | None = None
         self._begin_graph()
 
@@ -83,7 +85,9 @@ class Updater:
 
     def __call__(self, position: int, factor: float) -> None:
         """Make the update whose first batch stands at a position, with `factor` times the learning rates."""
+        began = time.perf_counter()
         batches = [self.task.batches(position + i) for i in range(self.config.accumulate)]
+        self.waited += time.perf_counter() - began
         if self.graph is not None:
             self.graph((torch.tensor(factor), batches))
             if self.graph.obstacle and self.config.graph == "on":
@@ -133,12 +137,16 @@ class Updater:
         """The loss of a batch as it was drawn; of a prepared one where two gradients need the same."""
         batch = self.prepared(batch) if self.spec.passes == 1 else batch
         with self.autocast():
-            return self.task.loss(self.forward, batch)
+            loss = self.task.loss(self.forward, batch)
+        if self.ranks.strategy is None or self.task.weight is None:
+            return loss
+        return self.ranks.weighted(loss, self.task.weight(batch))
 
     def prepared(self, batch: Any) -> Any:
         """What the task's loss gets: this rank's share of the batch, in the layout of the model."""
         size = self.config.batch_size // self.config.accumulate
-        local = self.ranks.share(self.task.prepare(batch), size)
+        local = self.task.prepare(batch)
+        local = local if self.task.split else self.ranks.share(local, size)
         return mapped(local, _channels_last) if self.config.channels_last else local
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:

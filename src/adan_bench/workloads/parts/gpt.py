@@ -100,7 +100,7 @@ def pycode_gpt2(context: Context) -> Task:
 
     note = f"standard library of Python {platform.python_version()}, {len(text):,} bytes, sha256 {fingerprint(text)}"
     model = transformers.GPT2LMHeadModel(gpt2_config(sizes, sizes.vocabulary))
-    windows = Windows(tokens[:split], sizes.length + 1, context.batch_size, context.seed)
+    windows = Windows(tokens[:split], sizes.length + 1, context.batch_size, context.seed, context.own())
     return Task(model, windows, loss, evaluate, note, prepare=windows.gather)
 
 
@@ -109,7 +109,7 @@ def pycode_gpt(context: Context) -> Task:
     splits, source = python_source(whole=context.scale != "smoke")
     train, held_out = (splits[name].to(context.device) for name in ("train", "valid" if context.tuning else "test"))
     length = sizes.length + 1
-    windows = Windows(train, length, context.batch_size, context.seed)
+    windows = Windows(train, length, context.batch_size, context.seed, context.own())
     count = min(HELD_OUT if context.scale != "smoke" else EVAL_BATCH, len(held_out) // length)
     starts = torch.arange(count, device=context.device).unsqueeze(1) * ((len(held_out) - length) // count)
     tests = held_out[starts + windows.offsets].long()
