@@ -14,15 +14,18 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import transformers
 from support import processes
-from support.shared_runs import SCRIPT, configuration, lines, lose_a_rank, shared_run
+from support.shared_runs import KINDS, SCRIPT, configuration, every_kind, lines, lose_a_rank, shared_run, with_fewer
 
 from adan_bench.data.batching import moved
+from adan_bench.data.files import SHAKESPEARE
 from adan_bench.errors import UsageError
 from adan_bench.records.store import read_lines, read_run
 from adan_bench.training.distributed import Ranks
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer
+from adan_bench.workloads.registry import get_workload
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,6 @@ def in_processes(count: int, cases: dict[str, Any]) -> None:
 def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path) -> None:
     """Digits, parts of a batch, every optimizer that takes shards, SAM's two passes; noise resumed bit for bit."""
     rows: dict[str, dict[str, Any]] = {
-        "digits ddp": {"workload": "digits-vit", "steps": 6, "eval_every": 3, "parallel": "ddp"},
         "digits fsdp": {"workload": "digits-vit", "steps": 6, "eval_every": 3, "parallel": "fsdp"},
     }
     plain = {"workload": "plain", "script": script, "steps": 4, "eval_every": 2}
@@ -81,6 +83,30 @@ def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path
         assert sizes[0] == pytest.approx(sizes[1], rel=0.05), name  # every rank has its own counts of steps
     for strategy in ("ddp", "fsdp"):
         assert lines(tmp_path / f"resumed {strategy}") == lines(tmp_path / f"noisy {strategy}")
+
+
+def test_one_two_and_four_ranks_have_the_same_curve(tmp_path: Path) -> None:
+    """One workload of each kind, and one with a memory that goes from four ranks to two and to one."""
+    data = tmp_path / "data"
+    text = data / SHAKESPEARE
+    text.parent.mkdir(parents=True)
+    text.write_text("To be, or not to be, that is the question.\n" * 600, encoding="utf-8")
+    widths, depths = get_workload("deformable-detr").scales["smoke"].sizes.backbone
+    sizes = {"embedding_size": widths[0], "hidden_sizes": widths, "depths": depths, "layer_type": "basic"}
+    backbone = transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes))
+    torch.save(backbone.state_dict(), data / "backbone.pt")
+    one, two, four = (tmp_path / name for name in ("one", "two", "four"))
+    cases = {"four": partial(every_kind, data, four, "ddp", stop=2)}
+    cases["two"] = partial(with_fewer, 2, tmp_path, partial(every_kind, data, two, "ddp", stop=3))
+    in_processes(4, cases)
+    every_kind(data, one)
+    assert_same(data / "moved", one / "tokens with memory", 2e-6)
+    assert [line["ranks"] for line in read_run(data / "moved").metrics if line["kind"] == "resume"] == [2, 1]
+    for name in KINDS:
+        for folder in (two, four):
+            assert_same(folder / name, one / name, 2e-6)
+        results = [read_run(folder / name).result or {} for folder in (one, four)]
+        assert all(result["examples_per_second_per_rank"] > 0 for result in results)
 
 
 def test_a_run_goes_from_four_ranks_to_two_to_one_and_back_to_two(script: Path, tmp_path: Path) -> None:
@@ -186,16 +212,18 @@ class Pair(NamedTuple):
 def test_named_tuples_stay_what_they_are() -> None:
     batch = Pair(torch.arange(4), [torch.arange(4, 8)])
     shared = Ranks("ddp", "cpu", 1, 2).share(batch, 4)
-    assert (shared.x.tolist(), shared.y[0].tolist()) == ([2, 3], [6, 7])
+    assert (shared.x.tolist(), shared.y[0].tolist()) == ([1, 2], [5, 6])
     assert moved(batch, "meta").y[0].device.type == "meta"
 
 
 def test_shares_of_a_batch() -> None:
     x = torch.arange(12).reshape(6, 2)
     shares = [Ranks("ddp", "cpu", rank, 3).share({"x": [x], "rate": torch.tensor(0.5), "i": 7}, 6) for rank in range(3)]
-    assert torch.equal(torch.cat([share["x"][0] for share in shares]), x)
+    assert torch.equal(torch.cat([share["x"][0] for share in shares]), x[[0, 5, 1, 4, 2, 3]])  # mixup's pairs
     assert all((share["rate"], share["i"]) == (0.5, 7) for share in shares)
     with pytest.raises(UsageError, match=r"shape \(2, 6\) in a batch of 6 .* must be 6"):
         Ranks("ddp", "cpu", 0, 3).share(x.t(), 6)
-    with pytest.raises(UsageError, match="ptb-lstm: its batches carry a state"):
-        Trainer(configuration("ptb-lstm"), Ranks("ddp", "cpu", 0, 2))
+    with pytest.raises(UsageError, match=r"16 .* on 16 ranks: they are mixed in pairs; .* multiple of 32"):
+        Trainer(configuration("vit-s", batch_size=16), Ranks("ddp", "cpu", 0, 16))
+    with pytest.raises(UsageError, match="ptb-lstm: its batches carry a state to the next; leave out --accumulate"):
+        Trainer(configuration("ptb-lstm", accumulate=2))
