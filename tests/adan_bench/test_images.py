@@ -36,7 +36,7 @@ from adan_bench.data.images import (
     imagenet,
 )
 from adan_bench.errors import UsageError
-from adan_bench.task import Context
+from adan_bench.task import Context, own_rows
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.trainer import Trainer
@@ -268,6 +268,27 @@ def test_what_an_imagenet_folder_lacks_is_one_line(data: Path, tmp_path: Path) -
     (flat / "n01440764").mkdir()
     with pytest.raises(UsageError, match=r"n01440764: no .JPEG file in it"):
         Folder.read(flat)
+
+
+def test_a_rank_decodes_its_own_images_alone(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ImageNet on one, two and four ranks: every image of a batch once, with the same crop, on one of them."""
+    monkeypatch.setattr("adan_bench.data.images.decoders", lambda: 0)
+    decoded: list[int] = []
+    read = Folder.image
+    monkeypatch.setattr(Folder, "image", lambda self, index: (decoded.append(index), read(self, index))[1])
+    whole = imagenet(context(data, batch_size=8), Augmentation()).batches
+    for position in (0, 1):
+        images, labels = whole(position)
+        for ranks in (2, 4):
+            parts = []
+            for rank in range(ranks):
+                decoded.clear()
+                found = imagenet(replace(context(data, batch_size=8), rank=rank, ranks=ranks), Augmentation())
+                parts.append(found.batches(position))
+                assert len(decoded) == 8 // ranks
+            order = [row for rank in range(ranks) for row in own_rows(8, rank, ranks)]
+            assert torch.equal(torch.cat([part[0] for part in parts]), images[order])
+            assert torch.equal(torch.cat([part[1] for part in parts]), labels[order])
 
 
 def test_an_incomplete_epoch_is_named() -> None:

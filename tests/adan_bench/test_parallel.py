@@ -21,7 +21,7 @@ from support.shared_runs import KINDS, SCRIPT, configuration, every_kind, lines,
 from adan_bench.data.batching import moved
 from adan_bench.data.files import SHAKESPEARE
 from adan_bench.errors import UsageError
-from adan_bench.records.store import read_lines, read_run
+from adan_bench.records.store import RunStore, read_lines, read_run
 from adan_bench.training.distributed import Ranks
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer
@@ -171,6 +171,79 @@ def test_a_rank_that_is_left_alone_says_so(script: Path, tmp_path: Path) -> None
     (line,) = (tmp_path / "errors.0").read_text(encoding="utf-8").splitlines()
     assert "rank 0: another rank is gone" in line
     assert "--resume" in line
+
+
+#: Once, in the fourth step: the second of two ranks is gone, or the first gets a Ctrl-C.
+TROUBLE = """
+    import os, pathlib, signal, time
+    made = []
+    def loss(model, batch):
+        made.append(1)
+        if len(made) == 4 and os.environ.get("RANK") == {rank!r} and not pathlib.Path({marker!r}).exists():
+            pathlib.Path({marker!r}).touch()
+            os.kill(os.getpid(), signal.{signal})
+        time.sleep({seconds})
+"""
+
+
+def troubled(path: Path, **facts: Any) -> Path:
+    loss = "    def loss(model, batch):\n"
+    assert loss in SCRIPT
+    path.write_text(SCRIPT.replace(loss, TROUBLE.format(marker=f"{path}.marker", **facts)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_a_study_shares_each_run_among_ranks(bench: Any, tmp_path: Path) -> None:
+    """A rank that is lost costs the run, --resume makes it again, and the record is that of one process."""
+    script = troubled(tmp_path / "lost.py", rank="1", signal="SIGKILL", seconds=0)
+    compare = ["compare", "plain", "--script", script, "--optimizers", "adan", "--seeds", "1", "--batch-size", "8"]
+    code, _, _ = bench(*compare, "--ranks", "2", "--out", tmp_path / "two", "--checkpoint-every", "2")
+    path = tmp_path / "two" / "plain" / "adan" / "seed-0"
+    assert code == 1
+    result = read_run(path).result or {}
+    assert result["status"] == "failed"
+    assert "another rank is gone" in result["error"] or "rank 1 was killed (SIGKILL)" in result["error"]
+    assert bench(*compare, "--ranks", "2", "--parallel", "fsdp", "--out", tmp_path / "two", "--resume")[0] == 0
+    assert bench(*compare, "--out", tmp_path / "one")[0] == 0
+    assert_same(path, tmp_path / "one" / "plain" / "adan" / "seed-0")
+    record = read_run(path)
+    config = record.config
+    assert (record.status, config.ranks, config.parallel, config.threads) == ("finished", 2, "ddp", 1)
+    assert (record.metrics[-1]["step"], record.surroundings[-1]["parallel"]) == (40, "fsdp")
+    assert '"ranks": 2' in (tmp_path / "two" / "study.jsonl").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_ctrl_c_leaves_ranks_the_time_for_a_checkpoint(bench: Any, tmp_path: Path) -> None:
+    """They agree on the step about once a second, not only where they write lines, here every tenth."""
+    script = troubled(tmp_path / "pressed.py", rank="0", signal="SIGINT", seconds=0.2)
+    compare = ["compare", "plain", "--script", script, "--optimizers", "adan", "--seeds", "1", "--steps", "600"]
+    code, _, error = bench(*compare, "--ranks", "2", "--out", tmp_path / "out")
+    assert code == 130, error
+    record = read_run(tmp_path / "out" / "plain" / "adan" / "seed-0")
+    assert record.status == "unfinished"
+    assert 4 <= RunStore(record.path).resume_step < 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["compare", "digits-vit", "--ranks", "3"], ["--batch-size 64: not a multiple of 3"]),
+        (["compare", "deepgcn", "--ranks", "2"], ["--ranks 2: a step trains on one graph", "deepgcn", "--jobs"]),
+        (["tune", "ppo-hopper", "--ranks", "2"], ["simulators of one process", "ppo-hopper", "--jobs"]),
+        (["compare", "digits-vit", "--parallel", "fsdp"], ["--parallel fsdp with one rank: add --ranks N"]),
+        (["compare", "digits-vit", "--cluster", "ray", "--ranks", "2", "--jobs", "2"], ["leave out --jobs"]),
+    ],
+    ids=" ".join,
+)
+def test_runs_that_ranks_cannot_share(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], names: list[str]
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    code, out, err = bench(*arguments, "--out", tmp_path / "out")
+    assert (code, out, len(err.splitlines())) == (2, "", 1), err
+    assert all(name in err for name in names), err
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class Stream:
     gathered is a copy, so that SAM's second pass starts where its first one did.
 
     carry: the state before the first words, zeros in any structure; it is written to, and its device is the text's.
-        The last dimension but one of its tensors is that of the columns; those of no dimension are for all of them.
+        The last dimension but one of its tensors is that of the columns; those with fewer are for all of them.
     random_rows: a seed; the rows have AWD-LSTM's random lengths instead (arXiv:1708.02182), and `rate` is not 1.
     own: picks the columns of this rank (`Context.own`).
     """
@@ -101,13 +101,15 @@ class Stream:
         order = torch.cat([state["places"] for state in states]).argsort()
 
         def whole(*parts: Tensor) -> Tensor:
-            return torch.cat([part.cpu() for part in parts], -2).index_select(-2, order) if parts[0].dim() else parts[0]
+            if parts[0].dim() < 2:
+                return parts[0]
+            return torch.cat([part.cpu() for part in parts], -2).index_select(-2, order)
 
         return {"carry": tree_map(whole, *(state["carry"] for state in states))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         def own(whole: Tensor) -> Tensor:
-            return whole.index_select(-2, self.places.to(whole.device)) if whole.dim() else whole
+            return whole.index_select(-2, self.places.to(whole.device)) if whole.dim() > 1 else whole
 
         self.keep(tree_map_only(Tensor, own, state["carry"]))
 

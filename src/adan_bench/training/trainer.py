@@ -216,7 +216,7 @@ class Trainer:
                 self.update()
                 end = state.step + self.spec.passes > last
                 logs, evaluates, saves = self._due(before, end)
-                stops = self._stops(clock, pause)
+                stops = self._stops(clock, pause, began)
                 if not (logs or evaluates or saves or stops):
                     state.seconds += time.perf_counter() - tick
                     continue
@@ -246,16 +246,19 @@ class Trainer:
             for every in (config.log_every, config.eval_every, config.checkpoint_every)
         ]
 
-    def _stops(self, clock: CheckpointClock, pause: Pause) -> bool:
-        """Whether to stop for a checkpoint by the clock, or for a pause. Ranks ask the first about once a second."""
+    def _stops(self, clock: CheckpointClock, pause: Pause, began: tuple[float, int]) -> bool:
+        """Whether to stop for a checkpoint by the clock, or for a pause. Ranks ask the first about once a second.
+
+        began: the time and the step at which the training began here.
+        """
         if self.ranks.count == 1:
             return clock.due() or pause.due(self.state.step)
         if self.state.step < self.meeting:
             return False
 
         def agreed() -> tuple[bool, int]:
-            pace = (self.state.step - self.began[0]) / max(1e-9, self.state.seconds - self.began[1])
-            following = self.state.step + max(self.spec.passes, int(pace * MEETING_SECONDS))
+            made, seconds = self.state.step - began[1], time.monotonic() - began[0]
+            following = self.state.step + max(self.spec.passes, int(made / seconds * MEETING_SECONDS))
             return clock.due() or pause.due(self.state.step), following
 
         stops, self.meeting = self.ranks.from_first(agreed)
