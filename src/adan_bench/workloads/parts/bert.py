@@ -144,13 +144,15 @@ def finetuning(context: Context, kind: GlueTask) -> Task:
     def batches(position: int) -> tuple[Tensor, Tensor]:
         return encoded([train[i] for i in order(position)[0].tolist()])
 
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        tokens, answers = batch
-        logits = model(tokens, attention_mask=present(tokens)).logits.float()
+    def error(logits: Tensor, answers: Tensor) -> Tensor:
         return F.cross_entropy(logits, answers) if kind.labels else F.mse_loss(logits[:, 0], answers / 5)
 
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        tokens, answers = batch
+        return error(model(tokens, attention_mask=present(tokens)).logits.float(), answers)
+
     def evaluate(model: nn.Module) -> Mapping[str, float]:
-        scores = {}
+        scores: dict[str, float] = {}
         for suffix, examples in splits.items():
             outputs, answers = [], []
             for i in range(0, len(examples), 64):
@@ -158,7 +160,11 @@ def finetuning(context: Context, kind: GlueTask) -> Task:
                 tokens = tokens.to(context.device)
                 outputs.append(model(tokens, attention_mask=present(tokens)).logits.float().cpu())
                 answers.append(right)
-            scores[kind.metric + suffix] = METRICS[kind.metric](torch.cat(outputs), torch.cat(answers))
+            logits, right = torch.cat(outputs), torch.cat(answers)
+            scores[kind.metric + suffix] = METRICS[kind.metric](logits, right)
+            if not suffix:  # by which Fairseq chooses a checkpoint
+                scores |= {"accuracy": accuracy(logits, right)} if kind.labels else {}
+                scores["loss"] = error(logits, right).item()
         return scores
 
     size = words.get_vocab_size()
