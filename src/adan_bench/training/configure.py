@@ -111,7 +111,8 @@ def complete(
 def _eval_every(workload: Workload, steps: int) -> int:
     """Steps between evaluations: as published at the scale "paper", else as many evaluations however long the run."""
     length = workload.steps if workload.scale == SCALES[-1] else steps
-    return max(1, round(workload.eval_every * length / workload.steps))
+    every: float = workload.eval_every * length / workload.steps
+    return max(1, round(every))
 
 
 def checksum(file: Path) -> str:
