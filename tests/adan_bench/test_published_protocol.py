@@ -16,7 +16,7 @@ from adan_bench.config import RunConfig, RunRecord
 from adan_bench.records.cells import CellRecord
 from adan_bench.records.store import RunStore
 from adan_bench.reports import paper as report
-from adan_bench.studies.paper import _blocked, _completed, collect, figure_of, reproduce
+from adan_bench.studies.paper import ASKED, HUMANEVAL, _blocked, _completed, collect, figure_of, reproduce
 from adan_bench.studies.plan import PlannedCell, PlannedRun, plan
 from adan_bench.tables import tables
 from adan_bench.training.configure import complete
@@ -262,3 +262,9 @@ def test_trials_are_run_before_their_run(regressions: Path, tmp_path: Path, monk
     assert len(list((tmp_path / "trials").rglob("result.json"))) == 3
     (section,) = report.sections(summary, {"made-up": trial_table()})
     assert "here, lr chosen by 3 trials" in section.settings[0][1]
+
+
+def test_guesses_about_humaneval_are_said() -> None:
+    how = {**ASKED, **HUMANEVAL["paper"]}
+    (note,) = (note for note in tables()["gpt2"].notes if "HumanEval as in" in note)
+    assert f"{how['samples']} samples of at most {how['tokens']} tokens each are guesses" in note

@@ -27,7 +27,8 @@ from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.pool import Pool
 from adan_bench.workloads.registry import get_workload
 
-#: How HumanEval is asked, and what differs at each scale; the paper states the temperature alone.
+#: How HumanEval is asked, and what differs at each scale. The paper states the temperature; the rest is a guess, which
+#: the notes of its table say.
 ASKED: dict[str, Any] = {"temperature": 0.8, "tokens": 256, "problems": None, "seed": 0}
 HUMANEVAL: dict[str, dict[str, Any]] = {
     "smoke": {"samples": 100, "problems": 2, "tokens": 16},

@@ -40,6 +40,8 @@ from adan_bench.workloads.registry import built_by, workload
 
 by_loss = partial(workload, metric="loss", higher_is_better=False)
 
+REDPAJAMA = "redpajama"  # the folder of the mixtures of experts; BERT's is "text"
+
 
 @dataclass(frozen=True)
 class TextSizes:
@@ -99,8 +101,8 @@ for _name, _size, _steps, _adamw in (
         _name,
         smoke=Scale(5.3, 100, 8, eval_every=25, sizes=_smoke),
         small=Scale(3.5, 1000, 32, sizes=TextSizes(6, 256, 8, 256, 8192, experts=8, expert=512, key_heads=4)),
-        paper=Scale(_adamw, _steps, 256, 500, ("text",), MIXTURES[_size]),
-        summary=f"Mixtral of {_size} on a text folder, every token once, or on the standard library's source",
+        paper=Scale(_adamw, _steps, 256, 500, (REDPAJAMA,), MIXTURES[_size]),
+        summary=f"Mixtral of {_size} on a folder of RedPajama, every token once, or on the standard library's source",
     )(built_by("gpt", "moe"))
 
 for _name, _about, _sizes, _batch_size, _steps, _target in (

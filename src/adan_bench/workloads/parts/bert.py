@@ -16,7 +16,8 @@ import transformers
 from torch import Tensor, nn
 
 from adan_bench.data.batching import generator, shuffled
-from adan_bench.data.tokens import END, MASK, PAD, SPECIAL, START, Corpus, language, library, name
+from adan_bench.data.corpus import Corpus
+from adan_bench.data.tokens import END, MASK, PAD, SPECIAL, START, language, library, masking_tokenizer, name
 from adan_bench.data.words import documentation
 from adan_bench.errors import UsageError
 from adan_bench.task import Context, Task
@@ -49,7 +50,7 @@ def bert_config(sizes: TextSizes, vocabulary: int, **head: Any) -> Any:
 
 def pretraining(context: Context) -> Task:
     sizes: TextSizes = context.sizes
-    data = language(context, "text", "prose", sizes.length - 1)
+    data = language(context, "text", "prose", sizes.length - 1, masked=True)
 
     def draws(rows: int, *key: int) -> tuple[Tensor, Tensor, Tensor]:
         return drawn((rows, sizes.length), data.tokenizer.get_vocab_size(), generator(*key))
@@ -84,7 +85,7 @@ def tokenizer(context: Context) -> Any:
     """The tokenizer of the pre-training at this scale, derived from the same text."""
     vocabulary = context.sizes.vocabulary
     if context.scale == "paper":
-        return Corpus(context.path("text")).tokenizer(vocabulary)
+        return masking_tokenizer(Corpus(context.path("text")), vocabulary)
     return library("prose", vocabulary, context.scale)[0]
 
 
