@@ -217,7 +217,7 @@ def check_data(workload: Workload, data: Path | None) -> None:
             raise UsageError(
                 f"{workload.name} needs {name}: give --data DIR or set ADAN_DATA to a folder that holds it"
             )
-        if not (data / name).exists():
+        if not any((data / one).exists() for one in name.split(" or ")):
             raise UsageError(f"{workload.name} needs {name}, which {data} does not hold; it holds: {listing(data)}")
 
 
