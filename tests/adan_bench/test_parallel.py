@@ -198,9 +198,9 @@ def test_a_study_shares_each_run_among_ranks(bench: Any, tmp_path: Path) -> None
     """A rank that is lost costs the run, --resume makes it again, and the record is that of one process."""
     script = troubled(tmp_path / "lost.py", rank="1", signal="SIGKILL", seconds=0)
     compare = ["compare", "plain", "--script", script, "--optimizers", "adan", "--seeds", "1", "--batch-size", "8"]
-    code, _, _ = bench(*compare, "--ranks", "2", "--out", tmp_path / "two", "--checkpoint-every", "2")
+    code, _, error = bench(*compare, "--ranks", "2", "--out", tmp_path / "two", "--checkpoint-every", "2")
     path = tmp_path / "two" / "plain" / "adan" / "seed-0"
-    assert code == 1
+    assert code == 1, error
     result = read_run(path).result or {}
     assert result["status"] == "failed"
     assert "another rank is gone" in result["error"] or "rank 1 was killed (SIGKILL)" in result["error"]
