@@ -139,7 +139,8 @@ def said(origin: Origin) -> str:
     if origin.tuned_for:
         text += f" for another training: {_other_training(origin)}"
     if origin.changed:
-        text += f", then --set {assignments(origin.changed)}"
+        then = "; changed to" if origin.kind == "published" else ", then --set"
+        text += f"{then} {assignments(origin.changed)}"
     if origin.batch_sizes:
         text += ", lr × √({}/{})".format(*origin.batch_sizes)
     if origin.lr_factor != 1:

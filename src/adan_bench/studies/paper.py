@@ -17,7 +17,8 @@ from adan_bench.records.cells import CellRecord, Status
 from adan_bench.records.environment import describe
 from adan_bench.records.store import check_empty, finite, read_run, write_json
 from adan_bench.studies import speed
-from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, at_rate, plan
+from adan_bench.studies.competitors import competitors
+from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, at_rate, check_only, plan
 from adan_bench.tables import TRAINING_LOSS, PaperTable
 from adan_bench.task import SCALES, weights_file
 from adan_bench.training.cluster import open_pool
@@ -25,6 +26,7 @@ from adan_bench.training.configure import check_data_folder, check_device, check
 from adan_bench.training.jobs import Job, OnEvent
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.pool import Pool
+from adan_bench.training.trainer import missing_package
 from adan_bench.workloads.registry import get_workload
 
 #: How HumanEval is asked, and what differs at each scale. The paper states the temperature; the rest is a guess, which
@@ -47,21 +49,23 @@ def reproduce(
     on_case: Callable[[Mapping[str, Any]], None] = lambda case: None,
     deadline: float | None = None,
     run_code: bool = False,
+    *,
+    only: Sequence[str] = (),
+    pairs: Sequence[str] = (),
+    on_plan: Callable[[list[dict[str, Any]]], None] = lambda runs: None,
 ) -> dict[str, Any]:
     """Make all runs of the tables; the summary that is also written to tables.json.
 
     run_code: whether code that a model wrote may be run, for HumanEval.
+    only, pairs: the cells to run, and settings in place of the tables', as the user wrote them.
+    on_plan: gets what `outline` says before anything runs.
     """
-    if chosen.scale not in SCALES:
-        raise UsageError(f"--scale {chosen.scale}: no such scale; there are: {', '.join(SCALES)}")
-    check_data_folder(chosen.data)
-    if chosen.init is not None:
-        weights_file(chosen.init)
     if chosen.cluster is None:
-        check_device(chosen.device)
+        check_device(chosen.device, chosen.ranks)
     check_empty(out, resume)
     started = time.monotonic()
-    run_plan = present(plan(tables, chosen, out, seeds))
+    run_plan, runs = prepare(tables, chosen, out, seeds, only, pairs)
+    on_plan(runs)
     execute(run_plan, open_pool(out, chosen, deadline), resume, on_event)
     scores = humanevals(run_plan, chosen, run_code)
     cases = [_key(cell) for cell in run_plan.cells if cell.column.model]
@@ -79,6 +83,8 @@ def reproduce(
         "bf16": chosen.bf16,
         "seconds": time.monotonic() - started,
         "jobs": chosen.jobs,
+        "ranks": chosen.ranks,
+        "only": list(only),
         "runs": len(run_plan.runs),
         "environment": describe(chosen.device if chosen.cluster is None else "cpu"),
         "tables": [{"name": table.name, "place": table.place, "cells": cells[table.name]} for table in tables],
@@ -89,15 +95,101 @@ def reproduce(
     return read
 
 
-def present(run_plan: PaperPlan) -> PaperPlan:
-    """The plan without the runs that this machine cannot make; their cells say what is absent."""
+def prepare(
+    tables: Sequence[PaperTable],
+    chosen: RunConfig,
+    out: Path,
+    seeds: int | None = None,
+    only: Sequence[str] = (),
+    pairs: Sequence[str] = (),
+) -> tuple[PaperPlan, list[dict[str, Any]]]:
+    """The runs of the tables that can be made here, and an outline of all of them; nothing is written or trained."""
+    if chosen.scale not in SCALES:
+        raise UsageError(f"--scale {chosen.scale}: no such scale; there are: {', '.join(SCALES)}")
+    check_data_folder(chosen.data)
+    if chosen.init is not None:
+        weights_file(chosen.init)
+    check_only(tables, chosen.scale, only)
+    names = dict.fromkeys(row.optimizer for table in tables for row, _, _ in table.planned(chosen.scale))
+    changed = {c.spec.name: c.settings for c in competitors(",".join(names), pairs)} if pairs else {}
+    whole = plan(tables, chosen, out, seeds, only=only, changed=changed)
+    absent = missing(whole)
+    return present(whole, absent), outline(whole, absent)
+
+
+def outline(run_plan: PaperPlan, absent: Mapping[Path, str]) -> list[dict[str, Any]]:
+    """What a plan's runs are, those that differ in the seed alone as one, and what they lack here."""
+    alike: dict[Path, list[Path]] = {}
+    for path in run_plan.runs:
+        alike.setdefault(path.parent, []).append(path)
+    lines = []
+    for paths in alike.values():
+        config = run_plan.runs[paths[0]].config
+        updates = (config.stop_after or config.steps) // get_optimizer(config.optimizer).passes
+        lines.append(
+            {
+                "workload": config.workload,
+                "optimizer": config.optimizer,
+                "role": config.role,
+                "runs": len(paths),
+                "devices": config.ranks,
+                "steps": config.stop_after or config.steps,
+                "batch_per_device": config.batch_size // config.ranks // config.accumulate,
+                "accumulate": config.accumulate,
+                "examples_per_rank": updates * config.batch_size // config.ranks,
+                "missing": next((absent[path] for path in paths if path in absent), ""),
+            }
+        )
+    return lines + [
+        {"workload": cell.column.workload, "optimizer": cell.row.optimizer, "runs": 0, "missing": cell.absent}
+        for cell in run_plan.cells
+        if cell.absent
+    ]
+
+
+def missing(run_plan: PaperPlan) -> dict[Path, str]:
+    """What the runs of a plan lack here, those included that wait for others: data, packages, weights, devices.
+
+    A run that would fail only after days of others is built once, on the CPU: at the scale "paper" every one, at the
+    others those that start from another's weights.
+    """
     absent: dict[Path, str] = {}
+    built: dict[str, str] = {}
     for path, run in run_plan.runs.items():
+        config = run.config
         try:
-            workload, spec = get_workload(run.config.workload, run.config.scale), get_optimizer(run.config.optimizer)
-            check_machine(workload, spec, run.config)
+            check_machine(get_workload(config.workload, config.scale), get_optimizer(config.optimizer), config)
         except UsageError as error:
             absent[path] = str(error)
+            continue
+        if config.scale == SCALES[-1] or run.before is not None:
+            start = config.init if run.before is None else None
+            key = str((config.workload, config.training, start, config.role == "tune", config.batch_size))
+            if key not in built:
+                built[key] = _built(config, start)
+            if built[key]:
+                absent[path] = built[key]
+    return absent
+
+
+def _built(config: RunConfig, start: Path | None) -> str:
+    """The reason why the task of a run cannot be built; a fault of the code is left to the run, which records it."""
+    workload = get_workload(config.workload, config.scale)
+    of = (config.batch_size // config.accumulate, config.data, "cpu", start, config.training, config.role == "tune")
+    try:
+        workload.task(config.seed, *of, ranks=config.ranks)
+    except ModuleNotFoundError as error:
+        return str(missing_package(workload, error))
+    except UsageError as error:
+        return str(error)
+    except Exception:
+        return ""
+    return ""
+
+
+def present(run_plan: PaperPlan, absent: Mapping[Path, str] | None = None) -> PaperPlan:
+    """The plan without the runs that this machine cannot make; their cells say what is absent."""
+    absent = missing(run_plan) if absent is None else absent
     cells = []
     for cell in run_plan.cells:
         whys = [absent[path] for run in cell.runs for path in (*run.waits_for, run.path) if path in absent]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -54,6 +54,7 @@ class PlannedCell:
     """A cell of a table with the runs, by seed, whose results it shows.
 
     before: the runs' pre-training; absent: why the cell has no runs.
+    changed: the user's settings in place of the table's, in the runs themselves and not in their pre-training.
     """
 
     table: PaperTable
@@ -63,6 +64,7 @@ class PlannedCell:
     runs: tuple[PlannedRun, ...] = ()
     before: RunConfig | None = None
     absent: str = ""
+    changed: Settings = field(default_factory=dict)
 
 
 @dataclass
@@ -74,16 +76,23 @@ class PaperPlan:
 
 
 def plan(
-    tables: Sequence[PaperTable], chosen: RunConfig, out: Path, seeds: int | None = None, radius: float | None = None
+    tables: Sequence[PaperTable],
+    chosen: RunConfig,
+    out: Path,
+    seeds: int | None = None,
+    radius: float | None = None,
+    only: Sequence[str] = (),
+    changed: Mapping[str, Settings] | None = None,
 ) -> PaperPlan:
-    """The runs of the tables under the folder `out`.
+    """The runs of the tables under the folder `out`, each of `chosen.steps` updates where the user gave them.
 
     seeds: for every cell; as the table says unless given. radius: of rows with restarts; by a pilot run unless given.
+    only: "ROW", "COLUMN" or "ROW,COLUMN" of the cells; changed: settings by optimizer.
     """
     result = PaperPlan()
     for table in tables:
-        for row, column, printed in table.planned(chosen.scale):
-            cell = PlannedCell(table, row, column, printed)
+        for row, column, printed in _wanted(table, chosen.scale, only):
+            cell = PlannedCell(table, row, column, printed, changed=(changed or {}).get(row.optimizer, {}))
             if column.workload is not None:
                 try:
                     cell = _planned(cell, chosen, out, seeds, radius, result.runs)
@@ -91,6 +100,34 @@ def plan(
                     cell = replace(cell, absent=str(error))
             result.cells.append(cell)
     return result
+
+
+def _wanted(table: PaperTable, scale: str, only: Sequence[str]) -> list[tuple[TableRow, TableColumn, str]]:
+    """The cells of a scale that the user named, all where he named none; a mean of a row comes with the whole row."""
+    names = {_bare(name) for name in only}
+    return [
+        (row, column, printed)
+        for row, column, printed in table.planned(scale)
+        if not names
+        or _bare(row.head) in names
+        or (not column.mean and {_bare(column.head), _bare(f"{row.head},{column.head}")} & names)
+    ]
+
+
+def check_only(tables: Sequence[PaperTable], scale: str, only: Sequence[str]) -> None:
+    """Refuse a name of cells that none of the tables has at this scale."""
+    for name in only:
+        if not any(_wanted(table, scale, [name]) for table in tables):
+            cells = [(row, column) for table in tables for row, column, _ in table.planned(scale)]
+            rows, columns = (", ".join(dict.fromkeys(pair[i].head for pair in cells)) for i in (0, 1))
+            raise UsageError(
+                f"--only {name}: no such cell at the scale {scale}; write ROW, COLUMN or ROW,COLUMN; rows: {rows}; "
+                f"columns: {columns}"
+            )
+
+
+def _bare(name: str) -> str:
+    return "".join(name.casefold().split())
 
 
 def _planned(
@@ -105,7 +142,7 @@ def _planned(
     table, selection = cell.table, cell.table.runs[chosen.scale]
     workload = get_workload(cell.column.workload, chosen.scale)
     share, share_before = _shares(cell, chosen.scale)
-    config, before = _config(cell, workload, chosen, share, cell.row.fixed), None
+    config, before = _config(cell, workload, chosen, share, cell.row.fixed, cell.changed), None
     if workload.after is not None and chosen.init is None:
         earlier = get_workload(workload.after, chosen.scale)
         before = _config(cell, earlier, chosen, share_before, cell.row.before)
@@ -120,7 +157,7 @@ def _planned(
             run = replace(run, config=replace(run.config, init=first.path), before=first.path)
         if cell.row.restart:
             run = _with_restarts(run, out, radius, known)
-        if chosen.scale == SCALES[-1] and "lr" not in cell.row.fixed:
+        if chosen.scale == SCALES[-1] and "lr" not in {**cell.row.fixed, **cell.changed}:
             run = _with_trials(run, out, table.published(config.optimizer, workload.name, cell.column).rates, known)
         run = _placed(run, out / "runs")
         if run.path in known and known[run.path].config.keep_weights:
@@ -181,7 +218,14 @@ def _shares(cell: PlannedCell, scale: str) -> tuple[float, float]:
     return max(FLOOR, budgets[0] / max(budgets)), max(FLOOR, before[0] / max(before))
 
 
-def _config(cell: PlannedCell, workload: Workload, chosen: RunConfig, share: float, fixed: Settings) -> RunConfig:
+def _config(
+    cell: PlannedCell,
+    workload: Workload,
+    chosen: RunConfig,
+    share: float,
+    fixed: Settings,
+    changed: Settings | None = None,
+) -> RunConfig:
     table, column = cell.table, cell.column
     paper, spec = chosen.scale == SCALES[-1], get_optimizer(cell.row.optimizer)
     published = table.published(spec.name, workload.name, column) if paper else merged((), {})
@@ -191,6 +235,8 @@ def _config(cell: PlannedCell, workload: Workload, chosen: RunConfig, share: flo
         batch_size = max(1, round(workload.batch_size * column.batch_factor))
         examples = (chosen.steps or workload.steps) * share * workload.batch_size
         budget = replace(chosen, batch_size=batch_size, steps=max(1, round(examples / batch_size)))
+    if chosen.steps:
+        budget = replace(budget, steps=chosen.steps * spec.passes)
     config = complete(workload, spec, budget)
     stated, origin = published.run.get("settings", {}), config.origin
     settings = {**config.settings, **stated, **fixed}
@@ -204,6 +250,10 @@ def _config(cell: PlannedCell, workload: Workload, chosen: RunConfig, share: flo
         origin = replace(origin, batch_sizes=(config.batch_size, workload.batch_size))
     origin = replace(origin, fixed=tuple(fixed), at_edge=origin.at_edge and "lr" not in fixed)
     floor = published.run["min_lr"] / settings["lr"] if "min_lr" in published.run else config.floor
+    steps = {"steps": config.steps} if chosen.steps and paper else {}  # else `tuned_for` says it
+    if changed or steps:
+        settings |= changed or {}
+        origin = replace(origin, changed={**origin.changed, **(changed or {}), **steps})
     return replace(config, settings=settings, origin=origin, floor=floor)
 
 
