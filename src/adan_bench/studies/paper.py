@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import replace
@@ -22,7 +23,7 @@ from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, at_rate,
 from adan_bench.tables import TRAINING_LOSS, PaperTable
 from adan_bench.task import SCALES, weights_file
 from adan_bench.training.cluster import open_pool
-from adan_bench.training.configure import check_data_folder, check_device, check_machine
+from adan_bench.training.configure import check_data_folder, check_device, obstacles
 from adan_bench.training.jobs import Job, OnEvent
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.pool import Pool
@@ -118,32 +119,27 @@ def prepare(
 
 
 def outline(run_plan: PaperPlan, absent: Mapping[Path, str]) -> list[dict[str, Any]]:
-    """What a plan's runs are, those that differ in the seed alone as one, and what they lack here."""
-    alike: dict[Path, list[Path]] = {}
-    for path in run_plan.runs:
-        alike.setdefault(path.parent, []).append(path)
-    lines = []
-    for paths in alike.values():
-        config = run_plan.runs[paths[0]].config
-        updates = (config.stop_after or config.steps) // get_optimizer(config.optimizer).passes
-        lines.append(
-            {
-                "workload": config.workload,
-                "optimizer": config.optimizer,
-                "role": config.role,
-                "runs": len(paths),
-                "devices": config.ranks,
-                "steps": config.stop_after or config.steps,
-                "batch_per_device": config.batch_size // config.ranks // config.accumulate,
-                "accumulate": config.accumulate,
-                "examples_per_rank": updates * config.batch_size // config.ranks,
-                "missing": next((absent[path] for path in paths if path in absent), ""),
-            }
-        )
-    return lines + [
+    """What a plan's runs are and what they lack here; those that differ in seed or settings alone are one entry."""
+    counts: Counter[tuple[tuple[str, Any], ...]] = Counter()
+    for path, run in run_plan.runs.items():
+        config = run.config
+        steps = config.stop_after or config.steps
+        entry = {
+            "workload": config.workload,
+            "optimizer": config.optimizer,
+            "role": config.role,
+            "devices": config.ranks,
+            "steps": steps,
+            "batch_per_device": config.batch_size // config.ranks // config.accumulate,
+            "accumulate": config.accumulate,
+            "examples_per_rank": steps // get_optimizer(config.optimizer).passes * config.batch_size // config.ranks,
+            "missing": absent.get(path, ""),
+        }
+        counts[tuple(entry.items())] += 1
+    refused = [cell for cell in run_plan.cells if cell.absent]
+    return [{**dict(entry), "runs": count} for entry, count in counts.items()] + [
         {"workload": cell.column.workload, "optimizer": cell.row.optimizer, "runs": 0, "missing": cell.absent}
-        for cell in run_plan.cells
-        if cell.absent
+        for cell in refused
     ]
 
 
@@ -157,12 +153,10 @@ def missing(run_plan: PaperPlan) -> dict[Path, str]:
     built: dict[str, str] = {}
     for path, run in run_plan.runs.items():
         config = run.config
-        try:
-            check_machine(get_workload(config.workload, config.scale), get_optimizer(config.optimizer), config)
-        except UsageError as error:
-            absent[path] = str(error)
-            continue
-        if config.scale == SCALES[-1] or run.before is not None:
+        reasons = obstacles(get_workload(config.workload, config.scale), get_optimizer(config.optimizer), config)
+        if reasons:
+            absent[path] = "; ".join(reasons)
+        elif config.scale == SCALES[-1] or run.before is not None:
             start = config.init if run.before is None else None
             key = str((config.workload, config.training, start, config.role == "tune", config.batch_size))
             if key not in built:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,24 @@ def configure(
 
 
 def check_machine(workload: Workload, spec: OptimizerSpec, config: RunConfig) -> None:
-    """Refuse a run whose data, packages or device are not here, or whose settings its optimizer refuses."""
-    check_data(workload, config.data)
+    """Refuse a run whose data or device are not here, or whose settings its optimizer refuses."""
+    for reason in obstacles(workload, spec, config):
+        raise UsageError(reason)
+
+
+def obstacles(workload: Workload, spec: OptimizerSpec, config: RunConfig) -> list[str]:
+    """Every reason why a run cannot be made here: its data, its devices, its settings."""
+    ranks = config.ranks if "RANK" not in os.environ else 1
+    checks = [partial(check_data, workload, config.data), partial(optimizers.check_values, spec, config.settings)]
     if config.cluster is None:
-        check_device(config.device, config.ranks if "RANK" not in os.environ else 1)
-    optimizers.check_values(spec, config.settings)
+        checks.insert(1, partial(check_device, config.device, ranks))
+    reasons = []
+    for check in checks:
+        try:
+            check()
+        except UsageError as error:
+            reasons.append(str(error))
+    return reasons
 
 
 def complete(
@@ -63,6 +76,11 @@ def complete(
         raise UsageError(f"--graph {chosen.graph}: write {', '.join(GRAPH[:-1])} or {GRAPH[-1]}")
     if chosen.graph == "on" and chosen.device == "cpu":
         raise UsageError("--graph on: CUDA graphs need a GPU; give --device cuda, or use --graph auto")
+    if chosen.ranks > 1 and workload.one_rank:
+        raise UsageError(
+            f"--ranks {chosen.ranks}: {workload.one_rank}, so that processes cannot share a run of {workload.name}; "
+            "use one, and --jobs for several runs at a time"
+        )
     batch_size = chosen.batch_size or workload.batch_size
     if batch_size % (chosen.accumulate * chosen.ranks):
         parts = chosen.accumulate * chosen.ranks
@@ -70,11 +88,6 @@ def complete(
         raise UsageError(
             f"--batch-size {batch_size}: not a multiple of {parts} (--accumulate {chosen.accumulate} × {ranks}); give "
             f"a multiple such as {-(-batch_size // parts) * parts}"
-        )
-    if chosen.ranks > 1 and workload.one_rank:
-        raise UsageError(
-            f"--ranks {chosen.ranks}: {workload.one_rank}, so that processes cannot share a run of {workload.name}; "
-            "use one, and --jobs for several runs at a time"
         )
     if chosen.parallel == "fsdp" and not spec.shards:
         raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); use --parallel ddp")
