@@ -298,5 +298,3 @@ def test_shares_of_a_batch() -> None:
         Ranks("ddp", "cpu", 0, 3).share(x.t(), 6)
     with pytest.raises(UsageError, match=r"16 .* on 16 ranks: they are mixed in pairs; .* multiple of 32"):
         Trainer(configuration("vit-s", batch_size=16), Ranks("ddp", "cpu", 0, 16))
-    with pytest.raises(UsageError, match="ptb-lstm: its batches carry a state to the next; leave out --accumulate"):
-        Trainer(configuration("ptb-lstm", accumulate=2))

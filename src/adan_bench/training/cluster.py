@@ -64,8 +64,7 @@ class RayPool(Pool):
             ) from error
         self.ray = ray
         self.stores: dict[Path, RunStore] = {}  # of the runs under way, locked here: nodes write elsewhere
-        self.share = chosen.ranks / chosen.jobs if chosen.device == "cuda" else 0
-        if self.share and not ray.cluster_resources().get("GPU"):
+        if chosen.device == "cuda" and not ray.cluster_resources().get("GPU"):
             print("adan-bench: the Ray cluster has no GPU yet; the runs wait until one joins", file=sys.stderr)
 
     def _make(self, tally: Tally) -> Mapping[str, Any]:
@@ -122,7 +121,8 @@ class RayPool(Pool):
         store = RunStore(job.path)
         begun = store.check_same(job.config) if job.resume and store.exists else None
         cpus = threads(job.config, begun) * job.config.ranks
-        options = {"num_cpus": cpus, "num_gpus": self.share, "max_retries": 0}
+        gpus = job.config.ranks / self.chosen.jobs if self.chosen.device == "cuda" else 0
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0}
         task = self.ray.remote(num_returns="streaming", **options)(make)
         return task.remote(job, files_for(job), command())
 

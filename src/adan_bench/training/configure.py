@@ -186,7 +186,7 @@ def threads(config: RunConfig, begun: RunConfig | None = None) -> int:
         return begun.threads
     if config.cluster is not None:  # the cores of this machine say nothing about those of the nodes
         return 1
-    return max(1, cores() // (config.jobs * int(os.environ.get("LOCAL_WORLD_SIZE", config.ranks))))
+    return max(1, cores() // (config.jobs * int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
 
 
 def tuned_name(workload: str, scale: str) -> str:

@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from adan_bench.config import NEVER, SHARING, Pause, RunConfig, RunProgress, RunRecord, as_json
+from adan_bench.data.batching import mapped
 from adan_bench.errors import UsageError, WorkloadError, short
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore, read_run
@@ -374,11 +375,13 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of the run depends on."""
         batches: Any = self.task.batches
-        states = self.ranks.from_all(batches.state_dict()) if hasattr(batches, "state_dict") else [None]
+        states = [batches.state_dict() if hasattr(batches, "state_dict") else None]
+        if self.ranks.count > 1:  # from the host: a tensor of another rank's GPU would come back on that GPU
+            states = self.ranks.from_all(mapped(states[0], Tensor.cpu))
         return {
             **asdict(self.state),
             **self.updater.state_dict(),
-            "batches": batches.joined(states) if len(states) > 1 else states[0],
+            "batches": batches.joined(states) if states[1:] and states[0] is not None else states[0],
             "rng": self.ranks.from_all(rng_state(self.device)),
         }
 
