@@ -10,7 +10,7 @@ import atexit
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -79,6 +79,13 @@ class Ranks:
             for part in [*reversed(blocks), model]:  # the inner ones first
                 fully_shard(part, mesh=mesh)
         return model
+
+    def summing(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+        """The forward and backward pass of a micro-batch: under ddp, gradients are sent with those of the last one."""
+        if self.strategy != "ddp" or last:
+            return nullcontext()
+        held: AbstractContextManager[Any] = model.no_sync()  # type: ignore[operator]
+        return held
 
     def share(self, batch: Any, size: int) -> Any:
         """The part of a batch that this rank takes; its `size` examples lie along the first dimension of tensors."""

@@ -136,14 +136,15 @@ class Updater:
 
     def _gradient(self, batches: list[Any], counted: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        for batch in batches:
-            loss = self.loss(batch)
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else short(loss)
-                raise WorkloadError(f"{self.config.workload}: loss() returned {got}; return the mean as a tensor")
-            if len(batches) > 1:
-                loss = loss / len(batches)
-            loss.backward()
+        for number, batch in enumerate(batches, 1):
+            with self.ranks.summing(self.forward, number == len(batches)):
+                loss = self.loss(batch)
+                if not isinstance(loss, Tensor) or loss.numel() != 1:
+                    got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else short(loss)
+                    raise WorkloadError(f"{self.config.workload}: loss() returned {got}; return the mean as a tensor")
+                if len(batches) > 1:
+                    loss = loss / len(batches)
+                loss.backward()
             if counted:
                 self.window += loss.detach()
         if self.clip is not None:
