@@ -279,6 +279,13 @@ def test_a_bundled_study_can_be_planned(name: str, tmp_path: Path) -> None:
         assert all(job.config.role == "tune" for job in jobs if job.config.study != last.name or last.trials)
 
 
+def test_ranks_reach_every_run_of_a_study(folder: Path, tiny: Path) -> None:
+    told = read([str(folder / "first.toml")])
+    groups = arms(told, ["first"], chosen(script=tiny, ranks=2, parallel="ddp"), folder / "out")
+    jobs = Planner(groups)(frozenset())
+    assert {(job.config.ranks, job.config.parallel) for job in jobs} == {(2, "ddp")}
+
+
 def test_seeds_that_two_studies_need_of_a_third(tmp_path: Path) -> None:
     """Trials start from Adam's first seed, reported runs each from its own: Adam's other seeds are made, too."""
     for file in get_workload("english-cola", "small").needs:
