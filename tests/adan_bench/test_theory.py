@@ -184,22 +184,26 @@ def test_a_wrong_coefficient_is_noticed(
             assert not check.passed, f"{check.name} passes"
 
 
+#: Checks of the study "package" that see the de-biased path where b1 and b2 differ.
+DEBIASED = [*(f"package steps, {path}" for path in ("de-biased", "foreach", "loop", "AdamW's decay")),
+            "package steps between restarts", "package Σ"]  # fmt: skip
 #: Mistakes in the package: its module, the function with the mistake, what stands there, the mistake, and the checks of
 #: the study "package" that notice it; all others pass.
 IN_THE_PACKAGE: dict[str, tuple[str, str, str, str, list[str]]] = {
     "v de-biased with b1": ("adan.scalars", "step_scalars", "_debias(b1, t), _debias(b2, t)",
-                            "_debias(b1, t), _debias(b1, t)",
-                            ["package steps, de-biased", "package steps between restarts", "package Σ"]),
+                            "_debias(b1, t), _debias(b1, t)", DEBIASED),
+    "n de-biased too late": ("adan.scalars", "step_scalars", "_debias(b3, t)\n", "_debias(b3, t + 1)\n",
+                             [*DEBIASED, "package steps, coupled"]),
+    "m_0 without the footnote": ("adan.scalars", "step_scalars", "w_m, w_v, w_n = 1 - b1 * has_prev,",
+                                 "w_m, w_v, w_n = 1 - b1,", ["package steps, footnote"]),
+    "decay flipped": ("adan.scalars", "step_scalars", "keep=1 - decay if", "keep=1 + decay if",
+                      ["package steps, AdamW's decay"]),
     "y without β1·g": ("adan.scalars", "displacement_scalars", "lr * (1 - b1) * has_prev * weight", "0.0",
                        ["package Σ"]),
     "y_k without β1·g": ("adan.scalars", "displacement_scalars", "prev_grad=last * (1 - b1)", "prev_grad=0.0 * last",
                          ["package Σ"]),
     "k for k + 1": ("adan.restart", "Restart", "due = steps * total", "due = (steps - 1) * total",
                     ["package restarts"]),
-    "η_k from n_{k−1}'s de-bias": ("adan.scalars", "step_scalars", "_debias(b3, t)\n", "_debias(b3, t + 1)\n",
-                                   ["package steps, de-biased", "package steps between restarts", "package Σ"]),
-    "m_0 without the footnote": ("adan.scalars", "step_scalars", "w_m, w_v, w_n = 1 - b1 * has_prev,",
-                                 "w_m, w_v, w_n = 1 - b1,", ["package steps, footnote"]),
 }  # fmt: skip
 
 

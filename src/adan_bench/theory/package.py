@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,20 @@ import numpy as np
 from adan_bench.theory import methods, moments, problems
 from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, chapter, check, distance
 
+Decay = Callable[..., Array]
+
 BETA = (0.02, 0.08, 0.01)  # of the package's default betas
 ETA, EPS, LAM = 0.02, 1e-8, 0.3
 RADIUS = 0.5
+#: Options of the package, by the name of the check of its steps with them.
+PATHS: dict[str, dict[str, Any]] = {
+    "de-biased": {},
+    "foreach": {"fused": False, "foreach": True},
+    "loop": {"fused": False, "foreach": False},
+    "footnote": {"bias_correction": False},
+    "AdamW's decay": {"no_prox": True},
+    "coupled": {"betas": (0.92, 0.92, 0.99)},
+}
 
 
 @dataclass(frozen=True)
@@ -53,13 +64,12 @@ def drive(steps: int, **options: Any) -> PackageRun:
     )
 
 
-def step_error(run: PackageRun, debias: bool) -> float:
+def step_error(run: PackageRun, debias: bool = True, decay: Decay = methods.proximal_step, beta: Any = BETA) -> float:
     """How far the steps are from line 7 of Algorithm 1 with u and n as sums over the gradients of their cycle."""
     worst = 0.0
     for cycle in run.cycles():
-        u, n = moments.closed_sums(run.gradients[cycle], BETA, debias=debias)
-        theta = run.thetas[cycle]
-        expected = methods.proximal_step(theta, u, ETA, ETA / (np.sqrt(n) + EPS), LAM)
+        u, n = moments.closed_sums(run.gradients[cycle], beta, debias=debias)
+        expected = decay(run.thetas[cycle], u, ETA, ETA / (np.sqrt(n) + EPS), LAM)
         worst = max(worst, distance(run.thetas[1:][cycle], expected))
     return worst
 
@@ -85,14 +95,20 @@ def run(steps: int = 80, others: bool = True) -> Chapter:
         due = np.arange(1, len(own) + 1) * own > RADIUS**2
         wrong += int((due != (restarting.restarted[cycle] > 0)).sum())
     checks = [
-        check("package steps, de-biased", step_error(drive(steps), debias=True), ROUNDING, steps=steps),
-        check("package steps, footnote", step_error(drive(steps, bias_correction=False), debias=False), ROUNDING),
-        check("package steps between restarts", step_error(restarting, debias=True), ROUNDING),
+        *(check("package steps, $name", _path(steps, name), ROUNDING, name=name, steps=steps) for name in PATHS),
+        check("package steps between restarts", step_error(restarting), ROUNDING),
         check("package Σ", float(np.max(np.abs(probe.sums / sums - 1))), ROUNDING),
         check("package restarts", wrong, 0, radius=RADIUS, steps=steps),
         check("package cycles", float(restarting.restarted.sum()), 3, at_least=True),
     ]
     return chapter("package", checks, tables=[_lagged(steps)] if others else [])
+
+
+def _path(steps: int, name: str) -> float:
+    options = PATHS[name]
+    decay = methods.adamw_step if "no_prox" in options else methods.proximal_step
+    beta = tuple(1 - b for b in options["betas"]) if "betas" in options else BETA
+    return step_error(drive(steps, **options), "bias_correction" not in options, decay, beta)
 
 
 def _lagged(steps: int) -> ChapterTable:
