@@ -242,7 +242,7 @@ def test_the_best_trial_gives_the_rate(regressions: Path, tmp_path: Path) -> Non
         write(found.runs[path], *shares[found.runs[path].config.settings["lr"]])
     assert _blocked(run) is None
     config = _completed(run)
-    assert (config.settings["lr"], config.origin.trials) == (0.2, 3)
+    assert (config.settings["lr"], config.origin.trials, config.origin.at_edge) == (0.2, 3, False)
     assert config.floor * config.settings["lr"] == pytest.approx(0.005)
     again = plan([trial_table(rates=[3.0, 4.0])], options, tmp_path, seeds=1)
     (run,) = again.cells[0].runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections import Counter
@@ -211,19 +212,20 @@ def _completed(run: PlannedRun) -> RunConfig:
         assert result is not None
         config = replace(config, settings={**config.settings, "restart": {"radius": result["restarts"]["radius"]}})
     if run.trials:
-        rates = _scores(run)
-        origin = replace(config.origin, trials=len(run.trials))
-        config = at_rate(replace(config, origin=origin), max(rates, key=lambda rate: rates[rate]))
+        scores = _scores(run)
+        best = max(scores, key=lambda rate: scores[rate])
+        origin = replace(config.origin, trials=len(scores), at_edge=best in (min(scores), max(scores)))
+        config = at_rate(replace(config, origin=origin), best)
     return config
 
 
 def _scores(run: PlannedRun) -> dict[float, float]:
-    """By learning rate, the final evaluation of its trial, higher where it is better; of those that did not diverge."""
+    """By learning rate, the final evaluation of its trial, higher where it is better; −inf where it diverged."""
     scores = {}
     for record in map(read_run, run.trials):
         metric, higher = judged(record.workload)
-        if record.status == "finished" and record.result is not None:
-            scores[record.config.settings["lr"]] = record.result["final"][metric] * (1 if higher else -1)
+        final = record.result["final"][metric] if record.result and record.status == "finished" else math.nan
+        scores[record.config.settings["lr"]] = -math.inf if math.isnan(final) else final * (1 if higher else -1)
     return scores
 
 
@@ -238,7 +240,7 @@ def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
             status = Status.ABSENT if result.get("absent") else Status.FAILED
             why = f"{record.config.workload}, which comes before it: {result.get('error', record.status)}"
             return (Status.DIVERGED if record.status == "diverged" else status), why
-    if run.trials and not _scores(run):
+    if run.trials and max(_scores(run).values()) == -math.inf:
         return Status.DIVERGED, f"all {len(run.trials)} trials of its learning rate diverged"
     return None
 

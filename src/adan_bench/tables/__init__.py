@@ -46,8 +46,8 @@ class TableColumn:
     budget: (100, 300) is 100 of the 300 epochs that the workload's own budget stands for; before: the same of the
         workload whose weights it starts from.
     metric: a number of the workload's evaluation, or "training loss" over the last tenth; None: its own metric.
-    chosen_by: at the scale "paper", the number of an evaluation whose best value chooses the evaluation that is
-        reported, as the published code does; None: the last one.
+    chosen_by: at the scale "paper", the number of an evaluation whose best value (of a loss the least) chooses the
+        evaluation that is reported, as the published code does; None: the last one.
     batch_size: the paper's; batch_factor: what stands for it at smaller scales, as a multiple of the workload's.
     mean: the mean of the row's other columns that are run.
     evaluation: "humaneval", where the number comes from the final weights of a run and not from the run.
