@@ -17,7 +17,7 @@ from adan_bench.config import RunConfig, RunRecord, cores, judged
 from adan_bench.errors import UsageError
 from adan_bench.records.cells import CellRecord, Status
 from adan_bench.records.environment import describe
-from adan_bench.records.store import check_empty, finite, read_run, write_json
+from adan_bench.records.store import RunStore, check_empty, finite, read_run, write_json
 from adan_bench.studies import speed
 from adan_bench.studies.competitors import competitors
 from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, at_rate, check_only, plan
@@ -148,7 +148,7 @@ def missing(run_plan: PaperPlan) -> dict[Path, str]:
     """What the runs of a plan lack here, those included that wait for others: data, packages, weights, devices.
 
     A run that would fail only after days of others is built once, on the CPU: at the scale "paper" every one, at the
-    others those that start from another's weights.
+    others those that start from another's weights; but not those that have ended.
     """
     absent: dict[Path, str] = {}
     built: dict[str, str] = {}
@@ -157,7 +157,7 @@ def missing(run_plan: PaperPlan) -> dict[Path, str]:
         reasons = obstacles(get_workload(config.workload, config.scale), get_optimizer(config.optimizer), config)
         if reasons:
             absent[path] = "; ".join(reasons)
-        elif config.scale == SCALES[-1] or run.before is not None:
+        elif (config.scale == SCALES[-1] or run.before is not None) and not RunStore(path).ended:
             start = config.init if run.before is None else None
             key = str((config.workload, config.training, start, config.role == "tune", config.batch_size))
             if key not in built:
