@@ -180,7 +180,7 @@ class Scale:
     Args:
         target: the value of the metric whose first reaching is timed.
         eval_every: steps between evaluations; a tenth of `steps` unless given.
-        needs: files of the data folder without which it cannot run.
+        needs: files of the data folder without which it cannot run; "a or b" is either of two.
         sizes: what the builder finds as `context.sizes`, usually the sizes of the model.
     """
 

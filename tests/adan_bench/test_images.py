@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import random
 import shutil
 import sys
@@ -22,6 +23,7 @@ from PIL import Image, ImageOps
 from support.learning import chosen, resize, sizes
 
 from adan_bench.data.batching import prepared
+from adan_bench.data.files import CIFAR_FOLDER
 from adan_bench.data.images import (
     Arrays,
     Augmentation,
@@ -101,7 +103,7 @@ def test_cifar_is_shifted_flipped_and_the_same_again(data: Path) -> None:
         assert match[0, 1].item() % 10 == label.item()
 
 
-@pytest.mark.parametrize(("scale", "border"), [("small", 0.0), ("paper", -1.9895)])
+@pytest.mark.parametrize(("scale", "border"), [("small", 0.0), ("paper", -0.4914 / 0.2023)])
 def test_shifts_squares_and_flips_of_cifar(scale: str, border: float, data: Path) -> None:
     """Against a loop over single images: what the drawn number means, and the colors of borders and squares."""
     found = cifar10(context(data, scale, 40), Augmentation(cutout=8))
@@ -125,6 +127,63 @@ def test_shifts_squares_and_flips_of_cifar(scale: str, border: float, data: Path
         assert image[0][expected[0].isnan()].tolist() == pytest.approx(
             [border] * int(expected[0].isnan().sum()), abs=1e-4
         )
+
+
+def original(folder: Path, content: Any = None) -> Path:
+    """The photographs as CIFAR-10's own files have them."""
+    (folder / CIFAR_FOLDER).mkdir()
+    splits = {"test_batch": range(20)} | {f"data_batch_{i + 1}": range(8 * i, 8 * i + 8) for i in range(5)}
+    for name, seeds in splits.items():
+        rows = pixels(seeds).flatten(1).numpy()
+        batch = {
+            b"batch_label": b"x",
+            b"labels": [i % 10 for i in seeds],
+            b"data": rows,
+            b"filenames": [b"x.png"] * len(rows),
+        }
+        (folder / CIFAR_FOLDER / name).write_bytes(pickle.dumps(content or batch, protocol=2))
+    return folder
+
+
+def test_cifars_own_files(data: Path, tmp_path: Path) -> None:
+    """The same images and labels as from parquet, and the record says from where."""
+    found, other = (
+        cifar10(context(original(tmp_path), "small", 8), Augmentation()),
+        cifar10(context(data, "small", 8), Augmentation()),
+    )
+    for a, b in zip(found.gather(*found.batches(3)), other.gather(*other.batches(3)), strict=True):
+        assert torch.equal(a, b)
+    for (images, labels), (more, answers) in zip(found.held_out(), other.held_out(), strict=True):
+        assert torch.equal(images, more)
+        assert torch.equal(labels, answers)
+    assert found.note.startswith("CIFAR-10 from cifar-10-batches-py: 40 to train")
+    configure(get_workload("cifar-resnet34", "paper"), get_optimizer("adan"), chosen(scale="paper", data=tmp_path))
+    (tmp_path / CIFAR_FOLDER).rename(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"cifar-resnet34 needs cifar10/train.parquet or cifar-10-batches-py, which"):
+        configure(get_workload("cifar-resnet34", "paper"), get_optimizer("adan"), chosen(scale="paper", data=tmp_path))
+
+
+def test_a_pickle_that_names_code_is_not_loaded(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    with pytest.raises(UsageError, match=r"data_batch_1: not a batch of CIFAR-10's own python version \(it names "):
+        cifar10(context(original(tmp_path, Touch(ran)), "small"), Augmentation())
+    assert not ran.exists()
+
+
+class Touch:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_cifar_is_normalized_as_by_adabelief_at_paper_scale(data: Path) -> None:
+    white = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+    for scale, deviation in (("paper", (0.2023, 0.1994, 0.2010)), ("small", (0.2470, 0.2435, 0.2616))):
+        found = cifar10(context(data, scale), Augmentation()).normal(white).flatten().tolist()
+        expected = [(1 - mean) / std for mean, std in zip((0.4914, 0.4822, 0.4465), deviation, strict=True)]
+        assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_trials_see_no_test_image(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

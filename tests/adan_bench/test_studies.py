@@ -265,8 +265,9 @@ def test_a_bundled_study_can_be_planned(name: str, tmp_path: Path) -> None:
     told = read([name])
     for study in told.values():
         for file in get_workload(study.workload, study.run.get("scale", "small")).needs if study.workload else ():
-            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / file).touch()
+            needed = tmp_path / file.split(" or ")[0]
+            needed.parent.mkdir(parents=True, exist_ok=True)
+            needed.touch()
     groups = arms(told, [name], chosen(data=tmp_path), tmp_path / "out")
     jobs = Planner(groups)(frozenset())
     last = told[name]

@@ -1,4 +1,4 @@
-"""Images to learn from, by scale: scikit-learn's digits, CIFAR-10 as parquet, an ImageNet folder.
+"""Images to learn from, by scale: scikit-learn's digits, CIFAR-10, an ImageNet folder.
 
 Images travel as bytes and become numbers on the device. Which images a batch holds and how each is cropped,
 flipped and distorted depends on the seed and on the batch's position alone. Digits and CIFAR-10 lie on the device: a
@@ -9,7 +9,6 @@ is evaluated on training images that it does not train on.
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import os
 import random
@@ -26,8 +25,8 @@ from torch import Tensor
 
 from adan_bench.config import cores
 from adan_bench.data.batching import epoch_order, generator
-from adan_bench.data.cache import decoded
-from adan_bench.data.files import CIFAR, IMAGENET
+from adan_bench.data.cifar import read_cifar
+from adan_bench.data.files import CIFAR_FOLDER, IMAGENET
 from adan_bench.errors import UsageError, listing
 from adan_bench.task import Context
 
@@ -124,15 +123,18 @@ def digits(context: Context) -> ImageData:
 
 
 def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
-    """50,000 images of 32×32 pixels, in two parquet files as on the Hugging Face hub; trials train on 45,000."""
-    images, labels = read_cifar(context.path(CIFAR[0]))
+    """50,000 images of 32×32 pixels; trials train on 45,000."""
+    images, labels = read_cifar(context, "train")
     if context.tuning:
         cut = max(len(images) - HELD_OUT_CIFAR, len(images) // 2)
         held_out, answers, images, labels = images[cut:], labels[cut:], images[:cut], labels[:cut]
     else:
-        held_out, answers = read_cifar(context.path(CIFAR[1]))
+        held_out, answers = read_cifar(context, "test")
     held_out, answers = held_out.to(context.device), answers.to(context.device)
-    normal = normalizer((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), context.device)
+    # at paper scale as AdaBelief's PyTorch_Experiments/classification_cifar10/main.py has it: the mean of the images'
+    # own deviations, where the other is over all pixels
+    deviation = (0.2023, 0.1994, 0.2010) if context.scale == "paper" else (0.2470, 0.2435, 0.2616)
+    normal = normalizer((0.4914, 0.4822, 0.4465), deviation, context.device)
     distort = _rand_augment(augmentation.magnitude, 32)
     batches: Callable[[int], tuple[Tensor, ...]]
     gather: Callable[..., Batch]
@@ -147,32 +149,10 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
         gather = partial(_normalized, normal)
         done += f", RandAugment {augmentation.magnitude}"
     apart = " of the training split" if context.tuning else ""
-    note = f"CIFAR-10: {len(images):,} to train ({done}), {len(held_out):,} held out{apart}"
+    source = f"CIFAR-10 from {CIFAR_FOLDER}" if context.has(CIFAR_FOLDER) else "CIFAR-10"
+    note = f"{source}: {len(images):,} to train ({done}), {len(held_out):,} held out{apart}"
     evaluated = partial(zip, held_out.split(EVAL_SMALL), answers.split(EVAL_SMALL), strict=True)
     return ImageData(32, 3, 10, normal, batches, gather, evaluated, note)
-
-
-@lru_cache(maxsize=2)  # a worker process makes many runs
-def read_cifar(path: Path) -> Batch:
-    """All images as N×3×32×32 bytes, and their labels; decoding them takes about 10 s, the cache no time."""
-    arrays = decoded("cifar10", [path], lambda: dict(zip(("images", "labels"), _decode_cifar(path), strict=True)))
-    return arrays["images"], arrays["labels"]
-
-
-def _decode_cifar(path: Path) -> Batch:
-    import numpy as np
-    import pyarrow.parquet as parquet
-    from PIL import Image
-
-    try:
-        table = parquet.read_table(path, columns=["img", "label"])
-        pixels = [
-            np.asarray(Image.open(io.BytesIO(image["bytes"])).convert("RGB")) for image in table["img"].to_pylist()
-        ]
-        images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
-        return images, torch.tensor(table["label"].to_pylist())
-    except (OSError, KeyError, ValueError) as error:  # pyarrow's errors are ValueErrors and KeyErrors
-        raise UsageError(f"{path}: not CIFAR-10 as parquet with columns img and label ({error})") from error
 
 
 def _shifted(

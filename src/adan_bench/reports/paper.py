@@ -16,7 +16,7 @@ from adan_bench.records.cells import CellRecord
 from adan_bench.records.stats import MIN_SEEDS, interval, usual_range
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
-from adan_bench.reports.conclusions import count, described, said, spread
+from adan_bench.reports.conclusions import count, described, number, said, spread
 from adan_bench.tables import PaperTable, TableColumn, figure, tables
 
 WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "published sizes, data and budgets"}
@@ -129,12 +129,13 @@ def titled(text: str, scale: str) -> str:
 def _both(
     table: PaperTable, column: TableColumn, cells: Sequence[CellRecord]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The paper's figures and our means by row, of the rows that have both.
+    """The paper's figures and ours by row, of the rows that have both.
 
     A row with lost seeds has no place in the order: the mean of the seeds that went well is no mean of all.
     """
     pairs = [(row.head, figure(printed)) for row, there, printed in table.cells() if there is column]
-    ours = {cell.row: interval(cell.values).mean for cell in cells if cell.column == column.head and cell.whole}
+    center = statistics.median if table.median else statistics.fmean
+    ours = {cell.row: center(cell.values) for cell in cells if cell.column == column.head and cell.whole}
     published = {head: value for head, value in pairs if value is not None and head in ours}
     return published, {head: ours[head] for head in published}
 
@@ -152,6 +153,9 @@ def _ours(table: PaperTable, cell: CellRecord | None, whys: Sequence[str]) -> st
         return f"{cell.status.value}{mark}"
     unit = 100 if table.percent else 1
     values = [unit * value for value in cell.values]
+    if table.median and len(values) > 1:
+        ends = f"{number(min(values))} to {number(max(values))}, n={len(values)}"
+        return f"median {number(statistics.median(values))} ({ends}){mark}"
     low, high = usual_range(cell.metric, cell.values)
     return spread(interval(values, within=(unit * low, unit * high)), values) + mark
 

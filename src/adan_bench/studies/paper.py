@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -11,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import RunConfig, RunRecord, cores
+from adan_bench.config import RunConfig, RunRecord, cores, judged
 from adan_bench.errors import UsageError
 from adan_bench.records.cells import CellRecord, Status
 from adan_bench.records.environment import describe
 from adan_bench.records.store import check_empty, finite, read_run, write_json
 from adan_bench.studies import speed
-from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, plan
+from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, at_rate, plan
 from adan_bench.tables import TRAINING_LOSS, PaperTable
 from adan_bench.task import SCALES, weights_file
 from adan_bench.training.cluster import open_pool
@@ -27,7 +28,8 @@ from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.pool import Pool
 from adan_bench.workloads.registry import get_workload
 
-#: How HumanEval is asked, and what differs at each scale; the paper states the temperature alone.
+#: How HumanEval is asked, and what differs at each scale. The paper states the temperature; the rest is a guess, which
+#: the notes of its table say.
 ASKED: dict[str, Any] = {"temperature": 0.8, "tokens": 256, "problems": None, "seed": 0}
 HUMANEVAL: dict[str, dict[str, Any]] = {
     "smoke": {"samples": 100, "problems": 2, "tokens": 16},
@@ -117,12 +119,28 @@ def execute(run_plan: PaperPlan, pool: Pool, resume: bool = False, on_event: OnE
 
 
 def _completed(run: PlannedRun) -> RunConfig:
-    if run.pilot is None:
-        return run.config
-    result = read_run(run.pilot).result
-    assert result is not None
-    settings = {**run.config.settings, "restart": {"radius": result["restarts"]["radius"]}}
-    return replace(run.config, settings=settings)
+    """The run's configuration with what its pilot measured and its trials chose."""
+    config = run.config
+    if run.pilot is not None:
+        result = read_run(run.pilot).result
+        assert result is not None
+        config = replace(config, settings={**config.settings, "restart": {"radius": result["restarts"]["radius"]}})
+    if run.trials:
+        scores = _scores(run)
+        best = max(scores, key=lambda rate: scores[rate])
+        origin = replace(config.origin, trials=len(scores), at_edge=best in (min(scores), max(scores)))
+        config = at_rate(replace(config, origin=origin), best)
+    return config
+
+
+def _scores(run: PlannedRun) -> dict[float, float]:
+    """By learning rate, the final evaluation of its trial, higher where it is better; −inf where it diverged."""
+    scores = {}
+    for record in map(read_run, run.trials):
+        metric, higher = judged(record.workload)
+        final = record.result["final"][metric] if record.result and record.status == "finished" else math.nan
+        scores[record.config.settings["lr"]] = -math.inf if math.isnan(final) else final * (1 if higher else -1)
+    return scores
 
 
 def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
@@ -131,11 +149,13 @@ def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
         if not (path / "config.json").exists():
             return Status.FAILED, f"{path.parents[1].name}, which comes before it, was not run"
         record = read_run(path)
-        if record.status != "finished":
+        if record.status != "finished" and not (path in run.trials and record.status == "diverged"):
             result = record.result or {}
             status = Status.ABSENT if result.get("absent") else Status.FAILED
             why = f"{record.config.workload}, which comes before it: {result.get('error', record.status)}"
             return (Status.DIVERGED if record.status == "diverged" else status), why
+    if run.trials and max(_scores(run).values()) == -math.inf:
+        return Status.DIVERGED, f"all {len(run.trials)} trials of its learning rate diverged"
     return None
 
 
@@ -217,7 +237,8 @@ def figure_of(record: RunRecord, metric: str, cell: PlannedCell) -> float | None
     assert record.result is not None
     evaluation = record.result["final"]
     if cell.column.chosen_by is not None and record.config.scale == SCALES[-1]:
-        key, better = cell.column.chosen_by, max if cell.table.higher(cell.column) else min
+        key = cell.column.chosen_by
+        better = max if cell.table.higher(cell.column) and key != "loss" else min
         there = [line for line in record.metrics if line["kind"] == "eval" and line.get(key) is not None]
         evaluation = better(there, key=lambda line: float(line[key]), default=evaluation)
     value = evaluation.get(metric)
@@ -225,7 +246,7 @@ def figure_of(record: RunRecord, metric: str, cell: PlannedCell) -> float | None
 
 
 def _mean(cell: PlannedCell, results: Sequence[tuple[PlannedCell, CellRecord]]) -> CellRecord:
-    """The mean of the row's other cells, seed by seed."""
+    """The mean of the row's other cells: seed by seed, or of their medians."""
     own = [(there, record) for there, record in results if (there.table, there.row) == (cell.table, cell.row)]
     parts = [record for there, record in own if not there.column.mean]
     for part in parts:
@@ -233,6 +254,8 @@ def _mean(cell: PlannedCell, results: Sequence[tuple[PlannedCell, CellRecord]]) 
             status = Status.FAILED if part.status is Status.DONE else part.status
             return _record(cell, status, f"{part.column}: {part.why}")
     values = [statistics.fmean(values) for values in zip(*(part.values for part in parts), strict=True)]
+    if cell.table.median:
+        values = [statistics.fmean(statistics.median(part.values) for part in parts)]
     data = "the mean of " + ", ".join(part.column for part in parts)
     return _record(cell, Status.DONE, values=values, seeds=len(values), data=data)
 

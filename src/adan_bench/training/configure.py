@@ -91,7 +91,7 @@ def complete(
         settings={**defaults, **(overrides or {})},
         steps=steps,
         batch_size=batch_size,
-        eval_every=chosen.eval_every or max(1, round(workload.eval_every * steps / workload.steps)),
+        eval_every=chosen.eval_every or _eval_every(workload, steps),
         log_every=max(1, steps // 60),
         data=None if chosen.data is None else chosen.data.absolute(),
         script_sha256="" if chosen.script is None else script_checksum(chosen.script),
@@ -106,6 +106,13 @@ def complete(
         there = elsewhere(there, config)
     at_edge = origin.at_edge and "lr" not in (overrides or ())
     return replace(config, origin=replace(origin, tuned_for=there, changed=changed, at_edge=at_edge))
+
+
+def _eval_every(workload: Workload, steps: int) -> int:
+    """Steps between evaluations: as published at the scale "paper", else as many evaluations however long the run."""
+    length = workload.steps if workload.scale == SCALES[-1] else steps
+    every: float = workload.eval_every * length / workload.steps
+    return max(1, round(every))
 
 
 def checksum(file: Path) -> str:
@@ -210,7 +217,7 @@ def check_data(workload: Workload, data: Path | None) -> None:
             raise UsageError(
                 f"{workload.name} needs {name}: give --data DIR or set ADAN_DATA to a folder that holds it"
             )
-        if not (data / name).exists():
+        if not any((data / one).exists() for one in name.split(" or ")):
             raise UsageError(f"{workload.name} needs {name}, which {data} does not hold; it holds: {listing(data)}")
 
 

@@ -16,7 +16,8 @@ import transformers
 from torch import Tensor, nn
 
 from adan_bench.data.batching import generator, shuffled
-from adan_bench.data.tokens import END, MASK, PAD, SPECIAL, START, Corpus, language, library, name
+from adan_bench.data.corpus import Corpus
+from adan_bench.data.tokens import END, MASK, PAD, SPECIAL, START, language, library, masking_tokenizer, name
 from adan_bench.data.words import documentation
 from adan_bench.errors import UsageError
 from adan_bench.task import Context, Task
@@ -49,7 +50,7 @@ def bert_config(sizes: TextSizes, vocabulary: int, **head: Any) -> Any:
 
 def pretraining(context: Context) -> Task:
     sizes: TextSizes = context.sizes
-    data = language(context, "text", "prose", sizes.length - 1)
+    data = language(context, "text", "prose", sizes.length - 1, masked=True)
 
     def draws(rows: int, *key: int) -> tuple[Tensor, Tensor, Tensor]:
         return drawn((rows, sizes.length), data.tokenizer.get_vocab_size(), generator(*key))
@@ -84,7 +85,7 @@ def tokenizer(context: Context) -> Any:
     """The tokenizer of the pre-training at this scale, derived from the same text."""
     vocabulary = context.sizes.vocabulary
     if context.scale == "paper":
-        return Corpus(context.path("text")).tokenizer(vocabulary)
+        return masking_tokenizer(Corpus(context.path("text")), vocabulary)
     return library("prose", vocabulary, context.scale)[0]
 
 
@@ -144,13 +145,15 @@ def finetuning(context: Context, kind: GlueTask) -> Task:
     def batches(position: int) -> tuple[Tensor, Tensor]:
         return encoded([train[i] for i in order(position)[0].tolist()])
 
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        tokens, answers = batch
-        logits = model(tokens, attention_mask=present(tokens)).logits.float()
+    def error(logits: Tensor, answers: Tensor) -> Tensor:
         return F.cross_entropy(logits, answers) if kind.labels else F.mse_loss(logits[:, 0], answers / 5)
 
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        tokens, answers = batch
+        return error(model(tokens, attention_mask=present(tokens)).logits.float(), answers)
+
     def evaluate(model: nn.Module) -> Mapping[str, float]:
-        scores = {}
+        scores: dict[str, float] = {}
         for suffix, examples in splits.items():
             outputs, answers = [], []
             for i in range(0, len(examples), 64):
@@ -158,7 +161,11 @@ def finetuning(context: Context, kind: GlueTask) -> Task:
                 tokens = tokens.to(context.device)
                 outputs.append(model(tokens, attention_mask=present(tokens)).logits.float().cpu())
                 answers.append(right)
-            scores[kind.metric + suffix] = METRICS[kind.metric](torch.cat(outputs), torch.cat(answers))
+            logits, right = torch.cat(outputs), torch.cat(answers)
+            scores[kind.metric + suffix] = METRICS[kind.metric](logits, right)
+            if not suffix:  # by which Fairseq chooses a checkpoint
+                scores |= {"accuracy": accuracy(logits, right)} if kind.labels else {}
+                scores["loss"] = error(logits, right).item()
         return scores
 
     size = words.get_vocab_size()
