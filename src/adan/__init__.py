@@ -5,6 +5,7 @@ from adan.hyperparameters import Recipe, recipes, scaled_lr
 from adan.memory_plan import MemoryPlan, plan_memory
 from adan.optimizer import Adan
 from adan.parameter_groups import NO_DECAY_NAMES, parameter_groups
+from adan.resizing import resize_state
 from adan.restart import Progress, Restart
 from adan.suggestion import Suggestion, suggest_from_adamw
 
@@ -24,6 +25,7 @@ __all__ = [
     "plan_memory",
     "recipes",
     "release_gradients",
+    "resize_state",
     "scaled_lr",
     "suggest_from_adamw",
 ]

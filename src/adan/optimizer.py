@@ -42,7 +42,8 @@ class Adan(Optimizer):
         max_grad_norm: clip the norm of all gradients of all groups together to this; 0 does not clip. Where groups
             differ, each is scaled for its own limit.
         no_prox: decay as AdamW does, :math:`(1 - \eta\lambda)\,\theta`, not by the proximal division.
-        foreach: True for list operations, False for one tensor at a time, None to choose automatically.
+        foreach: what serves parameters that no fused kernel does: list operations, or one tensor at a time if False.
+            True alone asks for list operations. ``foreach=False, fused=False`` is the plain loop.
         fused: True requires the one-pass kernels (Triton on CUDA, C on the CPU) and raises an error that says what is
             missing; False disables them; None uses them wherever possible. ``repr(opt)`` says which is used.
         bias_correction: False is Algorithm 1 with its footnote to the letter: :math:`m_0 = g_0, v_0 = 0,
@@ -395,6 +396,8 @@ class Adan(Optimizer):
         self._restarted += 1
         if self._cycle is not None:
             self._cycle.start()
+
+    restart_opt = restart  #: the name of the authors' release
 
     @property
     def restart_rule(self) -> Restart | None:

@@ -111,8 +111,6 @@ def check(options: Mapping[str, Any], where: str) -> None:
             option.check(f"{where}: {name}", options[name])
     if options["stochastic_rounding"] and options["kahan_sum"]:
         raise ValueError(f"{where}: stochastic_rounding and kahan_sum are alternatives; choose one")
-    if options["foreach"] and options["fused"]:
-        raise ValueError(f"{where}: foreach=True and fused=True name two engines; leave one of them at None")
     if not options["differentiable"]:
         return
     if options["foreach"] or options["fused"]:
@@ -179,6 +177,8 @@ def check_group(new: Any, defaults: Mapping[str, Any], where: str, others: Seque
     group = {**defaults, **new}
     check(group, where)
     check_params(params, where, group["stochastic_rounding"])
+    if not isinstance(group["betas"], (list, tuple)):
+        new["betas"] = tuple(group["betas"])  # a list of OmegaConf's, which checkpoints could not be loaded with
     new["coupled"] = coupled_beta(group, where)
     for name, option in OPTIONS.items():
         if option.whole_step and name in group:
