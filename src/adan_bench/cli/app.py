@@ -26,7 +26,8 @@ from adan_bench.records.environment import COMMAND
 app = typer.Typer(
     name="adan-bench",
     help="Compare optimizers on real workloads. "
-    "Exit codes: 0 done, 1 a run failed, 2 a wrong name, option or value, 3 diverged, 4 the time limit was reached.",
+    "Exit codes: 0 done, 1 a run failed, 2 a wrong name, option or value, 3 every run diverged, 4 the time limit was "
+    "reached.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

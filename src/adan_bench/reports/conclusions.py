@@ -305,6 +305,27 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     return f"{text} Settings: {'. '.join(f'{name}: {origin}' for name, origin in origins.items())}."
 
 
+def overall(summaries: Sequence[WorkloadSummary], name: str = "adan") -> str:
+    """One sentence on an optimizer against the best other of each table; empty where there is nothing to say."""
+    phrases = {
+        "better": "better by more than the seeds explain on",
+        "worse": "worse on",
+        "not significant": "within what the seeds explain on",
+        "unfair": "not judged, since settings were not tuned alike, on",
+    }
+    tables: dict[str, list[str]] = {}
+    for summary in summaries:
+        ours = next((o for o in summary.optimizers if o.name == name and o.final is not None), None)
+        best = next((o for o in summary.optimizers if o.name != name and o.final is not None), None)
+        if ours is not None and best is not None:
+            word = "unfair" if unfair(summary) else _verdict(summary, ours, best).word
+            tables.setdefault(phrases.get(word, "with too few seeds to tell on"), []).append(
+                f"{summary.name} ({best.name})"
+            )
+    said_of = "; ".join(f"{phrase} {_join(names)}" for phrase, names in tables.items())
+    return f"{name} against the best other optimizer of each table: {said_of}." if tables else ""
+
+
 def _n(o: OptimizerSummary) -> int:
     return 0 if o.final is None else o.final.n
 

@@ -15,7 +15,7 @@ from adan_bench.config import RunConfig, RunRecord, cores
 from adan_bench.errors import UsageError
 from adan_bench.records.cells import CellRecord, Status
 from adan_bench.records.environment import describe
-from adan_bench.records.store import check_empty, finite, read_run, write_json
+from adan_bench.records.store import RunStore, check_empty, finite, read_run, write_json
 from adan_bench.studies import speed
 from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, plan
 from adan_bench.tables import TRAINING_LOSS, PaperTable
@@ -77,6 +77,7 @@ def reproduce(
         "device": chosen.device,
         "bf16": chosen.bf16,
         "seconds": time.monotonic() - started,
+        "training_seconds": sum((RunStore(path).result() or {}).get("seconds", 0.0) for path in run_plan.runs),
         "jobs": chosen.jobs,
         "runs": len(run_plan.runs),
         "environment": describe(chosen.device if chosen.cluster is None else "cpu"),

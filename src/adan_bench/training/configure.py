@@ -18,6 +18,7 @@ from adan_bench.task import SCALES, OptimizerSpec, Settings, Workload, weights_f
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
 from adan_bench.training.scripts import script_checksum
+from adan_bench.workloads.registry import check_packages
 
 GRAPH = ("auto", "on", "off")
 
@@ -41,6 +42,8 @@ def configure(
 
 def check_machine(workload: Workload, spec: OptimizerSpec, config: RunConfig) -> None:
     """Refuse a run whose data, packages or device are not here, or whose settings its optimizer refuses."""
+    if config.cluster is None:
+        check_packages(workload)
     check_data(workload, config.data)
     if config.cluster is None:
         check_device(config.device)

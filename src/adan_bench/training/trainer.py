@@ -161,6 +161,10 @@ class Trainer:
             task = self.workload.task(config.seed, per_pass, *where, config.training, tuning)
         except ModuleNotFoundError as error:
             own = not self.workload.build.__module__.startswith("adan_bench.")
+            if str(error.name).startswith("adan"):
+                raise WorkloadError(
+                    f"{config.workload}: {error}; it imports, or built_by names, a wrong file"
+                ) from error
             remedy = f"run: pip install {error.name}" if own else "run: pip install 'adan[paper]'"
             raise UsageError(f"{config.workload} needs the package {error.name}; {remedy}") from error
         if hasattr(task.batches, "state_dict") and self.ranks.count * config.accumulate > 1:
@@ -202,6 +206,7 @@ class Trainer:
         config, state = self.config, self.state
         last = min(config.stop_after or config.steps, config.steps)
         clock, began = CheckpointClock(not config.checkpoint_every), (time.monotonic(), state.step)
+        warm = False
         self.looked = state.step, state.seconds
         self.updater.forward.train()
         with recorder(store, config.tensorboard and self.ranks.rank == 0, state.step) as record:
@@ -227,6 +232,8 @@ class Trainer:
                 pauses = self._save(store, clock, saves, pause, end)
                 if on_progress is not None:
                     on_progress(self._progress(last, loss, *began))
+                    if not warm:  # the time left is that without a start, which takes longer
+                        began, warm = (time.monotonic(), state.step), True
                 if pauses:
                     self.ranks.from_all(None)  # no rank leaves before the first has written the checkpoint
                     return {"status": "unfinished", "step": state.step, "seconds": state.seconds, "final": state.last}
