@@ -13,7 +13,17 @@ from adan import checkpoints, lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
 from adan.guard import Guard
-from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe, listed, rounds_at_random, warn_of_betas
+from adan.options import (
+    OPTIONS,
+    OUTSIDE_GROUPS,
+    check,
+    check_group,
+    describe,
+    listed,
+    rounds_at_random,
+    warn_of_betas,
+    warn_of_cycled_betas,
+)
 from adan.plan import Plan, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Number, Options, Signals, is_plain, replaced
@@ -323,6 +333,8 @@ class Adan(Optimizer):
         if plan is not None and plan.is_sharded:
             grads = sharding.local_grads(params, grads, self._describe)
         if plan is None or plan.guard is None or not plan.guard.holds(groups, params, grads, self.state):
+            if plan is None:
+                warn_of_cycled_betas(groups)
             is_sharded = sharding.any_dtensor(params)  # also where only one without a gradient is
             if is_sharded:
                 grads = sharding.local_grads(params, [p.grad for p in params], self._describe)

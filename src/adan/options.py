@@ -130,6 +130,16 @@ def warn_of_betas(betas: Sequence[float], where: str) -> None:
         warnings.warn(f"{where}: betas={tuple(betas)} look like the paper's β: pass betas={right}", stacklevel=3)
 
 
+def warn_of_cycled_betas(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Warn of `OneCycleLR` and `CyclicLR`, whose default momenta, meant for Adam's, replace b1."""
+    for group in groups:
+        if (group.get("base_momentum"), group.get("max_momentum")) in ((0.85, 0.95), (0.8, 0.9)):
+            cycled = f"betas[0] between {group['base_momentum']} and {group['max_momentum']}"
+            remedy = "pass it cycle_momentum=False, or momenta of your own"
+            warnings.warn(f"Adan: the schedule cycles {cycled}, in place of the value given; {remedy}", stacklevel=6)
+            return
+
+
 def coupled_beta(group: Mapping[str, Any], where: str) -> float | bool:
     """The one value of b1 and b2 for which a group's states are coupled, or False: what `group["coupled"]` holds."""
     b1, b2, _ = group["betas"]

@@ -212,3 +212,42 @@ def test_speed_writes_its_record_after_every_case(bench: Any, tmp_path: Path, mo
     code, out, _ = bench("speed", "ViT-S", *arguments)
     assert (code, seen) == (130, [1, 2])
     assert out.splitlines() == ["[1/2] m adan: 1.5 ms per step", "[2/2] m adamw: 1.5 ms per step"]
+
+
+# ---- errors
+
+
+def test_a_script_with_one_workload_names_it(bench: Any, tiny: Path) -> None:
+    script = tiny.with_name("single.py")
+    script.write_text(tiny.read_text(encoding="utf-8").replace('"tiny"', '"single"'), encoding="utf-8")
+    code, out, err = bench("memory", "--script", script)
+    assert (code, err) == (0, "")
+    assert "AdamW" in out
+    assert bench("theory", "constants", "--script", script, "--steps", "3")[0] == 0
+    for words in (("memory",), ("theory", "constants"), ("compare",)):
+        code, _, err = bench(*words)
+        assert (code, "was named; " in err, "Missing" in err) == (2, True, False), err
+
+
+def test_a_typo_does_not_list_every_name(bench: Any, tmp_path: Path) -> None:
+    code, _, err = bench("compare", "ptb-lstn", "--out", tmp_path / "a")
+    assert (code, err) == (2, "adan-bench: no workload 'ptb-lstn'; did you mean ptb-lstm?\n")
+
+
+def test_a_folder_that_cannot_be_made_is_named_without_errno(bench: Any, tiny: Path) -> None:
+    if not Path("/proc/self").exists():
+        pytest.skip("no /proc on this system")
+    code, _, err = bench("compare", "tiny", "--script", tiny, "--optimizers", "adam", "--out", "/proc/foo")
+    assert code in (1, 2)
+    assert "/proc/foo" in err
+    assert "Errno" not in err
+    assert "--out" in err
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_an_unfair_comparison_is_called_so_once(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    arguments = ("--optimizers", "adan,adam", "--seeds", "1", "--steps", "4", "--out", tmp_path / "a")
+    _, out, _ = bench("compare", "tiny", "--script", tiny, *arguments)
+    assert out.count("Untuned: not a fair comparison") == 1
+    page = (tmp_path / "a" / "report.md").read_text(encoding="utf-8")
+    assert page.count("Untuned: not a fair comparison") == 1

@@ -61,7 +61,9 @@ def theory(
 @app.command()
 @run_flags("steps", "seed", "device", "data", "script", "scale", "threads")
 def constants(
-    workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
+    workload: Annotated[
+        str | None, typer.Argument(help="See: adan-bench list workloads; --script's unless given.")
+    ] = None,
     optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
     accuracy: Annotated[float, typer.Option(min=1e-12, max=1, help="ϵ of the complexities.")] = 0.1,
     as_json: Json = False,
@@ -69,6 +71,8 @@ def constants(
     chosen: RunConfig,
 ) -> None:
     """Measure c∞ and c₂ on a workload, and evaluate Table 1 with them."""
+    if workload is None:
+        raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     from adan_bench.theory.complexity import measure, table
     from adan_bench.training.configure import configure
     from adan_bench.training.optimizers import get_optimizer

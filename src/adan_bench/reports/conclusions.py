@@ -182,8 +182,8 @@ def conclude(summary: WorkloadSummary) -> str:
     superlative = "highest" if summary.higher_is_better else "lowest"
     whole = [o for o in done if o.whole]
     if not whole:
-        text = f"{unfair(summary)} Every optimizer with a result has a diverged seed, so none is called better."
-        return text.strip() + _target(summary, done) + _edges(done) + _lost(summary)
+        text = "Every optimizer with a result has a diverged seed, so none is called better."
+        return text + _target(summary, done) + _edges(done) + _lost(summary)
     among = "" if len(whole) == len(done) else ", among those without a diverged seed,"
     ties = [o for o in whole if _mean(o) == _mean(best) and _verdict(summary, best, o).word != "better"]
     names = [o.name for o in ties]
@@ -192,8 +192,8 @@ def conclude(summary: WorkloadSummary) -> str:
     text = f"{have} the {superlative} mean {metric}, {_mean(best)} (n={seeds})."
     others = [o for o in others if o.name not in names]
     fewest = min(_n(o) for o in whole)
-    if reason := unfair(summary):
-        text = f"{reason} With these settings {text}"
+    if unfair(summary):  # the reason stands before all tables
+        text = f"Not fair, see above: with these settings {text}"
     elif same := [o.name for o in whole if o.constant_over_seeds]:
         text += (
             f" Every seed of {_join(same)} gave the same numbers, so that they count as one: does the workload use "
