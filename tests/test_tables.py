@@ -104,6 +104,14 @@ def test_ratios_in_the_faq_are_those_of_the_records():
     step = {(c["column"], c["row"]): c["values"][0] for c in table["cells"] if c["column"].endswith(", ms")}
     ratios = [ms / step[column, "AdamW"] for (column, row), ms in step.items() if row == "Adan"]
     assert f"[at most ×{max(ratios):.2f}]" in text
+    first = " ".join((ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split("## ")[0].split())
+    coded = [gpu["GPT-2 1.1B"]["rows"][f"Adan, {bits} bit"]["ratio"] for bits in (8, 4)]
+    assert (
+        "×{:.2f} for 1.1 B parameters with fp32 states, ×{:.2f} with 8-bit and ×{:.2f} with".format(large, *coded)
+        in first
+    )
+    assert f"[at most ×{max(ratios):.2f}]" in first
+    assert f"the step of ResNet-50 takes ×{x86:.2f} to ×{arm:.2f}" in first
 
 
 def test_what_is_said_of_other_implementations():

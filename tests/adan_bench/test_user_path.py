@@ -251,3 +251,27 @@ def test_an_unfair_comparison_is_called_so_once(bench: Any, tiny: Path, tmp_path
     assert out.count("Untuned: not a fair comparison") == 1
     page = (tmp_path / "a" / "report.md").read_text(encoding="utf-8")
     assert page.count("Untuned: not a fair comparison") == 1
+
+
+def test_the_template_of_a_workload_trains_and_keeps_to_the_layers(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import adan_bench.workloads.parts
+
+    template = SRC.parents[1] / "tools" / "template"
+    for package, folder in ((adan_bench.workloads, template), (adan_bench.workloads.parts, template / "parts")):
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    monkeypatch.setattr(registry, "_workloads", dict(registry._workloads))
+    code, _, err = bench("run", "wine", "--steps", "60", "--out", tmp_path / "a")
+    assert (code, err) == (0, "")
+    assert (read_run(tmp_path / "a").final or 0) > 0.8
+    below = {"adan_bench.task", "adan_bench.data", "adan_bench.workloads"}
+    for file in template.rglob("*.py"):
+        nodes = [
+            node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
+        ]
+        ours = {
+            ".".join((node.module or "").split(".")[:2]) for node in nodes if (node.module or "").startswith("adan")
+        }
+        assert ours <= below
+    assert not any(name.startswith("torch") for name in _imported(template / "wine.py", set()))

@@ -174,7 +174,8 @@ def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
             column.overflow = "fold"
         table.columns[0].no_wrap = True
         console.print(table)
-        say(console, TERMS.format(**summary.facts) + "\n", style="dim")
+    if tunings:
+        say(console, TERMS + "\n", style="dim")
 
 
 def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> None:

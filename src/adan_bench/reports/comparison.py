@@ -131,8 +131,7 @@ def _section(
         name = f"{summary.name}: training and held-out curves"
         parts.append(html.PagePart(html.chart("curves", index).html, f"![{name}]({figures.get(summary.name, '')})"))
     if tuned:
-        text = f"{judged(facts)[0]} at the end of each tuning trial, other settings default (lr: the learning rate). "
-        text += "Large marks: within 2% of the best of that optimizer."
+        text = f"{judged(facts)[0]} at the end of each tuning trial, other settings default (lr: the learning rate)."
         rates = (html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index))
         parts += [html.PagePart(part.html) for part in rates]
     return html.section(summary.name, *parts)

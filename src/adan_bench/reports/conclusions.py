@@ -8,7 +8,15 @@ from dataclasses import fields
 from typing import Any
 
 from adan_bench.config import TRAINING, TUNING_SEED, Origin, RunConfig, in_words
-from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, Verdict, WorkloadSummary, verdict
+from adan_bench.records.stats import (
+    MIN_SEEDS,
+    Interval,
+    OptimizerSummary,
+    Verdict,
+    WorkloadSummary,
+    usual_range,
+    verdict,
+)
 from adan_bench.reports.html import plain
 
 
@@ -230,8 +238,10 @@ def behind(summary: WorkloadSummary, paired: bool = True) -> dict[str, Interval]
     paired: seed by seed, else by Welch's test.
     """
     done = [o for o in summary.optimizers if o.final is not None]
-    leads = {o.name: _verdict(summary, o, done[0], paired) for o in done[1:]}
-    return {name: lead.difference for name, lead in leads.items() if lead.difference.n}
+    gaps = {o.name: _verdict(summary, o, done[0], paired).difference for o in done[1:]}
+    finals = [value for o in done for value in o.by_seed().values()]
+    low, high = usual_range(summary.facts["metric"], finals) if finals else (0.0, 0.0)
+    return {name: gap.within(low - high, high - low) for name, gap in gaps.items() if gap.n}
 
 
 def _verdict(summary: WorkloadSummary, a: OptimizerSummary, b: OptimizerSummary, paired: bool = True) -> Verdict:
