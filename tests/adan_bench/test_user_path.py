@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
+import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -275,3 +278,50 @@ def test_the_template_of_a_workload_trains_and_keeps_to_the_layers(
         }
         assert ours <= below
     assert not any(name.startswith("torch") for name in _imported(template / "wine.py", set()))
+
+
+#: For a sitecustomize.py, which every Python process imports as it starts: packages that cannot be found.
+ONLY_BENCH = """
+import sys
+
+class Without:
+    def __init__(self, finders):
+        self.finders = finders
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {names}:
+            return None
+        return next(filter(None, (finder.find_spec(name, path, target) for finder in self.finders)), None)
+
+sys.meta_path[:] = [Without(list(sys.meta_path))]
+"""
+
+
+def test_the_path_of_a_new_user_with_only_the_extra_bench(tiny: Path, tmp_path: Path) -> None:
+    """From the list of workloads to a report, without any package of the other extras."""
+    tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    project = tomllib.loads((SRC.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    others = {re.split(r"[\[>=<;]", entry)[0] for name in extras if name != "bench" for entry in extras[name]} - {
+        "adan"
+    }
+    names = {"scikit-learn": "sklearn", "stable-baselines3": "stable_baselines3"}
+    blocked = sorted({names.get(name, name) for name in others} | {"mujoco"})  # pillow comes with matplotlib
+
+    (tmp_path / "sitecustomize.py").write_text(ONLY_BENCH.format(names=blocked), encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SRC.parent}"}
+
+    def call(*words: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "adan_bench.cli", *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
+
+    refused = call("compare", "digits-vit", "--optimizers", "adan,adamw", "--out", "refused")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "adan-bench: digits-vit needs the package transformers; run: pip install 'adan[paper]'\n",
+    )
+    script = ("--script", tiny, "--out", "mine", "--optimizers", "adan,adamw", "--steps", "20")
+    done = call("compare", *script, "--tune", "1", "--seeds", "2")
+    assert done.returncode == 0, done.stderr
+    assert "[6/6]" in done.stdout
+    assert "no evidence of a difference" in (tmp_path / "mine" / "report.md").read_text(encoding="utf-8")
