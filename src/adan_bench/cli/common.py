@@ -117,6 +117,9 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
                 registered = load_script(chosen.script)
                 if "workloads" in values:
                     values["workloads"] = values["workloads"] or registered
+                for name in ("model", "workload"):
+                    if len(registered) == 1 and values.get(name, "") is None:
+                        values[name] = registered[0]
             if "call" in asked:
                 call = values["call"] = context.obj
                 call.out, call.resume = values.pop("out"), values.pop("resume")

@@ -136,10 +136,9 @@ def _comparison(
     from adan_bench.cli.progress import showing
     from adan_bench.studies.comparison import Comparison
     from adan_bench.studies.competitors import competitors
-    from adan_bench.workloads.registry import workloads as known
 
     if not workloads:
-        raise UsageError(f"no workload was named; there are: {', '.join(known())}")
+        raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     who, more["deadline"] = competitors(optimizers, pairs or []), call.until
     comparison = Comparison(workloads, who, chosen, out=call.records_in(), resume=call.resume, **more)
     with comparison, showing(Console(), as_json) as comparison.on_event:

@@ -140,6 +140,7 @@ def speed(
     chosen: RunConfig,
 ) -> None:
     """Measure step time, update time and peak memory of the paper's models: tiny versions at the scale smoke."""
+    from adan_bench.records.environment import describe
     from adan_bench.records.store import write_json
     from adan_bench.reports.conclusions import number
     from adan_bench.studies import speed as measuring
@@ -154,16 +155,21 @@ def speed(
     which = models or (text if parallel else [name for name in measuring.MODELS if "MoE" not in name])
     how = measuring.Measure(scale, device, steps, warmup, batch_size, chosen.bf16, parallel)
 
+    cases: list[Any] = []
+
     def show(case: Any) -> None:
+        cases.append(case)
         if as_json:
             print(json.dumps({"event": "speed", **case}), flush=True)
+        text = case.get("error") or f"{case['step_ms']:.1f} ms per step"
+        say(console, f"[{len(cases)}/{len(which) * len(names)}] {case['model']} {case['optimizer']}: {text}")
+        if out is not None:  # after every case: a measurement cut short keeps those that it has
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_json(out, {"environment": describe(device), "cases": cases})
 
     record = measuring.measure(which, names, how, show)
     if console.quiet and not as_json:
         return
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(out, record)
     keys = ("step_ms", "optimizer_ms", "state_bytes", "peak_gb", "tokens_per_second")
     head = ("model", "optimizer", "ms per step", "ms per update", "state bytes", "peak GB", "tokens/s")
     title = f"medians of {steps} steps, and the range of those of {measuring.ROUNDS} rounds; {device}, {scale}"

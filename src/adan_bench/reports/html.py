@@ -71,11 +71,11 @@ def paragraph(text: str, kind: str = "") -> PagePart:
     return PagePart(f"<p{_class(kind)}>{escape(text)}</p>", f"**{text}**" if kind == "warning" else text)
 
 
-def items(lines: Sequence[str]) -> PagePart:
+def items(lines: Sequence[str], kind: str = "soft") -> PagePart:
     if not lines:
         return PagePart()
     html = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return PagePart(f'<ul class="soft">{html}</ul>', "\n".join(f"- {line}" for line in lines))
+    return PagePart(f'<ul class="{kind}">{html}</ul>', "\n".join(f"- {line}" for line in lines))
 
 
 def table(

@@ -251,9 +251,12 @@ def overview(summary: Mapping[str, Any]) -> str:
     e = summary["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in e["packages"].items())
     machine = ", ".join(str(part) for part in (e["platform"], e.get("cpu"), e.get("gpu")) if part)
+    took = f" in {summary['seconds'] / 60:.1f} minutes"
+    if summary.get("training_seconds"):  # of all runs, those made before a --resume among them
+        took = f" with {summary['training_seconds'] / 60:.1f} minutes of training in all"
     return (
-        f"Scale {summary['scale']}, {count(len(summary['tables']), 'table')}, {summary['runs']} runs in "
-        f"{summary['seconds'] / 60:.1f} minutes, {summary['jobs']} at a time, on {summary['device']} "
+        f"Scale {summary['scale']}, {count(len(summary['tables']), 'table')}, {count(summary['runs'], 'run')}{took}, "
+        f"{summary['jobs']} at a time, on {summary['device']} "
         f"in {'bf16 autocast' if summary['bf16'] else 'fp32'}: {machine}, "
         f"{e['cores']} cores. Python {e['python']}, {versions}; commit {e['commit'] or 'unknown'}. {e['started']}."
     )

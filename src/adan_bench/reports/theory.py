@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ def numbers(check: Check) -> tuple[str, str, str]:
     return f"{check.measured:.3g}", bound, "holds" if check.passed else "FAILS"
 
 
+@functools.cache
 def _png(draw: Callable[..., None]) -> bytes:
     from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 

@@ -84,6 +84,7 @@ def reproduce(
         "device": chosen.device,
         "bf16": chosen.bf16,
         "seconds": time.monotonic() - started,
+        "training_seconds": sum((RunStore(path).result() or {}).get("seconds", 0.0) for path in run_plan.runs),
         "jobs": chosen.jobs,
         "ranks": chosen.ranks,
         "only": list(only),

@@ -18,6 +18,7 @@ from adan_bench.task import SCALES, OptimizerSpec, Settings, Workload, weights_f
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
 from adan_bench.training.scripts import script_checksum
+from adan_bench.workloads.registry import check_packages
 
 GRAPH = ("auto", "on", "off")
 
@@ -40,17 +41,17 @@ def configure(
 
 
 def check_machine(workload: Workload, spec: OptimizerSpec, config: RunConfig) -> None:
-    """Refuse a run whose data or device are not here, or whose settings its optimizer refuses."""
+    """Refuse a run whose packages, data or device are not here, or whose settings its optimizer refuses."""
     for reason in obstacles(workload, spec, config):
         raise UsageError(reason)
 
 
 def obstacles(workload: Workload, spec: OptimizerSpec, config: RunConfig) -> list[str]:
-    """Every reason why a run cannot be made here: its data, its devices, its settings."""
+    """Every reason why a run cannot be made here: its packages, data, devices and settings."""
     ranks = config.ranks if "RANK" not in os.environ else 1
     checks = [partial(check_data, workload, config.data), partial(optimizers.check_values, spec, config.settings)]
     if config.cluster is None:
-        checks.insert(1, partial(check_device, config.device, ranks))
+        checks[:1] = [partial(check_packages, workload), checks[0], partial(check_device, config.device, ranks)]
     reasons = []
     for check in checks:
         try:

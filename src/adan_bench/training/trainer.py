@@ -209,6 +209,7 @@ class Trainer:
         last = min(config.stop_after or config.steps, config.steps)
         clock, began = CheckpointClock(not config.checkpoint_every), (time.monotonic(), state.step)
         self.began = state.step, state.seconds
+        warm = False
         self.looked = state.step, state.seconds
         self.updater.forward.train()
         with recorder(store, config.tensorboard and self.ranks.rank == 0, state.step) as record:
@@ -233,6 +234,8 @@ class Trainer:
                 pauses = self._save(store, clock, saves, pause, end)
                 if on_progress is not None:
                     on_progress(self._progress(last, loss, *began))
+                    if not warm:  # the time left is that without a start, which takes longer
+                        began, warm = (time.monotonic(), state.step), True
                 if pauses:
                     self.ranks.from_all(None)  # no rank leaves before the first has written the checkpoint
                     return {"status": "unfinished", "step": state.step, "seconds": state.seconds, "final": state.last}
@@ -411,7 +414,9 @@ class CheckpointClock:
         self.next = max(self.next, began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE))
 
 
-def missing_package(workload: Workload, error: ModuleNotFoundError) -> UsageError:
+def missing_package(workload: Workload, error: ModuleNotFoundError) -> UsageError | WorkloadError:
+    if str(error.name).startswith("adan"):
+        return WorkloadError(f"{workload.name}: {error}; it imports, or built_by names, a wrong file")
     own = not workload.build.__module__.startswith("adan_bench.")
     remedy = f"run: pip install {error.name}" if own else "run: pip install 'adan[paper]'"
     return UsageError(f"{workload.name} needs the package {error.name}; {remedy}")
