@@ -204,5 +204,6 @@ def joined(strategy: str | None, device: str) -> Iterator[Ranks]:
         atexit.unregister(dist.destroy_process_group)  # after the loss of a rank, gloo's end aborts the process
         if isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or "gloo" in str(error)):
             reason = str(error).splitlines()[0].split(". ")[0]
-            raise ConnectionError(f"rank {dist.get_rank()}: another rank is gone ({reason})") from error
+            gone = f"rank {dist.get_rank()}: another rank is gone ({reason}); the log has its own words"
+            raise ConnectionError(gone) from error
         raise

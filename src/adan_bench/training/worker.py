@@ -57,7 +57,7 @@ def _rank() -> int:
 def _reason(error: Exception, config: RunConfig) -> str:
     import torch
 
-    if isinstance(error, WorkloadError):
+    if isinstance(error, (WorkloadError, ConnectionError)):
         return str(error)
     text = f"{type(error).__name__}: {error}"
     full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in text
