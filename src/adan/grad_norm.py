@@ -31,7 +31,7 @@ def measure_together(
     """`measure` where parameters are sharded over processes, all of which must come here, with gradients or without.
 
     `params` are all parameters of all groups, `grads` the local gradients of some, None for none.
-    `first`: the step is also skipped if all gradients are zero; see `Adan._is_state_initialization`.
+    `first`: the step is also skipped if all gradients are zero.
     """
     skips = signals.check_finite or first
     if not clips and not skips:

@@ -14,6 +14,7 @@ from adan.plan import Plan
 from adan.scalars import Signals
 
 _DDP = "DistributedDataParallel, which sums gradients after they were used here; use torch.distributed.fsdp.fully_shard"
+_UNSCALED = "take bfloat16 without a GradScaler, or remove() the release"
 
 
 class GradientRelease:
@@ -42,10 +43,9 @@ class GradientRelease:
         """Update one parameter and free its gradient, inside backward."""
         opt, (group, place) = self._opt, self._place(param)
         if param in self.released:
-            raise RuntimeError(
-                f"parameter {opt._describe(param)} got a second gradient before step(), and its first is used and "
-                "freed: gradients do not accumulate; call step() after each backward, or remove() the release"
-            )
+            second = f"parameter {opt._describe(param)} got a second gradient before step()"
+            remedy = "gradients do not accumulate; call step() after each backward, or remove() the release"
+            raise RuntimeError(f"{second}, and its first is used and freed: {remedy}")
         plan, grads = opt._planned(self._plans.get(param), [opt.param_groups[group]], [param], [place])
         self._plans[param] = plan
         if grads and grads[0] is not None:
@@ -64,19 +64,16 @@ class GradientRelease:
             places = ((i, j, p) for i, members in enumerate(groups) for j, p in enumerate(members["params"]))
             self._places = {p: (i, j, number) for number, (i, j, p) in enumerate(places)}
             if param not in self._places:
-                raise RuntimeError(
-                    f"release_gradients: a parameter of shape {tuple(param.shape)} is no longer one of the "
-                    "optimizer's; remove() the release before you take parameters out of param_groups"
-                )
+                gone = f"a parameter of shape {tuple(param.shape)} is no longer one of the optimizer's"
+                remedy = "remove() the release before you take parameters out of param_groups"
+                raise RuntimeError(f"release_gradients: {gone}; {remedy}")
             group, _, place = self._places[param]
         return group, place
 
     def end_step(self, grad_scale: Tensor | None) -> None:
         if grad_scale is not None:
-            raise RuntimeError(
-                "release_gradients: GradScaler scaled the loss, and backward used the gradients as they were; take "
-                "bfloat16 without a GradScaler, or remove() the release"
-            )
+            used = "backward used the gradients as they were"
+            raise RuntimeError(f"release_gradients: GradScaler scaled the loss, and {used}; {_UNSCALED}")
         self.released.clear()
 
     def forget(self) -> None:
@@ -118,10 +115,8 @@ class _Check:
         # float16 needs a GradScaler, and scaled gradients would be used as they are.
         for kind in {p.device.type for p in model.parameters()} - {"meta"}:
             if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16:
-                raise RuntimeError(
-                    "release_gradients: model runs under float16 autocast, whose GradScaler would unscale gradients "
-                    "after they were used; take bfloat16 without a GradScaler, or remove() the release"
-                )
+                late = "whose GradScaler would unscale gradients after they were used"
+                raise RuntimeError(f"release_gradients: model runs under float16 autocast, {late}; {_UNSCALED}")
 
 
 def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:

@@ -13,17 +13,7 @@ from adan import checkpoints, lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
 from adan.guard import Guard
-from adan.options import (
-    OPTIONS,
-    OUTSIDE_GROUPS,
-    check,
-    check_group,
-    describe,
-    listed,
-    rounds_at_random,
-    warn_of_betas,
-    warn_of_cycled_betas,
-)
+from adan.options import OPTIONS, check, check_group, describe, listed, rounds_at_random, warn_of_betas, warn_of_cycles
 from adan.plan import Plan, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Number, Options, Signals, is_plain, replaced
@@ -157,7 +147,7 @@ class Adan(Optimizer):
         if "betas" in param_group:
             warn_of_betas(param_group["betas"], where)
         super().add_param_group(param_group)
-        for name in OUTSIDE_GROUPS:  # or ZeroRedundancyOptimizer would put them into its state dict
+        for name in ("restart", "norm_group"):  # or ZeroRedundancyOptimizer would put them into its state dict
             param_group.pop(name, None)
 
     def __repr__(self) -> str:
@@ -212,7 +202,10 @@ class Adan(Optimizer):
         signals = self._signals()
         norm_group = self.defaults["norm_group"]
         sharded = norm_group is not None or plan.is_sharded
-        first = not self._started and self._is_state_initialization()
+        # By a step with rates and gradients of 0, which must not count, `torch.distributed.checkpoint` makes states. Told
+        # without looking at those, so that all processes agree: one may never have any.
+        rates = (Options.of(group).lr for group in self.param_groups)
+        first = not (self._started or any(isinstance(lr, Tensor) or lr for lr in rates))
         self._started |= steps or sharded  # decided locally, so that all ranks agree without communication
         if plan.is_fsdp1 and not sharded:
             sharding.check_fsdp1(self.param_groups, restarts=self._cycle is not None)
@@ -310,14 +303,6 @@ class Adan(Optimizer):
             square, skip = cycle.all_reduce(square, skip, bool(stepping), mesh, self.defaults["norm_group"])
         cycle.advance(square, skip, rates, [state["step"] for state in self._own_states()])
 
-    def _is_state_initialization(self) -> bool:
-        """Whether gradients that are all zero do not count: `torch.distributed.checkpoint` makes states by such a step.
-
-        Told without looking at the states, so that all processes agree: one of them may never have any.
-        """
-        rates = [Options.of(group).lr for group in self.param_groups]
-        return not any(isinstance(lr, Tensor) or lr for lr in rates)
-
     # ---- plans and states
 
     def _planned(
@@ -332,7 +317,7 @@ class Adan(Optimizer):
             grads = sharding.local_grads(params, grads, self._describe)
         if plan is None or plan.guard is None or not plan.guard.holds(groups, params, grads, self.state):
             if plan is None:
-                warn_of_cycled_betas(groups)
+                warn_of_cycles(groups)
             is_sharded = sharding.any_dtensor(params)  # also where only one without a gradient is
             if is_sharded:
                 grads = sharding.local_grads(params, [p.grad for p in params], self._describe)

@@ -100,9 +100,6 @@ OPTIONS = {
     "norm_group": Option(lambda name, value: group_name(value), saved=False, whole_step=True),
 }
 
-#: What the optimizer keeps to itself rather than in its parameter groups.
-OUTSIDE_GROUPS = ("restart", "norm_group")
-
 
 def check(options: Mapping[str, Any], where: str) -> None:
     """Raise an error that names the option, what it got and what would be right."""
@@ -130,7 +127,7 @@ def warn_of_betas(betas: Sequence[float], where: str) -> None:
         warnings.warn(f"{where}: betas={tuple(betas)} look like the paper's β: pass betas={right}", stacklevel=3)
 
 
-def warn_of_cycled_betas(groups: Sequence[Mapping[str, Any]]) -> None:
+def warn_of_cycles(groups: Sequence[Mapping[str, Any]]) -> None:
     """Warn of `OneCycleLR` and `CyclicLR`, whose default momenta, meant for Adam's, replace b1."""
     for group in groups:
         if (group.get("base_momentum"), group.get("max_momentum")) in ((0.85, 0.95), (0.8, 0.9)):

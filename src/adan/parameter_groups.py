@@ -89,13 +89,12 @@ def parameter_groups(
         raise TypeError(f"no_decay_names must be a collection of patterns, got {no_decay_names!r}; write a tuple")
     patterns = tuple(no_decay_names)
     listed: list[str] = []
-    for prefix, module in model.named_modules():
+    first_name: dict[Parameter, str] = {}
+    exempt: set[Parameter] = set()
+    for prefix, module in model.named_modules():  # a module comes after those it is in, whose lists concern it
         method = getattr(module, "no_weight_decay", None)
         if callable(method):
             listed += [f"{prefix}.{entry}" if prefix else entry for entry in method()]
-    first_name: dict[Parameter, str] = {}
-    exempt: set[Parameter] = set()
-    for prefix, module in model.named_modules():
         is_norm = isinstance(module, _NORM_TYPES) or _NORM_CLASS.search(type(module).__name__)
         for name, p in module.named_parameters(prefix, recurse=False, remove_duplicate=False):
             if not p.requires_grad:

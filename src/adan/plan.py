@@ -50,10 +50,9 @@ def choose(group: Mapping[str, Any], param: Tensor) -> Engine:
     if engine is not None:
         return engine
     if group["fused"]:
-        raise RuntimeError(
-            f"fused=True cannot serve a {param.dtype} parameter of shape {tuple(param.shape)} on {param.device}: "
-            f"{reason}. Leave fused at None to let another engine serve it"
-        )
+        which = f"a {param.dtype} parameter of shape {tuple(param.shape)} on {param.device}"
+        remedy = "Leave fused at None to let another engine serve it"
+        raise RuntimeError(f"fused=True cannot serve {which}: {reason}. {remedy}")
     return FOREACH if group["foreach"] is None else LOOP
 
 
@@ -62,14 +61,12 @@ def fused_engine(param: Tensor) -> tuple[Engine | None, str]:
     param = sharding.local(param)
     if not is_plain(param):
         return None, f"a {type(param).__name__} is not plain memory"
-    reasons = []
-    for engine in ENGINES:
-        if engine.device_type == param.device.type:
-            reason = engine.unsupported_reason(param)
-            if reason is None:
-                return engine, ""
-            reasons.append(reason)
-    return None, reasons[0] if reasons else "there are fused engines for CUDA and for the CPU"
+    reason: str | None = "there are fused engines for CUDA and for the CPU"
+    for engine in [x for x in ENGINES if x.device_type == param.device.type]:
+        reason = engine.unsupported_reason(param)
+        if reason is None:
+            return engine, ""
+    return None, reason
 
 
 def describe_engines(groups: Iterable[Mapping[str, Any]]) -> str:
@@ -82,9 +79,8 @@ def describe_engines(groups: Iterable[Mapping[str, Any]]) -> str:
                 name = "uninitialized" if is_lazy(param) else choose(group, param).name
             except RuntimeError:
                 name = "none (see fused=True)"
-            if name in (FOREACH.name, LOOP.name) and not (
-                group["fused"] is False or group["foreach"] or wants_loop(group)
-            ):
+            asked = group["fused"] is False or group["foreach"] or wants_loop(group)
+            if name in (FOREACH.name, LOOP.name) and not asked:
                 reasons.setdefault(name, f" (not fused: {fused_engine(param)[1]})")
             counts[name] += 1
     return ", ".join(f"{name} for {counted(n)}{reasons.get(name, '')}" for name, n in counts.items()) or "none"

@@ -19,7 +19,7 @@ from support.parity import ROWS, assert_parity
 
 from adan import Adan, plan, scalars
 from adan.engines import cpu, cuda, loop, slots
-from adan.options import OPTIONS, OUTSIDE_GROUPS
+from adan.options import OPTIONS
 
 ROW = {row.name: row for row in ROWS}
 DEFAULTS = {name: p.default for name, p in inspect.signature(Adan).parameters.items() if name != "params"}
@@ -28,7 +28,7 @@ DEFAULTS = {name: p.default for name, p in inspect.signature(Adan).parameters.it
 def test_the_constructor_is_the_table_of_options():
     assert list(DEFAULTS) == list(OPTIONS)
     opt = Adan([torch.ones(2, requires_grad=True)])
-    assert set(opt.param_groups[0]) - {"params"} == set(OPTIONS) - set(OUTSIDE_GROUPS)
+    assert set(opt.param_groups[0]) - {"params"} == set(OPTIONS) - {"restart", "norm_group"}
 
 
 PINNED = re.search(r"^torch==(\S+)$", (Path(__file__).parents[2] / "requirements.txt").read_text("utf-8"), re.MULTILINE)
