@@ -12,21 +12,7 @@ from adan.suggestion import Suggestion, suggest_from_adamw
 __version__ = "0.1.0"
 
 __all__ = [
-    "NO_DECAY_NAMES",
-    "Adan",
-    "GradientRelease",
-    "MemoryPlan",
-    "Progress",
-    "Recipe",
-    "Restart",
-    "Suggestion",
-    "__version__",
-    "describe_groups",
-    "parameter_groups",
-    "plan_memory",
-    "recipes",
-    "release_gradients",
-    "resize_state",
-    "scaled_lr",
-    "suggest_from_adamw",
-]
+    "NO_DECAY_NAMES", "Adan", "GradientRelease", "MemoryPlan", "Progress", "Recipe", "Restart", "Suggestion",
+    "__version__", "describe_groups", "parameter_groups", "plan_memory", "recipes", "release_gradients", "resize_state",
+    "scaled_lr", "suggest_from_adamw",
+]  # fmt: skip

@@ -21,11 +21,9 @@ _NOT_OPTIONS = ("restart_state", "manual_restarts", "param_names", "consume_grad
 
 
 def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
-    """A state as a checkpoint holds it. Codes have names of their own, so that nothing reads them as numbers.
-
-    Blocks of codes run along the memory of a parameter, so they are saved flat in that order, with the sizes and
-    strides that say what it is: `torch.distributed.checkpoint` loads into tensors of any layout. The blocks of a shard
-    end where it does, so a DTensor's states are saved as numbers, which can be resharded.
+    """A state as a checkpoint holds it: codes under names of their own, so that nothing reads them as numbers, and flat
+    in the order of memory, along which their blocks run, with its sizes and strides: `torch.distributed.checkpoint`
+    loads into any layout. Blocks of a shard end where it does: a DTensor's are saved as numbers, to be resharded.
     """
     if "exponents" not in state:
         return state
@@ -163,20 +161,17 @@ def _checked_groups(state_dict: Mapping[str, Any], groups: list[dict[str, Any]])
         raise ValueError("param_groups of this state dict must be a list of dicts, each with a list under 'params'")
     saved_sizes, sizes = ([len(group["params"]) for group in x] for x in (saved, groups))
     if saved_sizes != sizes:
-        raise ValueError(
-            f"this state dict has parameter groups of {saved_sizes} parameters, the optimizer has {sizes}: "
-            "build the optimizer with the same groups, in the same order, before loading"
-        )
+        got = f"this state dict has parameter groups of {saved_sizes} parameters, the optimizer has {sizes}"
+        raise ValueError(f"{got}: build the optimizer with the same groups, in the same order, before loading")
     # States go to parameters by their place: the same names must be in the same order. Other names may mean the same:
     # DistributedDataParallel and `torch.compile` put a prefix before each.
     named = [[group for group in x if isinstance(group.get("param_names"), list)] for x in (saved, groups)]
     theirs, ours = ([str(name) for group in x for name in group["param_names"]] for x in named)
     if theirs != ours and sorted(theirs) == sorted(ours):
         i = next(i for i, name in enumerate(ours) if name != theirs[i])
-        raise ValueError(
-            f"this state dict has the parameters in another order, {theirs[i]!r} at place {i} where the optimizer has "
-            f"{ours[i]!r}: build the groups in the order in which they were saved"
-        )
+        order = f"another order, {theirs[i]!r} at place {i} where the optimizer has {ours[i]!r}"
+        remedy = "build the groups in the order in which they were saved"
+        raise ValueError(f"this state dict has the parameters in {order}: {remedy}")
     return saved  # type: ignore[no-any-return]
 
 
@@ -220,10 +215,8 @@ def _checked(
     optional = {"exp_avg_diff": group["coupled"] is not False, "exponents": not quantized}
     missing = [key for key in ("step", *STATES, "exponents") if values.get(key) is None and not optional.get(key)]
     if missing:
-        has = ", ".join(map(str, state)) or "nothing"
-        raise ValueError(
-            f"the state of {name} lacks {', '.join(missing)} (it has {has}): this is not Adan's checkpoint"
-        )
+        lacks = f"{', '.join(missing)} (it has {', '.join(map(str, state)) or 'nothing'})"
+        raise ValueError(f"the state of {name} lacks {lacks}: this is not Adan's checkpoint")
     values = {key: values[key] for key in NAMES if values.get(key) is not None}
     shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": (states.blocks(param), len(STATES))}
     for key in values:
@@ -243,20 +236,17 @@ def _checked(
         if value.layout is not torch.strided:
             raise ValueError(f"{where} is {value.layout} in this state dict, not dense")
         if value.shape != shapes[key]:
-            wanted, got = tuple(shapes[key]), tuple(value.shape)
-            raise ValueError(f"{where} must have shape {wanted}, got {got} in this state dict: is it of another model?")
+            other = f"got {tuple(value.shape)} in this state dict: is it of another model?"
+            raise ValueError(f"{where} must have shape {tuple(shapes[key])}, {other}")
         if quantized and key != "compensation" and value.dtype != torch.uint8:
-            raise ValueError(
-                f"{CODES.get(key, key)} of {name} must be torch.uint8, got {value.dtype} in this state dict: codes are "
-                "no numbers; when you cast a checkpoint, leave tensors of integers as they are"
-            )
+            got = f"{CODES.get(key, key)} of {name} must be torch.uint8, got {value.dtype} in this state dict"
+            remedy = "when you cast a checkpoint, leave tensors of integers as they are"
+            raise ValueError(f"{got}: codes are no numbers; {remedy}")
         if not (quantized or value.is_floating_point() or (value.is_complex() and param.is_complex())):
             raise ValueError(f"{where} must hold floating-point numbers, got {value.dtype} in this state dict")
         if key in STATES and sharding.is_dtensor(param) and not sharding.is_dtensor(value):
-            raise ValueError(
-                f"{where} is a whole tensor in this state dict, and the parameter is a DTensor: load with "
-                "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
-            )
+            remedy = "load with torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
+            raise ValueError(f"{where} is a whole tensor in this state dict, and the parameter is a DTensor: {remedy}")
     return values
 
 

@@ -21,11 +21,10 @@ NAMES = (*NUMBERS, *STATES, "exponents", "compensation")
 
 
 class Columns(NamedTuple):
-    """Parameters with their gradients and states, a row for each parameter; complex ones as views of reals.
+    """Parameters with their gradients and states, by the names of the state dict; complex ones as views of reals.
 
-    Lists have the names of the state dict. A row has None for what it does not have: `exp_avg_diff` in the coupled
-    form, `exponents` unless its states are quantized, `averaging` unless v is in 4 bits, `compensation` without Kahan
-    summation.
+    A row has None for what it does not have: `exp_avg_diff` in the coupled form, `exponents` unless its states are
+    quantized, `averaging` unless v is in 4 bits, `compensation` without Kahan summation.
     """
 
     options: list[Options]  #: of the parameter groups
@@ -66,9 +65,8 @@ class Columns(NamedTuple):
         for i, step in enumerate(self.step):
             if host_readable(step) and step.item():
                 continue
-            states = (self.exp_avg[i], self.exp_avg_diff[i], self.exp_avg_sq[i], self.exponents[i], self.prev_grad[i])
-            for x in states:
-                if x is not None:
+            for column in (self.exp_avg, self.exp_avg_diff, self.exp_avg_sq, self.exponents, self.prev_grad):
+                if (x := column[i]) is not None:
                     x.masked_fill_(step.to(x.device) == 0, 0)
 
 

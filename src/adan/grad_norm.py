@@ -30,8 +30,7 @@ def measure_together(
 ) -> Signals:
     """`measure` where parameters are sharded over processes, all of which must come here, with gradients or without.
 
-    `params` are all parameters of all groups, `grads` the local gradients of some, None for none.
-    `first`: the step is also skipped if all gradients are zero.
+    `params`: all there are. `grads`: local ones. `first`: the step is also skipped if all gradients are zero.
     """
     skips = signals.check_finite or first
     if not clips and not skips:

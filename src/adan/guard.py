@@ -1,7 +1,4 @@
-"""The check that a plan still holds: that all it was made from is as it was.
-
-A guard keeps no tensor alive: states that a program replaces, moves or drops are freed at once.
-"""
+"""The check that a plan still holds. It keeps no tensor alive: states that a program drops are freed at once."""
 
 from __future__ import annotations
 
@@ -35,10 +32,8 @@ _SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 
 
 class Guard:
-    """A memory of what rows of a plan were made from: options, states, memory, types and layouts of gradients.
-
-    `rows` are their places among all parameters, `params` and `grads` their own parameters and local gradients. Where
-    there is no gradient yet, one like its parameter is expected.
+    """A memory of what the rows of a plan, places among all parameters, were made from: options, states, memory, types
+    and layouts of gradients. Where there is no gradient yet, one like its parameter is expected.
     """
 
     def __init__(
@@ -65,11 +60,7 @@ class Guard:
             self._check = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check  # type: ignore[arg-type]
 
     def holds(self, groups: list[dict[str, Any]], params: list[Tensor], grads: list[Any], state: State) -> bool:
-        """Whether a step of all these parameters with these local gradients, None for none, can go by the plan.
-
-        A tensor is known by its id, which is its own as long as none was freed, and by its address: its own memory may
-        have been swapped.
-        """
+        """Whether a step of all these parameters with these local gradients, None for none, can go by the plan."""
         if len(params) != len(self._rows):
             present = sum(grad is not None for grad in grads)
             rows = [i for i in self._rows if i < len(params)]
@@ -91,6 +82,7 @@ class Guard:
             layouts = zip(params + grads, self._layouts, strict=True)
             if not all(x is None or _layout(x) == layout for x, layout in layouts):
                 return False
+        # By its id, which is its own as long as none was freed, and its address: its own memory may have been swapped.
         if self._are_same is not None:
             return bool(self._are_same(held, len(held), self._ids.buffer_info()[0], self._addresses.buffer_info()[0]))
         addresses = map(Tensor.data_ptr, map(sharding.local, held))
@@ -118,15 +110,11 @@ def _layout(x: Tensor) -> tuple[Any, ...]:
 
 @functools.cache
 def _identity_check() -> Callable[[list[Tensor], int, int, int], int] | None:
-    """Whether a list, of so many tensors, is of those with these ids at these addresses, in one call of C.
-
-    None where PyTorch does not say by which function Inductor's code gets addresses, or there is no C library.
-    """
+    """Whether a list, of so many tensors, is of those with these ids at these addresses; None where C cannot tell."""
     try:
-        from torch._C._dynamo.guards import (  # type: ignore[attr-defined]
-            _torchinductor_pyobject_tensor_data_ptr as data_ptr,
-        )
+        from torch._C._dynamo import guards
 
+        data_ptr = guards._torchinductor_pyobject_tensor_data_ptr  # type: ignore[attr-defined]
         are_same = ctypes.PyDLL(str(_LIBRARY)).adan_are_same  # which keeps Python's lock
     except (ImportError, OSError, AttributeError):
         return None

@@ -109,11 +109,9 @@ class _Recipes(dict[str, Recipe]):
         raise KeyError(f"no recipe {name!r}; there are: {', '.join(self)}")
 
 
-def _row(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in pairs}
-
-
-_rows = json.loads(Path(__file__).with_name("recipes.json").read_text(encoding="utf-8"), object_pairs_hook=_row)
+_rows = json.loads(Path(__file__).with_name("recipes.json").read_text(encoding="utf-8"))
+for _row in _rows.values():
+    _row.update({key: tuple(value) for key, value in _row.items() if isinstance(value, list)})
 
 #: The paper's settings by task.
 recipes: Mapping[str, Recipe] = MappingProxyType(_Recipes({name: Recipe(**row) for name, row in _rows.items()}))

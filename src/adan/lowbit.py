@@ -82,8 +82,6 @@ PACKED = {"8bit": (), "4bit": ("exp_avg_diff", "exp_avg_sq", "prev_grad")}
 
 
 # ---- random bits ----------------------------------------------------------------------------------------------------
-
-
 def mix(x: Word) -> Word:
     """A well-known 32-bit finalizer: every bit of `x` changes every bit of the result about half of the time."""
     x = x ^ (x >> 16)
@@ -139,8 +137,6 @@ class RandomBits(NamedTuple):
 
 
 # ---- codes ----------------------------------------------------------------------------------------------------------
-
-
 def flat(x: Tensor) -> Tensor:
     """The elements in the order of memory."""
     return x.as_strided((x.numel(),), (1,))
@@ -199,9 +195,8 @@ def decode(codes: Tensor, exponents: Tensor, code: Code) -> Tensor:
 
 
 def _scaled(x: Tensor, scales: Tensor) -> Tensor:
-    """A flat tensor, each block times its scale. A last block that is not full is multiplied apart: inductor's vector
-    code (torch 2.13, CPU) takes a wrong scale for its elements.
-    """
+    """A flat tensor, each block times its scale."""
+    # A last block that is not full apart: inductor's vector code (torch 2.13, CPU) takes a wrong scale for it.
     whole = x.numel() // BLOCK * BLOCK
     blocks = (x[:whole].view(-1, BLOCK) * scales[: whole // BLOCK, None]).flatten()
     return blocks if whole == x.numel() else torch.cat([blocks, x[whole:] * scales[-1]])
@@ -241,8 +236,6 @@ def to_bf16(x: Tensor, random_bits: Tensor | None) -> Tensor:
 
 
 # ---- states ---------------------------------------------------------------------------------------------------------
-
-
 def format_of(states: Mapping[str, Tensor]) -> str | None:
     """The format of the quantized states of a parameter; None if they are not quantized."""
     if states["exp_avg_sq"].dtype != torch.uint8:
@@ -251,9 +244,8 @@ def format_of(states: Mapping[str, Tensor]) -> str | None:
 
 
 def averaging(b2: float) -> float:
-    """A, for which g − A·v is the average of the gradients so far: what the 4-bit format stores for v.
-
-    With any other A, g and A·v differ in size, and the smaller of the two is lost in the rounding of the larger.
+    """A, for which g − A·v, which 4 bits store for v, is the average of the gradients so far. With any other, g and A·v
+    differ in size, and the smaller of the two is lost in the rounding of the larger.
     """
     return b2 / (1 - b2)
 

@@ -151,15 +151,12 @@ class Adan(Optimizer):
             param_group.pop(name, None)
 
     def __repr__(self) -> str:
-        trained = [
-            {**group, "params": [p for p in group["params"] if p.is_floating_point() or p.is_complex()]}
-            for group in self.param_groups
-        ]
+        kinds = [[p for p in group["params"] if p.is_floating_point() or p.is_complex()] for group in self.param_groups]
+        trained = [{**group, "params": params} for group, params in zip(self.param_groups, kinds, strict=True)]
         engines, forms = describe_engines(trained), states.describe_forms(trained)
         return f"{super().__repr__()[:-1]}Engines: {engines}\nStates: {forms}\n)"
 
     # ---- a step
-
     @overload
     def step(self, closure: None = None) -> None: ...
     @overload
@@ -202,8 +199,8 @@ class Adan(Optimizer):
         signals = self._signals()
         norm_group = self.defaults["norm_group"]
         sharded = norm_group is not None or plan.is_sharded
-        # By a step with rates and gradients of 0, which must not count, `torch.distributed.checkpoint` makes states. Told
-        # without looking at those, so that all processes agree: one may never have any.
+        # `torch.distributed.checkpoint` makes states by a step with rates and gradients of 0, which must not count.
+        # Told without looking at states, so that all processes agree: one of them may never have any.
         rates = (Options.of(group).lr for group in self.param_groups)
         first = not (self._started or any(isinstance(lr, Tensor) or lr for lr in rates))
         self._started |= steps or sharded  # decided locally, so that all ranks agree without communication
@@ -304,14 +301,10 @@ class Adan(Optimizer):
         cycle.advance(square, skip, rates, [state["step"] for state in self._own_states()])
 
     # ---- plans and states
-
     def _planned(
         self, plan: Plan | None, groups: list[dict[str, Any]], params: list[Tensor], places: list[int] | None = None
     ) -> tuple[Plan, list[Any]]:
-        """A plan for these parameters of these groups, the given one if it holds, and the local gradients of its rows.
-
-        `places`: of the parameters among all, where they are not all.
-        """
+        """A plan for parameters, `places` being theirs among all (None: all), and the local gradients of its rows."""
         grads: list[Any] = [p.grad for p in params]
         if plan is not None and plan.is_sharded:
             grads = sharding.local_grads(params, grads, self._describe)
@@ -343,10 +336,7 @@ class Adan(Optimizer):
     def _init_group(
         self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], *columns: list[Any]
     ) -> None:
-        """Fill the lists with the parameters that have gradients, and with their states, new ones where there are none.
-
-        `torch.compile` knows this method by its name and runs it outside the graph.
-        """
+        """Fill lists with what has a gradient, and its state. By its name `torch.compile` runs it outside the graph."""
         for p in group["params"]:
             if p.grad is not None:
                 self._add_row(group, p, params, grads, *columns)
@@ -382,7 +372,6 @@ class Adan(Optimizer):
         return param.device if on_device or choose(group, param).counts_on_device else "cpu"
 
     # ---- restarts
-
     @torch.no_grad()
     def restart(self) -> None:
         """Forget the moments and the previous gradient: the next gradient of each parameter is its first again."""
@@ -412,7 +401,6 @@ class Adan(Optimizer):
         return self._cycle.progress
 
     # ---- checkpoints
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint of this class or of the authors' release (`docs/migration.md`).
 
@@ -439,10 +427,8 @@ class Adan(Optimizer):
                 release.forget()
 
         # As hooks, so that they stand inside the user's own: the last before loading, the first after it.
-        with (
-            self.register_load_state_dict_pre_hook(read),
-            self.register_load_state_dict_post_hook(assign, prepend=True),
-        ):
+        before = self.register_load_state_dict_pre_hook(read)
+        with before, self.register_load_state_dict_post_hook(assign, prepend=True):
             super().load_state_dict(state_dict)
 
 

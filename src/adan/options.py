@@ -166,8 +166,7 @@ def listed(params: Any) -> Any:
 def check_group(new: Any, defaults: Mapping[str, Any], where: str, others: Sequence[Mapping[str, Any]]) -> None:
     """Check a parameter group that is being added, list its parameters, and decide whether its states are coupled.
 
-    `others`: the groups that it joins, as where a callback unfreezes a layer. torch does not mix parameters with and
-    without names, so that new ones get some if the others have, and lose theirs if the others have none.
+    torch does not mix parameters with and without names: new ones get some, or lose theirs, as the `others` have it.
     """
     if not isinstance(new, dict) or "params" not in new:
         got = f"the keys {list(new)}" if isinstance(new, dict) else type(new).__name__

@@ -32,9 +32,6 @@ LOOP, FOREACH = Loop(), Foreach()
 ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
 
 
-# ---- engines --------------------------------------------------------------------------------------------------------
-
-
 def wants_loop(group: Mapping[str, Any]) -> bool:
     return bool(group["differentiable"] or (group["foreach"] is False and group["fused"] is False))
 
@@ -61,10 +58,10 @@ def fused_engine(param: Tensor) -> tuple[Engine | None, str]:
     param = sharding.local(param)
     if not is_plain(param):
         return None, f"a {type(param).__name__} is not plain memory"
-    reason: str | None = "there are fused engines for CUDA and for the CPU"
+    reason = "there are fused engines for CUDA and for the CPU"
     for engine in [x for x in ENGINES if x.device_type == param.device.type]:
-        reason = engine.unsupported_reason(param)
-        if reason is None:
+        reason = engine.unsupported_reason(param) or ""
+        if not reason:
             return engine, ""
     return None, reason
 
@@ -84,9 +81,6 @@ def describe_engines(groups: Iterable[Mapping[str, Any]]) -> str:
                 reasons.setdefault(name, f" (not fused: {fused_engine(param)[1]})")
             counts[name] += 1
     return ", ".join(f"{name} for {counted(n)}{reasons.get(name, '')}" for name, n in counts.items()) or "none"
-
-
-# ---- plans ----------------------------------------------------------------------------------------------------------
 
 
 class Part(NamedTuple):
@@ -132,18 +126,10 @@ class Plan:
         return values if len(values) == len(self.rows) else [values[i] for i in self.rows]
 
     def columns(
-        self,
-        options: list[Options],
-        group: list[int],
-        params: list[Tensor],
-        grads: list[Any],
-        state: State,
+        self, options: list[Options], group: list[int], params: list[Tensor], grads: list[Any], state: State,
         forget: bool = False,
-    ) -> Columns:
-        """The rows of a step. States are left out where every engine has its own tables of them.
-
-        `forget`: as in `Signals`.
-        """
+    ) -> Columns:  # fmt: skip
+        """The rows of a step; without states where every engine has its own tables. `forget`: as in `Signals`."""
         known = (x.engine.fused and x.memo.tables is not None and (x.engine.forgets or not forget) for x in self.parts)
         entries = [] if all(known) else [state[p] for p in params]
         states: dict[str, list[Any]] = {name: [entry.get(name) for entry in entries] for name in NAMES}
@@ -173,13 +159,12 @@ class Plan:
                 if local.skip.item():
                     continue
                 local = replaced(local, skip=None)
-            if not part.engine.fused:  # PyTorch's operations do not take numbers on another device
-                mine = replaced(mine, options=[x.to(part.device) for x in mine.options])
             if signals.forget and not part.engine.forgets:
                 mine.forget()
             if part.engine.fused:
                 squares.append(part.engine.update(mine, part.memo, local))
-            else:
+            else:  # PyTorch's operations do not take numbers on another device
+                mine = replaced(mine, options=[x.to(part.device) for x in mine.options])
                 squares.append(quantized.update(part.engine, mine, part.memo, local))
         measured = [x for x in squares if x is not None]
         total = torch.stack([x.to(measured[0].device) for x in measured]).sum() if measured else None

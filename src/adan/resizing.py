@@ -32,15 +32,13 @@ def resize_state(optimizer: Optimizer, param: Tensor, index: Tensor, value: Tens
         >>> print(points.shape, opt.state[points]["exp_avg"][:, 0].count_nonzero().item())
         torch.Size([4, 2]) 3
     """
-    places = [
-        (group["params"], i) for group in optimizer.param_groups for i, p in enumerate(group["params"]) if p is param
-    ]
+    members = [group["params"] for group in optimizer.param_groups]
+    places = [(params, i) for params in members for i, p in enumerate(params) if p is param]
     if not places:
         raise ValueError(f"resize_state: param of shape {tuple(param.shape)} is not one of the optimizer's")
     if param.dim() == 0 or sharding.is_dtensor(param):
-        raise ValueError(
-            f"resize_state: param must have rows on this process, got {type(param).__name__} {param.shape}"
-        )
+        got = f"{type(param).__name__} {param.shape}"
+        raise ValueError(f"resize_state: param must have rows on this process, got {got}")
     if getattr(optimizer, "_releases", None):
         raise ValueError("resize_state: gradients of this optimizer are released; remove() the release first")
     if index.dim() != 1 or index.is_floating_point() or (index.dtype == torch.bool and len(index) != len(param)):
@@ -56,16 +54,13 @@ def resize_state(optimizer: Optimizer, param: Tensor, index: Tensor, value: Tens
         return x[index].masked_fill(is_new, 0)
 
     new = nn.Parameter(rows(param) if value is None else value, param.requires_grad)
-    if new.shape != (len(index), *param.shape[1:]):
-        raise ValueError(
-            f"resize_state: value must have shape {(len(index), *param.shape[1:])}, got {tuple(new.shape)}"
-        )
+    if new.shape != (shape := (len(index), *param.shape[1:])):
+        raise ValueError(f"resize_state: value must have shape {shape}, got {tuple(new.shape)}")
     state = optimizer.state.pop(param, {})
     if "exponents" in state:  # the next step quantizes it again
         state = checkpoints.dequantized(state)
-    optimizer.state[new] = {
-        name: rows(x) if isinstance(x, Tensor) and x.shape == param.shape else x for name, x in state.items()
-    }
+    resized = {name: rows(x) for name, x in state.items() if isinstance(x, Tensor) and x.shape == param.shape}
+    optimizer.state[new] = {**state, **resized}
     for params, i in places:
         params[i] = new
     return new

@@ -147,10 +147,8 @@ class Cycle:
     def advance(
         self, square: Tensor | None, skip: Tensor | None, rates: list[tuple[int, Number]], counters: Iterable[Tensor]
     ) -> None:
-        """Count a step, and restart if it is due.
-
-        `square`: the squared displacement, if measured. `skip`: as in `Signals`. `rates`: the learning rates of the
-        groups that made the step. `counters`: the counts of gradients of all parameters.
+        """Count a step, and restart if it is due. `square`: the squared displacement, if measured; `rates`: of groups
+        that made the step; `counters`: the counts of gradients of all parameters.
         """
         values = self.values
         total, steps, restarts, *last = values.unbind()

@@ -33,10 +33,9 @@ def check_fsdp1(groups: list[dict[str, Any]], restarts: bool) -> None:
     """Refuse what needs all gradients of parameters that FSDP1 has sharded."""
     names = [name for name in ("max_grad_norm", "skip_nonfinite") if any(group[name] for group in groups)]
     if names or restarts:
-        raise RuntimeError(
-            f"{[*names, 'restart'][0]} needs all gradients, and FullyShardedDataParallel (FSDP1) leaves a part: "
-            "pass norm_group='world', or the process group of the shards, to Adan(...), or use FSDP2's fully_shard"
-        )
+        part = f"{[*names, 'restart'][0]} needs all gradients, and FullyShardedDataParallel (FSDP1) leaves a part"
+        remedy = "pass norm_group='world', or the process group of the shards, to Adan(...), or use FSDP2's fully_shard"
+        raise RuntimeError(f"{part}: {remedy}")
 
 
 def local(x: Tensor) -> Tensor:
@@ -50,10 +49,8 @@ def like(param: Tensor, shard: Tensor) -> Tensor:
     if not is_dtensor(param):
         return shard
     p: Any = param
-    whole: Tensor = type(p).from_local(
-        shard, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride()
-    )
-    return whole
+    layout = {"shape": p.shape, "stride": p.stride()}
+    return type(p).from_local(shard, p.device_mesh, p.placements, run_check=False, **layout)  # type: ignore[no-any-return]
 
 
 def local_grads(params: list[Any], grads: list[Any], describe: Callable[[Tensor], str]) -> list[Any]:
@@ -63,10 +60,9 @@ def local_grads(params: list[Any], grads: list[Any], describe: Callable[[Tensor]
         if grad is None or not is_dtensor(param):
             continue
         if not is_dtensor(grad):
-            raise RuntimeError(
-                f"parameter {describe(param)}: its gradient is a plain tensor, and the parameter is a DTensor: assign "
-                "torch.distributed.tensor.distribute_tensor(grad, p.device_mesh, p.placements)"
-            )
+            is_plain = f"parameter {describe(param)}: its gradient is a plain tensor, and the parameter is a DTensor"
+            remedy = "assign torch.distributed.tensor.distribute_tensor(grad, p.device_mesh, p.placements)"
+            raise RuntimeError(f"{is_plain}: {remedy}")
         if grad.placements != param.placements:  # such as a sum that is still to be reduced
             grad = grad.redistribute(param.device_mesh, param.placements)
         shard = grad._local_tensor
@@ -76,10 +72,7 @@ def local_grads(params: list[Any], grads: list[Any], describe: Callable[[Tensor]
 
 
 def share(param: Any) -> tuple[Any, int]:
-    """The mesh over which a parameter is sharded, None for a tensor that is whole here; and its number of shards.
-
-    If those are fewer than the processes, some hold the same shard.
-    """
+    """The mesh over which a parameter is sharded, None for one that is whole here, and how many shards differ."""
     if not is_dtensor(param) or param.device_mesh.get_coordinate() is None:  # or this process is not in the mesh
         return None, 1
     return param.device_mesh, _shards(param.device_mesh, param.placements)
@@ -112,18 +105,13 @@ def weights(params: list[Tensor]) -> tuple[Any, dict[Tensor, float]]:
         return None, dict.fromkeys(params, 1.0)
     for mesh, _ in shares.values():
         if mesh is not None and not covers(whole, mesh):
-            raise NotImplementedError(
-                f"restart=... needs one mesh that contains the processes of all others, and {mesh} is not part of "
-                f"{whole}; call restart() where you want one"
-            )
+            needs = "restart=... needs one mesh that contains the processes of all others"
+            raise NotImplementedError(f"{needs}, and {mesh} is not part of {whole}; call restart() where you want one")
     return whole, {p: n / whole.size() for p, (_, n) in shares.items()}
 
 
 def sum_over(sums: Tensor, mesh: Any, norm_group: str | None = None) -> Tensor:
-    """Sums over the processes of a mesh, then over those of a process group, where there are such.
-
-    Over a mesh by one all-reduce where one process group spans it, else by one for each of its dimensions.
-    """
+    """Sums over the processes of a mesh, then over those of a process group, where there are such."""
     if mesh is None and norm_group is None:
         return sums
     from torch import distributed

@@ -62,9 +62,8 @@ class Form(NamedTuple):
 
 def describe_forms(groups: Iterable[Mapping[str, Any]]) -> str:
     """Count the parameters whose states are, or will be, stored in each form."""
-    counts = Counter(
-        "uninitialized" if is_lazy(p) else str(Form.of(group, p)) for group in groups for p in group["params"]
-    )
+    params = ((group, p) for group in groups for p in group["params"])
+    counts = Counter("uninitialized" if is_lazy(p) else str(Form.of(group, p)) for group, p in params)
     return ", ".join(f"{name} for {counted(count)}" for name, count in counts.items()) or "none"
 
 
@@ -112,10 +111,9 @@ def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None
     beta = group["coupled"]
     is_one = "step" in state and "exp_avg_diff" not in state
     if is_one if beta is False else not b1 == b2 == beta:
-        raise RuntimeError(
-            "its state has the coupled form, and its one average for two cannot serve a group with "
-            f"betas={group['betas']} and coupled={beta}: set both as they were, or construct Adan with coupled=False"
-        )
+        served = f"a group with betas={group['betas']} and coupled={beta}"
+        remedy = "set both as they were, or construct Adan with coupled=False"
+        raise RuntimeError(f"its state has the coupled form, whose one average for two cannot serve {served}: {remedy}")
 
 
 def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str) -> None:

@@ -126,8 +126,6 @@ for _name, _code in _CODES.items():
 
 
 # ---- random bits ----------------------------------------------------------------------------------------------------
-
-
 @triton.jit
 def mix(x):
     x ^= x >> 16
@@ -143,10 +141,7 @@ PTX = tl.constexpr(torch.version.hip is None and isinstance(mix, triton.JITFunct
 
 @triton.jit
 def random_words(key, moved, block):
-    """32 random bits for each element of blocks: four neighbors share a hash, and each takes its own multiple.
-
-    moved: what the steps so far have added to all of them.
-    """
+    """32 random bits for each element of blocks: neighbors take multiples of one hash. moved: by the steps so far."""
     first = (block[:, None] * (SHARED // 4) + tl.arange(0, SHARED // 8)[None, :] * 2).to(tl.uint32) + key
     a, b = mix(first), mix(first + 1)
     return moved + together(a, a * SPREAD_1, a * SPREAD_2, a * SPREAD_3, b, b * SPREAD_1, b * SPREAD_2, b * SPREAD_3)
@@ -158,8 +153,6 @@ def rotated(word, by: tl.constexpr):
 
 
 # ---- codes to numbers -----------------------------------------------------------------------------------------------
-
-
 @triton.jit
 def scaled(numbers, power, factor):
     """Numbers of blocks times a factor and the power of two of their exponents, in the low byte of `power`."""
@@ -239,19 +232,13 @@ def signed(sign, x):
 def eight_numbers(low, high, ASM: tl.constexpr):
     """The eight codes of one word, given twice, or of two, as numbers along the last dimension."""
     x0, x1, x2, x3, x4, x5, x6, x7 = tl.inline_asm_elementwise(
-        ASM,
-        "=f,=f,=f,=f,=f,=f,=f,=f,r,r",
-        [low, high],
-        (tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32),
-        True,
-        1,
-    )
+        ASM, "=f,=f,=f,=f,=f,=f,=f,=f,r,r", [low, high],
+        (tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32), True, 1,
+    )  # fmt: skip
     return together(x0, x1, x2, x3, x4, x5, x6, x7)
 
 
 # ---- numbers to codes -----------------------------------------------------------------------------------------------
-
-
 @triton.jit
 def exponents(size):
     """For each block of numbers that are not negative, the exponent of a power of two above all, and the inverse of
@@ -272,14 +259,14 @@ def _larger(a, b):
 
 
 @triton.jit
-def signed_codes(x, words, ASM: tl.constexpr, STATE: tl.constexpr, PACKED: tl.constexpr):
-    """Codes of blocks, and their exponents at the state's place in the word of a block. ASM: writes codes of 8 bits."""
+def signed_codes(x, words, STATE: tl.constexpr, PACKED: tl.constexpr):
+    """Codes of blocks, and their exponents at the state's place in the word of a block."""
     power, scale = exponents(tl.abs(x))
     if PTX:
         if PACKED:
             codes, _ = eight_codes(x, scale, words, WRITE_SIGNED4)
         else:
-            codes = four(x, scale, words, ASM)
+            codes = four(x, scale, words, WRITE_M if STATE == 0 else WRITE_V if STATE == 1 else WRITE_G)
     elif PACKED:
         codes = rounded(tl.abs(x) * scale, rotated(words, 24), SIGNED4_LIFT, SIGNED4_TOP, SIGNED4_DELTA)
         low, high = bytes_joined((codes >> 24) | ((x.to(tl.uint32, bitcast=True) >> 28) & 8))
@@ -348,13 +335,9 @@ def eight_codes(x, scale, words, ASM: tl.constexpr):
     scale, _, _, _, _, _, _, _ = apart(tl.broadcast_to(scale, x.shape))
     w0, w1, w2, w3, w4, w5, w6, w7 = apart(words)
     return tl.inline_asm_elementwise(
-        ASM,
-        "=r,=r,f,f,f,f,f,f,f,f,f,r,r,r,r,r,r,r,r",
-        [x0, x1, x2, x3, x4, x5, x6, x7, scale, w0, w1, w2, w3, w4, w5, w6, w7],
-        (tl.int32, tl.int32),
-        True,
-        1,
-    )
+        ASM, "=r,=r,f,f,f,f,f,f,f,f,f,r,r,r,r,r,r,r,r",
+        [x0, x1, x2, x3, x4, x5, x6, x7, scale, w0, w1, w2, w3, w4, w5, w6, w7], (tl.int32, tl.int32), True, 1,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -379,8 +362,6 @@ def together(x0, x1, x2, x3, x4, x5, x6, x7):
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------
-
-
 @triton.jit
 def fetch(at, mask):
     """A load with zeros where the mask is off; None is no mask."""

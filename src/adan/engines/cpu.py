@@ -36,10 +36,8 @@ _ALL_CODES = (lowbit.SIGNED, lowbit.ROOT, lowbit.SIGNED6, lowbit.ROOT6, lowbit.S
 _CODES = [x for code in _ALL_CODES for x in (code.shift, code.base)]
 _WORDS = (*lowbit.SPREAD, lowbit.ADVANCE, lowbit.ADVANCE_CYCLE, lowbit.OF_WEIGHT)
 _CONSTANTS = (*_CODES, lowbit.BLOCK, *map(hex, _WORDS))
-INTERFACE = (
-    f"tensor: {' '.join(FIELDS)} scalars: {' '.join(Scalars._fields)} displacement: {' '.join(Displacement._fields)} "
-    f"codes: {' '.join(map(str, _CONSTANTS))}"
-)
+_PARTS = {"tensor": FIELDS, "scalars": Scalars._fields, "displacement": Displacement._fields, "codes": _CONSTANTS}
+INTERFACE = " ".join(f"{name}: {' '.join(map(str, words))}" for name, words in _PARTS.items())
 
 #: The types of a parameter, its gradient and its states, by their numbers in `cpu.c`; formats where they are quantized.
 _FLOATS: tuple[torch.dtype | str, ...] = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

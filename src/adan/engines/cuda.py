@@ -132,10 +132,8 @@ class Cuda:
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if memo.tables is None:
             if capturing:
-                raise RuntimeError(
-                    "this step() is being captured in a CUDA graph: run one with the same parameters and options "
-                    "before the capture"
-                )
+                remedy = "run one with the same parameters and options before the capture"
+                raise RuntimeError(f"this step() is being captured in a CUDA graph: {remedy}")
             memo.tables = self._tables(columns, device)
         tables: Tables = memo.tables
         rows, launches = len(tables.order), tables.launches
@@ -203,10 +201,8 @@ class Cuda:
         data = words.tobytes() + numbers.tobytes()
         if capturing:  # a graph has memory of its own, and copies from a host buffer that nothing else may use
             if not tables.spares:
-                raise RuntimeError(
-                    f"this step() was captured in {SPARES} CUDA graphs without a step between them: run one before the "
-                    "next capture"
-                )
+                captured = f"this step() was captured in {SPARES} CUDA graphs without a step between them"
+                raise RuntimeError(f"{captured}: run one before the next capture")
             staging = tables.spares.pop()
             memo.captured += [tables.static, staging]
             table, aligned = _upload(data, device, staging), functools.reduce(or_, places) % 16 == 0
@@ -233,10 +229,8 @@ class Cuda:
             tensors = getattr(columns, name)
             for x in tensors:
                 if x is not None and x.device != device:
-                    raise RuntimeError(
-                        f"a {name} of shape {tuple(x.shape)} is on {x.device}, its parameter on {device}: move it "
-                        "there in optimizer.state[parameter]"
-                    )
+                    which = f"a {name} of shape {tuple(x.shape)} is on {x.device}, its parameter on {device}"
+                    raise RuntimeError(f"{which}: move it there in optimizer.state[parameter]")
             static[name] = addresses(name, tensors)
         vectors = ("param", "exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad", "compensation")
         by_launch: dict[tuple[Kind, bool], list[int]] = defaultdict(list)
@@ -297,10 +291,9 @@ def _launch(
     kernel: Any, programs: int, pointers: tuple[Tensor, ...], numbers: tuple[int, ...], constants: tuple[Any, ...],
     limits: dict[str, int], binaries: dict[Any, Any], key: Any,
 ) -> None:  # fmt: skip
-    """Launch a kernel, from the second time on without Triton's search for the right binary (33 µs per launch).
-
-    The binary depends on the constants, and on the pointers only by their type and their alignment to 16 bytes: equal
-    keys must mean that these are the same. Addresses rather than tensors save it from asking the driver about each.
+    """Launch a kernel, from the second time on without Triton's search for the right binary (33 µs per launch): equal
+    keys must mean the same constants, types of pointers and alignments to 16 bytes. Addresses rather than tensors save
+    it from asking the driver about each.
     """
     binary = binaries.get(key)
     if binary is None:

@@ -89,11 +89,8 @@ def _transposed(like: Piece, rows: list[tuple[Tensor, ...]]) -> Piece:
 
 
 def _coefficients(cls: Any, compute: Callable[[Any], Any], counts: Any, dtype: torch.dtype) -> Any:
-    """Coefficients of one count or of a list of them: each a number, a tensor, or a list with a tensor for each row.
-
-    Tensors are in the type of the arithmetic: a wider 0-dim tensor would widen 0-dim parameters.
-    """
-    if not isinstance(counts, list):
+    """Coefficients of one count or of a list of them: each a number, a tensor, or a list with a tensor for each row."""
+    if not isinstance(counts, list):  # in the type of the arithmetic: a wider 0-dim tensor would widen 0-dim parameters
         return cls(*(x.to(dtype) if isinstance(x, Tensor) else x for x in compute(counts)))
     fields = zip(*map(compute, counts), strict=True)
     return cls(*([x.to(dtype) for x in xs] if isinstance(xs[0], Tensor) else xs[0] for xs in fields))

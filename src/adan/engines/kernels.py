@@ -15,9 +15,6 @@ from adan.engines.codes import (
     ADVANCE_CYCLE,
     OF_WEIGHT,
     SHARED,
-    WRITE_G,
-    WRITE_M,
-    WRITE_V,
     fetch,
     fetch_bytes,
     fetch_codes,
@@ -37,21 +34,16 @@ from adan.engines.codes import (
 for _prefix, _names in (("S", slots.STATIC), ("G", slots.PER_STEP), ("O", slots.OPTIONS), ("K", slots.COEFS)):
     globals().update({f"{_prefix}_{name.upper()}": tl.constexpr(i) for i, name in enumerate(_names)})
 
-N_STATIC = tl.constexpr(len(slots.STATIC))
-N_PER_STEP = tl.constexpr(len(slots.PER_STEP))
-N_OPTIONS = tl.constexpr(len(slots.OPTIONS))
-N_COEFS = tl.constexpr(len(slots.COEFS))
+N_STATIC, N_PER_STEP = tl.constexpr(len(slots.STATIC)), tl.constexpr(len(slots.PER_STEP))
+N_OPTIONS, N_COEFS = tl.constexpr(len(slots.OPTIONS)), tl.constexpr(len(slots.COEFS))
 
 CLIP_EPS = tl.constexpr(scalars.CLIP_EPS)
 
 # What a kernel does for `adan.restart`: read states as zeros at a first gradient, and measure the displacement of y.
-FORGET = tl.constexpr(1)
-MEASURE = tl.constexpr(2)
+FORGET, MEASURE = tl.constexpr(1), tl.constexpr(2)
 
 # How a parameter of half precision is rounded.
-NEAREST = tl.constexpr(0)
-STOCHASTIC = tl.constexpr(1)
-KAHAN = tl.constexpr(2)
+NEAREST, STOCHASTIC, KAHAN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 # Integers that are 1 in one model and 292 in another must not be compiled in.
 _NUMBERS = ["rows", "n_partials", "first_row", "end_row", "chunks", "first_partial", "first_chunk"]
@@ -191,10 +183,7 @@ def update(
     COUPLED: tl.constexpr, WEIGHTS: tl.constexpr, RESTART: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One step of CHUNK elements of one tensor. P, G, S: types of parameter, gradient, states.
-
-    PACKED: the 4-bit format, in which an average of gradients is stored instead of v.
-    """
+    """One step of CHUNK elements of one tensor. P, G, S: types of parameter, gradient, states. PACKED: in 4 bits."""
     chunk = first_chunk + tl.program_id(0)
     row = tl.load((static + N_STATIC * rows).to(tl.pointer_type(tl.int32), bitcast=True) + chunk)
     begin = (chunk - tl.load(static + row * N_STATIC + S_START)) * CHUNK
@@ -327,16 +316,16 @@ def update(
                         low, high, codes, power = six_bit_codes(exp_avg, root, words)
                         store_bytes(m + i, at, block, low, high, inside, ALIGNED)
                     else:
-                        codes, power = signed_codes(exp_avg, words, WRITE_M, 0, False)
+                        codes, power = signed_codes(exp_avg, words, 0, False)
                         tl.store(m + i + at, codes, mask=inside)
                         codes, power_n = root_codes(root, words)
                         power |= power_n
                     store_codes(n + i // PER_BYTE, at, block, codes, inside, some, PACKED, ALIGNED)
                     if not COUPLED:
-                        codes, power_v = signed_codes(exp_avg_diff, words, WRITE_V, 1, PACKED)
+                        codes, power_v = signed_codes(exp_avg_diff, words, 1, PACKED)
                         store_codes(v + i // PER_BYTE, at, block, codes, inside, some, PACKED, ALIGNED)
                         power |= power_v
-                    codes, power_g = signed_codes(new, words, WRITE_G, 3, PACKED)
+                    codes, power_g = signed_codes(new, words, 3, PACKED)
                     store_codes(q + i // PER_BYTE, at, block, codes, inside, some, PACKED, ALIGNED)
                     tl.store(powers + i // SHARED + block, power | power_g, mask=some)
                 else:

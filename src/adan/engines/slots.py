@@ -1,7 +1,5 @@
 """The tables through which `cuda.py` and the kernels meet: each slot is named here, once, and found by its name."""
 
-from __future__ import annotations
-
 from adan.columns import Columns
 from adan.scalars import Displacement, Options, Scalars
 
