@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))  # this script needs no installation
 
 import figures
+import paper_plan
 import paper_settings
 import planner
 import results_details
@@ -170,6 +171,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES)},
     "codes": lambda: codes("codes", "codes of m, v, g; of n; block size", "all"),
     "codes-4bit": lambda: codes("codes-4bit", "codes", IN_4_BITS, "largest early update"),
+    "paper-plan": paper_plan.table,
     "paper-settings": paper_settings.page,
     "scaling": scaling.table,
     "planner": planner.large_models,

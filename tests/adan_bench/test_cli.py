@@ -475,7 +475,8 @@ VALUES: dict[str, Any] = {
 def test_a_run_option_is_declared_once(bench: Any, tiny: Path, tmp_path: Path) -> None:
     """Every field with a help text is a flag, reaches the record, and is looked at when a run is resumed."""
     fields = {f.name: f for f in dataclasses.fields(RunConfig) if f.metadata.get("help")}
-    assert fields.keys() - VALUES.keys() == {"device", "compile", "parallel", "cluster", "scale", "script", "init"}
+    rest = {"device", "compile", "parallel", "ranks", "cluster", "scale", "script", "init"}
+    assert fields.keys() - VALUES.keys() == rest
     flags: dict[str, list[str]] = {}
     for name, value in VALUES.items():
         given = tmp_path if value == "FOLDER" else value

@@ -31,7 +31,7 @@ Halving = Annotated[
 ]
 
 
-@run_flags(without=("seed", "parallel"))
+@run_flags(without=("seed",))
 def compare(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
@@ -66,7 +66,7 @@ def compare(
     write_and_show([comparison.out], comparison.out, as_json)
 
 
-@run_flags(without=("seed", "parallel"))
+@run_flags(without=("seed",))
 def tune(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",

@@ -126,6 +126,8 @@ def said(origin: Origin) -> str:
     'tuned in 8 trials (best.json) for another training: 30 steps, then --set lr=0.5'
     >>> said(Origin(kind="published", source="paper", guesses=("lr",), batch_sizes=(8, 32), fixed=("betas",)))
     'guess: lr; paper, lr × √(8/32), betas as the table says'
+    >>> said(Origin(kind="published", source="paper", trials=5, at_edge=True))
+    'paper, lr chosen by 5 trials, at the edge of the rates tried'
     """
     trials = count(origin.trials, "trial")
     halved = f", halved by {origin.eta} at steps {', '.join(map(str, origin.rungs))}" if origin.rungs else ""
@@ -140,10 +142,13 @@ def said(origin: Origin) -> str:
     }
     text = f"guess: {', '.join(origin.guesses)}; " if origin.guesses else ""
     text += texts.get(origin.kind, origin.source)
+    if origin.kind == "published" and origin.trials:
+        text += f", lr chosen by {trials}{', at the edge of the rates tried' if origin.at_edge else ''}"
     if origin.tuned_for:
         text += f" for another training: {_other_training(origin)}"
     if origin.changed:
-        text += f", then --set {assignments(origin.changed)}"
+        then = "; changed to" if origin.kind == "published" else ", then --set"
+        text += f"{then} {assignments(origin.changed)}"
     if origin.batch_sizes:
         text += ", lr × √({}/{})".format(*origin.batch_sizes)
     if origin.lr_factor != 1:

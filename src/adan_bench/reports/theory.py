@@ -16,7 +16,7 @@ from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
 from adan_bench.theory.check import Chapter, Check
 
-NAMES = "lemma-1 moments reformulation proximal propositions descent theorem-1 cycle theorem-2 complexity"
+NAMES = "lemma-1 moments reformulation package proximal propositions descent theorem-1 cycle theorem-2 complexity"
 #: A module of `adan_bench.theory` for each.
 STUDIES: dict[str, Callable[[], Chapter]] = {
     name: import_module(f"adan_bench.theory.{name.replace('-', '')}").run for name in NAMES.split()

@@ -41,6 +41,7 @@ def workload(
     options: tuple[str, ...] = (),
     tune_metric: str = "",
     tune_higher_is_better: bool | None = None,
+    one_rank: str = "",
 ) -> Callable[[Builder], Builder]:
     """Make a workload of a function that builds its `Task`.
 
@@ -57,6 +58,7 @@ def workload(
         tune_metric: another of those numbers, by which tuning trials are judged, so that a reported test split chooses
             no settings; the metric itself unless given.
         tune_higher_is_better: whether that is so of `tune_metric`; as of the metric unless given.
+        one_rank: why several processes cannot share a run; empty: they can.
     """
     check_name("@workload", name, marks="_.+-")
     if tune_higher_is_better is not None and not tune_metric:
@@ -74,7 +76,7 @@ def workload(
         bundled = name in _workloads and _workloads[name].build.__module__.startswith("adan_bench.")
         if bundled and not build.__module__.startswith("adan_bench."):
             raise UsageError(f"{name!r} is a bundled workload; give yours another name")
-        judged = tune_metric, tune_higher_is_better
+        judged = tune_metric, tune_higher_is_better, one_rank
         about = (summary or build.__doc__ or name).strip().splitlines()[0].rstrip(".")
         _workloads[name] = Workload(
             name, about, metric, higher_is_better, build, there, after, SCALES[0], options, *judged
