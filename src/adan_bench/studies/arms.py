@@ -47,6 +47,10 @@ class Search:
     eta: int = 1
     rungs: tuple[int, ...] = ()
 
+    def chosen(self, tried: Sequence[RunRecord]) -> Settings:
+        """The settings that the trials lead to."""
+        return dict(best_trial(tried).config.settings)
+
     def following(self, tried: Sequence[RunRecord]) -> list[Settings]:
         """The trials that come after those that have ended; none: all are made."""
         if not tried:
@@ -137,8 +141,7 @@ class Arm:
             tuned_for = elsewhere(training_of(self.tried[0].config), self.base)
             search = self.search
             origin = Origin(kind="here", trials=search.trials, eta=search.eta, rungs=search.rungs, tuned_for=tuned_for)
-            settings = dict(best_trial(self.tried).config.settings)
-            self.base = replace(self.base, settings=settings, origin=origin)
+            self.base = replace(self.base, settings=search.chosen(self.tried), origin=origin)
         self.settled = True
 
     @property
