@@ -62,8 +62,9 @@ def suggest(
     missing = [f"{workload} {name}" for workload, name in comparison.untuned]
     if as_json:
         for (workload, name), s in found.items():
-            facts = {"event": "suggestion", "workload": workload, "optimizer": name, **asdict(s)}
-            print(json.dumps({**facts, "share": s.share, "doubts": s.doubts(), "code": s.code()}))
+            facts = {"event": "suggestion", "workload": workload, "optimizer": name, "settings": s.settings}
+            facts |= {"steps": s.steps, "warmup_steps": s.warmup_steps, "short_runs": asdict(s.rate), "share": s.share}
+            print(json.dumps({**facts, "doubts": s.doubts(), "code": s.code()}))
         saved = str(file) if found else None
         print(json.dumps({"event": "report", "path": str(page), "saved": saved, "untuned": missing}))
     else:

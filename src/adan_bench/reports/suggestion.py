@@ -7,9 +7,9 @@ from pathlib import Path
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import summarize_trials
+from adan_bench.records.suggestion import MeasuredSuggestion
 from adan_bench.reports import html
 from adan_bench.reports.comparison import chart_data, environments_part
-from adan_bench.studies.suggest import MeasuredSuggestion
 
 
 def write_suggestions(
