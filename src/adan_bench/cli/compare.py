@@ -60,7 +60,7 @@ def compare(
             f"--batch-size {chosen.batch_size} and --batch-sizes {batch_sizes}: leave out one of the two, or add "
             f"{chosen.batch_size} to the list"
         )
-    more = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
+    more: dict[str, Any] = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
     with comparing(call, chosen, workloads, optimizers, as_json, set_, **more) as comparison:
         comparison.make(tune, halving, seeds)
     write_and_show([comparison.out], comparison.out, as_json)

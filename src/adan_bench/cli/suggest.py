@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -62,8 +62,9 @@ def suggest(
     missing = [f"{workload} {name}" for workload, name in comparison.untuned]
     if as_json:
         for (workload, name), s in found.items():
-            facts = {"event": "suggestion", "workload": workload, "optimizer": name, "settings": s.settings}
-            facts |= {"steps": s.steps, "warmup_steps": s.warmup_steps, "short_runs": asdict(s.rate), "share": s.share}
+            facts: dict[str, Any] = {"event": "suggestion", "workload": workload, "optimizer": name}
+            facts |= {"settings": s.settings, "steps": s.steps, "warmup_steps": s.warmup_steps, "share": s.share}
+            facts["short_runs"] = asdict(s.rate)
             print(json.dumps({**facts, "doubts": s.doubts(), "code": s.code()}))
         saved = str(file) if found else None
         print(json.dumps({"event": "report", "path": str(page), "saved": saved, "untuned": missing}))

@@ -46,9 +46,9 @@ def short(base: RunConfig, share: float = SHARE) -> RunConfig:
     if steps > whole // 2:
         raise UsageError(f"--steps {whole}: too few for short runs, which have {steps}; use adan-bench tune instead")
     warmup = min(base.warmup * base.steps / steps, WARMUP)
-    lines = {"eval_every": steps // 4, "log_every": max(1, steps // 60)}
+    small = replace(base, steps=steps, warmup=warmup, eval_every=steps // 4, log_every=max(1, steps // 60))
     # An average of weights would lag behind, and compiling takes longer than a short run.
-    return replace(base, steps=steps, warmup=warmup, stop_after=0, ema=0.0, nonmono=0, compile=False, **lines)
+    return replace(small, stop_after=0, nonmono=0, ema=0.0, compile=False)
 
 
 def starting_from(spec: OptimizerSpec, steps: int) -> Settings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -66,7 +66,7 @@ def suggest(
         >>> sorted(s.settings)
         ['betas', 'lr', 'weight_decay']
     """
-    if iter(batches) is batches:
+    if isinstance(batches, Iterator):
         raise UsageError(f"batches: {shown(batches)} can be read only once; give a list or a DataLoader")
     spec = optimizers.get_optimizer(optimizer)
     if spec.passes > 1:
