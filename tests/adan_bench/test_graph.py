@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from adan_bench.data.batching import moved
 from adan_bench.errors import UsageError
-from adan_bench.training import graph, optimizers
+from adan_bench.training import graph, optimizers, updater
 from adan_bench.training.configure import configure
 from adan_bench.training.graph import StaticInputs, StepGraph, signature_of
 from adan_bench.training.optimizers import SPECS, build, get_optimizer, implementation
@@ -232,6 +232,41 @@ def test_host_randomness_stays_eager(draw: Any) -> None:
     for _ in range(6):
         steps(torch.zeros(1))
     assert (steps.captures, steps.words()) == (0, "eager: it draws random numbers on the host")
+
+
+class PretendedGradients(Pretended):
+    """A replay writes the gradients where they were captured, and leaves the parameters' attributes alone."""
+
+    def _capture(self, inputs: Any) -> bool:
+        self.outputs = [torch.zeros_like(grad) for grad in self.step(inputs)]
+        return super()._capture(inputs)
+
+    def _replay(self) -> None:
+        self.replays += 1
+        for output, grad in zip(self.outputs, self.step(self.inputs.batch), strict=True):
+            output.copy_(grad)
+            grad.fill_(float("nan"))
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("name", ["lion", "muon", "schedule-free"])
+def test_an_optimizer_that_cannot_be_captured_steps_after_the_graph(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the gradients of the replay, under the schedule's rate, with the average of weights after it."""
+    options: dict[str, Any] = {"batch_size": 4, "ema": 0.5, "steps": 20}
+    eager = trainer("digits-vit", name, **options)
+    monkeypatch.setattr(updater.Updater, "_obstacle", lambda self: "")
+    monkeypatch.setattr(updater, "StepGraph", lambda step, device, captures: PretendedGradients(step))
+    captured = trainer("digits-vit", name, **options)
+    for _ in range(8):
+        eager.update()
+        captured.update()
+    assert captured.updater.words().startswith("captured; the optimizer eager: ")
+    for one, other in ((eager.model, captured.model), (eager.updater.average, captured.updater.average)):
+        for p, q in zip(one.parameters(), other.parameters(), strict=True):
+            assert torch.equal(p, q)
+    assert captured.updater.busy_seconds() is None
 
 
 def test_cpu_runs_say_that_they_are_eager(config: Any, tmp_path: Any) -> None:

@@ -394,7 +394,7 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
     speeds = [result["seconds"] / result["step"] for result in results if result["step"]]
     words = [word for result in results for word in (result.get("implementation") or "").split(", ")]
     if runs[0].config.device != "cpu":  # there nothing can be captured, which need not be said
-        words += ["eager" for result in results if (result.get("graph") or "").startswith("eager")]
+        words += ["eager" for result in results if "eager" in (result.get("graph") or "")]
     sizes = [size for result in results if (size := result.get("state_bytes_per_parameter")) is not None]
     majority = len(reached) * 2 > len(runs)
     # A seed that never got there counts as infinity: the median is finite when more than half of them did.

@@ -30,7 +30,7 @@ RING = 3  # copies on their way to the device at a time
 ALIGNED = 64
 TIMED = 16  # replays whose duration is measured between two looks
 
-Step = Callable[[Any], None]
+Step = Callable[[Any], Any]
 
 
 class StepGraph:
@@ -41,6 +41,7 @@ class StepGraph:
         self.obstacle = "" if captures else "--graph off"  # why no graph holds the step
         self.between = self.replays = 0  # steps since the capture: eager ones, and replays of it
         self.signature: Any = None
+        self.outputs: Any = None  # of the captured step; a replay rewrites its tensors
         self.inputs: StaticInputs | None = None
         self.graph: Any = None
         self.left = WARMUP
@@ -48,19 +49,21 @@ class StepGraph:
         self.since = 0  # replays since the last look at the clock
         self.clock: list[tuple[Any, Any]] = []
 
-    def __call__(self, inputs: Any) -> None:
+    def __call__(self, inputs: Any) -> Any:
+        """Make a step, one way or another, and return what it returns."""
         static = None if self.obstacle else self._static(inputs)
         if static is None:
             self.between += self.graph is not None
-            self.step(moved(inputs, self.device))
-        elif self.graph is not None or (self.left == 0 and self._capture(static)):
+            return self.step(moved(inputs, self.device))
+        if self.graph is not None or (self.left == 0 and self._capture(static)):
             self._replay()
-        elif self.left == 1:
+            return self.outputs
+        if self.left == 1:
             self.left = 0
-            self.obstacle = watched(self.step, static)
-        else:
-            self.left = max(0, self.left - 1)
-            self.step(static)
+            self.obstacle, outputs = watched(self.step, static)
+            return outputs
+        self.left = max(0, self.left - 1)
+        return self.step(static)
 
     def _static(self, inputs: Any) -> Any:
         """The inputs at the addresses that the graph reads; None where they are others than it can read."""
@@ -85,7 +88,7 @@ class StepGraph:
         gc.disable()  # to free the graph of an earlier run would end the capture
         try:
             with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
-                self.step(inputs)
+                self.outputs = self.step(inputs)
         except Exception as error:
             generator.graphsafe_set_state(before)  # it would stay in the mode of a capture
             self.obstacle = f"its capture failed ({_first_line(error)})"
@@ -186,14 +189,14 @@ def _kind(leaf: Any) -> Any:
     return leaf if isinstance(leaf, (bool, int, float, str, type(None))) else object()  # which equals nothing
 
 
-def watched(step: Step, inputs: Any) -> str:
-    """Make a step, and say what about it a graph cannot hold; empty: nothing was seen."""
+def watched(step: Step, inputs: Any) -> tuple[str, Any]:
+    """Make a step, and say what about it a graph cannot hold (empty: nothing was seen), and what it returns."""
     random_before, mode = _host_random(), torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            step(inputs)
+            outputs = step(inputs)
         finally:
             torch.cuda.set_sync_debug_mode(mode)
     reason = ""
@@ -205,7 +208,7 @@ def watched(step: Step, inputs: Any) -> str:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if not reason and _host_random() != random_before:
         reason = "it draws random numbers on the host"
-    return reason
+    return reason, outputs
 
 
 def _host_random() -> Any:

@@ -309,7 +309,7 @@ class Trainer:
         gpu: dict[str, Any] = {}
         if self.device.type == "cuda":
             gpu["gpu_bytes"] = torch.cuda.max_memory_allocated(self.device)
-            busy = None if self.updater.graph is None else self.updater.graph.busy_seconds()
+            busy = self.updater.busy_seconds()
             if busy is not None:
                 gpu |= {"gpu_share": min(1.0, busy / seconds), "gpu_source": "replays"}
             if seconds >= NVML_PERIOD:

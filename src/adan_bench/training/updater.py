@@ -1,6 +1,7 @@
 """One update on the device: the loss of a batch as it was drawn, its gradient, and the optimizer's step.
 
-A CUDA graph holds it where that is possible (`graph.py`); then nothing in it waits for the device.
+A CUDA graph holds it where that is possible (`graph.py`); then nothing in it waits for the device. Where the optimizer
+cannot be captured, the graph holds the loss and the gradient, and the optimizer steps after it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ class Updater:
         self.obstacle = self._obstacle()
         if self.obstacle and config.graph == "on":
             raise UsageError(f"--graph on: {self.obstacle}; use --graph auto")
+        self.held = not (self.obstacle or spec.eager)  # whether the graph may hold the optimizer's step, too
         groups: Any = self.model.parameters() if task.groups is None else task.groups(self.model, config.settings)
         if spec.by_role:
             groups = by_role(groups, self.model, task.roles)
         # A search starts from the optimizer's defaults: what depends on a run's length is known no earlier than here.
         horizon = {spec.horizon: config.steps // spec.passes} if spec.horizon else {}
-        self.optimizer = optimizers.build(spec, groups, {**horizon, **config.settings}, capturable=not self.obstacle)
+        self.optimizer = optimizers.build(spec, groups, {**horizon, **config.settings}, capturable=self.held)
         self.has_modes = all(callable(getattr(self.optimizer, mode, None)) for mode in ("train", "eval"))
         if self.has_modes:
             self.optimizer.train()  # type: ignore[attr-defined]
@@ -70,28 +72,35 @@ class Updater:
             return f"the {self.device.type.upper()} has no CUDA graphs"
         if self.ranks.strategy is not None:
             return f"--parallel {self.ranks.strategy} sends messages between the ranks"
-        return self.task.eager or self.spec.eager
+        return self.task.eager or (self.spec.eager if self.spec.passes > 1 else "")
 
     def _begin_graph(self) -> None:
-        """Make a graph that is still to be captured; its optimizer reads the learning rates on the device."""
+        """Make a graph that is still to be captured; an optimizer inside it reads the learning rates on the device."""
         if self.obstacle:
             return
         # --graph off leaves out the capture alone, so that it makes the same numbers.
-        self.graph = StepGraph(self._compute, self.device, self.config.graph != "off")
+        self.graph = StepGraph(self._compute if self.held else self._gradients, self.device, self.config.graph != "off")
+        if not self.held:
+            return
         for group, rate in zip(self.optimizer.param_groups, self.rates.unbind(), strict=True):
             group["lr"] = rate
 
     def __call__(self, position: int, factor: float) -> None:
         """Make the update whose first batch stands at a position, with `factor` times the learning rates."""
         batches = [self.task.batches(position + i) for i in range(self.config.accumulate)]
-        if self.graph is not None:
-            self.graph((torch.tensor(factor), batches))
-            if self.graph.obstacle and self.config.graph == "on":
-                raise UsageError(f"--graph on: {self.graph.obstacle}; use --graph auto")
-        else:
+        if not self.held:
             for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
                 group["lr"] = base * factor
+        if self.graph is None:
             self._compute((None, moved(batches, self.device)))
+        elif self.held:
+            self.graph((torch.tensor(factor), batches))
+        else:
+            for p, grad in zip(self.model.parameters(), self.graph(batches), strict=True):
+                p.grad = grad  # a replay writes where it was captured, whatever steps came between
+            self._step()
+        if self.graph is not None and self.graph.obstacle and self.config.graph == "on":
+            raise UsageError(f"--graph on: {self.graph.obstacle}; use --graph auto")
         if self.average is not None and position == 0:
             with torch.no_grad(), self.scored_weights():
                 torch._foreach_copy_(*self._averaged(self.average))  # the average begins with the first update
@@ -103,7 +112,7 @@ class Updater:
             torch.mul(self.peaks, factor, out=self.rates)
         if self.spec.passes == 1:
             self._gradient(batches)
-            self.optimizer.step()
+            self._step()
         else:
             two: Any = self.optimizer
             batches = [self.prepared(batch) for batch in batches]  # once for both gradients
@@ -111,8 +120,15 @@ class Updater:
             two.first_step(zero_grad=True)
             self._gradient(batches, counted=False)
             two.second_step(zero_grad=True)
-        if self.average is not None:
-            self._update_average(self.average)
+            self._follow()
+
+    def _step(self) -> None:
+        self.optimizer.step()
+        self._follow()
+
+    def _gradients(self, batches: list[Any]) -> list[Tensor | None]:
+        self._gradient(batches)
+        return [p.grad for p in self.model.parameters()]
 
     def _gradient(self, batches: list[Any], counted: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -170,19 +186,28 @@ class Updater:
                 for p, value in trained:
                     p.copy_(value)
 
-    def _update_average(self, average: AveragedModel) -> None:
+    def _follow(self) -> None:
         """Move the exponential average of weights and buffers; AveragedModel's own update waits for the device."""
+        if self.average is None:
+            return
         with torch.no_grad(), self.scored_weights():
-            for mean, value in zip(*self._averaged(average), strict=True):
+            for mean, value in zip(*self._averaged(self.average), strict=True):
                 if mean.is_floating_point():
                     mean.lerp_(value, 1 - self.config.ema)
                 else:
                     mean.copy_(value)
-        average.n_averaged += 1
+        self.average.n_averaged += 1
 
     def words(self) -> str:
         """How the steps ran, for the record."""
-        return f"eager: {self.obstacle}" if self.graph is None else self.graph.words()
+        if self.graph is None:
+            return f"eager: {self.obstacle}"
+        words = self.graph.words()
+        return words if self.held or words.startswith("eager") else f"{words}; the optimizer eager: {self.spec.eager}"
+
+    def busy_seconds(self) -> float | None:
+        """Seconds of the device in captured steps since the last call; None where the whole of them is not known."""
+        return self.graph.busy_seconds() if self.graph is not None and self.held else None
 
     def state_dict(self) -> dict[str, Any]:
         optimizer = self.optimizer.state_dict()
