@@ -250,9 +250,7 @@ class PretendedGradients(Pretended):
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("name", ["lion", "muon", "schedule-free"])
-def test_an_optimizer_that_cannot_be_captured_steps_after_the_graph(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_optimizer_that_cannot_be_captured_steps_after_the_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets the gradients of the replay, under the schedule's rate, with the average of weights after it."""
     options: dict[str, Any] = {"batch_size": 4, "ema": 0.5, "steps": 20}
     eager = trainer("digits-vit", name, **options)
