@@ -27,9 +27,8 @@ def suggest(
         ),
     ] = None,
     optimizers: Optimizers = "adan",
-    share: Annotated[float, typer.Option(min=0.005, max=0.25, help="Length of a short run, of the full one.")] = 0.04,
-    trials: Annotated[int, typer.Option(min=4, max=16, help="Short runs per optimizer.")] = 8,
-    whole: Annotated[bool, typer.Option("--whole", help="Stop no short run early.")] = False,
+    share: Annotated[float, typer.Option(min=0.005, max=0.06, help="What a short run makes of the full one.")] = 0.04,
+    trials: Annotated[int, typer.Option(min=4, max=16, help="Short runs per optimizer.")] = 6,
     save: Annotated[
         Path | None, typer.Option(help="A JSON file to merge the settings into.", callback=check_file)
     ] = None,
@@ -39,11 +38,12 @@ def suggest(
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Suggest a learning rate and what goes with it, measured by short runs: about a fifth of one full run in all."""
+    """Suggest a learning rate and what goes with it, measured by short runs: a quarter of one full run in all."""
     from adan_bench.records.archive import read_records
+    from adan_bench.records.suggestion import judged
     from adan_bench.reports.suggestion import write_suggestions
     from adan_bench.studies.comparison import read_tuned
-    from adan_bench.studies.suggest import ETA, add_study, suggest, suggestions
+    from adan_bench.studies.suggest import add_study, suggest, suggestions
 
     studies = [name for name in workloads or () if name.endswith(".toml")]
     others = [name for name in workloads or () if name not in studies]
@@ -53,11 +53,11 @@ def suggest(
         file = save or comparison.out / "suggested.json"
         if file.exists():
             read_tuned(file, "--save")
-        suggest(comparison, share, trials, 1 if whole else ETA)
+        suggest(comparison, share, trials)
     comparison.save(file)
     found = suggestions(comparison)
     records, _ = read_records(comparison.out)
-    page = write_suggestions(found, records, comparison.out)
+    page = write_suggestions(found, [judged(record) for record in records], comparison.out)
     failed = [record for record in records if record.status == "failed"]
     missing = [f"{workload} {name}" for workload, name in comparison.untuned]
     if as_json:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import summarize_trials
-from adan_bench.records.suggestion import MeasuredSuggestion
+from adan_bench.records.suggestion import LOSS, MeasuredSuggestion
 from adan_bench.reports import html
 from adan_bench.reports.comparison import chart_data, environments_part
 
@@ -18,7 +18,7 @@ def write_suggestions(
     """Write suggestion.html and suggestion.md into the folder; the path of the page."""
     parts = []
     for (workload, name), s in found.items():
-        head = ("lr", s.rate.metric, "")
+        head = ("lr", LOSS, "")
         lines = [html.paragraph(line) for line in s.summary().splitlines()]
         lines += [html.items(s.doubts()), html.table(head, s.rows()), html.code(s.code())]
         parts.append(html.section(f"{workload}: {name}", *lines))

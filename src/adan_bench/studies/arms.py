@@ -47,6 +47,10 @@ class Search:
     eta: int = 1
     rungs: tuple[int, ...] = ()
 
+    def judged(self, record: RunRecord) -> RunRecord:
+        """A trial that has ended, with what it is judged by as its result."""
+        return record
+
     def chosen(self, tried: Sequence[RunRecord]) -> Settings:
         """The settings that the trials lead to."""
         return dict(best_trial(tried).config.settings)
@@ -200,7 +204,7 @@ class Planner:
             records = [self.ended(job.path) for job in stage]
             if None in records:
                 return
-            tried += [record for record in records if record is not None]
+            tried += [arm.search.judged(record) for record in records if record is not None]
         arm.tried = tried
 
     def _stage(self, search: Search, jobs: list[Job], tried: Sequence[RunRecord]) -> Iterator[Job]:

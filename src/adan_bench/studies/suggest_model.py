@@ -17,8 +17,7 @@ from adan_bench.config import RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.errors import short as shown
 from adan_bench.records.suggestion import MeasuredSuggestion, suggestion
-from adan_bench.studies.halving import survivors
-from adan_bench.studies.suggest import SHARE, TRIALS, ShortRuns, short, short_runs
+from adan_bench.studies.suggest import SHARE, TRIALS, short, short_runs
 from adan_bench.training import optimizers
 from adan_bench.training.randomness import rng_state, set_rng_state
 from adan_bench.training.roles import by_role
@@ -42,8 +41,7 @@ def suggest(
 ) -> MeasuredSuggestion:
     """Suggest settings for a training of so many steps, by short runs of copies of the model.
 
-    They are judged by the training loss over their last quarter. The model and the random number generators are left
-    as they were.
+    They are judged by their training loss. The model and the random number generators are left as they were.
 
     Args:
         model: as it is at the start of the training.
@@ -54,8 +52,8 @@ def suggest(
         optimizer: a name of `adan-bench list optimizers`.
         warmup_steps: of the full run; 5% of it unless given.
         max_grad_norm: the limit of the gradient's norm, by `torch.nn.utils.clip_grad_norm_`; None: no limit.
-        share: the length of a short run, as a share of the full one.
-        trials: short runs, some of which are stopped early.
+        share: what a short run makes of the full one.
+        trials: short runs; with `share`, at most a quarter of the full run.
         **settings: of the optimizer, kept in all short runs, for example weight_decay=0.1.
 
     Example:
@@ -75,17 +73,16 @@ def suggest(
         raise UsageError(f"lr={settings['lr']!r}: it is what short runs look for; omit it")
     warmup = RunConfig.warmup if warmup_steps is None else warmup_steps / steps
     full = RunConfig(optimizer=optimizer, steps=steps, warmup=warmup, role="tune")
-    small = short(full, share)
-    search = short_runs(spec, full, small, settings, trials)
+    small = short(full, share, trials)
+    search = short_runs(spec, full, settings, trials)
     device, tried = next(model.parameters()).device, list[RunRecord]()
     before = rng_state(device)
     try:
         while told := search.following(tried):
-            middle = math.log(told[0]["lr"] * told[-1]["lr"]) / 2
-            for own in sorted(told, key=lambda values: abs(math.log(values["lr"]) - middle)):  # good ones first
+            for own in told:
                 set_rng_state(before, device)
-                config = replace(small, settings=own)
-                tried.append(_run(copy.deepcopy(model), loss, batches, config, max_grad_norm, search, tried))
+                record = _run(copy.deepcopy(model), loss, batches, replace(small, settings=own), max_grad_norm)
+                tried.append(search.judged(record))
     finally:
         set_rng_state(before, device)
     if all(record.final is None for record in tried):
@@ -93,25 +90,15 @@ def suggest(
     return suggestion(spec, full, search.chosen(tried), tried)
 
 
-def _run(
-    model: nn.Module,
-    loss: Loss,
-    batches: Iterable[Any],
-    config: RunConfig,
-    limit: float | None,
-    search: ShortRuns,
-    tried: list[RunRecord],
-) -> RunRecord:
-    """One short run in memory, until it falls behind those before it."""
+def _run(model: nn.Module, loss: Loss, batches: Iterable[Any], config: RunConfig, limit: float | None) -> RunRecord:
+    """One short run in memory, until a loss is not finite."""
     spec = optimizers.get_optimizer(config.optimizer)
     groups: Any = by_role(model.parameters(), model, {}) if spec.by_role else model.parameters()
     optimizer = optimizers.build(spec, groups, config.settings)
     factor, peaks = schedule(config.schedule, config.steps, config.warmup), [g["lr"] for g in optimizer.param_groups]
-    judged = {"metric": "loss", "higher_is_better": False}
-    record = RunRecord(Path(f"tune-{len(tried):02d}"), config, judged, spec.facts(), {}, [], None)
+    lines, window, status = list[dict[str, Any]](), list[Tensor](), "finished"
     model.train()
-    step, status, losses = 0, "finished", list[Tensor]()
-    for batch in chain.from_iterable(repeat(batches)):
+    for step, batch in zip(range(config.stop_after), chain.from_iterable(repeat(batches)), strict=False):
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * factor(step)
         optimizer.zero_grad()
@@ -122,17 +109,13 @@ def _run(
         if limit is not None:
             nn.utils.clip_grad_norm_(model.parameters(), limit)
         optimizer.step()
-        step += 1
-        losses.append(value.detach())
-        if step % config.eval_every:
-            continue
-        mean = torch.stack(losses).mean().item()
-        losses.clear()
-        record.metrics.append({"kind": "eval", "step": step, "seconds": 0.0, "loss": mean})
-        if not math.isfinite(mean):
-            status = "diverged"
-        elif step in search.rungs and record not in survivors(search.eta, [*tried, record], step):
-            status = "stopped"
-        if status != "finished" or step >= config.steps:
-            break
-    return replace(record, result={"status": status, "step": step, "final": {"loss": mean}})
+        window.append(value.detach())
+        if len(window) >= config.log_every:
+            mean = torch.stack(window).mean().item()
+            window.clear()
+            lines.append({"kind": "train", "step": step + 1, "seconds": 0.0, "loss": mean})
+            if not math.isfinite(mean):
+                status = "diverged"
+                break
+    result = {"status": status, "step": step + 1, "final": {}}
+    return RunRecord(Path(f"{config.settings['lr']:g}"), config, {"metric": "loss"}, spec.facts(), {}, lines, result)
