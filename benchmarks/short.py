@@ -23,7 +23,7 @@ from adan_bench.config import RunRecord
 from adan_bench.records.archive import read_archive
 from adan_bench.records.stats import grouped, rank
 from adan_bench.records.suggestion import judged, vertex
-from adan_bench.studies.suggest import BUDGET, LEAST, MADE
+from adan_bench.studies.suggest import BUDGET, LEAST, MADE, TRIALS
 
 SHARES = (2, 4, 10)  # percent of a full run: the files of results/suggest
 MORE = {"convnext-25-wide": "convnext-25-again"}  # studies with further rates of the same runs
@@ -60,11 +60,6 @@ class ShortCase:
         """The best rate of full runs, between those tried."""
         ended = {math.log2(rate): rank(run) for rate, run in self.full.items() if math.isfinite(rank(run))}
         return float(2 ** vertex(list(ended), list(ended.values())))
-
-    def good(self, tolerance: float = 0.01) -> list[float]:
-        """The rates tried whose result is within 1% of the best one."""
-        best = min(map(rank, self.full.values()))
-        return [rate for rate, run in self.full.items() if rank(run) <= best + tolerance * abs(best)]
 
     def regret(self, rate: float) -> tuple[float, bool]:
         """What a rate loses of the best result, by interpolation in log lr, and whether it lies among those tried."""
@@ -146,7 +141,12 @@ VARIANTS = [
 
 def long_enough(case: ShortCase) -> bool:
     """Whether short runs of `LEAST` steps are within the budget."""
-    return RULE.cost * next(iter(case.full.values())).config.steps >= LEAST * 0.96 * RULE.cost / (BUDGET / 6)
+    return TRIALS * LEAST <= BUDGET * next(iter(case.full.values())).config.steps
+
+
+def suggested(case: ShortCase | None) -> float | None:
+    """What `adan-bench suggest` suggests, where it was tried and does not refuse."""
+    return RULE.rate(case) if case is not None and RULE.share in case.short and long_enough(case) else None
 
 
 def within(rate: float, case: ShortCase) -> bool:
@@ -161,9 +161,10 @@ def flat(case: ShortCase) -> float | None:
 
 def recipe(case: ShortCase) -> float | None:
     """The paper's rate for Adan, at our batch size by its square-root rule."""
-    if case.optimizer != "adan" or case.study not in RECIPES:
+    own = recipes[RECIPES[case.study]] if case.study in RECIPES else None
+    if case.optimizer != "adan" or own is None or own.lr is None:
         return None
-    own, size = recipes[RECIPES[case.study]], next(iter(case.full.values())).config.batch_size
+    size = next(iter(case.full.values())).config.batch_size
     return scaled_lr(size, own.lr, own.batch_size) if own.batch_size else own.lr
 
 
@@ -184,31 +185,29 @@ def halves() -> tuple[list[ShortCase], list[ShortCase]]:
 
 def chosen(some: Sequence[ShortCase]) -> ShortRule:
     """The rule within the budget that is near most often, of several the one with the smaller median regret."""
-    affordable = [rule for rule in VARIANTS if 6 * rule.cost <= BUDGET]
+    affordable = [rule for rule in VARIANTS if TRIALS * rule.cost <= BUDGET]
     return max(affordable, key=lambda rule: (score(rule, some)[0], -score(rule, some)[2]))
 
 
 def suggest_rates() -> str:
-    """The best rate of full runs, the suggestion's distance from it and what that loses; others beside it."""
+    """The best rate of full runs; the suggestion ÷ it and what that loses; other rules beside it."""
 
-    def cell(case: ShortCase, rate: float | None) -> str:
-        if rate is None:
+    def cell(case: ShortCase | None, rate: float | None) -> str:
+        if case is None or rate is None:
             return ""
         regret, inside = case.regret(rate)
         loss = f"{'' if inside else '> '}{regret:.1%}" if math.isfinite(regret) else "next to one that diverged"
-        return f"×{rate / case.best:.2g}; {loss}"
+        return f"×{rate / case.best:.2g}, {loss}"
 
     lines = []
-    for case in cases():
-        ours = cell(case, RULE.rate(case)) if 10 in case.short and long_enough(case) else "refused" * (10 in case.short)
-        good = case.good()
-        spread = f"{good[0]:.2g} to {good[-1]:.2g}" if len(good) > 1 else f"{good[0]:.2g}"
-        name = {"adan": "Adan", "adamw": "AdamW"}[case.optimizer]
-        others = ShortRule(4, 1.0).rate(case) if 4 in case.short else None, flat(case), recipe(case)
-        beside = [cell(case, rate) for rate in others]
-        lines.append([f"{TITLES[case.study]}, {name}", f"{case.best:.2g}", spread, ours, *beside])
-    head = ["", "best lr", "tried, within 1%", "`suggest`", "whole runs of 4%"]
-    return table([*head, f"{LR_RATIO:g} × AdamW's best", "the paper's"], lines)
+    for study, title in TITLES.items():
+        own = {case.optimizer: case for case in cases() if case.study == study}
+        adan = own["adan"]
+        best = ", ".join(f"{own[name].best:.2g}" for name in ("adan", "adamw") if name in own)
+        ours = [cell(own.get(name), suggested(own.get(name))) for name in ("adan", "adamw")]
+        lines.append([title, best, *ours, cell(adan, flat(adan)), cell(adan, recipe(adan))])
+    head = ["", "best lr of Adan, AdamW", "`suggest`, Adan", "`suggest`, AdamW"]
+    return table([*head, f"{LR_RATIO:g} × AdamW's", "the paper's"], lines)
 
 
 TABLES = (suggest_rates,)
@@ -229,7 +228,7 @@ if __name__ == "__main__":
     print("rule; six rates ÷ a full run; within a factor of two, median and largest regret: all, first and second half")
     for rule in VARIANTS:
         scores = [score(rule, some) for some in ([*first, *second], first, second)]
-        print(f"{rule}; {6 * rule.cost:.0%};", *("{}/{}, {:.1%}, {:.1%};".format(*own) for own in scores))
+        print(f"{rule}; {TRIALS * rule.cost:.0%};", *("{}/{}, {:.1%}, {:.1%};".format(*own) for own in scores))
     rule = chosen(first)
     print(f"chosen on {', '.join(sorted({case.study for case in first}))}: {rule}; on the rest: {score(rule, second)}")
     print("families left out: {} of {}".format(*left_out()))

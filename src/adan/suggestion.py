@@ -1,6 +1,6 @@
 """Suggest where to start with Adan, given the AdamW settings that work for a model.
 
-One ratio of learning rates: over our searches no rule by task or length predicts the chosen ratio better out of sample
+One ratio of learning rates: over our searches no rule by length predicts the chosen ratio better out of sample
 (docs/tuning.md). tests/benchmarks/test_tuning.py recomputes the numbers here from the records.
 """
 

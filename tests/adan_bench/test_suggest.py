@@ -218,7 +218,7 @@ def test_where_all_rates_diverge_smaller_ones_are_tried() -> None:
     """SGD on 10⁵ w²/2 needs rates below 2e-5; the smallest of the range is above 1e-3."""
     model = nn.Linear(1, 1, bias=False)
     loss = lambda model, x: 0.5e5 * model.weight.double().square().sum()  # noqa: E731
-    s = suggest(model, loss, [0], steps=2000, optimizer="sgd")
+    s = suggest(model, loss, [0], steps=5000, optimizer="sgd")
     assert s.rate.lr < 2e-5
     assert [p.status for p in s.rate.points].count("diverged") >= 5
     assert any("diverged" in doubt for doubt in s.doubts())

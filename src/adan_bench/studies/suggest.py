@@ -48,7 +48,7 @@ class ShortRuns(Search):
 
     def following(self, tried: Sequence[RunRecord]) -> list[Settings]:
         if not tried or any(math.isfinite(rank(record)) for record in tried):
-            return super().following(tried)
+            return super().following(tried) if len(tried) < self.trials else []
         if any(not record.diverged for record in tried) or len(tried) >= len(self.rates) + LOWER:
             return []
         lowest = min(float(record.config.settings["lr"]) for record in tried)
