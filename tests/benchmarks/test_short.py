@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import short
 
+from adan import suggest_from_adamw
 from adan_bench.records.suggestion import TRUST
+from adan_bench.studies.study import LIBRARY, read
 from adan_bench.training.optimizers import get_optimizer
 
 TEXT = " ".join((Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8").split())
@@ -70,3 +72,16 @@ def test_regret_is_interpolated_in_log_lr():
     middle = (rates[0] * rates[1]) ** 0.5
     assert case.regret(middle)[0] == pytest.approx(((finals[0] + finals[1]) / 2 - best) / best)
     assert case.regret(rates[0] / 2) == (case.regret(rates[0])[0], False)
+
+
+def test_the_defaults_are_the_best_single_rates_of_the_records():
+    """AdamW's, and Adan's by the ratio; the best single one of Adan's own runs is next to it."""
+    rate = float(f"{short.single('adamw'):.2g}")
+    names = [file.name.removesuffix(".toml") for file in LIBRARY.iterdir() if file.name.startswith("default-")]
+    assert len(names) == 8
+    for name, study in read(names).items():
+        ours, adamw, nadamw = (study.optimizers[who].settings for who in ("adan", "adamw", "nadamw"))
+        assert adamw["lr"] == nadamw["lr"] == rate, name
+        s = suggest_from_adamw(rate, weight_decay=adamw["weight_decay"], total_steps=study.run["steps"])
+        assert {**ours, "betas": tuple(ours["betas"])} == {k: v for k, v in s.options().items() if k != "eps"}, name
+        assert ours["lr"] == pytest.approx(short.single("adan"), rel=0.15)
