@@ -94,11 +94,15 @@ class Forest:
             axes.annotate(effect.text, (1.02, at), **place)
         axes.set_yticks(range(len(self.effects)), [effect.label for effect in self.effects])
         axes.set(xlabel=self.x_label, xlim=(-widest, widest), ylim=(len(self.effects) - 0.5, -0.5))
+        ends = [share * widest for share in (-1, -0.5, 0, 0.5, 1)]
+        axes.set_xticks(ends, [f"{end:g}".replace("-", "−") for end in ends])
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(left=False)
 
 
 Picture = Sequence[Panel | Forest]
+#: Where a page is dark, so are its figures: inverted, with the colors that they have.
+DARK = "@media (prefers-color-scheme: dark) {svg {filter: invert(0.92) hue-rotate(180deg)}}"
 FEW = 6  # points on a logarithmic axis that have a tick each
 
 
@@ -140,5 +144,5 @@ def draw(panels: Picture, path: Path) -> None:
             axes.set_axis_off()
         metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(panels)}"}
         figure.savefig(path, format="svg", metadata=metadata)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    path.write_text("".join(line.rstrip() + "\n" for line in lines), encoding="utf-8")
+    text = path.read_text(encoding="utf-8").replace("</style>", f"{DARK}</style>", 1)
+    path.write_text("".join(line.rstrip() + "\n" for line in text.splitlines()), encoding="utf-8")

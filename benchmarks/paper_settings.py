@@ -48,4 +48,6 @@ def _runs(cell: PlannedCell) -> Iterator[tuple[str, RunConfig]]:
         yield cell.before.workload, cell.before
     settings = {"restart": "by a pilot run"} if cell.row.restart else {}
     config = cell.runs[0].config
+    if rates := cell.table.published(config.optimizer, config.workload, cell.column).rates:
+        settings["lr"] = f"of {', '.join(f'{rate:g}' for rate in rates)} by trials"
     yield "", replace(config, init=None, settings={**config.settings, **settings})

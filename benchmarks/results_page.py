@@ -101,6 +101,12 @@ class Contest:
     def unit(self) -> Unit:
         return unit_of(self.adan.first)
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether the interval is wider than ±20% of the baseline's result, and so says little."""
+        half = self.lead.difference.half
+        return half is not None and half > 0.2 * abs(self.best.final().mean)
+
     def early(self) -> str:
         """Judge Adan by whether its mean reaches a share of the better final accuracy first."""
         target = EARLY * max(group.final().mean for group in (self.adan, self.best))
@@ -145,19 +151,17 @@ def overview(stored: Stored) -> str:
     return table(["", "Adan", "best baseline", "seeds", "tuned", "difference"], lines)
 
 
-def verdicts(stored: Stored) -> str:
-    """README's table: where Adan was better than the best baseline, where worse, and where neither."""
-    rows, heads, cells = contests(stored), [], []
-    for word, head in (("better", "better"), ("not significant", "no significant difference"), ("worse", "worse")):
-        labels = [r.label.split(", ", 1) for r in rows if r.lead.word == word]
-        listed = []
-        for model in dict.fromkeys(label[0] for label in labels):
-            details = [label[1] for label in labels if label[0] == model and label[1:]]
-            between = "; " if any(", " in detail for detail in details) else ", "
-            listed.append(model + (f" ({between.join(details)})" if details else ""))
-        heads.append(f"{head} in {len(labels)}")
-        cells.append("<br>".join(listed))
-    return table(heads, [cells])
+def effects(stored: Stored) -> str:
+    """README's table: Adan's leads over the best baseline, by model and by verdict."""
+    leads: dict[str, dict[str, list[str]]] = {}
+    for r in contests(stored):
+        model, (unit, digits) = r.label.partition(",")[0], DATA["leads"][r.unit.axis]
+        lead = f"{r.effect.mean:+.{digits}f}".replace("-", "−")
+        by_word = leads.setdefault(f"{DATA['models'].get(model, model)}: {unit}", {word: [] for word in SHADES})
+        by_word[r.lead.word].append(f"({lead})" if r.lead.word == "not significant" and r.is_wide else lead)
+    heads = [f"{word} in {sum(len(by_word[word]) for by_word in leads.values())}" for word in SHADES]
+    rows = [[model, *map(", ".join, by_word.values())] for model, by_word in leads.items()]
+    return table(["", *heads], rows)
 
 
 def tally(words: Sequence[str]) -> list[int]:
@@ -362,4 +366,4 @@ def pictures(stored: Stored) -> dict[str, Picture]:
     return {f"results-{name}.svg": picture for name, picture in figures.items()}
 
 
-TABLES = (verdicts, overview, counts, analyses, half_length, batch_sizes, formats, components)
+TABLES = (effects, overview, counts, analyses, half_length, batch_sizes, formats, components)

@@ -29,7 +29,7 @@ import adan
 PACKAGE = Path(adan.__file__).resolve().parent
 ROOT = PACKAGE.parents[1]
 ENGINES: dict[str, dict[str, Any]] = {
-    "loop": {"foreach": False},
+    "loop": {"foreach": False, "fused": False},
     "foreach": {"foreach": True},
     "cpu": {"fused": True},
     "cuda": {"fused": True},

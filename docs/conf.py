@@ -22,6 +22,7 @@ myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 html_theme = "furo"
+html_static_path, html_css_files = ["_static"], ["pages.css"]
 html_title = f"adan {release}"
 html_theme_options = {"source_repository": SOURCE, "source_branch": "main", "source_directory": "docs/"}
 

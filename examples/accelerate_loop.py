@@ -7,12 +7,16 @@ $ torchrun --nproc-per-node 2 examples/accelerate_loop.py
 import argparse
 
 import torch
-from accelerate import Accelerator
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from adan import Adan
+
+try:
+    from accelerate import Accelerator
+    from sklearn.datasets import load_digits
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
 
 
 class Run:

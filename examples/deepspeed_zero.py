@@ -6,11 +6,15 @@ $ DS_ACCELERATOR=cpu torchrun --nproc-per-node 2 examples/deepspeed_zero.py
 import sys
 import warnings
 
-import deepspeed
 import torch
 from torch import nn
 
 from adan import Adan
+
+try:
+    import deepspeed
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
 
 warnings.filterwarnings("ignore", category=FutureWarning)  # DeepSpeed 0.19 calls what torch 2.13 has renamed
 

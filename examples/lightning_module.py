@@ -5,13 +5,17 @@ $ python examples/lightning_module.py
 
 import argparse
 
-import lightning
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from adan import Adan, parameter_groups
+
+try:
+    import lightning
+    from sklearn.datasets import load_digits
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
 
 
 class Digits(lightning.LightningModule):

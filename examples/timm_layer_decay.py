@@ -8,15 +8,19 @@ not do: timm looks up what stands after it.
 
 import argparse
 
-import timm
 import torch
-from sklearn.datasets import load_digits
-from timm.optim import OptimInfo, create_optimizer_v2
-from timm.optim._optim_factory import default_registry
-from timm.scheduler import CosineLRScheduler
 from torch import nn
 
 from adan import Adan
+
+try:
+    import timm
+    from sklearn.datasets import load_digits
+    from timm.optim import OptimInfo, create_optimizer_v2
+    from timm.optim._optim_factory import default_registry
+    from timm.scheduler import CosineLRScheduler
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -10,11 +10,15 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torchao.float8 import convert_to_float8_training
-from torchao.prototype.quantized_training import int8_mixed_precision_training, int8_weight_only_quantized_training
-from torchao.quantization import quantize_
 
 from adan import Adan
+
+try:
+    from torchao.float8 import convert_to_float8_training
+    from torchao.prototype.quantized_training import int8_mixed_precision_training, int8_weight_only_quantized_training
+    from torchao.quantization import quantize_
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
 
 FORMATS: dict[str, Callable[[nn.Module], object]] = {
     "fp32": lambda model: model,

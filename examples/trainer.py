@@ -9,9 +9,13 @@ $ torchrun --nproc-per-node 2 examples/trainer.py --fsdp
 import argparse
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from adan import Adan
+
+try:
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
 
 
 def train(args: argparse.Namespace, resume: str | None = None) -> Trainer:

@@ -19,6 +19,9 @@ PRELOADED = [
     "torch.distributed.tensor.parallel",
     "torch._dynamo",  # which every optimizer imports
     "adan",
+    "adan_bench.workloads.parts.classification",
+    "transformers.models.vit.modeling_vit",
+    "sklearn.datasets",
 ]
 multiprocessing.set_forkserver_preload(PRELOADED)
 

@@ -12,7 +12,10 @@ Array = NDArray[np.float64]
 
 
 class ReferenceAdan:
-    """Adan over a list of arrays; `debias=True` adds the supplement's de-bias strategy to the footnote's start."""
+    """Adan over a list of arrays; `debias=True` adds the supplement's de-bias strategy to the footnote's start.
+
+    lagged: η_k from n_{k−1}, which Theorem 2 assumes, in place of Algorithm 1's n_k; η_0 is from n_0 in either.
+    """
 
     def __init__(
         self,
@@ -26,11 +29,12 @@ class ReferenceAdan:
         clip: float = 0.0,
         ascend: bool = False,
         skip_nonfinite: bool = False,
+        lagged: bool = False,
     ) -> None:
         self.theta = [np.array(x, dtype=np.float64) for x in theta]
         self.eta, self.beta, self.eps, self.lam = eta, beta, eps, lam
         self.debias, self.proximal, self.clip = debias, proximal, clip
-        self.ascend, self.skip_nonfinite = ascend, skip_nonfinite
+        self.ascend, self.skip_nonfinite, self.lagged = ascend, skip_nonfinite, lagged
         self.restart()
 
     def restart(self) -> None:
@@ -57,6 +61,7 @@ class ReferenceAdan:
         beta1, beta2, beta3 = self.beta
         first, second = self.k[i] == 0, self.k[i] == 1
         difference = np.zeros_like(g) if first else g - self.g_last[i]
+        n_last = self.n[i]
 
         if self.debias:
             self.m[i] = (1 - beta1) * self.m[i] + beta1 * g
@@ -76,6 +81,8 @@ class ReferenceAdan:
             m = m / (1 - (1 - beta1) ** self.k[i])
             v = v / (1 - (1 - beta2) ** self.k[i])
             n = n / (1 - (1 - beta3) ** self.k[i])
+        if self.lagged and not first:
+            n = n_last / (1 - (1 - beta3) ** (self.k[i] - 1)) if self.debias else n_last
 
         eta_k = self.eta / (np.sqrt(n) + self.eps)
         if self.proximal:

@@ -19,6 +19,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 ELSEWHERE = {
     ("algorithm.md", "AveragedModel"): "run by tests/adan/test_algorithm_page.py, against an oracle",
     ("README.md", "suggest_from_adamw"): "run below",
+    ("optimizers.md", "Task("): "one argument of a workload's; tests/adan_bench/test_roles.py",
     ("own-workload.md", "load_wine"): "run by tests/adan_bench/test_docs.py, with the page's command",
     ("own-workload.md", "SignSGD"): "run by tests/adan_bench/test_docs.py, with the page's command",
     ("frameworks.md", "create_optimizer_v2"): "timm is not installed here; examples/timm_layer_decay.py",

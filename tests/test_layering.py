@@ -11,7 +11,7 @@ SRC = Path(__file__).parents[1] / "src"
 #: Upper layers first; a file may import from its own line's files and from lines below it.
 LAYERS = [
     ["adan.__init__"],
-    ["adan.gradient_release"],
+    ["adan.gradient_release", "adan.resizing"],
     ["adan.memory_plan", "adan.optimizer"],
     ["adan.checkpoints"],
     ["adan.plan", "adan.states"],

@@ -4,7 +4,8 @@ from adan.gradient_release import GradientRelease, release_gradients
 from adan.hyperparameters import Recipe, recipes, scaled_lr
 from adan.memory_plan import MemoryPlan, plan_memory
 from adan.optimizer import Adan
-from adan.parameter_groups import NO_DECAY_NAMES, parameter_groups
+from adan.parameter_groups import NO_DECAY_NAMES, describe_groups, parameter_groups
+from adan.resizing import resize_state
 from adan.restart import Progress, Restart
 from adan.suggestion import Suggestion, suggest_from_adamw
 
@@ -20,10 +21,12 @@ __all__ = [
     "Restart",
     "Suggestion",
     "__version__",
+    "describe_groups",
     "parameter_groups",
     "plan_memory",
     "recipes",
     "release_gradients",
+    "resize_state",
     "scaled_lr",
     "suggest_from_adamw",
 ]

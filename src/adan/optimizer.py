@@ -13,40 +13,49 @@ from adan import checkpoints, lowbit, sharding, states
 from adan.columns import NAMES, Columns
 from adan.grad_norm import measure_together
 from adan.guard import Guard
-from adan.options import OPTIONS, OUTSIDE_GROUPS, check, check_group, describe, listed, rounds_at_random, warn_of_betas
+from adan.options import (
+    OPTIONS,
+    OUTSIDE_GROUPS,
+    check,
+    check_group,
+    describe,
+    listed,
+    rounds_at_random,
+    warn_of_betas,
+    warn_of_cycled_betas,
+)
 from adan.plan import Plan, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart
 from adan.scalars import Number, Options, Signals, is_plain, replaced
 
 
 class Adan(Optimizer):
-    r"""Adaptive Nesterov momentum: the whole of Algorithm 1 of `Xie et al. <https://arxiv.org/abs/2208.06677>`_.
+    """Adaptive Nesterov momentum: the whole of Algorithm 1 of `Xie et al. <https://arxiv.org/abs/2208.06677>`_.
 
-    With :math:`g_t` a parameter's t-th gradient, :math:`d_t = g_t - g_{t-1}`, :math:`d_1 = 0`, :math:`b_i` ``betas``:
+    With g a parameter's t-th gradient, d its difference from the one before, at first 0, and b1, b2, b3 the ``betas``::
 
-    .. math::
-        m_t &= b_1 m_{t-1} + (1 - b_1)\, g_t \\
-        v_t &= b_2 v_{t-1} + (1 - b_2)\, d_t \\
-        n_t &= b_3 n_{t-1} + (1 - b_3)\, (g_t + b_2 d_t)^2 \\
-        \theta_t &= \Bigl(\theta_{t-1} - \eta\,
-            \frac{\hat m_t + b_2 \hat v_t}{\sqrt{\hat n_t} + \varepsilon}\Bigr) \Big/ (1 + \eta\lambda)
+        m ← b1·m + (1 − b1)·g
+        v ← b2·v + (1 − b2)·d
+        n ← b3·n + (1 − b3)·(g + b2·d)²
+        θ ← (θ − η·(m̂ + b2·v̂) / (√n̂ + ε)) / (1 + η·λ)
 
-    where a hat divides by :math:`1 - b_i^t`. The paper's β is :math:`1 - b`.
+    where a hat divides by 1 − bᵗ, with the b of that average. The paper's β is 1 − b.
 
     Args:
         params: parameters, named parameters, or parameter groups, as for any ``torch.optim`` optimizer.
         lr: η. Mostly two to four times AdamW's; see :func:`adan.suggest_from_adamw`. A tensor is read on its device.
-        betas: :math:`(b_1, b_2, b_3)`. The default suits long runs; for a few thousand steps take b1 = 0.9.
+        betas: (b1, b2, b3). The default suits long runs; for a few thousand steps take b1 = 0.9.
         eps: ε, outside the root.
         weight_decay: λ, decoupled from the gradient.
         max_grad_norm: clip the norm of all gradients of all groups together to this; 0 does not clip. Where groups
             differ, each is scaled for its own limit.
-        no_prox: decay as AdamW does, :math:`(1 - \eta\lambda)\,\theta`, not by the proximal division.
-        foreach: True for list operations, False for one tensor at a time, None to choose automatically.
+        no_prox: decay as AdamW does, (1 − η·λ)·θ, not by the proximal division.
+        foreach: what serves parameters that no fused kernel does: list operations, or one tensor at a time if False.
+            True alone asks for list operations. ``foreach=False, fused=False`` is the plain loop.
         fused: True requires the one-pass kernels (Triton on CUDA, C on the CPU) and raises an error that says what is
             missing; False disables them; None uses them wherever possible. ``repr(opt)`` says which is used.
-        bias_correction: False is Algorithm 1 with its footnote to the letter: :math:`m_0 = g_0, v_0 = 0,
-            v_1 = g_1 - g_0, n_0 = g_0^2`, and no hats.
+        bias_correction: False is Algorithm 1 with its footnote to the letter: m₀ = g₀, v₀ = 0, v₁ = g₁ − g₀,
+            n₀ = g₀², and no hats.
         maximize: ascend.
         capturable: keep the step count on the parameter's device, so that nothing synchronizes and a CUDA graph can
             capture the step.
@@ -322,6 +331,8 @@ class Adan(Optimizer):
         if plan is not None and plan.is_sharded:
             grads = sharding.local_grads(params, grads, self._describe)
         if plan is None or plan.guard is None or not plan.guard.holds(groups, params, grads, self.state):
+            if plan is None:
+                warn_of_cycled_betas(groups)
             is_sharded = sharding.any_dtensor(params)  # also where only one without a gradient is
             if is_sharded:
                 grads = sharding.local_grads(params, [p.grad for p in params], self._describe)
@@ -395,6 +406,8 @@ class Adan(Optimizer):
         self._restarted += 1
         if self._cycle is not None:
             self._cycle.start()
+
+    restart_opt = restart  #: the name of the authors' release
 
     @property
     def restart_rule(self) -> Restart | None:

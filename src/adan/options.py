@@ -111,8 +111,6 @@ def check(options: Mapping[str, Any], where: str) -> None:
             option.check(f"{where}: {name}", options[name])
     if options["stochastic_rounding"] and options["kahan_sum"]:
         raise ValueError(f"{where}: stochastic_rounding and kahan_sum are alternatives; choose one")
-    if options["foreach"] and options["fused"]:
-        raise ValueError(f"{where}: foreach=True and fused=True name two engines; leave one of them at None")
     if not options["differentiable"]:
         return
     if options["foreach"] or options["fused"]:
@@ -130,6 +128,16 @@ def warn_of_betas(betas: Sequence[float], where: str) -> None:
     if all(0 < b <= 0.2 for b in betas):
         right = tuple(round(1 - b, 6) for b in betas)
         warnings.warn(f"{where}: betas={tuple(betas)} look like the paper's β: pass betas={right}", stacklevel=3)
+
+
+def warn_of_cycled_betas(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Warn of `OneCycleLR` and `CyclicLR`, whose default momenta, meant for Adam's, replace b1."""
+    for group in groups:
+        if (group.get("base_momentum"), group.get("max_momentum")) in ((0.85, 0.95), (0.8, 0.9)):
+            cycled = f"betas[0] between {group['base_momentum']} and {group['max_momentum']}"
+            remedy = "pass it cycle_momentum=False, or momenta of your own"
+            warnings.warn(f"Adan: the schedule cycles {cycled}, in place of the value given; {remedy}", stacklevel=6)
+            return
 
 
 def coupled_beta(group: Mapping[str, Any], where: str) -> float | bool:
@@ -179,6 +187,8 @@ def check_group(new: Any, defaults: Mapping[str, Any], where: str, others: Seque
     group = {**defaults, **new}
     check(group, where)
     check_params(params, where, group["stochastic_rounding"])
+    if not isinstance(group["betas"], (list, tuple)):
+        new["betas"] = tuple(group["betas"])  # a list of OmegaConf's, which checkpoints could not be loaded with
     new["coupled"] = coupled_beta(group, where)
     for name, option in OPTIONS.items():
         if option.whole_step and name in group:

@@ -1,9 +1,9 @@
-"""Weight decay by kind of parameter: a model's parameters in two groups for any `torch.optim` optimizer."""
+"""Parameter groups of a model, for any `torch.optim` optimizer: weight decay by kind, rates by depth, rules by name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -33,8 +33,11 @@ def parameter_groups(
     *,
     no_decay_names: Iterable[str] = NO_DECAY_NAMES,
     named: bool = True,
+    rules: Mapping[str | type[nn.Module], Mapping[str, Any]] | None = None,
+    lr: float | None = None,
+    layer_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """A model's trainable parameters in two groups: those that decay by `weight_decay`, and those that do not.
+    """A model's trainable parameters in groups: those that decay by `weight_decay`, those that do not, and by rules.
 
     Decay pulls θ towards 0 by a factor 1/(1 + lr·λ) each step. That regularizes a matrix or a convolution kernel; it
     works against a bias, the scale of a normalization layer, a learned token or an embedding of position. A parameter
@@ -56,10 +59,17 @@ def parameter_groups(
             name. They replace the default, so add to it with `(*adan.NO_DECAY_NAMES, "wte")`; `()` turns this rule off.
         named: give `params` as (name, parameter) pairs, which lets an optimizer's errors and its `state_dict` name
             them. False gives bare parameters, for hosts that look into the groups before the optimizer does.
+        rules: options for some parameters, by a pattern of the whole name or by a class of modules, which means all
+            parameters inside: `{"*.embed*": {"lr": 1e-3, "state_format": "fp32"}, Router: {"weight_decay": 0}}`. Of
+            two rules for the same option of a parameter the later one holds. One that fits nothing is an error.
+        lr: the rate of the last layers, where `layer_decay` is given.
+        layer_decay: the factor from each layer's rate to that of the layer before. Layers are the members of the
+            longest `nn.ModuleList` or `nn.Sequential`; what comes before them in the model is below the first, and
+            what comes after, such as the head, above the last.
 
     Returns:
-        The groups, with the keys `params` and `weight_decay`: λ in the first, 0 in the second. One that would be empty
-        is left out.
+        The groups, with the key `params` and their options: of the first two `weight_decay`, λ in the first, 0 in the
+        second. One that would be empty is left out. :func:`adan.describe_groups` prints what each parameter got.
 
     Example:
         >>> import torch
@@ -97,11 +107,67 @@ def parameter_groups(
                 exempt.add(p)
     if not first_name:
         raise ValueError("model has no parameter with requires_grad=True; unfreeze what is to be trained")
-    groups = []
-    for decay, chosen in ((weight_decay, first_name.keys() - exempt), (0.0, exempt)):
-        entries = [(name, p) for p, name in first_name.items() if p in chosen]
-        groups.append({"params": entries if named else [p for _, p in entries], "weight_decay": decay})
-    return [group for group in groups if group["params"]]
+    options = {p: {"weight_decay": 0.0 if p in exempt else weight_decay} for p in first_name}
+    if layer_decay is not None:
+        if lr is None:
+            raise ValueError(f"layer_decay={layer_decay!r} needs the rate of the last layers; pass lr")
+        for p, below in _layers_below_the_last(model).items():
+            if p in options:
+                options[p]["lr"] = lr * layer_decay**below
+    for rule, chosen in (rules or {}).items():
+        fitting = _fitting(model, rule) & first_name.keys()
+        if not fitting:
+            names = ", ".join([*first_name.values()][:3])
+            raise ValueError(f"rules: {rule!r} fits no trainable parameter; names are such as {names}")
+        for p in fitting:
+            options[p] |= chosen
+    kinds: list[Any] = [(False, {"weight_decay": weight_decay}), (True, {"weight_decay": 0.0})]
+    members: list[list[Any]] = [[], []]
+    for p, name in first_name.items():
+        kind = p in exempt, options[p]
+        if kind not in kinds:
+            kinds.append(kind)
+            members.append([])
+        members[kinds.index(kind)].append((name, p) if named else p)
+    return [{"params": params, **chosen} for params, (_, chosen) in zip(members, kinds, strict=True) if params]
+
+
+def describe_groups(groups: Iterable[Mapping[str, Any]]) -> str:
+    """What each parameter of some groups got, a line for each: its name where it has one, its shape, its options.
+
+    >>> print(describe_groups(parameter_groups(nn.Linear(2, 3), 0.1, rules={"bias": {"lr": 0.5}})))
+    weight (3, 2) weight_decay=0.1
+    bias (3,) weight_decay=0.0 lr=0.5
+    """
+    lines = []
+    for group in groups:
+        names = group.get("param_names", [""] * len(group["params"]))  # of an optimizer's groups
+        options = " ".join(f"{key}={value!r}" for key, value in group.items() if key not in ("params", "param_names"))
+        for name, entry in zip(names, group["params"], strict=True):
+            name, p = entry if isinstance(entry, tuple) else (name, entry)
+            lines.append(" ".join(filter(None, (name, str(tuple(p.shape)), options))))
+    return "\n".join(lines)
+
+
+def _fitting(model: nn.Module, rule: str | type[nn.Module]) -> set[Parameter]:
+    """The parameters whose name fits a pattern, or inside modules of a class."""
+    if isinstance(rule, str):
+        return {p for name, p in model.named_parameters(remove_duplicate=False) if fnmatchcase(name, rule)}
+    return {p for module in model.modules() if isinstance(module, rule) for p in module.parameters()}
+
+
+def _layers_below_the_last(model: nn.Module) -> dict[Parameter, int]:
+    """How many layers each parameter is below what comes after the layers."""
+    stacks = [module for module in model.modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
+    layers = list(max(stacks, key=len, default=()))
+    if len(layers) < 2:
+        raise ValueError("layer_decay: the model has no nn.ModuleList or nn.Sequential of layers; give lr by rules")
+    inside = {p: len(layers) - i for i, layer in enumerate(layers) for p in layer.parameters()}
+    found: dict[Parameter, int] = {}
+    for p in model.parameters():
+        before = inside.keys().isdisjoint(found)
+        found[p] = inside.get(p, len(layers) + 1 if before else 0)
+    return found
 
 
 def _is_exempt(name: str, patterns: tuple[str, ...], listed: list[str]) -> bool:

@@ -36,15 +36,15 @@ ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
 
 
 def wants_loop(group: Mapping[str, Any]) -> bool:
-    return bool(group["differentiable"] or (group["foreach"] is False and not group["fused"]))
+    return bool(group["differentiable"] or (group["foreach"] is False and group["fused"] is False))
 
 
 def choose(group: Mapping[str, Any], param: Tensor) -> Engine:
-    """The engine for a parameter of a group with these options: an explicit flag wins, None means choose."""
+    """The engine for a parameter of a group with these options, as the table in docs/migration.md has it."""
     if wants_loop(group):
         return LOOP
     # What torch.compile traces it fuses itself.
-    if group["foreach"] or group["fused"] is False or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or group["fused"] is False or (group["foreach"] and not group["fused"]):
         return FOREACH
     engine, reason = fused_engine(param)
     if engine is not None:
@@ -54,7 +54,7 @@ def choose(group: Mapping[str, Any], param: Tensor) -> Engine:
             f"fused=True cannot serve a {param.dtype} parameter of shape {tuple(param.shape)} on {param.device}: "
             f"{reason}. Leave fused at None to let another engine serve it"
         )
-    return FOREACH
+    return FOREACH if group["foreach"] is None else LOOP
 
 
 def fused_engine(param: Tensor) -> tuple[Engine | None, str]:
@@ -82,7 +82,9 @@ def describe_engines(groups: Iterable[Mapping[str, Any]]) -> str:
                 name = "uninitialized" if is_lazy(param) else choose(group, param).name
             except RuntimeError:
                 name = "none (see fused=True)"
-            if name == FOREACH.name and group["foreach"] is None and group["fused"] is None:
+            if name in (FOREACH.name, LOOP.name) and not (
+                group["fused"] is False or group["foreach"] or wants_loop(group)
+            ):
                 reasons.setdefault(name, f" (not fused: {fused_engine(param)[1]})")
             counts[name] += 1
     return ", ".join(f"{name} for {counted(n)}{reasons.get(name, '')}" for name, n in counts.items()) or "none"

@@ -163,8 +163,8 @@ class Execution:
     graph: str = option("auto", "The step as one CUDA graph: auto (where it can be), on or off.", decides=False)
     accumulate: int = option(1, "Micro-batches per update: the batch is split into this many parts.", min=1)
     threads: int = option(0, "Threads per run; cores / jobs unless given.", min=1, decides=False)
-    parallel: str | None = option(None, "ddp or fsdp, on the processes that torchrun starts.", decides=False)
-    ranks: int = option(1, decides=False)
+    parallel: str | None = option(None, "ddp or fsdp: how ranks share a run; ddp unless given.", decides=False)
+    ranks: int = option(1, "Processes that share each run, every one with a GPU of its own.", min=1, decides=False)
     jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only
     checkpoint_every: int = option(
         0, "Steps between checkpoints; about every 15 s unless given, less often if slow.", min=1, decides=False

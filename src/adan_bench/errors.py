@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+MANY = 20  # names: more are not listed where one of them is near
+
 
 class UsageError(ValueError):
     """What the user asked for does not exist; the message is the one line to print, the exit code is 2."""
@@ -26,7 +28,10 @@ def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> UsageEr
     names = list(known)
     near = difflib.get_close_matches(name, names, n=2)
     has, have = (f"{of} has no", "it has") if of else ("no", "there are")
-    hint = f"did you mean {' or '.join(near)}? {have.capitalize()}" if near else have
+    meant = f"did you mean {' or '.join(near)}?"
+    if near and len(names) > MANY:
+        return UsageError(f"{has} {what} {name!r}; {meant}")
+    hint = f"{meant} {have.capitalize()}" if near else have
     return UsageError(f"{has} {what} {name!r}; {hint}: {', '.join(names) or 'none'}")
 
 

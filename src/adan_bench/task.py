@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from adan_bench.errors import UsageError, listing, short, unknown
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # reading records and writing reports must not pay the 2 s th
     from torch import nn
 
 
+T = TypeVar("T")
 Settings = dict[str, Any]
 SCALES = ("smoke", "small", "paper")  # minutes on two cores, minutes on one GPU, as published
 
@@ -34,6 +35,7 @@ class Context:
         training: options of the workload (`Workload.options`) whose values are not its defaults.
         tuning: the run is a trial that chooses settings. A workload that can evaluates it on a part of its training
             data that it then does not train on, so that the test split chooses nothing.
+        rank, ranks: this process among those that share the run.
     """
 
     seed: int
@@ -46,6 +48,25 @@ class Context:
     training: Settings = field(default_factory=dict)
     tuning: bool = False
     read: list[Path] = field(default_factory=list)  # the files of weights that were read
+    rank: int = 0
+    ranks: int = 1
+    split: list[bool] = field(default_factory=list)  # True: `own` was asked for
+
+    def own(self) -> Callable[[T], T]:
+        """A function that picks this rank's rows from a tensor or a list with one row for each example of a batch.
+
+        A builder that asks for it returns batches of these rows alone: what is random is drawn for the whole batch, so
+        that it does not depend on the number of ranks, and what takes time (reading, decoding) is done for these rows.
+        """
+        self.split.append(True)
+        rows = own_rows(self.batch_size, self.rank, self.ranks)
+
+        def pick(batch: Any) -> Any:
+            if self.ranks == 1:
+                return batch
+            return [batch[row] for row in rows] if isinstance(batch, list) else batch[rows]
+
+        return pick
 
     def has(self, name: str) -> bool:
         """Whether the data folder holds `name`."""
@@ -95,6 +116,22 @@ class Context:
             raise UsageError(f"--init {self.init}: {wrong.format(str(error).splitlines()[1].strip())}") from error
 
 
+def own_rows(size: int, rank: int, ranks: int) -> list[int]:
+    """The rows of a batch that a rank takes: half from the front, and their mirror images from the back.
+
+    Mixup's partner of an image, the same place counted from the end, is then on the same rank. An odd number of rows is
+    taken in one piece.
+
+    >>> [own_rows(8, rank, 2) for rank in (0, 1)], own_rows(6, 1, 2)
+    ([[0, 1, 6, 7], [2, 3, 4, 5]], [3, 4, 5])
+    """
+    count = size // ranks
+    if count % 2:
+        return list(range(rank * count, (rank + 1) * count))
+    front = range(rank * count // 2, (rank + 1) * count // 2)
+    return [*front, *(size - 1 - row for row in reversed(front))]
+
+
 def weights_file(init: Path) -> Path:
     """The file of weights that --init names: its own, or the one that a run's folder holds."""
     if not init.exists():
@@ -129,6 +166,9 @@ class Task:
             Python values that change from step to step. Empty: it may.
         rate: the factor of the learning rate at a position, where batches differ in size; None: 1.
         roles: roles by patterns of parameters' names, where `training.roles` sees another: {"decoder.*": "head"}.
+        weight: how many things the loss of a batch is the mean over, where these are not its examples but the masked
+            words, say, or the boxes: ranks' losses are weighted by it. The loss of none must be finite.
+        split: whether batches hold the examples of this rank alone (`Context.own`), which `Workload.task` knows.
     """
 
     model: nn.Module
@@ -142,6 +182,8 @@ class Task:
     eager: str = ""
     rate: Callable[[int], float] | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
+    weight: Callable[[Any], torch.Tensor] | None = None
+    split: bool = False
 
     def __post_init__(self) -> None:
         from torch import nn
@@ -150,7 +192,7 @@ class Task:
             raise UsageError(f"Task: model must be a torch.nn.Module, got {short(self.model)}")
         for name, example in _FUNCTIONS.items():
             value = getattr(self, name)
-            if not (callable(value) or (value is None and name in ("groups", "rate"))):
+            if not (callable(value) or (value is None and name in ("groups", "rate", "weight"))):
                 raise UsageError(f"Task: {name} must be a function, got {short(value)}; {example}")
         limit = self.max_grad_norm
         if limit is not None and (not isinstance(limit, (int, float)) or not limit > 0):
@@ -170,6 +212,7 @@ _FUNCTIONS = {
     "groups": "write def groups(model, settings): and return a list of parameter groups, or omit it",
     "prepare": "write def prepare(batch): and return what loss takes, or omit it",
     "rate": "write def rate(position): and return a factor, or omit it",
+    "weight": "write def weight(batch): and return a count as a tensor, or omit it",
 }
 
 
@@ -180,7 +223,7 @@ class Scale:
     Args:
         target: the value of the metric whose first reaching is timed.
         eval_every: steps between evaluations; a tenth of `steps` unless given.
-        needs: files of the data folder without which it cannot run.
+        needs: files of the data folder without which it cannot run; "a or b" is either of two.
         sizes: what the builder finds as `context.sizes`, usually the sizes of the model.
     """
 
@@ -213,6 +256,7 @@ class Workload:
     tune_metric, tune_higher_is_better: what tuning trials are judged by, where that is another number than the metric,
         and its direction, where that is another than the metric's.
     options: names of what a run may set otherwise (`RunConfig.training`), for example the share of stochastic depth.
+    one_rank: why ranks cannot share its runs; empty: they can.
     """
 
     name: str
@@ -226,6 +270,7 @@ class Workload:
     options: tuple[str, ...] = ()
     tune_metric: str = ""
     tune_higher_is_better: bool | None = None
+    one_rank: str = ""
 
     def at(self, scale: str) -> Workload:
         """A copy of the workload at another scale."""
@@ -248,16 +293,22 @@ class Workload:
         init: Path | None = None,
         training: Settings | None = None,
         tuning: bool = False,
+        rank: int = 0,
+        ranks: int = 1,
     ) -> Task:
-        """The problem, built."""
+        """The problem, built for one of the ranks that share the run."""
         sizes, batch_size = self.scales[self.scale].sizes, batch_size or self.batch_size
-        context = Context(seed, batch_size, data, device, self.scale, init, sizes, training or {}, tuning)
+        training = training or {}
+        context = Context(
+            seed, batch_size, data, device, self.scale, init, sizes, training, tuning, rank=rank, ranks=ranks
+        )
         task = self.build(context)
         if not isinstance(task, Task):
             raise UsageError(f"{self.name}: its function returned {short(task)}; end it with: return Task(...)")
         if init is not None and not context.read:
             wrong = f"its weights are not those of {self.name} at this scale ({{}})"
             context.load(task.model, context.weights(), wrong)
+        task.split = bool(context.split)
         return task
 
     def facts(self) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def test_a_parameter_that_is_taken_out_is_freed_at_once(engine):
 def test_one_plan_serves_any_pattern_of_gradients(engine):
     """Above 64 patterns, as of experts and dropped layers, every step was planned anew: six times as slow."""
     results = []
-    for options in (engine, {"foreach": False}):
+    for options in (engine, {"foreach": False, "fused": False}):
         torch.manual_seed(0)
         params = [torch.randn(n, requires_grad=True) for n in (70, 3, 0, 40, 5)]
         opt = Adan(params, lr=0.1, betas=(0.9, 0.8, 0.95), max_grad_norm=1.0, **options)

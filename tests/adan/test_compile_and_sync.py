@@ -172,7 +172,7 @@ def test_a_compiled_loop_counts_its_steps():
     results = []
     for compiles in (False, True):
         params = [x.clone().requires_grad_() for x in start]
-        opt = Adan(params, lr=0.1, foreach=False)
+        opt = Adan(params, lr=0.1, foreach=False, fused=False)
         step = torch.compile(opt.step, backend="aot_eager") if compiles else opt.step
         for k in range(3):
             for p in params:

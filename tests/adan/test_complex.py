@@ -22,7 +22,7 @@ def steps(opt, p, ks):
         opt.step()
 
 
-@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0, "foreach": False}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0, "foreach": False, "fused": False}], ids=str)
 def test_a_complex_parameter_with_gaps(options):
     """A user with a sliced complex parameter lost the imaginary part of every average at every step."""
     dense = start().requires_grad_()

@@ -24,7 +24,7 @@ from support.cpu_engine import (
     ids=str,
 )
 def test_coded_states_are_the_same_bits(form, dtype, options, threads):
-    expected = train_coded(dtype, **FORMS[form], **options, foreach=False)
+    expected = train_coded(dtype, **FORMS[form], **options, foreach=False, fused=False)
     for count in (1, 2):
         threads(count)
         assert_same_bits(train_coded(dtype, **FORMS[form], **options, fused=True), expected)
@@ -49,7 +49,7 @@ def test_a_skipped_step_leaves_coded_states_as_they_were(form, how):
 @pytest.mark.parametrize("state_format", ["8bit", "4bit"])
 def test_what_is_not_finite_stays_in_its_block_and_leaves_with_its_gradient(state_format):
     results = []
-    for engine in ({"fused": True}, {"foreach": False}):
+    for engine in ({"fused": True}, {"foreach": False, "fused": False}):
         params = problem(torch.float32, [4096 + 3])
 
         def grads(k, i, grad):
@@ -88,7 +88,7 @@ def test_nothing_outside_a_coded_state_is_touched(form):
 @pytest.mark.parametrize("options", [{}, *FORMS.values()], ids=str)
 def test_a_gradient_of_a_wider_type(options):
     results = []
-    for engine in ({"fused": True}, {"foreach": False}):
+    for engine in ({"fused": True}, {"foreach": False, "fused": False}):
         params = problem(torch.bfloat16, [33, 4099])
         for p in params:
             p.grad_dtype = torch.float32

@@ -50,7 +50,7 @@ def test_a_parameter_with_gaps_is_left_to_another_engine():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_same_states_as_the_loop(dtype, options):
     results = []
-    for engine in ({"fused": True}, {"foreach": False}):
+    for engine in ({"fused": True}, {"foreach": False, "fused": False}):
         params = problem(dtype, TAILS)
         opt = train(params, **options, **engine)
         results.append((params, opt))
@@ -60,7 +60,7 @@ def test_the_same_states_as_the_loop(dtype, options):
 @without_library
 def test_complex_parameters():
     results = []
-    for engine in ({"fused": True}, {"foreach": False}):
+    for engine in ({"fused": True}, {"foreach": False, "fused": False}):
         params = problem(torch.complex64, [(5,), (2, 3), ()]) + problem(torch.complex128, [(7,)])
         opt = train(params, **engine)
         results.append(([torch.view_as_real(p.detach()) for p in params], opt))
@@ -71,7 +71,7 @@ def test_complex_parameters():
 @pytest.mark.usefixtures("same_norm")
 def test_types_may_be_mixed_and_groups_may_differ():
     results = []
-    for engine in ({"fused": True}, {"foreach": False}):
+    for engine in ({"fused": True}, {"foreach": False, "fused": False}):
         params = [p for dtype in DTYPES for p in problem(dtype, [(3, 5), (17,)])]
         groups = [{"params": params[::2], "lr": 0.1}, {"params": params[1::2], "betas": (0.5, 0.6, 0.7)}]
         opt = Adan(groups, max_grad_norm=1.0, **engine)
@@ -87,7 +87,10 @@ def test_types_may_be_mixed_and_groups_may_differ():
 @pytest.mark.usefixtures("same_norm")
 def test_states_go_from_engine_to_engine():
     results = []
-    for engines in ([{"fused": True}, {"foreach": False}, {"fused": True}], [{"foreach": False}] * 3):
+    for engines in (
+        [{"fused": True}, {"foreach": False, "fused": False}, {"fused": True}],
+        [{"foreach": False, "fused": False}] * 3,
+    ):
         params, saved = problem(torch.bfloat16, [(33,), (2, 3)]), None
         for i, engine in enumerate(engines):
             opt = Adan(params, lr=0.1, max_grad_norm=1.0, **engine)
@@ -137,7 +140,7 @@ def test_a_gradient_is_never_written(dtype):
 @without_library
 def test_a_state_laid_out_otherwise_is_understood():
     results = []
-    for engine in ({"fused": True}, {"foreach": False}):
+    for engine in ({"fused": True}, {"foreach": False, "fused": False}):
         params = problem(torch.float32, [(2, 3, 4, 5)])
         opt = train(params, steps=2, **engine)
         params[0].data = params[0].data.to(memory_format=torch.channels_last)
@@ -176,7 +179,7 @@ def test_every_half_precision_number_is_read_and_rounded_as_pytorch_does(dtype):
     # b = 0, eps = 1, and a root of n that is zero: the step is the gradient itself, and no state comes between.
     for scale in (0.0, 1e-3, 1.0):
         results = []
-        for engine in ({"fused": True}, {"foreach": False}):
+        for engine in ({"fused": True}, {"foreach": False, "fused": False}):
             p = every.clone().requires_grad_()
             opt = Adan([p], lr=1.0, eps=1.0, weight_decay=scale, **engine)
             p.grad = every.flip(0)

@@ -77,7 +77,8 @@ CODED_MUTATIONS = [
 def test_a_seeded_mistake_in_coding_is_noticed(right, wrong, form, monkeypatch, tmp_path):
     use_mutant(right, wrong, monkeypatch, tmp_path, ["-O0"])
     ours, loops = (
-        train_coded(torch.bfloat16, [5000], **FORMS[form], **engine) for engine in ({"fused": True}, {"foreach": False})
+        train_coded(torch.bfloat16, [5000], **FORMS[form], **engine)
+        for engine in ({"fused": True}, {"foreach": False, "fused": False})
     )
     with pytest.raises(AssertionError):
         assert_same_bits(ours, loops)

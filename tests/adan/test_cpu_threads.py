@@ -36,7 +36,7 @@ def test_any_number_of_threads_gives_the_same_bits(dtype, threads):
 def test_many_small_tensors(threads):
     threads(3)
     results = []
-    for engine in ({"fused": True}, {"foreach": False}):
+    for engine in ({"fused": True}, {"foreach": False, "fused": False}):
         params = problem(torch.float32, [i % 70 for i in range(2000)])
         opt = train(params, steps=2, **engine)
         results.append((params, opt))

@@ -51,7 +51,7 @@ def test_addresses_may_be_unaligned_and_types_mixed():
             params.append(flat[shift : shift + size].requires_grad_())
             twins.append(params[-1].detach().clone().requires_grad_())
         ours = Adan(params, lr=0.05, weight_decay=0.3, max_grad_norm=1.0, fused=True)
-        theirs = Adan(twins, lr=0.05, weight_decay=0.3, max_grad_norm=1.0, foreach=False)
+        theirs = Adan(twins, lr=0.05, weight_decay=0.3, max_grad_norm=1.0, foreach=False, fused=False)
         for _ in range(3):
             for p, q in zip(params, twins, strict=True):
                 p.grad = torch.randn(p.numel() + 8).to(p)[shift : shift + p.numel()]
@@ -73,7 +73,9 @@ def test_quantized_states_may_be_unaligned(state_format):
     for shift in (0, 1):
         p = start.clone().requires_grad_()
         options = {"lr": 0.05, "betas": (0.9, 0.8, 0.95), "state_format": state_format}
-        opt, other = (Adan([p], **options, **engine) for engine in ({"foreach": False}, {"fused": True}))
+        opt, other = (
+            Adan([p], **options, **engine) for engine in ({"foreach": False, "fused": False}, {"fused": True})
+        )
         p.grad = grads[0]
         opt.step()
         codes = {name: x for name, x in opt.state[p].items() if x.dtype == torch.uint8 and name != "exponents"}
@@ -99,7 +101,7 @@ def test_groups_counts_and_loss_scale():
     a, b, late = (torch.randn(n, device=DEVICE, requires_grad=True) for n in (70, 3, 5))
     twins = [p.detach().clone().requires_grad_() for p in (a, b, late)]
     results = []
-    for params, engine in (((a, b, late), {"fused": True}), (twins, {"foreach": False})):
+    for params, engine in (((a, b, late), {"fused": True}), (twins, {"foreach": False, "fused": False})):
         groups = [
             {"params": params[:1], "lr": 0.1, "max_grad_norm": 0.5, "weight_decay": 0.2},
             {"params": params[1:], "betas": (0.5, 0.0, 0.7), "bias_correction": False, "no_prox": True},
@@ -268,7 +270,7 @@ def test_two_streams():
     params = [torch.randn(1_000_000, device="cuda", requires_grad=True) for _ in range(2)]
     twins = [p.detach().clone().requires_grad_() for p in params]
     opts = [Adan([p], lr=0.1, fused=True) for p in params]
-    plain = [Adan([p], lr=0.1, foreach=False) for p in twins]
+    plain = [Adan([p], lr=0.1, foreach=False, fused=False) for p in twins]
     streams = [torch.cuda.Stream() for _ in range(2)]
     torch.cuda.synchronize()
     for k in range(20):

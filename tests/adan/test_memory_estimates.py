@@ -9,7 +9,7 @@ from adan import Adan
 OPTIONS = [
     {},
     {"foreach": True},
-    {"foreach": False},
+    {"foreach": False, "fused": False},
     {"max_grad_norm": 1.0},
     {"state_format": "8bit"},
     {"state_format": "4bit"},

@@ -61,4 +61,4 @@ def test_a_seeded_mistake_is_noticed(module, right, wrong, row, monkeypatch):
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("row", sorted({mutation[-1] for mutation in MUTATIONS}))
 def test_without_a_mistake_the_same_check_passes(row, foreach):
-    assert_parity(ROW[row], steps=40, foreach=foreach)
+    assert_parity(ROW[row], steps=40, foreach=foreach, fused=False)

@@ -8,7 +8,7 @@ from support.parity import BETAS, ROWS
 from adan import Adan
 from adan.engines import cpu
 
-ENGINES = [{"foreach": False}, {"foreach": True}]
+ENGINES = [{"foreach": False, "fused": False}, {"foreach": True}]
 ROW = {row.name: row for row in ROWS}
 
 
@@ -173,7 +173,7 @@ def test_the_clip_norm_is_taken_over_all_types_in_fp32():
     torch.testing.assert_close(opt.state[b]["prev_grad"], b.grad / (norm + 1e-6), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("engine", [{"foreach": None}, {"foreach": False}])
+@pytest.mark.parametrize("engine", [{"foreach": None}, {"foreach": False, "fused": False}])
 def test_autograd_goes_through_a_differentiable_step(engine):
     def trained(lr, start):
         p = start.clone()  # no leaf: a step may write to it
@@ -211,7 +211,7 @@ def test_expanded_and_overlapping_gradients_are_read_as_they_look():
 def test_repr_says_which_engine_serves():
     contiguous, strided = param(4), torch.zeros(8)[::2].requires_grad_()
     assert "Engines: foreach for 2 parameters\n" in repr(Adan([contiguous, strided], fused=False))
-    assert "Engines: loop for 1 parameter" in repr(Adan([contiguous], foreach=False))
+    assert "Engines: loop for 1 parameter" in repr(Adan([contiguous], foreach=False, fused=False))
     if cpu.Cpu().unsupported_reason(contiguous) is None:
         assert "Engines: cpu for 1 parameter, foreach for 1 parameter" in repr(Adan([contiguous, strided]))
         assert "cpu for 1 parameter, none (see fused=True) for 1" in repr(Adan([contiguous, strided], fused=True))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import adan
 from adan.parameter_groups import NO_DECAY_NAMES, parameter_groups
 
 
@@ -280,3 +281,68 @@ def test_model_must_be_a_module() -> None:
 def test_one_string_is_no_collection_of_patterns() -> None:
     with pytest.raises(TypeError, match="no_decay_names must be a collection of patterns, got 'wte'"):
         parameter_groups(nn.Linear(2, 2), 0.1, no_decay_names="wte")
+
+
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)) for _ in range(3))
+        self.norm, self.head = nn.LayerNorm(4), nn.Linear(4, 7)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def rows(groups):
+    """Options by the name of the parameter."""
+    return {
+        name: {key: value for key, value in group.items() if key != "params"}
+        for group in groups
+        for name, _ in group["params"]
+    }
+
+
+def test_rules_by_name_and_by_module():
+    rules = {
+        "*embed*": {"lr": 1e-3, "state_format": "8bit"},
+        nn.LayerNorm: {"lr": 5e-3},
+        "blocks.1.*": {"lr": 7e-3},
+    }
+    model = Blocks()
+    found = rows(groups := parameter_groups(model, 0.1, rules=rules))
+    assert found["embed.weight"] == {"weight_decay": 0.1, "lr": 1e-3, "state_format": "8bit"}
+    assert found["norm.bias"] == found["blocks.0.1.weight"] == {"weight_decay": 0.0, "lr": 5e-3}
+    assert found["blocks.1.1.weight"] == {"weight_decay": 0.0, "lr": 7e-3}  # the later rule
+    assert found["blocks.1.0.weight"] == {"weight_decay": 0.1, "lr": 7e-3}
+    assert found["head.weight"] == {"weight_decay": 0.1}
+    assert found["head.bias"] == {"weight_decay": 0.0}
+    assert set(found) == {name for name, _ in model.named_parameters()}
+    optimizer = adan.Adan(groups, lr=2e-3)
+    assert sorted({group["lr"] for group in optimizer.param_groups}) == [1e-3, 2e-3, 5e-3, 7e-3]
+    assert {group["state_format"] for group in optimizer.param_groups} == {"fp32", "8bit"}
+    model(torch.arange(7)).square().mean().backward()
+    optimizer.step()
+    assert "embed.weight (7, 4) weight_decay=0.1 lr=0.001 state_format='8bit'" in adan.describe_groups(groups)
+    assert "embed.weight (7, 4) weight_decay=0.1 lr=0.001" in adan.describe_groups(optimizer.param_groups)
+
+
+def test_a_rule_that_fits_nothing_is_an_error():
+    with pytest.raises(ValueError, match=r"rules: '\*.embedding' fits no trainable parameter; names are such as"):
+        parameter_groups(Blocks(), 0.1, rules={"*.embedding": {"lr": 1.0}})
+
+
+def test_rates_by_layer():
+    found = rows(parameter_groups(Blocks(), 0.1, lr=1.0, layer_decay=0.5, rules={"head.bias": {"lr": 9.0}}))
+    rates = {name: options["lr"] for name, options in found.items()}
+    assert rates["embed.weight"] == 0.5**4
+    assert [rates[f"blocks.{i}.0.weight"] for i in range(3)] == [0.5**3, 0.5**2, 0.5]
+    assert rates["norm.weight"] == rates["head.weight"] == 1.0
+    assert rates["head.bias"] == 9.0
+    with pytest.raises(ValueError, match=r"layer_decay=0.5 needs the rate of the last layers; pass lr"):
+        parameter_groups(Blocks(), 0.1, layer_decay=0.5)
+    with pytest.raises(ValueError, match=r"layer_decay: the model has no nn.ModuleList"):
+        parameter_groups(nn.Linear(2, 2), 0.1, lr=1.0, layer_decay=0.5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.parity import LAYOUTS, ROWS, assert_parity, count_as_on_a_device
 
-ENGINES = {"loop": {"foreach": False}, "foreach": {"foreach": True}}
+ENGINES = {"loop": {"foreach": False, "fused": False}, "foreach": {"foreach": True}}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])

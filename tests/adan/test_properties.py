@@ -36,7 +36,7 @@ def test_any_run_is_the_oracles(shapes, options, script, foreach, seed):
     row = Row("random", options)
     start = [rng.standard_normal(shape) for shape in shapes]
     params = [torch.tensor(x).requires_grad_() for x in start]
-    opt, oracle = row.optimizer(params, 0.05, foreach=foreach), row.oracle(start, 0.05)
+    opt, oracle = row.optimizer(params, 0.05, foreach=foreach, fused=False), row.oracle(start, 0.05)
     for present, poisoned, restart in script:
         if restart:
             opt.restart()

@@ -102,3 +102,22 @@ def test_states_stay_apart_where_b1_is_b2_for_a_step():
         p.grad = torch.ones(3)
         opt.step()
     assert "exp_avg_diff" in opt.state[p]
+
+
+@pytest.mark.parametrize("schedule", [OneCycleLR, CyclicLR])
+def test_a_schedule_that_cycles_b1_by_default_is_told_once(schedule):
+    def made(**options):
+        p = torch.nn.Parameter(torch.zeros(3))
+        opt = Adan([p], lr=0.1)
+        length = {"total_steps": 8} if schedule is OneCycleLR else {"base_lr": 0.1}
+        schedule(opt, max_lr=0.2, **length, **options)
+        p.grad = torch.ones(3)
+        return opt
+
+    opt = made()
+    with pytest.warns(UserWarning, match=r"cycles betas\[0\] between 0.8.* and 0.9.*; pass it cycle_momentum=False"):
+        opt.step()
+    opt.step()  # a warning is an error
+    for options in ({"cycle_momentum": False}, {"base_momentum": 0.7, "max_momentum": 0.8}):
+        opt = made(**options)
+        opt.step()

@@ -15,7 +15,7 @@ from support.parity import ROWS, same_bits
 from adan import Adan
 
 ROW = {row.name: row for row in ROWS}
-ENGINES = [{"foreach": False}, {"foreach": True}]
+ENGINES = [{"foreach": False, "fused": False}, {"foreach": True}]
 
 
 def model(dtype=torch.float32, seed=0):
@@ -91,7 +91,7 @@ def test_states_move_between_types():
 
 
 def test_how_to_run_is_not_taken_from_a_checkpoint_and_hyper_parameters_are():
-    opt = Adan(model(), lr=0.1, foreach=False, capturable=True)
+    opt = Adan(model(), lr=0.1, foreach=False, fused=False, capturable=True)
     other = Adan(model(), lr=0.2, foreach=True)
     other.load_state_dict(opt.state_dict())
     group = other.param_groups[0]

@@ -217,29 +217,20 @@ def test_a_metric_that_ends_infinite_is_a_diverged_run(bench: Any, tiny: Path, t
     assert (result["status"], result["step"], result["final"]) == ("diverged", 60, {"error": None})
     assert read_run(tmp_path / "a").diverged
     code, out, _ = bench("report", tmp_path / "a")
-    assert (code, "1 of 1 diverged" in out) == (0, True)
+    assert (code, "1 of 1 diverged" in out) == (3, True)
 
 
 @pytest.mark.usefixtures("inline_pool")
 def test_an_exploding_optimizer_does_not_stop_the_comparison(bench: Any, tiny: Path, tmp_path: Path) -> None:
-    arguments = (
-        "--optimizers",
-        "adam,sgd",
-        "--seeds",
-        "2",
-        "--set",
-        "lr=1e30",
-        "--steps",
-        "20",
-        "--out",
-        tmp_path / "a",
-    )
-    code, out, _ = bench("compare", "tiny", "--script", tiny, *arguments)
-    assert code == 0
-    records = read_runs(tmp_path / "a")[0]
-    assert [r.status for r in records if r.config.optimizer == "sgd"] == ["diverged", "diverged"]
-    assert len(records) == 4
-    assert "sgd: 2 of 2 diverged" in out
+    """The exit code is 3 only where every run diverged."""
+    arguments = ("--optimizers", "adam,sgd", "--seeds", "2", "--steps", "20", "--script", tiny)
+    for folder, lr, expected in (("some", "sgd.lr=1e30", 0), ("all", "lr=1e30", 3)):
+        code, out, _ = bench("compare", "tiny", *arguments, "--set", lr, "--out", tmp_path / folder)
+        assert code == expected
+        records = read_runs(tmp_path / folder)[0]
+        assert [r.status for r in records if r.config.optimizer == "sgd"] == ["diverged", "diverged"]
+        assert len(records) == 4
+        assert "sgd: 2 of 2 diverged" in out
 
 
 @pytest.mark.usefixtures("forked_workers")
@@ -484,7 +475,8 @@ VALUES: dict[str, Any] = {
 def test_a_run_option_is_declared_once(bench: Any, tiny: Path, tmp_path: Path) -> None:
     """Every field with a help text is a flag, reaches the record, and is looked at when a run is resumed."""
     fields = {f.name: f for f in dataclasses.fields(RunConfig) if f.metadata.get("help")}
-    assert fields.keys() - VALUES.keys() == {"device", "compile", "parallel", "cluster", "scale", "script", "init"}
+    rest = {"device", "compile", "parallel", "ranks", "cluster", "scale", "script", "init"}
+    assert fields.keys() - VALUES.keys() == rest
     flags: dict[str, list[str]] = {}
     for name, value in VALUES.items():
         given = tmp_path if value == "FOLDER" else value

@@ -120,6 +120,22 @@ def test_a_stream_that_ends_without_a_result_is_a_lost_node(tmp_path: Path, monk
     assert (tally.retries, tally.left, ended) == (1, 0, [None, result])
 
 
+@pytest.mark.parametrize(
+    ("device", "ranks", "jobs", "gpus", "cpus"), [("cuda", 1, 4, 0.25, 1), ("cuda", 8, 1, 8, 8), ("cpu", 4, 1, 0, 4)]
+)
+def test_a_task_has_a_gpu_and_cores_for_each_rank(
+    tmp_path: Path, device: str, ranks: int, jobs: int, gpus: float, cpus: int
+) -> None:
+    asked: list[dict[str, Any]] = []
+    chosen_options = replace(settings("digits-vit"), device=device, ranks=ranks, jobs=jobs, cluster="ray", threads=0)
+    pool = object.__new__(RayPool)
+    pool.chosen = chosen_options
+    task = SimpleNamespace(remote=lambda *_: None)
+    pool.ray = SimpleNamespace(remote=lambda **options: asked.append(options) or (lambda _: task))
+    pool._submit(Job(chosen_options, tmp_path / "run"))
+    assert [(options["num_gpus"], options["num_cpus"]) for options in asked] == [(gpus, cpus)]
+
+
 AGAIN = """
 import os, signal, torch
 from adan_bench import Scale, Task, workload

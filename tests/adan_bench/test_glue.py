@@ -128,7 +128,7 @@ def test_paper_scale_reads_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert tokens.shape == (2, 24)
     assert answers.dtype == torch.int64
     trainer.update()
-    assert set(trainer.evaluate()) == {"accuracy", "accuracy_mismatched"}
+    assert set(trainer.evaluate()) == {"accuracy", "accuracy_mismatched", "loss"}
     (folder / "dev_matched.tsv").unlink()
     with pytest.raises(UsageError, match=r"glue-mnli needs glue/MNLI/dev_matched.tsv"):
         settings("glue-mnli", scale="paper", data=tmp_path)

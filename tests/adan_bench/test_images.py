@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import random
 import shutil
 import sys
@@ -22,6 +23,7 @@ from PIL import Image, ImageOps
 from support.learning import chosen, resize, sizes
 
 from adan_bench.data.batching import prepared
+from adan_bench.data.files import CIFAR_FOLDER
 from adan_bench.data.images import (
     Arrays,
     Augmentation,
@@ -36,7 +38,7 @@ from adan_bench.data.images import (
     imagenet,
 )
 from adan_bench.errors import UsageError
-from adan_bench.task import Context
+from adan_bench.task import Context, own_rows
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.trainer import Trainer
@@ -101,7 +103,7 @@ def test_cifar_is_shifted_flipped_and_the_same_again(data: Path) -> None:
         assert match[0, 1].item() % 10 == label.item()
 
 
-@pytest.mark.parametrize(("scale", "border"), [("small", 0.0), ("paper", -1.9895)])
+@pytest.mark.parametrize(("scale", "border"), [("small", 0.0), ("paper", -0.4914 / 0.2023)])
 def test_shifts_squares_and_flips_of_cifar(scale: str, border: float, data: Path) -> None:
     """Against a loop over single images: what the drawn number means, and the colors of borders and squares."""
     found = cifar10(context(data, scale, 40), Augmentation(cutout=8))
@@ -127,9 +129,66 @@ def test_shifts_squares_and_flips_of_cifar(scale: str, border: float, data: Path
         )
 
 
+def original(folder: Path, content: Any = None) -> Path:
+    """The photographs as CIFAR-10's own files have them."""
+    (folder / CIFAR_FOLDER).mkdir()
+    splits = {"test_batch": range(20)} | {f"data_batch_{i + 1}": range(8 * i, 8 * i + 8) for i in range(5)}
+    for name, seeds in splits.items():
+        rows = pixels(seeds).flatten(1).numpy()
+        batch = {
+            b"batch_label": b"x",
+            b"labels": [i % 10 for i in seeds],
+            b"data": rows,
+            b"filenames": [b"x.png"] * len(rows),
+        }
+        (folder / CIFAR_FOLDER / name).write_bytes(pickle.dumps(content or batch, protocol=2))
+    return folder
+
+
+def test_cifars_own_files(data: Path, tmp_path: Path) -> None:
+    """The same images and labels as from parquet, and the record says from where."""
+    found, other = (
+        cifar10(context(original(tmp_path), "small", 8), Augmentation()),
+        cifar10(context(data, "small", 8), Augmentation()),
+    )
+    for a, b in zip(found.gather(*found.batches(3)), other.gather(*other.batches(3)), strict=True):
+        assert torch.equal(a, b)
+    for (images, labels), (more, answers) in zip(found.held_out(), other.held_out(), strict=True):
+        assert torch.equal(images, more)
+        assert torch.equal(labels, answers)
+    assert found.note.startswith("CIFAR-10 from cifar-10-batches-py: 40 to train")
+    configure(get_workload("cifar-resnet34", "paper"), get_optimizer("adan"), chosen(scale="paper", data=tmp_path))
+    (tmp_path / CIFAR_FOLDER).rename(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"cifar-resnet34 needs cifar10/train.parquet or cifar-10-batches-py, which"):
+        configure(get_workload("cifar-resnet34", "paper"), get_optimizer("adan"), chosen(scale="paper", data=tmp_path))
+
+
+def test_a_pickle_that_names_code_is_not_loaded(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    with pytest.raises(UsageError, match=r"data_batch_1: not a batch of CIFAR-10's own python version \(it names "):
+        cifar10(context(original(tmp_path, Touch(ran)), "small"), Augmentation())
+    assert not ran.exists()
+
+
+class Touch:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_cifar_is_normalized_as_by_adabelief_at_paper_scale(data: Path) -> None:
+    white = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+    for scale, deviation in (("paper", (0.2023, 0.1994, 0.2010)), ("small", (0.2470, 0.2435, 0.2616))):
+        found = cifar10(context(data, scale), Augmentation()).normal(white).flatten().tolist()
+        expected = [(1 - mean) / std for mean, std in zip((0.4914, 0.4822, 0.4465), deviation, strict=True)]
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
 def test_trials_see_no_test_image(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Digits, CIFAR-10 and ImageNet: what a trial is evaluated on are training images that it does not train on."""
-    monkeypatch.setattr("adan_bench.data.images._workers", lambda: 0)
+    monkeypatch.setattr("adan_bench.data.images.decoders", lambda: 0)
     for scale, make in (("smoke", image_data), ("small", image_data), ("paper", imagenet)):
         reported, trial = (
             make(replace(context(data, scale, 4), tuning=tuning), Augmentation()) for tuning in (False, True)
@@ -180,7 +239,7 @@ def test_imagenet_is_decoded_by_position(data: Path) -> None:
 def test_imagenet_by_worker_processes_is_the_same(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run at paper scale of a small network, on two classes: one process decodes for training, one for evaluation."""
     resize(monkeypatch, "resnet18", replace(sizes("resnet18"), width=8, depths=(1, 1, 1, 1)))
-    monkeypatch.setattr("adan_bench.data.images._workers", lambda: 1)
+    monkeypatch.setattr("adan_bench.data.images.decoders", lambda: 1)
     options = chosen(scale="paper", steps=2, batch_size=4, data=data)
     trainer = Trainer(configure(get_workload("resnet18", "paper"), get_optimizer("adan"), options))
     found = imagenet(context(data), Augmentation())
@@ -268,6 +327,27 @@ def test_what_an_imagenet_folder_lacks_is_one_line(data: Path, tmp_path: Path) -
     (flat / "n01440764").mkdir()
     with pytest.raises(UsageError, match=r"n01440764: no .JPEG file in it"):
         Folder.read(flat)
+
+
+def test_a_rank_decodes_its_own_images_alone(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ImageNet on one, two and four ranks: every image of a batch once, with the same crop, on one of them."""
+    monkeypatch.setattr("adan_bench.data.images.decoders", lambda: 0)
+    decoded: list[int] = []
+    read = Folder.image
+    monkeypatch.setattr(Folder, "image", lambda self, index: (decoded.append(index), read(self, index))[1])
+    whole = imagenet(context(data, batch_size=8), Augmentation()).batches
+    for position in (0, 1):
+        images, labels = whole(position)
+        for ranks in (2, 4):
+            parts = []
+            for rank in range(ranks):
+                decoded.clear()
+                found = imagenet(replace(context(data, batch_size=8), rank=rank, ranks=ranks), Augmentation())
+                parts.append(found.batches(position))
+                assert len(decoded) == 8 // ranks
+            order = [row for rank in range(ranks) for row in own_rows(8, rank, ranks)]
+            assert torch.equal(torch.cat([part[0] for part in parts]), images[order])
+            assert torch.equal(torch.cat([part[1] for part in parts]), labels[order])
 
 
 def test_an_incomplete_epoch_is_named() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,8 @@ from support.learning import resize, settings, sizes
 
 from adan_bench.data import tokens
 from adan_bench.data.batching import prefetch, prepared
-from adan_bench.data.tokens import PAD, SPECIAL, Corpus, Reader, name, train_tokenizer
+from adan_bench.data.corpus import Corpus
+from adan_bench.data.tokens import END, PAD, SPECIAL, Reader, folder_tokenizer, masking_tokenizer, name, train_tokenizer
 from adan_bench.errors import UsageError
 from adan_bench.task import Context
 from adan_bench.training.trainer import Trainer
@@ -28,7 +31,7 @@ TEXTS = [f"def number_{i}(x):\n    return x + {i}  # é{'ü' * (i % 3)}\n" * 5 f
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of text files and one of code in The Stack's layout."""
+    """A folder of text files, one of code in The Stack's layout and one in those of both RedPajamas."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -39,6 +42,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "text" / "wiki" / f"{i}.txt").write_text("".join(TEXTS[10 * i : 10 * i + 10]), encoding="utf-8")
     rows = [{"hexsha": str(i), "content": text, "lang": "Python"} for i, text in enumerate(TEXTS)]
     parquet.write_table(pa.Table.from_pylist(rows), folder / "code" / "train-00000.parquet", row_group_size=20)
+    (folder / "redpajama" / "documents" / "2023-06").mkdir(parents=True)
+    lines = {"documents/2023-06/en_head.json.gz": ("raw_content", TEXTS[:30]), "arxiv.jsonl.zst": ("text", TEXTS[30:])}
+    for file, (key, texts) in lines.items():
+        content = "".join(json.dumps({"url": "x", key: text}) + "\n" for text in texts)
+        how = {".gz": "gzip", ".zst": "zstd"}[Path(file).suffix]
+        with pa.CompressedOutputStream(str(folder / "redpajama" / file), how) as packed:
+            packed.write(content.encode())
     return folder
 
 
@@ -61,12 +71,12 @@ def test_tokenizer_is_the_same_in_every_process() -> None:
 
 def test_corpus_reads_across_files(data: Path) -> None:
     corpus = Corpus(data / "text")
-    whole = "".join(TEXTS)
-    assert corpus.size == len(whole.encode())
-    assert "".join(corpus.read(0, corpus.size)) == whole
+    files = ["".join(TEXTS[10 * i : 10 * i + 10]) for i in range(6)]
+    assert corpus.size == sum(len(text.encode()) + 1 for text in files)
+    assert corpus.documents(0, corpus.size) == [*files, ""]
     first = corpus.ends[0]
-    before, after = corpus.read(first - 10, first + 10)
-    assert before + after == whole.encode()[first - 10 : first + 10].decode()
+    assert corpus.documents(first - 11, first + 10) == [files[0].encode()[-10:].decode(), files[1][:10]]
+    assert corpus.documents(5, 20) == [files[0].encode()[5:20].decode()]  # which does not end there
 
 
 def test_rows_come_once_each(data: Path) -> None:
@@ -94,38 +104,66 @@ def test_batches_depend_on_the_position_alone(data: Path) -> None:
     assert not torch.equal(other(0), source(0))
 
 
-def test_code_in_the_stacks_layout(data: Path) -> None:
-    corpus = Corpus(data / "code")
-    assert [part.group for part in corpus.parts] == [0, 1, 2]
-    text = "\n\n".join(corpus.read(0, corpus.size))
-    assert [line for line in text.splitlines() if line] == [line for t in TEXTS for line in t.splitlines()]
+@pytest.mark.parametrize(("folder", "parts"), [("code", 3), ("redpajama", 2)])
+def test_documents_of_packed_files(folder: str, parts: int, data: Path) -> None:
+    """The Stack's parquet, RedPajama's JSON lines: every document ends with a token of its own, as the authors' do."""
+    corpus = Corpus(data / folder)
+    assert [part.group is None for part in corpus.parts] == [False] * parts
+    documents = corpus.documents(0, corpus.size)
+    assert sorted(documents) == sorted(["", *TEXTS])
+    source = reader(corpus, length=20_000, batch_size=1, held_out=1)
+    (ids,) = source._encoded([(0, corpus.size)])
+    assert ids.count(END) == len(TEXTS)
     source = reader(corpus)
     rows = torch.cat([source(0), source(1)])
     assert len({tuple(row) for row in rows.tolist()}) == 8
     assert (rows != PAD).float().mean() > 0.9
 
 
+@pytest.mark.parametrize("folder", ["code", "redpajama"])
+def test_packed_files_are_shuffled(folder: str, data: Path) -> None:
+    """Blocks as large as what is decoded at once, and the rows of those that are kept; a new order each epoch."""
+    corpus = Corpus(data / folder)
+    source = reader(corpus, batch_size=1)
+    assert source.block > 1
+    for kept in (1, 2, 100):
+        corpus.kept = kept
+        orders = [[source.place(epoch, i) for i in range(source.rows)] for epoch in (0, 1)]
+        assert all(sorted(order) == [*range(source.rows)] for order in orders)
+        assert orders[0] != orders[1]
+        assert all(order != sorted(order) for order in orders)
+        first = orders[0][: kept * source.block]  # the first rows touch so many blocks and no more
+        assert len({row // source.block for row in first}) == min(kept, source.blocks)
+    assert sum(b == a + 1 for a, b in zip(orders[0], orders[0][1:], strict=False)) < source.rows / 4
+    assert source.rows <= source.first_held_out < source.rows + source.blocks
+
+
 def test_bad_folders_are_named(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    with pytest.raises(UsageError, match=r"no text in .txt, .py, .parquet files; it holds: nothing"):
+    with pytest.raises(
+        UsageError, match=r"no text in .txt, .py, .parquet, .jsonl, .jsonl.gz, .*files; it holds: nothing"
+    ):
         Corpus(tmp_path)
     (tmp_path / "a.parquet").write_bytes(b"PAR1 nothing of the kind")
     with pytest.raises(UsageError, match=r"a.parquet: not a parquet file"):
         Corpus(tmp_path)
     parquet.write_table(pa.table({"code": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(UsageError, match=r"a.parquet: no column content or text; it has: code"):
+    with pytest.raises(UsageError, match=r"a.parquet: no column content or text or raw_content; it has: code"):
         Corpus(tmp_path)
-    (tmp_path / "a.parquet").unlink()
+    (tmp_path / "a.parquet").rename(tmp_path / "a.jsonl.zst")
+    with pytest.raises(UsageError, match=r"a.jsonl.zst: not JSON lines with one document in each .*; get it again"):
+        Corpus(tmp_path).documents(0, 100)
+    (tmp_path / "a.jsonl.zst").unlink()
     (tmp_path / "a.txt").write_text("few words", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"9 bytes are too few for 4 rows of 30 tokens"):
+    with pytest.raises(UsageError, match=r"10 bytes are too few for 4 rows of 30 tokens"):
         reader(Corpus(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(
         UsageError, match=r"tokenizer.json: not a tokenizer.json of the tokenizers package .*; remove it to"
     ):
-        Corpus(tmp_path).tokenizer(300)
+        folder_tokenizer(Corpus(tmp_path), 300)
 
 
 def test_own_tokenizer_is_taken(data: Path, tmp_path: Path) -> None:
@@ -134,10 +172,59 @@ def test_own_tokenizer_is_taken(data: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(TEXTS), encoding="utf-8")
     mine = train_tokenizer(TEXTS[:3], 280)
     mine.save(str(tmp_path / "tokenizer.json"))
-    assert Corpus(tmp_path).tokenizer(300).to_str() == mine.to_str()
+    assert folder_tokenizer(Corpus(tmp_path), 300).to_str() == mine.to_str()
     Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UsageError, match=r"its first tokens must be <s> <pad> </s> <mask>"):
-        Corpus(tmp_path).tokenizer(300)
+    with pytest.raises(UsageError, match=r"the first tokens of its tokenizer must be <s> <pad> </s> <mask>"):
+        masking_tokenizer(Corpus(tmp_path), 300)
+    with pytest.raises(
+        UsageError, match=r"its tokenizer has no </s> or <\|endoftext\|>; remove it to have one trained"
+    ):
+        Reader(
+            Corpus(tmp_path),
+            folder_tokenizer(Corpus(tmp_path), 300),
+            30,
+            Context(0, 4, sizes=SMALL["gpt2-code"]),
+            False,
+        )
+
+
+def test_the_authors_tokenizer_is_taken(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-2's files with <|endoftext|> first and no padding: no word counts as padding, and documents end."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    folder = tmp_path / "code"
+    shutil.copytree(data / "code", folder)
+    authors = ByteLevelBPETokenizer()
+    authors.train_from_iterator(TEXTS, 300, special_tokens=["<|endoftext|>"], show_progress=False)
+    authors.save_model(str(folder))
+    corpus = Corpus(folder)
+    found = folder_tokenizer(corpus, 999)
+    assert (found.get_vocab_size(), found.token_to_id("<|endoftext|>")) == (300, 0)
+    assert found.decode(found.encode(TEXTS[7]).ids) == TEXTS[7]
+    with pytest.raises(UsageError, match=r"the first tokens of its tokenizer must be"):
+        masking_tokenizer(corpus, 300)
+    resize(monkeypatch, "gpt2-code", SMALL["gpt2-code"])
+    trainer = Trainer(settings("gpt2-code", scale="paper", data=tmp_path, batch_size=8, steps=4))
+    task: Any = trainer.task
+    assert (task.end, task.pad, trainer.model.get_input_embeddings().num_embeddings) == (0, 300, 301)  # type: ignore[operator]
+    rows = torch.cat([task.batches(position) for position in range(3)])
+    assert (rows == 0).any()
+    rows[:, 5:] = 1  # "!", which is our own tokenizer's padding
+    logits = trainer.model(rows[:, :-1]).logits
+    torch.testing.assert_close(
+        task.loss(trainer.model, rows), F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+    )
+
+
+def test_biases_and_norms_do_not_decay_at_paper_scale(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Megatron-LM, where word and position embeddings do; at the other scales all does, as recorded."""
+    for workload in ("gpt2-code", "moe"):
+        resize(monkeypatch, workload, SMALL[workload])
+        trainer = Trainer(settings(workload, scale="paper", data=data, batch_size=8, steps=4))
+        decay = {p: group["weight_decay"] for group in trainer.optimizer.param_groups for p in group["params"]}
+        assert len(decay) == len(list(trainer.model.parameters()))
+        assert all((value > 0) == (p.ndim > 1) for p, value in decay.items())
+        assert get_workload(workload).task(batch_size=2).groups is None
 
 
 SMALL = {
@@ -157,7 +244,7 @@ def test_paper_scale_streams_a_folder(workload: str, data: Path, monkeypatch: py
         trainer.update()
     assert trainer.evaluate()["loss"] < before
     assert "bytes" in trainer.task.note
-    with pytest.raises(UsageError, match=f"{workload} needs (text|code)"):
+    with pytest.raises(UsageError, match=f"{workload} needs (text|code|redpajama)"):
         settings(workload, scale="paper", data=data / "text")
 
 

@@ -14,15 +14,18 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import transformers
 from support import processes
-from support.shared_runs import SCRIPT, configuration, lines, lose_a_rank, shared_run
+from support.shared_runs import KINDS, SCRIPT, configuration, every_kind, lines, lose_a_rank, shared_run, with_fewer
 
 from adan_bench.data.batching import moved
+from adan_bench.data.files import SHAKESPEARE
 from adan_bench.errors import UsageError
-from adan_bench.records.store import read_lines, read_run
+from adan_bench.records.store import RunStore, read_lines, read_run
 from adan_bench.training.distributed import Ranks
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer
+from adan_bench.workloads.registry import get_workload
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,6 @@ def in_processes(count: int, cases: dict[str, Any]) -> None:
 def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path) -> None:
     """Digits, parts of a batch, every optimizer that takes shards, SAM's two passes; noise resumed bit for bit."""
     rows: dict[str, dict[str, Any]] = {
-        "digits ddp": {"workload": "digits-vit", "steps": 6, "eval_every": 3, "parallel": "ddp"},
         "digits fsdp": {"workload": "digits-vit", "steps": 6, "eval_every": 3, "parallel": "fsdp"},
     }
     plain = {"workload": "plain", "script": script, "steps": 4, "eval_every": 2}
@@ -81,6 +83,30 @@ def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path
         assert sizes[0] == pytest.approx(sizes[1], rel=0.05), name  # every rank has its own counts of steps
     for strategy in ("ddp", "fsdp"):
         assert lines(tmp_path / f"resumed {strategy}") == lines(tmp_path / f"noisy {strategy}")
+
+
+def test_one_two_and_four_ranks_have_the_same_curve(tmp_path: Path) -> None:
+    """One workload of each kind, and one with a memory that goes from four ranks to two and to one."""
+    data = tmp_path / "data"
+    text = data / SHAKESPEARE
+    text.parent.mkdir(parents=True)
+    text.write_text("To be, or not to be, that is the question.\n" * 600, encoding="utf-8")
+    widths, depths = get_workload("deformable-detr").scales["smoke"].sizes.backbone
+    sizes = {"embedding_size": widths[0], "hidden_sizes": widths, "depths": depths, "layer_type": "basic"}
+    backbone = transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes))
+    torch.save(backbone.state_dict(), data / "backbone.pt")
+    one, two, four = (tmp_path / name for name in ("one", "two", "four"))
+    cases = {"four": partial(every_kind, data, four, "ddp", stop=2)}
+    cases["two"] = partial(with_fewer, 2, tmp_path, partial(every_kind, data, two, "ddp", stop=3))
+    in_processes(4, cases)
+    every_kind(data, one)
+    assert_same(data / "moved", one / "tokens with memory", 2e-6)
+    assert [line["ranks"] for line in read_run(data / "moved").metrics if line["kind"] == "resume"] == [2, 1]
+    for name in KINDS:
+        for folder in (two, four):
+            assert_same(folder / name, one / name, 2e-6)
+        results = [read_run(folder / name).result or {} for folder in (one, four)]
+        assert all(result["examples_per_second_per_rank"] > 0 for result in results)
 
 
 def test_a_run_goes_from_four_ranks_to_two_to_one_and_back_to_two(script: Path, tmp_path: Path) -> None:
@@ -147,6 +173,79 @@ def test_a_rank_that_is_left_alone_says_so(script: Path, tmp_path: Path) -> None
     assert "--resume" in line
 
 
+#: Once, in the fourth step: the second of two ranks is gone, or the first gets a Ctrl-C.
+TROUBLE = """
+    import os, pathlib, signal, time
+    made = []
+    def loss(model, batch):
+        made.append(1)
+        if len(made) == 4 and os.environ.get("RANK") == {rank!r} and not pathlib.Path({marker!r}).exists():
+            pathlib.Path({marker!r}).touch()
+            os.kill(os.getpid(), signal.{signal})
+        time.sleep({seconds})
+"""
+
+
+def troubled(path: Path, **facts: Any) -> Path:
+    loss = "    def loss(model, batch):\n"
+    assert loss in SCRIPT
+    path.write_text(SCRIPT.replace(loss, TROUBLE.format(marker=f"{path}.marker", **facts)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_a_study_shares_each_run_among_ranks(bench: Any, tmp_path: Path) -> None:
+    """A rank that is lost costs the run, --resume makes it again, and the record is that of one process."""
+    script = troubled(tmp_path / "lost.py", rank="1", signal="SIGKILL", seconds=0)
+    compare = ["compare", "plain", "--script", script, "--optimizers", "adan", "--seeds", "1", "--batch-size", "8"]
+    code, _, error = bench(*compare, "--ranks", "2", "--out", tmp_path / "two", "--checkpoint-every", "2")
+    path = tmp_path / "two" / "plain" / "adan" / "seed-0"
+    assert code == 1, error
+    result = read_run(path).result or {}
+    assert result["status"] == "failed"
+    assert "another rank is gone" in result["error"] or "rank 1 was killed (SIGKILL)" in result["error"]
+    assert bench(*compare, "--ranks", "2", "--parallel", "fsdp", "--out", tmp_path / "two", "--resume")[0] == 0
+    assert bench(*compare, "--out", tmp_path / "one")[0] == 0
+    assert_same(path, tmp_path / "one" / "plain" / "adan" / "seed-0")
+    record = read_run(path)
+    config = record.config
+    assert (record.status, config.ranks, config.parallel, config.threads) == ("finished", 2, "ddp", 1)
+    assert (record.metrics[-1]["step"], record.surroundings[-1]["parallel"]) == (40, "fsdp")
+    assert '"ranks": 2' in (tmp_path / "two" / "study.jsonl").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_ctrl_c_leaves_ranks_the_time_for_a_checkpoint(bench: Any, tmp_path: Path) -> None:
+    """They agree on the step about once a second, not only where they write lines, here every tenth."""
+    script = troubled(tmp_path / "pressed.py", rank="0", signal="SIGINT", seconds=0.2)
+    compare = ["compare", "plain", "--script", script, "--optimizers", "adan", "--seeds", "1", "--steps", "600"]
+    code, _, error = bench(*compare, "--ranks", "2", "--out", tmp_path / "out")
+    assert code == 130, error
+    record = read_run(tmp_path / "out" / "plain" / "adan" / "seed-0")
+    assert record.status == "unfinished"
+    assert 4 <= RunStore(record.path).resume_step < 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["compare", "digits-vit", "--ranks", "3"], ["--batch-size 64: not a multiple of 3"]),
+        (["compare", "deepgcn", "--ranks", "2"], ["--ranks 2: a step trains on one graph", "deepgcn", "--jobs"]),
+        (["tune", "ppo-hopper", "--ranks", "2"], ["simulators of one process", "ppo-hopper", "--jobs"]),
+        (["compare", "digits-vit", "--parallel", "fsdp"], ["--parallel fsdp with one rank: add --ranks N"]),
+        (["compare", "digits-vit", "--cluster", "ray", "--ranks", "2", "--jobs", "2"], ["leave out --jobs"]),
+    ],
+    ids=" ".join,
+)
+def test_runs_that_ranks_cannot_share(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], names: list[str]
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    code, out, err = bench(*arguments, "--out", tmp_path / "out")
+    assert (code, out, len(err.splitlines())) == (2, "", 1), err
+    assert all(name in err for name in names), err
+
+
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
@@ -186,16 +285,16 @@ class Pair(NamedTuple):
 def test_named_tuples_stay_what_they_are() -> None:
     batch = Pair(torch.arange(4), [torch.arange(4, 8)])
     shared = Ranks("ddp", "cpu", 1, 2).share(batch, 4)
-    assert (shared.x.tolist(), shared.y[0].tolist()) == ([2, 3], [6, 7])
+    assert (shared.x.tolist(), shared.y[0].tolist()) == ([1, 2], [5, 6])
     assert moved(batch, "meta").y[0].device.type == "meta"
 
 
 def test_shares_of_a_batch() -> None:
     x = torch.arange(12).reshape(6, 2)
     shares = [Ranks("ddp", "cpu", rank, 3).share({"x": [x], "rate": torch.tensor(0.5), "i": 7}, 6) for rank in range(3)]
-    assert torch.equal(torch.cat([share["x"][0] for share in shares]), x)
+    assert torch.equal(torch.cat([share["x"][0] for share in shares]), x[[0, 5, 1, 4, 2, 3]])  # mixup's pairs
     assert all((share["rate"], share["i"]) == (0.5, 7) for share in shares)
     with pytest.raises(UsageError, match=r"shape \(2, 6\) in a batch of 6 .* must be 6"):
         Ranks("ddp", "cpu", 0, 3).share(x.t(), 6)
-    with pytest.raises(UsageError, match="ptb-lstm: its batches carry a state"):
-        Trainer(configuration("ptb-lstm"), Ranks("ddp", "cpu", 0, 2))
+    with pytest.raises(UsageError, match=r"16 .* on 16 ranks: they are mixed in pairs; .* multiple of 32"):
+        Trainer(configuration("vit-s", batch_size=16), Ranks("ddp", "cpu", 0, 16))

@@ -54,7 +54,7 @@ def test_markdown_and_figures(page: Path) -> None:
         assert f"| {name} |" in text
     assert "3 of 3 diverged" in text
     assert "1 workload, 3 optimizers, 18 runs in 2 tables, 24 tuning trials." in text
-    assert text.count("best: the best evaluation of a run, mean over seeds. Steps and seconds to target") == 2
+    assert text.count("best: the best evaluation of a run, mean over seeds. Steps and seconds to target") == 1
     assert "validation" not in text
     assert "shaded" not in text
     figures = list(page.parent.glob("report-*.png"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.learning import chosen
-from support.made_up_tables import ADAN, Reproduced, cell, made_up
+from support.made_up_tables import ADAMW, ADAN, Reproduced, cell, made_up
 
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, read_run
@@ -159,3 +159,20 @@ def test_a_seed_whose_pre_training_failed_is_said(regressions: Path, tmp_path: P
     assert (result.values, result.seeds) == ([0.5, 0.5], 3)
     assert (result.status.value, result.why) == ("failed", "earlier, which comes before it: out of memory")
     assert failures({"tables": [{"name": "x", "cells": [result.to_json()]}]})
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_the_page_marks_changed_cells(regressions: Path, tmp_path: Path) -> None:
+    table = made_up([{"head": "a", "workload": "plain"}, {"head": "b", "workload": "plain"}], [ADAN, ADAMW])
+    runs = {"only": ["a"], "pairs": ["adan.lr=0.01"]}
+    summary = reproduce([table], chosen(script=regressions, steps=8), tmp_path / "out", **runs)
+    assert [c["config"]["steps"] for c in summary["tables"][0]["cells"]] == [8, 8]
+    assert summary["only"] == ["a"]
+    (section,) = reproduction_report.sections(summary, {"made-up": table})
+    ours = {(line.cells[0], line.cells[1]): line.cells[3] for line in section.lines}
+    assert ours["a", "Adan"].endswith(", changed")
+    assert not ours["a", "AdamW"].endswith(", changed")
+    assert ours["b", "Adan"] == ours["b", "AdamW"] == "not chosen"
+    assert any("Cells marked “changed”" in line for line in section.how)
+    with pytest.raises(UsageError, match=r"--set adam\.lr=1"):
+        reproduce([table], chosen(script=regressions), tmp_path / "other", pairs=["adam.lr=1"])

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.learning import chosen
 from support.made_up_tables import ADAMW, ADAN, made_up
 
 from adan_bench.config import Origin, RunConfig, RunRecord
 from adan_bench.errors import UsageError
+from adan_bench.reports.conclusions import said
 from adan_bench.studies import paper
 from adan_bench.studies.paper import figure_of, present
-from adan_bench.studies.plan import plan
+from adan_bench.studies.plan import check_only, plan
 from adan_bench.tables import PaperTable
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
@@ -147,7 +150,7 @@ def test_accumulate_reaches_every_run(
 ) -> None:
     seen: list[RunConfig] = []
 
-    def stop(tables: Any, chosen: RunConfig, *_: Any) -> None:
+    def stop(tables: Any, chosen: RunConfig, *_: Any, **__: Any) -> None:
         seen.append(chosen)
         raise UsageError("enough")
 
@@ -197,3 +200,81 @@ def test_a_plan_needs_no_data_and_no_packages(regressions: Path, tmp_path: Path)
     assert (here.absent, len(here.runs)) == ("", 2)
     assert "cifar-resnet34 needs cifar10" in gone.absent
     assert {run.config.workload for run in present(found).runs.values()} == {"plain"}
+
+
+def test_a_later_stage_is_checked_before_the_first(regressions: Path, tmp_path: Path) -> None:
+    """A package that only the fine-tuning needs is missed before the pre-training, not after it."""
+    columns = [{"head": "here", "workload": "later"}, {"head": "doomed", "workload": "doomed"}]
+    found = plan([made_up(columns, [ADAN])], chosen(script=regressions), tmp_path)
+    here, doomed = present(found).cells
+    assert (here.absent, len(here.runs)) == ("", 1)
+    assert doomed.absent.startswith("doomed needs the package no_such_package; run: pip install")
+    alone = plan([made_up(columns[1:], [ADAN])], chosen(script=regressions), tmp_path)
+    assert present(alone).runs == {}
+
+
+def test_weights_and_ranks_are_checked_before_the_first_step(regressions: Path, tmp_path: Path) -> None:
+    """Weights that do not fit, GPUs that are not there, a batch that ranks cannot share."""
+    torch.save(torch.nn.Linear(9, 9).state_dict(), tmp_path / "other.pt")
+    table = made_up([{"head": "a", "workload": "plain"}], [ADAN])
+
+    def missing_with(**options: Any) -> str:
+        _, (line,) = paper.prepare([table], chosen(script=regressions, scale="paper", **options), tmp_path / "out")
+        return str(line["missing"])
+
+    assert "other.pt" in missing_with(init=tmp_path / "other.pt")
+    assert "--device cuda: not on this machine" in missing_with(device="cuda", ranks=8)
+    assert "--batch-size 64: not a multiple of 5" in missing_with(ranks=5)
+    assert missing_with() == ""
+
+
+def test_a_plan_is_printed_before_anything_runs(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table 2's ViT-S for eight devices: batch and examples of each, and what is missing; no folder is made."""
+    monkeypatch.chdir(tmp_path)
+    arguments = ["reproduce", "vit-s", "--scale", "paper", "--device", "cuda", "--ranks", "8", "--dry-run"]
+    code, out, err = bench(*arguments, "--only", "Adan", "--json")
+    assert (code, err) == (0, "")
+    runs = [json.loads(line) for line in out.splitlines()]
+    assert runs
+    for run in runs:
+        assert (run["event"], run["devices"], run["batch_per_device"]) == ("plan", 8, 256)
+        assert run["examples_per_rank"] == run["steps"] * 256
+        assert "vit-s needs imagenet/train" in run["missing"]
+    code, out, _ = bench(*arguments, "--only", "Adan", "--steps", "200")
+    assert code == 0
+    assert "(1) vit-s needs imagenet/train: give --data DIR or set ADAN_DATA" in out
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_some_cells_with_other_steps_and_settings(regressions: Path, tmp_path: Path) -> None:
+    columns = [{"head": name, "workload": name} for name in ("plain", "later")] + [{"head": "average", "mean": True}]
+    stated = [{"optimizer": "adan", "settings": {"lr": 0.5}, "source": "here", "min_lr": 0.005}]
+    tables = [made_up(columns, [ADAN, ADAMW, {"head": "SAM", "optimizer": "sam"}], settings=stated)]
+
+    def cells(*only: str, scale: str = "paper", **more: Any) -> dict[tuple[str, str], RunConfig | None]:
+        options = chosen(script=regressions, scale=scale, steps=more.pop("steps", 0))
+        found = plan(tables, options, tmp_path, only=only, **more).cells
+        return {(c.row.head, c.column.head): c.runs[0].config if c.runs else None for c in found}
+
+    assert set(cells("adan,PLAIN")) == {("Adan", "plain")}
+    assert set(cells("adan , plain", "AdamW,later")) == {("Adan", "plain"), ("AdamW", "later")}
+    assert set(cells("Adan")) == {("Adan", name) for name in ("plain", "later", "average")}
+    assert set(cells("later")) == {(name, "later") for name in ("Adan", "AdamW", "SAM")}
+    for name in ("adan,nothing", "nothing"):
+        with pytest.raises(UsageError, match=f"--only {name}: no such cell .* rows: Adan, AdamW, SAM; columns: plain"):
+            check_only(tables, "paper", [name])
+    found = cells(steps=7, changed={"adan": {"lr": 0.25}})
+    lengths = {head[0]: config.steps for head, config in found.items() if config is not None}
+    assert lengths == {"Adan": 7, "AdamW": 7, "SAM": 14}
+    config = found["Adan", "plain"]
+    assert config is not None
+    assert config.settings["lr"] == 0.25
+    assert config.origin == Origin(kind="published", source="here", changed={"lr": 0.25, "steps": 7})
+    assert said(config.origin) == "here; changed to lr=0.25 steps=7"
+    later = next(run for run in plan(tables, chosen(script=regressions, scale="paper"), tmp_path).runs.values())
+    assert later.config.origin.changed == {}
+    before = plan(tables, chosen(script=regressions, scale="paper"), tmp_path, changed={"adan": {"lr": 0.25}}).runs
+    rates = {
+        run.config.workload: run.config.settings["lr"] for run in before.values() if run.config.optimizer == "adan"
+    }
+    assert rates == {"plain": 0.25, "later": 0.25, "earlier": 0.5}  # which pre-training keeps

@@ -19,14 +19,16 @@ from adan_bench.data.cache import decoded
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunExists
 from adan_bench.training import pool as pools
+from adan_bench.training.configure import check_device
 from adan_bench.training.jobs import Job
 from adan_bench.training.mps import multi_process_service
+from adan_bench.training.placement import Places, gpu_names
 from adan_bench.training.pool import LocalPool
 from adan_bench.training.worker import perform
 
 CONTROL = """#!/bin/sh
-if [ "$1" = -d ]; then echo "start $CUDA_MPS_PIPE_DIRECTORY" >> {log}; exit {start}; fi
-read command; echo "$command" >> {log}
+if [ "$1" = -d ]; then echo "start $CUDA_MPS_PIPE_DIRECTORY $CUDA_VISIBLE_DEVICES" >> {log}; exit {start}; fi
+read command; echo "$command $CUDA_MPS_PIPE_DIRECTORY" >> {log}
 if [ "$command" = get_server_list ]; then exit {running}; fi
 """
 
@@ -46,51 +48,48 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
-def pipes() -> str | None:
-    return os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
-
-
 def test_a_service_of_our_own_ends_also_on_ctrl_c(service: Any) -> None:
     told = service()
     folders = []
 
     def interrupted() -> None:
-        with multi_process_service() as shared:
-            folders.append(Path(pipes() or ""))
-            assert shared
+        with multi_process_service("3") as environment:
+            assert environment is not None
+            assert environment["CUDA_VISIBLE_DEVICES"] == "0"  # as the service numbers its only one
+            folders.append(Path(environment["CUDA_MPS_PIPE_DIRECTORY"]))
             assert folders[0].is_dir()
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert told() == ["get_server_list", f"start {folders[0]}", "quit"]
-    assert pipes() is None
+    assert told() == ["get_server_list ", f"start {folders[0]} 3", f"quit {folders[0]}"]
     assert not folders[0].exists()
 
 
 def test_a_running_service_is_used_and_left(service: Any) -> None:
     told = service(running=0)
-    with multi_process_service() as shared:
-        assert shared
-        assert pipes() is None
-    assert told() == ["get_server_list"]
+    with multi_process_service() as environment:
+        assert environment == {}
+    assert told() == ["get_server_list "]
 
 
 def test_without_the_service(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     service(start=1)
-    with multi_process_service() as shared:
-        assert (shared, pipes()) == (False, None)
+    with multi_process_service() as environment:
+        assert environment is None
     monkeypatch.setenv("PATH", "")
-    with multi_process_service() as shared:
-        assert (shared, pipes()) == (False, None)
+    with multi_process_service() as environment:
+        assert environment is None
 
 
 class InlineWorker:
     """A worker in this process."""
 
     usable = True
+    environments: list[Any] = []  # noqa: RUF012
 
-    def __init__(self, *_: Any) -> None: ...
+    def __init__(self, log: Path, asked: str, ranks: int, environment: Any) -> None:
+        self.environments.append(environment)
 
     def answers(self, job: Job) -> Any:
         yield {"result": perform(job)}
@@ -104,15 +103,61 @@ def test_several_runs_on_one_gpu_get_the_service(
 ) -> None:
     told = service()
     monkeypatch.setattr(pools, "Worker", InlineWorker)
+    monkeypatch.setattr(InlineWorker, "environments", [])
     pool = LocalPool(tmp_path / "out", chosen(device=device, jobs=jobs))
     for seed in (0, 1):
         pool.run(always([Job(config(steps=4, seed=seed), tmp_path / "out" / str(seed))]))
-    assert (pipes() is not None) == expected
+    assert ["CUDA_MPS_PIPE_DIRECTORY" in environment for environment in InlineWorker.environments] == [expected]
     pool.close()
-    assert pipes() is None
     said = [line.split()[0] for line in told()] if expected else []
     assert said == (["get_server_list", "start", "quit"] if expected else [])
     assert f'"mps": {str(expected).lower()}' in (tmp_path / "out" / "study.jsonl").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_runs_go_to_the_least_used_gpu(service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight runs have a GPU each; of twelve, four GPUs have two, each such GPU with a service of its own."""
+    assert gpu_names("cuda") == [str(i) for i in range(8)]
+    assert (gpu_names("cuda:1"), gpu_names("cpu")) == ([], [])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert gpu_names("cuda") == ["GPU-a", "GPU-b"]
+    assert not Places(8, 1, [str(i) for i in range(8)]).crowded
+    places = Places(12, 1, [str(i) for i in range(8)])
+    taken = [places.take() for _ in range(12)]
+    assert [places.gpus[place] for place in taken] == [(str(i % 8),) for i in range(12)]
+    for place in (taken[3], taken[5], taken[1]):
+        places.give(place)
+    assert [places.gpus[places.take()] for _ in range(3)] == [("5",), ("1",), ("3",)]  # GPU 1 and 3 have another run
+    assert Places(2, 4, [str(i) for i in range(8)]).gpus == [("0", "1", "2", "3"), ("4", "5", "6", "7")]
+    told = service()
+    pool = LocalPool(tmp_path, chosen(device="cuda", jobs=3))
+    environments = pool._start_services()
+    assert environments["GPU-a"]["CUDA_VISIBLE_DEVICES"] == "GPU-a"
+    assert [line.split()[-1] for line in told() if line.startswith("start")] == ["GPU-a"]
+    pool.close()
+    assert LocalPool(tmp_path, chosen(device="cuda", jobs=3, ranks=2))._start_services() == {}
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_a_run_has_a_gpu_for_each_rank(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(pools, "Worker", lambda log, asked, *rest: seen.append(rest) or InlineWorker(log, asked, *rest))
+    pool = LocalPool(tmp_path, chosen(device="cuda", jobs=2, ranks=4))
+    pool._mps = {}
+    pool._worker(1)
+    assert seen == [(4, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"})]
+    pool.close()
+    with pytest.raises(UsageError, match=r"--ranks 9 --device cuda: every rank takes a GPU of its own, .* has 8; use"):
+        check_device("cuda", 9)
+    with pytest.raises(UsageError, match="--ranks 2 --device cuda:1"):
+        check_device("cuda:1", 2)
 
 
 def test_a_second_study_leaves_the_runs_of_the_first_alone(

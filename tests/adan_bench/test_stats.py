@@ -26,7 +26,7 @@ from adan_bench.records.stats import (
     welch,
 )
 from adan_bench.reports.comparison import in_numbers, render, table_rows, warn, write_report
-from adan_bench.reports.conclusions import caution, conclude, number, spread, tuning, winner
+from adan_bench.reports.conclusions import behind, caution, conclude, number, overall, spread, tuning, winner
 from adan_bench.reports.tuning import write_tuning
 
 
@@ -342,7 +342,7 @@ def test_seconds_are_left_out_where_the_clocks_differ() -> None:
         (summary,) = summarize(adan + others)
         assert {(o.seconds_per_step, o.seconds_to_target) for o in summary.optimizers} == {(None, None)}
         text = render([], [summary]).markdown
-        assert "Seconds are left out: these runs did not have the same machine" in text
+        assert "Seconds are left out where runs did not have the same machine" in text
         assert "| – | – |" in text
 
 
@@ -412,7 +412,7 @@ def test_an_untuned_comparison_has_no_winner(origin: Origin) -> None:
     assert "by more than the seeds explain" in conclude(fair[0])
     assert winner(fair[0]) == "adan"
     unfair = summarize(three("adan", 0.9, 0.91, 0.9, origin=origin) + three("sgd", 0.5, 0.51, 0.5, origin=origin))
-    assert conclude(unfair[0]).startswith("Untuned: not a fair comparison; add --tune 8. With these settings adan has")
+    assert conclude(unfair[0]).startswith("Not fair, see above: with these settings adan has")
     assert "better" not in conclude(unfair[0])
     assert winner(unfair[0]) is None
     assert caution(unfair) == "Untuned: not a fair comparison; add --tune 8."
@@ -434,7 +434,8 @@ def test_settings_that_are_no_longer_those_of_the_tuning_make_no_winner(facts: d
     """Even where all optimizers share the origin: one learning rate for all is no tuning."""
     origin = Origin(kind="saved", trials=8, **facts)
     (summary,) = summarize(three("adan", 0.9, 0.91, 0.9, origin=origin) + three("sgd", 0.5, 0.51, 0.501, origin=origin))
-    assert conclude(summary).startswith(f"{said}: not a fair comparison; ")
+    assert caution([summary]).startswith(f"{said}: not a fair comparison; ")
+    assert conclude(summary).startswith("Not fair, see above: with these settings ")
     assert winner(summary) is None
 
 
@@ -520,7 +521,7 @@ def test_the_console_shows_square_brackets_and_where_runs_stopped(metric: str) -
     console.file = io.StringIO()
     show_tuning(console, summarize_trials([replace(r, config=replace(r.config, role="tune")) for r in records]))
     text = " ".join(console.file.getvalue().split())
-    for part in (f"{metric} ↑", f"the {metric} at", f"{title}, cosine schedule", "│ adan:path=[/a] │"):
+    for part in (f"{metric} ↑", f"{title}, cosine schedule", "│ adan:path=[/a] │"):
         assert part in text
 
 
@@ -697,3 +698,25 @@ def test_the_table_fits_into_80_columns() -> None:
     expected = ["", "state_format=8bit", "0.9013", "75(3/3)", "2468", "4.00(single-tensor)", "16.0", "0.1", ""]
     for words, column in zip(expected, columns, strict=True):
         assert words in column
+
+
+def test_the_interval_of_a_difference_of_accuracies_stays_within_one() -> None:
+    runs = three("adan", 0.95, 0.9, 0.91) + three("sgd", 0.1, 0.9, 0.2)
+    runs = [replace(r, workload={**r.workload, "metric": "accuracy"}) for r in runs]
+    runs = [
+        replace(r, result={**(r.result or {}), "final": {"accuracy": (r.result or {})["final"]["m"]}}) for r in runs
+    ]
+    (summary,) = summarize(runs)
+    for paired in (True, False):
+        gap = behind(summary, paired)["sgd"]
+        assert -1 <= (gap.low or 0.0) < gap.mean < (gap.high or 0.0) <= 1
+
+
+def test_the_page_begins_with_an_answer_about_adan() -> None:
+    better = three("adan", 0.9, 0.91, 0.9, workload="a") + three("sgd", 0.5, 0.51, 0.501, workload="a")
+    level = three("adan", 0.9, 0.7, 0.8, workload="b") + three("sgd", 0.7, 0.9, 0.85, workload="b")
+    summaries = summarize(better + level)
+    said = "adan against the best other optimizer of each table: better by more than the seeds explain on a (sgd); "
+    assert overall(summaries) == f"{said}within what the seeds explain on b (sgd)."
+    assert overall(summaries) in render([], summaries).markdown
+    assert overall(summaries, "adamw") == ""

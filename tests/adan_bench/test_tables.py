@@ -258,9 +258,7 @@ def test_smoke_is_at_most_130_runs() -> None:
 def test_choose() -> None:
     assert choose(["all"]) == ALL
     assert [t.name for t in choose(["ppo", "cnn"])] == ["cnn", "ppo"]
-    with pytest.raises(
-        UsageError, match=r"no table 'cnns'; did you mean cnn\? There are: all, complexity, cnn, resnet18"
-    ):
+    with pytest.raises(UsageError, match=r"no table 'cnns'; did you mean cnn\?$"):
         choose(["cnns"])
 
 

@@ -13,19 +13,21 @@ import numpy as np
 import pytest
 import torch
 
+import adan
 from adan_bench.theory import methods
 from adan_bench.theory.check import Chapter
 
 #: Smaller runs than those of the command, for the studies that take longer than a second.
 SMALL: dict[str, dict[str, Any]] = {
     "lemma1": {"samples": 500},
+    "package": {"steps": 50, "others": False},
     "descent": {"replicas": 1000},
     "theorem1": {"accuracies": (1.2,), "budgets": (512, 1024, 2048), "replicas": 16, "others": False},
     "cycle": {"replicas": 8},
     "theorem2": {"accuracies": (0.2, 0.1, 0.06), "compared": (), "replicas": 256, "others": False},
 }
-STUDIES = ["lemma1", "moments", "reformulation", "proximal", "propositions", "descent", "theorem1", "cycle", "theorem2",
-           "complexity"]  # fmt: skip
+STUDIES = ["lemma1", "moments", "reformulation", "package", "proximal", "propositions", "descent", "theorem1", "cycle",
+           "theorem2", "complexity"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -74,15 +76,17 @@ MUTATIONS = [
     ("moments", "methods", "self.m = (1 - w1) * self.m + w1 * g\n        self.n = (1 - w3) * self.n + w3 * g**2",
      "self.m = (1 - w1) * self.m + g\n        self.n = (1 - w3) * self.n + w3 * g**2", ["moments Adam"]),
     ("moments", "moments", "+ (1 - mu[k]) / (1 - product) * g", "+ mu[k] / (1 - product) * g", ["moments Nadam"]),
-    ("moments", "moments", "c[1] = (1 - beta2) ** (k - 1)", "c[1] = beta2 * (1 - beta2) ** (k - 1)",
-     ["moments adan.Adan"]),
+    ("package", "moments", "c[1] = (1 - beta2) ** (k - 1)", "c[1] = beta2 * (1 - beta2) ** (k - 1)",
+     ["package steps, footnote"]),
+    ("package", "moments", "c / -np.expm1(", "c / -np.expm1(0.5 * ",
+     ["package steps, de-biased", "package steps between restarts", "package Σ"]),
+    ("package", "package", "RADIUS = 0.5", "RADIUS = 50.0", ["package cycles"]),
     ("reformulation", "methods", "drift = (self.eta_k - eta_k)", "drift = (eta_k - self.eta_k)", ["reformulation x"]),
     ("reformulation", "methods", "theta + eta_k * (u - beta1 * g)", "theta + eta_k * (u + beta1 * g)",
      ["reformulation y", "reformulation Eqn 8"]),
     ("reformulation", "methods", "if self.printed:", "if False:", ["reformulation start y_1"]),
     ("reformulation", "methods", "w2 = np.where(second, 1.0, beta2) if self.footnote else beta2", "w2 = beta2",
-     ["reformulation start v_1", "reformulation adan.Adan"]),
-    ("reformulation", "methods", "w3 * (g + self.signs.n", "w3 * (g - self.signs.n", ["reformulation adan.Adan"]),
+     ["reformulation start v_1"]),
     ("proximal", "methods", "/ (1 + lam * eta)", "* (1 - lam * eta)", ["proximal argmin", "proximal second order"]),
     ("proximal", "methods", "/ (1 + lam * eta)", "/ (1 - lam * eta)", ["proximal argmin", "proximal order"]),
     ("proximal", "methods", "(1 - lam * eta) * theta", "(1 + lam * eta) * theta", ["proximal order"]),
@@ -144,7 +148,7 @@ ANOTHER_ALGORITHM: dict[str, tuple[str, str, dict[str, list[str]]]] = {
     "argmax for argmin": ("np.argmin(moved", "np.argmax(moved",
                           {"cycle": ["cycle output"], "theorem2": ["theorem-2 gradient"]}),
     "x̄ = x_0": ("np.mean(xs[1 : k0 + 1], axis=0)", "xs[0]",
-                {"theorem2": ["theorem-2 last cycle", "theorem-2 gradient"]}),
+                {"theorem2": ["theorem-2 last cycle", "theorem-2 output", "theorem-2 gradient"]}),
 }  # fmt: skip
 
 
@@ -180,9 +184,58 @@ def test_a_wrong_coefficient_is_noticed(
             assert not check.passed, f"{check.name} passes"
 
 
+#: Checks of the study "package" that see the de-biased path where b1 and b2 differ.
+DEBIASED = [*(f"package steps, {path}" for path in ("de-biased", "foreach", "loop", "AdamW's decay")),
+            "package steps between restarts", "package Σ"]  # fmt: skip
+#: Mistakes in the package: its module, the function with the mistake, what stands there, the mistake, and the checks of
+#: the study "package" that notice it; all others pass.
+IN_THE_PACKAGE: dict[str, tuple[str, str, str, str, list[str]]] = {
+    "v de-biased with b1": ("adan.scalars", "step_scalars", "_debias(b1, t), _debias(b2, t)",
+                            "_debias(b1, t), _debias(b1, t)", DEBIASED),
+    "n de-biased too late": ("adan.scalars", "step_scalars", "_debias(b3, t)\n", "_debias(b3, t + 1)\n",
+                             [*DEBIASED, "package steps, coupled"]),
+    "m_0 without the footnote": ("adan.scalars", "step_scalars", "w_m, w_v, w_n = 1 - b1 * has_prev,",
+                                 "w_m, w_v, w_n = 1 - b1,", ["package steps, footnote"]),
+    "decay flipped": ("adan.scalars", "step_scalars", "keep=1 - decay if", "keep=1 + decay if",
+                      ["package steps, AdamW's decay"]),
+    "y without β1·g": ("adan.scalars", "displacement_scalars", "lr * (1 - b1) * has_prev * weight", "0.0",
+                       ["package Σ"]),
+    "y_k without β1·g": ("adan.scalars", "displacement_scalars", "prev_grad=last * (1 - b1)", "prev_grad=0.0 * last",
+                         ["package Σ"]),
+    "k for k + 1": ("adan.restart", "Restart", "due = steps * total", "due = (steps - 1) * total",
+                    ["package restarts"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_THE_PACKAGE)
+def test_a_mistake_in_the_package_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The study runs the package itself: in its default path, with the footnote's start and with restarts."""
+    module, what, right, wrong, found = IN_THE_PACKAGE[name]
+    mutant = getattr(with_mistake(module, right, wrong), what)
+    if what == "Restart":
+        monkeypatch.setattr(adan.Restart, "is_due", mutant.is_due)
+    else:
+        for engine in ("cpu", "foreach", "loop"):
+            monkeypatch.setattr(f"adan.engines.{engine}.{what}", mutant)
+    for check in runner(importlib.import_module("adan_bench.theory.package"))().checks:
+        ignored = check.name == "package cycles" or (check.name == "package restarts" and check.name not in found)
+        assert ignored or check.passed != (check.name in found), f"{check.name}: {check.measured}"
+
+
+def test_an_average_that_begins_at_x_0_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from adan_bench.theory import theorem2
+
+    mutant = with_mistake("adan_bench.theory.methods", "xs[1 : k0 + 1]", "xs[: k0 + 1]")
+    monkeypatch.setattr(theorem2, "methods", mutant)
+    last, output = theorem2._last_cycle()
+    assert (output.name, last.passed, output.passed) == ("theorem-2 output", True, False)
+
+
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_check_has_a_mistake_that_it_notices(study: str) -> None:
     noticed = [name for mutation in MUTATIONS if mutation[0] == study for name in mutation[4]]
+    noticed += [name for *_, found in IN_THE_PACKAGE.values() for name in found if study == "package"]
+    noticed += ["theorem-2 output"] if study == "theorem2" else []  # by an average that begins at x_0
     noticed += [name for _, _, found in ANOTHER_ALGORITHM.values() for name in found.get(study, [])]
     for check in unharmed(study).checks:
         assert any(check.name.startswith(name) for name in noticed), check.name

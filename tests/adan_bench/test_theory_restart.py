@@ -134,6 +134,27 @@ def test_the_rows_of_the_ablation_are_the_oracle(
     assert apart(ends[False], ends[True]) > 100 * tolerance
 
 
+def test_the_step_size_of_theorem_2() -> None:
+    """From n_{k−1}: the oracle and the fp64 Algorithm 1 have it, the package has Algorithm 1's n_k."""
+    options: dict[str, Any] = {"eta": 0.02, "beta": BETA, "lam": 0.7}
+    lagged = ReferenceAdan([start()[0]], debias=False, lagged=True, **options)
+    own = methods.Algorithm1(start()[0].ravel(), 0.02, BETA, 1e-8, 0.7, lagged=True)
+    for given, *_ in gradients(40):
+        lagged.step([given])
+        own.step(given.ravel())
+    assert np.allclose(lagged.theta[0].ravel(), own.theta, rtol=0, atol=1e-14)
+    for debias in (True, False):
+        oracles = [ReferenceAdan(start(), debias=debias, lagged=lag, **options) for lag in (False, True)]
+        for given in gradients(40):
+            for oracle in oracles:
+                oracle.step(list(given))
+        package = parameters()
+        drive(Adan(package, lr=0.02, betas=BETAS, weight_decay=0.7, bias_correction=debias), package, 40)
+        near, far = (apart(package, [torch.tensor(x) for x in oracle.theta]) for oracle in oracles)
+        assert near < 1e-12
+        assert far > 1e-3
+
+
 def test_adan_without_nesterov_is_adamw() -> None:
     """The first row of the table, heavy ball, is the others without the difference of gradients: b2 = 0 in u and n."""
     package = parameters()

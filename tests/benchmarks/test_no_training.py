@@ -10,6 +10,7 @@ FILES = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.py"))
 READING = ("config", "records", "reports")
 MORE = {"planner.py": ("studies.memory",), "codes.py": ("cli",)}  # shapes of models; the command line
 MORE["paper_settings.py"] = ("studies.plan", "tables", "task")  # what would be run
+MORE["paper_plan.py"] = (*MORE["paper_settings.py"], "workloads.registry")  # and which data it needs
 #: Scripts that go backward through a model of random tokens or numbers for a few steps, whose cost they measure.
 RANDOM_DATA = ("memory.py", "others.py")
 

@@ -171,3 +171,42 @@ def test_torchao_offload(tmp_path):
     assert loss < 0.1
     assert difference < 1e-5
     assert left < 0.05 * whole
+
+
+def test_without_its_package_an_example_names_it_in_one_line(tmp_path):
+    (tmp_path / "transformers.py").write_text("raise ModuleNotFoundError(name='transformers')", encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
+    done = subprocess.run([sys.executable, ROOT / "examples" / "trainer.py"], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "transformers is missing; run: pip install 'adan[examples]'\n")
+
+
+@needs("torchtitan")
+def test_torchtitan_trains_and_checkpoints_adan_by_its_own_container(tmp_path, monkeypatch):
+    """Its model with gradients of another loss: its attention has no backward pass on CPUs."""
+    import torch.distributed.checkpoint as dcp
+
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    example = importlib.import_module("torchtitan_debug_model")
+
+    def train(model, optimizers, schedule, steps):
+        for _ in range(steps):
+            sum(p.float().square().sum() for p in model.parameters()).backward()
+            optimizers.step()
+            schedule.step()
+            optimizers.zero_grad()
+
+    run, other = example.build(8, "cpu"), example.build(8, "cpu")
+    (optimizer,) = run[1].optimizers
+    assert optimizer.param_groups[1]["lr"] == optimizer.param_groups[2]["lr"] / 2
+    assert optimizer.param_groups[0]["weight_decay"] == 0
+    train(*run, 3)
+    dcp.save({"model": run[0].state_dict(), "optimizer": run[1].state_dict()}, checkpoint_id=tmp_path, no_dist=True)
+    saved = {"model": other[0].state_dict(), "optimizer": other[1].state_dict()}
+    dcp.load(saved, checkpoint_id=tmp_path, no_dist=True)
+    other[0].load_state_dict(saved["model"])
+    other[1].load_state_dict(saved["optimizer"])
+    other[2].load_state_dict(run[2].state_dict())
+    for parts in (run, other):
+        train(*parts, 3)
+    for p, q in zip(run[0].parameters(), other[0].parameters(), strict=True):
+        assert torch.equal(p, q)

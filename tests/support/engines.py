@@ -22,7 +22,12 @@ from adan.engines.cpu import Cpu
 GPU = torch.cuda.is_available()
 
 #: The options that ask for an engine.
-OPTIONS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "cpu": {"fused": True}, "cuda": {"fused": True}}
+OPTIONS = {
+    "loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "cpu": {"fused": True},
+    "cuda": {"fused": True},
+}
 
 #: Small, so that small tensors have several programs, several blocks and a tail. Large for tests of more than 4,096
 #: elements and for quantized states, which start there: the interpreter takes some 5 ms per program.

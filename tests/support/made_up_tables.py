@@ -17,8 +17,6 @@ def regression(context):
     x = torch.randn(256, 4, generator=g)
     y = x @ torch.randn(4, 1, generator=g)
     model = nn.Linear(4, 1)
-    if context.init is not None:
-        model.load_state_dict(context.weights())
     def loss(model, batch):
         return (model(batch[0]) - batch[1]).square().mean()
     def evaluate(model):
@@ -51,6 +49,11 @@ def broken(context):
 @workload("packageless", **kind)
 def packageless(context):
     """It needs what is not there."""
+    import no_such_package
+
+@workload("doomed", after="earlier", **kind)
+def doomed(context):
+    """It needs what is not there, after something that does not."""
     import no_such_package
 
 @workload("orphan", after="packageless", **kind)

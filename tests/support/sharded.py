@@ -16,7 +16,7 @@ from adan import Adan
 
 #: Large enough that a step without a prev_grad, a decay or a clip is another step.
 OPTIONS = {"lr": 2e-2, "betas": (0.9, 0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}
-ENGINES = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "cpu": {"fused": True}}
+ENGINES = {"loop": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "cpu": {"fused": True}}
 STEPS = 20
 
 

@@ -315,7 +315,7 @@ CASES = {
     "partial gradients": sums_what_is_partial,
     "empty parts, cpu": partial(serves_empty_parts, {"fused": True}),
     "empty parts, foreach": partial(serves_empty_parts, {"foreach": True}),
-    "empty parts, loop": partial(serves_empty_parts, {"foreach": False}),
+    "empty parts, loop": partial(serves_empty_parts, {"foreach": False, "fused": False}),
     "no gradients": works_without_gradients,
     "lr of zero": takes_a_last_step_without_a_learning_rate,
     "named groups": sums_over_a_named_group,

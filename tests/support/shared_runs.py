@@ -45,14 +45,69 @@ def plain(context):
 '''
 
 
+#: One workload of each kind that ranks can share, without dropout, of which each rank has its own.
+KINDS = {
+    "images, mixed and erased": {
+        "workload": "vit-s",
+        "training": {"stochastic_depth": 0.0},
+        "batch_size": 16,
+        "ema": 0.5,
+        "clip": 1.0,
+    },
+    "images, most of them hidden": {"workload": "cifar-mae", "batch_size": 16, "optimizer": "sam"},
+    "masked words": {"workload": "bert-pretrain"},
+    "tokens": {"workload": "gpt2-code", "accumulate": 2},
+    "tokens with memory": {"workload": "transformer-xl"},
+    "a detector": {"workload": "deformable-detr", "init": "backbone.pt"},
+}
+
+
 class Interrupted(Exception):
     pass
 
 
-def configuration(workload, optimizer="adan", script=None, settings=None, **changes):
+def every_kind(data, folder, parallel=None, stop=None):
+    """A run of each kind, of whose weights the sum stands for the metric.
+
+    The run `moved`, with a memory, begins on four ranks and goes on here.
+
+    data: a folder with text, and the weights of the detector's backbone. stop: of the run `moved`.
+    """
+    evaluate = Trainer.evaluate
+    Trainer.evaluate = lambda self: {self.workload.metric: sum(p.double().abs().sum().item() for p in weights(self))}
+    try:
+        for name, kind in KINDS.items():
+            more = {"init": data / kind["init"]} if "init" in kind else {}
+            row = {**kind, **more, "data": data, "steps": 4, "eval_every": 4, "parallel": parallel}
+            shared_run(folder / name, **row)
+            if "memory" in name:
+                shared_run(data / "moved", stop=stop, checkpoint_every=1, **row)
+    finally:
+        Trainer.evaluate = evaluate
+
+
+def weights(trainer):
+    average = trainer.updater.average
+    return list((trainer.model if average is None else average.module).parameters())
+
+
+def with_fewer(count, folder, case):
+    """A case in the first `count` of the processes that are here."""
+    rank = dist.get_rank()
+    dist.barrier()
+    dist.destroy_process_group()
+    if rank < count:
+        dist.init_process_group("gloo", f"file://{folder}/store", world_size=count, rank=rank)
+        case()
+        dist.barrier()
+        dist.destroy_process_group()
+    dist.init_process_group("gloo", f"file://{folder}/alone.{rank}", world_size=1, rank=0)  # which the caller ends
+
+
+def configuration(workload, optimizer="adan", script=None, settings=None, init=None, training=None, **changes):
     if script is not None:
         load_script(str(script))
-    options = chosen(script=script)
+    options = chosen(script=script, init=init, training=training)
     made = configure(get_workload(workload), get_optimizer(optimizer), options, overrides=settings)
     return replace(made, log_every=1, **changes)
 
@@ -64,8 +119,6 @@ def shared_run(path, workload, stop=None, **options):
     update = Trainer.update
 
     def interrupted(self):
-        if self.state.step == 0:
-            assert len(self.updater.prepared(self.task.batches(0))[0]) * ranks * config.accumulate == config.batch_size
         if self.state.step == stop:
             raise Interrupted
         update(self)

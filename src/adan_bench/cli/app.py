@@ -27,7 +27,8 @@ from adan_bench.records.environment import COMMAND
 app = typer.Typer(
     name="adan-bench",
     help="Compare optimizers on real workloads. "
-    "Exit codes: 0 done, 1 a run failed, 2 a wrong name, option or value, 3 diverged, 4 the time limit was reached.",
+    "Exit codes: 0 done, 1 a run failed, 2 a wrong name, option or value, 3 every run diverged, 4 the time limit was "
+    "reached.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -65,7 +66,8 @@ def main() -> None:
     except TimeLimitReached as limit:
         code = complain(f"{limit}; {call.how_to_continue()}", EXIT_TIME_LIMIT)
     except OSError as error:
-        code = complain(f"{error}; {_after_failure(error, call)}", EXIT_FAILED)
+        text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        code = complain(f"{text}; {_after_failure(error, call)}", EXIT_FAILED)
     except (KeyboardInterrupt, EOFError):
         code = complain(f"interrupted; {call.how_to_continue()}", EXIT_INTERRUPTED)
     except Exception as error:
@@ -86,7 +88,7 @@ def _after_failure(error: OSError, call: Invocation) -> str:
     further = call.how_to_continue()
     if further.startswith("continue"):
         return f"what was recorded before is kept; {further}"
-    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+    if isinstance(error, (PermissionError, FileNotFoundError)) or error.errno == errno.EROFS:
         return f"{further}; give a folder that can be written to with --out"
     return further
 

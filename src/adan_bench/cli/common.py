@@ -111,12 +111,15 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
 
             flag_values = {flag.name: values.pop(flag.name) for flag in flags}
             chosen = RunConfig(**{name: value for name, value in flag_values.items() if value is not None})
-            ranks = launched(chosen.parallel, context.obj.words)
-            chosen = dataclasses.replace(chosen, ranks=ranks, jobs=values.pop("jobs", 1))
+            parallel, ranks = launched(chosen.parallel, context.obj.words, flag_values.get("ranks"))
+            chosen = dataclasses.replace(chosen, parallel=parallel, ranks=ranks, jobs=values.pop("jobs", 1))
             if chosen.script is not None:
                 registered = load_script(chosen.script)
                 if "workloads" in values:
                     values["workloads"] = values["workloads"] or registered
+                for name in ("model", "workload"):
+                    if len(registered) == 1 and values.get(name, "") is None:
+                        values[name] = registered[0]
             if "call" in asked:
                 call = values["call"] = context.obj
                 call.out, call.resume = values.pop("out"), values.pop("resume")

@@ -31,7 +31,7 @@ Halving = Annotated[
 ]
 
 
-@run_flags(without=("seed", "parallel"))
+@run_flags(without=("seed",))
 def compare(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
@@ -66,7 +66,7 @@ def compare(
     write_and_show([comparison.out], comparison.out, as_json)
 
 
-@run_flags(without=("seed", "parallel"))
+@run_flags(without=("seed",))
 def tune(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
@@ -137,10 +137,9 @@ def comparing(
     from adan_bench.cli.progress import showing
     from adan_bench.studies.comparison import Comparison
     from adan_bench.studies.competitors import competitors
-    from adan_bench.workloads.registry import workloads as known
 
     if not workloads and needed:
-        raise UsageError(f"no workload was named; there are: {', '.join(known())}")
+        raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     who, more["deadline"] = competitors(optimizers, pairs or []), call.until
     comparison = Comparison(workloads or (), who, chosen, out=call.records_in(), resume=call.resume, **more)
     with comparison, showing(Console(), as_json) as comparison.on_event:

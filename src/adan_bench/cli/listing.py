@@ -37,6 +37,7 @@ def list_(
     details, listed = LISTS[kind]
     rows = listed()
     if kind is Listed.workloads and own:
+        rows = sorted(rows, key=lambda row: row["name"] not in own)  # the script's own first
         rows = [{**row, **_roles(row["name"])} if row["name"] in own else row for row in rows]
     if as_json:
         print(json.dumps(rows))
@@ -61,7 +62,7 @@ def list_(
 
 
 def _workload_rows() -> list[dict[str, Any]]:
-    from adan_bench.workloads.registry import workloads
+    from adan_bench.workloads.registry import extras, workloads
 
     return [
         {
@@ -72,6 +73,8 @@ def _workload_rows() -> list[dict[str, Any]]:
             "batch": w.batch_size,
             "data": ", ".join(w.needs) or "bundled",
             "scales": ", ".join(w.scales),
+            "extra": extras(w),
+            "install": f" · needs: pip install '.[{extras(w)}]'" if extras(w) else "",
         }
         for w in workloads().values()
     ]
@@ -110,7 +113,10 @@ def _optimizer_rows() -> list[dict[str, Any]]:
 
 #: The second line of an entry, and the entries.
 LISTS = {
-    Listed.workloads: ("{metric} · {steps} steps of {batch} · data: {data} · scales: {scales}", _workload_rows),
+    Listed.workloads: (
+        "{metric} · {steps} steps of {batch} · data: {data} · scales: {scales}{install}",
+        _workload_rows,
+    ),
     Listed.optimizers: ("{about} · tuned over lr {lr}, then {then} · gradients per update: {passes}", _optimizer_rows),
     Listed.tables: ("{place} · {cells} cells · run: {run here}", paper.rows),
     Listed.studies: ("{on} · {who} · {trials}, {seeds}", study.rows),

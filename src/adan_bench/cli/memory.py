@@ -21,8 +21,9 @@ class Weights(str, Enum):
 @run_flags("scale", "data", "script")
 def memory(
     model: Annotated[
-        str, typer.Argument(help="A number of parameters (7B, 345M), a workload, Llama-3.1-70B, GPT-2-1B, …")
-    ],
+        str | None,
+        typer.Argument(help="A number of parameters (7B, 345M), a workload (--script's unless given), GPT-2-1B, …"),
+    ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="Shards of FSDP2; 1 is one GPU or DDP.")] = 1,
     weights: Annotated[Weights, typer.Option(help="Type of the weights and gradients.")] = Weights.fp32,
     kahan_sum: Annotated[bool, typer.Option("--kahan-sum", help="Adan's option, for bf16 weights.")] = False,
@@ -34,6 +35,8 @@ def memory(
     chosen: RunConfig,
 ) -> None:
     """Predict the bytes of weights, gradients and states per GPU, with AdamW and every form of Adan's states."""
+    if model is None:
+        raise UsageError("no model was named; give a number of parameters such as 7B, a workload, or --script FILE")
     import torch
 
     from adan import plan_memory

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import EXIT_FAILED, Json, check_file, grid, run_flags, say
+from adan_bench.cli.common import EXIT_FAILED, Json, Set, check_file, grid, run_flags, say
 from adan_bench.cli.invocation import Invocation
 from adan_bench.config import RunConfig
 
@@ -41,13 +41,18 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
     ]
 
 
-@run_flags("scale", "data", "device", "bf16", "accumulate", "threads", "init", "cluster")
+@run_flags("scale", "data", "device", "bf16", "accumulate", "threads", "init", "cluster", "ranks", "parallel", "steps")
 def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="TABLE...", help="See: adan-bench list tables; or 'all'.")],
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1; as the table says unless given.")] = None,
     yes: Annotated[
         bool, typer.Option("--yes-run-generated-code", help="Run what GPT-2 writes, for HumanEval's pass@k.")
     ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="ROW,COLUMN", help="One cell, or a row or a column; several times.")
+    ] = None,
+    set_: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and what they lack, and stop.")] = False,
     as_json: Json = False,
     *,
     chosen: RunConfig,
@@ -59,7 +64,22 @@ def reproduce(
     from adan_bench.studies import paper as study
     from adan_bench.tables import choose
 
-    console, folder = Console(), call.records_in()
+    console, tables = Console(), choose(names)
+    some: dict[str, Any] = {"only": only or (), "pairs": set_ or ()}
+
+    def show_plan(runs: list[dict[str, Any]]) -> None:
+        if as_json:
+            print(*(json.dumps({"event": "plan", **run}) for run in runs), sep="\n", flush=True)
+        elif dry_run or chosen.scale == "paper":
+            reasons = list(dict.fromkeys(run["missing"] for run in runs if run["missing"]))
+            rows = [[*_outlined(run), f"({reasons.index(why) + 1})" if (why := run["missing"]) else ""] for run in runs]
+            console.print(grid(f"{sum(run['runs'] for run in runs)} runs", OUTLINE, rows))
+            for number, why in enumerate(reasons, 1):
+                say(console, f"({number}) {why}")
+
+    if dry_run:
+        return show_plan(study.prepare(tables, chosen, Path("runs"), seeds, **some)[1])
+    folder = call.records_in()
 
     def show_case(case: Any) -> None:
         if not as_json:
@@ -68,7 +88,7 @@ def reproduce(
 
     with showing(console, as_json) as on_event:
         runs = (folder, seeds, call.resume, on_event, show_case, call.until, yes)
-        summary = study.reproduce(choose(names), chosen, *runs)
+        summary = study.reproduce(tables, chosen, *runs, **some, on_plan=show_plan)
     page = report.write(summary, folder)
     failed = study.failures(summary)
     if as_json:
@@ -82,6 +102,19 @@ def reproduce(
             say(console, text)
         say(console, f"report: {page.resolve().as_uri()}")
     raise typer.Exit(EXIT_FAILED if failed else 0)
+
+
+OUTLINE = ("workload", "optimizer", "runs", "devices", "steps", "batch per device", "examples per rank", "missing")
+
+
+def _outlined(run: dict[str, Any]) -> list[str]:
+    """A line of a plan; micro-batches and the runs that only choose settings are said."""
+    if not run["runs"]:
+        return [str(run["workload"]), run["optimizer"], *[""] * 5]
+    role = {"tune": " (trials)", "pilot": " (pilot)"}.get(run["role"], "")
+    batch = f"{run['accumulate']} × " if run["accumulate"] > 1 else ""
+    counts = [f"{run['runs']:,}", f"{run['devices']:,}", f"{run['steps']:,}", f"{batch}{run['batch_per_device']:,}"]
+    return [run["workload"] + role, run["optimizer"], *counts, f"{run['examples_per_rank']:,}"]
 
 
 @run_flags("scale", "device", "bf16", "parallel")
@@ -107,6 +140,7 @@ def speed(
     chosen: RunConfig,
 ) -> None:
     """Measure step time, update time and peak memory of the paper's models: tiny versions at the scale smoke."""
+    from adan_bench.records.environment import describe
     from adan_bench.records.store import write_json
     from adan_bench.reports.conclusions import number
     from adan_bench.studies import speed as measuring
@@ -121,16 +155,21 @@ def speed(
     which = models or (text if parallel else [name for name in measuring.MODELS if "MoE" not in name])
     how = measuring.Measure(scale, device, steps, warmup, batch_size, chosen.bf16, parallel)
 
+    cases: list[Any] = []
+
     def show(case: Any) -> None:
+        cases.append(case)
         if as_json:
             print(json.dumps({"event": "speed", **case}), flush=True)
+        text = case.get("error") or f"{case['step_ms']:.1f} ms per step"
+        say(console, f"[{len(cases)}/{len(which) * len(names)}] {case['model']} {case['optimizer']}: {text}")
+        if out is not None:  # after every case: a measurement cut short keeps those that it has
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_json(out, {"environment": describe(device), "cases": cases})
 
     record = measuring.measure(which, names, how, show)
     if console.quiet and not as_json:
         return
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(out, record)
     keys = ("step_ms", "optimizer_ms", "state_bytes", "peak_gb", "tokens_per_second")
     head = ("model", "optimizer", "ms per step", "ms per update", "state bytes", "peak GB", "tokens/s")
     title = f"medians of {steps} steps, and the range of those of {measuring.ROUNDS} rounds; {device}, {scale}"

@@ -15,13 +15,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from adan_bench.cli.common import grid, say
-from adan_bench.config import RunProgress
+from adan_bench.config import RunConfig, RunProgress
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
 from adan_bench.reports.comparison import warn
-from adan_bench.reports.conclusions import budget, conclude, costs, length, number, spread, tuning
+from adan_bench.reports.conclusions import assignments, budget, conclude, costs, length, number, spread, tuning
 from adan_bench.reports.tuning import TERMS, tuning_rows
 from adan_bench.training.jobs import Event, OnEvent
+from adan_bench.training.optimizers import defaults, get_optimizer, known
 
 
 @contextmanager
@@ -45,8 +46,29 @@ def showing(console: Console, as_json: bool) -> Iterator[OnEvent]:
 
 def _label(event: Event) -> str:
     config = event.job.config
-    which = {"tune": f"{event.job.path.name} lr={config.settings['lr']:g}", "pilot": "pilot run"}
+    which = {"tune": f"{event.job.path.name} {_varied(config)}", "pilot": "pilot run"}
     return f"{config.workload} {config.name} {which.get(config.role, f'seed {config.seed}')}"
+
+
+def _varied(config: RunConfig) -> str:
+    """The settings of a trial that are not the optimizer's defaults, its rate first."""
+    usual = {} if config.optimizer not in known() else defaults(get_optimizer(config.optimizer))
+    others = {key: value for key, value in config.settings.items() if key != "lr" and value != usual.get(key)}
+    return assignments({"lr": f"{config.settings['lr']:g}", **others})
+
+
+class _TimeLeft:
+    """An estimate of the time to the end of a study, by the runs that have ended since it began."""
+
+    def __init__(self) -> None:
+        self.started, self.first = time.monotonic(), -1
+
+    def __call__(self, event: Event) -> str:
+        if self.first < 0:
+            self.first = event.done - (event.result is not None)
+        runs = event.done - self.first
+        seconds = (time.monotonic() - self.started) / max(1, runs) * (event.total - event.done)
+        return f"{seconds:.0f} s left" if seconds < 120 else f"{seconds / 60:.0f} min left"
 
 
 def _outcome(event: Event) -> str:
@@ -77,13 +99,12 @@ class _Live:
         self.bars = bars
         self.whole: TaskID | None = None
         self.tasks: dict[str, TaskID] = {}
-        self.started = time.monotonic()
-        self.first = 0
-        self.left = ""
+        self.time_left, self.left = _TimeLeft(), ""
 
     def __call__(self, event: Event) -> None:
         if self.whole is None:
-            self.whole, self.first = self.bars.add_task("all runs", total=event.total, status=""), event.done
+            self.whole = self.bars.add_task("all runs", total=event.total, status="")
+            self.time_left(event)
         label, config = escape(_label(event)), event.job.config
         if label not in self.tasks:
             self.tasks[label] = self.bars.add_task(label, total=config.stop_after or config.steps, status="starting")
@@ -97,9 +118,7 @@ class _Live:
             self.bars.console.print(
                 f"[dim]{event.done}/{event.total}[/dim] {label}: {escape(_outcome(event))}", highlight=False
             )
-            runs = event.done - self.first
-            left = (time.monotonic() - self.started) / runs * (event.total - event.done) if runs else 0.0
-            self.left = f"  {left:.0f} s left"
+            self.left = f"  {self.time_left(event)}"
         rate = f"  {event.steps_per_second:.1f} steps/s in total" if event.steps_per_second else ""
         status = f"{event.done}/{event.total}{self.left}{rate}"
         self.bars.update(self.whole, total=event.total, completed=event.done, status=status)
@@ -109,13 +128,13 @@ class _Plain:
     """One line per finished run, and at most one line in ten seconds about the others."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
-        self.shown = time.monotonic()
+        self.console, self.shown, self.time_left = console, time.monotonic(), _TimeLeft()
 
     def __call__(self, event: Event) -> None:
-        text = None
+        text, left = None, self.time_left(event)
         if event.result is not None:
-            text = f"[{event.done}/{event.total}] {_label(event)}: {_outcome(event)}"
+            more = f"; {left}" if event.done < event.total else ""
+            text = f"[{event.done}/{event.total}] {_label(event)}: {_outcome(event)}{more}"
         elif event.progress is not None and time.monotonic() - self.shown > 10:
             p = event.progress
             text = f"{_label(event)}: step {p.step}/{p.steps}, loss {number(p.loss)}, metric {number(p.metric)}, "
@@ -155,7 +174,8 @@ def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
             column.overflow = "fold"
         table.columns[0].no_wrap = True
         console.print(table)
-        say(console, TERMS.format(**summary.facts) + "\n", style="dim")
+    if tunings:
+        say(console, TERMS + "\n", style="dim")
 
 
 def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import EXIT_FAILED, say
+from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, say
 from adan_bench.config import RunRecord
 
 
@@ -56,7 +56,9 @@ def write_and_show(
         if best:
             say(console, f"settings: {file}; compare with them: --tuned {file}")
         say(console, f"\nreport: {page.resolve().as_uri()}")
-    raise typer.Exit(EXIT_FAILED if failed or damaged or untuned else 0)
+    if failed or damaged or untuned:
+        raise typer.Exit(EXIT_FAILED)
+    raise typer.Exit(EXIT_DIVERGED if records and all(record.diverged for record in records) else 0)
 
 
 def say_failed(console: Console, failed: Sequence[RunRecord]) -> None:

@@ -16,7 +16,7 @@ from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import TimeLimitReached, UsageError
 
 
-@run_flags(without=("cluster", "jobs"))
+@run_flags(without=("cluster", "jobs", "ranks"))
 def run(
     workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
     optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",

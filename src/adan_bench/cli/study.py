@@ -37,7 +37,9 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
-@run_flags("data", "script", "device", "graph", "threads", "checkpoint_every", "cluster", "tensorboard")
+@run_flags(
+    "data", "script", "device", "graph", "threads", "checkpoint_every", "ranks", "parallel", "cluster", "tensorboard"
+)
 def study(names: Names, as_json: Json = False, *, chosen: RunConfig, call: Invocation) -> None:
     """Run studies: the same search for every optimizer, then seeds, as their files say."""
     from adan_bench.cli.progress import showing

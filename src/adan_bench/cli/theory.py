@@ -34,22 +34,22 @@ def theory(
 
     from adan_bench.reports.theory import choose, numbers, write
 
-    chosen = choose(only or [])
+    chosen, folder = choose(only or []), out or context.obj.new_folder()
     torch.set_num_threads(1)  # networks of a thousand parameters: a second thread only costs
-    console, studies = Console(), []
-    for study in chosen:
+    console, studies = Console(quiet=as_json), []
+    for number, study in enumerate(chosen, 1):
+        say(console, f"[{number}/{len(chosen)}] {study.__module__.rpartition('.')[2]} …")
         studies.append(study())
+        page = write(studies, folder)  # after every study: a check cut short keeps those that it has
         rows = []
         for check in studies[-1].checks:
             if as_json:
                 print(json.dumps({"event": "check", "study": studies[-1].name, **check.to_json()}), flush=True)
             rows.append((f"{check.name}\n{check.claim}", *numbers(check)))
-        if not as_json:
-            claims = grid(studies[-1].title, ("claim", "measured", "bound", ""), rows)
-            claims.show_lines = True
-            for shown in (claims, *(grid(table.title, table.head, table.rows) for table in studies[-1].tables)):
-                console.print(shown)
-    page = write(studies, out or context.obj.new_folder())
+        claims = grid(studies[-1].title, ("claim", "measured", "bound", ""), rows)
+        claims.show_lines = True
+        for shown in (claims, *(grid(table.title, table.head, table.rows) for table in studies[-1].tables)):
+            console.print(shown)
     failed = [check.name for study in studies for check in study.checks if not check.passed]
     if as_json:
         print(json.dumps({"event": "report", "path": str(page), "failed": failed}))
@@ -61,7 +61,9 @@ def theory(
 @app.command()
 @run_flags("steps", "seed", "device", "data", "script", "scale", "threads")
 def constants(
-    workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
+    workload: Annotated[
+        str | None, typer.Argument(help="See: adan-bench list workloads; --script's unless given.")
+    ] = None,
     optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
     accuracy: Annotated[float, typer.Option(min=1e-12, max=1, help="ϵ of the complexities.")] = 0.1,
     as_json: Json = False,
@@ -69,6 +71,8 @@ def constants(
     chosen: RunConfig,
 ) -> None:
     """Measure c∞ and c₂ on a workload, and evaluate Table 1 with them."""
+    if workload is None:
+        raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     from adan_bench.theory.complexity import measure, table
     from adan_bench.training.configure import configure
     from adan_bench.training.optimizers import get_optimizer

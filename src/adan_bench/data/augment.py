@@ -19,11 +19,20 @@ from adan_bench.data.settings import Setting
 NOISE = 1 << 20  # different places at which an erased rectangle's noise may begin
 
 
-def drawn(setting: Setting, count: int, size: int, key: tuple[int, int]) -> dict[str, Tensor]:
-    """What is random about a batch of `count` images of size × size pixels, as the key (seed, position) says."""
+def drawn(
+    setting: Setting,
+    count: int,
+    size: int,
+    key: tuple[int, int],
+    own: Callable[[Tensor], Tensor] = lambda rows: rows,
+) -> dict[str, Tensor]:
+    """What is random about a batch of `count` images of size × size pixels, as the key (seed, position) says.
+
+    own: picks what is for the images of this rank (`Context.own`); how images are mixed is the same for all.
+    """
     draw = random.Random(repr(key))
     boxes = erasing(count, size, setting.erasing, draw) if setting.erasing else {}
-    return boxes | (mixing(size, setting, draw) if setting.mixup else {})
+    return {name: own(value) for name, value in boxes.items()} | (mixing(size, setting, draw) if setting.mixup else {})
 
 
 def applied(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from adan_bench.config import cores
 from adan_bench.errors import UsageError
 from adan_bench.task import Task
 
@@ -64,19 +66,29 @@ def epoch_order(size: int, batch_size: int, seed: int, repeats: int = 1) -> Call
 class Windows:
     """Random windows of `length` tokens, `batch_size` of them a batch, drawn anew at each position.
 
+    own: picks those of this rank (`Context.own`).
+
     >>> windows = Windows(torch.arange(100), length=3, batch_size=2, seed=0)
     >>> rows = windows.gather(windows(0))
     >>> (rows[:, 2] - rows[:, 0]).tolist()
     [2, 2]
     """
 
-    def __init__(self, tokens: Tensor, length: int, batch_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        tokens: Tensor,
+        length: int,
+        batch_size: int,
+        seed: int,
+        own: Callable[[Tensor], Tensor] = lambda rows: rows,
+    ) -> None:
         self.tokens, self.last, self.batch_size, self.seed = tokens, len(tokens) - length, batch_size, seed
+        self.own = own
         self.offsets = torch.arange(length, device=tokens.device)
 
     def __call__(self, position: int) -> Tensor:
         """Where the windows of a batch begin."""
-        return torch.randint(0, self.last, (self.batch_size, 1), generator=generator(self.seed, position))
+        return self.own(torch.randint(0, self.last, (self.batch_size, 1), generator=generator(self.seed, position)))
 
     def gather(self, starts: Tensor) -> Tensor:
         """The windows, wherever the tokens lie."""
@@ -123,6 +135,11 @@ def prefetch(batches: Callable[[int], T], ahead: int = 4, threads: int = 1) -> C
         return coming[position].result()
 
     return batch
+
+
+def decoders() -> int:
+    """Processes or threads that decode images: one a core, shared among the ranks of this machine, at most 16."""
+    return max(1, min(16, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def fingerprint(*blobs: bytes) -> str:

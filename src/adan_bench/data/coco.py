@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from adan_bench.config import cores
-from adan_bench.data.batching import generator, prefetch, shuffled
+from adan_bench.data.batching import decoders, epoch_order, generator, prefetch
 from adan_bench.data.files import BCCD
 from adan_bench.data.files import COCO as COCO_FILES
 from adan_bench.errors import UsageError
@@ -274,25 +274,26 @@ def scenes(count: int, size: int, seed: int) -> Coco:
 
 def batches(coco: Coco, context: Context, masks: bool = False) -> Callable[[int], list[Example]]:
     """Lists of examples as a function of the position; photographs are read ahead by threads."""
-    order, paper = shuffled([torch.tensor(coco.ids)], context.batch_size, context.seed), context.scale == "paper"
+    order, own = epoch_order(len(coco.ids), context.batch_size, context.seed), context.own()
+    paper = context.scale == "paper"
 
     def view(size: tuple[int, int], draws: Tensor) -> View:  # what is small already is mirrored alone
         return detr_view(size, draws) if paper else replace(whole(size), flip=bool(draws[0] < 0.5))
 
     def batch(position: int) -> list[Example]:
-        (ids,) = order(position)
-        draws = torch.rand(len(ids), 8, generator=generator(context.seed, position, 1))
+        draws = torch.rand(context.batch_size, 8, generator=generator(context.seed, position, 1))
+        ids = [coco.ids[i] for i in own(order(position)).tolist()]
         return [
             coco.example(image_id, view(coco.size(image_id), draw), masks)
-            for image_id, draw in zip(ids.tolist(), draws, strict=True)
+            for image_id, draw in zip(ids, own(draws), strict=True)
         ]
 
-    return prefetch(batch, ahead=2 * cores(), threads=cores()) if paper else batch
+    return prefetch(batch, ahead=2 * decoders(), threads=decoders()) if paper else batch
 
 
 def held_out(coco: Coco, size: int, view: Callable[[tuple[int, int]], View]) -> Iterator[list[Example]]:
     """All images of a split, `size` at a time, read by threads where there is more than one such batch."""
-    with ThreadPoolExecutor(cores() if len(coco.ids) > size else 1) as pool:
+    with ThreadPoolExecutor(decoders() if len(coco.ids) > size else 1) as pool:
         for i in range(0, len(coco.ids), size):
             ids = coco.ids[i : i + size]
             yield list(pool.map(lambda image_id: coco.example(image_id, view(coco.size(image_id))), ids))

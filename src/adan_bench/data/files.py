@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 SPLITS = ("train", "valid", "test")
-CIFAR = ("cifar10/train.parquet", "cifar10/test.parquet")
+CIFAR_FOLDER = "cifar-10-batches-py"
+CIFAR = tuple(f"cifar10/{split}.parquet or {CIFAR_FOLDER}" for split in ("train", "test"))
 IMAGENET = ("imagenet/train", "imagenet/val")
 IMAGENET_SIZE = 1_281_167  # images to train
 COCO = ("coco/annotations/instances_train2017.json", "coco/annotations/instances_val2017.json")

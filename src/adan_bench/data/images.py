@@ -1,4 +1,4 @@
-"""Images to learn from, by scale: scikit-learn's digits, CIFAR-10 as parquet, an ImageNet folder.
+"""Images to learn from, by scale: scikit-learn's digits, CIFAR-10, an ImageNet folder.
 
 Images travel as bytes and become numbers on the device. Which images a batch holds and how each is cropped,
 flipped and distorted depends on the seed and on the batch's position alone. Digits and CIFAR-10 lie on the device: a
@@ -9,7 +9,6 @@ is evaluated on training images that it does not train on.
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import os
 import random
@@ -24,10 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adan_bench.config import cores
-from adan_bench.data.batching import epoch_order, generator
-from adan_bench.data.cache import decoded
-from adan_bench.data.files import CIFAR, IMAGENET
+from adan_bench.data.batching import decoders, epoch_order, generator
+from adan_bench.data.cifar import read_cifar
+from adan_bench.data.files import CIFAR_FOLDER, IMAGENET
 from adan_bench.errors import UsageError, listing
 from adan_bench.task import Context
 
@@ -110,29 +108,32 @@ def digits(context: Context) -> ImageData:
     last = len(images) - HELD_OUT_DIGITS * context.tuning
     first = last - HELD_OUT_DIGITS
     test = images[first:last], labels[first:last]
-    order = epoch_order(first, context.batch_size, context.seed)
+    order, own = epoch_order(first, context.batch_size, context.seed), context.own()
     normal = normalizer([0.5], [0.5], context.device, white=16)
 
     def gather(chosen: Tensor) -> Batch:
         return normal(images[chosen]), labels[chosen]
 
     note = f"scikit-learn digits: {first:,} to train, {HELD_OUT_DIGITS} held out, neither cropped nor flipped"
-    return ImageData(8, 1, 10, normal, lambda position: (order(position),), gather, lambda: [test], note)
+    return ImageData(8, 1, 10, normal, lambda position: (own(order(position)),), gather, lambda: [test], note)
 
 
 # CIFAR-10
 
 
 def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
-    """50,000 images of 32×32 pixels, in two parquet files as on the Hugging Face hub; trials train on 45,000."""
-    images, labels = read_cifar(context.path(CIFAR[0]))
+    """50,000 images of 32×32 pixels; trials train on 45,000."""
+    images, labels = read_cifar(context, "train")
     if context.tuning:
         cut = max(len(images) - HELD_OUT_CIFAR, len(images) // 2)
         held_out, answers, images, labels = images[cut:], labels[cut:], images[:cut], labels[:cut]
     else:
-        held_out, answers = read_cifar(context.path(CIFAR[1]))
+        held_out, answers = read_cifar(context, "test")
     held_out, answers = held_out.to(context.device), answers.to(context.device)
-    normal = normalizer((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), context.device)
+    # at paper scale as AdaBelief's PyTorch_Experiments/classification_cifar10/main.py has it: the mean of the images'
+    # own deviations, where the other is over all pixels
+    deviation = (0.2023, 0.1994, 0.2010) if context.scale == "paper" else (0.2470, 0.2435, 0.2616)
+    normal = normalizer((0.4914, 0.4822, 0.4465), deviation, context.device)
     distort = _rand_augment(augmentation.magnitude, 32)
     batches: Callable[[int], tuple[Tensor, ...]]
     gather: Callable[..., Batch]
@@ -143,36 +144,14 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
         done += f", {augmentation.cutout}×{augmentation.cutout} pixels cut out" if augmentation.cutout else ""
     else:
         training = Augmented(Arrays(images, labels), partial(_shift, SHIFT), distort)
-        batches = Batches(training, context.batch_size, context.seed, augmentation.repeats)
+        batches = Batches(training, context.batch_size, context.seed, augmentation.repeats, own=context.own())
         gather = partial(_normalized, normal)
         done += f", RandAugment {augmentation.magnitude}"
     apart = " of the training split" if context.tuning else ""
-    note = f"CIFAR-10: {len(images):,} to train ({done}), {len(held_out):,} held out{apart}"
+    source = f"CIFAR-10 from {CIFAR_FOLDER}" if context.has(CIFAR_FOLDER) else "CIFAR-10"
+    note = f"{source}: {len(images):,} to train ({done}), {len(held_out):,} held out{apart}"
     evaluated = partial(zip, held_out.split(EVAL_SMALL), answers.split(EVAL_SMALL), strict=True)
     return ImageData(32, 3, 10, normal, batches, gather, evaluated, note)
-
-
-@lru_cache(maxsize=2)  # a worker process makes many runs
-def read_cifar(path: Path) -> Batch:
-    """All images as N×3×32×32 bytes, and their labels; decoding them takes about 10 s, the cache no time."""
-    arrays = decoded("cifar10", [path], lambda: dict(zip(("images", "labels"), _decode_cifar(path), strict=True)))
-    return arrays["images"], arrays["labels"]
-
-
-def _decode_cifar(path: Path) -> Batch:
-    import numpy as np
-    import pyarrow.parquet as parquet
-    from PIL import Image
-
-    try:
-        table = parquet.read_table(path, columns=["img", "label"])
-        pixels = [
-            np.asarray(Image.open(io.BytesIO(image["bytes"])).convert("RGB")) for image in table["img"].to_pylist()
-        ]
-        images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
-        return images, torch.tensor(table["label"].to_pylist())
-    except (OSError, KeyError, ValueError) as error:  # pyarrow's errors are ValueErrors and KeyErrors
-        raise UsageError(f"{path}: not CIFAR-10 as parquet with columns img and label ({error})") from error
 
 
 def _shifted(
@@ -186,12 +165,13 @@ def _shifted(
     channels, side = images.shape[1], images.shape[-1]
     pixels = torch.arange(side, device=images.device)
     choices = (2 * SHIFT + 1, 2 * SHIFT + 1, 2, side, side)
-    order = epoch_order(len(images), context.batch_size, context.seed)
+    order, own = epoch_order(len(images), context.batch_size, context.seed), context.own()
     border = normal(torch.zeros(1, channels, 1, 1, device=images.device)) * (context.scale == "paper")
 
     def batches(position: int) -> tuple[Tensor, ...]:
         key = generator(context.seed, position, 1)
-        return order(position), torch.randint(0, math.prod(choices), (context.batch_size,), generator=key)
+        draws = torch.randint(0, math.prod(choices), (context.batch_size,), generator=key)
+        return own(order(position)), own(draws)
 
     def gather(chosen: Tensor, draws: Tensor) -> Batch:
         parts = []
@@ -250,12 +230,12 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
     def evaluation() -> Iterator[Batch]:
         if not loaded:
             parts = [[(i, -1) for i in range(len(val))[j : j + EVAL_BATCH]] for j in range(0, len(val), EVAL_BATCH)]
-            loaded.append(_loader(held_out, parts, _workers(), persistent=True))
+            loaded.append(_loader(held_out, parts, decoders(), persistent=True))
         return (_checked(batch) for batch in loaded[0])
 
     done = "random crops and flips" + (f", RandAugment {augmentation.magnitude}" if distort else "")
     normal = normalizer((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), context.device)
-    batches = Batches(training, context.batch_size, context.seed, augmentation.repeats)
+    batches = Batches(training, context.batch_size, context.seed, augmentation.repeats, own=context.own())
     known = len(train.classes)
     note = f"ImageNet folder of {known:,} classes: {len(train):,} to train ({done}), {len(val):,} held out"
     return ImageData(224, 3, known, normal, batches, partial(_normalized, normal), evaluation, note)
@@ -425,29 +405,32 @@ class Batches:
     """Batches by position, decoded ahead by worker processes as long as positions follow each other."""
 
     def __init__(
-        self, images: Augmented, batch_size: int, seed: int, repeats: int = 1, workers: int | None = None
+        self,
+        images: Augmented,
+        batch_size: int,
+        seed: int,
+        repeats: int = 1,
+        workers: int | None = None,
+        own: Callable[[Any], Any] = lambda keys: keys,
     ) -> None:
-        self.images, self.batch_size, self.seed = images, batch_size, seed
-        self.workers = _workers() if workers is None else workers
+        """own: picks the images of this rank (`Context.own`)."""
+        self.images, self.batch_size, self.seed, self.own = images, batch_size, seed, own
+        self.workers = decoders() if workers is None else workers
         self.order = epoch_order(len(images), batch_size, seed, repeats)
         self.next = -1
         self.stream: Iterator[Any] = iter(())
 
     def keys(self, position: int) -> list[tuple[int, int]]:
-        """The images of a batch, each with the seed of its view."""
+        """Images of a batch that this rank makes, each with the seed of its view."""
         draws = torch.randint(0, 2**62, (self.batch_size,), generator=generator(self.seed, position, 1))
-        return list(zip(self.order(position).tolist(), draws.tolist(), strict=True))
+        keys: list[tuple[int, int]] = self.own(list(zip(self.order(position).tolist(), draws.tolist(), strict=True)))
+        return keys
 
     def __call__(self, position: int) -> Batch:
         if position != self.next:
             self.stream = iter(_loader(self.images, map(self.keys, count(position)), self.workers))
         self.next = position + 1
         return _checked(next(self.stream))
-
-
-def _workers() -> int:
-    """Processes that decode: one a core, shared among the ranks of this machine, and no more than 16."""
-    return max(1, min(16, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _loader(images: Augmented, keys: Any, workers: int, persistent: bool = False) -> Any:

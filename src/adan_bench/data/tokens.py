@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import accumulate
 from math import gcd
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 
+import adan
 from adan_bench.data.batching import Windows, fingerprint, generator, library_files, library_sources, prefetch
 from adan_bench.data.cache import decoded
+from adan_bench.data.corpus import MERGES, Corpus
 from adan_bench.data.words import documentation
-from adan_bench.errors import UsageError, listing
-from adan_bench.task import Context, Task
+from adan_bench.errors import UsageError
+from adan_bench.task import Context, Settings, Task
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<mask>")
 START, PAD, END, MASK = range(4)
-SUFFIXES = (".txt", ".py", ".parquet")
-COLUMNS = ("content", "text")  # The Stack's name and the usual one
+ENDS = ("</s>", "<|endoftext|>")  # ours, and GPT-2's
 SAMPLE = 100_000_000  # bytes from which a tokenizer is trained
 MARGIN = 1.2  # bytes read for a row, as a multiple of what its tokens take on average
 
 
 @dataclass
 class LanguageTask(Task):
-    """A task whose model writes text: what its tokens mean belongs to it."""
+    """A task whose model writes text: what its tokens mean belongs to it (`Language`)."""
 
     tokenizer: Any = None
+    end: int = END
+    pad: int = PAD
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Language:
     """Rows of tokens to train on, rows held out, and what they mean.
 
     batches, gather: what the host has of a batch, and the rows of that on the device.
+    end, pad: the tokens after a document and after a short row. Where the tokenizer has none for padding, it is one
+        more than it has.
     """
 
     tokenizer: Any
@@ -49,16 +51,25 @@ class Language:
     gather: Callable[[Tensor], Tensor]
     held_out: Tensor
     note: str
+    end: int = END
+    pad: int = PAD
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that a model must know."""
+        return max(int(self.tokenizer.get_vocab_size()), self.pad + 1)
 
 
-def language(context: Context, folder: str, kind: str, length: int, once: bool = False) -> Language:
+def language(
+    context: Context, folder: str, kind: str, length: int, once: bool = False, masked: bool = False
+) -> Language:
     """Rows of `length` tokens: of the data folder's `folder` at paper scale, of the standard library at the others.
 
     Of `context.sizes` it takes the size of the vocabulary and how many rows are held out.
 
     kind: "source" or "prose", the part of the standard library, of which the last twentieth is held out; from trials,
         that and the one before, which they are evaluated on.
-    once: the folder is read once and no more.
+    once: the folder is read once and no more. masked: its tokenizer must have BERT's special tokens.
     """
     vocabulary = context.sizes.vocabulary
     if context.scale != "paper":
@@ -66,13 +77,14 @@ def language(context: Context, folder: str, kind: str, length: int, once: bool =
         part = len(tokens) // 20
         tokens = tokens[:-part] if context.tuning else tokens
         held_out = Windows(tokens[-part:], length, context.sizes.held_out, seed=0)
-        train = Windows(tokens[:-part].to(context.device), length, context.batch_size, context.seed)
+        train = Windows(tokens[:-part].to(context.device), length, context.batch_size, context.seed, context.own())
         return Language(tokenizer, train, train.gather, held_out.gather(held_out(0)), note)
     corpus = Corpus(context.path(folder))
-    tokenizer = corpus.tokenizer(vocabulary)
+    tokenizer = (masking_tokenizer if masked else folder_tokenizer)(corpus, vocabulary)
     reader = Reader(corpus, tokenizer, length, context, once)
     note = f"{folder}: {corpus.size:,} bytes, {reader.per_epoch:,} batches per epoch, {name(tokenizer)}"
-    return Language(tokenizer, prefetch(reader), lambda rows: rows, reader.held_out(), note)
+    rows, meaning = reader.held_out(), (reader.end, reader.pad)
+    return Language(tokenizer, prefetch(reader), lambda rows: rows, rows, note, *meaning)
 
 
 def name(tokenizer: Any) -> str:
@@ -118,73 +130,71 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     return tokenizer
 
 
-class FilePart(NamedTuple):
-    """A file, or a row group of a parquet file, and its size in bytes."""
+def folder_tokenizer(corpus: Corpus, vocabulary: int) -> Any:
+    """The folder's tokenizer.json, or GPT-2's vocab.json and merges.txt; else one trained on the first 100 MB."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    path: Path
-    group: int | None
-    size: int
+    path, pair = corpus.folder / "tokenizer.json", [corpus.folder / name for name in ("vocab.json", MERGES)]
+    try:
+        if path.exists():
+            return Tokenizer.from_file(str(path))
+        if all(file.exists() for file in pair):
+            tokenizer = Tokenizer(models.BPE.from_file(*map(str, pair)))
+            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            tokenizer.decoder = decoders.ByteLevel()
+            return tokenizer
+    except Exception as error:  # the library raises nothing more specific
+        raise UsageError(
+            f"{path if path.exists() else pair[0]}: not a {'tokenizer.json' if path.exists() else 'vocabulary'} of the "
+            f"tokenizers package ({error}); remove it to have one trained"
+        ) from error
+    step = 1_000_000
+    texts = (text for start in range(0, SAMPLE, step) for text in corpus.documents(start, start + step))
+    return train_tokenizer(texts, vocabulary)
 
 
-class Corpus:
-    """The texts of a folder as one run of bytes, any part of which is read without the rest."""
+def end_of(tokenizer: Any, corpus: Corpus) -> int:
+    """The token that follows a document."""
+    found = [i for token in ENDS if (i := tokenizer.token_to_id(token)) is not None]
+    if not found:
+        raise UsageError(f"{corpus.folder}: its tokenizer has no {' or '.join(ENDS)}; remove it to have one trained")
+    return int(found[0])
 
-    def __init__(self, folder: Path) -> None:
-        files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
-        self.folder = folder
-        self.parts = [part for path in files for part in _parts(path) if part.size > 0]
-        if not self.parts:
-            raise UsageError(f"{folder}: no text in {', '.join(SUFFIXES)} files; it holds: {listing(folder)}")
-        self.ends = list(accumulate(part.size for part in self.parts))
-        self.size = self.ends[-1]
-        self.in_order = any(part.group is not None for part in self.parts)  # a row group is decoded as a whole
 
-    def read(self, start: int, stop: int) -> Iterator[str]:
-        """The bytes from `start` to `stop`, a text for every part that they touch."""
-        index = bisect_right(self.ends, start)
-        while start < min(stop, self.size):
-            part, end = self.parts[index], self.ends[index]
-            begin = end - part.size
-            yield _text(part, start - begin, min(stop, end) - begin)
-            start, index = end, index + 1
-
-    def tokenizer(self, vocabulary: int) -> Any:
-        """The folder's tokenizer.json; without it, one trained on the first 100 MB."""
-        from tokenizers import Tokenizer
-
-        path = self.folder / "tokenizer.json"
-        if not path.exists():
-            step = 1_000_000
-            texts = (text for start in range(0, SAMPLE, step) for text in self.read(start, start + step))
-            return train_tokenizer(texts, vocabulary)
-        try:
-            tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises nothing more specific
-            raise UsageError(
-                f"{path}: not a tokenizer.json of the tokenizers package ({error}); remove it to have one trained"
-            ) from error
-        if [tokenizer.token_to_id(token) for token in SPECIAL] != [START, PAD, END, MASK]:
-            raise UsageError(f"{path}: its first tokens must be {' '.join(SPECIAL)}; remove it to have one trained")
-        return tokenizer
+def masking_tokenizer(corpus: Corpus, vocabulary: int) -> Any:
+    """`folder_tokenizer` for BERT, which needs the special tokens in their places."""
+    tokenizer = folder_tokenizer(corpus, vocabulary)
+    if [tokenizer.token_to_id(token) for token in SPECIAL] != [START, PAD, END, MASK]:
+        raise UsageError(
+            f"{corpus.folder}: the first tokens of its tokenizer must be {' '.join(SPECIAL)}; remove it to have one "
+            "trained"
+        )
+    return tokenizer
 
 
 class Reader:
     """Batches of a corpus as a function of their position: rows of tokens from equal shares of its bytes.
 
     A row has 1.2 times the bytes that its tokens take on average; what is over is left out, what is missing is padding.
-    Rows are in an order of their own each epoch, but for parquet files, which are read from front to back. The last
-    rows are held out; from trials, those and as many before, which they are evaluated on.
+    Rows are in an order of their own each epoch. Where parts of the corpus are decoded as a whole, blocks of rows about
+    as large are, and the rows of as many blocks as are kept decoded. The last rows are held out; from trials, those and
+    as many before, which they are evaluated on.
     """
 
     def __init__(self, corpus: Corpus, tokenizer: Any, length: int, context: Context, once: bool) -> None:
         self.corpus, self.encode, self.length, self.once = corpus, tokenizer.encode_batch, length, once
-        self.batch_size, self.seed = context.batch_size, context.seed
-        sample = list(corpus.read(0, 1_000_000))
-        tokens = sum(len(encoding.ids) for encoding in self.encode(sample))
-        self.bytes = int(MARGIN * length * sum(len(text.encode()) for text in sample) / max(1, tokens)) + 1
+        self.batch_size, self.seed, self.own = context.batch_size, context.seed, context.own()
+        self.end, pad = end_of(tokenizer, corpus), tokenizer.token_to_id(SPECIAL[PAD])
+        self.pad: int = tokenizer.get_vocab_size() if pad is None else pad
+        sample = min(1_000_000, corpus.size)
+        (tokens,) = map(len, self._encoded([(0, sample)]))
+        self.bytes = int(MARGIN * length * sample / max(1, tokens)) + 1
         rows = corpus.size // self.bytes
-        self.last = min(context.sizes.held_out, max(1, rows // 10))
-        self.rows = rows - self.last * (2 if context.tuning else 1)
+        self.last: int = min(context.sizes.held_out, max(1, rows // 10))
+        self.first_held_out = rows - self.last * (2 if context.tuning else 1)
+        self.blocks = -(-self.first_held_out * self.bytes // max(self.bytes, corpus.part_size))
+        self.block: int = self.first_held_out // max(1, self.blocks)
+        self.rows = self.blocks * self.block  # but for fewer than there are blocks
         self.per_epoch = self.rows // self.batch_size
         if self.per_epoch < 1:
             raise UsageError(
@@ -199,30 +209,60 @@ class Reader:
                 f"{self.corpus.folder}: every token was seen once after {self.per_epoch:,} batches of "
                 f"{self.batch_size}; use fewer --steps or more text"
             )
-        factor, shift = self._order(epoch)
         first = index * self.batch_size
-        return self._tokens([(factor * i + shift) % self.rows for i in range(first, first + self.batch_size)])
+        return self._tokens([self.place(epoch, i) for i in self.own([*range(first, first + self.batch_size)])])
 
     def held_out(self) -> Tensor:
-        return self._tokens(list(range(self.rows, self.rows + self.last)))
+        return self._tokens(list(range(self.first_held_out, self.first_held_out + self.last)))
 
-    def _order(self, epoch: int) -> tuple[int, int]:
-        """Row i comes as factor·i + shift (mod rows): a permutation, as factor and rows have no common divisor."""
-        if self.corpus.in_order:
-            return 1, 0
-        factor, shift = torch.randint(self.rows, (2,), generator=generator(self.seed, epoch)).tolist()
-        while gcd(factor, self.rows) != 1:
-            factor += 1
-        return factor, shift
+    def place(self, epoch: int, index: int) -> int:
+        """The row that comes as the `index`-th of an epoch."""
+        together = 1 if self.block == 1 else self.corpus.kept  # blocks whose rows are mixed
+        window, index = divmod(index, together * self.block)
+        blocks = min(together, self.blocks - window * together)
+        index = permuted(index, blocks * self.block, self.seed, epoch, window) if self.block > 1 else index
+        block, row = divmod(index, self.block)
+        return permuted(window * together + block, self.blocks, self.seed, epoch) * self.block + row
+
+    def _encoded(self, places: list[tuple[int, int]]) -> list[list[int]]:
+        """The tokens from one byte to another, with an end after every document that ends there."""
+        texts = [self.corpus.documents(*place) for place in places]
+        encodings = iter(self.encode([text for row in texts for text in row]))
+        return [[i for _ in row for i in [*next(encodings).ids, self.end]][:-1] for row in texts]
 
     def _tokens(self, rows: list[int]) -> Tensor:
-        texts = [list(self.corpus.read(row * self.bytes, (row + 1) * self.bytes)) for row in rows]
-        encodings = iter(self.encode([text for row in texts for text in row]))
-        out = torch.full((len(rows), self.length), PAD)
-        for line, row in zip(out, texts, strict=True):
-            ids = [i for _ in row for i in [*next(encodings).ids, END]][: self.length]
-            line[: len(ids)] = torch.tensor(ids)
+        out = torch.full((len(rows), self.length), self.pad)
+        for line, ids in zip(
+            out, self._encoded([(row * self.bytes, (row + 1) * self.bytes) for row in rows]), strict=True
+        ):
+            line[: len(ids)] = torch.tensor(ids[: self.length])
         return out
+
+
+def permuted(index: int, size: int, *key: int) -> int:
+    """Where a permutation of `size` that depends on the key has what stood at `index`.
+
+    >>> sorted(permuted(i, 5, 0, 1) for i in range(5))
+    [0, 1, 2, 3, 4]
+    """
+    if size <= 1 << 20:
+        return int(_permutation(size, *key)[index])
+    factor, shift = _affine(size, *key)
+    return int(factor * index + shift) % size
+
+
+@lru_cache(maxsize=8)
+def _permutation(size: int, *key: int) -> Tensor:
+    return torch.randperm(size, generator=generator(*key))
+
+
+@lru_cache(maxsize=8)
+def _affine(size: int, *key: int) -> tuple[int, int]:
+    """Two numbers: factor·i + shift (mod size) is a permutation where factor and size have no common divisor."""
+    factor, shift = map(int, torch.randint(size, (2,), generator=generator(*key)))
+    while gcd(factor, size) != 1:
+        factor += 1
+    return factor, shift
 
 
 def language_task(
@@ -233,26 +273,35 @@ def language_task(
     def evaluate(model: nn.Module) -> dict[str, float]:
         """The mean over all tokens but the padding."""
         parts = [part.to(context.device) for part in data.held_out.split(context.batch_size)]
-        total = sum(next_token_loss(model, part, "sum").item() for part in parts)
-        return {"loss": total / int((data.held_out[:, 1:] != PAD).sum())}
+        total = sum(next_token_loss(model, part, data.pad, "sum").item() for part in parts)
+        return {"loss": total / int((data.held_out[:, 1:] != data.pad).sum())}
 
-    return LanguageTask(
-        model, data.batches, loss, evaluate, data.note, max_grad_norm=1.0, prepare=data.gather, tokenizer=data.tokenizer
-    )
+    def weight(rows: Tensor) -> Tensor:
+        return (rows[:, 1:] != data.pad).sum()
+
+    groups = None if context.scale != "paper" else vectors_without_decay
+    rest: dict[str, Any] = {"max_grad_norm": 1.0, "groups": groups, "prepare": data.gather, "weight": weight}
+    meaning: dict[str, Any] = {"tokenizer": data.tokenizer, "end": data.end, "pad": data.pad}
+    return LanguageTask(model, data.batches, loss, evaluate, data.note, **rest, **meaning)
 
 
-def next_token_loss(model: nn.Module, rows: Tensor, reduction: str = "mean") -> Tensor:
+def vectors_without_decay(model: nn.Module, settings: Settings) -> list[dict[str, Any]]:
+    """Two groups as Megatron-LM has them (megatron/optimizer/__init__.py): biases and norms do not decay."""
+    return adan.parameter_groups(model, settings.get("weight_decay", 0.0), no_decay_names=(), named=False)
+
+
+def next_token_loss(model: nn.Module, rows: Tensor, pad: int, reduction: str = "mean") -> Tensor:
     logits = model(rows[:, :-1]).logits
     loss = _compiled_cross_entropy() if isinstance(model, OptimizedModule) else _cross_entropy
-    return loss(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction)
+    return loss(logits.flatten(0, 1), rows[:, 1:].flatten(), pad, reduction)
 
 
-def _cross_entropy(logits: Tensor, words: Tensor, reduction: str) -> Tensor:
-    return F.cross_entropy(logits.float(), words, ignore_index=PAD, reduction=reduction)
+def _cross_entropy(logits: Tensor, words: Tensor, pad: int, reduction: str) -> Tensor:
+    return F.cross_entropy(logits.float(), words, ignore_index=pad, reduction=reduction)
 
 
 @cache
-def _compiled_cross_entropy() -> Callable[[Tensor, Tensor, str], Tensor]:
+def _compiled_cross_entropy() -> Callable[[Tensor, Tensor, int, str], Tensor]:
     """For compiled models: without the logits, of which there are batch × length × vocabulary, in float32."""
     return torch.compile(_cross_entropy)
 
@@ -264,46 +313,3 @@ def first_texts(texts: Iterable[str], size: int) -> Iterator[str]:
             return
         size -= len(text)
         yield text
-
-
-def _parts(path: Path) -> Iterator[FilePart]:
-    if path.suffix != ".parquet":
-        yield FilePart(path, None, path.stat().st_size)
-        return
-    import pyarrow.parquet as parquet
-
-    try:
-        metadata = parquet.ParquetFile(path).metadata
-    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        raise UsageError(f"{path}: not a parquet file ({error}); get it again") from error
-    columns = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    column = next((columns.index(c) for c in COLUMNS if c in columns), None)
-    if column is None:
-        raise UsageError(f"{path}: no column {' or '.join(COLUMNS)}; it has: {', '.join(columns[:12])}")
-    for group in range(metadata.num_row_groups):
-        yield FilePart(path, group, metadata.row_group(group).column(column).total_uncompressed_size)
-
-
-def _text(part: FilePart, start: int, stop: int) -> str:
-    """A part's text; of a row group, whose size in the file differs a little from that of its text, the same share."""
-    if part.group is None:
-        with part.path.open("rb") as file:
-            file.seek(start)
-            content = file.read(stop - start)
-    else:
-        whole = _row_group(part.path, part.group)
-        content = whole[start * len(whole) // part.size : stop * len(whole) // part.size]
-    return content.decode("utf-8", errors="ignore")  # a cut may halve a character
-
-
-@lru_cache(maxsize=2)
-def _row_group(path: Path, group: int) -> bytes:
-    import pyarrow.parquet as parquet
-
-    try:
-        file = parquet.ParquetFile(path)
-        column = next(c for c in COLUMNS if c in file.schema_arrow.names)
-        rows = file.read_row_group(group, columns=[column])[column].to_pylist()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: row group {group} is damaged ({error}); get it again") from error
-    return "\n\n".join(row for row in rows if row).encode()

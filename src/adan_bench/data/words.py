@@ -8,14 +8,14 @@ import re
 import warnings
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from adan_bench.data.batching import generator, library_sources
 from adan_bench.data.cache import decoded
@@ -30,16 +30,24 @@ class Stream:
     gathered is a copy, so that SAM's second pass starts where its first one did.
 
     carry: the state before the first words, zeros in any structure; it is written to, and its device is the text's.
+        The last dimension but one of its tensors is that of the columns; those with fewer are for all of them.
     random_rows: a seed; the rows have AWD-LSTM's random lengths instead (arXiv:1708.02182), and `rate` is not 1.
+    own: picks the columns of this rank (`Context.own`).
     """
 
     def __init__(
-        self, words: Tensor, batch_size: int, length: int, carry: Any = None, random_rows: int | None = None
+        self,
+        words: Tensor,
+        batch_size: int,
+        length: int,
+        carry: Any = None,
+        random_rows: int | None = None,
+        own: Callable[[Tensor], Tensor] = lambda rows: rows,
     ) -> None:
-        self.carry = carry
+        self.carry, self.places = carry, own(torch.arange(batch_size))
         states = tree_leaves(carry)
         self.device = states[0].device if states and isinstance(states[0], Tensor) else torch.device("cpu")
-        self.columns = columns(words, batch_size).to(self.device)
+        self.columns = columns(words, batch_size)[:, self.places].to(self.device)
         self.length = length
         self.per_epoch = (len(self.columns) - 1) // length
         if self.per_epoch < 1:
@@ -86,10 +94,24 @@ class Stream:
         self._epochs += 1
 
     def state_dict(self) -> dict[str, Any]:
-        return {"carry": self.carry}
+        return {"carry": self.carry, "places": self.places}
+
+    def joined(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The state of all columns, from those of all ranks."""
+        order = torch.cat([state["places"] for state in states]).argsort()
+
+        def whole(*parts: Tensor) -> Tensor:
+            if parts[0].dim() < 2:
+                return parts[0]
+            return torch.cat([part.cpu() for part in parts], -2).index_select(-2, order)
+
+        return {"carry": tree_map(whole, *(state["carry"] for state in states))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.keep(state["carry"])
+        def own(whole: Tensor) -> Tensor:
+            return whole.index_select(-2, self.places.to(whole.device)) if whole.dim() > 1 else whole
+
+        self.keep(tree_map_only(Tensor, own, state["carry"]))
 
 
 def columns(words: Tensor, count: int) -> Tensor:

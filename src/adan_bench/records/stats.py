@@ -49,6 +49,12 @@ class Interval:
         above, below = self.high - self.mean, self.mean - self.low
         return above if math.isclose(above, below, rel_tol=1e-6, abs_tol=1e-12 * abs(self.mean)) else None
 
+    def within(self, low: float, high: float) -> Interval:
+        """The interval without what lies beyond a range: accuracies differ by at most 1."""
+        if self.low is None or self.high is None:
+            return self
+        return Interval(self.n, self.mean, max(low, self.low), min(high, self.high))
+
 
 @dataclass(frozen=True)
 class Sensitivity:
@@ -156,7 +162,7 @@ def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float,
 
     quantile = float(stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * comparisons)))
     half = quantile * statistics.stdev(values) / math.sqrt(n)
-    return Interval(n, mean, max(within[0], mean - half), min(within[1], mean + half))
+    return Interval(n, mean, mean - half, mean + half).within(*within)
 
 
 def mean_curve(

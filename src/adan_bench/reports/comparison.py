@@ -22,12 +22,12 @@ TERMS = (
     "± and [ ]: 95% t interval over seeds; with fewer than three seeds, the range. minus the first: the mean "
     "difference from the first row over the seeds of both, its interval paired by seed and corrected for all pairs; "
     "Welch: the interval of Welch's test, which makes no pairs of seeds. best: the best "
-    "evaluation of a run, mean over seeds. Steps and seconds to target: median over seeds until {metric} first "
-    "reached {target}, and how many of the seeds did; a seed that diverges does not count. ms/step: of a whole "
+    "evaluation of a run, mean over seeds. Steps and seconds to target: median over seeds until the metric first "
+    "reached its target, and how many of the seeds did; a seed that diverges does not count. ms/step: of a whole "
     "training step, median over seeds, and the engine that updated the weights. state B/param: bytes that the "
     "optimizer keeps per trained parameter."
 )
-CLOCKS = " Seconds are left out: these runs did not have the same machine, or not as many runs and threads on it."
+CLOCKS = " Seconds are left out where runs did not have the same machine, or not as many runs and threads on it."
 RATES = (
     " lr range ±2%: the learning rates around the best whose result is within 2% of it; edge: the best is the lowest "
     "or highest that was tried."
@@ -70,13 +70,24 @@ def render(
     data, seeds = chart_data(summaries), sorted({r.config.seed for r in records if r.config.role == "run"})
     parts = [
         *(html.paragraph(text, "warning") for text in warnings),
+        *(html.paragraph(text, "conclusion") for text in (conclusions.overall(summaries),) if text and summaries[1:]),
         html.paragraph(conclusions.tuning(summaries) if summaries else "There are no runs to report on."),
         *(_section(i, summary, data["styles"], figures or {}) for i, summary in enumerate(summaries)),
         _profile_section(data["profile"], summaries),
+        _terms(summaries),
         environments_part(records),
         html.paragraph(f"Seeds {', '.join(map(str, seeds))}. Seconds exclude evaluation.", "soft"),
     ]
     return html.page("Optimizers compared", _overview(records, summaries), parts, data)
+
+
+def _terms(summaries: Sequence[WorkloadSummary]) -> html.PagePart:
+    """What the columns of the tables mean, once for all of them."""
+    if not summaries:
+        return html.PagePart()
+    text = TERMS + ("" if all(summary.one_clock for summary in summaries) else CLOCKS)
+    text += RATES if any(o.sensitivity for summary in summaries for o in summary.optimizers) else ""
+    return html.section("How to read the tables", html.PagePart(html.paragraph(text + SHADED, "soft").html, text))
 
 
 def _overview(records: Sequence[RunRecord], summaries: Sequence[WorkloadSummary]) -> str:
@@ -105,8 +116,6 @@ def _section(
         about.append(f"{sizes[-1]:,} parameters")
     about.append(budget(summary))
     tuned = any(o.sensitivity for o in summary.optimizers)
-    terms = TERMS.format(**{**facts, "target": number(facts["target"], 3)})
-    terms += ("" if summary.one_clock else CLOCKS) + (RATES if tuned else "")
     best = conclusions.winner(summary)
     firsts = ["first" if o.name == best else "" for o in summary.optimizers]
     origins = [(html.settings(o.settings), conclusions.said(o.origin), *captures(o)) for o in summary.optimizers]
@@ -115,19 +124,27 @@ def _section(
         html.paragraph(". ".join(str(part) for part in about) + ".", "soft"),
         html.paragraph(conclusions.conclude(summary), "conclusion"),
         html.table(*table_rows(summary), kinds=firsts, before=swatches(summary, styles)),
-        html.PagePart(html.paragraph(terms + SHADED, "soft").html, terms),
+        html.items(failures(summary), "warning"),
         html.folded("Settings", html.facts(settings)),
-        html.PagePart(
-            html.chart("curves", index).html,
-            f"![{summary.name}: training and held-out curves]({figures.get(summary.name, '')})",
-        ),
     ]
+    if any(r.metrics for o in summary.optimizers for r in o.records):
+        name = f"{summary.name}: training and held-out curves"
+        parts.append(html.PagePart(html.chart("curves", index).html, f"![{name}]({figures.get(summary.name, '')})"))
     if tuned:
-        text = f"{judged(facts)[0]} at the end of each tuning trial, other settings default (lr: the learning rate). "
-        text += "Large marks: within 2% of the best of that optimizer."
+        text = f"{judged(facts)[0]} at the end of each tuning trial, other settings default (lr: the learning rate)."
         rates = (html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index))
         parts += [html.PagePart(part.html) for part in rates]
     return html.section(summary.name, *parts)
+
+
+def failures(summary: WorkloadSummary) -> list[str]:
+    """The errors of runs that failed, each once, with where it was raised and the runs that it ended."""
+    runs: dict[str, list[str]] = {}
+    for o in summary.optimizers:
+        for r in o.records:
+            if r.status == "failed" and r.result:
+                runs.setdefault(str(r.result["error"]), []).append(f"{o.name} seed {r.config.seed}")
+    return [f"{', '.join(who)} failed: {error}" for error, who in runs.items()]
 
 
 def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
@@ -148,7 +165,9 @@ def _against_first(s: WorkloadSummary) -> list[tuple[OptimizerSummary, Interval 
 def _row(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -> list[str]:
     bests = [r.result["best"] for r in o.records if r.result and r.result.get("best") is not None]
     final = spread(o.final, list(o.by_seed().values()))
-    lost = [f"{n} {word}" for n, word in ((o.diverged, "diverged"), (o.failed, "unfinished")) if n]
+    failed = sum(r.status == "failed" for r in o.records)
+    counts = {"diverged": o.diverged, "failed": failed, "unfinished": o.failed - failed}
+    lost = [f"{n} {word}" for word, n in counts.items() if n]
     rates = "–"
     if (s := o.sensitivity) is not None:
         rates = f"{s.low:g} … {s.high:g} (×{s.high / s.low:.3g})" + (" edge" if s.at_edge else "")

@@ -8,7 +8,15 @@ from dataclasses import fields
 from typing import Any
 
 from adan_bench.config import TRAINING, TUNING_SEED, Origin, RunConfig, in_words
-from adan_bench.records.stats import MIN_SEEDS, Interval, OptimizerSummary, Verdict, WorkloadSummary, verdict
+from adan_bench.records.stats import (
+    MIN_SEEDS,
+    Interval,
+    OptimizerSummary,
+    Verdict,
+    WorkloadSummary,
+    usual_range,
+    verdict,
+)
 from adan_bench.reports.html import plain
 
 
@@ -118,6 +126,8 @@ def said(origin: Origin) -> str:
     'tuned in 8 trials (best.json) for another training: 30 steps, then --set lr=0.5'
     >>> said(Origin(kind="published", source="paper", guesses=("lr",), batch_sizes=(8, 32), fixed=("betas",)))
     'guess: lr; paper, lr × √(8/32), betas as the table says'
+    >>> said(Origin(kind="published", source="paper", trials=5, at_edge=True))
+    'paper, lr chosen by 5 trials, at the edge of the rates tried'
     """
     trials = count(origin.trials, "trial")
     halved = f", halved by {origin.eta} at steps {', '.join(map(str, origin.rungs))}" if origin.rungs else ""
@@ -132,10 +142,13 @@ def said(origin: Origin) -> str:
     }
     text = f"guess: {', '.join(origin.guesses)}; " if origin.guesses else ""
     text += texts.get(origin.kind, origin.source)
+    if origin.kind == "published" and origin.trials:
+        text += f", lr chosen by {trials}{', at the edge of the rates tried' if origin.at_edge else ''}"
     if origin.tuned_for:
         text += f" for another training: {_other_training(origin)}"
     if origin.changed:
-        text += f", then --set {assignments(origin.changed)}"
+        then = "; changed to" if origin.kind == "published" else ", then --set"
+        text += f"{then} {assignments(origin.changed)}"
     if origin.batch_sizes:
         text += ", lr × √({}/{})".format(*origin.batch_sizes)
     if origin.lr_factor != 1:
@@ -182,8 +195,8 @@ def conclude(summary: WorkloadSummary) -> str:
     superlative = "highest" if summary.higher_is_better else "lowest"
     whole = [o for o in done if o.whole]
     if not whole:
-        text = f"{unfair(summary)} Every optimizer with a result has a diverged seed, so none is called better."
-        return text.strip() + _target(summary, done) + _edges(done) + _lost(summary)
+        text = "Every optimizer with a result has a diverged seed, so none is called better."
+        return text + _target(summary, done) + _edges(done) + _lost(summary)
     among = "" if len(whole) == len(done) else ", among those without a diverged seed,"
     ties = [o for o in whole if _mean(o) == _mean(best) and _verdict(summary, best, o).word != "better"]
     names = [o.name for o in ties]
@@ -192,8 +205,8 @@ def conclude(summary: WorkloadSummary) -> str:
     text = f"{have} the {superlative} mean {metric}, {_mean(best)} (n={seeds})."
     others = [o for o in others if o.name not in names]
     fewest = min(_n(o) for o in whole)
-    if reason := unfair(summary):
-        text = f"{reason} With these settings {text}"
+    if unfair(summary):  # the reason stands before all tables
+        text = f"Not fair, see above: with these settings {text}"
     elif same := [o.name for o in whole if o.constant_over_seeds]:
         text += (
             f" Every seed of {_join(same)} gave the same numbers, so that they count as one: does the workload use "
@@ -230,8 +243,10 @@ def behind(summary: WorkloadSummary, paired: bool = True) -> dict[str, Interval]
     paired: seed by seed, else by Welch's test.
     """
     done = [o for o in summary.optimizers if o.final is not None]
-    leads = {o.name: _verdict(summary, o, done[0], paired) for o in done[1:]}
-    return {name: lead.difference for name, lead in leads.items() if lead.difference.n}
+    gaps = {o.name: _verdict(summary, o, done[0], paired).difference for o in done[1:]}
+    finals = [value for o in done for value in o.by_seed().values()]
+    low, high = usual_range(summary.facts["metric"], finals) if finals else (0.0, 0.0)
+    return {name: gap.within(low - high, high - low) for name, gap in gaps.items() if gap.n}
 
 
 def _verdict(summary: WorkloadSummary, a: OptimizerSummary, b: OptimizerSummary, paired: bool = True) -> Verdict:
@@ -303,6 +318,27 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     if len(set(origins.values())) == 1:
         return f"{text} Settings: {next(iter(origins.values()))}."
     return f"{text} Settings: {'. '.join(f'{name}: {origin}' for name, origin in origins.items())}."
+
+
+def overall(summaries: Sequence[WorkloadSummary], name: str = "adan") -> str:
+    """One sentence on an optimizer against the best other of each table; empty where there is nothing to say."""
+    phrases = {
+        "better": "better by more than the seeds explain on",
+        "worse": "worse on",
+        "not significant": "within what the seeds explain on",
+        "unfair": "not judged, since settings were not tuned alike, on",
+    }
+    tables: dict[str, list[str]] = {}
+    for summary in summaries:
+        ours = next((o for o in summary.optimizers if o.name == name and o.final is not None), None)
+        best = next((o for o in summary.optimizers if o.name != name and o.final is not None), None)
+        if ours is not None and best is not None:
+            word = "unfair" if unfair(summary) else _verdict(summary, ours, best).word
+            tables.setdefault(phrases.get(word, "with too few seeds to tell on"), []).append(
+                f"{summary.name} ({best.name})"
+            )
+    said_of = "; ".join(f"{phrase} {_join(names)}" for phrase, names in tables.items())
+    return f"{name} against the best other optimizer of each table: {said_of}." if tables else ""
 
 
 def _n(o: OptimizerSummary) -> int:

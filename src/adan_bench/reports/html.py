@@ -75,11 +75,11 @@ def code(text: str) -> PagePart:
     return PagePart(f"<pre>{escape(text)}</pre>", f"```python\n{text}\n```")
 
 
-def items(lines: Sequence[str]) -> PagePart:
+def items(lines: Sequence[str], kind: str = "soft") -> PagePart:
     if not lines:
         return PagePart()
     html = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return PagePart(f'<ul class="soft">{html}</ul>', "\n".join(f"- {line}" for line in lines))
+    return PagePart(f'<ul class="{kind}">{html}</ul>', "\n".join(f"- {line}" for line in lines))
 
 
 def table(

@@ -16,7 +16,7 @@ from adan_bench.records.cells import CellRecord
 from adan_bench.records.stats import MIN_SEEDS, interval, usual_range
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
-from adan_bench.reports.conclusions import count, described, said, spread
+from adan_bench.reports.conclusions import count, described, number, said, spread
 from adan_bench.tables import PaperTable, TableColumn, figure, tables
 
 WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper": "published sizes, data and budgets"}
@@ -24,6 +24,8 @@ WORDS = {"smoke": "minutes on two cores", "small": "minutes on one GPU", "paper"
 KINDS = {"smoke": "toy models and toy data", "small": "smaller models and data", "paper": ""}
 #: The mark of a figure whose settings were tuned for runs of another length or batch size.
 OTHER = "for another training"
+#: That of a figure for which the user changed the steps or a setting of the table.
+CHANGED = "changed"
 
 TITLE = "The paper's tables, run again"
 
@@ -74,15 +76,16 @@ class TableSection:
 def sections(summary: Mapping[str, Any], known: Mapping[str, PaperTable] | None = None) -> list[TableSection]:
     known = known or tables()
     return [
-        _section(known[entry["name"]], [CellRecord.from_json(cell) for cell in entry["cells"]], summary["scale"])
+        _section(known[entry["name"]], [CellRecord.from_json(cell) for cell in entry["cells"]], summary)
         for entry in summary["tables"]
     ]
 
 
-def _section(table: PaperTable, cells: Sequence[CellRecord], scale: str) -> TableSection:
+def _section(table: PaperTable, cells: Sequence[CellRecord], summary: Mapping[str, Any]) -> TableSection:
+    scale, not_run = summary["scale"], "not chosen" if summary.get("only") else "not run at this scale"
     whys = list(dict.fromkeys(cell.why for cell in cells if cell.why))
     head: tuple[str, ...] = ("problem", "optimizer", "paper", titled("ours", scale), "paper's order", "our order")
-    lines, title = _lines(table, cells, whys), f"{table.place}: {table.title}"
+    lines, title = _lines(table, cells, whys, not_run), f"{table.place}: {table.title}"
     if table.kind == "statement":  # as it is printed, since there is nothing to compare
         head = ("", *(column.head for column in table.columns))
         lines = [FigureLine([row.head, *(value or "" for value in row.values)], True) for row in table.rows]
@@ -103,10 +106,11 @@ def _section(table: PaperTable, cells: Sequence[CellRecord], scale: str) -> Tabl
     )
 
 
-def _lines(table: PaperTable, cells: Sequence[CellRecord], whys: Sequence[str]) -> list[FigureLine]:
+def _lines(table: PaperTable, cells: Sequence[CellRecord], whys: Sequence[str], not_run: str) -> list[FigureLine]:
     """Every figure of the paper with ours and the place of each in its column, where both have several."""
     by_place = {(cell.row, cell.column): cell for cell in cells}
-    partly = len(_tunings(cells)) > 1  # where all cells are the same, `_how` describes the whole table
+    kinds = _tunings(cells)
+    partly = len(kinds) > 1 or CHANGED in kinds  # where all cells are the same, `_how` describes the whole table
     lines = []
     for column in table.columns:
         both = _both(table, column, cells)
@@ -116,7 +120,7 @@ def _lines(table: PaperTable, cells: Sequence[CellRecord], whys: Sequence[str]) 
                 if row.head in both[0] and len(both[0]) > 1:
                     places = [_place(row.head, values, table.higher(column)) for values in both]
                 mark = _tuning(cell) if partly and cell is not None and cell.values else ""
-                text = _ours(table, cell, whys) + (f", {mark}" if mark else "")
+                text = (_ours(table, cell, whys) if cell is not None else not_run) + (f", {mark}" if mark else "")
                 lines.append(FigureLine([column.head, row.head, printed, text, *places], cell is not None))
     return lines
 
@@ -129,12 +133,13 @@ def titled(text: str, scale: str) -> str:
 def _both(
     table: PaperTable, column: TableColumn, cells: Sequence[CellRecord]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The paper's figures and our means by row, of the rows that have both.
+    """The paper's figures and ours by row, of the rows that have both.
 
     A row with lost seeds has no place in the order: the mean of the seeds that went well is no mean of all.
     """
     pairs = [(row.head, figure(printed)) for row, there, printed in table.cells() if there is column]
-    ours = {cell.row: interval(cell.values).mean for cell in cells if cell.column == column.head and cell.whole}
+    center = statistics.median if table.median else statistics.fmean
+    ours = {cell.row: center(cell.values) for cell in cells if cell.column == column.head and cell.whole}
     published = {head: value for head, value in pairs if value is not None and head in ours}
     return published, {head: ours[head] for head in published}
 
@@ -144,14 +149,15 @@ def _place(head: str, values: Mapping[str, float], higher: bool) -> str:
     return f"{better + 1}/{len(values)}"
 
 
-def _ours(table: PaperTable, cell: CellRecord | None, whys: Sequence[str]) -> str:
-    if cell is None:
-        return "not run at this scale"
+def _ours(table: PaperTable, cell: CellRecord, whys: Sequence[str]) -> str:
     mark = f" ({whys.index(cell.why) + 1})" if cell.why else ""
     if not cell.values:
         return f"{cell.status.value}{mark}"
     unit = 100 if table.percent else 1
     values = [unit * value for value in cell.values]
+    if table.median and len(values) > 1:
+        ends = f"{number(min(values))} to {number(max(values))}, n={len(values)}"
+        return f"median {number(statistics.median(values))} ({ends}){mark}"
     low, high = usual_range(cell.metric, cell.values)
     return spread(interval(values, within=(unit * low, unit * high)), values) + mark
 
@@ -202,6 +208,9 @@ def _how(cells: Sequence[CellRecord], scale: str) -> list[str]:
         about.setdefault((cell.data or "data not named") + size, []).append(cell.workload)
     lines += [f"{', '.join(dict.fromkeys(names))}: {text}." for text, names in about.items()]
     kinds = _tunings(cells)
+    if CHANGED in kinds:
+        kinds.remove(CHANGED)
+        lines.append(f"Cells marked “{CHANGED}” had other steps or settings than the table says, see below.")
     if scale == "paper":
         if any(cell.config is not None and cell.config.origin.guesses for cell in done):
             lines.append("Some settings are guesses and untuned, see below: this is not a fair comparison.")
@@ -221,8 +230,11 @@ def _tunings(cells: Sequence[CellRecord]) -> set[str]:
 
 def _tuning(cell: CellRecord) -> str:
     """The mark of a cell beside others: empty where its settings were tuned for its training."""
-    flaw = "" if cell.config is None else cell.config.origin.flaw
-    return {"untuned": "untuned", "elsewhere": OTHER}.get(flaw, "")
+    if cell.config is None:
+        return ""
+    if cell.config.origin.changed:
+        return CHANGED
+    return {"untuned": "untuned", "elsewhere": OTHER}.get(cell.config.origin.flaw, "")
 
 
 def _described(cell: CellRecord) -> str:
@@ -239,9 +251,12 @@ def overview(summary: Mapping[str, Any]) -> str:
     e = summary["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in e["packages"].items())
     machine = ", ".join(str(part) for part in (e["platform"], e.get("cpu"), e.get("gpu")) if part)
+    took = f" in {summary['seconds'] / 60:.1f} minutes"
+    if summary.get("training_seconds"):  # of all runs, those made before a --resume among them
+        took = f" with {summary['training_seconds'] / 60:.1f} minutes of training in all"
     return (
-        f"Scale {summary['scale']}, {count(len(summary['tables']), 'table')}, {summary['runs']} runs in "
-        f"{summary['seconds'] / 60:.1f} minutes, {summary['jobs']} at a time, on {summary['device']} "
+        f"Scale {summary['scale']}, {count(len(summary['tables']), 'table')}, {count(summary['runs'], 'run')}{took}, "
+        f"{summary['jobs']} at a time, on {summary['device']} "
         f"in {'bf16 autocast' if summary['bf16'] else 'fp32'}: {machine}, "
         f"{e['cores']} cores. Python {e['python']}, {versions}; commit {e['commit'] or 'unknown'}. {e['started']}."
     )

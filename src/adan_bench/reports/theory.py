@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
 from adan_bench.theory.check import Chapter, Check
 
-NAMES = "lemma-1 moments reformulation proximal propositions descent theorem-1 cycle theorem-2 complexity"
+NAMES = "lemma-1 moments reformulation package proximal propositions descent theorem-1 cycle theorem-2 complexity"
 #: A module of `adan_bench.theory` for each.
 STUDIES: dict[str, Callable[[], Chapter]] = {
     name: import_module(f"adan_bench.theory.{name.replace('-', '')}").run for name in NAMES.split()
@@ -49,6 +50,7 @@ def numbers(check: Check) -> tuple[str, str, str]:
     return f"{check.measured:.3g}", bound, "holds" if check.passed else "FAILS"
 
 
+@functools.cache
 def _png(draw: Callable[..., None]) -> bytes:
     from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 

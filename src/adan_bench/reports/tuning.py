@@ -14,10 +14,13 @@ from adan_bench.reports.conclusions import budget, count, number
 
 HEAD = ("optimizer", "{metric}", "lr", "lower and higher lr", "lr range ±2%", "trials", "other settings")
 TERMS = (
-    "From one run each, with a seed that no comparison uses. Lower and higher lr: the {metric} at the tried rates next "
+    "From one run each, with a seed that no comparison uses. Lower and higher lr: the result at the tried rates next "
     "to the best. lr range ±2%: the rates around the best whose result is within 2% of it. edge: the best rate is the "
     "lowest or highest that was tried, so a better one may lie beyond; tune again with more trials."
 )
+
+
+SURE = " Each from one run: of two rates whose results differ less than seeds do, either may be the better one."
 
 
 def write_tuning(
@@ -29,14 +32,15 @@ def write_tuning(
     trials = sum(o.trials for summary in summaries for o in summary.optimizers)
     parts = [html.paragraph(text, "warning") for text in warn([], damaged)]
     for i, summary in enumerate(summaries):
+        chosen = " ".join(_chosen(o, summary.facts["metric"]) for o in summary.optimizers)
         lines = [
             html.paragraph(f"{budget(summary)}.", "soft"),
+            html.paragraph(chosen + SURE, "conclusion"),
             html.table(*tuning_rows(summary), before=swatches(summary, data["styles"])),
-            html.paragraph(TERMS.format(**summary.facts), "soft"),
             html.PagePart(html.heading("Learning rate").html + html.chart("rates", i).html),
         ]
         parts.append(html.section(summary.name, *lines))
-    parts.append(environments_part(records))
+    parts += [html.section("How to read the tables", html.paragraph(TERMS, "soft")), environments_part(records)]
     report = html.page("Settings tuned", f"{count(trials, 'trial')} by adan-bench tune.", parts, data)
     return report.write(folder / "tuning.html"), summaries
 
@@ -45,6 +49,22 @@ def tuning_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     """The best trial of every optimizer as text: head and rows, the best first."""
     head = [column.format(metric=summary.metric_head) for column in HEAD]
     return head, [_row(o) for o in summary.optimizers]
+
+
+def _chosen(o: OptimizerSummary, metric: str) -> str:
+    """What was chosen for an optimizer, and how sure that is."""
+    if o.final is None:
+        return f"{o.name}: no trial has a result, so nothing was chosen."
+    text = f"{o.name}: lr {o.settings['lr']:g} gave the {metric} {number(o.final.mean)}"
+    if (s := o.sensitivity) is None:
+        return f"{text}; other rates were not tried."
+    others = [(lr, value) for lr, value in s.points if value is not None and lr != s.best_lr]
+    if not others:
+        return f"{text}; no other rate has a result."
+    best = o.final.mean
+    lr, value = min(others, key=lambda point: abs(point[1] - best))
+    text += f", the next best, {lr:g}, {number(value)}"
+    return f"{text}; the best is at the edge, so a better one may lie beyond." if s.at_edge else f"{text}."
 
 
 def _row(o: OptimizerSummary) -> list[str]:

@@ -166,6 +166,15 @@ class Planner:
         self.records: dict[Path, RunRecord] = {}
         self.made: Set[Path] = frozenset()
 
+    @property
+    def expected(self) -> int:
+        """How many jobs there will be in all; 0 where halving leaves that open."""
+        arms = [arm for arms in self.groups for arm in arms]
+        if any(arm.search.rungs for arm in arms if arm.search):
+            return 0
+        trials = sum(arm.search.trials if arm.tried is None else len(arm.tried) for arm in arms if arm.search)
+        return trials + sum(len(arm.seeds) for arm in arms)
+
     def __call__(self, made: Set[Path]) -> list[Job]:
         self.made = made
         first: list[Job] = []

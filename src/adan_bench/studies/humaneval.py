@@ -148,6 +148,7 @@ class Writer:
         task.model.load_state_dict(weights)
         model: Any = task.model.to(device).eval()
         self.model, self.tokenizer, self.device, self.temperature = model, task.tokenizer, device, temperature
+        self.end, self.pad = task.end, task.pad
         longest: int = model.config.max_position_embeddings
         self.tokens = min(tokens, longest // 2)
         self.prompt = longest - self.tokens
@@ -156,10 +157,8 @@ class Writer:
     def __call__(self, prompt: str, samples: int, at_once: int = 20) -> Iterator[str]:
         import torch
 
-        from adan_bench.data.tokens import END, PAD
-
         sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "max_new_tokens": self.tokens}
-        sampling |= {"use_cache": True, "pad_token_id": PAD, "eos_token_id": END}
+        sampling |= {"use_cache": True, "pad_token_id": self.pad, "eos_token_id": self.end}
         ids = torch.tensor([self.tokenizer.encode(prompt).ids[-self.prompt :]], device=self.device)
         for done in range(0, samples, at_once):
             rows = ids.expand(min(at_once, samples - done), -1)

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import RunConfig, RunRecord, cores
+from adan_bench.config import RunConfig, RunRecord, cores, judged
 from adan_bench.errors import UsageError
 from adan_bench.records.cells import CellRecord, Status
 from adan_bench.records.environment import describe
-from adan_bench.records.store import check_empty, finite, read_run, write_json
+from adan_bench.records.store import RunStore, check_empty, finite, read_run, write_json
 from adan_bench.studies import speed
-from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, plan
+from adan_bench.studies.competitors import competitors
+from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, at_rate, check_only, plan
 from adan_bench.tables import TRAINING_LOSS, PaperTable
 from adan_bench.task import SCALES, weights_file
 from adan_bench.training.cluster import open_pool
-from adan_bench.training.configure import check_data_folder, check_device, check_machine
+from adan_bench.training.configure import check_data_folder, check_device, obstacles
 from adan_bench.training.jobs import Job, OnEvent
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.pool import Pool
+from adan_bench.training.trainer import missing_package
 from adan_bench.workloads.registry import get_workload
 
-#: How HumanEval is asked, and what differs at each scale; the paper states the temperature alone.
+#: How HumanEval is asked, and what differs at each scale. The paper states the temperature; the rest is a guess, which
+#: the notes of its table say.
 ASKED: dict[str, Any] = {"temperature": 0.8, "tokens": 256, "problems": None, "seed": 0}
 HUMANEVAL: dict[str, dict[str, Any]] = {
     "smoke": {"samples": 100, "problems": 2, "tokens": 16},
@@ -46,21 +51,23 @@ def reproduce(
     on_case: Callable[[Mapping[str, Any]], None] = lambda case: None,
     deadline: float | None = None,
     run_code: bool = False,
+    *,
+    only: Sequence[str] = (),
+    pairs: Sequence[str] = (),
+    on_plan: Callable[[list[dict[str, Any]]], None] = lambda runs: None,
 ) -> dict[str, Any]:
     """Make all runs of the tables; the summary that is also written to tables.json.
 
     run_code: whether code that a model wrote may be run, for HumanEval.
+    only, pairs: the cells to run, and settings in place of the tables', as the user wrote them.
+    on_plan: gets what `outline` says before anything runs.
     """
-    if chosen.scale not in SCALES:
-        raise UsageError(f"--scale {chosen.scale}: no such scale; there are: {', '.join(SCALES)}")
-    check_data_folder(chosen.data)
-    if chosen.init is not None:
-        weights_file(chosen.init)
     if chosen.cluster is None:
-        check_device(chosen.device)
+        check_device(chosen.device, chosen.ranks)
     check_empty(out, resume)
     started = time.monotonic()
-    run_plan = present(plan(tables, chosen, out, seeds))
+    run_plan, runs = prepare(tables, chosen, out, seeds, only, pairs)
+    on_plan(runs)
     execute(run_plan, open_pool(out, chosen, deadline), resume, on_event)
     scores = humanevals(run_plan, chosen, run_code)
     cases = [_key(cell) for cell in run_plan.cells if cell.column.model]
@@ -77,7 +84,10 @@ def reproduce(
         "device": chosen.device,
         "bf16": chosen.bf16,
         "seconds": time.monotonic() - started,
+        "training_seconds": sum((RunStore(path).result() or {}).get("seconds", 0.0) for path in run_plan.runs),
         "jobs": chosen.jobs,
+        "ranks": chosen.ranks,
+        "only": list(only),
         "runs": len(run_plan.runs),
         "environment": describe(chosen.device if chosen.cluster is None else "cpu"),
         "tables": [{"name": table.name, "place": table.place, "cells": cells[table.name]} for table in tables],
@@ -88,15 +98,94 @@ def reproduce(
     return read
 
 
-def present(run_plan: PaperPlan) -> PaperPlan:
-    """The plan without the runs that this machine cannot make; their cells say what is absent."""
-    absent: dict[Path, str] = {}
+def prepare(
+    tables: Sequence[PaperTable],
+    chosen: RunConfig,
+    out: Path,
+    seeds: int | None = None,
+    only: Sequence[str] = (),
+    pairs: Sequence[str] = (),
+) -> tuple[PaperPlan, list[dict[str, Any]]]:
+    """The runs of the tables that can be made here, and an outline of all of them; nothing is written or trained."""
+    if chosen.scale not in SCALES:
+        raise UsageError(f"--scale {chosen.scale}: no such scale; there are: {', '.join(SCALES)}")
+    check_data_folder(chosen.data)
+    if chosen.init is not None:
+        weights_file(chosen.init)
+    check_only(tables, chosen.scale, only)
+    names = dict.fromkeys(row.optimizer for table in tables for row, _, _ in table.planned(chosen.scale))
+    changed = {c.spec.name: c.settings for c in competitors(",".join(names), pairs)} if pairs else {}
+    whole = plan(tables, chosen, out, seeds, only=only, changed=changed)
+    absent = missing(whole)
+    return present(whole, absent), outline(whole, absent)
+
+
+def outline(run_plan: PaperPlan, absent: Mapping[Path, str]) -> list[dict[str, Any]]:
+    """What a plan's runs are and what they lack here; those that differ in seed or settings alone are one entry."""
+    counts: Counter[tuple[tuple[str, Any], ...]] = Counter()
     for path, run in run_plan.runs.items():
-        try:
-            workload, spec = get_workload(run.config.workload, run.config.scale), get_optimizer(run.config.optimizer)
-            check_machine(workload, spec, run.config)
-        except UsageError as error:
-            absent[path] = str(error)
+        config = run.config
+        steps = config.stop_after or config.steps
+        entry = {
+            "workload": config.workload,
+            "optimizer": config.optimizer,
+            "role": config.role,
+            "devices": config.ranks,
+            "steps": steps,
+            "batch_per_device": config.batch_size // config.ranks // config.accumulate,
+            "accumulate": config.accumulate,
+            "examples_per_rank": steps // get_optimizer(config.optimizer).passes * config.batch_size // config.ranks,
+            "missing": absent.get(path, ""),
+        }
+        counts[tuple(entry.items())] += 1
+    refused = [cell for cell in run_plan.cells if cell.absent]
+    return [{**dict(entry), "runs": count} for entry, count in counts.items()] + [
+        {"workload": cell.column.workload, "optimizer": cell.row.optimizer, "runs": 0, "missing": cell.absent}
+        for cell in refused
+    ]
+
+
+def missing(run_plan: PaperPlan) -> dict[Path, str]:
+    """What the runs of a plan lack here, those included that wait for others: data, packages, weights, devices.
+
+    A run that would fail only after days of others is built once, on the CPU: at the scale "paper" every one, at the
+    others those that start from another's weights; but not those that have ended.
+    """
+    absent: dict[Path, str] = {}
+    built: dict[str, str] = {}
+    for path, run in run_plan.runs.items():
+        config = run.config
+        reasons = obstacles(get_workload(config.workload, config.scale), get_optimizer(config.optimizer), config)
+        if reasons:
+            absent[path] = "; ".join(reasons)
+        elif (config.scale == SCALES[-1] or run.before is not None) and not RunStore(path).ended:
+            start = config.init if run.before is None else None
+            key = str((config.workload, config.training, start, config.role == "tune", config.batch_size))
+            if key not in built:
+                built[key] = _built(config, start)
+            if built[key]:
+                absent[path] = built[key]
+    return absent
+
+
+def _built(config: RunConfig, start: Path | None) -> str:
+    """The reason why the task of a run cannot be built; a fault of the code is left to the run, which records it."""
+    workload = get_workload(config.workload, config.scale)
+    of = (config.batch_size // config.accumulate, config.data, "cpu", start, config.training, config.role == "tune")
+    try:
+        workload.task(config.seed, *of, ranks=config.ranks)
+    except ModuleNotFoundError as error:
+        return str(missing_package(workload, error))
+    except UsageError as error:
+        return str(error)
+    except Exception:
+        return ""
+    return ""
+
+
+def present(run_plan: PaperPlan, absent: Mapping[Path, str] | None = None) -> PaperPlan:
+    """The plan without the runs that this machine cannot make; their cells say what is absent."""
+    absent = missing(run_plan) if absent is None else absent
     cells = []
     for cell in run_plan.cells:
         whys = [absent[path] for run in cell.runs for path in (*run.waits_for, run.path) if path in absent]
@@ -117,12 +206,28 @@ def execute(run_plan: PaperPlan, pool: Pool, resume: bool = False, on_event: OnE
 
 
 def _completed(run: PlannedRun) -> RunConfig:
-    if run.pilot is None:
-        return run.config
-    result = read_run(run.pilot).result
-    assert result is not None
-    settings = {**run.config.settings, "restart": {"radius": result["restarts"]["radius"]}}
-    return replace(run.config, settings=settings)
+    """The run's configuration with what its pilot measured and its trials chose."""
+    config = run.config
+    if run.pilot is not None:
+        result = read_run(run.pilot).result
+        assert result is not None
+        config = replace(config, settings={**config.settings, "restart": {"radius": result["restarts"]["radius"]}})
+    if run.trials:
+        scores = _scores(run)
+        best = max(scores, key=lambda rate: scores[rate])
+        origin = replace(config.origin, trials=len(scores), at_edge=best in (min(scores), max(scores)))
+        config = at_rate(replace(config, origin=origin), best)
+    return config
+
+
+def _scores(run: PlannedRun) -> dict[float, float]:
+    """By learning rate, the final evaluation of its trial, higher where it is better; −inf where it diverged."""
+    scores = {}
+    for record in map(read_run, run.trials):
+        metric, higher = judged(record.workload)
+        final = record.result["final"][metric] if record.result and record.status == "finished" else math.nan
+        scores[record.config.settings["lr"]] = -math.inf if math.isnan(final) else final * (1 if higher else -1)
+    return scores
 
 
 def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
@@ -131,11 +236,13 @@ def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
         if not (path / "config.json").exists():
             return Status.FAILED, f"{path.parents[1].name}, which comes before it, was not run"
         record = read_run(path)
-        if record.status != "finished":
+        if record.status != "finished" and not (path in run.trials and record.status == "diverged"):
             result = record.result or {}
             status = Status.ABSENT if result.get("absent") else Status.FAILED
             why = f"{record.config.workload}, which comes before it: {result.get('error', record.status)}"
             return (Status.DIVERGED if record.status == "diverged" else status), why
+    if run.trials and max(_scores(run).values()) == -math.inf:
+        return Status.DIVERGED, f"all {len(run.trials)} trials of its learning rate diverged"
     return None
 
 
@@ -217,7 +324,8 @@ def figure_of(record: RunRecord, metric: str, cell: PlannedCell) -> float | None
     assert record.result is not None
     evaluation = record.result["final"]
     if cell.column.chosen_by is not None and record.config.scale == SCALES[-1]:
-        key, better = cell.column.chosen_by, max if cell.table.higher(cell.column) else min
+        key = cell.column.chosen_by
+        better = max if cell.table.higher(cell.column) and key != "loss" else min
         there = [line for line in record.metrics if line["kind"] == "eval" and line.get(key) is not None]
         evaluation = better(there, key=lambda line: float(line[key]), default=evaluation)
     value = evaluation.get(metric)
@@ -225,7 +333,7 @@ def figure_of(record: RunRecord, metric: str, cell: PlannedCell) -> float | None
 
 
 def _mean(cell: PlannedCell, results: Sequence[tuple[PlannedCell, CellRecord]]) -> CellRecord:
-    """The mean of the row's other cells, seed by seed."""
+    """The mean of the row's other cells: seed by seed, or of their medians."""
     own = [(there, record) for there, record in results if (there.table, there.row) == (cell.table, cell.row)]
     parts = [record for there, record in own if not there.column.mean]
     for part in parts:
@@ -233,6 +341,8 @@ def _mean(cell: PlannedCell, results: Sequence[tuple[PlannedCell, CellRecord]]) 
             status = Status.FAILED if part.status is Status.DONE else part.status
             return _record(cell, status, f"{part.column}: {part.why}")
     values = [statistics.fmean(values) for values in zip(*(part.values for part in parts), strict=True)]
+    if cell.table.median:
+        values = [statistics.fmean(statistics.median(part.values) for part in parts)]
     data = "the mean of " + ", ".join(part.column for part in parts)
     return _record(cell, Status.DONE, values=values, seeds=len(values), data=data)
 

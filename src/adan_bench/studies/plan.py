@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from adan_bench.workloads.registry import get_workload
 
 FLOOR = 1 / 3  # at smaller scales the longest run of a table has its workload's budget, the others no less than this
 CYCLES = 6  # without a radius given, the first cycle between restarts lasts a sixth of a run
+TRIAL = 10  # a trial of a learning rate is a whole training of a tenth of the steps
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,18 @@ class PlannedRun:
 
     before: the run whose weights it starts from (`config.init` may also name weights from elsewhere).
     pilot: the run that measures the radius of the restart condition; `config` is complete once that has ended.
+    trials: the runs of which the best one's learning rate is this run's; likewise.
     """
 
     config: RunConfig
     path: Path
     before: Path | None = None
     pilot: Path | None = None
+    trials: tuple[Path, ...] = ()
 
     @property
     def waits_for(self) -> list[Path]:
-        return [path for path in (self.before, self.pilot) if path is not None]
+        return [path for path in (self.before, self.pilot, *self.trials) if path is not None]
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class PlannedCell:
     """A cell of a table with the runs, by seed, whose results it shows.
 
     before: the runs' pre-training; absent: why the cell has no runs.
+    changed: the user's settings in place of the table's, in the runs themselves and not in their pre-training.
     """
 
     table: PaperTable
@@ -60,6 +64,7 @@ class PlannedCell:
     runs: tuple[PlannedRun, ...] = ()
     before: RunConfig | None = None
     absent: str = ""
+    changed: Settings = field(default_factory=dict)
 
 
 @dataclass
@@ -71,44 +76,89 @@ class PaperPlan:
 
 
 def plan(
-    tables: Sequence[PaperTable], chosen: RunConfig, out: Path, seeds: int | None = None, radius: float | None = None
+    tables: Sequence[PaperTable],
+    chosen: RunConfig,
+    out: Path,
+    seeds: int | None = None,
+    radius: float | None = None,
+    only: Sequence[str] = (),
+    changed: Mapping[str, Settings] | None = None,
 ) -> PaperPlan:
-    """The runs of the tables under the folder `out`.
+    """The runs of the tables under the folder `out`, each of `chosen.steps` updates where the user gave them.
 
     seeds: for every cell; as the table says unless given. radius: of rows with restarts; by a pilot run unless given.
+    only: "ROW", "COLUMN" or "ROW,COLUMN" of the cells; changed: settings by optimizer.
     """
     result = PaperPlan()
     for table in tables:
-        for row, column, printed in table.planned(chosen.scale):
-            cell = PlannedCell(table, row, column, printed)
+        for row, column, printed in _wanted(table, chosen.scale, only):
+            cell = PlannedCell(table, row, column, printed, changed=(changed or {}).get(row.optimizer, {}))
             if column.workload is not None:
                 try:
-                    cell = _planned(cell, chosen, out, seeds or table.runs[chosen.scale].seeds, radius, result.runs)
+                    cell = _planned(cell, chosen, out, seeds, radius, result.runs)
                 except UsageError as error:
                     cell = replace(cell, absent=str(error))
             result.cells.append(cell)
     return result
 
 
+def _wanted(table: PaperTable, scale: str, only: Sequence[str]) -> list[tuple[TableRow, TableColumn, str]]:
+    """The cells of a scale that the user named, all where he named none; a mean of a row comes with the whole row."""
+    names = {_bare(name) for name in only}
+    return [
+        (row, column, printed)
+        for row, column, printed in table.planned(scale)
+        if not names
+        or _bare(row.head) in names
+        or (not column.mean and {_bare(column.head), _bare(f"{row.head},{column.head}")} & names)
+    ]
+
+
+def check_only(tables: Sequence[PaperTable], scale: str, only: Sequence[str]) -> None:
+    """Refuse a name of cells that none of the tables has at this scale."""
+    for name in only:
+        if not any(_wanted(table, scale, [name]) for table in tables):
+            cells = [(row, column) for table in tables for row, column, _ in table.planned(scale)]
+            rows, columns = (", ".join(dict.fromkeys(pair[i].head for pair in cells)) for i in (0, 1))
+            raise UsageError(
+                f"--only {name}: no such cell at the scale {scale}; write ROW, COLUMN or ROW,COLUMN; rows: {rows}; "
+                f"columns: {columns}"
+            )
+
+
+def _bare(name: str) -> str:
+    return "".join(name.casefold().split())
+
+
 def _planned(
-    cell: PlannedCell, chosen: RunConfig, out: Path, seeds: int, radius: float | None, known: dict[Path, PlannedRun]
+    cell: PlannedCell,
+    chosen: RunConfig,
+    out: Path,
+    seeds: int | None,
+    radius: float | None,
+    known: dict[Path, PlannedRun],
 ) -> PlannedCell:
     assert cell.column.workload is not None
+    table, selection = cell.table, cell.table.runs[chosen.scale]
     workload = get_workload(cell.column.workload, chosen.scale)
     share, share_before = _shares(cell, chosen.scale)
-    config, before = _config(cell, workload, chosen, share, cell.row.fixed), None
+    config, before = _config(cell, workload, chosen, share, cell.row.fixed, cell.changed), None
     if workload.after is not None and chosen.init is None:
         earlier = get_workload(workload.after, chosen.scale)
         before = _config(cell, earlier, chosen, share_before, cell.row.before)
     runs = []
-    for seed in range(seeds):
+    first_seed = selection.first_seed
+    for seed in range(first_seed, first_seed + (seeds or selection.seeds)):
         run = PlannedRun(replace(config, seed=seed, keep_weights=cell.column.evaluation is not None), Path())
         if before is not None:
-            first = _placed(PlannedRun(replace(before, seed=seed, keep_weights=True), Path()), out / "runs")
+            start = first_seed if table.one_before else seed
+            first = _placed(PlannedRun(replace(before, seed=start, keep_weights=True), Path()), out / "runs")
             known[first.path] = first
             run = replace(run, config=replace(run.config, init=first.path), before=first.path)
         if cell.row.restart:
             run = _with_restarts(run, out, radius, known)
+        if chosen.scale == SCALES[-1] and "lr" not in {**cell.row.fixed, **cell.changed}:
+            run = _with_trials(run, out, table.published(config.optimizer, workload.name, cell.column).rates, known)
         run = _placed(run, out / "runs")
         if run.path in known and known[run.path].config.keep_weights:
             run = replace(run, config=replace(run.config, keep_weights=True))
@@ -128,6 +178,21 @@ def _with_restarts(run: PlannedRun, out: Path, radius: float | None, known: dict
     pilot = _placed(PlannedRun(trial, Path(), run.before), out / "pilots")
     known.setdefault(pilot.path, pilot)
     return replace(run, pilot=pilot.path)
+
+
+def _with_trials(run: PlannedRun, out: Path, rates: Sequence[float], known: dict[Path, PlannedRun]) -> PlannedRun:
+    """The run with trials of the rates that wait for what it waits for; they see no image or text of the test split."""
+    steps = max(get_optimizer(run.config.optimizer).passes, run.config.steps // TRIAL)
+    short = replace(run.config, steps=steps, log_every=max(1, steps // 60), seed=TUNING_SEED, role="tune")
+    trials = [_placed(replace(run, config=at_rate(short, rate)), out / "trials") for rate in rates]
+    known.update((trial.path, trial) for trial in trials if trial.path not in known)
+    return replace(run, trials=tuple(trial.path for trial in trials))
+
+
+def at_rate(config: RunConfig, lr: float) -> RunConfig:
+    """The run with another learning rate and the lowest rate that it had."""
+    floor = config.floor * config.settings["lr"] / lr
+    return replace(config, settings={**config.settings, "lr": lr}, floor=floor)
 
 
 def _placed(run: PlannedRun, folder: Path) -> PlannedRun:
@@ -153,7 +218,14 @@ def _shares(cell: PlannedCell, scale: str) -> tuple[float, float]:
     return max(FLOOR, budgets[0] / max(budgets)), max(FLOOR, before[0] / max(before))
 
 
-def _config(cell: PlannedCell, workload: Workload, chosen: RunConfig, share: float, fixed: Settings) -> RunConfig:
+def _config(
+    cell: PlannedCell,
+    workload: Workload,
+    chosen: RunConfig,
+    share: float,
+    fixed: Settings,
+    changed: Settings | None = None,
+) -> RunConfig:
     table, column = cell.table, cell.column
     paper, spec = chosen.scale == SCALES[-1], get_optimizer(cell.row.optimizer)
     published = table.published(spec.name, workload.name, column) if paper else merged((), {})
@@ -163,6 +235,8 @@ def _config(cell: PlannedCell, workload: Workload, chosen: RunConfig, share: flo
         batch_size = max(1, round(workload.batch_size * column.batch_factor))
         examples = (chosen.steps or workload.steps) * share * workload.batch_size
         budget = replace(chosen, batch_size=batch_size, steps=max(1, round(examples / batch_size)))
+    if chosen.steps:
+        budget = replace(budget, steps=chosen.steps * spec.passes)
     config = complete(workload, spec, budget)
     stated, origin = published.run.get("settings", {}), config.origin
     settings = {**config.settings, **stated, **fixed}
@@ -176,6 +250,10 @@ def _config(cell: PlannedCell, workload: Workload, chosen: RunConfig, share: flo
         origin = replace(origin, batch_sizes=(config.batch_size, workload.batch_size))
     origin = replace(origin, fixed=tuple(fixed), at_edge=origin.at_edge and "lr" not in fixed)
     floor = published.run["min_lr"] / settings["lr"] if "min_lr" in published.run else config.floor
+    steps = {"steps": config.steps} if chosen.steps and paper else {}  # else `tuned_for` says it
+    if changed or steps:
+        settings |= changed or {}
+        origin = replace(origin, changed={**origin.changed, **(changed or {}), **steps})
     return replace(config, settings=settings, origin=origin, floor=floor)
 
 
@@ -184,17 +262,21 @@ def published_run(
 ) -> RunConfig:
     """The choices with the published fields of a run; settings and lowest rate are still to come.
 
-    Epochs of warm-up and cooldown are so many, however long the run; the columns are epochs, so that an optimizer with
-    two gradients per update (SAM) has twice as many gradients.
+    Epochs of warm-up, of cooldown and between evaluations are so many, however long the run; the columns are epochs, so
+    that an optimizer with two gradients per update (SAM) has twice as many gradients.
     """
     run = {name: value for name, value in published.run.items() if name not in ("settings", "min_lr")}
     batch_size = column.batch_size or run.get("batch_size") or workload.batch_size
     extra = _ratio(run["cooldown"]) / share if "cooldown" in run else 0.0
-    examples = (chosen.steps or workload.steps) * share * workload.batch_size
+    steps = (chosen.steps or workload.steps) * workload.batch_size / batch_size
+    if chosen.steps:  # the user's, in place of published ones
+        run = {name: value for name, value in run.items() if name not in ("steps", "stop_after")}
+    steps = run.pop("steps", steps)
     if "warmup" in run:
         run["warmup"] = min(1.0, _ratio(run["warmup"]) / share / (1 + extra))
-    run |= {"batch_size": batch_size, "cooldown": extra / (1 + extra)}
-    return replace(chosen, **run, steps=max(1, round(examples * (1 + extra) / batch_size)) * passes)
+    every = max(1, round(workload.eval_every * workload.batch_size / batch_size)) * passes
+    run |= {"batch_size": batch_size, "cooldown": extra / (1 + extra), "eval_every": chosen.eval_every or every}
+    return replace(chosen, **run, steps=max(1, round(steps * share * (1 + extra))) * passes)
 
 
 def _ratio(pair: Sequence[float]) -> float:

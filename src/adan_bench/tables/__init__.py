@@ -15,6 +15,8 @@ workload, how much of its budget, which number), a row is an optimizer, and thei
     like             names of tables whose settings are this one's too
     curves           it is a figure of curves: ours are drawn, with a band where there are several seeds
     runs             by scale, the heads of the rows and columns that are run there (all unless named) and the seeds
+    median           the paper's figures, and so ours, are medians over the seeds
+    one_before       the seeds of a cell start from one pre-training, that of the first
 
 A figure is kept as it is printed, with its mark: "79.8*". null: the paper has no such cell. "figure": it is drawn and
 not printed. "unpublished": the paper has no such figure, and we measure one.
@@ -34,7 +36,7 @@ from adan_bench.task import Settings
 KINDS = ("train", "speed", "parallel", "statement")
 MARKS = "*⋄"
 TRAINING_LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
-OWN = ("optimizer", "source", "guess", "workload", "column")  # the rest of an entry of `settings` is the run's
+OWN = ("optimizer", "source", "guess", "workload", "column", "rates")  # the rest of an entry of `settings` is the run's
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ class TableColumn:
     budget: (100, 300) is 100 of the 300 epochs that the workload's own budget stands for; before: the same of the
         workload whose weights it starts from.
     metric: a number of the workload's evaluation, or "training loss" over the last tenth; None: its own metric.
-    chosen_by: at the scale "paper", the number of an evaluation whose best value chooses the evaluation that is
-        reported, as the published code does; None: the last one.
+    chosen_by: at the scale "paper", the number of an evaluation whose best value (of a loss the least) chooses the
+        evaluation that is reported, as the published code does; None: the last one.
     batch_size: the paper's; batch_factor: what stands for it at smaller scales, as a multiple of the workload's.
     mean: the mean of the row's other columns that are run.
     evaluation: "humaneval", where the number comes from the final weights of a run and not from the run.
@@ -95,8 +97,10 @@ class PublishedSettings:
     source: a section of the paper, or a repository and a path in it; beside it, what another source says instead.
     run: fields of `RunConfig` by name, `settings` and `training` among them. Three are as papers state them: `warmup`
         (5, 300) is 5 of 300 epochs, `cooldown` likewise, of epochs that follow at the lowest rate, and `min_lr` is
-        that rate, in place of `floor`.
+        that rate, in place of `floor`. `steps` are updates, whatever the batch size; without it the run has as many
+        examples as the workload's budget.
     guess: names of settings, options or fields that no public source states.
+    rates: learning rates of which trials choose one, where none is published and a guess would mean nothing.
     """
 
     optimizer: str
@@ -105,6 +109,7 @@ class PublishedSettings:
     guess: tuple[str, ...] = ()
     workload: tuple[str, ...] = ()
     column: tuple[str, ...] = ()
+    rates: tuple[float, ...] = ()
 
     def holds(self, optimizer: str, workload: str | None, column: str) -> bool:
         names = ((self.workload, workload), (self.column, column))
@@ -120,13 +125,16 @@ class PublishedSettings:
 def merged(entries: Sequence[PublishedSettings], run: Settings) -> PublishedSettings:
     """Several entries as one: of each field the last that has it, and as guesses what no later entry states."""
     run, guesses = dict(run), dict[str, bool]()
+    rates: tuple[float, ...] = ()
     for entry in entries:
         for name, value in entry.run.items():
             run[name] = {**run.get(name, {}), **value} if isinstance(value, Mapping) else value
         guesses |= {name: name in entry.guess for name in (*entry.stated, *entry.guess)}
+        rates = entry.rates or rates
     sources = dict.fromkeys(entry.source for entry in entries)
     names = tuple(name for name, guess in guesses.items() if guess)
-    return PublishedSettings(entries[0].optimizer if entries else "", "; ".join(sources), run, names)
+    optimizer = entries[0].optimizer if entries else ""
+    return PublishedSettings(optimizer, "; ".join(sources), run, names, rates=rates)
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,7 @@ class Selection:
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     seeds: int = 1
+    first_seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,8 @@ class PaperTable:
     run: Settings = field(default_factory=dict)
     like: tuple[str, ...] = ()
     curves: bool = False
+    median: bool = False
+    one_before: bool = False
 
     def cells(self) -> list[tuple[TableRow, TableColumn, str]]:
         """Every cell that the paper has, or that we add: (row, column, figure as printed)."""

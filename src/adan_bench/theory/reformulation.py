@@ -20,7 +20,6 @@ def run() -> Chapter:
         *_same("a noisy quadratic", lambda x, k: quadratic(x, k) + noise[k], zero, 200),
         *_same("a network on digits", network, start, 100),
         *_starts(quadratic, zero),
-        _package(network, start),
     ]
     return chapter("reformulation", checks)
 
@@ -70,23 +69,3 @@ def _starts(gradient: Gradient, start: Array) -> list[Check]:
         difference = f"{distance(other, plain):.2e}"
         checks.append(check(name, distance(other - plain, gap), ROUNDING, difference=difference))
     return checks
-
-
-def _package(gradient: Gradient, start: Array) -> Check:
-    """Algorithm 1 as written here, η_k from n_k, footnote included, against the package in fp64."""
-    import torch
-
-    from adan import Adan
-
-    beta, lam, steps = (0.1, 0.2, 0.05), 0.3, 80
-    own = methods.Algorithm1(start, ETA, beta, 1e-3, lam=lam)
-    p = torch.tensor(start, requires_grad=True)
-    betas = (1 - beta[0], 1 - beta[1], 1 - beta[2])
-    package = Adan([p], lr=ETA, betas=betas, eps=1e-3, weight_decay=lam, bias_correction=False)
-    worst = 0.0
-    for k in range(steps):
-        p.grad = torch.tensor(gradient(p.detach().numpy(), k))
-        own.step(gradient(own.theta, k))
-        package.step()
-        worst = max(worst, distance(own.theta, p.detach().numpy()))
-    return check("reformulation adan.Adan", worst, ROUNDING, steps=steps)

@@ -56,7 +56,7 @@ def run(
 ) -> Chapter:
     """others: also run other algorithms and a second problem for the table, with a quarter of the replicas."""
     steep = problems.ripples(noise=0.02, steep=4.0)
-    checks, rows, starts, drawings = [_recursion(), _last_cycle()], [], [], []
+    checks, rows, starts, drawings = [_recursion(), *_last_cycle()], [], [], []
     inverse = [1 / accuracy for accuracy in accuracies]
     runs = {"Adan": (steep, methods.ADAN)}
     if others:
@@ -126,7 +126,7 @@ def _recursion(steps: int = 60) -> Check:
     return check("theorem-2 recursion", distance(x[2:], y[1:] + (1 - beta) * momentum), ROUNDING)
 
 
-def _last_cycle(length: int = 4000) -> Check:
+def _last_cycle(length: int = 4000) -> list[Check]:
     """A quadratic without noise, along which a cycle of K iterations swings several times: σ = ρ = 0."""
     beta, smoothness = 1 / length, 1.0
     c = eps = 3 * smoothness  # the largest gradient is that of the start, 1
@@ -139,4 +139,9 @@ def _last_cycle(length: int = 4000) -> Check:
     bound += 4 * radius * math.sqrt(c) / (beta * eta * length**2)
     bound += 4 * beta * c**1.5 * radius / (eta * eps)
     share, bounds = smoothness * float(np.abs(average).max()) / bound, f"{smoothness / bound:.0f}"
-    return check("theorem-2 last cycle", share, 1.0, bounds=bounds, length=length, k0=k0)
+    x = np.array(xs)
+    mean = x[0] + ((1 - np.arange(k0) / k0)[:, None] * np.diff(x[: k0 + 1], axis=0)).sum(0)
+    return [
+        check("theorem-2 last cycle", share, 1.0, bounds=bounds, length=length, k0=k0),
+        check("theorem-2 output", distance(average, mean), ROUNDING),
+    ]

@@ -31,7 +31,10 @@ Files = dict[str, bytes]
 
 
 class RayPool(Pool):
-    """Every run is a task of Ray with `--threads` cores and, on GPUs, a share of 1/jobs of one."""
+    """Every run is a task of Ray, on one node, with `--threads` cores and a GPU for each of its ranks.
+
+    Of runs of one rank, `--jobs` share a GPU.
+    """
 
     def __init__(self, folder: Path, chosen: RunConfig, deadline: float | None = None) -> None:
         super().__init__(folder, chosen, deadline)
@@ -41,6 +44,11 @@ class RayPool(Pool):
             raise UsageError(f"--cluster {chosen.cluster}: write ray or ray:ADDRESS, for example ray:10.0.0.1:6379")
         if chosen.device not in ("cpu", "cuda"):
             raise UsageError(f"--device {chosen.device} with --cluster: give cpu or cuda; Ray chooses the GPU")
+        if chosen.ranks > 1 and chosen.jobs > 1:
+            raise UsageError(
+                f"--jobs {chosen.jobs} with --ranks {chosen.ranks} and --cluster: on a cluster --jobs is for runs that "
+                "share a GPU, and a rank has one of its own; leave out --jobs"
+            )
         try:
             import ray
         except ModuleNotFoundError as error:
@@ -56,8 +64,7 @@ class RayPool(Pool):
             ) from error
         self.ray = ray
         self.stores: dict[Path, RunStore] = {}  # of the runs under way, locked here: nodes write elsewhere
-        self.share = 1 / chosen.jobs if chosen.device == "cuda" else 0
-        if self.share and not ray.cluster_resources().get("GPU"):
+        if chosen.device == "cuda" and not ray.cluster_resources().get("GPU"):
             print("adan-bench: the Ray cluster has no GPU yet; the runs wait until one joins", file=sys.stderr)
 
     def _make(self, tally: Tally) -> Mapping[str, Any]:
@@ -113,7 +120,9 @@ class RayPool(Pool):
         # Ray's own retries would begin with the files of the first attempt.
         store = RunStore(job.path)
         begun = store.check_same(job.config) if job.resume and store.exists else None
-        options = {"num_cpus": threads(job.config, begun), "num_gpus": self.share, "max_retries": 0}
+        cpus = threads(job.config, begun) * job.config.ranks
+        gpus = job.config.ranks / self.chosen.jobs if self.chosen.device == "cuda" else 0
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0}
         task = self.ray.remote(num_returns="streaming", **options)(make)
         return task.remote(job, files_for(job), command())
 
@@ -153,7 +162,7 @@ def make(job: Job, files: Files, command: str) -> Iterator[dict[str, Any]]:
             _say_init(path, config)
         seen = _stamps(path)
         yield {"node": socket.gethostname(), "names": list(seen)}
-        worker = Worker(path / "worker.log", command)
+        worker = Worker(path / "worker.log", command, config.ranks)
         try:
             answered = False
             for answer in worker.answers(replace(job, config=config, path=path)):
@@ -166,7 +175,7 @@ def make(job: Job, files: Files, command: str) -> Iterator[dict[str, Any]]:
                 error = worker.obituary().replace(str(path), str(job.path))
                 yield {"died": error, "files": _read(path), "names": list(_stamps(path))}
         finally:
-            worker.process.kill()
+            worker.kill()
             worker.close()
 
 

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from adan_bench.task import SCALES, OptimizerSpec, Settings, Workload, weights_f
 from adan_bench.training import optimizers
 from adan_bench.training.schedules import schedule
 from adan_bench.training.scripts import script_checksum
+from adan_bench.workloads.registry import check_packages
 
 GRAPH = ("auto", "on", "off")
 
@@ -40,11 +41,24 @@ def configure(
 
 
 def check_machine(workload: Workload, spec: OptimizerSpec, config: RunConfig) -> None:
-    """Refuse a run whose data, packages or device are not here, or whose settings its optimizer refuses."""
-    check_data(workload, config.data)
+    """Refuse a run whose packages, data or device are not here, or whose settings its optimizer refuses."""
+    for reason in obstacles(workload, spec, config):
+        raise UsageError(reason)
+
+
+def obstacles(workload: Workload, spec: OptimizerSpec, config: RunConfig) -> list[str]:
+    """Every reason why a run cannot be made here: its packages, data, devices and settings."""
+    ranks = config.ranks if "RANK" not in os.environ else 1
+    checks = [partial(check_data, workload, config.data), partial(optimizers.check_values, spec, config.settings)]
     if config.cluster is None:
-        check_device(config.device)
-    optimizers.check_values(spec, config.settings)
+        checks[:1] = [partial(check_packages, workload), checks[0], partial(check_device, config.device, ranks)]
+    reasons = []
+    for check in checks:
+        try:
+            check()
+        except UsageError as error:
+            reasons.append(str(error))
+    return reasons
 
 
 def complete(
@@ -63,6 +77,11 @@ def complete(
         raise UsageError(f"--graph {chosen.graph}: write {', '.join(GRAPH[:-1])} or {GRAPH[-1]}")
     if chosen.graph == "on" and chosen.device == "cpu":
         raise UsageError("--graph on: CUDA graphs need a GPU; give --device cuda, or use --graph auto")
+    if chosen.ranks > 1 and workload.one_rank:
+        raise UsageError(
+            f"--ranks {chosen.ranks}: {workload.one_rank}, so that processes cannot share a run of {workload.name}; "
+            "use one, and --jobs for several runs at a time"
+        )
     batch_size = chosen.batch_size or workload.batch_size
     if batch_size % (chosen.accumulate * chosen.ranks):
         parts = chosen.accumulate * chosen.ranks
@@ -91,7 +110,7 @@ def complete(
         settings={**defaults, **(overrides or {})},
         steps=steps,
         batch_size=batch_size,
-        eval_every=chosen.eval_every or max(1, round(workload.eval_every * steps / workload.steps)),
+        eval_every=chosen.eval_every or _eval_every(workload, steps),
         log_every=max(1, steps // 60),
         data=None if chosen.data is None else chosen.data.absolute(),
         script_sha256="" if chosen.script is None else script_checksum(chosen.script),
@@ -106,6 +125,13 @@ def complete(
         there = elsewhere(there, config)
     at_edge = origin.at_edge and "lr" not in (overrides or ())
     return replace(config, origin=replace(origin, tuned_for=there, changed=changed, at_edge=at_edge))
+
+
+def _eval_every(workload: Workload, steps: int) -> int:
+    """Steps between evaluations: as published at the scale "paper", else as many evaluations however long the run."""
+    length = workload.steps if workload.scale == SCALES[-1] else steps
+    every: float = workload.eval_every * length / workload.steps
+    return max(1, round(every))
 
 
 def checksum(file: Path) -> str:
@@ -210,13 +236,19 @@ def check_data(workload: Workload, data: Path | None) -> None:
             raise UsageError(
                 f"{workload.name} needs {name}: give --data DIR or set ADAN_DATA to a folder that holds it"
             )
-        if not (data / name).exists():
+        if not any((data / one).exists() for one in name.split(" or ")):
             raise UsageError(f"{workload.name} needs {name}, which {data} does not hold; it holds: {listing(data)}")
 
 
-def check_device(device: str) -> None:
+def check_device(device: str, ranks: int = 1) -> None:
+    """Refuse a device that is not here, and more ranks than there are GPUs."""
     import torch
 
     there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     if device not in there and not (device == "cuda" and len(there) > 1):
         raise UsageError(f"--device {device}: not on this machine; there are: {', '.join(there)}")
+    if device != "cpu" and ranks > (len(there) - 1 if device == "cuda" else 1):
+        raise UsageError(
+            f"--ranks {ranks} --device {device}: every rank takes a GPU of its own, and this machine has "
+            f"{len(there) - 1}; use --device cuda and at most as many ranks"
+        )

@@ -1,15 +1,16 @@
-"""One run shared among the processes that torchrun starts: all that the harness knows of torch.distributed.
+"""One run shared among processes, those of torchrun or of a pool: all that the harness knows of torch.distributed.
 
-Every rank builds the whole task from the same seed, takes its share of each batch, and trains on the mean gradient.
+Every rank builds the model from the same seed, makes its own examples of each batch, and trains on the mean gradient.
 Checkpoints hold whole tensors in the format of a single process, so that any number of ranks can continue from them.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,30 +22,38 @@ from torch.optim import Optimizer
 from adan import checkpoints
 from adan_bench.data.batching import mapped
 from adan_bench.errors import UsageError, unknown
+from adan_bench.task import own_rows
 
 T = TypeVar("T")
 
 STRATEGIES = ("ddp", "fsdp")
 
 
-def launched(strategy: str | None, words: Sequence[str] = ()) -> int:
-    """How many ranks there are; a UsageError where what started them and --parallel do not fit together.
+def launched(strategy: str | None, words: Sequence[str] = (), asked: int | None = None) -> tuple[str | None, int]:
+    """The strategy and how many ranks share a run; a UsageError where that and what started them do not fit together.
 
     words: what follows the program's name on the command line, for the remedy.
+    asked: --ranks, of a command whose workers are to start them; None: it has no such flag, and torchrun starts them.
     """
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     ranks = int(os.environ["WORLD_SIZE"]) if started else 1
-    if strategy is None:
-        if ranks > 1:
-            raise UsageError(f"torchrun started {ranks} ranks: share one run among them by run --parallel ddp or fsdp")
-    elif strategy not in STRATEGIES:
+    if strategy is not None and strategy not in STRATEGIES:
         raise unknown("strategy", strategy, STRATEGIES)
-    elif not started:
+    if ranks > 1 and (asked is not None or strategy is None):
+        instead = "" if asked is None else ", or start this command without torchrun and give it --ranks"
+        raise UsageError(
+            f"torchrun started {ranks} ranks: share one run among them by run --parallel ddp or fsdp{instead}"
+        )
+    if asked is not None:
+        if strategy is not None and asked == 1:
+            raise UsageError(f"--parallel {strategy} with one rank: add --ranks N, for example --ranks 8")
+        return (strategy or STRATEGIES[0] if asked > 1 else None), asked
+    if strategy is not None and not started:
         raise UsageError(
             f"--parallel {strategy} is for processes that torchrun starts: "
             f"torchrun --nproc-per-node 2 -m adan_bench.cli {shlex.join(words)}"
         )
-    return ranks
+    return strategy, ranks
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,16 @@ class Ranks:
                 fully_shard(part, mesh=mesh)
         return model
 
+    def summing(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+        """The forward and backward pass of a micro-batch: under ddp, gradients are sent with those of the last one."""
+        if self.strategy != "ddp" or last:
+            return nullcontext()
+        held: AbstractContextManager[Any] = model.no_sync()  # type: ignore[operator]
+        return held
+
     def share(self, batch: Any, size: int) -> Any:
         """The part of a batch that this rank takes; its `size` examples lie along the first dimension of tensors."""
+        rows = own_rows(size, self.rank, self.count)
 
         def part(tensor: Tensor) -> Tensor:
             if tensor.dim() == 0:
@@ -82,9 +99,16 @@ class Ranks:
                     f"--parallel {self.strategy}: a tensor of shape {tuple(tensor.shape)} in a batch of {size} cannot "
                     f"be shared out; its first dimension must be {size}"
                 )
-            return tensor.chunk(self.count)[self.rank]
+            return tensor[rows]
 
         return batch if self.count == 1 else mapped(batch, part)
+
+    def weighted(self, loss: Tensor, weight: Tensor) -> Tensor:
+        """A rank's mean loss over `weight` things, scaled such that the mean over ranks is that over all things."""
+        own = weight.to(loss.device, torch.float32)
+        total = own.clone()
+        dist.all_reduce(total)
+        return loss * (self.count * own.clamp(min=1) / total.clamp(min=1))
 
     def average(self, value: Tensor) -> None:
         if self.strategy is not None:
@@ -169,23 +193,17 @@ def joined(strategy: str | None, device: str) -> Iterator[Ranks]:
             )
         device = f"cuda:{local}"
         torch.cuda.set_device(device)
-    own = not dist.is_initialized()
-    if own:
+    if not dist.is_initialized():  # a worker's ranks stay together for its next run
         dist.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl")
+        atexit.register(dist.destroy_process_group)
     try:
         yield Ranks(strategy, device, dist.get_rank(), dist.get_world_size())
-    except RuntimeError as error:
-        if isinstance(error, dist.DistError) or "gloo" in str(error):
-            reason = str(error).splitlines()[0].split(". ")[0]
-            raise ConnectionError(f"rank {dist.get_rank()}: another rank is gone ({reason})") from error
-        raise
     except UsageError:
-        _leave(own)
         raise
-    _leave(own)
-
-
-def _leave(own: bool) -> None:
-    """End the group, where all ranks do so: after the loss of one, gloo's end aborts the process."""
-    if own:
-        dist.destroy_process_group()
+    except BaseException as error:
+        atexit.unregister(dist.destroy_process_group)  # after the loss of a rank, gloo's end aborts the process
+        if isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            reason = str(error).splitlines()[0].split(". ")[0]
+            gone = f"rank {dist.get_rank()}: another rank is gone ({reason}); the log has its own words"
+            raise ConnectionError(gone) from error
+        raise

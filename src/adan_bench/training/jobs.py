@@ -176,7 +176,8 @@ class Tally:
 
     def _emit(self, job: Job, progress: RunProgress | None = None, result: Mapping[str, Any] | None = None) -> None:
         if self.on_event is not None:
-            self.on_event(Event(job, len(self.ended), len(self.known), progress, result, sum(self.rates.values())))
+            total = max(len(self.known), getattr(self.work, "expected", 0))
+            self.on_event(Event(job, len(self.ended), total, progress, result, sum(self.rates.values())))
 
     def facts(self) -> dict[str, Any]:
         """For the record of the study. steps_per_second counts all time, peak: the best sum of runs under way."""

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -27,8 +28,10 @@ from adan_bench.records.store import RunLocked, RunStore, append_line
 from adan_bench.training.interrupts import on_ctrl_c, say_finishing
 from adan_bench.training.jobs import INTERRUPTED, Job, OnEvent, Tally, Work, record_failure
 from adan_bench.training.mps import multi_process_service
+from adan_bench.training.placement import Places, gpu_names
 
 LOCK = "study.lock"
+LAST_SECONDS = 15.0  # for the ranks that are left to say what they know once one has ended
 
 
 class Pool(ABC):
@@ -83,23 +86,27 @@ class LocalPool(Pool):
         self._workers: list[Worker | None] = [None] * chosen.jobs
         self._stop = threading.Event()
         self._services = contextlib.ExitStack()
-        self._mps: bool | None = None  # None: not asked for yet
+        self._places = Places(chosen.jobs, chosen.ranks, gpu_names(chosen.device))
+        self._mps: dict[str, dict[str, str]] | None = None  # environments by GPU; None: not asked for yet
 
     def _make(self, tally: Tally) -> Mapping[str, Any]:
         errors: list[Exception] = []
 
-        def serve(number: int) -> None:
+        def serve() -> None:
             try:
                 while (job := tally.next(lambda: self._stop.is_set() or self.late)) is not None:
-                    self._perform(job, number, tally)
+                    place = self._places.take()
+                    try:
+                        self._perform(job, place, tally)
+                    finally:
+                        self._places.give(place)
             except Exception as error:  # of a disk that takes no record, of an output whose reader has gone
                 errors.append(error)
                 self._kill()
 
         if self._mps is None:
-            several = self.chosen.jobs > 1 and self.chosen.device.startswith("cuda")
-            self._mps = several and self._services.enter_context(multi_process_service())
-        serving = [threading.Thread(target=serve, args=(i,)) for i in range(len(self._workers))]
+            self._mps = self._start_services()
+        serving = [threading.Thread(target=serve) for _ in self._workers]
         for thread in serving:
             thread.start()
         try:
@@ -111,11 +118,21 @@ class LocalPool(Pool):
             raise
         if errors:
             raise errors[0]
-        return {"jobs": self.chosen.jobs, "device": self.chosen.device, "mps": self._mps}
+        shared = {"jobs": self.chosen.jobs, "ranks": self.chosen.ranks, "device": self.chosen.device}
+        return {**shared, "mps": bool(self._mps)}
 
-    def _perform(self, job: Job, number: int, tally: Tally) -> None:
+    def _start_services(self) -> dict[str, dict[str, str]]:
+        """NVIDIA's service for every GPU that several runs of one rank share."""
+        chosen = self.chosen
+        if not chosen.device.startswith("cuda") or chosen.ranks > 1:
+            return {}
+        shared = self._places.crowded if any(self._places.gpus) else [""] if chosen.jobs > 1 else []
+        environments = {gpu: self._services.enter_context(multi_process_service(gpu)) for gpu in shared}
+        return {gpu: values for gpu, values in environments.items() if values is not None}
+
+    def _perform(self, job: Job, place: int, tally: Tally) -> None:
         """Let the worker of a place make a run; one that an interruption ends before its first step stays undone."""
-        worker, result = self._worker(number), None
+        worker, result = self._worker(place), None
         if self.interrupted or self._stop.is_set():  # before the worker was there to be told
             return tally.drop(job)
         tally.begin(job)
@@ -133,7 +150,7 @@ class LocalPool(Pool):
         """End all runs at once, without a word in their records: --resume continues from their checkpoints."""
         self._stop.set()
         for worker in filter(None, self._workers):
-            worker.process.kill()
+            worker.kill()
 
     def _interrupt(self) -> None:
         """Let the runs under way pause, as at the end of a time limit; the second time, end at once."""
@@ -144,14 +161,18 @@ class LocalPool(Pool):
         for worker in filter(None, self._workers):  # which a Ctrl-C in the terminal has reached, but not every signal
             worker.process.send_signal(signal.SIGINT)
 
-    def _worker(self, number: int) -> Worker:
+    def _worker(self, place: int) -> Worker:
         """The worker of a place, a new one where the last has died or leaves."""
-        worker = self._workers[number]
+        worker = self._workers[place]
         if worker is not None and not worker.usable:
             worker.close()
             worker = None
         if worker is None:
-            worker = self._workers[number] = Worker(self.folder / f"worker-{number}.log", command())
+            gpus, services = self._places.gpus[place], self._mps or {}
+            environment = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+            environment |= services.get(gpus[0] if gpus else "", {})
+            log = self.folder / f"worker-{place}.log"
+            worker = self._workers[place] = Worker(log, command(), self.chosen.ranks, environment)
         return worker
 
     def close(self) -> None:
@@ -168,34 +189,63 @@ def command() -> str:
 
 
 class Worker:
-    """A process that takes jobs as JSON lines and answers with progress and results as JSON lines."""
+    """A process that takes jobs as JSON lines and answers with progress and results as JSON lines.
 
-    def __init__(self, log: Path, asked: str) -> None:
-        self.log, self.leaves = log, False
-        single = {"OMP_NUM_THREADS": "1"} if "OMP_NUM_THREADS" not in os.environ else {}
+    Where ranks share its runs it is the first of them; the others take the same jobs and answer nothing. They find each
+    other as the ranks of torchrun do, but stay for the next run, and Ctrl-C leaves them the time for a checkpoint.
+
+    environment: of the processes, beside that of this one.
+    """
+
+    def __init__(self, log: Path, asked: str, ranks: int = 1, environment: Mapping[str, str] | None = None) -> None:
+        self.log, self.leaves, self.first_loss = log, False, 0
+        values = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), COMMAND: asked}
+        values |= environment or {}
+        if ranks > 1:
+            values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         with log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "adan_bench.training.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env={**os.environ, **single, COMMAND: asked},
-            )
-        assert self.process.stdin is not None
+            self.processes = [
+                subprocess.Popen(
+                    [sys.executable, "-m", "adan_bench.training.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=errors if rank else subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=values | _rank_variables(rank, ranks),
+                )
+                for rank in range(ranks)
+            ]
+        self.process = self.processes[0]
+        self.inputs: list[IO[str]] = [process.stdin for process in self.processes if process.stdin is not None]
         assert self.process.stdout is not None
-        self.input: IO[str] = self.process.stdin
         self.output: IO[str] = self.process.stdout
+        if ranks > 1:
+            threading.Thread(target=self._watch, daemon=True).start()
 
     @property
     def usable(self) -> bool:
-        return not self.leaves and self.process.poll() is None
+        return not self.leaves and all(process.poll() is None for process in self.processes)
+
+    def _watch(self) -> None:
+        """End all ranks once one has ended: the others would wait for it, with NCCL for ever."""
+        while all(process.poll() is None for process in self.processes):
+            time.sleep(0.2)
+        self.first_loss = next(rank for rank, process in enumerate(self.processes) if process.poll() is not None)
+        until = time.monotonic() + LAST_SECONDS
+        while time.monotonic() < until and any(process.poll() is None for process in self.processes):
+            time.sleep(0.2)
+        self.kill()
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
 
     def answers(self, job: Job) -> Iterator[dict[str, Any]]:
         """What the process says of the job; the last holds its result, unless the process dies over it."""
-        with contextlib.suppress(BrokenPipeError):
-            self.input.write(json.dumps(job.to_json()) + "\n")
-            self.input.flush()
+        for stream in self.inputs:
+            with contextlib.suppress(BrokenPipeError):
+                stream.write(json.dumps(job.to_json()) + "\n")
+                stream.flush()
         for line in self.output:
             answer: dict[str, Any] = json.loads(line)
             self.leaves = answer.get("leaves", False)
@@ -209,13 +259,30 @@ class Worker:
         return self.process.wait() in (INTERRUPTED, -signal.SIGINT)
 
     def obituary(self) -> str:
-        code = self.process.wait()
+        self.process.wait()
+        code = self.processes[self.first_loss].wait()
         killed = hasattr(signal, "SIGKILL") and code == -signal.SIGKILL  # Windows has none
         how = "was killed (SIGKILL), probably out of memory; use fewer --jobs" if killed else f"ended with code {code}"
-        return f"the worker process {how}; see {self.log}"
+        which = f"rank {self.first_loss}" if len(self.processes) > 1 else "the worker process"
+        return f"{which} {how}; see {self.log}"
 
     def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self.input.close()
-        self.process.wait()
+        for stream in self.inputs:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        for process in self.processes:
+            process.wait()
         self.output.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _rank_variables(rank: int, ranks: int) -> dict[str, str]:
+    """What torchrun tells a rank; nothing where there is no other."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    return {name: str(value) for name, value in names.items()} if ranks > 1 else {}

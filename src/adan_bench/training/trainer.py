@@ -17,14 +17,15 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from adan_bench.config import NEVER, SHARING, Pause, RunConfig, RunProgress, RunRecord, as_json
+from adan_bench.data.batching import mapped
 from adan_bench.errors import UsageError, WorkloadError, short
 from adan_bench.records.environment import describe
 from adan_bench.records.store import NoStore, RunStore, read_run
-from adan_bench.task import Task, weights_file
+from adan_bench.task import Task, Workload, weights_file
 from adan_bench.training import optimizers
 from adan_bench.training.configure import checksum, threads
 from adan_bench.training.distributed import ALONE, Ranks, joined
@@ -37,6 +38,7 @@ from adan_bench.training.updater import Updater
 from adan_bench.workloads.registry import get_workload
 
 CHECKPOINT_SECONDS = 15.0
+MEETING_SECONDS = 1.0  # between two questions of the ranks whether to stop
 CHECKPOINT_SHARE = 0.05  # of the time, at most: where writing one takes longer than 0.75 s, they are further apart
 NVML_PERIOD = 1.0  # seconds over which NVML averages: of less it may say 0%
 
@@ -151,6 +153,8 @@ class Trainer:
         self.updater = Updater(self.task, self.spec, config, ranks, self.device)
         self.state = RunState()
         self.looked = (0, 0.0)  # step and seconds at the last look at the speed
+        self.began = (0, 0.0)  # the same where this process began to train
+        self.meeting = 0  # the step at which ranks agree next on whether to stop
         if ranks.rank > 0:
             seed_everything(config.seed + 10**5 * ranks.rank)  # another dropout on every share of a batch
 
@@ -158,15 +162,17 @@ class Trainer:
         config, per_pass = self.config, self.config.batch_size // self.config.accumulate
         try:
             where, tuning = (config.data, str(self.device), config.init), config.role == "tune"
-            task = self.workload.task(config.seed, per_pass, *where, config.training, tuning)
+            of = self.ranks.rank, self.ranks.count
+            task = self.workload.task(config.seed, per_pass, *where, config.training, tuning, *of)
         except ModuleNotFoundError as error:
-            own = not self.workload.build.__module__.startswith("adan_bench.")
-            remedy = f"run: pip install {error.name}" if own else "run: pip install 'adan[paper]'"
-            raise UsageError(f"{config.workload} needs the package {error.name}; {remedy}") from error
-        if hasattr(task.batches, "state_dict") and self.ranks.count * config.accumulate > 1:
-            raise UsageError(
-                f"{config.workload}: its batches carry a state to the next; use one process, and no --accumulate"
-            )
+            raise missing_package(self.workload, error) from error
+        if hasattr(task.batches, "state_dict"):
+            if config.accumulate > 1:
+                raise UsageError(f"{config.workload}: its batches carry a state to the next; leave out --accumulate")
+            if self.ranks.count > 1 and not hasattr(task.batches, "joined"):
+                raise UsageError(
+                    f"{config.workload}: its batches carry a state that ranks cannot share; use one process"
+                )
         return task
 
     @property
@@ -202,6 +208,8 @@ class Trainer:
         config, state = self.config, self.state
         last = min(config.stop_after or config.steps, config.steps)
         clock, began = CheckpointClock(not config.checkpoint_every), (time.monotonic(), state.step)
+        self.began = state.step, state.seconds
+        warm = False
         self.looked = state.step, state.seconds
         self.updater.forward.train()
         with recorder(store, config.tensorboard and self.ranks.rank == 0, state.step) as record:
@@ -210,8 +218,7 @@ class Trainer:
                 self.update()
                 end = state.step + self.spec.passes > last
                 logs, evaluates, saves = self._due(before, end)
-                stops = clock.due() or pause.due(state.step)
-                stops = stops and self.ranks.count == 1  # ranks agree where they write lines
+                stops = self._stops(clock, pause, began)
                 if not (logs or evaluates or saves or stops):
                     state.seconds += time.perf_counter() - tick
                     continue
@@ -227,6 +234,8 @@ class Trainer:
                 pauses = self._save(store, clock, saves, pause, end)
                 if on_progress is not None:
                     on_progress(self._progress(last, loss, *began))
+                    if not warm:  # the time left is that without a start, which takes longer
+                        began, warm = (time.monotonic(), state.step), True
                 if pauses:
                     self.ranks.from_all(None)  # no rank leaves before the first has written the checkpoint
                     return {"status": "unfinished", "step": state.step, "seconds": state.seconds, "final": state.last}
@@ -240,6 +249,24 @@ class Trainer:
             end or (every > 0 and self.state.step // every > before // every)
             for every in (config.log_every, config.eval_every, config.checkpoint_every)
         ]
+
+    def _stops(self, clock: CheckpointClock, pause: Pause, began: tuple[float, int]) -> bool:
+        """Whether to stop for a checkpoint by the clock, or for a pause. Ranks ask the first about once a second.
+
+        began: the time and the step at which the training began here.
+        """
+        if self.ranks.count == 1:
+            return clock.due() or pause.due(self.state.step)
+        if self.state.step < self.meeting:
+            return False
+
+        def agreed() -> tuple[bool, int]:
+            made, seconds = self.state.step - began[1], time.monotonic() - began[0]
+            following = self.state.step + max(self.spec.passes, int(made / seconds * MEETING_SECONDS))
+            return clock.due() or pause.due(self.state.step), following
+
+        stops, self.meeting = self.ranks.from_first(agreed)
+        return stops
 
     def _mean_loss(self) -> float | None:
         """The mean loss since the last line, which waits for the device; None where no update was made since."""
@@ -331,6 +358,11 @@ class Trainer:
             "implementation": optimizers.implementation(optimizer),
             "state_bytes_per_parameter": optimizers.state_bytes(optimizer),
         }
+        updates, seconds = (state.step - self.began[0]) / self.spec.passes, state.seconds - self.began[1]
+        if updates and seconds:
+            per_rank = self.config.batch_size / self.ranks.count
+            result["examples_per_second_per_rank"] = updates * per_rank / seconds
+            result["data_wait_share"] = self.updater.waited / seconds
         if getattr(optimizer, "restart_rule", None) is not None:  # Adan's
             result["restarts"] = {"count": optimizer.restarts, "radius": optimizer.restart_progress.radius}
         if self.config.keep_weights:
@@ -346,10 +378,13 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of the run depends on."""
         batches: Any = self.task.batches
+        states = [batches.state_dict() if hasattr(batches, "state_dict") else None]
+        if self.ranks.count > 1:  # from the host: a tensor of another rank's GPU would come back on that GPU
+            states = self.ranks.from_all(mapped(states[0], Tensor.cpu))
         return {
             **asdict(self.state),
             **self.updater.state_dict(),
-            "batches": batches.state_dict() if hasattr(batches, "state_dict") else None,
+            "batches": batches.joined(states) if states[1:] and states[0] is not None else states[0],
             "rng": self.ranks.from_all(rng_state(self.device)),
         }
 
@@ -377,6 +412,14 @@ class CheckpointClock:
         """Note that a checkpoint was written, from `began` to now."""
         took = time.monotonic() - began
         self.next = max(self.next, began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE))
+
+
+def missing_package(workload: Workload, error: ModuleNotFoundError) -> UsageError | WorkloadError:
+    if str(error.name).startswith("adan"):
+        return WorkloadError(f"{workload.name}: {error}; it imports, or built_by names, a wrong file")
+    own = not workload.build.__module__.startswith("adan_bench.")
+    remedy = f"run: pip install {error.name}" if own else "run: pip install 'adan[paper]'"
+    return UsageError(f"{workload.name} needs the package {error.name}; {remedy}")
 
 
 def _checked(values: Any, name: str, metrics: list[str]) -> dict[str, float]:

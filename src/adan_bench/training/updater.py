@@ -7,6 +7,7 @@ cannot be captured, the graph holds the loss and the gradient, and the optimizer
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -55,6 +56,7 @@ class Updater:
         self.peaks = torch.tensor(self.base_lr, device=device)
         self.rates = self.peaks.clone()  # the learning rate of each group, where a CUDA graph reads it
         self.window = torch.zeros((), device=device)
+        self.waited = 0.0  # seconds until batches were there
         self.graph: StepGraph | None = None
         self._begin_graph()
 
@@ -87,7 +89,9 @@ class Updater:
 
     def __call__(self, position: int, factor: float) -> None:
         """Make the update whose first batch stands at a position, with `factor` times the learning rates."""
+        began = time.perf_counter()
         batches = [self.task.batches(position + i) for i in range(self.config.accumulate)]
+        self.waited += time.perf_counter() - began
         if not self.held:
             for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
                 group["lr"] = base * factor
@@ -132,14 +136,15 @@ class Updater:
 
     def _gradient(self, batches: list[Any], counted: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        for batch in batches:
-            loss = self.loss(batch)
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else short(loss)
-                raise WorkloadError(f"{self.config.workload}: loss() returned {got}; return the mean as a tensor")
-            if len(batches) > 1:
-                loss = loss / len(batches)
-            loss.backward()
+        for number, batch in enumerate(batches, 1):
+            with self.ranks.summing(self.forward, number == len(batches)):
+                loss = self.loss(batch)
+                if not isinstance(loss, Tensor) or loss.numel() != 1:
+                    got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else short(loss)
+                    raise WorkloadError(f"{self.config.workload}: loss() returned {got}; return the mean as a tensor")
+                if len(batches) > 1:
+                    loss = loss / len(batches)
+                loss.backward()
             if counted:
                 self.window += loss.detach()
         if self.clip is not None:
@@ -149,12 +154,16 @@ class Updater:
         """The loss of a batch as it was drawn; of a prepared one where two gradients need the same."""
         batch = self.prepared(batch) if self.spec.passes == 1 else batch
         with self.autocast():
-            return self.task.loss(self.forward, batch)
+            loss = self.task.loss(self.forward, batch)
+        if self.ranks.strategy is None or self.task.weight is None:
+            return loss
+        return self.ranks.weighted(loss, self.task.weight(batch))
 
     def prepared(self, batch: Any) -> Any:
         """What the task's loss gets: this rank's share of the batch, in the layout of the model."""
         size = self.config.batch_size // self.config.accumulate
-        local = self.ranks.share(self.task.prepare(batch), size)
+        local = self.task.prepare(batch)
+        local = local if self.task.split else self.ranks.share(local, size)
         return mapped(local, _channels_last) if self.config.channels_last else local
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:

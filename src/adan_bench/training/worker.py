@@ -28,13 +28,15 @@ def perform(job: Job, on_progress: Callable[[RunProgress], None] | None = None) 
     except RunLocked:
         raise
     except UsageError as error:
+        if _rank() > 0:
+            return {"status": "failed", "absent": True}  # which the first rank records
         return record_failure(job, str(error), absent=not RunStore(job.path).described)
 
 
 def attempt(job: Job, on_progress: Callable[[RunProgress], None] | None = None) -> Mapping[str, Any]:
     """Make a run; an exception is recorded with its traceback, a `UsageError` goes to the caller.
 
-    Where ranks share the run, the first alone records.
+    Where ranks share the run, the first alone records, and the others end.
     """
     from adan_bench.training.trainer import run
 
@@ -43,15 +45,19 @@ def attempt(job: Job, on_progress: Callable[[RunProgress], None] | None = None) 
     except UsageError:
         raise
     except Exception as error:
-        if int(os.environ.get("RANK", 0)) > 0:
+        if _rank() > 0:
             raise
         return record_failure(job, _reason(error, job.config), trace=traceback.format_exc())
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", 0))
 
 
 def _reason(error: Exception, config: RunConfig) -> str:
     import torch
 
-    if isinstance(error, WorkloadError):
+    if isinstance(error, (WorkloadError, ConnectionError)):
         return str(error)
     text = f"{type(error).__name__}: {error}"
     full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in text
@@ -70,6 +76,8 @@ def main() -> None:
     os.dup2(2, 1)
 
     def answer(**content: Any) -> None:
+        if _rank() > 0:  # the first speaks for all
+            return
         try:
             answers.write(json.dumps(content) + "\n")
         except BrokenPipeError:
@@ -78,6 +86,8 @@ def main() -> None:
     pause = Interruptible()  # of the run under way
 
     def press() -> None:  # by Ctrl-C in the terminal, by the pool, or by both
+        if _rank() > 0:  # the first decides for all
+            return
         pause.pressed = True
         if not pause.stepped:
             os._exit(INTERRUPTED)
@@ -94,8 +104,9 @@ def main() -> None:
             except RunLocked as error:
                 answer(locked=str(error))
                 return
-            # An error may leave its CUDA context or the memory of its tensors behind: the next run gets a new process.
-            leaves = result["status"] == "failed" and not result["absent"]
+            # An error may leave its CUDA context, the memory of its tensors or ranks that wait for each other behind:
+            # the next run gets new processes.
+            leaves = result["status"] == "failed" and ("RANK" in os.environ or not result["absent"])
             answer(result=result, leaves=leaves)
             if leaves:
                 return

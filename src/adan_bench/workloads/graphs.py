@@ -35,6 +35,7 @@ workload(
     # Adam, 1,000 epochs; the paper's table of DeepGCN
     paper=Scale(0.826, 1_000 * PARTS, PARTS, PARTS, PROTEINS_FILES, GraphSizes(24, 64, held_out_parts=5)),
     summary="DeepGCN (24 layers of 64 channels) on ogbn-proteins; the batch size is the number of parts of the graph",
+    one_rank="a step trains on one graph",
 )(built_by("deepgcn", "proteins_task"))
 
 workload(
@@ -44,4 +45,5 @@ workload(
     smoke=Scale(0.7, 80, 1, eval_every=20, sizes=GraphSizes(4, 16)),
     small=Scale(0.78, 300, 1, eval_every=10, needs=CITATIONS, sizes=GraphSizes(14, 64)),
     summary="DeepGCN (14 layers of 64 channels) on the citations of Cora; the batch is the whole graph",
+    one_rank="a step trains on one graph",
 )(built_by("deepgcn", "citations_task"))

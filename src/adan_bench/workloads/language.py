@@ -19,9 +19,9 @@ rows per batch (8 × 32), 1,000,000 steps, clipping at 5. A row is the next 511 
 at the end of a sentence.
 
 glue-*: batch sizes, steps and clipping at paper scale are those of the authors' published configurations (MRPC, which
-they left out, has Fairseq's). A pair of sentences is `<s> a </s></s> b </s>`, as in Fairseq. The score is that of the
-development split; trials hold out every eighth example of the training split instead. Smoke needs no files: its
-sentences are generated, and the note says from what.
+they left out, has Fairseq's, and a target of ours). A pair of sentences is `<s> a </s></s> b </s>`, as in Fairseq. The
+score is that of the development split; trials hold out every eighth example of the training split instead. Smoke needs
+no files: its sentences are generated, and the note says from what.
 
 english-*: a BERT of 5.2 million parameters on word pieces, and its encoder fine-tuned on CoLA and SST-2. small: the
 text is the prose of the packages that are installed here, or, with the option `text` = "debian", Debian's documentation
@@ -39,6 +39,8 @@ from adan_bench.task import Scale
 from adan_bench.workloads.registry import built_by, workload
 
 by_loss = partial(workload, metric="loss", higher_is_better=False)
+
+REDPAJAMA = "redpajama"  # the folder of the mixtures of experts; BERT's is "text"
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ for _name, _size, _steps, _adamw in (
         _name,
         smoke=Scale(5.3, 100, 8, eval_every=25, sizes=_smoke),
         small=Scale(3.5, 1000, 32, sizes=TextSizes(6, 256, 8, 256, 8192, experts=8, expert=512, key_heads=4)),
-        paper=Scale(_adamw, _steps, 256, 500, ("text",), MIXTURES[_size]),
-        summary=f"Mixtral of {_size} on a text folder, every token once, or on the standard library's source",
+        paper=Scale(_adamw, _steps, 256, 500, (REDPAJAMA,), MIXTURES[_size]),
+        summary=f"Mixtral of {_size} on a folder of RedPajama, every token once, or on the standard library's source",
     )(built_by("gpt", "moe"))
 
 for _name, _about, _sizes, _batch_size, _steps, _target in (
@@ -142,7 +144,7 @@ class GlueTask:
 
     columns: names in the header, or places where the files have none; the answer's is last.
     labels: the answers in the order of their numbers; () for a score from 0 to 5.
-    adam: the paper's reproduced figure.
+    adam: the paper's reproduced figure; size: of the training split.
     """
 
     name: str
@@ -152,10 +154,16 @@ class GlueTask:
     labels: tuple[str, ...]
     adam: float
     steps: int
+    size: int
     clip: float | None = None
     batch_size: int = 16
     places: tuple[int, ...] = ()
     dev: tuple[str, ...] = ("dev.tsv",)
+
+    @property
+    def epoch(self) -> int:
+        """Updates between evaluations at paper scale: Fairseq looks after every epoch."""
+        return -(-self.size // self.batch_size)
 
     def files(self, *names: str) -> tuple[str, ...]:
         return tuple(f"glue/{self.folder}/{name}" for name in names)
@@ -166,17 +174,17 @@ class GlueTask:
 
 MNLI = ("contradiction", "neutral", "entailment")
 MNLI_DEV = ("dev_matched.tsv", "dev_mismatched.tsv")
-COLA = GlueTask("cola", "CoLA", "matthews", (), BINARY, 0.585, 5336, places=(3, 1))
-SST2 = GlueTask("sst2", "SST-2", "accuracy", ("sentence", "label"), BINARY, 0.926, 20935, batch_size=32, places=(0, 1))
+COLA = GlueTask("cola", "CoLA", "matthews", (), BINARY, 0.585, 5336, 8551, places=(3, 1))
+SST2 = GlueTask("sst2", "SST-2", "accuracy", ("sentence", "label"), BINARY, 0.926, 20935, 67_349, None, 32, (0, 1))
 KINDS = [
     COLA,
     SST2,
-    GlueTask("mnli", "MNLI", "accuracy", (*PAIR, "gold_label"), MNLI, 0.849, 123_873, clip=1.0, dev=MNLI_DEV),
-    GlueTask("qnli", "QNLI", "accuracy", ("question", "sentence", "label"), ENTAILMENT, 0.908, 33_112),
-    GlueTask("qqp", "QQP", "accuracy", ("question1", "question2", "is_duplicate"), BINARY, 0.909, 113_272),
-    GlueTask("rte", "RTE", "accuracy", (*PAIR, "label"), ENTAILMENT, 0.693, 2036),
-    GlueTask("mrpc", "MRPC", "accuracy", ("#1 String", "#2 String", "Quality"), BINARY, 0.86, 2296),  # no figure there
-    GlueTask("stsb", "STS-B", "pearson", (*PAIR, "score"), (), 0.887, 3598, clip=0.5),
+    GlueTask("mnli", "MNLI", "accuracy", (*PAIR, "gold_label"), MNLI, 0.849, 123_873, 392_702, 1.0, dev=MNLI_DEV),
+    GlueTask("qnli", "QNLI", "accuracy", ("question", "sentence", "label"), ENTAILMENT, 0.908, 33_112, 104_743),
+    GlueTask("qqp", "QQP", "accuracy", ("question1", "question2", "is_duplicate"), BINARY, 0.909, 113_272, 363_846),
+    GlueTask("rte", "RTE", "accuracy", (*PAIR, "label"), ENTAILMENT, 0.693, 2036, 2490),
+    GlueTask("mrpc", "MRPC", "accuracy", ("#1 String", "#2 String", "Quality"), BINARY, 0.86, 2296, 3668),
+    GlueTask("stsb", "STS-B", "pearson", (*PAIR, "score"), (), 0.887, 3598, 5749, clip=0.5),
 ]
 
 for _kind in KINDS:
@@ -188,7 +196,7 @@ for _kind in KINDS:
         after="bert-pretrain",
         smoke=_kind.smoke(SMOKE),
         small=Scale(0.05 if _kind is COLA else 0.7, 2000, 32, needs=_files, sizes=SMALL),
-        paper=Scale(_kind.adam, _kind.steps, _kind.batch_size, needs=(*_files, "text"), sizes=PAPER),
+        paper=Scale(_kind.adam, _kind.steps, _kind.batch_size, _kind.epoch, (*_files, "text"), PAPER),
         summary=f"BERT fine-tuned on GLUE's {_kind.folder}, {_kind.metric} on the development split",
     )(built_by("bert", "finetuning", _kind))
 

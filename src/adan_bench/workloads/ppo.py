@@ -51,4 +51,5 @@ for _robot, (_name, _smoke, _small, _paper) in ROBOTS.items():
         small=RolloutSizes(8, 256, 5).scale(_small, rollouts=98, eval_every=14),  # 200k steps
         paper=RolloutSizes(64, 32, 10).scale(_paper, rollouts=1500, eval_every=15),  # 3 million, a look every 30,720
         summary=f"PPO on MuJoCo's {_name}: rewards of whole episodes of a policy that learns from its own steps",
+        one_rank="its batches come from the simulators of one process",
     )(built_by("ppo", "ppo", _name))

@@ -6,7 +6,7 @@ what is trained, imported when a workload is built.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +15,15 @@ from adan_bench.errors import UsageError, check_name, short, unknown
 from adan_bench.task import SCALES, Context, Scale, Task, Workload
 
 _workloads: dict[str, Workload] = {}
+
+#: What files of `parts` import beside torch and the packages of the extra `bench`; all are of the extra `paper`, but
+#: for torchvision.
+PACKAGES = {
+    **dict.fromkeys(("bert", "classification", "deformable_detr", "english", "gpt", "mae"), ("transformers",)),
+    "deepgcn": ("torch_geometric", "transformers"),
+    "mask_rcnn": ("transformers", "pycocotools", "torchvision"),
+    "ppo": ("gymnasium", "mujoco", "stable_baselines3"),
+}
 
 Builder = Callable[[Context], Task]
 
@@ -32,6 +41,7 @@ def workload(
     options: tuple[str, ...] = (),
     tune_metric: str = "",
     tune_higher_is_better: bool | None = None,
+    one_rank: str = "",
 ) -> Callable[[Builder], Builder]:
     """Make a workload of a function that builds its `Task`.
 
@@ -48,6 +58,7 @@ def workload(
         tune_metric: another of those numbers, by which tuning trials are judged, so that a reported test split chooses
             no settings; the metric itself unless given.
         tune_higher_is_better: whether that is so of `tune_metric`; as of the metric unless given.
+        one_rank: why several processes cannot share a run; empty: they can.
     """
     check_name("@workload", name, marks="_.+-")
     if tune_higher_is_better is not None and not tune_metric:
@@ -65,7 +76,7 @@ def workload(
         bundled = name in _workloads and _workloads[name].build.__module__.startswith("adan_bench.")
         if bundled and not build.__module__.startswith("adan_bench."):
             raise UsageError(f"{name!r} is a bundled workload; give yours another name")
-        judged = tune_metric, tune_higher_is_better
+        judged = tune_metric, tune_higher_is_better, one_rank
         about = (summary or build.__doc__ or name).strip().splitlines()[0].rstrip(".")
         _workloads[name] = Workload(
             name, about, metric, higher_is_better, build, there, after, SCALES[0], options, *judged
@@ -85,6 +96,24 @@ def built_by(module: str, function: str, *arguments: Any) -> Builder:
 
     build.__qualname__ = f"{module}.{function}"
     return build
+
+
+def packages(workload: Workload) -> tuple[str, ...]:
+    """The packages of an extra that a bundled workload needs."""
+    return PACKAGES.get(workload.build.__qualname__.partition(".")[0], ())
+
+
+def extras(workload: Workload) -> str:
+    """The extras of this package that a bundled workload needs, separated by commas."""
+    needed = packages(workload)
+    return "paper,vision" if "torchvision" in needed else "paper" if needed else ""
+
+
+def check_packages(workload: Workload) -> None:
+    """Refuse a bundled workload without the packages that it needs, before any work."""
+    for name in packages(workload):
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(f"{workload.name} needs the package {name}; run: pip install 'adan[{extras(workload)}]'")
 
 
 def workloads() -> dict[str, Workload]:

@@ -80,6 +80,7 @@ class Chart {
     this.tip = html("div", "tip", this.plot);
     this.legend = html("div", "legend", host);
     for (const series of views[0].series) this.entry(series);
+    if (views[0].marks) html("span", "soft", this.legend, "● within 2% of the best of that optimizer, • further from it, ▾ beyond the frame");
     if (views[0].series.some(s => s.lost && s.lost.length)) html("span", "soft", this.legend, "× no result: diverged, stopped or failed");
     new ResizeObserver(() => this.draw()).observe(this.plot);
     this.draw();
@@ -130,14 +131,18 @@ class Chart {
     // The first tenth of a run would flatten the rest: it is cut off where it leaves the frame.
     const late = points.filter(p => axis.log || p[0] >= left + (right - left) / 10), ys = (late.length ? late : points).map(p => p[1]);
     let low = Math.min(...ys), high = Math.max(...ys);
-    // One learning rate that nearly exploded would flatten all others: the worst quarter may leave the frame.
-    if (view.cap && !log) high = ys.sort((a, b) => a - b)[Math.floor((ys.length - 1) * 0.75)];
+    // Rates far from the best would flatten those around it: the frame is for the better half of the trials.
+    if (view.marks && !log) {
+      const middle = ys.sort((a, b) => a - b)[Math.floor((ys.length - 1) / 2)];
+      if (view.cap) high = middle + (middle - low) / 4; else low = middle - (high - middle) / 4;
+    }
     if (view.target !== null && !log) { low = Math.min(low, view.target); high = Math.max(high, view.target); }
     if (!log) { const pad = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1; low -= pad; high += pad; }
     const x = scale(left, right, axis.log, box.left, box.right), y = scale(low, high, log, box.bottom, box.top);
     this.frame(view, axis, x, y, box, [left, right], [low, high], log);
     const id = `clip-${Math.random().toString(36).slice(2)}`;
-    element("rect", {x: box.left, y: box.top - 2, width: box.right - box.left + 4, height: box.bottom - box.top + 4},
+    const room = view.marks ? 6 : 0;  // for marks on the axis
+    element("rect", {x: box.left - room, y: box.top - 2, width: box.right - box.left + 4 + 2 * room, height: box.bottom - box.top + 4},
       element("clipPath", {id}, element("defs", {}, this.svg)));
     const area = element("g", {"clip-path": `url(#${id})`, fill: "none", "stroke-linejoin": "round"}, this.svg);
     const path = line => line.map((p, i) => {
@@ -149,7 +154,12 @@ class Chart {
         for (const line of s.lines) element("path", {d: path(line), stroke: s.color, "stroke-width": 1, opacity: .3}, area);
       element("path", {d: path(s.mean), stroke: s.color, "stroke-width": 2.2, "stroke-dasharray": s.dash, class: "curve"}, area);
       if (view.marks)
-        for (const p of s.mean) element("circle", {cx: x(p[0]), cy: y(p[1]), r: s.inside && s.inside(p[0]) ? 5 : 2.5, fill: s.color}, area);
+        for (const p of s.mean)
+          if (p[1] >= low && p[1] <= high) element("circle", {cx: x(p[0]), cy: y(p[1]), r: s.inside && s.inside(p[0]) ? 5 : 2.5, fill: s.color}, area);
+          else {
+            const up = p[1] > high ? -1 : 1, at = up < 0 ? box.top + 2 : box.bottom - 2;
+            element("path", {d: `M${x(p[0]) - 4} ${at - 5 * up}h8l-4 ${6 * up}z`, fill: s.color, class: "beyond"}, area);
+          }
     }
     // Trials without a result stand at the worse end of the frame, one below the other where they have the same rate.
     const stacked = {};

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from adan_bench.data.batching import generator, shuffled
-from adan_bench.data.tokens import END, MASK, PAD, SPECIAL, START, Corpus, language, library, name
+from adan_bench.data.batching import epoch_order, generator
+from adan_bench.data.corpus import Corpus
+from adan_bench.data.tokens import END, MASK, PAD, SPECIAL, START, language, library, masking_tokenizer, name
 from adan_bench.data.words import documentation
 from adan_bench.errors import UsageError
 from adan_bench.task import Context, Task
@@ -49,7 +50,7 @@ def bert_config(sizes: TextSizes, vocabulary: int, **head: Any) -> Any:
 
 def pretraining(context: Context) -> Task:
     sizes: TextSizes = context.sizes
-    data = language(context, "text", "prose", sizes.length - 1)
+    data, own = language(context, "text", "prose", sizes.length - 1, masked=True), context.own()
 
     def draws(rows: int, *key: int) -> tuple[Tensor, Tensor, Tensor]:
         return drawn((rows, sizes.length), data.tokenizer.get_vocab_size(), generator(*key))
@@ -58,7 +59,7 @@ def pretraining(context: Context) -> Task:
         return torch.cat([torch.full_like(rows[:, :1], START), rows], 1)
 
     def batches(position: int) -> tuple[Tensor, Any]:
-        return data.batches(position), draws(context.batch_size, context.seed, position, 1)
+        return data.batches(position), tuple(map(own, draws(context.batch_size, context.seed, position, 1)))
 
     def prepare(batch: Any) -> tuple[Tensor, Tensor]:
         return masked(begun(data.gather(batch[0])), *batch[1])
@@ -77,14 +78,19 @@ def pretraining(context: Context) -> Task:
         return {"loss": sum(value * count for value, count in losses) / sum(count for _, count in losses)}
 
     model = transformers.BertForMaskedLM(bert_config(sizes, data.tokenizer.get_vocab_size()))
-    return Task(model, batches, loss, evaluate, data.note, max_grad_norm=5.0, prepare=prepare)
+
+    def weight(batch: Any) -> Tensor:
+        answers: Tensor = batch[1]
+        return (answers != IGNORED).sum()
+
+    return Task(model, batches, loss, evaluate, data.note, max_grad_norm=5.0, prepare=prepare, weight=weight)
 
 
 def tokenizer(context: Context) -> Any:
     """The tokenizer of the pre-training at this scale, derived from the same text."""
     vocabulary = context.sizes.vocabulary
     if context.scale == "paper":
-        return Corpus(context.path("text")).tokenizer(vocabulary)
+        return masking_tokenizer(Corpus(context.path("text")), vocabulary)
     return library("prose", vocabulary, context.scale)[0]
 
 
@@ -139,18 +145,20 @@ def finetuning(context: Context, kind: GlueTask) -> Task:
         answers = torch.tensor([example[2] for example in examples])
         return out, answers.long() if kind.labels else answers
 
-    order = shuffled([torch.arange(len(train))], context.batch_size, context.seed)
+    order, own = epoch_order(len(train), context.batch_size, context.seed), context.own()
 
     def batches(position: int) -> tuple[Tensor, Tensor]:
-        return encoded([train[i] for i in order(position)[0].tolist()])
+        return encoded([train[i] for i in own(order(position)).tolist()])
+
+    def error(logits: Tensor, answers: Tensor) -> Tensor:
+        return F.cross_entropy(logits, answers) if kind.labels else F.mse_loss(logits[:, 0], answers / 5)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         tokens, answers = batch
-        logits = model(tokens, attention_mask=present(tokens)).logits.float()
-        return F.cross_entropy(logits, answers) if kind.labels else F.mse_loss(logits[:, 0], answers / 5)
+        return error(model(tokens, attention_mask=present(tokens)).logits.float(), answers)
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
-        scores = {}
+        scores: dict[str, float] = {}
         for suffix, examples in splits.items():
             outputs, answers = [], []
             for i in range(0, len(examples), 64):
@@ -158,7 +166,11 @@ def finetuning(context: Context, kind: GlueTask) -> Task:
                 tokens = tokens.to(context.device)
                 outputs.append(model(tokens, attention_mask=present(tokens)).logits.float().cpu())
                 answers.append(right)
-            scores[kind.metric + suffix] = METRICS[kind.metric](torch.cat(outputs), torch.cat(answers))
+            logits, right = torch.cat(outputs), torch.cat(answers)
+            scores[kind.metric + suffix] = METRICS[kind.metric](logits, right)
+            if not suffix:  # by which Fairseq chooses a checkpoint
+                scores |= {"accuracy": accuracy(logits, right)} if kind.labels else {}
+                scores["loss"] = error(logits, right).item()
         return scores
 
     size = words.get_vocab_size()

@@ -14,6 +14,7 @@ import adan
 from adan_bench.data.augment import applied, box_noise, drawn, loss_of
 from adan_bench.data.images import Augmentation, ImageData, cifar10, digits, image_data
 from adan_bench.data.settings import PLAIN, Setting
+from adan_bench.errors import UsageError
 from adan_bench.task import Context, Settings, Task
 from adan_bench.workloads.images import CUTOUT, SMOOTHED, ImageSizes, Model
 from adan_bench.workloads.parts.networks import BUILDERS, resnet, vit_sizes
@@ -22,11 +23,16 @@ from adan_bench.workloads.parts.transformer import SmallConvNeXt, ViT
 
 def classification_task(model: nn.Module, data: ImageData, context: Context, setting: Setting) -> Task:
     """A model on labeled images: one of transformers, whose result has `logits`, or one whose result they are."""
-    measure = loss_of(setting)
+    measure, own = loss_of(setting), context.own()
+    if setting.mixup and context.ranks > 1 and context.batch_size % (2 * context.ranks):
+        raise UsageError(
+            f"{context.batch_size} images at a time on {context.ranks} ranks: they are mixed in pairs; give a "
+            f"--batch-size and --accumulate whose ratio is a multiple of {2 * context.ranks}"
+        )
     noise = box_noise(setting, data.channels * data.size**2, context.device)
 
     def batches(position: int) -> Any:
-        return data.batches(position), drawn(setting, context.batch_size, data.size, (context.seed, position))
+        return data.batches(position), drawn(setting, context.batch_size, data.size, (context.seed, position), own)
 
     def prepare(batch: Any) -> tuple[Tensor, Tensor]:
         images, labels = data.gather(*batch[0])

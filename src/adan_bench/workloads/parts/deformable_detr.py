@@ -61,12 +61,18 @@ def deformable_detr(context: Context) -> Task:
         return scores
 
     count = min(context.batch_size, len(valid.ids))
-    judged = with_targets(valid, dataclasses.replace(context, batch_size=count))
+    judged = with_targets(valid, dataclasses.replace(context, batch_size=count, rank=0, ranks=1))
 
     note += f"; {begins(context, 'ResNet-50')}"
     slow = SLOW if context.init is None else (*SLOW, "backbone")
     trained = with_targets(train, context)
-    return Task(model, trained, loss, evaluate, note, max_grad_norm=0.1, groups=lambda m, s: groups(m, s, slow))
+
+    def weight(batch: Any) -> Tensor:
+        return torch.tensor(sum(len(target["class_labels"]) for target in batch["labels"]))
+
+    return Task(
+        model, trained, loss, evaluate, note, max_grad_norm=0.1, groups=lambda m, s: groups(m, s, slow), weight=weight
+    )
 
 
 def with_targets(split: Coco, context: Context) -> Callable[[int], dict[str, Any]]:

@@ -26,7 +26,7 @@ SENTENCE = 64  # tokens of a row of GLUE
 def pretraining(context: Context) -> Task:
     sizes: TextSizes = context.sizes
     text = english(context, sizes.vocabulary)
-    asked = round(MASKED * (sizes.length - 1))
+    asked, own = round(MASKED * (sizes.length - 1)), context.own()
     train, held_out = (
         Windows(text.splits[split].to(context.device), sizes.length - 1, context.batch_size, context.seed)
         for split in ("train", "valid" if context.tuning else "test")
@@ -42,7 +42,7 @@ def pretraining(context: Context) -> Task:
         return F.pad(rows.long(), (1, 0), value=START)
 
     def batches(position: int) -> Any:
-        return train(position), draws(context.batch_size, context.seed, position, 1)
+        return own(train(position)), tuple(map(own, draws(context.batch_size, context.seed, position, 1)))
 
     def prepare(batch: Any) -> tuple[Tensor, ...]:
         return masked(begun(train.gather(batch[0])), *batch[1])
@@ -85,7 +85,7 @@ def finetuning(context: Context, kind: GlueTask) -> Task:
 
     rows, labels = encoded(train)
     held_out, answers = encoded(tests)
-    order = epoch_order(len(rows), context.batch_size, context.seed)
+    order, own = epoch_order(len(rows), context.batch_size, context.seed), context.own()
 
     def prepare(chosen: Tensor) -> tuple[Tensor, Tensor]:
         return rows.index_select(0, chosen), labels.index_select(0, chosen)
@@ -105,7 +105,11 @@ def finetuning(context: Context, kind: GlueTask) -> Task:
         context.load(body, weights, "no BERT of this size ({}); name a run of english-bert")
     model = SentenceClassifier(body, len(kind.labels))
     note = f"{note}; {name(text.tokenizer)}"
-    return Task(model, order, loss, evaluate, note, max_grad_norm=1.0, groups=without_decay, prepare=prepare)
+
+    def batches(position: int) -> Tensor:
+        return own(order(position))
+
+    return Task(model, batches, loss, evaluate, note, max_grad_norm=1.0, groups=without_decay, prepare=prepare)
 
 
 def examples(context: Context, kind: GlueTask) -> tuple[list[Example], list[Example], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 
 from adan_bench.data.batching import Windows, fingerprint, library_sources
 from adan_bench.data.source import python_source
-from adan_bench.data.tokens import END, PAD, START, language, language_task, next_token_loss
+from adan_bench.data.tokens import language, language_task, next_token_loss
 from adan_bench.task import Context, Task
-from adan_bench.workloads.language import TextSizes
+from adan_bench.workloads.language import REDPAJAMA, TextSizes
 from adan_bench.workloads.parts.classification import without_decay
 from adan_bench.workloads.parts.networks import without_mask
 from adan_bench.workloads.parts.transformer import GPT
@@ -26,7 +27,7 @@ HELD_OUT = 1_024  # windows
 EVAL_BATCH = 128
 
 
-def gpt2_config(sizes: TextSizes, vocabulary: int, start: int = 0, end: int = 0) -> Any:
+def gpt2_config(sizes: TextSizes, vocabulary: int, end: int = 0) -> Any:
     """Transformers' configuration; the tokenizer may have found fewer tokens than it was asked for."""
     return transformers.GPT2Config(
         vocab_size=vocabulary,
@@ -38,7 +39,7 @@ def gpt2_config(sizes: TextSizes, vocabulary: int, start: int = 0, end: int = 0)
         resid_pdrop=sizes.dropout,
         embd_pdrop=sizes.dropout,
         attn_pdrop=sizes.dropout,
-        bos_token_id=start,
+        bos_token_id=end,
         eos_token_id=end,
         use_cache=False,
         attn_implementation=without_mask(),
@@ -47,8 +48,8 @@ def gpt2_config(sizes: TextSizes, vocabulary: int, start: int = 0, end: int = 0)
 
 def gpt2_code(context: Context) -> Task:
     data = language(context, "code", "source", context.sizes.length + 1)
-    model = transformers.GPT2LMHeadModel(gpt2_config(context.sizes, data.tokenizer.get_vocab_size(), START, END))
-    return language_task(model, data, next_token_loss, context)
+    model = transformers.GPT2LMHeadModel(gpt2_config(context.sizes, data.vocabulary, data.end))
+    return language_task(model, data, partial(next_token_loss, pad=data.pad), context)
 
 
 def mixtral_config(sizes: TextSizes, vocabulary: int) -> Any:
@@ -71,15 +72,15 @@ def mixtral_config(sizes: TextSizes, vocabulary: int) -> Any:
 
 
 def moe(context: Context) -> Task:
-    data = language(context, "text", "source", context.sizes.length + 1, once=True)
+    data = language(context, REDPAJAMA, "source", context.sizes.length + 1, once=True)
 
     def loss(model: nn.Module, batch: Tensor) -> Tensor:
         out = model(batch[:, :-1])
         logits = out.logits.float().flatten(0, 1)
         balance: Tensor = BALANCE * out.aux_loss
-        return F.cross_entropy(logits, batch[:, 1:].flatten(), ignore_index=PAD) + balance
+        return F.cross_entropy(logits, batch[:, 1:].flatten(), ignore_index=data.pad) + balance
 
-    model = transformers.MixtralForCausalLM(mixtral_config(context.sizes, data.tokenizer.get_vocab_size()))
+    model = transformers.MixtralForCausalLM(mixtral_config(context.sizes, data.vocabulary))
     return language_task(model, data, loss, context)
 
 
@@ -100,7 +101,7 @@ def pycode_gpt2(context: Context) -> Task:
 
     note = f"standard library of Python {platform.python_version()}, {len(text):,} bytes, sha256 {fingerprint(text)}"
     model = transformers.GPT2LMHeadModel(gpt2_config(sizes, sizes.vocabulary))
-    windows = Windows(tokens[:split], sizes.length + 1, context.batch_size, context.seed)
+    windows = Windows(tokens[:split], sizes.length + 1, context.batch_size, context.seed, context.own())
     return Task(model, windows, loss, evaluate, note, prepare=windows.gather)
 
 
@@ -109,7 +110,7 @@ def pycode_gpt(context: Context) -> Task:
     splits, source = python_source(whole=context.scale != "smoke")
     train, held_out = (splits[name].to(context.device) for name in ("train", "valid" if context.tuning else "test"))
     length = sizes.length + 1
-    windows = Windows(train, length, context.batch_size, context.seed)
+    windows = Windows(train, length, context.batch_size, context.seed, context.own())
     count = min(HELD_OUT if context.scale != "smoke" else EVAL_BATCH, len(held_out) // length)
     starts = torch.arange(count, device=context.device).unsqueeze(1) * ((len(held_out) - length) // count)
     tests = held_out[starts + windows.offsets].long()

@@ -72,7 +72,8 @@ def lstm(context: Context, layers: int, splits: Sequence[Tensor], known: int, no
         layer.weight_hh_l0.requires_grad_(False)
     random_rows = context.seed if context.training.get("random_rows") else None
     train, held_out = splits[0], splits[1 if context.tuning else 2]
-    stream = Stream(train, context.batch_size, length, network.initial(context.batch_size, context.device), random_rows)
+    carry = network.initial(context.batch_size // context.ranks, context.device)
+    stream = Stream(train, context.batch_size, length, carry, random_rows, context.own())
 
     def following_loss(logits: Tensor, following: Tensor) -> Tensor:
         return F.cross_entropy(logits.float().flatten(0, 1), following.flatten())

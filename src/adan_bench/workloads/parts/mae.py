@@ -27,12 +27,13 @@ Completion = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 def autoencoding(model: nn.Module, error: Completion, patch: int, data: ImageData, context: Context) -> Task:
     """The task of a model that completes images of which it sees a quarter of the patches."""
+    own = context.own()
 
     def noise(count: int, *key: int) -> Tensor:
         return torch.rand(count, (data.size // patch) ** 2, generator=generator(*key))
 
     def batches(position: int) -> Any:
-        return data.batches(position), noise(context.batch_size, context.seed, position, 2)
+        return data.batches(position), own(noise(context.batch_size, context.seed, position, 2))
 
     def prepare(batch: Any) -> tuple[Tensor, Tensor]:
         return data.gather(*batch[0])[0], batch[1]

@@ -105,6 +105,10 @@ def published_resnet(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
     expansion, layer = (4, "bottleneck") if model.family == "bottleneck" else (1, "basic")
     widths = [sizes.width * 2**i * expansion for i in range(4)]
     network = resnet(widths, sizes.depths, data, layer, small_stem=data.size <= 32)
+    if layer == "bottleneck" and data.size > 32:  # as in timm, by which the published ones were trained
+        for stage in network.resnet.encoder.stages:
+            for block in stage.layers:
+                nn.init.zeros_(block.layer[-1].normalization.weight)
     if model.stochastic_depth:
         blocks = [block for stage in network.resnet.encoder.stages for block in stage.layers]
         for block, share in zip(blocks, depth_shares(len(blocks), model.stochastic_depth), strict=True):

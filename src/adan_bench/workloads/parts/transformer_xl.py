@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -156,8 +156,17 @@ def sinusoids(distances: Tensor, width: int) -> Tensor:
 class ClusteredStream(Stream):
     """A stream whose batches also hold the model's `tails_of`, all of one shape: no step asks the device for sizes."""
 
-    def __init__(self, words: Tensor, batch_size: int, length: int, model: TransformerXL, device: str = "cpu") -> None:
-        super().__init__(words, batch_size, length, model.initial(batch_size, device))
+    def __init__(
+        self,
+        words: Tensor,
+        batch_size: int,
+        length: int,
+        model: TransformerXL,
+        device: str = "cpu",
+        own: Callable[[Tensor], Tensor] = lambda rows: rows,
+    ) -> None:
+        carry = model.initial(len(own(torch.arange(batch_size))), device)
+        super().__init__(words, batch_size, length, carry, own=own)
         self.model = model
         rows = self.columns[1 : 1 + self.per_epoch * length].view(self.per_epoch, -1)
         pairs = zip(model.edges, model.edges[1:], strict=False)
@@ -176,7 +185,7 @@ def transformer_xl(context: Context) -> Task:
         files, note = (PENN_TREEBANK, "Penn Treebank") if context.scale == "small" else (WIKITEXT, "WikiText-103")
         ((train, valid, test), known), note = word_files(*map(context.path, files)), f"{note}, words"
     network = TransformerXL(known, sizes)
-    stream = ClusteredStream(train, context.batch_size, sizes.length, network, context.device)
+    stream = ClusteredStream(train, context.batch_size, sizes.length, network, context.device, context.own())
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         value: Tensor

@@ -1,0 +1,270 @@
+"""The runs at the scale "paper" follow the published protocols: lengths, evaluations, seeds, recipes, rates."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.learning import chosen
+from support.made_up_tables import ADAN, cell, made_up
+
+from adan_bench.config import RunConfig, RunRecord
+from adan_bench.records.cells import CellRecord
+from adan_bench.records.store import RunStore
+from adan_bench.reports import paper as report
+from adan_bench.studies.paper import ASKED, HUMANEVAL, _blocked, _completed, collect, figure_of, reproduce
+from adan_bench.studies.plan import PlannedCell, PlannedRun, plan
+from adan_bench.tables import tables
+from adan_bench.training.configure import complete
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.workloads.images import MODELS, ImageSizes
+from adan_bench.workloads.language import KINDS
+from adan_bench.workloads.registry import get_workload
+
+
+@cache
+def planned(table: str) -> dict[tuple[str, str], PlannedCell]:
+    """The cells of a table at paper scale by row and column."""
+    cells = plan([tables()[table]], RunConfig(scale="paper"), Path("runs")).cells
+    return {(cell.row.head, cell.column.head): cell for cell in cells if cell.runs}
+
+
+def config(table: str, row: str, column: str) -> RunConfig:
+    return planned(table)[row, column].runs[0].config
+
+
+# GLUE: max_update, warmup_updates, max_epoch and batch_size of the authors' NLP/BERT/config/finetuning/*.yaml
+
+
+@pytest.mark.parametrize(
+    ("task", "updates", "warmup", "adam_batch"),
+    [("MNLI, first", 123_873, 7432, 32), ("QNLI", 33_112, 1986, 32), ("QQP", 113_272, 28_318, 32),
+     ("RTE", 2036, 122, 16), ("SST-2", 20_935, 1256, 32), ("CoLA", 5336, 320, 16), ("STS-B", 3598, 214, 16)],
+)  # fmt: skip
+def test_glue_has_the_updates_of_the_authors(task: str, updates: int, warmup: int, adam_batch: int) -> None:
+    """Of either optimizer, whatever its batch; no more than ten epochs, each with a look at the development split."""
+    for row, batch in (("Adam (reproduced)", adam_batch), ("Adan", 32 if task == "SST-2" else 16)):
+        run = config("bert", row, task)
+        assert (run.batch_size, run.steps, round(run.warmup * run.steps)) == (batch, updates, warmup)
+        (size,) = (kind.size for kind in KINDS if f"glue-{kind.name}" == run.workload)
+        assert run.eval_every == pytest.approx(size / batch, abs=1)
+        assert (run.stop_after or run.steps) == min(updates, 10 * math.ceil(size / batch))
+
+
+def test_glue_is_three_fine_tunings_of_one_pre_training() -> None:
+    for row in ("Adam (reproduced)", "Adan"):
+        runs = planned("bert")[row, "CoLA"].runs
+        assert [run.config.seed for run in runs] == [0, 1, 2]
+        assert len({run.before for run in runs}) == 1
+        assert runs[0].before == planned("bert")[row, "RTE"].runs[2].before
+    (other,) = {run.before for run in planned("mae")["Adan", "MAE ViT-B, 800 epochs"].runs}
+    assert other is not None
+
+
+def evaluations(tmp_path: Path, *lines: dict[str, float]) -> RunRecord:
+    metrics: list[dict[str, Any]] = [{"kind": "eval", "seconds": 0.0, "step": i, **x} for i, x in enumerate(lines)]
+    return RunRecord(tmp_path, RunConfig(scale="paper"), {}, {}, {}, metrics, {"final": metrics[-1]})
+
+
+def test_checkpoints_of_glue_are_chosen_as_fairseq_does(tmp_path: Path) -> None:
+    """CoLA's by accuracy and STS-B's by loss, though another number is reported."""
+    record = evaluations(tmp_path, {"accuracy": 0.8, "matthews": 0.5}, {"accuracy": 0.7, "matthews": 0.6})
+    assert figure_of(record, "matthews", planned("bert")["Adan", "CoLA"]) == 0.5
+    record = evaluations(tmp_path, {"loss": 0.2, "pearson": 0.8}, {"loss": 0.1, "pearson": 0.7}, {"loss": 0.3})
+    assert figure_of(record, "pearson", planned("bert")["Adan", "STS-B"]) == 0.7
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_medians(regressions: Path, tmp_path: Path) -> None:
+    """Of a cell, of the average over a row, and of the order among rows."""
+    columns = [{"head": "a", "workload": "later"}, {"head": "b", "workload": "later", "metric": "other"}]
+    table = made_up([*columns, {"head": "average", "mean": True}], [ADAN], median=True, one_before=True)
+    summary = reproduce([table], chosen(script=regressions), tmp_path, seeds=3)
+    assert [path.name for path in (tmp_path / "runs" / "earlier").glob("*/*")] == ["seed-0"]
+    values = sorted(cell(summary, "Adan", "a")["values"])
+    assert cell(summary, "Adan", "average")["values"] == pytest.approx([(values[1] + 7) / 2])
+    rows = [{"head": name, "optimizer": "adan", "values": [value]} for name, value in (("x", "2.0"), ("y", "1.0"))]
+    pair = made_up(columns[:1], rows, median=True)
+    common: dict[str, Any] = {"column": "a", "optimizer": "adan", "workload": "later", "seeds": 3, "metric": "share"}
+    cells = [CellRecord(row=name, values=v, **common) for name, v in (("x", [0.1, 0.6, 0.7]), ("y", [0.5, 0.5, 0.9]))]
+    shown = {"scale": "paper", "tables": [{"name": "made-up", "cells": [one.to_json() for one in cells]}]}
+    (section,) = report.sections(shown, {"made-up": pair})
+    # the means have the other order: 0.47 and 0.63
+    assert section.lines[0].cells[3:] == ["median 60.00 (10.00 to 70.00, n=3)", "1/2", "1/2"]
+
+
+# Evaluations and seeds
+
+
+def test_evaluations_are_as_far_apart_however_long_the_run() -> None:
+    """DeepGCN's official code looks after every epoch of ten parts, Transformer-XL's every 4,000 steps."""
+    for column, looks in (("500 epochs", 500), ("1000 epochs", 1000)):
+        run = config("deepgcn", "Adan", column)
+        assert (run.eval_every, run.steps // run.eval_every) == (10, looks)
+    assert {config("transformer-xl", "Adan", f"{n}k steps").eval_every for n in (50, 100, 200)} == {4000}
+    assert {config("gpt2", row, "validation loss").eval_every for row in ("Adam, 300k steps", "Adan, 150k steps")} == {
+        1000
+    }
+    adamw, adan, sam = (
+        config("cnn", *at)
+        for at in (
+            ("AdamW", "ConvNeXt-T, 150 epochs"),
+            ("Adan", "ConvNeXt-T, 300 epochs"),
+            ("SAM", "ResNet-50, 100 epochs"),
+        )
+    )
+    assert (adamw.eval_every, adan.eval_every, sam.eval_every) == (3125, 6250, 12_500)  # ten epochs each
+    workload = get_workload("transformer-xl", "paper")
+    run = complete(workload, get_optimizer("adan"), RunConfig(scale="paper", steps=50_000))
+    assert run.eval_every == 4000
+    smoke = complete(get_workload("transformer-xl"), get_optimizer("adan"), RunConfig(steps=60))
+    assert smoke.eval_every == 20  # where nothing is published, as many looks in fewer steps
+
+
+def test_ppo_has_the_seeds_of_the_paper() -> None:
+    """Results on Reinforcement Learning Tasks: ten seeds, 1 to 10."""
+    assert [run.config.seed for run in planned("ppo")["Adan", "Ant"].runs] == [*range(1, 11)]
+
+
+# Recipes
+
+
+@pytest.mark.parametrize(
+    ("table", "rows"),
+    [("batch-size", ["LAMB"]), ("settings", ["AdamW"]), ("vit-s", ["Adam", "Adai", "SGD-M", "LAMB"]),
+     ("cnn", ["SGD-M", "SAM", "Adam", "AdamW"])],
+)  # fmt: skip
+def test_rivals_have_the_augmentation_and_loss_of_adan(table: str, rows: list[str]) -> None:
+    """Where no source shows another recipe: the paper says that only the optimizer was replaced."""
+    compared = 0
+    for (row, column), found in planned(table).items():
+        own, adan = found.runs[0].config, config(table, "Adan", column)
+        if row in rows and "Setting II" not in column and "ConvNeXt" not in column:
+            model = MODELS[own.workload]
+            trained = [model.trained({**(c.training or {}), "stochastic_depth": 0.0}) for c in (own, adan)]
+            assert trained[0] == trained[1], (row, column)
+            compared += 1
+    assert compared >= 2
+
+
+def test_rows_that_quote_a_recipe_say_whose() -> None:
+    for table, row, column, source in (
+        ("vit-s", "AdamW (default)", "300 epochs", "facebookresearch/deit"),
+        ("settings", "AdamW", "Setting II, 300 epochs", "facebookresearch/deit"),
+        ("cnn", "LAMB", "ResNet-50, 300 epochs", "procedure A2 of Wightman et al. 2021"),
+    ):
+        found = planned(table)[row, column]
+        assert found.runs[0].config.training["repeats"] == 3  # type: ignore[index]
+        assert source in found.runs[0].config.origin.source
+        assert any("three repeats" in note for note in found.table.notes), table
+
+
+def test_evaluation_crops() -> None:
+    """`crop_pct` of the authors' configurations; null is timm's own for the model (July 2022)."""
+    centers = {name: MODELS[name].center for name in ("resnet50", "vit-s", "vit-s-setting-i", "vit-b", "convnext-t")}
+    assert centers == {"resnet50": 0.95, "vit-s": 0.9, "vit-s-setting-i": 0.9, "vit-b": 0.9, "convnext-t": 0.95}
+    for table in ("cnn", "vit-s", "vit-swin", "batch-size", "settings", "restart"):
+        assert not any("center" in (found.runs[0].config.training or {}) for found in planned(table).values())
+
+
+def test_the_last_norm_of_a_published_resnets_blocks_starts_at_zero() -> None:
+    """As in timm (`zero_init_last`); ResNet-18 is He et al.'s, and smaller scales are as they were recorded."""
+    from adan_bench.data.images import ImageData
+    from adan_bench.workloads.parts.networks import published_resnet
+
+    def last_norms(name: str, size: int) -> list[bool]:
+        sizes = ImageSizes(8, (1, 2, 1, 1), 0, 0, 0, 0.02)
+        data: Any = ImageData(size, 3, 10, *[lambda *_: None] * 4, "")  # type: ignore[arg-type, list-item]
+        network = published_resnet(MODELS[name], sizes, data)
+        norms = [block.layer for stage in network.resnet.encoder.stages for block in stage.layers]
+        last = [[m for m in layer.modules() if isinstance(m, torch.nn.BatchNorm2d)] for layer in norms]
+        assert all(bool((norm.weight == 1).all()) for all_of_block in last for norm in all_of_block[:-1])
+        return [bool((of_block[-1].weight == 0).all()) for of_block in last]
+
+    assert last_norms("resnet50", 224) == [True] * 5
+    assert last_norms("resnet101", 224) == [True] * 5
+    assert not any(last_norms("resnet18", 224) + last_norms("resnet50", 32))
+
+
+# Learning rates that no source has
+
+
+def test_rates_without_a_source_are_chosen_by_trials() -> None:
+    """Under a loss that is a mean over 1,000 classes: SGD-M and SAM in Table 2, SGD-M and Adai in Table 16."""
+    cells = {("cnn", row): column for row in ("SAM", "SGD-M") for column in ("ResNet-50, 100 epochs",)}
+    cells |= {("vit-s", row): "300 epochs" for row in ("SGD-M", "Adai")}
+    for (table, row), column in cells.items():
+        (run,) = planned(table)[row, column].runs
+        trials = [known for path, known in plan([tables()[table]], RunConfig(scale="paper"), Path("runs")).runs.items()
+                  if path in run.trials]  # fmt: skip
+        rates = [trial.config.settings["lr"] for trial in trials]
+        assert len(rates) == 5
+        assert max(rates) / min(rates) == 256
+        assert all(trial.config.role == "tune" and trial.config.seed == 1000 for trial in trials)
+        assert all(trial.config.steps == run.config.steps // 10 and not trial.trials for trial in trials)
+        assert "lr" in run.config.origin.guesses
+        assert "trials choose" in run.config.origin.source
+    twelve = [found for (row, column), found in planned("cnn").items() if row in ("SAM", "SGD-M")]
+    assert len(twelve) == 12
+    assert all(found.runs[0].trials for found in twelve)
+    assert not config("vit-s", "AdamW (default)", "300 epochs").origin.trials
+
+
+def trial_table(**more: Any) -> Any:
+    stated = {"optimizer": "adan", "settings": {"lr": 0.5}, "source": "here", "guess": "lr", "min_lr": 0.005}
+    return made_up(
+        [{"head": "a", "workload": "plain"}], [ADAN], settings=[{**stated, "rates": [0.1, 0.2, 0.4], **more}]
+    )
+
+
+def test_the_best_trial_gives_the_rate(regressions: Path, tmp_path: Path) -> None:
+    """Diverged ones do not count; where all diverge the cell says so. The lowest rate stays what it was."""
+    options = chosen(script=regressions, scale="paper")
+    found = plan([trial_table()], options, tmp_path, seeds=1)
+    (run,) = found.cells[0].runs
+    assert {trial.config.settings["lr"] for path, trial in found.runs.items() if path in run.trials} == {0.1, 0.2, 0.4}
+
+    def write(trial: PlannedRun, status: str, share: float) -> None:
+        store, facts = RunStore(trial.path), get_workload("plain", "paper").facts()
+        store.create(trial.config, facts, {"name": "adan", "passes": 1}, {})
+        store.append({"kind": "eval", "step": 60, "seconds": 1.0, "share": share})
+        store.finish({"status": status, "step": 60, "seconds": 1.0, "final": {"share": share}, "best": None})
+
+    blocked = _blocked(run)
+    assert blocked is not None
+    assert "was not run" in blocked[1]
+    shares = {0.1: ("finished", 0.5), 0.2: ("finished", 0.7), 0.4: ("diverged", 0.9)}
+    for path in run.trials:
+        write(found.runs[path], *shares[found.runs[path].config.settings["lr"]])
+    assert _blocked(run) is None
+    config = _completed(run)
+    assert (config.settings["lr"], config.origin.trials, config.origin.at_edge) == (0.2, 3, False)
+    assert config.floor * config.settings["lr"] == pytest.approx(0.005)
+    again = plan([trial_table(rates=[3.0, 4.0])], options, tmp_path, seeds=1)
+    (run,) = again.cells[0].runs
+    for path in run.trials:
+        write(again.runs[path], "diverged", 0.0)
+    assert collect(again.cells[0], {}).why == "all 2 trials of its learning rate diverged"
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_trials_are_run_before_their_run(regressions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adan_bench.studies.plan.TRIAL", 30)
+    summary = reproduce([trial_table(steps=60)], chosen(script=regressions, scale="paper"), tmp_path, seeds=1)
+    found = cell(summary, "Adan", "a")
+    assert found["status"] == "done", found["why"]
+    assert found["config"]["settings"]["lr"] in (0.1, 0.2, 0.4)
+    assert found["config"]["origin"]["trials"] == 3
+    assert len(list((tmp_path / "trials").rglob("result.json"))) == 3
+    (section,) = report.sections(summary, {"made-up": trial_table()})
+    assert "here, lr chosen by 3 trials" in section.settings[0][1]
+
+
+def test_guesses_about_humaneval_are_said() -> None:
+    how = {**ASKED, **HUMANEVAL["paper"]}
+    (note,) = (note for note in tables()["gpt2"].notes if "HumanEval as in" in note)
+    assert f"{how['samples']} samples of at most {how['tokens']} tokens each are guesses" in note
