@@ -109,6 +109,7 @@ def test_the_command(bench: Any, tiny: Path, tmp_path: Path) -> None:
     assert f"adan(lr={saved['adan']['settings']['lr']!r}, betas=(0.9, 0.92, 0.99), weight_decay=0.3)" in text
     assert " ".join(text.split()).count(TRUST) == 2
     assert "The rule was tried with adan and adamw alone." in text.partition("sgd(")[2]
+    assert "40 steps are few" in text
     assert f"--tuned {out / 'suggested.json'}" in text
     page = (out / "suggestion.html").read_text(encoding="utf-8")
     assert "from adan import Adan" in page

@@ -6,7 +6,7 @@ import pytest
 import short
 
 from adan import suggest_from_adamw
-from adan_bench.records.suggestion import TRUST
+from adan_bench.records.suggestion import FEWEST, TRUST
 from adan_bench.studies.study import LIBRARY, read
 from adan_bench.training.optimizers import get_optimizer
 
@@ -35,6 +35,7 @@ def test_what_a_suggestion_costs_and_loses():
     assert short.TRIALS * short.RULE.cost <= short.BUDGET
     steps = [next(iter(case.full.values())).config.steps for case in TRIED]
     assert (min(steps), max(steps)) == (2_000, 5_265)
+    assert min(round(short.MADE * case.short[10][0].config.steps) for case in TRIED) == FEWEST
 
 
 def test_no_suggestion_diverged_in_a_full_run():

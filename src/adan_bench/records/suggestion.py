@@ -18,6 +18,7 @@ from adan_bench.task import OptimizerSpec, Settings
 LOSS = "training loss"
 #: With which optimizers the rule was tried, and what came of it (tests/benchmarks/test_short.py).
 MEASURED = ("adan", "adamw")
+FEWEST = 80  # steps of a short run in those records
 TRUST = (
     "In the records by which this rule was chosen it was within a factor of two of the best rate of full runs in 10 of "
     "10 cases with transformers and an LSTM and in 0 of 4 with convolutional networks, where the best was 2 to 11 "
@@ -85,6 +86,8 @@ class MeasuredSuggestion:
         above = min((point for point in rate.points if point.lr > rate.lr), key=lambda point: point.lr, default=None)
         if above is not None and above.status == "diverged":
             found.append(f"The next rate that was tried above it, {above.lr:g}, diverged: take no larger one.")
+        if rate.steps < FEWEST:
+            found.append(f"{rate.steps} steps are few: where the rule was tried, a short run had {FEWEST} or more.")
         if self.spec.name not in MEASURED:
             found.append(f"The rule was tried with {' and '.join(MEASURED)} alone.")
         return found
