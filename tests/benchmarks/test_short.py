@@ -1,5 +1,6 @@
 """What docs/tuning.md and `adan-bench suggest` say about the rule is what the records say."""
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,13 @@ def test_what_a_suggestion_costs_and_loses():
     steps = [next(iter(case.full.values())).config.steps for case in TRIED]
     assert (min(steps), max(steps)) == (2_000, 5_265)
     assert min(round(short.MADE * case.short[10][0].config.steps) for case in TRIED) == FEWEST
+
+
+def test_what_the_ratio_loses():
+    regrets = [case.regret(rate)[0] for case in short.cases() if (rate := short.flat(case)) is not None]
+    assert len(regrets) == 10
+    said = f"that loses {statistics.median(regrets):.1%} in the median and {max(regrets):.1%} at worst in the table"
+    assert said in TEXT
 
 
 def test_no_suggestion_diverged_in_a_full_run():
