@@ -22,6 +22,7 @@ import planner
 import results_details
 import results_page
 import scaling
+import short
 import tuning
 from common import BASE, ROOT, numbers, read, where
 from stored import studies
@@ -168,7 +169,7 @@ def harness_together() -> str:
 COSTS = (gpu, gpu_alone, wall, cpu, memory, summary, quality, step_time, harness, harness_together)
 IN_4_BITS = "all|n: √n, floored, 3|[^n].*floored, 2 bits$|.*in all$"
 TABLES: dict[str, Callable[[], str]] = {
-    **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES)},
+    **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES, *short.TABLES)},
     "codes": lambda: codes("codes", "codes of m, v, g; of n; block size", "all"),
     "codes-4bit": lambda: codes("codes-4bit", "codes", IN_4_BITS, "largest early update"),
     "paper-plan": paper_plan.table,

@@ -1,6 +1,6 @@
 """Suggest where to start with Adan, given the AdamW settings that work for a model.
 
-One ratio of learning rates: over our searches no rule by task or length predicts the chosen ratio better out of sample
+One ratio of learning rates: over our searches no rule by length predicts the chosen ratio better out of sample
 (docs/tuning.md). tests/benchmarks/test_tuning.py recomputes the numbers here from the records.
 """
 
@@ -104,7 +104,7 @@ def suggest_from_adamw(
     if new_lr >= DIVERGED_LR:
         reason += f" One of our runs diverged at {DIVERGED_LR:g}: a ViT, at 16 × its AdamW's lr."
     decay = _round(weight_decay / LR_RATIO)
-    b1 = round(min(0.98, max(0.9, 1 - AVERAGES / steps)), 3)
+    b1 = first_beta(steps)
     source = "paper" if b1 == 0.98 else "measured"
     warmup = max(warmup_steps, round(WARMUP * steps), min(2 * warmup_steps, steps // 2))
     if warmup == 1:  # torch's OneCycleLR divides by one less
@@ -119,6 +119,11 @@ def suggest_from_adamw(
         f"eps = {eps:g} (kept): the paper takes over the compared optimizer's ε.",
     ]
     return Suggestion(new_lr, (b1, 0.92, 0.99), eps, decay, warmup, tuple(why))
+
+
+def first_beta(total_steps: int) -> float:
+    """b1 for a run of so many steps, 1 − 200 / T within [0.9, 0.98]: 0.9 up to 2,000 of them, 0.98 from 10,000 on."""
+    return round(min(0.98, max(0.9, 1 - AVERAGES / total_steps)), 3)
 
 
 def _round(x: float) -> float:

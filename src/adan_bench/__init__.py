@@ -8,14 +8,19 @@ from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
     from adan_bench.data.batching import shuffled
+    from adan_bench.studies.suggest_model import suggest
 
-__all__ = ["Context", "Scale", "Task", "optimizer", "shuffled", "workload"]
+__all__ = ["Context", "Scale", "Task", "optimizer", "shuffled", "suggest", "workload"]
 
 
 def __getattr__(name: str) -> Any:
-    """`shuffled` when it is asked for: it imports torch, which takes seconds, and `adan-bench list` needs none."""
+    """What imports torch, when it is asked for: that takes seconds, and `adan-bench list` needs none."""
     if name == "shuffled":
         from adan_bench.data.batching import shuffled
 
         return shuffled
+    if name == "suggest":
+        from adan_bench.studies.suggest_model import suggest
+
+        return suggest
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

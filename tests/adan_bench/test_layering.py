@@ -18,10 +18,9 @@ PACKAGE = Path(__file__).parents[2] / "src" / "adan_bench"
 #: Upper rooms first; a file imports from its own room and from lines below it.
 ROOMS = [
     ["__main__"],
-    ["cli"],
+    ["cli", "__init__"],
     ["studies", "reports"],
     ["theory"],
-    ["__init__"],
     ["training"],
     ["workloads"],
     ["records", "tables", "data"],

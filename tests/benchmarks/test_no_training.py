@@ -11,6 +11,7 @@ READING = ("config", "records", "reports")
 MORE = {"planner.py": ("studies.memory",), "codes.py": ("cli",)}  # shapes of models; the command line
 MORE["paper_settings.py"] = ("studies.plan", "tables", "task")  # what would be run
 MORE["paper_plan.py"] = (*MORE["paper_settings.py"], "workloads.registry")  # and which data it needs
+MORE["short.py"] = ("studies.suggest",)  # the numbers of its rule
 #: Scripts that go backward through a model of random tokens or numbers for a few steps, whose cost they measure.
 RANDOM_DATA = ("memory.py", "others.py")
 

@@ -20,6 +20,7 @@ from adan_bench.cli.memory import memory
 from adan_bench.cli.paper import reproduce, speed
 from adan_bench.cli.run import run
 from adan_bench.cli.study import study
+from adan_bench.cli.suggest import suggest
 from adan_bench.errors import TimeLimitReached, UsageError
 from adan_bench.records.environment import COMMAND
 
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("list")(list_)
-for _command in (run, compare, tune, study, report, pack, reproduce, speed, memory, humaneval):
+for _command in (run, compare, tune, suggest, study, report, pack, reproduce, speed, memory, humaneval):
     app.command()(_command)
 app.add_typer(theory.app, name="theory")
 

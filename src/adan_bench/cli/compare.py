@@ -60,8 +60,8 @@ def compare(
             f"--batch-size {chosen.batch_size} and --batch-sizes {batch_sizes}: leave out one of the two, or add "
             f"{chosen.batch_size} to the list"
         )
-    more = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
-    with _comparison(call, chosen, workloads, optimizers, as_json, set_, **more) as comparison:
+    more: dict[str, Any] = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
+    with comparing(call, chosen, workloads, optimizers, as_json, set_, **more) as comparison:
         comparison.make(tune, halving, seeds)
     write_and_show([comparison.out], comparison.out, as_json)
 
@@ -83,7 +83,7 @@ def tune(
     """Tune every optimizer with the same number of trials."""
     from adan_bench.studies.comparison import read_tuned
 
-    with _comparison(call, chosen, workloads, optimizers, as_json) as comparison:
+    with comparing(call, chosen, workloads, optimizers, as_json) as comparison:
         file = save or comparison.out / "best.json"
         if file.exists():
             read_tuned(file, "--save")
@@ -124,22 +124,23 @@ def pack(
 
 
 @contextmanager
-def _comparison(
+def comparing(
     call: Invocation,
     chosen: RunConfig,
     workloads: list[str] | None,
     optimizers: str,
     as_json: bool,
     pairs: list[str] | None = None,
+    needed: bool = True,
     **more: Any,
 ) -> Iterator[Any]:
     from adan_bench.cli.progress import showing
     from adan_bench.studies.comparison import Comparison
     from adan_bench.studies.competitors import competitors
 
-    if not workloads:
+    if not workloads and needed:
         raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     who, more["deadline"] = competitors(optimizers, pairs or []), call.until
-    comparison = Comparison(workloads, who, chosen, out=call.records_in(), resume=call.resume, **more)
+    comparison = Comparison(workloads or (), who, chosen, out=call.records_in(), resume=call.resume, **more)
     with comparison, showing(Console(), as_json) as comparison.on_event:
         yield comparison

@@ -47,6 +47,14 @@ class Search:
     eta: int = 1
     rungs: tuple[int, ...] = ()
 
+    def judged(self, record: RunRecord) -> RunRecord:
+        """A trial that has ended, with what it is judged by as its result."""
+        return record
+
+    def chosen(self, tried: Sequence[RunRecord]) -> Settings:
+        """The settings that the trials lead to."""
+        return dict(best_trial(tried).config.settings)
+
     def following(self, tried: Sequence[RunRecord]) -> list[Settings]:
         """The trials that come after those that have ended; none: all are made."""
         if not tried:
@@ -137,8 +145,7 @@ class Arm:
             tuned_for = elsewhere(training_of(self.tried[0].config), self.base)
             search = self.search
             origin = Origin(kind="here", trials=search.trials, eta=search.eta, rungs=search.rungs, tuned_for=tuned_for)
-            settings = dict(best_trial(self.tried).config.settings)
-            self.base = replace(self.base, settings=settings, origin=origin)
+            self.base = replace(self.base, settings=search.chosen(self.tried), origin=origin)
         self.settled = True
 
     @property
@@ -206,7 +213,7 @@ class Planner:
             records = [self.ended(job.path) for job in stage]
             if None in records:
                 return
-            tried += [record for record in records if record is not None]
+            tried += [arm.search.judged(record) for record in records if record is not None]
         arm.tried = tried
 
     def _stage(self, search: Search, jobs: list[Job], tried: Sequence[RunRecord]) -> Iterator[Job]:

@@ -120,13 +120,15 @@ class Comparison:
             arm.seeds = range(seeds)
             if trials:
                 arm.search, arm.tried, arm.settled = self._search(key, trials, eta), None, False
+        self.run()
+
+    def run(self) -> None:
+        """Make the runs of all arms, as their searches and seeds say."""
         self.pool.run(Planner([list(self.arms.values())], self.resume), self.on_event)
 
     def _search(self, key: Key, trials: int, eta: int) -> Search:
         base, c = self.arms[key].base, self.who[key[1]]
-        if "lr" in c.settings:
-            where = "the lr in its name" if ":lr=" in c.name else "--set lr"
-            raise UsageError(f"{c.name}: {where} fixes the rate to be tuned; omit it")
+        check_free_rate(c)
         rates, _ = split_trials(trials)
         judged = rungs(eta, rates, base.stop_after or base.steps, base.eval_every)
         if eta > 1 and not judged:
@@ -162,13 +164,21 @@ class Comparison:
         content = read_tuned(path, "--save") if path.exists() else {"workloads": {}}
         tuning = self.tuning
         for key in sorted(tuning):
-            config = self.arms[key].base
-            budget = {"steps": config.steps, "batch_size": config.batch_size, "training": training_of(config)}
+            arm = self.arms[key]
+            config, trial = arm.base, arm.trial or arm.base
+            budget = {"steps": trial.steps, "batch_size": trial.batch_size, "training": training_of(trial)}
             entry = {"settings": config.settings, **tuning[key], **budget}
             content["workloads"].setdefault(tuned_name(key[0], config.scale), {})[key[1]] = entry
         if tuning:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, content)
+
+
+def check_free_rate(c: Competitor) -> None:
+    """Refuse to look for a rate that the user has fixed."""
+    if "lr" in c.settings:
+        where = "the lr in its name" if ":lr=" in c.name else "--set lr"
+        raise UsageError(f"{c.name}: {where} fixes the rate to be tuned; omit it")
 
 
 def read_tuned(path: Path, flag: str = "--tuned") -> dict[str, Any]:

@@ -1,0 +1,244 @@
+"""`adan-bench suggest` and `adan_bench.suggest`: short runs, and the rate for a full run that is read off them."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import adan_bench
+from adan_bench.config import RunConfig, RunRecord
+from adan_bench.errors import UsageError
+from adan_bench.records.store import read_runs
+from adan_bench.records.suggestion import TRUST, measured, suggestion
+from adan_bench.studies.suggest import BUDGET, WARMUP, short
+from adan_bench.studies.suggest_model import suggest
+from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.schedules import schedule
+
+STUDY = """
+summary = "Tiny"
+workload = "tiny"
+[run]
+steps = 800
+[search]
+trials = 4
+steps = 400
+[optimizers.adan]
+settings = { lr = 0.01, betas = [0.98, 0.92, 0.99], weight_decay = 0.0 }
+[optimizers.sgd]
+settings = { lr = 0.1 }
+"""
+
+
+def record(lr: float, loss: float | None, error: float = 0.0) -> RunRecord:
+    """A short run with one training loss in its second half and a misleading one before."""
+    result = {"status": "finished" if loss is not None else "diverged", "step": 40, "final": {"error": error}}
+    config = RunConfig(settings={"lr": lr}, steps=100, stop_after=40, role="tune")
+    lines = [
+        {"kind": "train", "step": step, "seconds": 0.0, "loss": value} for step, value in ((20, 9 * lr), (40, loss))
+    ]
+    return RunRecord(Path(f"{lr:g}"), config, {"metric": "error", "higher_is_better": False}, {}, {}, lines, result)
+
+
+def test_the_rate_is_the_vertex_of_a_parabola_through_training_losses() -> None:
+    """Losses are exactly quadratic in log lr around 0.02, which is none of the rates tried; the metric differs."""
+    rates = [10**exponent for exponent in (-4, -3, -2, -1, 0)]
+    rate = measured([record(lr, 2 + math.log(lr / 0.02) ** 2, error=-lr) for lr in rates])
+    assert (rate.lr, rate.at_edge, rate.steps, rate.gradients) == (0.02, False, 40, 200)
+
+
+def test_runs_without_a_result_are_no_neighbors() -> None:
+    runs = [record(0.001, 3.0), record(0.01, 1.0), record(0.1, None), record(1.0, None)]
+    rate = measured(runs)
+    assert rate.lr == 0.01
+    assert not rate.at_edge  # a higher one was tried
+    assert measured(runs[:2]).at_edge
+
+
+def test_a_neighbor_that_diverged_is_named() -> None:
+    full, spec = RunConfig(steps=1000), get_optimizer("adan")
+    low, diverged = [record(0.001, 3.0), record(0.01, 1.0)], record(0.1, None)
+    assert any("above it, 0.1, diverged" in doubt for doubt in suggestion(spec, full, {}, [*low, diverged]).doubts())
+    between = [*low, record(0.05, 2.0), diverged]
+    assert not any("diverged" in doubt for doubt in suggestion(spec, full, {}, between).doubts())
+
+
+def test_a_short_run_is_the_beginning_of_a_full_one_in_small() -> None:
+    full = RunConfig(steps=5000, warmup=0.02, schedule="linear", ema=0.99, compile=True, batch_size=7)
+    small = short(full, 0.04)
+    assert (small.steps, small.stop_after, small.schedule, small.batch_size) == (500, 200, "linear", 7)
+    assert (small.ema, small.compile) == (0.0, False)
+    assert small.warmup * small.steps == 100  # the full run's steps
+    assert short(RunConfig(steps=5000, warmup=0.05), 0.04).warmup == WARMUP  # which would be half of it
+    assert short(RunConfig(steps=5000, warmup=0.0), 0.04).warmup == 0
+
+
+@pytest.mark.parametrize("steps", [480, 500, 777, 20_000])
+def test_short_runs_take_at_most_a_quarter_of_a_full_one(steps: int) -> None:
+    assert 6 * short(RunConfig(steps=steps)).stop_after <= BUDGET * steps
+    for share, trials in ((0.04, 7), (0.05, 6)):
+        with pytest.raises(UsageError, match=r"more than a quarter .* adan-bench tune"):
+            short(RunConfig(steps=steps), share, trials)
+
+
+def test_a_full_run_may_be_too_short() -> None:
+    with pytest.raises(UsageError, match=r"--steps 300 with --trials 6: short runs of 20 steps"):
+        short(RunConfig(steps=300))
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_the_command(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """Settings, doubts, lines to paste that run, a page, and a file that `compare --tuned` reads."""
+    out = tmp_path / "a"
+    options = ("suggest", "--script", tiny, "--steps", 1000, "--optimizers", "adan,sgd", "--out", out)
+    code, text, _ = bench(*options, "--set", "adan.weight_decay=0.3")
+    assert code == 0
+    saved = json.loads((out / "suggested.json").read_text(encoding="utf-8"))["workloads"]["tiny"]
+    assert saved["adan"]["settings"]["weight_decay"] == 0.3
+    assert saved["adan"]["settings"]["betas"] == [0.9, 0.92, 0.99]
+    assert saved["adan"]["steps"] == 100
+    assert f"adan(lr={saved['adan']['settings']['lr']!r}, betas=(0.9, 0.92, 0.99), weight_decay=0.3)" in text
+    assert " ".join(text.split()).count(TRUST) == 2
+    assert "The rule was tried with adan and adamw alone." in text.partition("sgd(")[2]
+    assert "40 steps are few" in text
+    assert f"--tuned {out / 'suggested.json'}" in text
+    page = (out / "suggestion.html").read_text(encoding="utf-8")
+    assert "from adan import Adan" in page
+    assert 'data-rates="0"' in page
+
+    runs = read_runs(out)[0]
+    assert {run.config.role for run in runs} == {"tune"}
+    assert len([run for run in runs if run.config.optimizer == "adan"]) == 6
+    assert sum(run.result["step"] for run in runs if run.config.optimizer == "adan" and run.result) <= 250
+
+    code, again, _ = bench(*options, "--set", "adan.weight_decay=0.3", "--resume", "--json")
+    *found, report = [json.loads(line) for line in again.splitlines()]
+    assert [line["optimizer"] for line in found] == ["adan", "sgd"]
+    assert found[0]["settings"] == saved["adan"]["settings"]
+    assert found[0]["share"] <= 0.25
+    assert report["saved"] == str(out / "suggested.json")
+    made: dict[str, Any] = {"model": nn.Linear(2, 1)}
+    exec(found[0]["code"], made)
+    assert made["optimizer"].param_groups[0]["weight_decay"] == 0.3
+    rates = []
+    for _ in range(1000):
+        rates.append(made["optimizer"].param_groups[0]["lr"] / saved["adan"]["settings"]["lr"])
+        made["optimizer"].step()
+        made["schedule"].step()
+    factor = schedule("cosine", 1000, 0.05)
+    assert rates == pytest.approx([factor(step) for step in range(1000)])
+
+    options = ("compare", "--script", tiny, "--steps", 1000, "--stop-after", 4, "--optimizers", "adan", "--seeds", 1)
+    code, text, _ = bench(*options, "--tuned", out / "suggested.json", "--out", tmp_path / "b")
+    assert code == 0
+    assert "tuned in 6 trials (suggested.json" in text
+    assert "for another training: 100 steps" in text
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_study_in_place_of_its_search(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """Its settings are the start, and the length of its trials is the full run."""
+    file, out = tmp_path / "own.toml", tmp_path / "a"
+    file.write_text(STUDY, encoding="utf-8")
+    options = ("--trials", 4, "--share", 0.05)
+    code, _, _ = bench("suggest", file, "--script", tiny, "--optimizers", "adan", *options, "--out", out)
+    assert code == 0
+    runs = read_runs(out)[0]
+    assert {(run.config.study, run.config.steps, run.status) for run in runs} == {("own", 50, "finished")}
+    assert {tuple(run.config.settings["betas"]) for run in runs} == {(0.98, 0.92, 0.99)}
+    assert len(runs) == 4
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_what_cannot_be_suggested(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    options = ("--script", tiny, "--steps", 500, "--out", tmp_path / "a")
+    for words, parts in (
+        (("--set", "lr=1"), ("--set lr fixes the rate",)),
+        (("--steps", 30), ("--steps 30", "adan-bench tune")),
+        (("none.toml",), ("none", "study")),
+    ):
+        code, _, error = bench("suggest", *options, *words)
+        assert code == 2
+        assert all(part in error for part in parts), error
+    code, text, _ = bench("suggest", *options, "--optimizers", "sgd:momentum=1e30")
+    assert code == 1
+    assert "nothing for tiny sgd:momentum=1e30" in text
+
+
+# The function
+
+
+def regression() -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 1))
+    x = torch.randn(256, 4)
+    return model, DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 16, shuffle=True)
+
+
+def squared(model: nn.Module, batch: Any) -> torch.Tensor:
+    return (model(batch[0]) - batch[1]).square().mean() + 0 * random.random() + 0 * np.random.rand()
+
+
+def test_the_function_leaves_model_and_generators_as_they_were() -> None:
+    model, loader = regression()
+    model.eval()
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    s = suggest(model, squared, loader, steps=800, weight_decay=0.0)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight))
+    assert not model.training
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert states[1:] == (random.getstate(), np.random.get_state()[1].tolist())
+    assert s.settings["weight_decay"] == 0.0
+    assert s.warmup_steps == 40
+    assert s.share <= 0.25
+    assert adan_bench.suggest(model, squared, loader, steps=800, weight_decay=0.0) == s  # and is a function of them
+
+
+def test_the_function_finds_the_rate_of_a_quadratic() -> None:
+    """SGD on w²/2 diverges at rates above 2."""
+    model = nn.Linear(1, 1, bias=False)
+    s = suggest(model, lambda model, x: 0.5 * model.weight.square().sum(), [0], steps=500, optimizer="sgd")
+    best = min((p for p in s.rate.points if p.value is not None), key=lambda p: p.value or 0.0)
+    assert best.lr < 2  # 2 / curvature: at the next rate it diverges
+    assert 0.1 < s.rate.lr < 2
+
+
+def test_where_all_rates_diverge_smaller_ones_are_tried() -> None:
+    """SGD on 10⁵ w²/2 needs rates below 2e-5; the smallest of the range is above 1e-3."""
+    model = nn.Linear(1, 1, bias=False)
+    loss = lambda model, x: 0.5e5 * model.weight.double().square().sum()  # noqa: E731
+    s = suggest(model, loss, [0], steps=5000, optimizer="sgd")
+    assert s.rate.lr < 2e-5
+    assert [p.status for p in s.rate.points].count("diverged") >= 5
+    assert any("diverged" in doubt for doubt in s.doubts())
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"batches": iter([0])}, "batches: .* give a list or a DataLoader"),
+        ({"optimizer": "sam"}, "optimizer='sam': .* adan-bench suggest"),
+        ({"optimizer": "nope"}, "no optimizer 'nope'"),
+        ({"lr": 0.1}, "lr=0.1: .* omit it"),
+        ({"steps": 20}, "steps 20"),
+        ({"loss": lambda model, batch: torch.zeros((), requires_grad=True)}, "loss: it gave the model no gradients"),
+        ({"loss": lambda model, batch: math.nan * model.weight.sum()}, "short runs diverged at all"),
+        ({"beta": 0.1}, "no setting 'beta'"),
+    ],
+)
+def test_what_the_function_refuses(changed: dict[str, Any], says: str) -> None:
+    arguments: dict[str, Any] = {"loss": lambda model, batch: model.weight.square().sum(), "batches": [0], "steps": 500}
+    with pytest.raises(UsageError, match=says):
+        suggest(nn.Linear(1, 1), **{**arguments, **changed})
