@@ -187,7 +187,8 @@ class Provenance:
     init_sha256: str = option("")  # likewise; unknown where a run of the same study is to make them first
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
     origin: Origin = option(Origin(), decides=False)
-    own_schedule: bool = option(False, decides=False)  # the optimizer's own took the place of the default
+    #: True: the optimizer's own took the place of the default; False: the user gave one, be it the default's.
+    own_schedule: bool | None = option(None, decides=False)
     label: str = option("", decides=False)  # of a variant of an optimizer, such as adan:state_format=8bit
     study: str = option("", decides=False)  # of whose plan it is a run, where a file of `adan-bench study` planned it
 

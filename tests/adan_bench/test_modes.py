@@ -15,6 +15,7 @@ from adan_bench.errors import UsageError
 from adan_bench.records.stats import summarize
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.reports.conclusions import tuning
+from adan_bench.studies.study import arms, read
 from adan_bench.training import optimizers
 from adan_bench.training.configure import complete, configure
 from adan_bench.training.optimizers import SPECS, TODAY, build, get_optimizer
@@ -150,6 +151,19 @@ def test_own_schedule_unless_the_user_gives_another() -> None:
     assert schedule("schedule-free", floor=0.1).schedule == "constant"  # others of the comparison descend to that
     assert schedule("schedule-free").own_schedule
     assert not schedule("schedule-free", schedule="constant").own_schedule
+
+
+@pytest.mark.usefixtures("inline_pool")
+def test_a_schedule_that_is_given_counts_be_it_the_default(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    options = ("--optimizer", "schedule-free", "--steps", "4")
+    for name, given in (("own", ()), ("given", ("--schedule", "cosine"))):
+        assert bench("run", "tiny", "--script", tiny, *options, *given, "--out", tmp_path / name)[0] == 0
+    assert [read_run(tmp_path / name).config.schedule for name in ("own", "given")] == ["constant", "cosine"]
+    text = 'workload = "digits-vit"\nseeds = 1\nsummary = "s"\n[optimizers.schedule-free]\nsettings = { lr = 0.01 }\n'
+    for extra, schedule in (("", "constant"), ('[run]\nschedule = "cosine"\n', "cosine")):
+        (tmp_path / "s.toml").write_text(text + extra, encoding="utf-8")
+        (group,) = arms(read([str(tmp_path / "s.toml")]), ["s"], RunConfig(), tmp_path / "out")
+        assert [arm.base.schedule for arm in group] == [schedule]
 
 
 def test_one_table_for_those_with_a_schedule_of_their_own(config: Any, tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def parse(file: Path) -> Study:
         file=file,
         summary=content["summary"],
         seeds=_seeds(file, content.get("seeds", 3)),
-        run=content.get("run", {}),
+        run={**({"own_schedule": False} if "schedule" in content.get("run", {}) else {}), **content.get("run", {})},
         workload=content.get("workload", ""),
         trials=search.pop("trials", 7) if "search" in content else 0,
         trial=search,

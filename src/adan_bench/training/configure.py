@@ -67,7 +67,7 @@ def complete(
     """Complete the choices for a workload and an optimizer, which needs neither data nor packages nor device."""
     schedule(chosen.schedule, 1)  # which refuses an unknown one
     check_numbers(chosen)
-    if spec.schedule and chosen.schedule == RunConfig.schedule:
+    if spec.schedule and chosen.schedule == RunConfig.schedule and chosen.own_schedule is None:
         chosen = replace(chosen, schedule=spec.schedule, own_schedule=True)
     for name in chosen.training or ():
         if name not in workload.options:
