@@ -55,7 +55,7 @@ def test_a_seeded_mistake_is_noticed(module, right, wrong, row, monkeypatch):
         count_as_on_a_device(monkeypatch)
     seed_mistake(f"adan.{module}", right, wrong, monkeypatch)
     with pytest.raises(AssertionError, match=r"off by|nan"):
-        assert_parity(ROW[row], steps=40, foreach=module != "engines.loop")
+        assert_parity(ROW[row], steps=40, foreach=module != "engines.loop", fused=False)
 
 
 @pytest.mark.parametrize("foreach", [False, True])
