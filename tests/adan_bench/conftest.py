@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -36,6 +37,16 @@ def tiny(context):
     batches, roles = shuffled([x, y], context.batch_size, context.seed), {"0.weight": "matrix/2"}
     return Task(model, batches, loss, evaluate, note="made up", roles=roles)
 '''
+
+
+@pytest.fixture(autouse=True)
+def no_process_group_is_left() -> Iterator[None]:
+    """Ranks stay together for their worker's next run; a test that makes one in this process ends it here."""
+    yield
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        atexit.unregister(distributed.destroy_process_group)
+        distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="session", autouse=True)

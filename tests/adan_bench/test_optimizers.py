@@ -126,7 +126,10 @@ def test_the_page_has_every_optimizer() -> None:
     names = [row[0].strip(" `") for row in rows]
     assert names == list(SPECS)
     for row, spec in zip(rows, SPECS.values(), strict=True):
-        assert [cell.strip() for cell in row[-2:]] == ["no" if spec.eager else "yes", "yes" if spec.shards else "no"]
+        assert [cell.strip() for cell in row[-2:]] == [
+            "gradient" if spec.eager else "step",
+            "yes" if spec.shards else "no",
+        ]
         assert len(row[1].split()) <= 10
         assert (spec.paper.rpartition(":")[2] in row[5]) or not spec.paper.startswith("arXiv")
 

@@ -109,7 +109,7 @@ def test_list(bench: Any, script: Path) -> None:
     ("arguments", "words"),
     [
         (["--optimizer", "mine.py:SignSGD"], ["no optimizer 'mine.py'", "@adan_bench.optimizer", "--script FILE"]),
-        (["--optimizer", "signsg"], ["did you mean signsgd?", "nesterov; to add one"]),
+        (["--optimizer", "signsg"], ["did you mean signsgd?", "to add one: @adan_bench.optimizer"]),
         (["--optimizer", "signsgd", "--set", "beta=1"], ["signsgd has no setting 'beta'; it has: lr, momentum"]),
         (["--optimizer", "signsgd", "--set", "momentum=2"], ["signsgd refuses lr=0.03 momentum=2: momentum must be"]),
         (["--optimizer", "nesterov", "--set", "beta=1"], ["nesterov refuses", "beta=1", "unexpected keyword"]),
