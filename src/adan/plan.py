@@ -58,12 +58,13 @@ def fused_engine(param: Tensor) -> tuple[Engine | None, str]:
     param = sharding.local(param)
     if not is_plain(param):
         return None, f"a {type(param).__name__} is not plain memory"
-    reason = "there are fused engines for CUDA and for the CPU"
+    reasons = []
     for engine in [x for x in ENGINES if x.device_type == param.device.type]:
-        reason = engine.unsupported_reason(param) or ""
-        if not reason:
+        reason = engine.unsupported_reason(param)
+        if reason is None:
             return engine, ""
-    return None, reason
+        reasons.append(reason)
+    return None, [*reasons, "there are fused engines for CUDA and for the CPU"][0]
 
 
 def describe_engines(groups: Iterable[Mapping[str, Any]]) -> str:
