@@ -105,7 +105,7 @@ def b1_runs() -> list[tuple[int, str, dict[float, RunRecord]]]:
 
 
 def b1() -> str:
-    """Those from scratch; fine-tuning a BERT is told in the text."""
+    """Table of b1 by length, of runs from scratch; fine-tuning a BERT is told in the text."""
     lines, shown = [], (0.8, 0.9, 0.95, 0.98)
     for steps, name, runs in b1_runs():
         if not name.startswith("bert-"):

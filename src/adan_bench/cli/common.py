@@ -113,7 +113,8 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
             chosen = RunConfig(**{name: value for name, value in flag_values.items() if value is not None})
             parallel, ranks = launched(chosen.parallel, context.obj.words, flag_values.get("ranks"))
             chosen = dataclasses.replace(chosen, parallel=parallel, ranks=ranks, jobs=values.pop("jobs", 1))
-            if str(getattr(context.get_parameter_source("schedule"), "name", "")) == "COMMANDLINE":
+            source = context.get_parameter_source("schedule")
+            if source is not None and source.name == "COMMANDLINE":
                 chosen = dataclasses.replace(chosen, own_schedule=False)
             if chosen.script is not None:
                 registered = load_script(chosen.script)

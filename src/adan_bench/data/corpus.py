@@ -1,6 +1,6 @@
 """Folders of documents as one run of bytes, of which any part is read without the rest.
 
-Text and code files are a document each. Parquet files (The Stack) hold one in a row, JSON lines (RedPajama) one in a
+Text and code files are a document each. Parquet files (The Stack) hold one per row, JSON lines (RedPajama) one per
 line; their row groups and compressed files are decoded as a whole, and the last ones are kept.
 """
 

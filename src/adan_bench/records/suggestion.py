@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 
 from adan_bench.config import RunConfig, RunRecord
-from adan_bench.records.stats import WIDTH_TOLERANCE, rank
+from adan_bench.records.stats import WIDTH_TOLERANCE, rank, tolerated
 from adan_bench.task import OptimizerSpec, Settings
 
 #: By what short runs are judged.
@@ -154,12 +154,7 @@ def measured(tried: Sequence[RunRecord]) -> MeasuredRate:
     best = min(range(len(runs)), key=lambda i: ranks[i])
     ended = [i for i in range(len(runs)) if math.isfinite(ranks[i])]
     middle = vertex([math.log(rates[i]) for i in ended], [ranks[i] for i in ended])
-    limit = ranks[best] + WIDTH_TOLERANCE * abs(ranks[best])
-    low = high = best
-    while low > 0 and ranks[low - 1] <= limit:
-        low -= 1
-    while high < len(runs) - 1 and ranks[high + 1] <= limit:
-        high += 1
+    low, high = tolerated(ranks, best)
     return MeasuredRate(
         lr=_rounded(math.exp(middle)),
         points=tuple(RatePoint(_lr(run), run.final, run.status) for run in runs),

@@ -326,7 +326,7 @@ def overall(summaries: Sequence[WorkloadSummary], name: str = "adan") -> str:
         "better": "better by more than the seeds explain on",
         "worse": "worse on",
         "not significant": "within what the seeds explain on",
-        "unfair": "not judged, since settings were not tuned alike, on",
+        "unfair": "not judged, since the optimizers were not tuned equally, on",
     }
     tables: dict[str, list[str]] = {}
     for summary in summaries:
