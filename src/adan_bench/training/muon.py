@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ class Composite(Optimizer):
         self.state = defaultdict(dict, {p: state for half in self.halves for p, state in half.state.items()})
 
 
-def _composite(params: Parameters, lr: float, rest_factor: float, muon: dict[str, Any], rest: Any) -> Composite:
+def _composite(params: Parameters, lr: float, rest_factor: float, rest: Any, **muon: Any) -> Composite:
     """Muon on groups with a hidden role, or on matrices where groups have no roles; `rest` makes the other half."""
     if not hasattr(torch.optim, "Muon"):
         raise UsageError(
@@ -124,12 +125,9 @@ def muon(
         serves both; with "original", √max(1, outputs / inputs), AdamW's rate is a fraction of Muon's: set rest_factor.
     betas, eps: AdamW's. rest_factor: its learning rate as a multiple of Muon's.
     """
-    own = {"weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
-
-    def rest(groups: list[dict[str, Any]]) -> Optimizer:
-        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
-
-    return _composite(params, lr, rest_factor, {**own, "adjust_lr_fn": adjust_lr_fn}, rest)
+    rest = partial(torch.optim.AdamW, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+    own = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
+    return _composite(params, lr, rest_factor, rest, weight_decay=weight_decay, **own)
 
 
 def muon_adan(
@@ -145,9 +143,6 @@ def muon_adan(
     rest_factor: float = 3.0,
 ) -> Composite:
     """Muon with Adan, whose rates are about three times AdamW's; for the arguments, see `muon`."""
-    own = {"weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
-
-    def rest(groups: list[dict[str, Any]]) -> Optimizer:
-        return Adan(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-
-    return _composite(params, lr, rest_factor, {**own, "adjust_lr_fn": adjust_lr_fn}, rest)
+    rest = partial(Adan, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+    own = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
+    return _composite(params, lr, rest_factor, rest, weight_decay=weight_decay, **own)
