@@ -17,7 +17,7 @@ demo: $(READY)  ## compare Adan with four others on three real workloads, and wr
 	$(BIN)/adan-bench compare digits-vit digits-resnet pycode-gpt2 \
 		--optimizers adan,adamw,muon,lamb,sgd-momentum --seeds 3 --jobs 2 --out demo
 
-test: $(READY)  ## lint, types, all tests but torchvision's, DeepSpeed's and torchao's
+test: $(READY)  ## lint, types, all tests but torchvision's, DeepSpeed's, torchao's and torchtitan's
 	@$(MAKE) --no-print-directory --jobs=2 lint pytest  # mypy has use for one core only
 
 pytest: $(READY)
@@ -27,14 +27,15 @@ test-gpu: $(READY)  ## what runs natively on a GPU: all tests of the optimizer, 
 	$(BIN)/python -m pytest -n 8 tests/adan
 	$(BIN)/python -m pytest -n 8 tests/adan_bench/test_graph_cuda.py  # torch's own tests, above, freeze the flags of cuDNN
 
-test-hosts: $(READY)  ## the examples that need DeepSpeed or torchao
+test-hosts: $(READY)  ## the examples that need DeepSpeed, torchao or torchtitan
 	@test -x $(HOSTS)/bin/python || $(BIN)/python -m venv $(HOSTS)
 	$(BIN)/python -c '$(SITE); print(f"import site; site.addsitedir({path!r})")' \
 		> "$$($(HOSTS)/bin/python -c '$(SITE); print(path)')/base.pth"
 	$(HOSTS)/bin/python -m pip install --quiet --upgrade --constraint requirements.txt setuptools  # DeepSpeed builds with it
 	DS_BUILD_OPS=0 $(HOSTS)/bin/python -m pip install --quiet --no-build-isolation \
 		--constraint requirements.txt --requirement requirements-hosts.txt
-	$(HOSTS)/bin/python -m pytest -rs tests/examples -k 'deepspeed or torchao'
+	$(HOSTS)/bin/python -m pip install --quiet --no-deps --requirement requirements-torchtitan.txt
+	$(HOSTS)/bin/python -m pytest -rs tests/examples -k 'deepspeed or torchao or torchtitan'
 
 test-vision: $(READY)  ## what needs torchvision
 	@test -x $(VISION)/bin/python || $(BIN)/python -m venv $(VISION)

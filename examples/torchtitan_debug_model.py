@@ -3,8 +3,7 @@
 $ python examples/torchtitan_debug_model.py
 
 torchtitan knows optimizers by a list of its own, so its container is extended by one name: put `adan_config(...)` in
-place of `default_adamw(...)` in a `Trainer.Config`. The loop here is plain, since its trainer needs a tokenizer and a
-dataset. It needs a GPU: torchtitan's attention has no backward pass on CPUs.
+place of `default_adamw(...)` in a `Trainer.Config`. Here the loop is plain and attention is PyTorch's: no data, no GPU.
 """
 
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import adan
 try:
     from torchtitan.components.optimizer.lr_scheduler import LRSchedulersContainer
     from torchtitan.components.optimizer.optimizer import OptimizersContainer, ParamGroupConfig
+    from torchtitan.models.common.attention import ScaledDotProductAttention
     from torchtitan.models.llama3 import model_registry
 except ModuleNotFoundError as error:
     raise SystemExit(f"{error.name} is missing; run: pip install torchtitan") from None
@@ -23,8 +23,7 @@ except ModuleNotFoundError as error:
 
 class AdanContainer(OptimizersContainer):
     @dataclass(kw_only=True, slots=True)
-    class Config(OptimizersContainer.Config):
-        pass
+    class Config(OptimizersContainer.Config): ...
 
     @staticmethod
     def _resolve_optimizer_factory(name):
@@ -39,22 +38,28 @@ def adan_config(lr, **options):
     return AdanContainer.Config(param_groups=groups)
 
 
-def build(steps, device):
+def build(steps):
     torch.manual_seed(0)
-    model = model_registry("debugmodel").model.build()
-    model.init_weights(buffer_device=torch.device("cpu"))
+    config = model_registry("debugmodel").model
+    for layer in config.layers:
+        layer.attention.inner_attention = ScaledDotProductAttention.Config()
+    (model := config.build()).init_weights(buffer_device=torch.device("cpu"))
     s = adan.suggest_from_adamw(8e-4, weight_decay=0.1, total_steps=steps)
-    optimizers = adan_config(**s.options()).build(model_parts=[model.to(device)])
-    return model, optimizers, LRSchedulersContainer.Config().build(optimizers=optimizers, training_steps=steps)
+    optimizers = adan_config(**s.options()).build(model_parts=[model])
+    schedule = LRSchedulersContainer.Config(warmup_steps=s.warmup_steps)
+    return model, optimizers, schedule.build(optimizers=optimizers, training_steps=steps)
 
 
-if __name__ == "__main__":
-    model, optimizers, schedule = build(50, "cuda")
-    positions = torch.arange(32, device="cuda").expand(4, 32)
-    for step in range(50):
-        tokens = (torch.randint(50, (4, 1), device="cuda") + 3 * torch.arange(33, device="cuda")) % 97
-        logits = model(tokens[:, :-1], positions, model.get_attention_masks(positions))
+def train(model, optimizers, schedule, steps):
+    for _ in range(steps):
+        tokens = (torch.randint(50, (4, 1)) + 3 * torch.arange(33)) % 97
+        logits = model(tokens[:, :-1], torch.arange(32).expand(4, 32))
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
         loss.backward()
         optimizers.step(), schedule.step(), optimizers.zero_grad()
-        print(f"step {step}: loss {loss.item():.3f}")
+        yield loss.item()
+
+
+if __name__ == "__main__":
+    for step, loss in enumerate(train(*build(50), 50)):
+        print(f"step {step}: loss {loss:.3f}")
