@@ -300,7 +300,7 @@ class RunProgress:
     loss: float | None
     metric: float | None
     steps_per_second: float
-    seconds_left: float
+    seconds_left: float | None
     gpu_share: float | None = None  # of the time in which the GPU was busy
     gpu_source: str = ""  # who says so: NVML, or the duration of the replays of a captured step
     gpu_bytes: int | None = None  # the most that the run has had so far

@@ -22,6 +22,7 @@ import torch
 from PIL import Image, ImageOps
 from support.learning import chosen, resize, sizes
 
+from adan_bench.data import images as made
 from adan_bench.data.batching import prepared
 from adan_bench.data.files import CIFAR_FOLDER
 from adan_bench.data.images import (
@@ -348,6 +349,19 @@ def test_a_rank_decodes_its_own_images_alone(data: Path, monkeypatch: pytest.Mon
             order = [row for rank in range(ranks) for row in own_rows(8, rank, ranks)]
             assert torch.equal(torch.cat([part[0] for part in parts]), images[order])
             assert torch.equal(torch.cat([part[1] for part in parts]), labels[order])
+
+
+def test_a_batch_is_decoded_by_all_workers_together(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts of at most as many images, in the same order and with the same crops as by one worker."""
+    monkeypatch.setattr("adan_bench.data.images.decoders", lambda: 0)
+    whole = imagenet(context(data, batch_size=8), Augmentation()).batches(1)
+    monkeypatch.setattr("adan_bench.data.images.PART", 3)
+    collated: list[int] = []
+    together = made._together
+    monkeypatch.setattr(made, "_together", lambda found: (collated.append(len(found)), together(found))[1])
+    parts = imagenet(context(data, batch_size=8), Augmentation()).batches(1)
+    assert collated == [3, 3, 2]
+    assert all(torch.equal(x, y) for x, y in zip(parts, whole, strict=True))
 
 
 def test_an_incomplete_epoch_is_named() -> None:

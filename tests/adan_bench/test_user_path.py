@@ -169,6 +169,7 @@ def test_the_time_left_does_not_count_the_start(config: Any, tmp_path: Path, mon
     told: list[RunProgress] = []
     trainer.run(replace(config("adam"), steps=40), RunStore(tmp_path / "a"), told.append)
     assert len(told) > 2
+    assert told[0].seconds_left is None  # nothing follows from the first step
     assert told[-2].seconds_left <= 1.5 * (40 - told[-2].step)
 
 

@@ -83,13 +83,13 @@ def _outcome(event: Event) -> str:
 
 
 def _speed(p: RunProgress) -> list[str]:
-    """Steps per second, on a GPU its load and memory, and the time left."""
-    words = [f"{p.steps_per_second:.1f} steps/s"]
+    """Steps per second and time left, after the first step; on a GPU its load and memory."""
+    words = [] if p.seconds_left is None else [f"{p.steps_per_second:.1f} steps/s"]
     if p.gpu_share is not None:
         words.append(f"GPU {p.gpu_share:.0%} ({p.gpu_source})")
     if p.gpu_bytes is not None:
         words.append(f"{p.gpu_bytes / 1e9:.1f} GB")
-    return [*words, f"{p.seconds_left:.0f} s left"]
+    return words if p.seconds_left is None else [*words, f"{p.seconds_left:.0f} s left"]
 
 
 class _Live:

@@ -31,6 +31,7 @@ from adan_bench.task import Context
 
 HELD_OUT_DIGITS = 360
 HELD_OUT_CIFAR = 5_000  # of the training images, the last ones, from trials
+PART = 64  # images that a worker decodes at a time
 HELD_OUT_IMAGENET = 26  # from trials, one of so many training images: as many as the validation split has
 EVAL_BATCH = 256
 EVAL_SMALL = 2_000  # of images of 32×32 pixels
@@ -417,6 +418,7 @@ class Batches:
         self.images, self.batch_size, self.seed, self.own = images, batch_size, seed, own
         self.workers = decoders() if workers is None else workers
         self.order = epoch_order(len(images), batch_size, seed, repeats)
+        self.parts = len(_parts(self.keys(0)))  # of every batch
         self.next = -1
         self.stream: Iterator[Any] = iter(())
 
@@ -428,17 +430,26 @@ class Batches:
 
     def __call__(self, position: int) -> Batch:
         if position != self.next:
-            self.stream = iter(_loader(self.images, map(self.keys, count(position)), self.workers))
+            keys = (part for at in count(position) for part in _parts(self.keys(at)))
+            self.stream = iter(_loader(self.images, keys, self.workers, ahead=2 * self.parts))
         self.next = position + 1
-        return _checked(next(self.stream))
+        images, labels = zip(*(_checked(next(self.stream)) for _ in range(self.parts)), strict=True)
+        return torch.cat(images), torch.cat(labels)
 
 
-def _loader(images: Augmented, keys: Any, workers: int, persistent: bool = False) -> Any:
+def _parts(keys: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """What one worker decodes at a time: of whole batches, the first one of 2,048 images would take a minute."""
+    return [keys[i : i + PART] for i in range(0, len(keys), PART)]
+
+
+def _loader(images: Augmented, keys: Any, workers: int, ahead: int = 0, persistent: bool = False) -> Any:
+    """ahead: how many parts are made before they are asked for; two for each worker at least."""
     from torch.utils.data import DataLoader
 
     options: dict[str, Any] = {"generator": torch.Generator()}  # it would draw a seed from that of the run
     if workers:  # a fork would copy the locks of the threads of a process that has begun to train
         options |= {"multiprocessing_context": "spawn", "persistent_workers": persistent}
+        options["prefetch_factor"] = max(2, math.ceil(ahead / workers))
     loaded: Any = images
     return DataLoader(loaded, batch_sampler=keys, num_workers=workers, collate_fn=_together, **options)
 

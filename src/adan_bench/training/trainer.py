@@ -233,8 +233,8 @@ class Trainer:
                     return self._finish(store, "diverged")
                 pauses = self._save(store, clock, saves, pause, end)
                 if on_progress is not None:
-                    on_progress(self._progress(last, loss, *began))
-                    if not warm:  # the time left is that without a start, which takes longer
+                    on_progress(self._progress(last, loss, began if warm else None))
+                    if not warm:  # the first step takes longer, and tells nothing about the others
                         began, warm = (time.monotonic(), state.step), True
                 if pauses:
                     self.ranks.from_all(None)  # no rank leaves before the first has written the checkpoint
@@ -327,10 +327,13 @@ class Trainer:
                 state.lowered = lower
         state.seen.append(value)
 
-    def _progress(self, last: int, loss: float | None, started: float, first: int) -> RunProgress:
-        """Where the run stands: its speed since the last look; on a GPU, how busy that was and its memory."""
+    def _progress(self, last: int, loss: float | None, began: tuple[float, int] | None) -> RunProgress:
+        """Where the run stands: its speed since the last look; on a GPU, how busy that was and its memory.
+
+        began: a time and the step then, by which the time left is told.
+        """
         step, metric = self.state.step, self.state.last.get(self.workload.metric)
-        left = (time.monotonic() - started) / (step - first) * (last - step)
+        left = None if began is None else (time.monotonic() - began[0]) / (step - began[1]) * (last - step)
         steps, seconds = step - self.looked[0], max(1e-9, self.state.seconds - self.looked[1])
         self.looked = step, self.state.seconds
         gpu: dict[str, Any] = {}
