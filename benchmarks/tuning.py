@@ -146,4 +146,30 @@ def widths() -> str:
     return table(["rates within 2% of the best span", "Adan", "AdamW"], lines)
 
 
-TABLES = (ratios, rules, b1, widths)
+#: Studies of one setting for every workload, what they train, and the study in which that was tuned.
+DEFAULTS = {
+    "gpt-tiny": ("GPT, 0.9 M, loss", "gpt-tiny"),
+    "gpt": ("GPT, 10.9 M, loss", "gpt"),
+    "moe": ("mixture of experts, loss", "moe"),
+    "vit-25": ("ViT, accuracy", "vit-25"),
+    "mae-50": ("MAE, loss", "mae-50-full"),
+    "convnext-25": ("ConvNeXt, accuracy", "convnext-25-wide"),
+    "lstm-8": ("LSTM, perplexity", "lstm-8-again"),
+    "cora": ("DeepGCN, accuracy", "cora"),
+}
+
+
+def defaults() -> str:
+    """Results of one setting for every workload: the mean and standard deviation of the seeds; then with tuning."""
+    lines = []
+    for name, (title, searched) in DEFAULTS.items():
+        own, tuned_there = ({g.optimizer: g for g in studies()[x].groups} for x in (f"default-{name}", searched))
+        finals = {optimizer: list(group.by_seed().values()) for optimizer, group in own.items()}
+        seeds = [finals[optimizer] for optimizer in ("adan", "adamw", "nadamw")]
+        cells = [f"{statistics.fmean(values):.4g} ± {statistics.stdev(values):.2g}" for values in seeds]
+        cells += [f"{tuned_there[optimizer].final().mean:.4g}" for optimizer in ("adan", "adamw")]
+        lines.append([title, *cells])
+    return table(["", "Adan", "AdamW", "NAdamW", "Adan, tuned", "AdamW, tuned"], lines)
+
+
+TABLES = (ratios, rules, b1, widths, defaults)
