@@ -1,0 +1,157 @@
+"""A search over ranges: quasi-random points of all of them at once, the best of these again on other seeds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import chain, product
+from typing import Any, ClassVar
+
+from adan_bench.config import CONFIRMATIONS, TUNING_SEED, Origin, RunRecord
+from adan_bench.records.stats import best_trial, rank
+from adan_bench.studies.arms import Search, Trial, folder_of, rounded
+
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)  # a base for each range
+DIGITS = 20  # of a coordinate in its base
+NEAR = 1.5  # a rate within this factor of an end of its range is near it
+GROWTH, MORE = 4.0, 4  # the factor by which the ranges then grow on that side, and the trials in the new part
+MOST_GROWTHS = 2  # of each side
+
+
+@cache
+def coordinates(seed: int, number: int) -> list[float]:
+    """A point of the Halton sequence with digits scrambled by a seed, as in AlgoPerf's searches (arXiv:1706.03200).
+
+    Python's `random()` gives the same numbers in every version, so that a study can be resumed anywhere.
+
+    >>> sorted(int(8 * coordinates(1000, number)[0]) for number in range(8))
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+    rng, point = random.Random(seed), [0.0] * len(PRIMES)
+    for (i, base), place in product(enumerate(PRIMES), range(DIGITS)):
+        digits = sorted(range(base), key=lambda _: rng.random())
+        point[i] += digits[number // base**place % base] / base ** (place + 1)
+    return point
+
+
+@dataclass(frozen=True)
+class TrialRange:
+    """Values that trials take.
+
+    kind: "log" (between two, evenly over their logarithms), "one_minus" (one minus such a number) or "choice".
+    """
+
+    kind: str
+    values: tuple[Any, ...]
+
+    def at(self, share: float) -> Any:
+        """The value at a share of the range.
+
+        >>> TrialRange("log", (0.01, 1.0)).at(0.5), TrialRange("one_minus", (0.01, 1.0)).at(0.5)
+        (0.1, 0.9)
+        >>> [TrialRange("choice", (2, 5, 10)).at(share) for share in (0.0, 0.5, 0.99)]
+        [2, 5, 10]
+        """
+        if self.kind == "choice":
+            return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
+        low, high = self.values
+        value = rounded(low * (high / low) ** share)
+        return value if self.kind == "log" else round(1 - value, 9)
+
+
+def filled(template: Any, values: Mapping[str, Any]) -> Any:
+    """Settings with values in place of their names.
+
+    >>> filled({"betas": ["b1", 0.99]}, {"b1": 0.9})
+    {'betas': [0.9, 0.99]}
+    """
+    if isinstance(template, Mapping):
+        return {key: filled(value, values) for key, value in template.items()}
+    if isinstance(template, list):
+        return [filled(value, values) for value in template]
+    return values.get(template, template) if isinstance(template, str) else template
+
+
+@dataclass(frozen=True)
+class RangeSearch(Search):
+    """Points of all ranges; the best are tried on more seeds, and the best mean is chosen.
+
+    rates: the ends of their range; start: settings with names of ranges in place of values.
+    ranges: the others by name, in one order for all optimizers of a study: trial i of each has the same values of them.
+    confirm: how many of the best are tried on the seeds after `seed`, which is that of the points and their trials.
+    growths: on which sides the range of rates has grown, time by time.
+    """
+
+    ranges: Mapping[str, TrialRange] = field(default_factory=dict)
+    confirm: int = 0
+    seed: int = TUNING_SEED
+    growths: tuple[tuple[str, ...], ...] = ()
+    together: ClassVar[bool] = True
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of points before each growth of the range, then of all."""
+        return [self.trials + MORE * sum(map(len, self.growths[:i])) for i in range(len(self.growths) + 1)]
+
+    @property
+    def expected(self) -> int:
+        return self.counts[-1] + self.confirm * CONFIRMATIONS
+
+    def told(self, tried: Sequence[RunRecord]) -> list[Trial]:
+        made = {record.path.name: record for record in tried}
+        for count in self.counts:
+            if new := [number for number in range(count) if folder_of(number) not in made]:
+                return [self._point(number) for number in new]
+            ended = [record for number in range(count) if (record := made[folder_of(number)]).final is not None]
+            best = sorted(ended, key=rank)[: self.confirm]
+            if again := [trial for record in best for trial in self._again(record) if trial.name not in made]:
+                return again
+        return []
+
+    def origin(self, tried: Sequence[RunRecord]) -> Origin:
+        return Origin(
+            kind="here",
+            trials=self.counts[-1],
+            seed=self.seed,
+            confirmed=self.confirm,
+            searched=self.options,
+            at_edge=bool(self._near(tried)),
+        )
+
+    def edges(self, tried: Sequence[RunRecord]) -> set[str]:
+        return {side for side in self._near(tried) if [*chain(*self.growths)].count(side) < MOST_GROWTHS}
+
+    def grown(self, sides: set[str]) -> RangeSearch:
+        return replace(self, growths=(*self.growths, tuple(sorted(sides))))
+
+    def _near(self, tried: Sequence[RunRecord]) -> set[str]:
+        """The ends of the range of rates that the best rate is near to."""
+        if all(record.final is None for record in tried):
+            return set()
+        lr, (lows, highs) = best_trial(tried).config.settings["lr"], zip(*self._parts(), strict=True)
+        return {side for side, near in (("low", lr <= min(lows) * NEAR), ("high", lr * NEAR >= max(highs))) if near}
+
+    def _parts(self) -> list[tuple[float, float]]:
+        """The range of rates, then what was added to it."""
+        low, high = self.rates
+        parts = [(low, high)]
+        for side in chain(*self.growths):
+            parts.append((low / GROWTH, low) if side == "low" else (high, high * GROWTH))
+            low, high = min(low, parts[-1][0]), max(high, parts[-1][1])
+        return parts
+
+    def _point(self, number: int) -> Trial:
+        part = self._parts()[0 if number < self.trials else 1 + (number - self.trials) // MORE]
+        ranges = {"lr": TrialRange("log", part), **self.ranges}
+        point = zip(ranges.items(), coordinates(self.seed, number), strict=False)
+        values = {name: values.at(share) for (name, values), share in point}
+        options = {name: values[name] for name in self.options}
+        settings = {**filled(self.start, values), **self.fixed}
+        return Trial(folder_of(number), {"settings": settings, "seed": self.seed, **options})
+
+    def _again(self, record: RunRecord) -> list[Trial]:
+        fields = {"settings": record.config.settings, **{name: getattr(record.config, name) for name in self.options}}
+        seeds = range(self.seed + 1, self.seed + 1 + CONFIRMATIONS)
+        return [Trial(f"{record.path.name}-seed-{seed}", {**fields, "seed": seed}) for seed in seeds]
