@@ -25,14 +25,7 @@ from adan_bench.training.jobs import Job
 from adan_bench.training.optimizers import get_optimizer
 
 STEP = 0.5  # decades from the last rate of a wide range to the next
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A trial to make: the name of its folder, and the fields of its configuration that the search decides."""
-
-    name: str
-    fields: Settings
+FOLDER = "tune-{:02d}".format  # of a trial
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Search:
         between it and the better of its neighbors. Otherwise only a rate beyond comes before them, and rates between
         fill up what the alternatives leave.
     eta, rungs: successive halving, and the steps at which trials are judged.
-    options: of the run, which trials vary beside the settings.
+    options: of the run, which trials vary beside the settings. growths: the sides on which the rates' range has grown.
     """
 
     together: ClassVar[bool] = False  # whether what one arm finds may mean more trials for all arms of its study
@@ -60,6 +53,7 @@ class Search:
     eta: int = 1
     rungs: tuple[int, ...] = ()
     options: tuple[str, ...] = ()
+    growths: tuple[str, ...] = ()
 
     @property
     def expected(self) -> int:
@@ -78,18 +72,14 @@ class Search:
         """How the settings came about that the trials lead to."""
         return Origin(kind="here", trials=self.trials, eta=self.eta, rungs=self.rungs)
 
-    def edges(self, tried: Sequence[RunRecord]) -> set[str]:
-        """The ends of the rates, "low" and "high", beyond which all arms of the study are to go."""
-        return set()
+    def edges(self, tried: Sequence[RunRecord]) -> list[str]:
+        """The ends of the range of rates, "low" and "high", beyond which all arms of the study are to go."""
+        return []
 
-    def grown(self, sides: set[str]) -> Search:
-        """The search with rates that go further on these sides."""
-        return self
-
-    def told(self, tried: Sequence[RunRecord]) -> list[Trial]:
-        """The trials that come after those that have ended; none: all are made."""
+    def told(self, tried: Sequence[RunRecord]) -> dict[str, Settings]:
+        """The trials after those that have ended: by folder, the fields of a configuration that are theirs."""
         after = enumerate(self.following(tried), len(tried))
-        return [Trial(folder_of(number), {"settings": settings, "seed": TUNING_SEED}) for number, settings in after]
+        return {FOLDER(number): {"settings": settings, "seed": TUNING_SEED} for number, settings in after}
 
     def following(self, tried: Sequence[RunRecord]) -> list[Settings]:
         """The settings of the trials that come after those that have ended."""
@@ -138,11 +128,6 @@ def _lr(record: RunRecord) -> float:
 def rounded(lr: float) -> float:
     """A learning rate with four digits, as records and tables show it."""
     return float(f"{lr:.4g}")
-
-
-def folder_of(number: int) -> str:
-    """The name of a trial's folder."""
-    return f"tune-{number:02d}"
 
 
 @dataclass(eq=False)
@@ -243,13 +228,13 @@ class Planner:
         return first + later
 
     def _grow(self, arms: Sequence[Arm]) -> bool:
-        """Widen the ranges of all arms once all their trials have ended, where one has chosen a rate near an end."""
+        """Widen the ranges of all arms once their trials have ended, where one has chosen a rate near an end."""
         searches = [(arm, arm.search) for arm in arms if arm.search is not None and not arm.settled]
         if any(arm.tried is None for arm, _ in searches):
             return False
-        sides = {side for arm, search in searches for side in search.edges(arm.tried or ())}
+        sides = sorted(side for arm, search in searches for side in search.edges(arm.tried or ()))
         for arm, search in searches if sides else ():
-            arm.search, arm.tried = search.grown(sides), None
+            arm.search, arm.tried = replace(search, growths=(*search.growths, sides[0])), None
         return bool(sides)
 
     def ended(self, path: Path) -> RunRecord | None:
@@ -267,7 +252,7 @@ class Planner:
             return
         tried: list[RunRecord] = []
         while told := arm.search.told(tried):
-            jobs = [self._trial(arm, arm.search, trial) for trial in told]
+            jobs = [self._trial(arm, arm.search, *trial) for trial in told.items()]
             if None in jobs:
                 return
             stage = [job for job in jobs if job is not None]
@@ -293,9 +278,9 @@ class Planner:
             left = [replace(job, resume=True) for job in left if job.path in passed]
         yield from left
 
-    def _trial(self, arm: Arm, search: Search, trial: Trial) -> Job | None:
-        base, path = arm.trial or arm.base, arm.folder / trial.name
-        config = replace(base, **trial.fields, role="tune", origin=Origin(kind="trial", searched=search.options))
+    def _trial(self, arm: Arm, search: Search, name: str, fields: Settings) -> Job | None:
+        base, path = arm.trial or arm.base, arm.folder / name
+        config = replace(base, **fields, role="tune", origin=Origin(kind="trial", searched=search.options))
         check_search(path, search.eta, search.rungs)
         return self._started(arm, Job(config, path, self.resume))
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, product
+from itertools import product
 from typing import Any, ClassVar
 
 from adan_bench.config import CONFIRMATIONS, TUNING_SEED, Origin, RunRecord
 from adan_bench.records.stats import best_trial, rank
-from adan_bench.studies.arms import Search, Trial, folder_of, rounded
+from adan_bench.studies.arms import FOLDER, Search, rounded
+from adan_bench.task import Settings
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)  # a base for each range
 DIGITS = 20  # of a coordinate in its base
@@ -81,77 +82,71 @@ class RangeSearch(Search):
     rates: the ends of their range; start: settings with names of ranges in place of values.
     ranges: the others by name, in one order for all optimizers of a study: trial i of each has the same values of them.
     confirm: how many of the best are tried on the seeds after `seed`, which is that of the points and their trials.
-    growths: on which sides the range of rates has grown, time by time.
     """
 
+    together: ClassVar[bool] = True
     ranges: Mapping[str, TrialRange] = field(default_factory=dict)
     confirm: int = 0
     seed: int = TUNING_SEED
-    growths: tuple[tuple[str, ...], ...] = ()
-    together: ClassVar[bool] = True
 
     @property
-    def counts(self) -> list[int]:
-        """The number of points before each growth of the range, then of all."""
-        return [self.trials + MORE * sum(map(len, self.growths[:i])) for i in range(len(self.growths) + 1)]
+    def points(self) -> int:
+        return self.trials + MORE * len(self.growths)
 
     @property
     def expected(self) -> int:
-        return self.counts[-1] + self.confirm * CONFIRMATIONS
+        return self.points + self.confirm * CONFIRMATIONS
 
-    def told(self, tried: Sequence[RunRecord]) -> list[Trial]:
+    def told(self, tried: Sequence[RunRecord]) -> dict[str, Settings]:
+        """Points, then the best of them again; then those of the first growth of the range, and so on."""
         made = {record.path.name: record for record in tried}
-        for count in self.counts:
-            if new := [number for number in range(count) if folder_of(number) not in made]:
-                return [self._point(number) for number in new]
-            ended = [record for number in range(count) if (record := made[folder_of(number)]).final is not None]
-            best = sorted(ended, key=rank)[: self.confirm]
-            if again := [trial for record in best for trial in self._again(record) if trial.name not in made]:
-                return again
-        return []
+        for count in range(self.trials, self.points + 1, MORE):
+            names = [FOLDER(number) for number in range(count)]
+            told = {name: self._point(number) for number, name in enumerate(names) if name not in made}
+            if not told:
+                best = sorted((made[name] for name in names if made[name].final is not None), key=rank)[: self.confirm]
+                again = {name: fields for record in best for name, fields in self._again(record)}
+                told = {name: fields for name, fields in again.items() if name not in made}
+            if told:
+                return told
+        return {}
 
     def origin(self, tried: Sequence[RunRecord]) -> Origin:
+        edge, options = bool(self._near(tried)), self.options
         return Origin(
-            kind="here",
-            trials=self.counts[-1],
-            seed=self.seed,
-            confirmed=self.confirm,
-            searched=self.options,
-            at_edge=bool(self._near(tried)),
+            kind="here", trials=self.points, seed=self.seed, confirmed=self.confirm, searched=options, at_edge=edge
         )
 
-    def edges(self, tried: Sequence[RunRecord]) -> set[str]:
-        return {side for side in self._near(tried) if [*chain(*self.growths)].count(side) < MOST_GROWTHS}
+    def edges(self, tried: Sequence[RunRecord]) -> list[str]:
+        return [side for side in self._near(tried) if self.growths.count(side) < MOST_GROWTHS]
 
-    def grown(self, sides: set[str]) -> RangeSearch:
-        return replace(self, growths=(*self.growths, tuple(sorted(sides))))
-
-    def _near(self, tried: Sequence[RunRecord]) -> set[str]:
+    def _near(self, tried: Sequence[RunRecord]) -> list[str]:
         """The ends of the range of rates that the best rate is near to."""
         if all(record.final is None for record in tried):
-            return set()
-        lr, (lows, highs) = best_trial(tried).config.settings["lr"], zip(*self._parts(), strict=True)
-        return {side for side, near in (("low", lr <= min(lows) * NEAR), ("high", lr * NEAR >= max(highs))) if near}
+            return []
+        lr, parts = best_trial(tried).config.settings["lr"], self._parts()
+        low, high = min(low for low, _ in parts), max(high for _, high in parts)
+        return ["low"] * (lr <= low * NEAR) + ["high"] * (lr * NEAR >= high)
 
     def _parts(self) -> list[tuple[float, float]]:
-        """The range of rates, then what was added to it."""
+        """The range of rates, then what was added to it, time by time."""
         low, high = self.rates
         parts = [(low, high)]
-        for side in chain(*self.growths):
+        for side in self.growths:
             parts.append((low / GROWTH, low) if side == "low" else (high, high * GROWTH))
             low, high = min(low, parts[-1][0]), max(high, parts[-1][1])
         return parts
 
-    def _point(self, number: int) -> Trial:
+    def _point(self, number: int) -> Settings:
         part = self._parts()[0 if number < self.trials else 1 + (number - self.trials) // MORE]
         ranges = {"lr": TrialRange("log", part), **self.ranges}
         point = zip(ranges.items(), coordinates(self.seed, number), strict=False)
-        values = {name: values.at(share) for (name, values), share in point}
+        values = {name: own.at(share) for (name, own), share in point}
         options = {name: values[name] for name in self.options}
-        settings = {**filled(self.start, values), **self.fixed}
-        return Trial(folder_of(number), {"settings": settings, "seed": self.seed, **options})
+        return {"settings": {**filled(self.start, values), **self.fixed}, "seed": self.seed, **options}
 
-    def _again(self, record: RunRecord) -> list[Trial]:
-        fields = {"settings": record.config.settings, **{name: getattr(record.config, name) for name in self.options}}
-        seeds = range(self.seed + 1, self.seed + 1 + CONFIRMATIONS)
-        return [Trial(f"{record.path.name}-seed-{seed}", {**fields, "seed": seed}) for seed in seeds]
+    def _again(self, record: RunRecord) -> Iterator[tuple[str, Settings]]:
+        """A trial on each of the seeds that are to confirm it."""
+        for seed in range(self.seed + 1, self.seed + 1 + CONFIRMATIONS):
+            options = {name: getattr(record.config, name) for name in self.options}
+            yield f"{record.path.name}-seed-{seed}", {"settings": record.config.settings, "seed": seed, **options}
