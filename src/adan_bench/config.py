@@ -15,7 +15,7 @@ from typing import Any
 
 from adan_bench.task import SCALES, Settings
 
-TUNING_SEED = 1000  # trials use this and what comes after it, reported runs what is below it
+TUNING_SEED = 1000  # trials use this and later ones; comparisons use 0, 1, 2, …
 CONFIRMATIONS = 2  # more seeds for the best trials of a search over ranges
 #: How the work of a step is shared out, and the machine: what a run may be resumed with another value of.
 SHARING = ("parallel", "ranks", "threads", "jobs")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 from support.learning import chosen
 
 from adan_bench.config import CONFIRMATIONS, TUNING_SEED, RunConfig
+from adan_bench.records.stats import best_trial
 from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.reports.comparison import write_report
 from adan_bench.reports.tuning import write_tuning
 from adan_bench.studies.arms import Planner
-from adan_bench.studies.ranges import MOST_GROWTHS, coordinates
+from adan_bench.studies.ranges import MOST_GROWTHS, RangeSearch, coordinates
 from adan_bench.studies.study import arms, library, parse, read
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.workloads.registry import get_workload
@@ -144,8 +146,8 @@ def test_the_best_two_again_and_the_best_mean_wins(folder: Path, tiny: Path) -> 
     assert best.warmup != second.warmup
 
     def turned(config: RunConfig) -> float:
-        worse = config.seed > TUNING_SEED and config.settings == best.settings
-        return in_the_middle(config) + (1 if worse else 0)
+        again = config.seed > TUNING_SEED  # on which both are worse than the third, which nobody confirms
+        return in_the_middle(config) + again * (4 if config.settings == best.settings else 3)
 
     made = make(planner_of(folder, tiny), turned)
     again = [config for path, config in made.items() if path.startswith("adan/tune") and path.count("-") == 3]
@@ -191,6 +193,20 @@ def test_a_rate_at_an_end_extends_the_range_of_every_optimizer(folder: Path, tin
     confirmed = [path for path in made if path.startswith("adamw/tune") and path.count("-") == 3]
     assert len(confirmed) > 2 * CONFIRMATIONS, "the best two have changed"
     assert sum(path.startswith("adan/tune") for path in made) == 16 + 2 * CONFIRMATIONS
+
+
+def test_an_end_is_near_within_a_factor_of_one_and_a_half(folder: Path, tiny: Path) -> None:
+    planner = planner_of(folder, tiny)
+    make(planner, in_the_middle)
+    arm = planner.groups[0][0]
+    assert isinstance(arm.search, RangeSearch)
+    assert arm.tried
+    lr = min(record.config.settings["lr"] for record in arm.tried if record.final == best_trial(arm.tried).final)
+    for factor, near in ((1.49, True), (1.51, False)):
+        low, high = (replace(arm.search, rates=ends) for ends in ((lr / factor, 1.0), (1e-6, lr * factor)))
+        assert low.edges(arm.tried) == ["low"] * near
+        assert high.edges(arm.tried) == ["high"] * near
+        assert (low.origin(arm.tried).at_edge, high.origin(arm.tried).at_edge) == (near, near)
 
 
 def test_ranges_grow_twice_at_most_on_each_side(folder: Path, tiny: Path) -> None:

@@ -264,8 +264,9 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
     Of rates that do equally well the best is that of `best_trial`, as `tune` chooses.
     """
     trials = list(trials)
-    first_seeds = [r for r in trials if r.config.seed == min(r.config.seed for r in trials)]
-    groups = grouped(first_seeds, lambda r: {key: value for key, value in r.config.tuned.items() if key != "lr"})
+    seed = min((r.config.seed for r in trials), default=0)  # the others only confirm
+    firsts = [r for r in trials if r.config.seed == seed]
+    groups = grouped(firsts, lambda r: {key: value for key, value in r.config.tuned.items() if key != "lr"})
     largest: list[RunRecord] = max(groups, key=lambda group: len(group), default=[])
     runs = sorted(largest, key=lambda r: float(r.config.settings["lr"]))
     finals = [r.final for r in runs]
@@ -336,7 +337,7 @@ def best_trial(trials: Sequence[RunRecord]) -> RunRecord:
 def best_trials(trials: Sequence[RunRecord]) -> list[RunRecord]:
     """The best settings on every seed that they were tried on, by the mean over these.
 
-    Where some were tried on more seeds than others, the best of those; before the mean counts on how many they failed.
+    Only those that were tried on the most seeds are compared; a seed without a result counts before the mean.
     """
     points = grouped(trials, lambda r: r.config.tuned)
     points = [own for own in points if len(own) == max(map(len, points))]
