@@ -322,6 +322,7 @@ def test_a_search_over_ranges_that_trains(bench: Any, folder: Path, tiny: Path) 
         ("[0.02, 0.2]", "[0.02, 2.0]", "search.ranges.b1: {'one_minus': [0.02, 2.0]}; give a range"),
         ("one_minus", "minus", "search.ranges.b1: {'minus': [0.02, 0.2]}; give a range"),
         ("lr = [0.001, 0.064]", "lr = 0.001", "optimizers.adan.settings.lr: 0.001; give a range"),
+        ("lr = [0.001, 0.064]", "lr = { choice = [1, 2] }", "settings.lr: {'choice': [1, 2]}; give [LOW, HIGH]"),
         ("0.05, 0.1]", '"0.1"]', "run: warmup = '0.1' is not of type"),
         ("[optimizers.adan]", "[optimizers.adan]\nalternatives = []", "optimizers.adan.alternatives: the study"),
         ("decay = [", "eps = [1e-9, 1e-7]\ndecay = [", "search.ranges.eps: no setting has it"),
@@ -349,7 +350,7 @@ def test_a_wrong_range_is_one_line_before_any_run(
 def test_confirm_without_ranges(folder: Path) -> None:
     text = 'summary = "a"\nworkload = "tiny"\n[search]\nconfirm = 2\n[optimizers.adan]\nsettings = { lr = 0.1 }\n'
     (folder / "field.toml").write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"search\.confirm: only for a search over ranges"):
+    with pytest.raises(ValueError, match=r"search\.confirm: 2 is for a search over ranges"):
         parse(folder / "field.toml")
 
 
@@ -367,7 +368,7 @@ def test_the_field_is_searched_by_the_protocol(name: str) -> None:
         assert search.start["weight_decay"] == "decay"
         assert {"b1", "b2"} <= {*search.start["betas"], search.start.get("momentum")}
         assert search.rates == gpt.optimizers[key].search.rates  # type: ignore[union-attr]
-    assert searches["adan"].ranges["warmup"].values == (0.02, 0.05, 0.1)
+    assert searches["adan"].ranges["warmup"] == {"choice": [0.02, 0.05, 0.1]}
     assert len(study.seeds) == 5
     other = parse(library()[name.removesuffix("-again") if name.endswith("-again") else f"{name}-again"])
     assert not {*study.seeds} & {*other.seeds}

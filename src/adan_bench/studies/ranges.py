@@ -37,29 +37,19 @@ def coordinates(seed: int, number: int) -> list[float]:
     return point
 
 
-@dataclass(frozen=True)
-class TrialRange:
-    """Values that trials take.
+def at(values: Any, share: float) -> Any:
+    """The value at a share of a range, which is as a study's file has it.
 
-    kind: "log" (between two, evenly over their logarithms), "one_minus" (one minus such a number) or "choice".
+    >>> at([0.01, 1.0], 0.5), at({"one_minus": [0.01, 1.0]}, 0.5)
+    (0.1, 0.9)
+    >>> [at({"choice": [2, 5, 10]}, share) for share in (0.0, 0.5, 1.0)]
+    [2, 5, 10]
     """
-
-    kind: str
-    values: tuple[Any, ...]
-
-    def at(self, share: float) -> Any:
-        """The value at a share of the range.
-
-        >>> TrialRange("log", (0.01, 1.0)).at(0.5), TrialRange("one_minus", (0.01, 1.0)).at(0.5)
-        (0.1, 0.9)
-        >>> [TrialRange("choice", (2, 5, 10)).at(share) for share in (0.0, 0.5, 0.99)]
-        [2, 5, 10]
-        """
-        if self.kind == "choice":
-            return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
-        low, high = self.values
-        value = rounded(low * (high / low) ** share)
-        return value if self.kind == "log" else round(1 - value, 9)
+    if isinstance(values, list):
+        low, high = values
+        return rounded(low * (high / low) ** share)
+    ((kind, among),) = values.items()
+    return among[min(int(share * len(among)), len(among) - 1)] if kind == "choice" else round(1 - at(among, share), 9)
 
 
 def filled(template: Any, values: Mapping[str, Any]) -> Any:
@@ -85,7 +75,7 @@ class RangeSearch(Search):
     """
 
     together: ClassVar[bool] = True
-    ranges: Mapping[str, TrialRange] = field(default_factory=dict)
+    ranges: Mapping[str, Any] = field(default_factory=dict)
     confirm: int = 0
     seed: int = TUNING_SEED
 
@@ -139,9 +129,8 @@ class RangeSearch(Search):
 
     def _point(self, number: int) -> Settings:
         part = self._parts()[0 if number < self.trials else 1 + (number - self.trials) // MORE]
-        ranges = {"lr": TrialRange("log", part), **self.ranges}
-        point = zip(ranges.items(), coordinates(self.seed, number), strict=False)
-        values = {name: own.at(share) for (name, own), share in point}
+        ranges, shares = {"lr": [*part], **self.ranges}, coordinates(self.seed, number)
+        values = {name: at(ranges[name], share) for name, share in zip(ranges, shares, strict=False)}
         options = {name: values[name] for name in self.options}
         return {"settings": {**filled(self.start, values), **self.fixed}, "seed": self.seed, **options}
 

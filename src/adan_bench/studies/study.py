@@ -20,7 +20,7 @@ from adan_bench.errors import UsageError, unknown
 from adan_bench.records.store import CONFIG
 from adan_bench.studies.arms import Arm, Search, rounded
 from adan_bench.studies.competitors import competitors, folder_name
-from adan_bench.studies.ranges import PRIMES, RangeSearch, TrialRange, filled
+from adan_bench.studies.ranges import PRIMES, RangeSearch, at, filled
 from adan_bench.task import Settings
 from adan_bench.training.configure import configure
 from adan_bench.workloads.registry import get_workload
@@ -223,38 +223,42 @@ def _ranges(file: Path, search: Settings) -> RangeSearch | None:
     for key, least in (("trials", 1), ("confirm", 0), ("seed", TUNING_SEED)):
         if search.get(key, least) < least:
             raise UsageError(f"{file}: search.{key}: {search[key]}; give a number from {least} on, or omit it")
-    if "ranges" not in search:
-        for key in {"confirm", "seed"} & search.keys():
-            raise UsageError(f"{file}: search.{key}: only for a search over ranges; add search.ranges, or omit it")
+    ranges, how = search.pop("ranges", {}), {key: search.pop(key) for key in ("confirm", "seed") if key in search}
+    if not ranges:
+        for key, value in how.items():
+            raise UsageError(
+                f"{file}: search.{key}: {value} is for a search over ranges; add search.ranges, or omit it"
+            )
         return None
-    ranges = {key: _range(file, f"search.ranges.{key}", value) for key, value in search.pop("ranges").items()}
     if len(ranges) >= len(PRIMES):
         raise UsageError(f"{file}: search.ranges: {len(ranges)} of them; give at most {len(PRIMES) - 1}")
-    how = {key: search.pop(key) for key in ("confirm", "seed") if key in search}
+    for key, values in ranges.items():
+        _check_range(file, f"search.ranges.{key}", values)
+        for share in (0.0, 0.5, 1.0) if key in OPTIONS else ():
+            _check(file, "run", {key: at(values, share)})
     options = tuple(key for key in ranges if key in OPTIONS)
-    for key, share in itertools.product(options, (0.0, 0.5, 1.0)):
-        _check(file, "run", {key: ranges[key].at(share)})
     return RangeSearch((), search.get("trials", TRIALS), {}, options=options, ranges=ranges, **how)
 
 
 def _searched(file: Path, name: str, entry: Mapping[str, Any], over: RangeSearch) -> StudyEntry:
     """An optimizer with its search over ranges, and with the settings at their centers."""
-    where = f"optimizers.{name}"
+    where, rates, start = f"optimizers.{name}", entry["settings"].get("lr"), {**entry["settings"], "lr": "lr"}
     if "alternatives" in entry:
         raise UsageError(f"{file}: {where}.alternatives: the study searches ranges; omit them, or search.ranges")
-    rates, start = _range(file, f"{where}.settings.lr", entry["settings"].get("lr")), {**entry["settings"], "lr": "lr"}
-    centers = {key: values.at(0.5) for key, values in {"lr": rates, **over.ranges}.items()}
-    return StudyEntry(filled(start, centers), search=replace(over, rates=rates.values, start=start))
+    if isinstance(rates, dict):
+        raise UsageError(f"{file}: {where}.settings.lr: {rates}; give [LOW, HIGH]")
+    _check_range(file, f"{where}.settings.lr", rates)
+    centers = {key: at(values, 0.5) for key, values in {"lr": rates, **over.ranges}.items()}
+    return StudyEntry(filled(start, centers), search=replace(over, rates=tuple(rates), start=start))
 
 
-def _range(file: Path, where: str, value: Any) -> TrialRange:
-    kind, values = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("log", value)
+def _check_range(file: Path, where: str, value: Any) -> None:
+    kind, values = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("", value)
     many = isinstance(values, list) and len(values) > 1
     ends = many and len(values) == 2 and all(isinstance(v, (int, float)) for v in values) and 0 < values[0] < values[1]
-    if not {"log": ends, "one_minus": ends and values[1] <= 1, "choice": many}.get(kind):
+    if not {"": ends, "one_minus": ends and values[1] <= 1, "choice": many}.get(kind):
         forms = "[LOW, HIGH] above 0, { one_minus = [LOW, HIGH] } up to 1, or { choice = [A, B, …] }"
         raise UsageError(f"{file}: {where}: {value}; give a range: {forms}")
-    return TrialRange(kind, tuple(values))
 
 
 def _names(study: Study, studies: Mapping[str, Study]) -> list[str]:
