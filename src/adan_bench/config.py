@@ -15,7 +15,8 @@ from typing import Any
 
 from adan_bench.task import SCALES, Settings
 
-TUNING_SEED = 1000  # comparisons use 0, 1, 2, …
+TUNING_SEED = 1000  # trials use this and later ones; comparisons use 0, 1, 2, …
+CONFIRMATIONS = 2  # more seeds for the best trials of a search over ranges
 #: How the work of a step is shared out, and the machine: what a run may be resumed with another value of.
 SHARING = ("parallel", "ranks", "threads", "jobs")
 
@@ -54,7 +55,10 @@ class Origin:
         "here" (trials beside the run), "study" (as its file says), "trial" (the run is one), "published", or "" where
         `source` says it all.
     source: the file of `tune`, the study, or whoever published the settings.
-    eta, rungs: how the trials were halved and at which steps; at_edge: no rate beyond the best one was tried.
+    eta, rungs: how the trials were halved and at which steps; at_edge: no rate beyond the best one was tried,
+        or none far beyond it.
+    seed: of the trials; confirmed: how many of the best were run again on the seeds after it.
+    searched: options of the run that the trials varied beside the settings.
     tuned_for: fields of the training that the settings were tuned for, where this run has others.
     changed: settings that the user set otherwise than the trials found them.
     batch_sizes: of this run and of the tuning, where the rate was multiplied by the root of their ratio.
@@ -68,6 +72,9 @@ class Origin:
     eta: int = 1
     rungs: tuple[int, ...] = ()
     at_edge: bool = False
+    seed: int = TUNING_SEED
+    confirmed: int = 0
+    searched: tuple[str, ...] = ()
     tuned_for: Settings = field(default_factory=dict)
     changed: Settings = field(default_factory=dict)
     batch_sizes: tuple[int, ...] = ()
@@ -209,6 +216,11 @@ class RunConfig(Budget, Execution, Provenance):
     def name(self) -> str:
         """The competitor's name: the optimizer, or a variant of it."""
         return self.label or self.optimizer
+
+    @property
+    def tuned(self) -> Settings:
+        """The settings, and the options of the run that were searched with them."""
+        return {**self.settings, **{name: getattr(self, name) for name in self.origin.searched}}
 
     def to_json(self) -> dict[str, Any]:
         values = {**dataclasses.asdict(self), "origin": self.origin.to_json()}

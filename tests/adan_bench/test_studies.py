@@ -319,10 +319,15 @@ def test_the_search_goes_beyond_an_edge_or_between_neighbors(config: Any, tmp_pa
 
 
 def test_what_the_page_says_of_a_file_is_true(tmp_path: Path) -> None:
-    """The examples of docs/studies.md are a study and its follow-up."""
+    """The examples of docs/studies.md are a study, the part of one that searches ranges, and a follow-up."""
     page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
-    for name, text in zip(("vit-25", "longer"), re.findall(r"```toml\n(.*?)```", page, re.DOTALL), strict=True):
-        (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
+    names, texts = ("vit-25", "field", "longer"), re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    for name, text in zip(names, texts, strict=True):
+        start = 'summary = "Ranges"\nworkload = "cifar-vit"\n' if name == "field" else ""
+        (tmp_path / f"{name}.toml").write_text(start + text, encoding="utf-8")
     assert parse(tmp_path / "vit-25.toml").trials == 7
+    search = parse(tmp_path / "field.toml").optimizers["adan"].search
+    assert search is not None
+    assert (search.trials, search.confirm, search.seed, search.options) == (12, 2, 1000, ("warmup",))
     follow = parse(tmp_path / "longer.toml")
     assert (follow.follows, len(follow.variants), follow.variants[1].lr_factor) == ("vit-25", 3, 1.414)

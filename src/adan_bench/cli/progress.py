@@ -53,7 +53,7 @@ def _label(event: Event) -> str:
 def _varied(config: RunConfig) -> str:
     """The settings of a trial that are not the optimizer's defaults, its rate first."""
     usual = {} if config.optimizer not in known() else defaults(get_optimizer(config.optimizer))
-    others = {key: value for key, value in config.settings.items() if key != "lr" and value != usual.get(key)}
+    others = {key: value for key, value in config.tuned.items() if key != "lr" and value != usual.get(key)}
     return assignments({"lr": f"{config.settings['lr']:g}", **others})
 
 

@@ -97,7 +97,8 @@ class OptimizerSummary:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return self.records[0].config.settings
+        """What was tuned: options of the run may be among it."""
+        return self.records[0].config.tuned
 
     @property
     def origin(self) -> Origin:
@@ -258,12 +259,14 @@ def to_target(record: RunRecord) -> tuple[int, float] | None:
 
 
 def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
-    """How the result depends on the learning rate, over the trials that differ in nothing else.
+    """How the result depends on the learning rate, over the trials that differ in nothing else; None: there are none.
 
     Of rates that do equally well the best is that of `best_trial`, as `tune` chooses.
     """
     trials = list(trials)
-    groups = grouped(trials, lambda r: {key: value for key, value in r.config.settings.items() if key != "lr"})
+    seed = min((r.config.seed for r in trials), default=0)  # the others only confirm
+    firsts = [r for r in trials if r.config.seed == seed]
+    groups = grouped(firsts, lambda r: {key: value for key, value in r.config.tuned.items() if key != "lr"})
     largest: list[RunRecord] = max(groups, key=lambda group: len(group), default=[])
     runs = sorted(largest, key=lambda r: float(r.config.settings["lr"]))
     finals = [r.final for r in runs]
@@ -305,7 +308,7 @@ def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
     summaries = []
     for label, group in _labeled(grouped([r for r in records if r.config.role == "tune"], lambda r: _setup(r.config))):
         trials = [_once(own) for own in grouped(group, lambda r: r.config.name)]
-        bests = [_optimizer(own[0].config.name, [best_trial(own)], own) for own in trials]
+        bests = [_optimizer(own[0].config.name, best_trials(own), own) for own in trials]
         lost = [sum(r.diverged for r in own) for own in trials]
         summaries.append(_workload(label, [replace(best, diverged=n) for best, n in zip(bests, lost, strict=True)]))
     return summaries
@@ -328,16 +331,31 @@ def rank(record: RunRecord) -> float:
 
 def best_trial(trials: Sequence[RunRecord]) -> RunRecord:
     """The best one; of several that are equally good, the one in the middle of their learning rates."""
-    best = min(map(rank, trials))
-    logs = {id(r): math.log(r.config.settings["lr"]) for r in trials if rank(r) == best}
-    middle = (min(logs.values()) + max(logs.values())) / 2
-    return min((r for r in trials if id(r) in logs), key=lambda r: round(abs(logs[id(r)] - middle), 6))
+    return best_trials(trials)[0]
+
+
+def best_trials(trials: Sequence[RunRecord]) -> list[RunRecord]:
+    """The best settings on every seed that they were tried on, by the mean over these.
+
+    Only those that were tried on the most seeds are compared; a seed without a result counts before the mean.
+    """
+    points = grouped(trials, lambda r: r.config.tuned)
+    points = [own for own in points if len(own) == max(map(len, points))]
+
+    def score(own: Sequence[RunRecord]) -> tuple[int, float]:
+        ranks = [rank(r) for r in own if r.final is not None]
+        return len(own) - len(ranks), statistics.fmean(ranks) if ranks else math.inf
+
+    best = [own for own in points if score(own) == min(map(score, points))]
+    logs = [math.log(own[0].config.settings["lr"]) for own in best]
+    middle = (min(logs) + max(logs)) / 2
+    return best[min(range(len(best)), key=lambda i: round(abs(logs[i] - middle), 6))]
 
 
 def _setup(config: RunConfig) -> dict[str, Any]:
     """What runs have to share to be compared, without what has its default."""
     identity = {**config.identity(), "data": None if config.data is None else str(config.data)}
-    free = (*FREE, "schedule") if config.own_schedule else FREE
+    free = (*FREE, *config.origin.searched, *(["schedule"] if config.own_schedule else []))
     return {name: value for name, value in identity.items() if name not in free}
 
 
@@ -366,12 +384,14 @@ def _text(value: Any) -> str:
 
 def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
     # An optimizer with two sets of settings is two competitors.
-    groups = grouped([r for r in records if r.config.role == "run"], lambda r: (r.config.name, r.config.settings))
+    groups = grouped([r for r in records if r.config.role == "run"], lambda r: (r.config.name, r.config.tuned))
     names = [group[0].config.name for group in groups]
     summaries = []
     for name, group in zip(names, groups, strict=True):
-        trials = _once([r for r in records if r.config.role == "tune" and r.config.name == name])
-        title = name if names.count(name) == 1 else f"{name} {_text(group[0].config.settings)}"
+        own, tuned = group[0].config, [r for r in records if r.config.role == "tune" and r.config.name == name]
+        of_study = [r for r in tuned if r.config.study in (own.study, own.origin.source)]  # not of another search
+        trials = _once(of_study or tuned)
+        title = name if names.count(name) == 1 else f"{name} {_text(own.tuned)}"
         repeats = tuple(tuple(r.path for r in same) for same in _alike(group) if len(same) > 1)
         summaries.append(replace(_optimizer(title, _once(group), trials), repeats=repeats))
     return _workload(label, summaries)
@@ -383,7 +403,7 @@ def _alike(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
     def age(record: RunRecord) -> tuple[bool, str]:  # those that did not end, then the others, each by their start
         return record.status not in ("failed", "unfinished"), str(record.environment.get("started", ""))
 
-    return [sorted(same, key=age) for same in grouped(records, lambda r: (r.config.settings, r.config.seed))]
+    return [sorted(same, key=age) for same in grouped(records, lambda r: (r.config.tuned, r.config.seed))]
 
 
 def _once(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -428,7 +448,7 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
         engines=tuple(word for word in dict.fromkeys(words) if word not in ("", "capturable")),
         state_bytes_per_parameter=max(sizes, default=None),
         sensitivity=sensitivity(trials),
-        trials=len(trials),
+        trials=len(grouped(trials, lambda r: r.config.tuned)),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from adan_bench.config import TRAINING, TUNING_SEED, Origin, RunConfig, in_words
+from adan_bench.config import CONFIRMATIONS, TRAINING, Origin, RunConfig, in_words
 from adan_bench.records.stats import (
     MIN_SEEDS,
     Interval,
@@ -128,15 +128,18 @@ def said(origin: Origin) -> str:
     'guess: lr; paper, lr × √(8/32), betas as the table says'
     >>> said(Origin(kind="published", source="paper", trials=5, at_edge=True))
     'paper, lr chosen by 5 trials, at the edge of the rates tried'
+    >>> said(Origin(kind="here", trials=12, seed=2000, confirmed=2, searched=("warmup",)))
+    'tuned here (warm-up included) in 12 trials with seed 2000, the best 2 again with seeds 2001 and 2002'
     """
     trials = count(origin.trials, "trial")
     halved = f", halved by {origin.eta} at steps {', '.join(map(str, origin.rungs))}" if origin.rungs else ""
     where = f"for {origin.source}" if origin.source else "here"
+    where += f" ({_join([in_words(name, True) for name in origin.searched])} included)" if origin.searched else ""
     texts = {
         "untuned": "untuned defaults",
         "bundled": f"defaults tuned in {trials}",
         "saved": f"tuned in {trials} ({origin.source}{halved})",
-        "here": f"tuned {where} in {trials}{halved + ',' if halved else ''} with seed {TUNING_SEED}",
+        "here": f"tuned {where} in {trials}{halved + ',' if halved else ''} with seed {origin.seed}",
         "study": f"as the study {origin.source} says",
         "trial": "trial",
     }
@@ -144,6 +147,9 @@ def said(origin: Origin) -> str:
     text += texts.get(origin.kind, origin.source)
     if origin.kind == "published" and origin.trials:
         text += f", lr chosen by {trials}{', at the edge of the rates tried' if origin.at_edge else ''}"
+    if origin.confirmed:
+        seeds = [str(origin.seed + i) for i in range(1, CONFIRMATIONS + 1)]
+        text += f", the best {origin.confirmed} again with seeds {_join(seeds)}"
     if origin.tuned_for:
         text += f" for another training: {_other_training(origin)}"
     if origin.changed:
@@ -307,13 +313,16 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     """Say how the settings came about, and whether every optimizer had the same chance."""
     schedules = ", ".join(sorted({s.schedule for s in summaries}))
     same = "its own schedule" if "(" in schedules else "the same schedule"
-    text = f"In each table every optimizer ran under {same} ({schedules}, same warm-up)"
+    own = any("warmup" in o.origin.searched for s in summaries for o in s.optimizers)
+    text = f"In each table every optimizer ran under {same} ({schedules}, {'tuned' if own else 'same'} warm-up)"
     uneven = [s.name for s in summaries if len({tuple(r.config.seed for r in o.records) for o in s.optimizers}) > 1]
     text += f" and budget, but not with the same seeds in {_join(uneven)}." if uneven else ", budget and seeds."
     counts = {o.trials for s in summaries for o in s.optimizers}
     if len(counts) == 1 and counts != {0} and not caution(summaries):
         trials = count(counts.pop(), "tuning trial")
-        return f"{text} Every optimizer had {trials}, with a seed that no reported run uses."
+        again = {o.origin.confirmed for s in summaries for o in s.optimizers}
+        best = f", of which the best {again.pop()} were run on more seeds" if again != {0} and len(again) == 1 else ""
+        return f"{text} Every optimizer had {trials}{best}, with a seed that no reported run uses."
     origins = {s.name: "; ".join(sorted({said(o.origin) for o in s.optimizers})) for s in summaries}
     if len(set(origins.values())) == 1:
         return f"{text} Settings: {next(iter(origins.values()))}."

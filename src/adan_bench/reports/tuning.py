@@ -14,13 +14,13 @@ from adan_bench.reports.conclusions import budget, count, number
 
 HEAD = ("optimizer", "{metric}", "lr", "lower and higher lr", "lr range ±2%", "trials", "other settings")
 TERMS = (
-    "From one run each, with a seed that no comparison uses. Lower and higher lr: the result at the tried rates next "
+    "With seeds that no comparison uses. Lower and higher lr: the result at the tried rates next "
     "to the best. lr range ±2%: the rates around the best whose result is within 2% of it. edge: the best rate is the "
     "lowest or highest that was tried, so a better one may lie beyond; tune again with more trials."
 )
 
 
-SURE = " Each from one run: of two rates whose results differ less than seeds do, either may be the better one."
+SURE = " One run each, unless more are named: of rates that differ less than seeds do, either may be the better one."
 
 
 def write_tuning(
@@ -56,8 +56,9 @@ def _chosen(o: OptimizerSummary, metric: str) -> str:
     if o.final is None:
         return f"{o.name}: no trial has a result, so nothing was chosen."
     text = f"{o.name}: lr {o.settings['lr']:g} gave the {metric} {number(o.final.mean)}"
+    text += f" (mean of {count(o.n, 'seed')})" if o.n > 1 else ""
     if (s := o.sensitivity) is None:
-        return f"{text}; other rates were not tried."
+        return f"{text}, the best of {count(o.trials, 'trial')}."
     others = [(lr, value) for lr, value in s.points if value is not None and lr != s.best_lr]
     if not others:
         return f"{text}; no other rate has a result."

@@ -1,7 +1,8 @@
 """Arms of a study: a search for an optimizer's settings, then runs with them on several seeds.
 
-The search is the same for every arm: as many trials, on a seed that no reported run uses. First come learning rates,
-then one more where the best is the last of its side, then alternatives to single settings at the best rate.
+The search is the same for every arm: as many trials, on seeds that no reported run uses. First come learning rates,
+then one more where the best is the last of its side, then alternatives to single settings at the best rate; or, by
+`studies.ranges`, points of several ranges at once.
 `Planner` tells which runs can be made by now; it is asked again whenever one has ended.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
+from typing import ClassVar
 
 from adan_bench.config import TUNING_SEED, Origin, Pause, RunConfig, RunRecord, as_json
 from adan_bench.records.stats import MIN_SEEDS, best_trial, rank
@@ -23,6 +25,7 @@ from adan_bench.training.jobs import Job
 from adan_bench.training.optimizers import get_optimizer
 
 STEP = 0.5  # decades from the last rate of a wide range to the next
+FOLDER = "tune-{:02d}".format  # of a trial
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,10 @@ class Search:
         between it and the better of its neighbors. Otherwise only a rate beyond comes before them, and rates between
         fill up what the alternatives leave.
     eta, rungs: successive halving, and the steps at which trials are judged.
+    options: of the run, which trials vary beside the settings. growths: the sides on which the rates' range has grown.
     """
+
+    together: ClassVar[bool] = False  # whether what one arm finds may mean more trials for all arms of its study
 
     rates: tuple[float, ...]
     trials: int
@@ -46,6 +52,13 @@ class Search:
     refine: bool = False
     eta: int = 1
     rungs: tuple[int, ...] = ()
+    options: tuple[str, ...] = ()
+    growths: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> int:
+        """How many runs its trials will be, as far as that can be told before."""
+        return self.trials
 
     def judged(self, record: RunRecord) -> RunRecord:
         """A trial that has ended, with what it is judged by as its result."""
@@ -55,8 +68,21 @@ class Search:
         """The settings that the trials lead to."""
         return dict(best_trial(tried).config.settings)
 
+    def origin(self, tried: Sequence[RunRecord]) -> Origin:
+        """How the settings came about that the trials lead to."""
+        return Origin(kind="here", trials=self.trials, eta=self.eta, rungs=self.rungs)
+
+    def edges(self, tried: Sequence[RunRecord]) -> list[str]:
+        """The ends of the range of rates, "low" and "high", beyond which all arms of the study are to go."""
+        return []
+
+    def told(self, tried: Sequence[RunRecord]) -> dict[str, Settings]:
+        """The trials after those that have ended: by folder, the fields of a configuration that are theirs."""
+        after = enumerate(self.following(tried), len(tried))
+        return {FOLDER(number): {"settings": settings, "seed": TUNING_SEED} for number, settings in after}
+
     def following(self, tried: Sequence[RunRecord]) -> list[Settings]:
-        """The trials that come after those that have ended; none: all are made."""
+        """The settings of the trials that come after those that have ended."""
         if not tried:
             return [{**self.start, **self.fixed, "lr": lr} for lr in self.rates[: self.trials]]
         best, left = dict(best_trial(tried).config.settings), self.trials - len(tried)
@@ -111,7 +137,8 @@ class Arm:
     base: the configuration of its runs, complete but for what is decided on the way: settings, seed, start weights.
     folder: where its runs lie; seeds: of the reported ones.
     search: for its settings; without one it has those of `base`. trial: the configuration of the trials.
-    like: the arm whose settings it takes, changed by `change`, its rate multiplied by `lr_factor`.
+    like: the arm whose settings it takes, changed by `change`, its rate multiplied by `lr_factor`; own_options: those
+        of the run that are its own where that arm's search has chosen some.
     start: the arm whose final weights its runs start from, those of `start_seed`, else of the same seed.
     """
 
@@ -123,6 +150,7 @@ class Arm:
     like: Arm | None = None
     change: Settings = field(default_factory=dict)
     lr_factor: float = 1.0
+    own_options: Set[str] = frozenset()
     start: Arm | None = None
     start_seed: int | None = None
     tried: Sequence[RunRecord] | None = None  # the trials, once all have ended
@@ -135,18 +163,23 @@ class Arm:
         if self.like is not None:
             theirs = self.like.base
             lr = theirs.settings["lr"] if self.lr_factor == 1 else rounded(theirs.settings["lr"] * self.lr_factor)
-            tuned_for = {**theirs.origin.tuned_for, **elsewhere(training_of(theirs), self.base)}
+            searched = tuple(name for name in theirs.origin.searched if name not in self.own_options)
             changed = changes(get_optimizer(self.base.optimizer), theirs.settings, self.change)
             origin = replace(
-                theirs.origin, tuned_for=tuned_for, lr_factor=self.lr_factor, changed=changed, source=theirs.study
+                theirs.origin, lr_factor=self.lr_factor, changed=changed, source=theirs.study, searched=searched
             )
-            self.base = replace(self.base, settings={**theirs.settings, "lr": lr, **self.change}, origin=origin)
+            self._take(theirs, {**theirs.settings, "lr": lr, **self.change}, origin)
         elif self.search is not None and self.tried and self.found:
-            tuned_for = elsewhere(training_of(self.tried[0].config), self.base)
-            search = self.search
-            origin = Origin(kind="here", trials=search.trials, eta=search.eta, rungs=search.rungs, tuned_for=tuned_for)
-            self.base = replace(self.base, settings=search.chosen(self.tried), origin=origin)
+            origin = self.search.origin(self.tried)
+            self._take(best_trial(self.tried).config, self.search.chosen(self.tried), origin)
         self.settled = True
+
+    def _take(self, tuned: RunConfig, settings: Settings, origin: Origin) -> None:
+        """Give `base` settings, and of the run for which they were tuned the options that were searched with them."""
+        options = {name: getattr(tuned, name) for name in origin.searched}
+        base = replace(self.base, settings=settings, **options)
+        tuned_for = {**origin.tuned_for, **elsewhere(training_of(tuned), base)}
+        self.base = replace(base, origin=replace(origin, tuned_for=tuned_for))
 
     @property
     def found(self) -> bool:
@@ -172,7 +205,7 @@ class Planner:
         arms = [arm for arms in self.groups for arm in arms]
         if any(arm.search.rungs for arm in arms if arm.search):
             return 0
-        trials = sum(arm.search.trials if arm.tried is None else len(arm.tried) for arm in arms if arm.search)
+        trials = sum(arm.search.expected if arm.tried is None else len(arm.tried) for arm in arms if arm.search)
         return trials + sum(len(arm.seeds) for arm in arms)
 
     def __call__(self, made: Set[Path]) -> list[Job]:
@@ -180,15 +213,29 @@ class Planner:
         first: list[Job] = []
         later: list[Job] = []
         for arms in self.groups:
-            trials = sorted((list(self._trials(arm)) for arm in arms), key=len)  # who has made the fewest comes first
+            trials = [list(self._trials(arm)) for arm in arms]
+            while self._grow(arms):
+                trials = [list(self._trials(arm)) for arm in arms]
+            trials.sort(key=len)  # who has made the fewest comes first
             first += [job for turn in zip_longest(*trials) for job in turn if job is not None]
+            searching = any(arm.search is not None and arm.tried is None for arm in arms)
             for arm in arms:
-                arm.settle()
-            for seed in dict.fromkeys(seed for arm in arms for seed in arm.seeds):
+                if not (searching and arm.search is not None and arm.search.together):
+                    arm.settle()
+            for turn, seed in enumerate(dict.fromkeys(seed for arm in arms for seed in arm.seeds)):
                 jobs = [self._run(arm, seed) for arm in arms if arm.settled and seed in arm.seeds]
-                soon = seed < MIN_SEEDS or seed == TUNING_SEED
-                (first if soon else later).extend(job for job in jobs if job is not None)
+                (first if turn < MIN_SEEDS else later).extend(job for job in jobs if job is not None)
         return first + later
+
+    def _grow(self, arms: Sequence[Arm]) -> bool:
+        """Widen the ranges of all arms once their trials have ended, where one has chosen a rate near an end."""
+        searches = [(arm, arm.search) for arm in arms if arm.search is not None and not arm.settled]
+        if any(arm.tried is None for arm, _ in searches):
+            return False
+        sides = sorted(side for arm, search in searches for side in search.edges(arm.tried or ()))
+        for arm, search in searches if sides else ():
+            arm.search, arm.tried = replace(search, growths=(*search.growths, sides[0])), None
+        return bool(sides)
 
     def ended(self, path: Path) -> RunRecord | None:
         """The record of a run that needs no more work; one that failed before is tried again."""
@@ -204,8 +251,8 @@ class Planner:
         if arm.search is None or arm.settled:
             return
         tried: list[RunRecord] = []
-        while told := arm.search.following(tried):
-            jobs = [self._trial(arm, number, settings) for number, settings in enumerate(told, len(tried))]
+        while told := arm.search.told(tried):
+            jobs = [self._trial(arm, arm.search, *trial) for trial in told.items()]
             if None in jobs:
                 return
             stage = [job for job in jobs if job is not None]
@@ -231,11 +278,10 @@ class Planner:
             left = [replace(job, resume=True) for job in left if job.path in passed]
         yield from left
 
-    def _trial(self, arm: Arm, number: int, settings: Settings) -> Job | None:
-        assert arm.search is not None
-        base, path = arm.trial or arm.base, arm.folder / f"tune-{number:02d}"
-        config = replace(base, settings=settings, seed=TUNING_SEED, role="tune", origin=Origin(kind="trial"))
-        check_search(path, arm.search.eta, arm.search.rungs)
+    def _trial(self, arm: Arm, search: Search, name: str, fields: Settings) -> Job | None:
+        base, path = arm.trial or arm.base, arm.folder / name
+        config = replace(base, **fields, role="tune", origin=Origin(kind="trial", searched=search.options))
+        check_search(path, search.eta, search.rungs)
         return self._started(arm, Job(config, path, self.resume))
 
     def _run(self, arm: Arm, seed: int) -> Job | None:

@@ -7,6 +7,7 @@ that `Planner` plans.
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -19,6 +20,7 @@ from adan_bench.errors import UsageError, unknown
 from adan_bench.records.store import CONFIG
 from adan_bench.studies.arms import Arm, Search, rounded
 from adan_bench.studies.competitors import competitors, folder_name
+from adan_bench.studies.ranges import PRIMES, RangeSearch, at, filled
 from adan_bench.task import Settings
 from adan_bench.training.configure import configure
 from adan_bench.workloads.registry import get_workload
@@ -29,6 +31,7 @@ else:
     import tomli as tomllib
 
 FACTORS = (0.5, 1.0, 2.0, 4.0)  # of the first trials' rates
+TRIALS = 7  # unless a search says how many
 LIBRARY = resources.files("adan_bench.studies") / "library"
 #: The options of a run that a file may set; the others are the machine's, and flags of the command.
 OPTIONS = [
@@ -39,12 +42,16 @@ OPTIONS = [
 #: What each part of a file may hold, and of which types.
 KINDS: dict[str, dict[str, tuple[type, ...]]] = {
     "": {
-        **dict.fromkeys(("summary", "workload", "follows"), (str,)),
+        **dict.fromkeys(("summary", "workload", "follows", "repeats"), (str,)),
         **dict.fromkeys(("run", "search", "optimizers", "start"), (dict,)),
         "seeds": (int, list, str),
         "runs": (list,),
     },
-    "search": {"trials": (int,), **{name: CONFIG[name] for name in OPTIONS}},
+    "search": {
+        **dict.fromkeys(("trials", "confirm", "seed"), (int,)),
+        "ranges": (dict,),
+        **{name: CONFIG[name] for name in OPTIONS},
+    },
     "optimizers": {"settings": (dict,), "alternatives": (list,)},
     "runs": {"optimizer": (str,), "lr_factor": (int, float), **dict.fromkeys(("change", "run", "grid"), (dict,))},
     "start": {"study": (str,), "optimizer": (str,)},
@@ -54,10 +61,11 @@ KINDS: dict[str, dict[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True)
 class StudyEntry:
-    """An optimizer, where its search starts, and what is tried at the best rate."""
+    """An optimizer, where its search starts, and what is tried at the best rate; or its search over ranges."""
 
     settings: Settings
     alternatives: tuple[Settings, ...] = ()
+    search: RangeSearch | None = None
 
 
 @dataclass(frozen=True)
@@ -150,10 +158,7 @@ def read(names: Sequence[str]) -> dict[str, Study]:
 
 def parse(file: Path) -> Study:
     """The study of a file; every key is known, and of the right type."""
-    try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file}: not a study in TOML ({error})") from error
+    content = _content(file)
     _check(file, "", content, "summary")
     for part, needed in (("run", ()), ("search", ()), ("start", ("study",) if "start" in content else ())):
         _check(file, part, content.get(part, {}), *needed)
@@ -163,14 +168,20 @@ def parse(file: Path) -> Study:
     if not follows:
         _check(file, "", content, "workload")
     search, start = dict(content.get("search", {})), content.get("start", {})
-    if search.get("trials", 1) < 1:
-        raise UsageError(f"{file}: search.trials: {search['trials']}; give a number from 1 on, or omit the search")
+    over = _ranges(file, search)
     entries: dict[str, StudyEntry] = {}
     for name, entry in content.get("optimizers", {}).items():
         _check(file, "optimizers", entry, "settings", name=name)
+        if over is not None:
+            entries[name] = _searched(file, name, entry, over)
+            continue
         if not isinstance(entry["settings"].get("lr"), (int, float)):
             raise UsageError(f"{file}: optimizers.{name}.settings: no lr; write the learning rate to start from")
         entries[name] = StudyEntry(entry["settings"], tuple(entry.get("alternatives", ())))
+    starts = json.dumps([entry.search.start for entry in entries.values() if entry.search])
+    for key in over.ranges if over is not None else ():
+        if key not in OPTIONS and f'"{key}"' not in starts:
+            raise UsageError(f'{file}: search.ranges.{key}: no setting has it; write NAME = "{key}" among settings')
     return Study(
         name=file.stem,
         file=file,
@@ -178,13 +189,76 @@ def parse(file: Path) -> Study:
         seeds=_seeds(file, content.get("seeds", 3)),
         run={**({"own_schedule": False} if "schedule" in content.get("run", {}) else {}), **content.get("run", {})},
         workload=content.get("workload", ""),
-        trials=search.pop("trials", 7) if "search" in content else 0,
+        trials=search.pop("trials", TRIALS) if "search" in content else 0,
         trial=search,
         optimizers=entries,
         follows=follows,
         variants=tuple(v for entry in content.get("runs", ()) for v in _variants(file, entry)),
         start=(start.get("study", ""), start.get("optimizer", "")),
     )
+
+
+def _content(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """What a file says, and what the study says that it repeats."""
+    try:
+        content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{file}: not a study in TOML ({error})") from error
+    if "repeats" not in content:
+        return content
+    _check(file, "", content)
+    if file in chain:
+        raise UsageError(f"{file}: repeats: {content['repeats']} repeats this study; name another")
+    try:
+        there = _content(find(content["repeats"], file.parent), (*chain, file))
+    except UsageError as error:
+        raise UsageError(str(error) if chain else f"{file}: repeats: {error}") from error
+    for key in {"run", "search"} & content.keys():
+        content[key] = {**there.get(key, {}), **content[key]}
+    return {**there, **content}
+
+
+def _ranges(file: Path, search: Settings) -> RangeSearch | None:
+    """What the searches over ranges of a study share; None: it has none. The keys of `search` that it uses are gone."""
+    for key, least in (("trials", 1), ("confirm", 0), ("seed", TUNING_SEED)):
+        if search.get(key, least) < least:
+            raise UsageError(f"{file}: search.{key}: {search[key]}; give a number from {least} on, or omit it")
+    ranges, how = search.pop("ranges", {}), {key: search.pop(key) for key in ("confirm", "seed") if key in search}
+    if not ranges:
+        for key, value in how.items():
+            raise UsageError(
+                f"{file}: search.{key}: {value} is for a search over ranges; add search.ranges, or omit it"
+            )
+        return None
+    if len(ranges) >= len(PRIMES):
+        raise UsageError(f"{file}: search.ranges: {len(ranges)} of them; give at most {len(PRIMES) - 1}")
+    for key, values in ranges.items():
+        _check_range(file, f"search.ranges.{key}", values)
+        for share in (0.0, 0.5, 1.0) if key in OPTIONS else ():
+            _check(file, "run", {key: at(values, share)})
+    options = tuple(key for key in ranges if key in OPTIONS)
+    return RangeSearch((), search.get("trials", TRIALS), {}, options=options, ranges=ranges, **how)
+
+
+def _searched(file: Path, name: str, entry: Mapping[str, Any], over: RangeSearch) -> StudyEntry:
+    """An optimizer with its search over ranges, and with the settings at their centers."""
+    where, rates, start = f"optimizers.{name}", entry["settings"].get("lr"), {**entry["settings"], "lr": "lr"}
+    if "alternatives" in entry:
+        raise UsageError(f"{file}: {where}.alternatives: the study searches ranges; omit them, or search.ranges")
+    if isinstance(rates, dict):
+        raise UsageError(f"{file}: {where}.settings.lr: {rates}; give [LOW, HIGH]")
+    _check_range(file, f"{where}.settings.lr", rates)
+    centers = {key: at(values, 0.5) for key, values in {"lr": rates, **over.ranges}.items()}
+    return StudyEntry(filled(start, centers), search=replace(over, rates=tuple(rates), start=start))
+
+
+def _check_range(file: Path, where: str, value: Any) -> None:
+    kind, values = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("", value)
+    many = isinstance(values, list) and len(values) > 1
+    ends = many and len(values) == 2 and all(isinstance(v, (int, float)) for v in values) and 0 < values[0] < values[1]
+    if not {"": ends, "one_minus": ends and values[1] <= 1, "choice": many}.get(kind):
+        forms = "[LOW, HIGH] above 0, { one_minus = [LOW, HIGH] } up to 1, or { choice = [A, B, …] }"
+        raise UsageError(f"{file}: {where}: {value}; give a range: {forms}")
 
 
 def _names(study: Study, studies: Mapping[str, Study]) -> list[str]:
@@ -199,6 +273,8 @@ def _seeds(file: Path, value: Any) -> tuple[int, ...]:
     seeds = range(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(seeds, (list, range)) or not seeds or not all(isinstance(s, int) and s >= 0 for s in seeds):
         raise UsageError(f'{file}: seeds: {value!r}; give a number from 1 on, a list of them, or "tuning"')
+    if max(seeds) >= TUNING_SEED:
+        raise UsageError(f"{file}: seeds: {max(seeds)}; those from {TUNING_SEED} on are for trials, give smaller ones")
     return tuple(seeds)
 
 
@@ -278,6 +354,9 @@ def _searchers(study: Study, chosen: RunConfig, out: Path) -> dict[str, Arm]:
             arm.trial = _configured(study, name, study.workload, entry.settings, replace(chosen, **options))
             rates = tuple(rounded(base.settings["lr"] * factor) for factor in FACTORS)
             arm.search = Search(rates, study.trials, base.settings, entry.alternatives, refine=True)
+            if entry.search is not None:
+                fixed = {key: value for key, value in base.settings.items() if value != entry.settings.get(key)}
+                arm.search = replace(entry.search, fixed=fixed)
         own[name] = arm
     return own
 
@@ -290,6 +369,7 @@ def _followers(
         chain.append(studies[chain[-1].follows])
     options = {key: value for link in reversed(chain) for key, value in link.run.items()}
     workload = study.workload or chain[-1].workload
+    given = {key for link in chain[:-1] for key in link.run}
     own = {}
     for variant in study.variants or [StudyVariant(name) for name in _names(study, studies)]:
         like = _named(groups[study.follows], variant.optimizer)
@@ -301,9 +381,9 @@ def _followers(
         if variant.change:
             base = replace(base, label=":".join([variant.optimizer, *_assignments(variant.change)]))
         folder = out / study.name / folder_name(variant.folder)
-        own[variant.folder] = Arm(
-            base, folder, study.seeds, like=like, change=variant.change, lr_factor=variant.lr_factor
-        )
+        arm = Arm(base, folder, study.seeds, like=like, change=variant.change, lr_factor=variant.lr_factor)
+        arm.own_options = given | variant.run.keys()
+        own[variant.folder] = arm
     return own
 
 
