@@ -74,7 +74,8 @@ def run(
             store, on_progress = NoStore(store.path), None
         elif begun is not None and (changed := _changed(config, read_run(store.path))):
             store.append({"kind": "resume", "step": trainer.state.step, **changed})
-        with side_stream(trainer.device):
+        # DistributedDataParallel was made on the usual stream, and a run among ranks is never captured.
+        with contextlib.nullcontext() if config.parallel else side_stream(trainer.device):
             try:
                 return trainer.train(store, on_progress, pause)
             finally:
