@@ -134,6 +134,8 @@ def draw(panels: Picture, path: Path) -> None:
         rows = math.ceil(len(panels) / columns)
         size = (8, 0.2 * sum(effects) + 0.55 * rows + 0.3) if effects else (4.6 * columns, 3.2 * rows)
         figure = Figure(figsize=size, layout="constrained")
+        if rows > 1:
+            figure.get_layout_engine().set(h_pad=0.09)  # inches; a title keeps off the label above it
         if effects:
             figure.suptitle("Adan against the best baseline, with 95% intervals; right of 0, Adan is better", size=9)
         heights = [count + 0.5 for count in effects] or None
