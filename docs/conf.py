@@ -43,7 +43,7 @@ def links(text: str, folder: Path) -> str:
 
 
 def read(app: Sphinx, name: str, content: list[str]) -> None:
-    content[0] = links(content[0], ROOT / "docs").replace(" ± ", "\u00a0±\u00a0")  # a number and its interval on one line
+    content[0] = links(content[0], ROOT / "docs").replace(" ± ", "\u00a0±\u00a0")  # a mean and its interval on one line
     if name == "index":  # the home page is the README, then the table of contents
         app.env.note_dependency(ROOT / "README.md")
         content[0] = links((ROOT / "README.md").read_text(encoding="utf-8"), ROOT) + content[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,14 +68,6 @@ def test_page_is_self_contained(page: Path) -> None:
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "https://" not in text
     assert len(text) < 500_000
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Browser]:
-    if chromium.find() is None:
-        pytest.skip("no Chromium or Chrome on this machine; on Debian: apt-get install chromium")
-    with chromium.Browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
