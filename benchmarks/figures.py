@@ -127,13 +127,15 @@ def write(pictures: Mapping[str, Picture], folder: Path, check: bool) -> list[st
 def draw(panels: Picture, path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure  # without pyplot: no window system, no global state
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     with matplotlib.rc_context({"svg.hashsalt": "adan", "font.size": 9, "svg.fonttype": "none"}):
         effects = [len(panel.effects) for panel in panels if isinstance(panel, Forest)]
         columns = 1 if effects else min(len(panels), 2)
         rows = math.ceil(len(panels) / columns)
         size = (8, 0.2 * sum(effects) + 0.55 * rows + 0.3) if effects else (4.6 * columns, 3.2 * rows)
-        figure = Figure(figsize=size, layout="constrained")
+        layout = ConstrainedLayoutEngine(h_pad=0.09 if rows > 1 else None)  # inches: room for a title
+        figure = Figure(figsize=size, layout=layout)
         if effects:
             figure.suptitle("Adan against the best baseline, with 95% intervals; right of 0, Adan is better", size=9)
         heights = [count + 0.5 for count in effects] or None

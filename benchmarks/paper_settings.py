@@ -1,7 +1,8 @@
-"""The tables of docs/paper-settings.md: the runs that are planned at the scale "paper", each beside its source."""
+"""The tables of docs/paper-settings.md: the runs that are planned at the scale "paper", each with its source."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,13 +34,15 @@ def _section(table: PaperTable) -> str:
             texts = (cell.row.head, before, ", ".join(words), config.origin.source)
             rows.setdefault(texts, []).append(cell.column.head)
     heads = list(dict.fromkeys(cell.column.head for cell in cells))
-    lines, above = [], ""
+    sources = list(dict.fromkeys(source for *_, source in rows))
+    lines = []
     for (name, before, run, source), columns in rows.items():
         problem = "all" if columns == heads and len(heads) > 1 else ", ".join(dict.fromkeys(columns))
-        line = (name, f"{before} before: {problem}" if before else problem, run, "〃" if source == above else source)
+        line = (name, f"{before} before: {problem}" if before else problem, run, str(sources.index(source) + 1))
         lines.append([text.replace("|", "\\|") for text in line])
-        above = source
-    return title + markdown_table(["optimizer", "problem", "run", "source"], lines, left=4)
+    text = markdown_table(["optimizer", "problem", "run", "source"], lines, left=4)
+    notes = [f"{at}. " + re.sub(r"(?<!\w)_", r"\_", source) for at, source in enumerate(sources, 1)]
+    return "\n".join([title + text, "", *notes])
 
 
 def _runs(cell: PlannedCell) -> Iterator[tuple[str, RunConfig]]:

@@ -18,6 +18,7 @@ version = release = adan.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 default_role = "code"
+smartquotes_action = "qe"  # not D: --steps keeps its hyphens
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -43,7 +44,8 @@ def links(text: str, folder: Path) -> str:
 
 
 def read(app: Sphinx, name: str, content: list[str]) -> None:
-    content[0] = links(content[0], ROOT / "docs")
+    text = links(content[0], ROOT / "docs")
+    content[0] = re.sub(r" (?=±|ms\b)|(?<=±) ", "\u00a0", text)  # no line ends before ± or a unit
     if name == "index":  # the home page is the README, then the table of contents
         app.env.note_dependency(ROOT / "README.md")
         content[0] = links((ROOT / "README.md").read_text(encoding="utf-8"), ROOT) + content[0]

@@ -47,3 +47,13 @@ def engine(request):
 
     with engines.selected(request.param) as options:
         yield options
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    from support import chromium
+
+    if chromium.find() is None:
+        pytest.skip("no Chromium or Chrome on this machine; on Debian: apt-get install chromium")
+    with chromium.Browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found

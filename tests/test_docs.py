@@ -1,13 +1,17 @@
-"""Every code block of the README and the docs: run, or in the list of those that are not, with the reason."""
+"""The README and the docs: every code block runs, or is in the list of those that do not; the site in a browser."""
 
 import functools
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from markdown_it import MarkdownIt
 from torch import nn
 
 import adan
@@ -219,3 +223,52 @@ def check_options(words):
 def test_every_page_compares_a_script_by_the_command_that_is_run():
     found = {line for page in PAGES for line in "".join(blocks(page, "sh")).splitlines() if "compare --script" in line}
     assert found <= set("".join(blocks(ROOT / "docs" / "own-workload.md", "sh")).splitlines())
+
+
+# ---- the site -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_formula_turns_into_italics(page):
+    """Emphasis is written with asterisks: a pair of underscores is two indices, of which one needs a backslash."""
+    tokens = MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8"))
+    found = [token for block in tokens for token in block.children or () if token.markup == "_"]
+    assert not found, [block.content for block in tokens if any(token in found for token in block.children or ())]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A page with what is wider than a phone, built as the documentation is."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "figures").mkdir()
+    for name in ("memory.png", "results-vit.svg"):
+        shutil.copy(ROOT / "docs" / "figures" / name, folder / "figures")
+    row = "| " + " | ".join(["1.2345 ± 0.6789"] * 9) + " |\n"
+    rest = f"![a](figures/memory.png)\n\n![b](figures/results-vit.svg)\n\n```python\n{'x = ' * 60}1\n```\n"
+    text = "# A page with a heading of many words\n\n" + row + "|---" * 9 + "|\n" + row + "\n" + rest
+    (folder / "page.md").write_text(text, encoding="utf-8")
+    options = ["-qW", "-D", "root_doc=page", "-c", ROOT / "docs"]
+    subprocess.run([sys.executable, "-m", "sphinx", *options, folder, folder / "out"], check=True)
+    return (folder / "out" / "page.html").as_uri()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 1350, 800, 400])
+def test_site_in_chromium(browser, site, width, dark):
+    """Nothing is wider than the screen, what is cut off has a shadow and figures are as dark as the page."""
+    browser.open(site, width, 900, dark)
+    assert browser.evaluate("document.scrollingElement.scrollWidth") <= width
+    cut = "[...document.querySelectorAll('.table-wrapper, pre')].filter(e => e.scrollWidth > e.clientWidth)"
+    assert browser.evaluate(f"{cut}.map(e => getComputedStyle(e).backgroundAttachment)") == ["local, scroll"] * 2
+    images = "[...document.querySelectorAll('article img')]"
+    png, svg = browser.evaluate(f"{images}.map(e => getComputedStyle(e).filter)")
+    assert png.startswith("invert") == dark
+    assert svg == "none"  # it has a rule of its own
+    assert min(browser.evaluate(f"{images}.map(e => e.width)")) >= 500
+    browser.evaluate(f"document.body.dataset.theme = '{'light' if dark else 'dark'}'")
+    assert {text[:6] for text in browser.evaluate(f"{images}.map(e => getComputedStyle(e).filter)")} == (
+        {"none", "invert"} if dark else {"invert"}
+    )
+    assert browser.of("Runtime.exceptionThrown") == []
+    requested = {event["request"]["url"] for event in browser.of("Network.requestWillBeSent")}
+    assert {url for url in requested if not url.startswith(("file:", "data:"))} == set()

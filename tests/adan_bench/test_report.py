@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,12 @@ from support.pools import inline_pools
 from adan_bench.config import Origin
 from adan_bench.records.stats import summarize
 from adan_bench.records.store import read_runs
-from adan_bench.reports import paper, theory
+from adan_bench.records.suggestion import suggestion
+from adan_bench.reports import html, paper, theory
 from adan_bench.reports.comparison import write_report
 from adan_bench.reports.conclusions import caution, tuning
 from adan_bench.reports.palette import style_of
+from adan_bench.reports.suggestion import write_suggestions
 from adan_bench.reports.tuning import write_tuning
 from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors
@@ -69,14 +70,6 @@ def test_page_is_self_contained(page: Path) -> None:
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "https://" not in text
     assert len(text) < 500_000
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Browser]:
-    if chromium.find() is None:
-        pytest.skip("no Chromium or Chrome on this machine; on Debian: apt-get install chromium")
-    with chromium.Browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -172,13 +165,35 @@ def test_labels_stand_inside_their_charts(browser: chromium.Browser, page: Path,
     assert outside == []
 
 
-@pytest.mark.parametrize("kind", ["compare", "tune", "reproduce", "theory"])
+def test_no_axis_goes_beyond_what_a_metric_can_be(browser: chromium.Browser, page: Path) -> None:
+    """Neither a tick above an accuracy of 1 nor one below a loss of 0, though all trials are as good as that."""
+    browser.open(page.as_uri(), 1280, 900)
+    for value, unthinkable in ((1, "1.02"), (0, "-0.5")):
+        view = "{label: 'metric', axes: [{index: 0, title: 'lr'}], target: null, series: [{name: 'adan', color: 'red',"
+        view += f"lines: [[[0, 0, {value}], [1, 1, {value}]]]}}]}}"
+        new = f"const host = document.createElement('div'); document.body.append(host); new Chart(host, [{view}])"
+        texts = f"(() => {{ {new}; return [...host.querySelectorAll('text')].map(t => t.textContent); }})()"
+        ticks = browser.evaluate(texts)
+        assert str(value) in ticks
+        assert unthinkable not in ticks
+
+
+def test_text_is_code_where_markdown_has_it() -> None:
+    assert "<p><code>a &lt; b</code></p>" in html.paragraph("`a < b`").html
+    assert html.items(["`a`"]).html.count("<code>") == 1
+
+
+@pytest.mark.parametrize("kind", ["compare", "tune", "suggest", "reproduce", "theory"])
 def test_no_page_is_wider_than_a_phone(browser: chromium.Browser, page: Path, tmp_path: Path, kind: str) -> None:
     """A word of any length, such as a path or a claim, does not push the page beyond 400 px."""
     if kind == "compare":
         found = page
     elif kind == "tune":
         found, _ = write_tuning(read_runs(page.parent)[0], tmp_path)
+    elif kind == "suggest":
+        runs = [r for r in read_runs(page.parent)[0] if (r.config.role, r.config.name) == ("tune", "adan")][:4]
+        made = suggestion(SPECS["adan"], runs[0].config, runs[0].config.settings, runs)
+        found = write_suggestions({("tiny", "adan"): made}, runs, tmp_path)
     elif kind == "reproduce":
         record = Path(__file__).parents[2] / "results" / "reproduce" / "smoke.json"
         found = paper.write(json.loads(record.read_text(encoding="utf-8")), tmp_path)

@@ -648,7 +648,7 @@ def test_a_report_shows_the_cost_beside_the_quality(tmp_path: Path) -> None:
 
 
 def test_who_wins_by_steps_and_loses_by_the_clock_is_named() -> None:
-    other = "By the clock the order is another: "
+    other = "By the clock the order differs: "
     adan, adamw = costs("adan", "fused", 16.0, 3.0, *EARLY), costs("adamw", "fused", 8.0, 1.0, *LATE)
     text = conclude(summarize(adan + adamw)[0])
     assert f"in the fewest steps (50, median) by adan. {other}adamw 3.00 s and adan 6.00 s." in text

@@ -372,7 +372,7 @@ def _target(summary: WorkloadSummary, done: Sequence[OptimizerSummary]) -> str:
     timed = [(o.seconds_to_target, o.steps_to_target, o.name) for o in done if o.seconds_to_target is not None]
     by_clock = sorted(timed)
     if by_clock != sorted(timed, key=lambda entry: (entry[1], entry)):
-        text += f" By the clock the order is another: {_join([f'{name} {number(s, 3)} s' for s, _, name in by_clock])}."
+        text += f" By the clock the order differs: {_join([f'{name} {number(s, 3)} s' for s, _, name in by_clock])}."
     return text
 
 

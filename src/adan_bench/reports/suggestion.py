@@ -20,7 +20,7 @@ def write_suggestions(
     for (workload, name), s in found.items():
         head = ("lr", LOSS, "")
         lines = [html.paragraph(line) for line in s.summary().splitlines()]
-        lines += [html.items(s.doubts()), html.table(head, s.rows()), html.code(s.code())]
+        lines += [html.items(s.doubts()), html.table(head, s.rows(), kind="bars"), html.code(s.code())]
         parts.append(html.section(f"{workload}: {name}", *lines))
     summaries = summarize_trials(records)
     charts = [html.PagePart(html.heading(s.name).html + html.chart("rates", i).html) for i, s in enumerate(summaries)]

@@ -58,7 +58,7 @@ def _png(draw: Callable[..., None]) -> bytes:
     draw(figure)
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(framealpha=0.8, edgecolor="none", fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=100, metadata={"Software": None})
     return buffer.getvalue()

@@ -80,7 +80,7 @@ class Chart {
     this.tip = html("div", "tip", this.plot);
     this.legend = html("div", "legend", host);
     for (const series of views[0].series) this.entry(series);
-    if (views[0].marks) html("span", "soft", this.legend, "● within 2% of the best of that optimizer, • further from it, ▾ beyond the frame");
+    if (views[0].marks) html("span", "soft", this.legend, "● within 2% of the best of that optimizer, • further from it, ▴▾ beyond the frame");
     if (views[0].series.some(s => s.lost && s.lost.length)) html("span", "soft", this.legend, "× no result: diverged, stopped or failed");
     new ResizeObserver(() => this.draw()).observe(this.plot);
     this.draw();
@@ -137,12 +137,16 @@ class Chart {
       if (view.cap) high = middle + (middle - low) / 4; else low = middle - (high - middle) / 4;
     }
     if (view.target !== null && !log) { low = Math.min(low, view.target); high = Math.max(high, view.target); }
-    if (!log) { const pad = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1; low -= pad; high += pad; }
+    if (!log) {  // an accuracy has no room above 1, nor a loss below 0
+      const pad = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
+      low = Math.min(...ys) >= 0 ? Math.max(0, low - pad) : low - pad;
+      high = high <= 1 ? Math.min(1, high + pad) : high + pad;
+    }
     const x = scale(left, right, axis.log, box.left, box.right), y = scale(low, high, log, box.bottom, box.top);
     this.frame(view, axis, x, y, box, [left, right], [low, high], log);
     const id = `clip-${Math.random().toString(36).slice(2)}`;
     const room = view.marks ? 6 : 0;  // for marks on the axis
-    element("rect", {x: box.left - room, y: box.top - 2, width: box.right - box.left + 4 + 2 * room, height: box.bottom - box.top + 4},
+    element("rect", {x: box.left - room, y: box.top - 2 - room, width: box.right - box.left + 4 + 2 * room, height: box.bottom - box.top + 4 + 2 * room},
       element("clipPath", {id}, element("defs", {}, this.svg)));
     const area = element("g", {"clip-path": `url(#${id})`, fill: "none", "stroke-linejoin": "round"}, this.svg);
     const path = line => line.map((p, i) => {
