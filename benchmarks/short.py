@@ -1,7 +1,6 @@
 """How a learning rate that short runs suggest compares with the best of full runs: the table of docs/tuning.md.
 
 Full runs are stored searches and sweeps with the same settings but for the rate; short ones are results/suggest.
-`python benchmarks/short.py` prints every rule, and what choosing one on every other workload gives on the rest.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from adan_bench.records.suggestion import judged, vertex
 from adan_bench.studies.suggest import BUDGET, LEAST, MADE, TRIALS
 
 SHARES = (2, 4, 10)  # percent of a full run: the files of results/suggest
+SUGGEST = 10  # what `adan-bench suggest` takes
 MORE = {"convnext-25-wide": "convnext-25-again"}  # studies with further rates of the same runs
-CNNS = ("convnext-25-wide", "resnet34-30-again")
 TITLES = {
     "convnext-25-wide": "ConvNeXt",
     "cora": "DeepGCN",
@@ -41,7 +40,6 @@ TITLES = {
     "transformer-xl": "Transformer-XL",
     "vit-25": "ViT",
 }
-FAMILY = {"gpt-30m-again": "gpt", "gpt-tiny": "gpt", "moe": "gpt"}
 RECIPES = {"convnext-25-wide": "convnext", "lstm-8-again": "lstm", "mae-50-full": "mae-pretrain"}
 RECIPES |= {"resnet34-30-again": "resnet", "transformer-xl": "transformer-xl", "vit-25": "vit"}
 
@@ -93,50 +91,14 @@ def cases() -> list[ShortCase]:
     return found
 
 
-@dataclass(frozen=True)
-class ShortRule:
-    """share: percent of the full run that the schedule of short ones has; made: how far they go of it."""
-
-    share: int
-    made: float
-    by_loss: bool = True
-    factor: float = 1.0
-
-    @property
-    def cost(self) -> float:
-        """Gradients of one short run ÷ the full run's."""
-        return self.share / 100 * self.made
-
-    def __str__(self) -> str:
-        by = "training loss" if self.by_loss else "validation metric"
-        return f"{self.made:.0%} of a schedule of {self.share}%, by {by}, × {self.factor:g}"
-
-    def rate(self, case: ShortCase) -> float:
-        """What it suggests."""
-        runs = [self._cut(run) for run in case.short[self.share]]
-        best = vertex([math.log(lr(run)) for run in runs], [rank(run) for run in runs])
-        return self.factor * math.exp(best)
-
-    def _cut(self, run: RunRecord) -> RunRecord:
-        """A run as it would have ended earlier."""
-        end = round(self.made * run.config.steps)
+def by_short_runs(case: ShortCase, share: int = SUGGEST, made: float = MADE) -> float:
+    """The rate of short runs whose schedule has `share` percent of the full run's steps, and which end at `made` of it."""
+    runs = []
+    for run in case.short[share]:
+        end = round(made * run.config.steps)
         lines = [line for line in run.metrics if line["step"] <= end]
-        if self.by_loss:
-            return judged(replace(run, config=replace(run.config, stop_after=end), metrics=lines))
-        value = next(line[run.metric] for line in reversed(lines) if line["kind"] == "eval")
-        return replace(run, result={**(run.result or {}), "final": {run.metric: value}})
-
-
-#: What `adan-bench suggest` does.
-RULE = ShortRule(10, MADE)
-#: Those within the budget of six rates, and those that it leaves out: the whole of 10%.
-VARIANTS = [
-    ShortRule(share, made, by_loss, factor)
-    for share, made in ((2, 1.0), (4, 1.0), (10, MADE), (10, 1.0))
-    for by_loss in (True, False)
-    for factor in (1.0, 1.25, 1.5)
-    if by_loss or made == 1.0  # held-out data was looked at at the quarters alone
-]
+        runs.append(judged(replace(run, config=replace(run.config, stop_after=end), metrics=lines)))
+    return math.exp(vertex([math.log(lr(run)) for run in runs], [rank(run) for run in runs]))
 
 
 def long_enough(case: ShortCase) -> bool:
@@ -146,7 +108,7 @@ def long_enough(case: ShortCase) -> bool:
 
 def suggested(case: ShortCase | None) -> float | None:
     """What `adan-bench suggest` suggests, where it was tried and does not refuse."""
-    return RULE.rate(case) if case is not None and RULE.share in case.short and long_enough(case) else None
+    return by_short_runs(case) if case is not None and SUGGEST in case.short and long_enough(case) else None
 
 
 def within(rate: float, case: ShortCase) -> bool:
@@ -166,27 +128,6 @@ def recipe(case: ShortCase) -> float | None:
         return None
     size = next(iter(case.full.values())).config.batch_size
     return scaled_lr(size, own.lr, own.batch_size) if own.batch_size else own.lr
-
-
-def score(rule: ShortRule, some: Sequence[ShortCase]) -> tuple[int, int, float, float]:
-    """Cases within a factor of two, all cases, median and largest regret."""
-    own = [case for case in some if rule.share in case.short and long_enough(case)]
-    regrets = [case.regret(rule.rate(case))[0] for case in own]
-    near = sum(within(rule.rate(case), case) for case in own)
-    return near, len(own), statistics.median(regrets), max(regrets)
-
-
-def halves() -> tuple[list[ShortCase], list[ShortCase]]:
-    names = sorted({case.study for case in cases() if 10 in case.short and long_enough(case)})
-    first = names[::2]
-    own = [case for case in cases() if case.study in names]
-    return [case for case in own if case.study in first], [case for case in own if case.study not in first]
-
-
-def chosen(some: Sequence[ShortCase]) -> ShortRule:
-    """The rule within the budget that is near most often, of several the one with the smaller median regret."""
-    affordable = [rule for rule in VARIANTS if TRIALS * rule.cost <= BUDGET]
-    return max(affordable, key=lambda rule: (score(rule, some)[0], -score(rule, some)[2]))
 
 
 def suggest_rates() -> str:
@@ -221,25 +162,3 @@ def single(optimizer: str) -> float:
     own = [case for case in cases() if case.optimizer == optimizer]
     rates = [0.001 * 2 ** (i / 4) for i in range(-8, 25)]
     return min(rates, key=lambda rate: statistics.fmean(min(1.0, case.regret(rate)[0]) for case in own))
-
-
-def left_out() -> tuple[int, int]:
-    """Cases within a factor of two, and all, where the rule is chosen without the family of each."""
-    own, near, total = [*itertools.chain(*halves())], 0, 0
-    for family in {FAMILY.get(case.study, case.study) for case in own}:
-        without = [case for case in own if FAMILY.get(case.study, case.study) == family]
-        got = score(chosen([case for case in own if case not in without]), without)
-        near, total = near + got[0], total + got[1]
-    return near, total
-
-
-if __name__ == "__main__":
-    first, second = halves()
-    print("rule; six rates ÷ a full run; within a factor of two, median and largest regret: all, first and second half")
-    for rule in VARIANTS:
-        scores = [score(rule, some) for some in ([*first, *second], first, second)]
-        print(f"{rule}; {TRIALS * rule.cost:.0%};", *("{}/{}, {:.1%}, {:.1%};".format(*own) for own in scores))
-    rule = chosen(first)
-    print(f"chosen on {', '.join(sorted({case.study for case in first}))}: {rule}; on the rest: {score(rule, second)}")
-    print("families left out: {} of {}".format(*left_out()))
-    print("one rate for all:", *(f"{name} {single(name):.2g}" for name in ("adan", "adamw")))
