@@ -92,7 +92,7 @@ def cases() -> list[ShortCase]:
 
 
 def by_short_runs(case: ShortCase, share: int = SUGGEST, made: float = MADE) -> float:
-    """The rate of short runs whose schedule has `share` percent of the full run's steps, and which end at `made` of it."""
+    """The rate of short runs that have a schedule of `share` percent of the full run, and end at `made` of it."""
     runs = []
     for run in case.short[share]:
         end = round(made * run.config.steps)
