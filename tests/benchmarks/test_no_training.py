@@ -8,7 +8,7 @@ import pytest
 FILES = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.py"))
 #: The parts of adan_bench that read records and show them; of some scripts, more parts.
 READING = ("config", "records", "reports")
-MORE = {"planner.py": ("studies.memory",), "codes.py": ("cli",)}  # shapes of models; the command line
+MORE = {"planner.py": ("studies.memory",)}  # shapes of models
 MORE["paper_settings.py"] = ("studies.plan", "tables", "task")  # what would be run
 MORE["paper_plan.py"] = (*MORE["paper_settings.py"], "workloads.registry")  # and which data it needs
 MORE["short.py"] = ("studies.suggest",)  # the numbers of its rule
