@@ -29,6 +29,7 @@ Halving = Annotated[
     int,
     typer.Option(min=1, max=4, help="Successive halving: keep the best 1/N of the trials at each rung; 1 disables it."),
 ]
+Save = Annotated[Path | None, typer.Option(help="A JSON file to merge the settings into.", callback=check_file)]
 
 
 @run_flags(without=("seed",))
@@ -72,9 +73,7 @@ def tune(
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
     trials: Annotated[int, typer.Option(min=1, help="The same number for every optimizer.")] = 8,
     halving: Halving = 1,
-    save: Annotated[
-        Path | None, typer.Option(help="A JSON file to merge the chosen settings into.", callback=check_file)
-    ] = None,
+    save: Save = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,

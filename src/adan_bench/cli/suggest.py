@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import EXIT_FAILED, Json, Set, check_file, run_flags, say
-from adan_bench.cli.compare import Optimizers, comparing
+from adan_bench.cli.common import EXIT_FAILED, Json, Set, run_flags, say
+from adan_bench.cli.compare import Optimizers, Save, Workloads, comparing
 from adan_bench.cli.invocation import Invocation
 from adan_bench.cli.reporting import say_failed
 from adan_bench.config import RunConfig
@@ -19,26 +18,21 @@ from adan_bench.config import RunConfig
 
 @run_flags(without=("seed", "parallel", "stop_after", "eval_every"))
 def suggest(
-    workloads: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="WORKLOAD...",
-            help="See: adan-bench list workloads; all of --script's unless given. Or files of studies.",
-        ),
-    ] = None,
+    workloads: Workloads = None,
     optimizers: Optimizers = "adan",
     share: Annotated[float, typer.Option(min=0.005, max=0.06, help="What a short run makes of the full one.")] = 0.04,
     trials: Annotated[int, typer.Option(min=4, max=16, help="Short runs per optimizer.")] = 6,
-    save: Annotated[
-        Path | None, typer.Option(help="A JSON file to merge the settings into.", callback=check_file)
-    ] = None,
+    save: Save = None,
     set_: Set = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Suggest a learning rate and what goes with it, measured by short runs: a quarter of one full run in all."""
+    """Suggest a learning rate and what goes with it, measured by short runs: a quarter of one full run in all.
+
+    In place of a workload, a TOML file of a study may stand.
+    """
     from adan_bench.records.archive import read_records
     from adan_bench.records.suggestion import judged
     from adan_bench.reports.suggestion import write_suggestions

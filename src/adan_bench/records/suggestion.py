@@ -156,7 +156,7 @@ def measured(tried: Sequence[RunRecord]) -> MeasuredRate:
     middle = vertex([math.log(rates[i]) for i in ended], [ranks[i] for i in ended])
     low, high = tolerated(ranks, best)
     return MeasuredRate(
-        lr=_rounded(math.exp(middle)),
+        lr=float(f"{math.exp(middle):.2g}"),
         points=tuple(RatePoint(_lr(run), run.final, run.status) for run in runs),
         steps=runs[0].config.stop_after or runs[0].config.steps,
         low=rates[low],
@@ -185,10 +185,6 @@ def vertex(x: Sequence[float], y: Sequence[float]) -> float:
 
 def _lr(run: RunRecord) -> float:
     return float(run.config.settings["lr"])
-
-
-def _rounded(lr: float) -> float:
-    return float(f"{lr:.2g}")
 
 
 def suggestion(

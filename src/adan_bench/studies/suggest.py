@@ -71,12 +71,6 @@ def short(base: RunConfig, share: float = SHARE, trials: int = TRIALS) -> RunCon
     return replace(small, nonmono=0, ema=0.0, compile=False)
 
 
-def starting_from(spec: OptimizerSpec, steps: int) -> Settings:
-    """An optimizer's defaults, with those that depend on the length of the full run: Adan's first beta."""
-    settings = optimizers.defaults(spec)
-    return settings | ({"betas": (first_beta(steps), *settings["betas"][1:])} if spec.name == "adan" else {})
-
-
 def add_study(comparison: Comparison, file: str, chosen: RunConfig) -> None:
     """Add arms for what a study searches, with its options and settings, of the optimizers that compete."""
     found = Path(file) if Path(file).exists() else find(file.removesuffix(".toml"))
@@ -90,7 +84,9 @@ def add_study(comparison: Comparison, file: str, chosen: RunConfig) -> None:
 def short_runs(spec: OptimizerSpec, full: RunConfig, fixed: Settings, trials: int = TRIALS) -> ShortRuns:
     """The search of an optimizer: as many short runs, and over as wide a range of rates, as every other's."""
     rates, _ = split_trials(trials)
-    start = full.settings if full.study else starting_from(spec, full.steps)
+    start = full.settings if full.study else optimizers.defaults(spec)
+    if spec.name == "adan" and not full.study:
+        start["betas"] = (first_beta(full.steps), *start["betas"][1:])
     return ShortRuns(tuple(learning_rates(spec, rates)), trials, start, fixed=fixed, refine=True)
 
 
