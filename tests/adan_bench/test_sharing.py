@@ -21,8 +21,7 @@ from adan_bench.records.store import RunExists
 from adan_bench.training import pool as pools
 from adan_bench.training.configure import check_device
 from adan_bench.training.jobs import Job
-from adan_bench.training.mps import multi_process_service
-from adan_bench.training.placement import Places, gpu_names
+from adan_bench.training.placement import Places, gpu_names, multi_process_service
 from adan_bench.training.pool import LocalPool
 from adan_bench.training.worker import perform
 

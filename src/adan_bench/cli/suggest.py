@@ -35,7 +35,7 @@ def suggest(
     """
     from adan_bench.records.archive import read_records
     from adan_bench.records.suggestion import judged
-    from adan_bench.reports.suggestion import write_suggestions
+    from adan_bench.reports.tuning import write_suggestions
     from adan_bench.studies.comparison import read_tuned
     from adan_bench.studies.suggest import add_study, suggest, suggestions
 
