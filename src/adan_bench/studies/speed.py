@@ -7,13 +7,14 @@ paper states neither batch sizes nor precision nor the shapes of its GPT-2 and m
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from adan.sharding import local
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError, unknown
 from adan_bench.records.environment import describe
+from adan_bench.records.store import write_json
 from adan_bench.studies.competitors import Competitor, competitors
 from adan_bench.task import SCALES
 from adan_bench.training import optimizers
@@ -317,27 +319,32 @@ def _processes(gpus: int, how: Measure) -> int:
 
 
 def launch(models: Sequence[str], names: Sequence[str], how: Measure, ranks: int) -> dict[str, Any]:
-    """`measure` among ranks that torchrun starts; the record that the first of them writes."""
+    """`measure` among ranks that torchrun starts; the first writes its record to a file."""
     check(models, names, how.scale, how.parallel)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "record.json"
-        words = [
-            "speed",
-            *models,
-            "--optimizers",
-            ",".join(names),
-            *(["--bf16"] if how.bf16 else []),
-            "--out",
-            str(file),
-        ]
-        for name in ("scale", "device", "steps", "warmup", "batch_size", "parallel"):
-            value = getattr(how, name)
-            words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+        task = {"models": list(models), "names": list(names), "how": asdict(how), "file": str(file)}
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        done = subprocess.run([*torchrun, "-m", "adan_bench.cli", *words], capture_output=True, text=True)
+        command = [*torchrun, "-m", "adan_bench.studies.speed", json.dumps(task)]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.startswith("adan-bench: ")]
             last = " ".join(done.stderr[-300:].split())
             raise RuntimeError(lines[-1] if lines else f"torchrun ended with code {done.returncode}: {last}")
         record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return record
+
+
+def main() -> None:
+    """One rank of `launch`."""
+    task = json.loads(sys.argv[1])
+    try:
+        record = measure(task["models"], task["names"], Measure(**task["how"]))
+    except (UsageError, ConnectionError) as error:
+        sys.exit(f"adan-bench: {error}")
+    if os.environ["RANK"] == "0":
+        write_json(Path(task["file"]), record)
+
+
+if __name__ == "__main__":
+    main()
