@@ -130,16 +130,15 @@ def comparing(
     optimizers: str,
     as_json: bool,
     pairs: list[str] | None = None,
-    needed: bool = True,
     **more: Any,
 ) -> Iterator[Any]:
     from adan_bench.cli.progress import showing
     from adan_bench.studies.comparison import Comparison
     from adan_bench.studies.competitors import competitors
 
-    if not workloads and needed:
+    if not workloads:
         raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     who, more["deadline"] = competitors(optimizers, pairs or []), call.until
-    comparison = Comparison(workloads or (), who, chosen, out=call.records_in(), resume=call.resume, **more)
+    comparison = Comparison(workloads, who, chosen, out=call.records_in(), resume=call.resume, **more)
     with comparison, showing(Console(), as_json) as comparison.on_event:
         yield comparison

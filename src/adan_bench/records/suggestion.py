@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Any
 
 from adan_bench.config import RunConfig, RunRecord
 from adan_bench.records.stats import WIDTH_TOLERANCE, rank, tolerated
@@ -107,6 +108,10 @@ class MeasuredSuggestion:
             lines = ["import math", "import torch", *lines, f"factor = lambda t: {rising}{falling}"]
             lines.append("schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)")
         return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        facts = {"settings": self.settings, "steps": self.steps, "warmup_steps": self.warmup_steps, "share": self.share}
+        return {**facts, "short_runs": asdict(self.rate), "doubts": self.doubts(), "code": self.code()}
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Every rate that was tried: lr, result, and a bar that is longer the better it is."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, summarize_trials
 from adan_bench.records.store import DamagedRecord
-from adan_bench.records.suggestion import LOSS, MeasuredSuggestion
+from adan_bench.records.suggestion import LOSS, MeasuredSuggestion, judged
 from adan_bench.reports import html
 from adan_bench.reports.comparison import chart_data, environments_part, swatches, warn
 from adan_bench.reports.conclusions import budget, count, number
@@ -89,7 +89,7 @@ def write_suggestions(
         lines = [html.paragraph(line) for line in s.summary().splitlines()]
         lines += [html.items(s.doubts()), html.table(head, s.rows()), html.code(s.code())]
         parts.append(html.section(f"{workload}: {name}", *lines))
-    summaries = summarize_trials(records)
+    summaries = summarize_trials([judged(record) for record in records])
     charts = [html.PagePart(html.heading(s.name).html + html.chart("rates", i).html) for i, s in enumerate(summaries)]
     about = f"{len(records)} short runs by adan-bench suggest, with a seed that no comparison uses."
     whole = [*parts, html.section("Learning rates", *charts), environments_part(records)]
