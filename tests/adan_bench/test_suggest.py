@@ -187,6 +187,15 @@ def test_the_function_finds_the_rate_of_a_quadratic() -> None:
     assert 0.1 < s.rate.lr < 2
 
 
+@pytest.mark.parametrize("optimizer", ["schedule-free", "ademamix", "muon"])
+def test_the_function_steps_as_the_harness_does(optimizer: str) -> None:
+    """Schedule-Free's modes and AdEMAMix's horizon were left out, and the former refused to step."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    s = suggest(model, lambda model, x: model(x).square().mean(), [torch.ones(2, 4)], steps=500, optimizer=optimizer)
+    assert all(point.status == "finished" for point in s.rate.points)
+    assert ("LambdaLR" in s.code()) == (optimizer != "schedule-free")  # whose rate is constant
+
+
 def test_where_all_rates_diverge_smaller_ones_are_tried() -> None:
     """SGD on 10⁵ w²/2 needs rates below 2e-5; the smallest of the range is above 1e-3."""
     model = nn.Linear(1, 1, bias=False)

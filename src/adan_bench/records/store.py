@@ -62,11 +62,7 @@ class DamagedRecord(UsageError):
 
 
 class RunLocked(UsageError):
-    """Another process writes the run: whoever gets this must write nothing there, not even a failure."""
-
-
-class RunExists(RunLocked):
-    """The folder holds a run that another process made: a new one must write nothing there either."""
+    """Another process writes the run, or has made it: whoever gets this must write nothing there, no failure either."""
 
 
 class RunStore:
@@ -94,7 +90,7 @@ class RunStore:
 
     def check_new(self) -> None:
         if self.exists:
-            raise RunExists(f"{self.path} already holds a run; continue with --resume or choose another --out")
+            raise RunLocked(f"{self.path} already holds a run; continue with --resume or choose another --out")
 
     @property
     def ended(self) -> bool:
