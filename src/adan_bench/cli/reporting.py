@@ -29,18 +29,20 @@ def write_and_show(
     """
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.archive import read_records
-    from adan_bench.records.stats import summarize
+    from adan_bench.records.stats import WorkloadSummary, summarize
     from adan_bench.reports.comparison import write_report
     from adan_bench.reports.tuning import write_suggestions, write_tuning
 
     records, damaged = read_records(*runs)
     folder.mkdir(parents=True, exist_ok=True)
+    tunings: list[WorkloadSummary] = []
+    summaries: list[WorkloadSummary] = []
     if suggested is not None:
-        page, tunings, summaries = write_suggestions(suggested, records, folder), [], []
+        page = write_suggestions(suggested, records, folder)
     elif tuned is not None or {record.config.role for record in records} == {"tune"}:
-        (page, tunings), summaries = write_tuning(records, folder, damaged), []
+        page, tunings = write_tuning(records, folder, damaged)
     else:
-        page, tunings, summaries = write_report(records, folder, damaged), [], summarize(records)
+        page, summaries = write_report(records, folder, damaged), summarize(records)
     failed = [record for record in records if record.status == "failed"]
     best = {} if tuned is None else {key: tuned.bases[key].settings for key in tuned.tuning}
     untuned = [] if tuned is None else [f"{workload} {name}" for workload, name in tuned.untuned]
