@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor, nn
 
 from adan_bench.data.batching import Windows, fingerprint, library_sources
-from adan_bench.data.source import python_source
+from adan_bench.data.installed import python_source
 from adan_bench.data.tokens import language, language_task, next_token_loss
 from adan_bench.task import Context, Task
 from adan_bench.workloads.language import REDPAJAMA, TextSizes
