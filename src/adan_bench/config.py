@@ -89,7 +89,7 @@ class Origin:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Origin:
-        facts: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
+        facts = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
         return cls(**{key: v for key, v in facts.items() if key in cls.__dataclass_fields__})
 
 

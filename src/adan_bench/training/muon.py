@@ -48,8 +48,10 @@ class Composite(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for p in self.views:
-            if p.grad is not None:
-                p.grad = None if set_to_none else p.grad.zero_()
+            if p.grad is not None and not set_to_none:
+                p.grad.zero_()
+            elif set_to_none:
+                p.grad = None
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -118,12 +120,7 @@ def _muon(
             others.append({**options, **rates, "params": left})
     if not hidden:
         raise UsageError("muon: the model has no hidden matrix; name some by Task(roles={'*.weight': 'matrix'})")
-    own: dict[str, Any] = {
-        "momentum": momentum,
-        "nesterov": nesterov,
-        "ns_steps": ns_steps,
-        "adjust_lr_fn": adjust_lr_fn,
-    }
+    own = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
     halves: list[Optimizer] = [torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, **own)]
     if others:
         halves.append(rest(others, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
