@@ -45,10 +45,10 @@ def finals(study, metric, **options):
     values = defaultdict(list)
     for line in (ROOT / "results" / "evidence" / "runs.jsonl").read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
-        made, config = run["made_as"], run["config"]
-        same = made["study"] == study and config.get("role") != "tune" and options.items() <= made["options"].items()
-        if same and "state_format" not in config["settings"]:
-            values[config["optimizer"]].append(run["result"]["final"][metric])
+        job = run["job"]
+        same = job["study"] == study and not job["tuning"] and options.items() <= job["options"].items()
+        if same and "state_format" not in job["settings"]:
+            values[job["optimizer"]].append(run["final"][metric])
     return values
 
 

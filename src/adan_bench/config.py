@@ -88,9 +88,35 @@ class Origin:
         return {name: as_json(value) for name, value in vars(self).items() if value != getattr(blank, name)}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Origin:
-        facts = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
-        return cls(**{key: v for key, v in facts.items() if key in cls.__dataclass_fields__})
+    def from_json(cls, value: Mapping[str, Any] | str) -> Origin:
+        """The origin in a record: facts, or the words of an earlier version."""
+        if isinstance(value, str):
+            return cls.from_text(value)
+        facts: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
+        return cls(**{f.name: facts[f.name] for f in dataclasses.fields(cls) if f.name in facts})
+
+    @classmethod
+    def from_text(cls, text: str) -> Origin:
+        """The origin that an earlier version wrote in words; what is not understood is kept as the source.
+
+        >>> Origin.from_text("defaults tuned in 8 trials for 100 steps of 64, lr × √(256/64)").tuned_for
+        {'steps': 100, 'batch_size': 64}
+        """
+        found = re.fullmatch(
+            r"(untuned defaults|trial|defaults tuned in (\d+) trials)(?: for (\d+) steps of (\d+))?"
+            r"(?:, lr × √\((\d+)/(\d+)\))?(?:, ([\w, ]+) as the table says)?",
+            text,
+        )
+        if found is None:
+            return cls(source=text)
+        how, trials, steps, batch_size, now, then, fixed = found.groups()
+        return cls(
+            kind={"untuned defaults": "untuned", "trial": "trial"}.get(how, "bundled"),
+            trials=int(trials or 0),
+            tuned_for={"steps": int(steps), "batch_size": int(batch_size)} if steps else {},
+            batch_sizes=(int(now), int(then)) if now else (),
+            fixed=tuple(fixed.split(", ")) if fixed else (),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,11 +216,17 @@ class RunConfig(Budget, Execution, Provenance):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
-        """A configuration of this version or of an earlier one: unknown keys are dropped, null is the default."""
+        """A configuration of this version or of an earlier one: unknown keys are dropped, null is the default.
+
+        `lr_at_edge` was a field beside the origin.
+        """
         known = {f.name: f for f in dataclasses.fields(cls)}
         fields = {key: value for key, value in values.items() if key in known and value is not None}
         paths = {key: Path(value) for key, value in fields.items() if "Path" in str(known[key].type)}
-        return cls(**{**fields, **paths, "origin": Origin.from_json(fields.get("origin", {}))})
+        origin = Origin.from_json(fields.get("origin", {}))
+        if values.get("lr_at_edge"):
+            origin = dataclasses.replace(origin, at_edge=True)
+        return cls(**{**fields, **paths, "origin": origin})
 
     def identity(self) -> dict[str, Any]:
         """The fields that decide the numbers, without defaults: an option that is added later changes nothing.

@@ -109,6 +109,6 @@ def test_every_cell_of_the_record_is_tuned() -> None:
             "tables"
         ]:
             for cell in table["cells"]:
-                if cell["values"] and "config" in cell:
-                    origin = Origin.from_json(cell["config"]["origin"])
+                if cell["values"] and "origin" in cell:
+                    origin = Origin.from_json(cell["origin"])
                     assert (origin.kind, origin.trials) == ("bundled", 8), (table["name"], cell["row"])

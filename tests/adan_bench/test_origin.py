@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,38 @@ def test_settings_of_studies(origin: Origin, words: str) -> None:
     assert said(origin) == words
 
 
-def test_stored_cells_are_read() -> None:
+def test_a_record_of_an_earlier_version_has_the_edge_beside_the_origin() -> None:
+    config = RunConfig.from_json({"origin": "defaults tuned in 8 trials", "lr_at_edge": True})
+    assert config.origin == Origin(kind="bundled", trials=8, at_edge=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "origin"),
+    [
+        ("untuned defaults", Origin(kind="untuned")),
+        ("trial", Origin(kind="trial")),
+        (
+            "defaults tuned in 8 trials for 100 steps of 64, lr × √(256/64)",
+            Origin(kind="bundled", trials=8, tuned_for={"steps": 100, "batch_size": 64}, batch_sizes=(256, 64)),
+        ),
+        ("defaults tuned in 8 trials, a, b as the table says", Origin(kind="bundled", trials=8, fixed=("a", "b"))),
+        ("by hand", Origin(source="by hand")),
+    ],
+)
+def test_words_of_earlier_versions(text: str, origin: Origin) -> None:
+    assert Origin.from_text(text) == origin
+
+
+@pytest.mark.parametrize("folder", ["adan_bench", "reproduce", "theory"])
+def test_every_stored_origin_is_understood(folder: str) -> None:
+    files = [path for path in (RESULTS / folder).rglob("*") if path.suffix in (".json", ".jsonl")]
+    texts = {text for path in files for text in re.findall(r'"origin": (".*?")', path.read_text(encoding="utf-8"))}
+    assert texts
+    assert {Origin.from_text(json.loads(text)).kind for text in texts} <= {"bundled", "trial", "untuned"}
+
+
+def test_cells_of_earlier_versions_are_read() -> None:
+    """They had the fields of a run's configuration beside their own."""
     found = json.loads((RESULTS / "reproduce" / "smoke.json").read_text(encoding="utf-8"))
     cells = [CellRecord.from_json(cell) for table in found["tables"] for cell in table["cells"]]
     configs = [cell.config for cell in cells if cell.config is not None]

@@ -86,10 +86,11 @@ def test_what_the_report_concludes() -> None:
     )
     ours = {"adan 0": [30.0, 31.0, 32.0], "adan 1": [33.0, 35.0, 34.0], "adamw 0": [1.0, 1.5, 2.0]}
     common = {"column": "grid", "workload": "plain", "status": "done", "why": "", "data": "made up", "seeds": 3}
-    tuned = {"kind": "bundled", "trials": 8}
     cells = [
-        {**common, "row": head, "optimizer": head.split()[0], "values": values, "config": {"origin": origin}}
-        for (head, values), origin in zip(ours.items(), [tuned, tuned, {"kind": "untuned"}], strict=True)
+        {**common, "row": head, "optimizer": head.split()[0], "values": values, "origin": origin}
+        for (head, values), origin in zip(
+            ours.items(), ["defaults tuned in 8 trials"] * 2 + ["untuned defaults"], strict=True
+        )
     ]
     summary = {"scale": "small", "tables": [{"name": "made-up", "cells": cells}]}
     (section,) = reproduction_report.sections(summary, {"made-up": table})
@@ -100,15 +101,14 @@ def test_what_the_report_concludes() -> None:
     assert section.lines[0].cells == ["grid", "adan 0", "3.0", "31.00 ± 2.48 (n=3)", "3/3", "2/3"]
     assert "Settings marked “untuned” were not tuned for these runs: this is not a fair comparison." in section.how
     assert [", untuned" in line.cells[3] for line in section.lines] == [False, False, True]
-    elsewhere = {"origin": {**tuned, "tuned_for": {"steps": 80, "batch_size": 16}}}
-    cells[1] |= {"config": elsewhere, "values": [1.0, 2.0]}
+    cells[1] |= {"origin": "defaults tuned in 8 trials for 80 steps of 16", "values": [1.0, 2.0]}
     (section,) = reproduction_report.sections(summary, {"made-up": table})
     assert "Settings marked “for another training” or “untuned” were not tuned for these runs" in section.how[-1]
     assert section.lines[1].cells[3:] == ["1.500 (1.000 to 2.000, n=2), for another training", "", ""]  # one seed less
     assert section.lines[0].cells[4:] == ["2/2", "2/2"]
     assert "Pairs of rows that differ in both: 1; in the paper's order: 1. With 2 seeds" in section.conclusion
     for cell_ in cells:
-        cell_["config"] = elsewhere
+        cell_["origin"] = cells[1]["origin"]
     (section,) = reproduction_report.sections(summary, {"made-up": table})
     assert section.how[-1] == "These settings were tuned for another training: this is not a fair comparison."
     for cell_ in cells:

@@ -91,11 +91,10 @@ def test_means_are_those_of_the_lines(problem, length, study, studies):
     finals = {}
     for line in (EVIDENCE / "runs.jsonl").read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
-        made, config, options = run["made_as"], run["config"], {"batch_size": 256 if problem == "vit" else 64}
-        same = (made["problem"], made["length"], made["options"]) == (problem, length, options)
-        seeds = same and config.get("role") != "tune" and run["result"]["status"] == "finished"
-        if seeds and "state_format" not in config["settings"]:
-            finals.setdefault(config["optimizer"], []).append(run["result"]["final"][run["workload"]["metric"]])
+        job, options = run["job"], {"batch_size": 256 if problem == "vit" else 64}
+        same = (job["problem"], job["length"], job["options"], job["tuning"]) == (problem, length, options, False)
+        if same and run["status"] == "finished" and "state_format" not in job["settings"]:
+            finals.setdefault(job["optimizer"], []).append(run["final"][run["metric"]])
     assert {g.optimizer: g.final().mean for g in studies[study].compared()} == {
         name: pytest.approx(fmean(values)) for name, values in finals.items()
     }

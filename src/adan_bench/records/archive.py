@@ -1,7 +1,7 @@
 """Archives: a file with one run per line, which can be read wherever a folder of runs can.
 
 A line holds what the files of a run's folder do, its curves by columns and thinned to POINTS, and no folder of the
-machine.
+machine. Lines of the first format (`first_format.py`) are read too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from adan_bench.config import RunConfig, RunRecord
 from adan_bench.errors import UsageError, listing
+from adan_bench.records.first_format import from_first_format
 from adan_bench.records.store import DamagedRecord, check_config, check_environment, check_result, each, read_runs
 
 POINTS = 60  # of a curve
@@ -65,6 +66,8 @@ def read_archive(file: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
 def _record(line: Any, file: Path) -> RunRecord:
     if not isinstance(line, dict):
         raise DamagedRecord(file, "it is no JSON object")
+    if "job" in line:
+        return from_first_format(line, file)
     check_config(file, line)
     check_environment(file, line["environment"])
     if line["result"] is not None:

@@ -56,6 +56,9 @@ class CellRecord:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CellRecord:
+        """A cell of this version, or of an earlier one, which had the fields of `config` beside its own."""
         found: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
+        if "config" not in values and "origin" in values:
+            found["config"] = {name: value for name, value in values.items() if name != "data"}
         found |= {name: RunConfig.from_json(found[name]) for name in ("config", "before") if name in found}
         return cls(**{**found, "status": Status(values["status"])})

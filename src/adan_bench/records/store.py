@@ -47,7 +47,7 @@ FIELDS: Kinds = {
     "float": NUMBER,
     "bool": (bool,),
     **dict.fromkeys(("str", "str | None", "Path | None"), TEXT),
-    **dict.fromkeys(("Settings", "Settings | None", "Origin"), OBJECT),
+    **dict.fromkeys(("Settings", "Settings | None"), OBJECT),
 }
 CONFIG: Kinds = {f.name: (*FIELDS[str(f.type)], *NONE) for f in fields(RunConfig) if str(f.type) in FIELDS}
 NEEDED: Kinds = {"workload": TEXT, "optimizer": TEXT, "settings": OBJECT}  # of these, what no default replaces
