@@ -8,7 +8,7 @@ import pytest
 FILES = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.py"))
 #: The parts of adan_bench that read records and show them; of some scripts, more parts.
 READING = ("config", "records", "reports")
-MORE = {"planner.py": ("studies.memory",)}  # shapes of models
+MORE = {"planner.py": ("studies.memory",), "codes.py": ("cli",)}  # shapes of models; the command line
 MORE["memory.py"] = ("training.optimizers",)  # the bytes of a state
 MORE["paper_plan.py"] = ("studies.plan", "tables", "task", "workloads.registry")  # what would be run, and its data
 MORE["short.py"] = ("studies.suggest",)  # the numbers of its rule
