@@ -16,6 +16,7 @@ import torch
 from common import BASE, ROOT, Maker, environment, optimizer, others_8bit, read, write
 
 from adan import Adan, release_gradients
+from adan_bench.training.optimizers import state_bytes
 
 RECORD = "memory-gpu.json"
 
@@ -53,22 +54,13 @@ def measure(name: str, recompute: bool) -> dict[str, float]:
         losses.append(loss.item())
     if handle is not None:
         handle.remove()  # a hook and its parameter hold each other
-    params = sum(p.numel() for p in model.parameters())
-    # bitsandbytes keeps one table of codes for all of them
-    tensors = {id(x): x for state in opt.state.values() for x in state.values() if torch.is_tensor(x)}
     return {
         "peak_bytes": torch.cuda.max_memory_allocated(),
-        "state_bytes_per_parameter": sum(map(stored_bytes, tensors.values())) / params,
-        "parameters": params,
+        "state_bytes_per_parameter": state_bytes(opt),
+        "parameters": sum(p.numel() for p in model.parameters()),
         "first_loss": losses[0],
         "last_loss": losses[-1],
     }
-
-
-def stored_bytes(x: Any) -> int:
-    """The bytes of a tensor; torchao's quantized tensors, which look like fp32, count as the sum of their parts."""
-    names = x.__tensor_flatten__()[0] if hasattr(x, "__tensor_flatten__") else []
-    return sum(getattr(x, name).nbytes for name in names) if names else int(x.nbytes)
 
 
 def plot(rows: dict[str, Any]) -> None:

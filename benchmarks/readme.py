@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))  # this 
 
 import figures
 import paper_plan
-import paper_settings
 import planner
 import results_details
 import results_page
@@ -173,7 +172,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "codes": lambda: codes("codes", "codes of m, v, g; of n; block size", "all"),
     "codes-4bit": lambda: codes("codes-4bit", "codes", IN_4_BITS, "largest early update"),
     "paper-plan": paper_plan.table,
-    "paper-settings": paper_settings.page,
+    "paper-settings": paper_plan.settings,
     "scaling": scaling.table,
     "planner": planner.large_models,
     "planner-measured": planner.measured,

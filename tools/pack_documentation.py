@@ -18,7 +18,7 @@ import zlib
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from adan_bench.data.english import DEBIAN, prose, unseen
+from adan_bench.data.installed import DEBIAN, prose, unseen
 
 PACKAGES = (
     *("apache2-doc", "cmake-doc", "debian-handbook", "debian-policy", "debian-reference-en", "developers-reference"),

@@ -1,5 +1,6 @@
 """The paper's evaluation as a tool: Adan beside the optimizers it is compared with."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from adan_bench.task import Context, Scale, Task
@@ -15,12 +16,7 @@ __all__ = ["Context", "Scale", "Task", "optimizer", "shuffled", "suggest", "work
 
 def __getattr__(name: str) -> Any:
     """What imports torch, when it is asked for: that takes seconds, and `adan-bench list` needs none."""
-    if name == "shuffled":
-        from adan_bench.data.batching import shuffled
-
-        return shuffled
-    if name == "suggest":
-        from adan_bench.studies.suggest_model import suggest
-
-        return suggest
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = {"shuffled": "data.batching", "suggest": "studies.suggest_model"}.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"adan_bench.{module}"), name)

@@ -335,13 +335,13 @@ class OptimizerSpec:
     lr: float
     defaults: Mapping[str, Any] = field(default_factory=dict)
     choices: tuple[Mapping[str, Any], ...] = ()
+    year: int = 0
+    paper: str = ""
     passes: int = 1
     base: str | None = None  # the optimizer that a wrapper such as SAM drives
     shards: bool = True  # its step takes DTensors, so that fsdp can share it out
     eager: str = ""  # why a CUDA graph cannot hold its step; empty: it can
     own: Callable[..., Any] | None = field(default=None, repr=False)  # the class or function of a user's script
-    year: int = 0
-    paper: str = ""
     schedule: str = ""
     horizon: str = ""
     by_role: bool = False

@@ -21,8 +21,7 @@ from adan_bench.reports import html, paper, theory
 from adan_bench.reports.comparison import write_report
 from adan_bench.reports.conclusions import caution, tuning
 from adan_bench.reports.palette import style_of
-from adan_bench.reports.suggestion import write_suggestions
-from adan_bench.reports.tuning import write_tuning
+from adan_bench.reports.tuning import write_suggestions, write_tuning
 from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors
 from adan_bench.theory import check

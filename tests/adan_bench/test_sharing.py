@@ -17,12 +17,11 @@ from support.pools import always
 
 from adan_bench.data.cache import decoded
 from adan_bench.errors import UsageError
-from adan_bench.records.store import RunExists
+from adan_bench.records.store import RunLocked
 from adan_bench.training import pool as pools
 from adan_bench.training.configure import check_device
 from adan_bench.training.jobs import Job
-from adan_bench.training.mps import multi_process_service
-from adan_bench.training.placement import Places, gpu_names
+from adan_bench.training.placement import Places, gpu_names, multi_process_service
 from adan_bench.training.pool import LocalPool
 from adan_bench.training.worker import perform
 
@@ -175,9 +174,9 @@ def test_a_second_study_leaves_the_runs_of_the_first_alone(
         ):
             second.run(always([replace(other, resume=resume)]))
     first.close()
-    with pytest.raises(RunExists, match=f"{job.path} already holds a run; continue with --resume or"):
+    with pytest.raises(RunLocked, match=f"{job.path} already holds a run; continue with --resume or"):
         second.run(always([other, job]))
-    with pytest.raises(RunExists):
+    with pytest.raises(RunLocked):
         perform(job)  # of a worker whose driver looked before the run was there
     assert (job.path / "result.json").read_bytes() == made
     assert not other.path.exists()

@@ -15,12 +15,11 @@ import torch
 from support.learning import settings, trainer
 from torch import Tensor
 
-from adan_bench.data import english as english_module
-from adan_bench.data import source
+from adan_bench.data import installed
 from adan_bench.data.batching import prepared
 from adan_bench.data.coco import splits
-from adan_bench.data.english import MASK, SPECIAL, START, english, prose
 from adan_bench.data.graphs import Citations, citations
+from adan_bench.data.installed import MASK, SPECIAL, START, english, prose
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
 from adan_bench.task import Context
@@ -182,10 +181,10 @@ def test_trials_of_python_source_see_no_test_file(tmp_path: Path, monkeypatch: p
     paths = [tmp_path / f"{i}.py" for i in range(60)]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text, encoding="utf-8")
-    monkeypatch.setattr(source, "library_files", lambda: [*paths, tmp_path / "nowhere.py"])
-    source.python_source.cache_clear()
+    monkeypatch.setattr(installed, "library_files", lambda: [*paths, tmp_path / "nowhere.py"])
+    installed.python_source.cache_clear()
     try:
-        splits, note = source.python_source(whole=False)
+        splits, note = installed.python_source(whole=False)
         assert note.startswith("60 files of Python source")
         parts = {name: set(bytes(split.tolist()).decode().split("\0")) for name, split in splits.items()}
         assert sum(map(len, parts.values())) == 60
@@ -198,7 +197,7 @@ def test_trials_of_python_source_see_no_test_file(tmp_path: Path, monkeypatch: p
             seen = prepared(task, 0, "cpu")
             assert all(bytes(row.tolist()) in bytes(splits["train"].tolist()) for row in seen)
     finally:
-        source.python_source.cache_clear()
+        installed.python_source.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["english-bert", "bert-pretrain", "gpt2-code", "deepgcn", "cora-deepgcn", "glue-cola"])
@@ -254,8 +253,8 @@ def test_english_is_prose_without_copies() -> None:
     text = "A paragraph of prose has six words, or more.\n\nToo short.\n\nx = f(1) + g(2) * h[3] % 4 and 5 more of it"
     assert prose(text) == ["A paragraph of prose has six words, or more."]
     seen: set[str] = set()
-    assert english_module.unseen(["a", "b", "a"], seen) == ["a", "b"]
-    assert english_module.unseen(["b", "c"], seen) == ["c"]
+    assert installed.unseen(["a", "b", "a"], seen) == ["a", "b"]
+    assert installed.unseen(["b", "c"], seen) == ["c"]
     smoke = english(Context(0, 4), 1_000)
     assert smoke.tokenizer.get_vocab_size() == 1_000
     assert [smoke.tokenizer.token_to_id(token) for token in SPECIAL] == [*range(len(SPECIAL))]

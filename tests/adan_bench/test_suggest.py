@@ -24,20 +24,6 @@ from adan_bench.studies.suggest_model import suggest
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.schedules import schedule
 
-STUDY = """
-summary = "Tiny"
-workload = "tiny"
-[run]
-steps = 800
-[search]
-trials = 4
-steps = 400
-[optimizers.adan]
-settings = { lr = 0.01, betas = [0.98, 0.92, 0.99], weight_decay = 0.0 }
-[optimizers.sgd]
-settings = { lr = 0.1 }
-"""
-
 
 def record(lr: float, loss: float | None, error: float = 0.0) -> RunRecord:
     """A short run with one training loss in its second half and a misleading one before."""
@@ -145,33 +131,19 @@ def test_the_command(bench: Any, tiny: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("inline_pool")
-def test_a_study_in_place_of_its_search(bench: Any, tiny: Path, tmp_path: Path) -> None:
-    """Its settings are the start, and the length of its trials is the full run."""
-    file, out = tmp_path / "own.toml", tmp_path / "a"
-    file.write_text(STUDY, encoding="utf-8")
-    options = ("--trials", 4, "--share", 0.05)
-    code, _, _ = bench("suggest", file, "--script", tiny, "--optimizers", "adan", *options, "--out", out)
-    assert code == 0
-    runs = read_runs(out)[0]
-    assert {(run.config.study, run.config.steps, run.status) for run in runs} == {("own", 50, "finished")}
-    assert {tuple(run.config.settings["betas"]) for run in runs} == {(0.98, 0.92, 0.99)}
-    assert len(runs) == 4
-
-
-@pytest.mark.usefixtures("inline_pool")
 def test_what_cannot_be_suggested(bench: Any, tiny: Path, tmp_path: Path) -> None:
     options = ("--script", tiny, "--steps", 500, "--out", tmp_path / "a")
     for words, parts in (
         (("--set", "lr=1"), ("--set lr fixes the rate",)),
         (("--steps", 30), ("--steps 30", "adan-bench tune")),
-        (("none.toml",), ("none", "study")),
+        (("none",), ("no workload 'none'",)),
     ):
         code, _, error = bench("suggest", *options, *words)
         assert code == 2
         assert all(part in error for part in parts), error
     code, text, _ = bench("suggest", *options, "--optimizers", "sgd:momentum=1e30")
     assert code == 1
-    assert "nothing for tiny sgd:momentum=1e30" in text
+    assert "nothing saved for tiny sgd:momentum=1e30" in text
 
 
 # The function
@@ -213,6 +185,15 @@ def test_the_function_finds_the_rate_of_a_quadratic() -> None:
     best = min((p for p in s.rate.points if p.value is not None), key=lambda p: p.value or 0.0)
     assert best.lr < 2  # 2 / curvature: at the next rate it diverges
     assert 0.1 < s.rate.lr < 2
+
+
+@pytest.mark.parametrize("optimizer", ["schedule-free", "ademamix", "muon"])
+def test_the_function_steps_as_the_harness_does(optimizer: str) -> None:
+    """Schedule-Free's modes and AdEMAMix's horizon were left out, and the former refused to step."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    s = suggest(model, lambda model, x: model(x).square().mean(), [torch.ones(2, 4)], steps=500, optimizer=optimizer)
+    assert all(point.status == "finished" for point in s.rate.points)
+    assert ("LambdaLR" in s.code()) == (optimizer != "schedule-free")  # whose rate is constant
 
 
 def test_where_all_rates_diverge_smaller_ones_are_tried() -> None:

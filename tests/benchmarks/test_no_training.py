@@ -9,8 +9,8 @@ FILES = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.py"))
 #: The parts of adan_bench that read records and show them; of some scripts, more parts.
 READING = ("config", "records", "reports")
 MORE = {"planner.py": ("studies.memory",), "codes.py": ("cli",)}  # shapes of models; the command line
-MORE["paper_settings.py"] = ("studies.plan", "tables", "task")  # what would be run
-MORE["paper_plan.py"] = (*MORE["paper_settings.py"], "workloads.registry")  # and which data it needs
+MORE["memory.py"] = ("training.optimizers",)  # the bytes of a state
+MORE["paper_plan.py"] = ("studies.plan", "tables", "task", "workloads.registry")  # what would be run, and its data
 MORE["short.py"] = ("studies.suggest",)  # the numbers of its rule
 #: Scripts that go backward through a model of random tokens or numbers for a few steps, whose cost they measure.
 RANDOM_DATA = ("memory.py", "others.py")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import paper_settings
+import paper_plan
 
 from adan_bench.config import RunConfig
 from adan_bench.studies.plan import plan
@@ -13,7 +13,7 @@ from adan_bench.tables import tables
 
 def test_the_page_of_settings_prints_the_planned_runs() -> None:
     """Steps, batch, schedule, settings and options of every run, guesses in italics."""
-    text = paper_settings.page()
+    text = paper_plan.settings()
     for table in tables().values():
         if table.kind != "train" or table.like:
             continue

@@ -12,7 +12,7 @@ import typer
 
 from adan_bench.cli import theory
 from adan_bench.cli.common import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TIME_LIMIT, EXIT_USAGE, complain
-from adan_bench.cli.compare import compare, pack, report, tune
+from adan_bench.cli.compare import compare, pack, report, suggest, tune
 from adan_bench.cli.humaneval import humaneval
 from adan_bench.cli.invocation import Invocation
 from adan_bench.cli.listing import list_
@@ -20,7 +20,6 @@ from adan_bench.cli.memory import memory
 from adan_bench.cli.paper import reproduce, speed
 from adan_bench.cli.run import run
 from adan_bench.cli.study import study
-from adan_bench.cli.suggest import suggest
 from adan_bench.errors import TimeLimitReached, UsageError
 from adan_bench.records.environment import COMMAND
 

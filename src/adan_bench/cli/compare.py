@@ -1,4 +1,4 @@
-"""The commands `compare` and `tune`, `report`, which writes what they end with, and `pack`, which keeps it."""
+"""The commands `compare`, `tune`, `suggest`, `report`, which writes what they end with, and `pack`, which keeps it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ Halving = Annotated[
     int,
     typer.Option(min=1, max=4, help="Successive halving: keep the best 1/N of the trials at each rung; 1 disables it."),
 ]
+Save = Annotated[Path | None, typer.Option(help="A JSON file to merge the settings into.", callback=check_file)]
 
 
 @run_flags(without=("seed",))
@@ -72,9 +73,7 @@ def tune(
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
     trials: Annotated[int, typer.Option(min=1, help="The same number for every optimizer.")] = 8,
     halving: Halving = 1,
-    save: Annotated[
-        Path | None, typer.Option(help="A JSON file to merge the chosen settings into.", callback=check_file)
-    ] = None,
+    save: Save = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
@@ -90,6 +89,32 @@ def tune(
         comparison.make(trials, halving)
     comparison.save(file)
     write_and_show([comparison.out], comparison.out, as_json, comparison, file)
+
+
+@run_flags(without=("seed", "parallel", "stop_after", "eval_every"))
+def suggest(
+    workloads: Workloads = None,
+    optimizers: Optimizers = "adan",
+    share: Annotated[float, typer.Option(min=0.005, max=0.06, help="What a short run makes of the full one.")] = 0.04,
+    trials: Annotated[int, typer.Option(min=4, max=16, help="Short runs per optimizer.")] = 6,
+    save: Save = None,
+    set_: Set = None,
+    as_json: Json = False,
+    *,
+    chosen: RunConfig,
+    call: Invocation,
+) -> None:
+    """Suggest a learning rate and what goes with it, measured by short runs: a quarter of one full run in all."""
+    from adan_bench.studies.comparison import read_tuned
+    from adan_bench.studies.suggest import suggest, suggestions
+
+    with comparing(call, chosen, workloads, optimizers, as_json, set_) as comparison:
+        file = save or comparison.out / "suggested.json"
+        if file.exists():
+            read_tuned(file, "--save")
+        suggest(comparison, share, trials)
+    comparison.save(file)
+    write_and_show([comparison.out], comparison.out, as_json, comparison, file, suggestions(comparison))
 
 
 def report(
@@ -131,16 +156,15 @@ def comparing(
     optimizers: str,
     as_json: bool,
     pairs: list[str] | None = None,
-    needed: bool = True,
     **more: Any,
 ) -> Iterator[Any]:
     from adan_bench.cli.progress import showing
     from adan_bench.studies.comparison import Comparison
     from adan_bench.studies.competitors import competitors
 
-    if not workloads and needed:
+    if not workloads:
         raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     who, more["deadline"] = competitors(optimizers, pairs or []), call.until
-    comparison = Comparison(workloads or (), who, chosen, out=call.records_in(), resume=call.resume, **more)
+    comparison = Comparison(workloads, who, chosen, out=call.records_in(), resume=call.resume, **more)
     with comparison, showing(Console(), as_json) as comparison.on_event:
         yield comparison

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +12,45 @@ from rich.console import Console
 
 from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, say
 from adan_bench.config import RunRecord
+from adan_bench.records.suggestion import MeasuredSuggestion
 
 
 def write_and_show(
-    runs: Sequence[Path], folder: Path, as_json: bool, tuned: Any = None, file: Path | None = None
+    runs: Sequence[Path],
+    folder: Path,
+    as_json: bool,
+    tuned: Any = None,
+    file: Path | None = None,
+    suggested: Mapping[Any, MeasuredSuggestion] | None = None,
 ) -> None:
     """Write the report of the runs under some folders into one of them or another, and show it.
 
-    tuned: a comparison with trials; file: where its settings were saved.
+    tuned: a comparison with trials; file: where its settings were saved; suggested: what short runs gave, if they are.
     """
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.archive import read_records
-    from adan_bench.records.stats import summarize
+    from adan_bench.records.stats import WorkloadSummary, summarize
     from adan_bench.reports.comparison import write_report
-    from adan_bench.reports.tuning import write_tuning
+    from adan_bench.reports.tuning import write_suggestions, write_tuning
 
     records, damaged = read_records(*runs)
     folder.mkdir(parents=True, exist_ok=True)
-    if tuned is not None or {record.config.role for record in records} == {"tune"}:
-        (page, tunings), summaries = write_tuning(records, folder, damaged), []
+    tunings: list[WorkloadSummary] = []
+    summaries: list[WorkloadSummary] = []
+    if suggested is not None:
+        page = write_suggestions(suggested, records, folder)
+    elif tuned is not None or {record.config.role for record in records} == {"tune"}:
+        page, tunings = write_tuning(records, folder, damaged)
     else:
-        page, tunings, summaries = write_report(records, folder, damaged), [], summarize(records)
+        page, summaries = write_report(records, folder, damaged), summarize(records)
     failed = [record for record in records if record.status == "failed"]
     best = {} if tuned is None else {key: tuned.bases[key].settings for key in tuned.tuning}
     untuned = [] if tuned is None else [f"{workload} {name}" for workload, name in tuned.untuned]
     if as_json:
         for (workload, name), settings in best.items():
-            print(json.dumps({"event": "best", "workload": workload, "optimizer": name, "settings": settings}))
+            event = "best" if suggested is None else "suggestion"
+            found = {"settings": settings} if suggested is None else suggested[workload, name].to_json()
+            print(json.dumps({"event": event, "workload": workload, "optimizer": name, **found}))
         facts: dict[str, Any] = {"event": "report", "path": str(page)}
         if tuned is not None:
             facts |= {"saved": str(file) if best else None, "untuned": untuned}
@@ -46,6 +58,8 @@ def write_and_show(
         print(json.dumps(facts))
     else:
         console = Console()
+        for (workload, _), s in (suggested or {}).items():
+            say(console, f"\n{workload}: {s}")
         show_tuning(console, tunings)
         show_summaries(console, summaries)
         say_failed(console, failed)

@@ -62,11 +62,7 @@ class DamagedRecord(UsageError):
 
 
 class RunLocked(UsageError):
-    """Another process writes the run: whoever gets this must write nothing there, not even a failure."""
-
-
-class RunExists(RunLocked):
-    """The folder holds a run that another process made: a new one must write nothing there either."""
+    """Another process writes the run, or has made it: whoever gets this must write nothing there, no failure either."""
 
 
 class RunStore:
@@ -94,7 +90,7 @@ class RunStore:
 
     def check_new(self) -> None:
         if self.exists:
-            raise RunExists(f"{self.path} already holds a run; continue with --resume or choose another --out")
+            raise RunLocked(f"{self.path} already holds a run; continue with --resume or choose another --out")
 
     @property
     def ended(self) -> bool:
@@ -162,13 +158,9 @@ class RunStore:
 
     def checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
         """Write a checkpoint beside the old ones and, once it is safe, remove all but the newest two."""
-        import torch
-
         with (self.path / "metrics.jsonl").open("ab") as file:
             os.fsync(file.fileno())  # a checkpoint must never be safer than the lines that it counts
-        buffer = io.BytesIO()
-        torch.save({"state": dict(state), "step": step, "lines": self._lines}, buffer)
-        payload = buffer.getvalue()
+        payload = _saved({"state": dict(state), "step": step, "lines": self._lines})
         path = self.path / f"checkpoint-{step:09d}-{hashlib.sha256(payload).hexdigest()}.pt"
         write_bytes(path, payload)
         for old in self.checkpoints()[KEEP:]:
@@ -214,11 +206,7 @@ class RunStore:
 
     def keep_weights(self, weights: Mapping[str, Any]) -> None:
         """Write the final weights, for a run that starts from them."""
-        import torch
-
-        buffer = io.BytesIO()
-        torch.save(dict(weights), buffer)
-        write_bytes(self.path / "weights.pt", buffer.getvalue())
+        write_bytes(self.path / "weights.pt", _saved(weights))
 
     def result(self) -> dict[str, Any] | None:
         """How the run ended; None where it did not."""
@@ -244,6 +232,14 @@ class RunStore:
         """Take back a run that came to nothing. config.json goes last: without it the rest would be damaged."""
         for name in ("result.json", "traceback.txt", "metrics.jsonl", "environment.json", "config.json"):
             (self.path / name).unlink(missing_ok=True)
+
+
+def _saved(content: Mapping[str, Any]) -> bytes:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(dict(content), buffer)
+    return buffer.getvalue()
 
 
 class NoStore(RunStore):

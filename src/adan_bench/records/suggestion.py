@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Any
 
 from adan_bench.config import RunConfig, RunRecord
 from adan_bench.records.stats import WIDTH_TOLERANCE, rank, tolerated
@@ -108,6 +109,10 @@ class MeasuredSuggestion:
             lines.append("schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)")
         return "\n".join(lines)
 
+    def to_json(self) -> dict[str, Any]:
+        facts = {"settings": self.settings, "steps": self.steps, "warmup_steps": self.warmup_steps, "share": self.share}
+        return {**facts, "short_runs": asdict(self.rate), "doubts": self.doubts(), "code": self.code()}
+
     def rows(self) -> list[tuple[str, str, str]]:
         """Every rate that was tried: lr, result, and a bar that is longer the better it is."""
         values = [point.value for point in self.rate.points if point.value is not None]
@@ -156,7 +161,7 @@ def measured(tried: Sequence[RunRecord]) -> MeasuredRate:
     middle = vertex([math.log(rates[i]) for i in ended], [ranks[i] for i in ended])
     low, high = tolerated(ranks, best)
     return MeasuredRate(
-        lr=_rounded(math.exp(middle)),
+        lr=float(f"{math.exp(middle):.2g}"),
         points=tuple(RatePoint(_lr(run), run.final, run.status) for run in runs),
         steps=runs[0].config.stop_after or runs[0].config.steps,
         low=rates[low],
@@ -185,10 +190,6 @@ def vertex(x: Sequence[float], y: Sequence[float]) -> float:
 
 def _lr(run: RunRecord) -> float:
     return float(run.config.settings["lr"])
-
-
-def _rounded(lr: float) -> float:
-    return float(f"{lr:.2g}")
 
 
 def suggestion(

@@ -1,13 +1,14 @@
-"""The report of a tuning: every optimizer's best settings, and what the rates beside the best one gave."""
+"""The pages of `adan-bench tune` and `suggest`: the settings found, and what other learning rates gave."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, summarize_trials
 from adan_bench.records.store import DamagedRecord
+from adan_bench.records.suggestion import LOSS, MeasuredSuggestion, judged
 from adan_bench.reports import html
 from adan_bench.reports.comparison import chart_data, environments_part, swatches, warn
 from adan_bench.reports.conclusions import budget, count, number
@@ -18,8 +19,6 @@ TERMS = (
     "to the best. lr range ±2%: the rates around the best whose result is within 2% of it. edge: the best rate is the "
     "lowest or highest that was tried, so a better one may lie beyond; tune again with more trials."
 )
-
-
 SURE = " One run each, unless more are named: of rates that differ less than seeds do, either may be the better one."
 
 
@@ -79,3 +78,21 @@ def _row(o: OptimizerSummary) -> list[str]:
     best = number(None if o.final is None else o.final.mean)
     lost = f", {o.diverged} diverged" if o.diverged else ""
     return [o.name, best, f"{o.settings['lr']:g}{edge}", beside, width, f"{o.trials}{lost}", others]
+
+
+def write_suggestions(
+    found: Mapping[tuple[str, str], MeasuredSuggestion], records: Sequence[RunRecord], folder: Path
+) -> Path:
+    """Write suggestion.html and suggestion.md into the folder; the path of the page."""
+    parts = []
+    for (workload, name), s in found.items():
+        head = ("lr", LOSS, "")
+        lines = [html.paragraph(line) for line in s.summary().splitlines()]
+        lines += [html.items(s.doubts()), html.table(head, s.rows(), kind="bars"), html.code(s.code())]
+        parts.append(html.section(f"{workload}: {name}", *lines))
+    summaries = summarize_trials([judged(record) for record in records])
+    charts = [html.PagePart(html.heading(s.name).html + html.chart("rates", i).html) for i, s in enumerate(summaries)]
+    about = f"{len(records)} short runs by adan-bench suggest, with a seed that no comparison uses."
+    whole = [*parts, html.section("Learning rates", *charts), environments_part(records)]
+    report = html.page("Settings suggested", about, whole, chart_data(summaries))
+    return report.write(folder / "suggestion.html")

@@ -6,11 +6,9 @@ ends at 40% of that. None is stopped before: where those that were behind at a q
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from adan.suggestion import first_beta
 from adan_bench.config import RunConfig, RunRecord
@@ -19,7 +17,6 @@ from adan_bench.records.stats import best_trial, rank
 from adan_bench.records.suggestion import MeasuredSuggestion, judged, measured, suggestion
 from adan_bench.studies.arms import Search, rounded
 from adan_bench.studies.comparison import Comparison, Key, check_free_rate, learning_rates, split_trials
-from adan_bench.studies.study import arms, find, read
 from adan_bench.task import OptimizerSpec, Settings
 from adan_bench.training import optimizers
 
@@ -71,26 +68,12 @@ def short(base: RunConfig, share: float = SHARE, trials: int = TRIALS) -> RunCon
     return replace(small, nonmono=0, ema=0.0, compile=False)
 
 
-def starting_from(spec: OptimizerSpec, steps: int) -> Settings:
-    """An optimizer's defaults, with those that depend on the length of the full run: Adan's first beta."""
-    settings = optimizers.defaults(spec)
-    return settings | ({"betas": (first_beta(steps), *settings["betas"][1:])} if spec.name == "adan" else {})
-
-
-def add_study(comparison: Comparison, file: str, chosen: RunConfig) -> None:
-    """Add arms for what a study searches, with its options and settings, of the optimizers that compete."""
-    found = Path(file) if Path(file).exists() else find(file.removesuffix(".toml"))
-    studies = read([str(found)])
-    for arm in itertools.chain(*arms(studies, [found.stem], chosen, comparison.out)):
-        if arm.base.study == found.stem and arm.base.name in comparison.who:
-            arm.base, arm.seeds = arm.trial or arm.base, ()
-            comparison.arms[found.stem, arm.base.name] = arm
-
-
 def short_runs(spec: OptimizerSpec, full: RunConfig, fixed: Settings, trials: int = TRIALS) -> ShortRuns:
     """The search of an optimizer: as many short runs, and over as wide a range of rates, as every other's."""
     rates, _ = split_trials(trials)
-    start = full.settings if full.study else starting_from(spec, full.steps)
+    start = optimizers.defaults(spec)
+    if spec.name == "adan":
+        start["betas"] = (first_beta(full.steps), *start["betas"][1:])
     return ShortRuns(tuple(learning_rates(spec, rates)), trials, start, fixed=fixed, refine=True)
 
 

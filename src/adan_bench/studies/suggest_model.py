@@ -10,7 +10,6 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from adan_bench.config import RunConfig, RunRecord
@@ -18,10 +17,12 @@ from adan_bench.errors import UsageError
 from adan_bench.errors import short as shown
 from adan_bench.records.suggestion import MeasuredSuggestion, suggestion
 from adan_bench.studies.suggest import SHARE, TRIALS, short, short_runs
+from adan_bench.task import Task
 from adan_bench.training import optimizers
+from adan_bench.training.distributed import ALONE
 from adan_bench.training.randomness import rng_state, set_rng_state
-from adan_bench.training.roles import by_role
 from adan_bench.training.schedules import schedule
+from adan_bench.training.updater import Updater
 
 Loss = Callable[[nn.Module, Any], Tensor]
 
@@ -72,7 +73,8 @@ def suggest(
     if "lr" in settings:
         raise UsageError(f"lr={settings['lr']!r}: it is what short runs look for; omit it")
     warmup = RunConfig.warmup if warmup_steps is None else warmup_steps / steps
-    full = RunConfig(optimizer=optimizer, steps=steps, warmup=warmup, role="tune")
+    course: dict[str, Any] = {"steps": steps, "warmup": warmup, "schedule": spec.schedule or RunConfig.schedule}
+    full = RunConfig(workload="suggest", optimizer=optimizer, graph="off", role="tune", **course)
     small = short(full, share, trials)
     search = short_runs(spec, full, settings, trials)
     device, tried = next(model.parameters()).device, list[RunRecord]()
@@ -92,27 +94,19 @@ def suggest(
 
 def _run(model: nn.Module, loss: Loss, batches: Iterable[Any], config: RunConfig, limit: float | None) -> RunRecord:
     """One short run in memory, until a loss is not finite."""
-    spec = optimizers.get_optimizer(config.optimizer)
-    groups: Any = by_role(model.parameters(), model, {}) if spec.by_role else model.parameters()
-    optimizer = optimizers.build(spec, groups, config.settings)
-    factor, peaks = schedule(config.schedule, config.steps, config.warmup), [g["lr"] for g in optimizer.param_groups]
-    lines, window, status = list[dict[str, Any]](), list[Tensor](), "finished"
+    spec, stream = optimizers.get_optimizer(config.optimizer), chain.from_iterable(repeat(batches))
+    task = Task(model, lambda position: next(stream), loss, lambda model: {}, max_grad_norm=limit)
+    updater = Updater(task, spec, config, ALONE, next(model.parameters()).device)
+    factor = schedule(config.schedule, config.steps, config.warmup)
+    lines, status = list[dict[str, Any]](), "finished"
     model.train()
-    for step, batch in zip(range(config.stop_after), chain.from_iterable(repeat(batches)), strict=False):
-        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-            group["lr"] = peak * factor(step)
-        optimizer.zero_grad()
-        value = loss(model, batch)
-        value.backward()
+    for step in range(config.stop_after):
+        updater(step, factor(step))
         if not step and all(p.grad is None for p in model.parameters()):
             raise UsageError("loss: it gave the model no gradients; compute it with the model that it is called with")
-        if limit is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), limit)
-        optimizer.step()
-        window.append(value.detach())
-        if len(window) >= config.log_every:
-            mean = torch.stack(window).mean().item()
-            window.clear()
+        if (step + 1) % config.log_every == 0:
+            mean = updater.window.item() / config.log_every
+            updater.window.zero_()
             lines.append({"kind": "train", "step": step + 1, "seconds": 0.0, "loss": mean})
             if not math.isfinite(mean):
                 status = "diverged"

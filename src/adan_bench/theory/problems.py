@@ -54,7 +54,7 @@ class Problem:
     """A nonconvex stochastic problem over replicas, with the constants of Assumptions 1 to 3.
 
     sample: (points, generator) -> stochastic gradients; full: the exact gradients; value: f − min f.
-    hessian: of one point. rho: its Lipschitz constant.
+    hessian: of one point, where it is needed. rho: its Lipschitz constant.
     largest: a bound on ‖g‖∞ with probability 1, that is c∞ / 3. variance: a bound on E‖ξ‖².
     """
 
@@ -63,11 +63,11 @@ class Problem:
     sample: Callable[[Array, Any], Array]
     full: Callable[[Array], Array]
     value: Callable[[Array], Array]
-    hessian: Callable[[Array], Array]
     smoothness: float
-    rho: float
     variance: float
     largest: float
+    hessian: Callable[[Array], Array] | None = None
+    rho: float = 0.0
 
 
 def ripples(
@@ -91,11 +91,11 @@ def ripples(
         lambda x, generator: full(x) + generator.uniform(-noise, noise, x.shape),
         full,
         lambda x: np.asarray((heights * _height((x - center) @ basis.T)).sum(-1)),
-        lambda x: np.asarray((basis.T * (heights * _curvature(basis @ (x - center)))) @ basis),
         smoothness=2.2 * float(heights.max()),
-        rho=3.2 * float(heights.max()),
         variance=dimension * noise**2 / 3,
         largest=1.6 * float(np.linalg.norm(heights)) + noise,  # ‖Qᵀw‖∞ ≤ ‖w‖₂
+        hessian=lambda x: np.asarray((basis.T * (heights * _curvature(basis @ (x - center)))) @ basis),
+        rho=3.2 * float(heights.max()),
     )
 
 
@@ -111,9 +111,7 @@ def slope(start: float = 30.0, noise: float = 0.05) -> Problem:
         lambda x, generator: full(x) + generator.uniform(-noise, noise, x.shape),
         full,
         lambda x: np.asarray((np.sqrt(1 + x * x) - 1).sum(-1)),
-        lambda x: np.asarray(np.diag((1 + x * x) ** -1.5)),
         smoothness=1.0,
-        rho=0.9,
         variance=noise**2 / 3,
         largest=1 + noise,
     )
@@ -123,7 +121,6 @@ def regression(dimension: int = 8, examples: int = 64, batch: int = 16, seed: in
     """f(x) = mean of 2φ(a_i·x − b_i), φ as in `ripples`, with outliers among the b_i; a gradient has 16 examples.
 
     |φ'| ≤ 1.6 and |φ''| ≤ 2.2, so ‖g‖∞ ≤ 3.2·max|a_ij|, L ≤ 4.4·‖AᵀA‖ / examples, and E‖ξ‖² ≤ max‖∇f_i‖² / batch.
-    φ's third derivative is at most 3.2, so ρ ≤ the mean of 6.4·‖a_i‖³.
     min f is not known; `value` is f itself, which is at least 0.
     """
     rng = np.random.default_rng(seed)
@@ -142,9 +139,7 @@ def regression(dimension: int = 8, examples: int = 64, batch: int = 16, seed: in
         sample,
         lambda x: np.asarray(_slope(x @ a.T - b) @ a * 2 / examples),
         lambda x: np.asarray(2 * _height(x @ a.T - b).mean(-1)),
-        lambda x: np.asarray((a.T * _curvature(a @ x - b)) @ a * 2 / examples),
         smoothness=4.4 * float(np.linalg.eigvalsh(a.T @ a).max()) / examples,
-        rho=6.4 * float((np.linalg.norm(a, axis=1) ** 3).mean()),
         variance=float((3.2 * np.linalg.norm(a, axis=1)).max() ** 2) / batch,
         largest=3.2 * float(np.abs(a).max()),
     )

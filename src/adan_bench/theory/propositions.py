@@ -89,6 +89,7 @@ def _cycle(steps: int = 400) -> tuple[list[Check], Any]:
     The problem is −f of `ripples`: from its maximum at 0 the gradients grow, so that the radius comes to matter.
     """
     problem = problems.ripples(noise=0.02)
+    assert problem.hessian is not None
     rng = np.random.default_rng(6)
     radius, eps, beta, eta = 0.03, 3 * problem.largest, 0.05, 0.1
     largest_beta = eps / (math.sqrt(2) * 3 * problem.largest + eps)

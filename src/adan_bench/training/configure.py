@@ -36,14 +36,9 @@ def configure(
 ) -> RunConfig:
     """Complete the choices for a workload and an optimizer, and check them against this machine."""
     config = complete(workload, spec, chosen, overrides)
-    check_machine(workload, spec, config)
-    return config
-
-
-def check_machine(workload: Workload, spec: OptimizerSpec, config: RunConfig) -> None:
-    """Refuse a run whose packages, data or device are not here, or whose settings its optimizer refuses."""
     for reason in obstacles(workload, spec, config):
         raise UsageError(reason)
+    return config
 
 
 def obstacles(workload: Workload, spec: OptimizerSpec, config: RunConfig) -> list[str]:

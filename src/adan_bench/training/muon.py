@@ -48,10 +48,8 @@ class Composite(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for p in self.views:
-            if p.grad is not None and not set_to_none:
-                p.grad.zero_()
-            elif set_to_none:
-                p.grad = None
+            if p.grad is not None:
+                p.grad = None if set_to_none else p.grad.zero_()
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -70,8 +68,25 @@ class Composite(Optimizer):
         self.state = defaultdict(dict, {p: state for half in self.halves for p, state in half.state.items()})
 
 
-def _composite(params: Parameters, lr: float, rest_factor: float, rest: Any, **muon: Any) -> Composite:
-    """Muon on groups with a hidden role, or on matrices where groups have no roles; `rest` makes the other half."""
+def _muon(
+    rest: Callable[..., Optimizer],
+    params: Parameters,
+    lr: float = 1e-3,
+    weight_decay: float = 0.1,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    ns_steps: int = 5,
+    adjust_lr_fn: str = MATCHED,
+    betas: tuple[float, ...] = (0.9, 0.95),
+    eps: float = 1e-8,
+    rest_factor: float = 1.0,
+) -> Composite:
+    """Muon on groups with a hidden role, or on matrices where groups have no roles; `rest` makes the other half.
+
+    adjust_lr_fn: "match_rms_adamw" scales Muon's steps to the size of AdamW's (arXiv:2502.16982), so that one rate
+        serves both; with "original", √max(1, outputs / inputs), AdamW's rate is a fraction of Muon's: set rest_factor.
+    betas, eps: of the other half. rest_factor: its learning rate as a multiple of Muon's.
+    """
     if not hasattr(torch.optim, "Muon"):
         raise UsageError(
             f"muon needs torch 2.9 or newer, here is {torch.__version__}; run: pip install --upgrade torch"
@@ -103,46 +118,17 @@ def _composite(params: Parameters, lr: float, rest_factor: float, rest: Any, **m
             others.append({**options, **rates, "params": left})
     if not hidden:
         raise UsageError("muon: the model has no hidden matrix; name some by Task(roles={'*.weight': 'matrix'})")
-    halves: list[Optimizer] = [torch.optim.Muon(hidden, lr=lr, **muon)]
-    return Composite([*halves, rest(others)] if others else halves, views)
+    own: dict[str, Any] = {
+        "momentum": momentum,
+        "nesterov": nesterov,
+        "ns_steps": ns_steps,
+        "adjust_lr_fn": adjust_lr_fn,
+    }
+    halves: list[Optimizer] = [torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, **own)]
+    if others:
+        halves.append(rest(others, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+    return Composite(halves, views)
 
 
-def muon(
-    params: Parameters,
-    lr: float = 1e-3,
-    weight_decay: float = 0.1,
-    momentum: float = 0.95,
-    nesterov: bool = True,
-    ns_steps: int = 5,
-    adjust_lr_fn: str = MATCHED,
-    betas: tuple[float, float] = (0.9, 0.95),
-    eps: float = 1e-8,
-    rest_factor: float = 1.0,
-) -> Composite:
-    """Muon with AdamW.
-
-    adjust_lr_fn: "match_rms_adamw" scales Muon's steps to the size of AdamW's (arXiv:2502.16982), so that one rate
-        serves both; with "original", √max(1, outputs / inputs), AdamW's rate is a fraction of Muon's: set rest_factor.
-    betas, eps: AdamW's. rest_factor: its learning rate as a multiple of Muon's.
-    """
-    rest = partial(torch.optim.AdamW, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
-    own = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
-    return _composite(params, lr, rest_factor, rest, weight_decay=weight_decay, **own)
-
-
-def muon_adan(
-    params: Parameters,
-    lr: float = 1e-3,
-    weight_decay: float = 0.1,
-    momentum: float = 0.95,
-    nesterov: bool = True,
-    ns_steps: int = 5,
-    adjust_lr_fn: str = MATCHED,
-    betas: tuple[float, float, float] = (0.9, 0.92, 0.99),
-    eps: float = 1e-8,
-    rest_factor: float = 3.0,
-) -> Composite:
-    """Muon with Adan, whose rates are about three times AdamW's; for the arguments, see `muon`."""
-    rest = partial(Adan, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-    own = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
-    return _composite(params, lr, rest_factor, rest, weight_decay=weight_decay, **own)
+muon = partial(_muon, partial(torch.optim.AdamW, fused=True))
+muon_adan = partial(_muon, Adan, betas=(0.9, 0.92, 0.99), rest_factor=3.0)  # Adan's rates are about three times AdamW's

@@ -38,183 +38,77 @@ TODAY = 2023  # the first year of those that the paper, of 2022, does not compar
 
 
 def _specs() -> Iterator[OptimizerSpec]:
-    """Name, class, center of the learning rates, defaults, what is tried after the learning rate."""
+    """Name, class, center of the learning rates, defaults, what is tried after the learning rate, year and paper."""
     spec = OptimizerSpec
-    yield spec(
-        "adan", "adan:Adan", 3e-3, {"betas": (0.9, 0.92, 0.99), **DECAY}, ADAN, year=2022, paper="arXiv:2208.06677"
-    )
-    yield spec("adamw", f"{TORCH}:AdamW", 1e-3, DECAY, BETAS, year=2017, paper="arXiv:1711.05101")
-    yield spec("adam", f"{TORCH}:Adam", 1e-3, {}, BETAS, year=2014, paper="arXiv:1412.6980")
-    yield spec("amsgrad", f"{TORCH}:Adam", 1e-3, {"amsgrad": True}, BETAS, year=2018, paper="arXiv:1904.09237")
-    yield spec("nadam", f"{TORCH}:NAdam", 1e-3, {}, BETAS, year=2016, paper="Dozat, ICLR workshop")
-    yield spec("radam", f"{TORCH}:RAdam", 1e-3, {}, BETAS, year=2019, paper="arXiv:1908.03265")
+    usual: Mapping[str, Any]
+    tried: tuple[Mapping[str, Any], ...]
+    how: dict[str, Any]
+
+    def other(name: str, kind: str, *rest: Any, **more: Any) -> OptimizerSpec:
+        """One of pytorch_optimizer's."""
+        return spec(name, f"{OTHERS}:{kind}", *rest, **{"eager": ON_HOST.format(kind), **more})
+
+    yield spec("adan", "adan:Adan", 3e-3, {"betas": (0.9, 0.92, 0.99), **DECAY}, ADAN, 2022, "arXiv:2208.06677")
+    yield spec("adamw", f"{TORCH}:AdamW", 1e-3, DECAY, BETAS, 2017, "arXiv:1711.05101")
+    yield spec("adam", f"{TORCH}:Adam", 1e-3, {}, BETAS, 2014, "arXiv:1412.6980")
+    yield spec("amsgrad", f"{TORCH}:Adam", 1e-3, {"amsgrad": True}, BETAS, 2018, "arXiv:1904.09237")
+    yield spec("nadam", f"{TORCH}:NAdam", 1e-3, {}, BETAS, 2016, "Dozat, ICLR workshop")
+    yield spec("radam", f"{TORCH}:RAdam", 1e-3, {}, BETAS, 2019, "arXiv:1908.03265")
     alphas = ({"alpha": 0.9}, {"momentum": 0.9}, {"alpha": 0.999})
-    yield spec("rmsprop", f"{TORCH}:RMSprop", 1e-3, {}, alphas, year=2012, paper="Tieleman and Hinton, lecture 6.5")
-    yield spec("sgd", f"{TORCH}:SGD", 0.3, {}, DECAYS, year=1951, paper="Robbins and Monro")
-    yield spec("sgd-momentum", f"{TORCH}:SGD", 0.1, MOMENTUM, MOMENTA, year=1964, paper="Polyak")
+    yield spec("rmsprop", f"{TORCH}:RMSprop", 1e-3, {}, alphas, 2012, "Tieleman and Hinton, lecture 6.5")
+    yield spec("sgd", f"{TORCH}:SGD", 0.3, {}, DECAYS, 1951, "Robbins and Monro")
+    yield spec("sgd-momentum", f"{TORCH}:SGD", 0.1, MOMENTUM, MOMENTA, 1964, "Polyak")
     nesterov = {**MOMENTUM, "nesterov": True}
-    yield spec("sgd-nesterov", f"{TORCH}:SGD", 0.1, nesterov, MOMENTA, year=2013, paper="Sutskever et al., ICML")
-    yield spec("lamb", f"{OURS}:Lamb", 1e-2, DECAY, BETAS, shards=False, year=2019, paper="arXiv:1904.00962")
-    yield spec(
-        "lars",
-        f"{OTHERS}:LARS",
-        3.0,
-        {"weight_decay": 1e-4},
-        LARS,
-        shards=False,
-        eager=ON_HOST.format("LARS"),
-        year=2017,
-        paper="arXiv:1708.03888",
-    )
+    yield spec("sgd-nesterov", f"{TORCH}:SGD", 0.1, nesterov, MOMENTA, 2013, "Sutskever et al., ICML")
+    yield spec("lamb", f"{OURS}:Lamb", 1e-2, DECAY, BETAS, 2019, "arXiv:1904.00962", shards=False)
+    yield other("lars", "LARS", 3.0, {"weight_decay": 1e-4}, LARS, 2017, "arXiv:1708.03888", shards=False)
     beliefs = ({"betas": (0.9, 0.95)}, {"eps": 1e-8}, BETAS[1])
-    yield spec("adabelief", f"{OURS}:AdaBelief", 1e-3, {}, beliefs, year=2020, paper="arXiv:2010.07468")
-    yield spec(
-        "adabound",
-        f"{OTHERS}:AdaBound",
-        1e-3,
-        {},
-        LAST_RATES,
-        eager=ON_HOST.format("AdaBound"),
-        year=2019,
-        paper="arXiv:1902.09843",
-    )
-    yield spec(
-        "yogi",
-        f"{OTHERS}:Yogi",
-        3e-3,
-        {},
-        BETAS,
-        eager=ON_HOST.format("Yogi"),
-        year=2018,
-        paper="Zaheer et al., NeurIPS",
-    )
+    yield spec("adabelief", f"{OURS}:AdaBelief", 1e-3, {}, beliefs, 2020, "arXiv:2010.07468")
+    yield other("adabound", "AdaBound", 1e-3, {}, LAST_RATES, 2019, "arXiv:1902.09843")
+    yield other("yogi", "Yogi", 3e-3, {}, BETAS, 2018, "Zaheer et al., NeurIPS")
     powers = ({"partial": 0.125}, BETAS[0], DECAYS[1])
-    yield spec("padam", f"{OURS}:Padam", 0.03, {}, powers, year=2018, paper="arXiv:1806.06763")
+    yield spec("padam", f"{OURS}:Padam", 0.03, {}, powers, 2018, "arXiv:1806.06763")
     inertia = ({"betas": (0.1, 0.9)}, {"betas": (0.5, 0.99)}, DECAYS[1])
-    yield spec("adai", f"{OURS}:Adai", 0.3, {}, inertia, year=2020, paper="arXiv:2006.15815")
-    yield spec(
-        "sam",
-        f"{OTHERS}:SAM",
-        0.1,
-        {"rho": 0.05, **MOMENTUM},
-        RADII,
-        2,
-        f"{TORCH}:SGD",
-        shards=False,
-        year=2020,
-        paper="arXiv:2010.01412",
-    )
+    yield spec("adai", f"{OURS}:Adai", 0.3, {}, inertia, 2020, "arXiv:2006.15815")
+    radius, driven = {"rho": 0.05, **MOMENTUM}, {"passes": 2, "base": f"{TORCH}:SGD"}
+    yield other("sam", "SAM", 0.1, radius, RADII, 2020, "arXiv:2010.01412", shards=False, eager="", **driven)
     # Rate and decay of AdamW (arXiv:2502.16982), betas of AdamW and what is worth tuning: github.com/KellerJordan/Muon.
-    yield spec(
-        "muon",
-        f"{MUON}:muon",
-        1e-3,
-        DECAY,
-        ({"weight_decay": 0.1}, {"momentum": 0.9}, {"betas": (0.9, 0.99)}),
-        shards=False,
-        eager=MUON_ON_HOST,
-        year=2024,
-        paper="Jordan et al.; arXiv:2502.16982",
-        by_role=True,
-    )
-    yield spec(
-        "muon-adan",
-        f"{MUON}:muon_adan",
-        1e-3,
-        DECAY,
-        ({"weight_decay": 0.1}, {"momentum": 0.9}, {"rest_factor": 1.0}),
-        shards=False,
-        eager=MUON_ON_HOST,
-        year=2024,
-        paper="Jordan et al.; arXiv:2208.06677",
-        by_role=True,
-    )
+    how = {"shards": False, "eager": MUON_ON_HOST, "by_role": True}
+    tried = ({"weight_decay": 0.1}, {"momentum": 0.9}, {"betas": (0.9, 0.99)})
+    yield spec("muon", f"{MUON}:muon", 1e-3, DECAY, tried, 2024, "Jordan et al.; arXiv:2502.16982", **how)
+    tried = (*tried[:2], {"rest_factor": 1.0})
+    yield spec("muon-adan", f"{MUON}:muon_adan", 1e-3, DECAY, tried, 2024, "Jordan et al.; arXiv:2208.06677", **how)
     # The defaults of github.com/nikhilvyas/SOAP; by its paper, a basis that is renewed more often is better and dearer.
-    yield spec(
-        "soap",
-        f"{OTHERS}:SOAP",
-        3e-3,
-        {"betas": (0.95, 0.95), "weight_decay": 0.01},
-        ({"precondition_frequency": 5}, {"betas": (0.9, 0.95)}, {"betas": (0.95, 0.99)}),
-        shards=False,
-        eager="SOAP decomposes matrices and counts its steps on the host",
-        year=2024,
-        paper="arXiv:2409.11321",
-    )
+    usual = {"betas": (0.95, 0.95), "weight_decay": 0.01}
+    tried = ({"precondition_frequency": 5}, {"betas": (0.9, 0.95)}, {"betas": (0.95, 0.99)})
+    on_host = "SOAP decomposes matrices and counts its steps on the host"
+    yield other("soap", "SOAP", 3e-3, usual, tried, 2024, "arXiv:2409.11321", shards=False, eager=on_host)
     # github.com/facebookresearch/schedule_free: 1 to 10 times the rate of AdamW; β1 of 0.95 or 0.98 for long runs.
-    yield spec(
-        "schedule-free",
-        "schedulefree:AdamWScheduleFree",
-        2.5e-3,
-        DECAY,
-        ({"betas": (0.95, 0.999)}, {"betas": (0.98, 0.999)}, {"weight_decay": 0.1}),
-        eager="schedulefree's AdamW counts its steps and weighs its average on the host",
-        year=2024,
-        paper="arXiv:2405.15682",
-        schedule="constant",
-    )
+    tried = ({"betas": (0.95, 0.999)}, {"betas": (0.98, 0.999)}, {"weight_decay": 0.1})
+    on_host, free = "schedulefree's AdamW counts its steps and weighs its average on the host", "AdamWScheduleFree"
+    how = {"eager": on_host, "schedule": "constant"}
+    yield spec("schedule-free", f"schedulefree:{free}", 2.5e-3, DECAY, tried, 2024, "arXiv:2405.15682", **how)
     # Its paper: α of 2 to 10, β3 0.9999, both warmed up over the whole run.
-    yield spec(
-        "ademamix",
-        f"{OTHERS}:AdEMAMix",
-        1e-3,
-        {"betas": (0.9, 0.999, 0.9999), "alpha": 5.0, "weight_decouple": True, **DECAY},
-        ({"betas": (0.9, 0.999, 0.999)}, {"alpha": 8.0}, {"alpha": 2.0}),
-        eager=ON_HOST.format("AdEMAMix"),
-        year=2024,
-        paper="arXiv:2409.03137",
-        horizon="t_alpha_beta3",
-    )
+    usual = {"betas": (0.9, 0.999, 0.9999), "alpha": 5.0, "weight_decouple": True, **DECAY}
+    tried = ({"betas": (0.9, 0.999, 0.999)}, {"alpha": 8.0}, {"alpha": 2.0})
+    yield other("ademamix", "AdEMAMix", 1e-3, usual, tried, 2024, "arXiv:2409.03137", horizon="t_alpha_beta3")
     # github.com/google/automl/tree/master/lion: a rate 3 to 10 times smaller than AdamW's, a decay as much larger.
-    yield spec(
-        "lion",
-        f"{OTHERS}:Lion",
-        2e-4,
-        {"weight_decay": 0.1},
-        ({"betas": (0.95, 0.98)}, {"weight_decay": 0.3}, {"weight_decay": 0.02}),
-        eager=ON_HOST.format("Lion"),
-        year=2023,
-        paper="arXiv:2302.06675",
-    )
-    yield spec(
-        "nadamw",
-        f"{TORCH}:NAdam",
-        1e-3,
-        {"decoupled_weight_decay": True, **DECAY},
-        BETAS,
-        year=2023,
-        paper="Dozat 2016; arXiv:2306.07179",
-    )
+    tried = ({"betas": (0.95, 0.98)}, {"weight_decay": 0.3}, {"weight_decay": 0.02})
+    yield other("lion", "Lion", 2e-4, {"weight_decay": 0.1}, tried, 2023, "arXiv:2302.06675")
+    usual = {"decoupled_weight_decay": True, **DECAY}
+    yield spec("nadamw", f"{TORCH}:NAdam", 1e-3, usual, BETAS, 2023, "Dozat 2016; arXiv:2306.07179")
     # github.com/AGI-Arena/MARS: its defaults, and the decay and lr_1d of its GPT-2 runs.
-    yield spec(
-        "mars",
-        f"{OTHERS}:MARS",
-        3e-3,
-        {"weight_decay": 0.01},
-        ({"lr_1d": 1e-3}, {"gamma": 0.05}, {"gamma": 0.01}),
-        shards=False,
-        eager=ON_HOST.format("MARS"),
-        year=2024,
-        paper="arXiv:2411.10438",
-    )
+    tried = ({"lr_1d": 1e-3}, {"gamma": 0.05}, {"gamma": 0.01})
+    yield other("mars", "MARS", 3e-3, {"weight_decay": 0.01}, tried, 2024, "arXiv:2411.10438", shards=False)
     # github.com/konstmish/prodigy: lr 1, d_coef to be tuned, safeguard_warmup under a warm-up, decay 0.01 as AdamW's.
-    yield spec(
-        "prodigy",
-        f"{OTHERS}:Prodigy",
-        1.0,
-        {"weight_decay": 0.01, "safeguard_warmup": True},
-        ({"d_coef": 0.5}, {"d_coef": 2.0}, {"betas": (0.9, 0.99)}),
-        shards=False,
-        eager="pytorch_optimizer's Prodigy reads its estimate of the distance on the host",
-        year=2023,
-        paper="arXiv:2306.06101",
-        one_rate=True,
-    )
+    usual = {"weight_decay": 0.01, "safeguard_warmup": True}
+    tried = ({"d_coef": 0.5}, {"d_coef": 2.0}, {"betas": (0.9, 0.99)})
+    on_host = "pytorch_optimizer's Prodigy reads its estimate of the distance on the host"
+    how = {"shards": False, "eager": on_host, "one_rate": True}
+    yield other("prodigy", "Prodigy", 1.0, usual, tried, 2023, "arXiv:2306.06101", **how)
 
 
 SPECS = {spec.name: spec for spec in _specs()}
-
-
 OWN: dict[str, OptimizerSpec] = {}  # those of the user's script
 SCRIPT = "adan_bench_script_"  # begins the name of its module
 Maker = TypeVar("Maker", bound=Callable[..., Any])

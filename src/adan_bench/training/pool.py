@@ -27,8 +27,7 @@ from adan_bench.records.environment import COMMAND
 from adan_bench.records.store import RunLocked, RunStore, append_line
 from adan_bench.training.interrupts import on_ctrl_c, say_finishing
 from adan_bench.training.jobs import INTERRUPTED, Job, OnEvent, Tally, Work, record_failure
-from adan_bench.training.mps import multi_process_service
-from adan_bench.training.placement import Places, gpu_names
+from adan_bench.training.placement import Places, gpu_names, multi_process_service
 
 LOCK = "study.lock"
 LAST_SECONDS = 15.0  # for the ranks that are left to say what they know once one has ended

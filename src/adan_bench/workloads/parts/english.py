@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adan_bench.data.batching import Windows, epoch_order, generator
-from adan_bench.data.english import END, MASK, PAD, SPECIAL, START, english
+from adan_bench.data.installed import END, MASK, PAD, SPECIAL, START, english
 from adan_bench.data.tokens import name
 from adan_bench.task import Context, Task
 from adan_bench.workloads.language import GlueTask, TextSizes

@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor, nn
 
 from adan_bench.data.batching import Windows, fingerprint, library_sources
-from adan_bench.data.source import python_source
+from adan_bench.data.installed import python_source
 from adan_bench.data.tokens import language, language_task, next_token_loss
 from adan_bench.task import Context, Task
 from adan_bench.workloads.language import REDPAJAMA, TextSizes
@@ -91,10 +91,7 @@ def pycode_gpt2(context: Context) -> Task:
     split = len(tokens) * 9 // 10
     tests = Windows(tokens[split:], sizes.length + 1, sizes.held_out, seed=0)
     held_out = tests.gather(tests(0).to(context.device))  # the same for every run
-
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        logits = model(batch[:, :-1]).logits.float()
-        return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+    loss = partial(next_token_loss, pad=-1)  # there is none
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         return {"loss": loss(model, held_out).item()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+import adan
 from adan_bench.data.batching import generator
 from adan_bench.data.images import Augmentation, ImageData, image_data
 from adan_bench.data.settings import SETTING_II
@@ -150,17 +150,6 @@ def load_encoder(model: Classifier, context: Context) -> None:
 
 def layer_groups(model: nn.Module, settings: Settings, decay: float) -> list[dict[str, Any]]:
     """Learning rates that fall by the factor `decay` from each layer to the one before it; the head's stands first."""
-    blocks = transformer_blocks(model)
-    layers = {p: number for number, block in enumerate(blocks, 1) for p in block.parameters()}
-    layers |= {p: 0 for name, p in model.named_parameters() if ".embeddings." in name}
-    last = len(blocks) + 1
-    groups = []
-    for group in without_decay(model, settings):
-        parts: defaultdict[int, list[nn.Parameter]] = defaultdict(list)
-        for p in group["params"]:
-            parts[layers.get(p, last)].append(p)
-        groups += [
-            {**group, "params": params, "lr": settings["lr"] * decay ** (last - layer)}
-            for layer, params in parts.items()
-        ]
+    rates: dict[str, Any] = {"lr": settings["lr"], "layer_decay": decay}
+    groups = adan.parameter_groups(model, settings.get("weight_decay", 0.0), named=False, **rates)
     return sorted(groups, key=lambda group: -float(group["lr"]))
