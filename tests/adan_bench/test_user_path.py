@@ -320,7 +320,7 @@ def test_the_path_of_a_new_user_with_only_the_extra_bench(tiny: Path, tmp_path: 
         2,
         "adan-bench: digits-vit needs the package transformers; run: pip install 'adan[paper]'\n",
     )
-    script = ("--script", tiny, "--out", "mine", "--optimizers", "adan,adamw", "--steps", "20")
+    script = ("--script", tiny, "--out", "mine", "--optimizers", "adan,lamb", "--steps", "20")
     done = call("compare", *script, "--tune", "1", "--seeds", "2")
     assert done.returncode == 0, done.stderr
     assert "[6/6]" in done.stdout
