@@ -12,6 +12,7 @@ import readme
 from support.forked import Program
 
 from adan_bench.cli import app
+from adan_bench.records.environment import COMMAND
 from adan_bench.training import pool
 
 
@@ -28,6 +29,7 @@ def test_a_row_is_the_speed_of_all_its_runs(monkeypatch):
         assert command[:3] == [sys.executable, "-m", "adan_bench.cli"]
         output = io.StringIO()
         monkeypatch.setattr(sys, "argv", ["adan-bench", *command[3:]])
+        monkeypatch.setenv(COMMAND, "")  # which main sets
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), pytest.raises(SystemExit):
             app.main()
         return SimpleNamespace(stdout=output.getvalue(), stderr="")

@@ -78,7 +78,7 @@ def torchrun(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         Program(command, env={**os.environ, **address, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": count})
         for rank in range(int(count))
     ]
-    return subprocess.CompletedProcess(words, max(rank.wait(60) or 0 for rank in ranks), "", "")
+    return subprocess.CompletedProcess(words, int(any(rank.wait(60) != 0 for rank in ranks)), "", "")
 
 
 def _run(words: list[str], ends: list[Connection], env: Mapping[str, str], cwd: Path) -> None:
