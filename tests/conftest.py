@@ -26,7 +26,7 @@ PRELOADED = [
 multiprocessing.set_forkserver_preload(PRELOADED)
 
 #: Tests that start processes, and wait for them: first, so that they do not end alone, and one after the other.
-FIRST = ("distributed/", "test_cluster", "test_parallel", "examples/", "test_resume", "test_cli", "test_speed",
+FIRST = ("distributed/", "test_cluster", "test_parallel", "examples/", "test_resume", "test_interrupts", "test_speed",
          "test_packaging", "test_memory_safety", "test_pauses")  # fmt: skip
 
 

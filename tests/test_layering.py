@@ -63,3 +63,10 @@ def test_imports_of_adan_point_downward():
         assert module in level, f"say in LAYERS where {module} stands"
         for name in imports(path):
             assert level.get(name, 99) >= level[module] or name == module, f"{module} imports {name}, which is above it"
+
+
+def test_a_file_has_at_most_500_lines():
+    folders = (SRC.parent / name for name in ("src", "benchmarks", "examples", "tests", "tools"))
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for f in folders for path in f.rglob("*.py")}
+    assert len(lengths) > 300
+    assert not [path.name for path, length in lengths.items() if length > 500]

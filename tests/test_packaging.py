@@ -15,7 +15,6 @@ import pytest
 import adan
 
 ROOT = Path(__file__).parents[1]
-IMPORTED_AS = {"scikit-learn": "sklearn", "gymnasium[mujoco]>=1": "gymnasium", "pillow": "PIL"}
 
 #: Stands for a C compiler: writes an empty library.
 COMPILER = "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ $1 = -o ] && : > $2; shift; done\n"
@@ -140,34 +139,3 @@ def test_without_its_extra_the_command_says_what_to_install(tmp_path):
     done = without(extra("bench"), tmp_path, "list")
     assert done.returncode == 2
     assert done.stderr == "adan-bench: the package typer is missing; run: pip install 'adan[bench]'\n"
-
-
-SCRIPT = '''
-import torch
-from adan_bench import Scale, Task, shuffled, workload
-
-@workload("line", metric="error", higher_is_better=False, smoke=Scale(target=0.1, steps=4, batch_size=8))
-def line(context):
-    """A line."""
-    x = torch.randn(32, 2)
-    loss = lambda model, batch: model(batch[0]).square().mean()
-    evaluate = lambda model: {"error": model(x).square().mean().item()}
-    return Task(torch.nn.Linear(2, 1), shuffled([x], 8, context.seed), loss, evaluate)
-'''
-
-
-def test_the_small_extra_is_enough_for_a_script(tmp_path):
-    packages = {IMPORTED_AS.get(name, re.split(r"[><=\[]", name)[0].replace("-", "_")) for name in extra("paper")}
-    assert {"transformers", "sklearn"} <= packages
-    (tmp_path / "line.py").write_text(SCRIPT, encoding="utf-8")
-    words = ["--optimizers", "adan,adamw,lamb", "--seeds", "1", "--out", str(tmp_path / "runs")]
-    # matplotlib brings PIL
-    done = without(packages - {"adan", "PIL"}, tmp_path, "compare", "--script", str(tmp_path / "line.py"), *words)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs" / "report.html").exists()
-
-
-def test_a_workload_names_the_extra_that_it_needs(tmp_path):
-    done = without({"transformers"}, tmp_path, "run", "digits-vit", "--steps", "1", "--out", str(tmp_path / "run"))
-    assert done.returncode == 2
-    assert done.stderr == "adan-bench: digits-vit needs the package transformers; run: pip install 'adan[paper]'\n"

@@ -13,16 +13,19 @@ from support.cpu_engine import (
     without_library,
 )
 
+#: They enter the arithmetic as coefficients only, so that each pair of options with a form or a type is enough.
+OPTIONS = [{}, {"max_grad_norm": 20.0, "maximize": True}, {"no_prox": True, "bias_correction": False}]
+CASES = [
+    (form, dtype, OPTIONS[(i + k) % 3])
+    for i, form in enumerate(FORMS)
+    for k, dtype in enumerate(DTYPES)
+    if not ("stochastic" in form and dtype == torch.float16)
+]
+
 
 @without_library
 @pytest.mark.usefixtures("same_norm", "exact_sqrt")
-@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 20.0, "maximize": True},
-                                     {"no_prox": True, "bias_correction": False}], ids=str)  # fmt: skip
-@pytest.mark.parametrize(
-    ("form", "dtype"),
-    [(form, dtype) for form in FORMS for dtype in DTYPES if not ("stochastic" in form and dtype == torch.float16)],
-    ids=str,
-)
+@pytest.mark.parametrize(("form", "dtype", "options"), CASES, ids=str)
 def test_coded_states_are_the_same_bits(form, dtype, options, threads):
     expected = train_coded(dtype, **FORMS[form], **options, foreach=False, fused=False)
     for count in (1, 2):

@@ -9,11 +9,14 @@ from support.cpu_engine import (
     DTYPES,
     FORMS,
     TAILS,
+    VECTORIZED,
     assert_same_bits,
+    mutant,
     problem,
     states,
     train,
     train_coded,
+    use_library,
     use_mutant,
     without_compiler,
     without_library,
@@ -48,7 +51,7 @@ MUTATIONS = [
 @without_compiler
 @pytest.mark.parametrize(("right", "wrong", "row"), MUTATIONS, ids=lambda text: text[:30])
 def test_a_seeded_mistake_is_noticed(right, wrong, row, monkeypatch, tmp_path):
-    use_mutant(right, wrong, monkeypatch, tmp_path, ["-O0"])
+    use_mutant(right, wrong, monkeypatch, tmp_path)
     with pytest.raises(AssertionError, match=r"off by|nan"):
         assert_parity(ROW[row], steps=40, fused=True)
 
@@ -75,7 +78,7 @@ CODED_MUTATIONS = [
 @pytest.mark.usefixtures("exact_sqrt")
 @pytest.mark.parametrize(("right", "wrong", "form"), CODED_MUTATIONS, ids=lambda text: text[:30])
 def test_a_seeded_mistake_in_coding_is_noticed(right, wrong, form, monkeypatch, tmp_path):
-    use_mutant(right, wrong, monkeypatch, tmp_path, ["-O0"])
+    use_mutant(right, wrong, monkeypatch, tmp_path)
     ours, loops = (
         train_coded(torch.bfloat16, [5000], **FORMS[form], **engine)
         for engine in ({"fused": True}, {"foreach": False, "fused": False})
@@ -93,7 +96,7 @@ def test_every_instruction_set_gives_the_same_bits(best, monkeypatch, tmp_path):
         pytest.skip("this processor has no AVX2")
     installed = every_kernel()
     head = "static kernel *chosen(void) {"
-    use_mutant(head, f"{head} return {best};", monkeypatch, tmp_path)
+    use_library(mutant(head, f"{head} return {best};"), VECTORIZED, monkeypatch, tmp_path)
     assert_same_bits(installed, every_kernel())
 
 
@@ -110,5 +113,5 @@ def every_kernel():
 
 @without_compiler
 def test_a_library_of_another_version_is_refused(monkeypatch, tmp_path):
-    use_mutant("X(double, w_m) X(double, w_v)", "X(double, w_v) X(double, w_m)", monkeypatch, tmp_path, ["-O0"])
+    use_mutant("X(double, w_m) X(double, w_v)", "X(double, w_v) X(double, w_m)", monkeypatch, tmp_path)
     assert "built from another version of adan" in cpu.Cpu().unsupported_reason(torch.zeros(1))

@@ -10,7 +10,7 @@ from adan import Adan, Restart
 DEVICE = device_of("cuda")
 ROW = {row.name: row for row in ROWS}
 #: The interpreter takes some 5 ms a program.
-STEPS, LAYOUT_STEPS = (200, 50) if GPU else (10, 5)
+STEPS, LAYOUT_STEPS = (200, 50) if GPU else (8, 5)
 DOUBLE_ROWS = ROWS if GPU else [ROW["everything"], ROW["Algorithm 1 to the letter"]]
 CASES = [(row, torch.float32) for row in ROWS] + [(row, torch.float64) for row in DOUBLE_ROWS]
 

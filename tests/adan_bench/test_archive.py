@@ -20,6 +20,7 @@ def first_format() -> dict[str, Any]:
     return {record.path.name: record for record in read_archive(EVIDENCE / "runs.jsonl")[0]}
 
 
+@pytest.mark.usefixtures("inline_pool")
 def test_a_packed_study_reads_as_its_folder(bench: Any, tmp_path: Path) -> None:
     study = ("compare", "digits-vit", "--optimizers", "adan,sgd-momentum", "--seeds", 2, "--steps", 4)
     code, _, err = bench(*study, "--batch-size", 8, "--eval-every", 2, "--out", tmp_path / "runs")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from functools import partial
@@ -16,6 +15,7 @@ import pytest
 import torch
 import transformers
 from support import processes
+from support.forked import Program
 from support.shared_runs import KINDS, SCRIPT, configuration, every_kind, lines, lose_a_rank, shared_run, with_fewer
 
 from adan_bench.data.batching import moved
@@ -142,16 +142,17 @@ def test_kill_9_of_one_rank_under_torchrun(bench: Any, script: Path, tmp_path: P
     run = ["run", "plain", "--script", str(script), "--steps", "240", "--eval-every", "40", "--checkpoint-every", "15"]
     run += ["--threads", "1", "--resume", "--out"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "adan_bench.cli"]
-    process = subprocess.Popen([*torchrun, *run, str(broken), "--parallel", "fsdp"], stderr=subprocess.PIPE, text=True)
+    log = tmp_path / "errors"
+    with log.open("w", encoding="utf-8") as stderr:
+        process = Program([*torchrun, *run, str(broken), "--parallel", "fsdp"], stderr=stderr)
     while process.poll() is None and len(read_lines(broken / "metrics.jsonl")) < 20:
         time.sleep(0.01)
     ranks = [
         int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
     ]
     os.kill(ranks[0], signal.SIGKILL)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 1, errors
-    assert "SIGKILL" in errors
+    assert process.wait(60) == 1, log.read_text(encoding="utf-8")
+    assert "SIGKILL" in log.read_text(encoding="utf-8")
     assert read_run(broken).status in ("unfinished", "failed")  # by the first rank, where it outlived the other
     for out in (broken, straight):
         assert bench(*run, out)[0] == 0

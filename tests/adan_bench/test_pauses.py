@@ -46,7 +46,7 @@ def test_a_run_with_a_time_limit(bench: Any, tiny: Path, tmp_path: Path) -> None
     assert RunStore(tmp_path / "a").resume_step > first > 0
 
 
-def test_a_comparison_with_a_time_limit(bench: Any, tiny: Path, tmp_path: Path) -> None:
+def test_a_comparison_with_a_time_limit(bench: Any, tiny: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The limit ends while the worker still imports: its run makes one step, the other none; --resume ends both."""
     out = tmp_path / "a"
     command = ["compare", "tiny", "--script", tiny, "--optimizers", "adan", "--seeds", "2", "--out", out]
@@ -54,6 +54,7 @@ def test_a_comparison_with_a_time_limit(bench: Any, tiny: Path, tmp_path: Path) 
     assert (code, len(err.splitlines())) == (4, 1)
     assert "2 of 2 runs left; continue with: adan-bench compare tiny" in err
     assert not (out / "report.html").exists()
+    request.getfixturevalue("forked_workers")
     code, output, _ = bench(*command, "--resume", "--json")
     assert code == 0
     assert [record.status for record in read_runs(out)[0]] == ["finished"] * 2

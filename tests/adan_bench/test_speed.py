@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.forked import torchrun
 
 from adan import Adan
 from adan_bench.errors import UsageError
@@ -124,7 +123,7 @@ def test_square_brackets_of_an_error_are_no_markup(bench: Callable[..., Any], mo
 
 
 def test_tokens_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setattr(speed, "subprocess", SimpleNamespace(run=torchrun))
     how = speed.Measure(steps=2, warmup=1, parallel="ddp")
     (case,) = speed.launch(["MoE-8x0.1B"], ["adan"], how, 2)["cases"]
     assert (case["ranks"], case["parallel"]) == (2, "ddp")

@@ -6,13 +6,13 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked import Program
 from support.learning import chosen, curve
 
 from adan_bench.records.store import read_run, read_runs
@@ -160,16 +160,14 @@ def test_weights_of_another_study(
     assert all((r.path / "weights.pt").exists() for r in runs)
 
 
-def test_killed_in_the_middle_of_its_search(folder: Path, tiny: Path) -> None:
+@pytest.mark.usefixtures("inline_pool")
+def test_killed_in_the_middle_of_its_search(bench: Any, folder: Path, tiny: Path) -> None:
     """With kill -9, the workers too: the same final records as of a study that nobody disturbed."""
     whole, killed = folder / "whole", folder / "killed"
     words = ["study", str(folder / "first.toml"), "--script", str(tiny), "--threads", "1", "--jobs", "2"]
-    command = [sys.executable, "-m", "adan_bench.cli", *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, "--out", str(whole)], check=True, env=environment, capture_output=True)
-    program = subprocess.Popen(
-        [*command, "--out", str(killed)], env=environment, start_new_session=True, stdout=subprocess.DEVNULL
-    )
+    assert bench(*words, "--out", whole)[0] == 0
+    program = Program([sys.executable, "-m", "adan_bench.cli", *words, "--out", str(killed)])
+    assert program.pid is not None
     deadline = time.monotonic() + 120
     while len(list(killed.rglob("tune-*/result.json"))) < 3:
         assert time.monotonic() < deadline
@@ -178,8 +176,8 @@ def test_killed_in_the_middle_of_its_search(folder: Path, tiny: Path) -> None:
     os.killpg(program.pid, signal.SIGKILL)
     program.wait()
     assert not list(killed.rglob("seed-*/result.json"))
-    done = subprocess.run([*command, "--out", str(killed), "--resume"], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    code, _, error = bench(*words, "--out", killed, "--resume")
+    assert code == 0, error
     paths = sorted(file.parent.relative_to(whole) for file in whole.rglob("result.json"))
     assert len(paths) == 22
     assert paths == sorted(file.parent.relative_to(killed) for file in killed.rglob("result.json"))

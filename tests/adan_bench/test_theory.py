@@ -22,9 +22,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "lemma1": {"samples": 500},
     "package": {"steps": 50, "others": False},
     "descent": {"replicas": 1000},
-    "theorem1": {"accuracies": (1.2,), "budgets": (512, 1024, 2048), "replicas": 16, "others": False},
+    "theorem1": {"accuracies": (1.2,), "budgets": (512, 1536), "replicas": 16, "others": False},
     "cycle": {"replicas": 8},
-    "theorem2": {"accuracies": (0.2, 0.1, 0.06), "compared": (), "replicas": 256, "others": False},
+    "theorem2": {"accuracies": (0.2, 0.08), "compared": (), "replicas": 256, "others": False},
 }
 STUDIES = ["lemma1", "moments", "reformulation", "package", "proximal", "propositions", "descent", "theorem1", "cycle",
            "theorem2", "complexity"]  # fmt: skip

@@ -1,8 +1,19 @@
 """The script that times `adan-bench`, on the CPU with a small workload."""
 
+import contextlib
+import io
+import subprocess
+import sys
+from types import SimpleNamespace
+
 import harness
 import pytest
 import readme
+from support.forked import Program
+
+from adan_bench.cli import app
+from adan_bench.records.environment import COMMAND
+from adan_bench.training import pool
 
 
 @pytest.fixture(autouse=True)
@@ -12,6 +23,19 @@ def _on_the_cpu(monkeypatch):
 
 
 def test_a_row_is_the_speed_of_all_its_runs(monkeypatch):
+    """The command in this process, with workers that need not import torch; the next test has it as it is."""
+
+    def run(command, **_):
+        assert command[:3] == [sys.executable, "-m", "adan_bench.cli"]
+        output = io.StringIO()
+        monkeypatch.setattr(sys, "argv", ["adan-bench", *command[3:]])
+        monkeypatch.setenv(COMMAND, "")  # which main sets
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), pytest.raises(SystemExit):
+            app.main()
+        return SimpleNamespace(stdout=output.getvalue(), stderr="")
+
+    monkeypatch.setattr(harness, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(pool, "subprocess", SimpleNamespace(Popen=Program, PIPE=subprocess.PIPE))
     monkeypatch.setattr(harness, "LONGER", 1)
     row = harness.measure("small", "eager", 2, None)
     assert len(row["each"]) == 2

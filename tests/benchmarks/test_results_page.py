@@ -1,4 +1,4 @@
-"""The results pages: numbers are those of the records and of the pages before, and the sentences follow them."""
+"""The results pages: their sentences follow from the records."""
 
 import json
 import re
@@ -8,33 +8,19 @@ from statistics import fmean
 
 import figures
 import pytest
-import results_details as details
 import results_page as results
 import stored
 from results_page import NAMES
 from stored import EVIDENCE, SeedGroup
 
-from adan_bench.config import Origin
-from adan_bench.records.archive import pack
 from adan_bench.records.stats import rank
 
 ROOT = Path(__file__).parents[2]
-BEFORE = json.loads(Path(__file__).with_name("rows-before.json").read_text(encoding="utf-8"))
 TABLES = ROOT / "src" / "adan_bench" / "tables"
 
 
 def flat(path):
     return " ".join((ROOT / path).read_text(encoding="utf-8").split())
-
-
-@pytest.fixture(scope="module")
-def studies():
-    return stored.studies()
-
-
-@pytest.fixture(scope="module")
-def rows(studies):
-    return {row.label: row for row in results.contests(studies)}
 
 
 @pytest.fixture(scope="module")
@@ -45,163 +31,6 @@ def page():
 def lead(studies, name, other="adamw", comparisons=1):
     groups = {group.optimizer: group for group in studies[name].compared()}
     return groups["adan"].minus(groups[other], comparisons)
-
-
-# The same numbers as before
-
-
-def test_all_rows_have_the_figures_that_they_had_before(rows):
-    """But for Transformer-XL, which has AdamW as a second baseline since."""
-    assert [*rows] == [old["label"] for old in BEFORE["rows"]]
-    assert len(rows) == 34
-    for old, row in zip(BEFORE["rows"], rows.values(), strict=True):
-        adan, best, gap = row.adan.final(), row.best.final(), row.lead.difference
-        facts = {
-            "study": row.study.name,
-            "unit": row.unit.name,
-            "tuned": row.study.tuned,
-            "baselines": row.baselines,
-            "tests": row.tests,
-            "baseline": row.best.optimizer,
-            "n": [row.adan.n, row.best.n],
-            "verdict": row.lead.word,
-        }
-        assert facts == {key: old[key] for key in facts}, row.label
-        assert [adan.mean, best.mean] == pytest.approx(old["means"], rel=1e-12)
-        assert [adan.half, best.half] == pytest.approx(old["halves"], rel=1e-9)
-        assert [gap.mean, gap.low, gap.high] == pytest.approx(old["difference"], rel=1e-9)
-
-
-def test_tables_say_what_they_said_before(studies):
-    before = BEFORE["tables"]
-    assert results.overview(studies) == before["summary"]
-    now = results.counts(studies)
-    for line in before["by_tuning"].splitlines()[2:]:
-        assert line[1:] in now
-    lines = results.analyses(studies).splitlines()[2:]
-    for line, old in zip(lines, ("all_rows", "first_searches", "pairs", "few"), strict=True):
-        _, _, better, worse, changed, _ = (cell.strip() for cell in line.split("|"))
-        said = f" ({changed})" if changed != "none" else ", no row changed"
-        assert f"better in {better}, worse in {worse}{said}" == before[old]
-
-
-@pytest.mark.parametrize(("problem", "length", "study"), [("vit", 25, "vit-25"), ("gpt", 2_000, "gpt")])
-def test_means_are_those_of_the_lines(problem, length, study, studies):
-    """Taken from the lines of the file without asking the index which of them count."""
-    finals = {}
-    for line in (EVIDENCE / "runs.jsonl").read_text(encoding="utf-8").splitlines():
-        run = json.loads(line)
-        job, options = run["job"], {"batch_size": 256 if problem == "vit" else 64}
-        same = (job["problem"], job["length"], job["options"], job["tuning"]) == (problem, length, options, False)
-        if same and run["status"] == "finished" and "state_format" not in job["settings"]:
-            finals.setdefault(job["optimizer"], []).append(run["final"][run["metric"]])
-    assert {g.optimizer: g.final().mean for g in studies[study].compared()} == {
-        name: pytest.approx(fmean(values)) for name, values in finals.items()
-    }
-
-
-def test_the_index_and_the_records_agree(studies):
-    """Every stored run belongs to a study, and chosen settings are those of the best trial."""
-    used = {r.path for s in studies.values() for g in s.groups for r in g.runs}
-    used |= {r.path for s in studies.values() for trials in s.search.values() for r in trials}
-    assert sum(path.parent.name == "runs.jsonl" for path in used) == 1011
-    for study in studies.values():
-        for optimizer, chosen in study.chosen.items():
-            if study.planned_trials and chosen is not None:
-                best = min(study.search[optimizer], key=rank).config.settings
-                assert {**best, **chosen} == best, study.name
-
-
-def test_records_name_no_folder():
-    for file in EVIDENCE.glob("*.jsonl"):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            run = json.loads(line)
-            command = run.get("environment", {}).get("command", "")
-            assert "/" not in command, file.name
-            assert not re.search(r"(^|\s)/", run.get("note", "")), file.name
-
-
-# Verdicts
-
-
-def test_a_correction_over_more_comparisons_widens_the_interval(rows):
-    row = rows["ConvNeXt"]
-    total = sum(r.baselines for r in rows.values())
-    assert (row.lead.word, row.adan.minus(row.best, total).word) == ("better", "not significant")
-
-
-def test_the_best_of_several_others_is_corrected_for_all_of_them(rows, studies):
-    """The results choose between AdamW and LAMB: at four sizes eight comparisons, at half the length two."""
-    assert rows["ViT, 25 epochs"].tests == 2
-    assert rows["ViT, batch size 128"].tests == 8
-    assert rows["Tianshou's PPO, Ant"].tests == 4
-    assert [tests for _, _, tests in results.halves(studies)] == [2, 2, 2, 1, 1]
-
-
-def test_an_optimizer_with_diverged_seeds_is_neither_better_nor_the_best_baseline(studies):
-    adan, adamw, lamb = studies["vit-25"].compared()
-    assert adan.minus(lamb).word == "better"
-    lost = replace(adan, diverged=1)
-    assert (lost.minus(lamb).word, lamb.minus(lost).word) == ("not significant", "not significant")
-    assert adan.minus(replace(lamb, diverged=1)).word == "better"
-    assert results.best_baseline([adan, adamw, lamb]) is lamb
-    assert results.best_baseline([adan, adamw, replace(lamb, diverged=1)]) is adamw
-    assert lost.counted == "4 of 5, 1 diverged"
-
-
-def test_with_fewer_than_three_seeds_nothing_is_compared(studies):
-    study = studies["convnext-25-again"]
-    few = replace(study, groups=tuple(replace(group, runs=group.runs[:2]) for group in study.groups))
-    assert study.compared()
-    assert few.compared() == []
-    assert ": better" not in " ".join(details.described(study.name, {**studies, study.name: few}))
-
-
-def test_runs_that_diverged_are_counted_apart(studies):
-    runs = list(studies["gpt"].compared()[0].runs)
-    runs[0] = replace(runs[0], result={**runs[0].result, "status": "diverged"})
-    (group,) = stored._groups([(runs, 5)])
-    assert (group.n, group.diverged) == (4, 1)
-
-
-# Newer studies
-
-
-def test_a_study_of_a_file_of_its_own(studies, tmp_path):
-    """As `adan-bench pack` writes it: the same groups, search and choice as by the index."""
-    old = studies["gpt"]
-    runs = [r for g in old.groups for r in g.runs] + [r for trials in old.search.values() for r in trials]
-    (tmp_path / "mine.jsonl").write_text(pack(runs), encoding="utf-8")
-    new = stored.of_archive(tmp_path / "mine.jsonl")
-    assert (new.name, new.length, new.planned_trials, new.tuned) == ("mine", 2_000, 7, "at full length")
-    assert [(g.optimizer, g.by_seed()) for g in new.compared()] == [(g.optimizer, g.by_seed()) for g in old.compared()]
-    assert {name: chosen["lr"] for name, chosen in new.chosen.items()} == {"adan": 0.004, "adamw": 0.002, "adam": 0.002}
-    text = details.page({**studies, "mine": new})
-    assert "### `mine`" in text.partition("## Newer studies\n")[2]
-    assert results.unit_of(new.groups[0].first).spread(new.compared()[0].final()) == "0.8507 ± 0.0025"
-
-
-@pytest.mark.parametrize(("trials", "tuned"), [(7, "elsewhere"), (0, "no")])
-def test_a_newer_study_without_trials_has_settings_of_another_or_published_ones(studies, tmp_path, trials, tuned):
-    runs = [
-        replace(run, config=replace(run.config, origin=Origin(kind="here", trials=trials)))
-        for group in studies["gpt"].groups
-        for run in group.runs
-    ]
-    (tmp_path / "a.jsonl").write_text(pack(runs), encoding="utf-8")
-    assert stored.of_archive(tmp_path / "a.jsonl").tuned == tuned
-
-
-def test_a_study_that_was_run_again_stands_beside_the_old_one(studies, tmp_path, monkeypatch):
-    for newer in stored.NEWER.glob("*.jsonl"):
-        (tmp_path / newer.name).symlink_to(newer)
-    (tmp_path / "gpt.jsonl").write_text(pack(studies["gpt"].groups[0].runs[:1]), encoding="utf-8")
-    monkeypatch.setattr(stored, "NEWER", tmp_path)
-    both = stored.studies.__wrapped__()
-    assert [g.n for g in both["gpt"].groups] == [5, 5, 5]
-    text = details.page(both)
-    assert "### `gpt-again-by-adan-bench`" in text
-    assert "| Adan | lr 0.004, betas 0.9, 0.92, 0.99, decay 0.02 | 1 | 0.8" in text
 
 
 # Pages

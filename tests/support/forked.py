@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -60,6 +61,24 @@ class Program:
     def wait(self, timeout: float | None = None) -> int | None:
         self.process.join(timeout)
         return self.process.exitcode
+
+
+def torchrun(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` of `[sys.executable, "-m", "torch.distributed.run", …, "-m", module, …]`, on this machine."""
+    from torch.distributed.run import parse_args
+
+    options = parse_args(words[3:])
+    assert options.standalone
+    assert options.module
+    with socket.create_server(("localhost", 0)) as server:
+        address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(server.getsockname()[1])}
+    count = options.nproc_per_node
+    command = [sys.executable, "-m", options.training_script, *options.training_script_args]
+    ranks = [
+        Program(command, env={**os.environ, **address, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": count})
+        for rank in range(int(count))
+    ]
+    return subprocess.CompletedProcess(words, int(any(rank.wait(60) != 0 for rank in ranks)), "", "")
 
 
 def _run(words: list[str], ends: list[Connection], env: Mapping[str, str], cwd: Path) -> None:
