@@ -64,6 +64,7 @@ def test_results_in_the_readme_are_those_of_the_records():
     assert "| corrected for the comparisons of all rows | 5 | 3 |" in results
     assert "| — tuned for the same training at its full length | 13 | 5 | 1 | 7 |" in results
     assert "Tuned at full length, Adan was better in 5 of 13 comparisons and worse in one." in text
+    assert "it ended better than AdamW in three, worse in none" in text  # tests/benchmarks/test_tuning.py
     leads = {}
     for size in (1024, 4096):
         usual = finals("batch-size-vit", "accuracy", batch_size=size)
