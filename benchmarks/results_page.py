@@ -82,7 +82,8 @@ def best_baseline(groups: Sequence[SeedGroup]) -> SeedGroup:
 class Contest:
     """Adan and the best baseline after the same number of steps.
 
-    tests: the comparisons to correct for; first_search: the study whose results were known when this was begun.
+    study: whose search gave the settings; tests: the comparisons to correct for; first_search: the study whose results
+        were known when this was begun.
     """
 
     label: str
@@ -134,7 +135,7 @@ def contests(stored: Stored) -> list[Contest]:
     found = []
     for row in DATA["rows"]:
         groups = together(row["studies"], stored, row.get("batch_size", 0))
-        study, others = stored[row["studies"].split()[0]], len(groups) - 1
+        study, others = stored[row.get("tuned_by", row["studies"].split()[0])], len(groups) - 1
         tests, first = row.get("rows_of_table", 1) * others, row.get("first_search", "")
         found.append(Contest(row["label"], study, groups[0], best_baseline(groups), others, tests, first))
     return found
