@@ -17,6 +17,7 @@ from stored import EVIDENCE, SeedGroup
 from adan_bench.records.stats import rank
 
 ROOT = Path(__file__).parents[2]
+BETAS = ("adan", "adamw")
 TABLES = ROOT / "src" / "adan_bench" / "tables"
 
 
@@ -267,7 +268,10 @@ def test_losses_of_gpts_and_betas(page, rows, studies):
         (g.optimizer, g.settings["betas"][-1], g.settings["betas"][0]): g.final().mean
         for g in studies["betas-gpt-tiny"].groups
     }
-    for who in ("adan", "adamw"):
+    ends = [f"{end([v for key, v in means.items() if key[0] == who]):.2f}" for who in BETAS for end in (min, max)]
+    assert "the loss of the 0.9 M GPT is {} to {}, AdamW's {} to {}".format(*ends) in page
+    assert len(means) == 12
+    for who in BETAS:
         for last in (0.95, 0.99):
             assert max((0.9, 0.94, 0.98), key=lambda b1: means[who, last, b1]) == 0.98
             assert who == "adan" or means[who, last, 0.9] < means[who, last, 0.94]
