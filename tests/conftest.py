@@ -25,9 +25,9 @@ PRELOADED = [
 ]
 multiprocessing.set_forkserver_preload(PRELOADED)
 
-#: Tests that start processes, and wait for them: first, so that they do not end alone, and one after the other.
+#: Tests that start processes and wait for them, or compile for half a minute: first, so that none ends alone.
 FIRST = ("distributed/", "test_cluster", "test_parallel", "examples/", "test_resume", "test_interrupts", "test_speed",
-         "test_packaging", "test_memory_safety", "test_pauses")  # fmt: skip
+         "test_packaging", "test_memory_safety", "test_pauses", "test_kernels_compile", "test_inductor")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):
