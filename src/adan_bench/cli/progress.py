@@ -84,12 +84,14 @@ def _outcome(event: Event) -> str:
 
 def _speed(p: RunProgress) -> list[str]:
     """Steps per second and time left, after the first step; on a GPU its load and memory."""
-    words = [] if p.seconds_left is None else [f"{p.steps_per_second:.1f} steps/s"]
+    words = []
     if p.gpu_share is not None:
         words.append(f"GPU {p.gpu_share:.0%} ({p.gpu_source})")
     if p.gpu_bytes is not None:
         words.append(f"{p.gpu_bytes / 1e9:.1f} GB")
-    return words if p.seconds_left is None else [*words, f"{p.seconds_left:.0f} s left"]
+    if p.seconds_left is None:
+        return words
+    return [f"{p.steps_per_second:.1f} steps/s", *words, f"{p.seconds_left:.0f} s left"]
 
 
 class _Live:

@@ -340,13 +340,15 @@ def best_trials(trials: Sequence[RunRecord]) -> list[RunRecord]:
     Only those that were tried on the most seeds are compared; a seed without a result counts before the mean.
     """
     points = grouped(trials, lambda r: r.config.tuned)
-    points = [own for own in points if len(own) == max(map(len, points))]
+    most = max(map(len, points))
 
     def score(own: Sequence[RunRecord]) -> tuple[int, float]:
         ranks = [rank(r) for r in own if r.final is not None]
         return len(own) - len(ranks), statistics.fmean(ranks) if ranks else math.inf
 
-    best = [own for own in points if score(own) == min(map(score, points))]
+    scores = [(score(own), own) for own in points if len(own) == most]
+    lowest = min(found for found, _ in scores)
+    best = [own for found, own in scores if found == lowest]
     logs = [math.log(own[0].config.settings["lr"]) for own in best]
     middle = (min(logs) + max(logs)) / 2
     return best[min(range(len(best)), key=lambda i: round(abs(logs[i] - middle), 6))]

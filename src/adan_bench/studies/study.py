@@ -352,9 +352,10 @@ def _searchers(study: Study, chosen: RunConfig, out: Path) -> dict[str, Arm]:
         if study.trials:
             options = {**study.run, **study.trial}
             arm.trial = _configured(study, name, study.workload, entry.settings, replace(chosen, **options))
-            rates = tuple(rounded(base.settings["lr"] * factor) for factor in FACTORS)
-            arm.search = Search(rates, study.trials, base.settings, entry.alternatives, refine=True)
-            if entry.search is not None:
+            if entry.search is None:
+                rates = tuple(rounded(base.settings["lr"] * factor) for factor in FACTORS)
+                arm.search = Search(rates, study.trials, base.settings, entry.alternatives, refine=True)
+            else:
                 fixed = {key: value for key, value in base.settings.items() if value != entry.settings.get(key)}
                 arm.search = replace(entry.search, fixed=fixed)
         own[name] = arm
