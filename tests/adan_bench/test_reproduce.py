@@ -136,6 +136,30 @@ def test_restarts_and_components(reproduced: Reproduced) -> None:
     assert restarted.result["restarts"]["count"] >= 1
 
 
+@pytest.mark.usefixtures("inline_pool")
+def test_a_table_on_a_workload_of_ones_own(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """The components of Adan one by one: each changes the run, the last restarts, by a pilot's radius or a given."""
+    arguments = ["reproduce", "components", "--script", tiny, "--json"]
+    code, out, _ = bench(*arguments, "--seeds", 2, "--out", tmp_path / "c")
+    assert (code, json.loads(out.splitlines()[-1])["failed"]) == (0, [])
+    (table,) = json.loads((tmp_path / "c" / "tables.json").read_text(encoding="utf-8"))["tables"]
+    values: dict[str, list[Any]] = {}
+    for found in table["cells"]:
+        assert (found["workload"], found["status"], len(found["values"])) == ("tiny", "done", 2)
+        values.setdefault(found["column"], []).append(tuple(found["values"]))
+    losses, metrics, restarts = (values[f"tiny, {name}"] for name in ("training loss", "metric at the end", "restarts"))
+    assert (len(set(losses)), len(set(metrics))) == (4, 4)
+    assert restarts[:3] == [(0.0, 0.0)] * 3
+    assert min(restarts[3]) >= 1
+    page = (tmp_path / "c" / "tables.md").read_text(encoding="utf-8")
+    assert "What each part of Adan adds, on tiny" in page
+    assert len(list((tmp_path / "c" / "pilots").rglob("config.json"))) == 1
+    code, *_ = bench(*arguments, "--seeds", 1, "--radius", "1e9", "--steps", 7, "--out", tmp_path / "d")
+    configs = [read_run(file.parent).config for file in (tmp_path / "d").rglob("config.json")]
+    assert {config.steps for config in configs} == {7}
+    assert [c.settings["restart"] for c in configs if "restart" in c.settings] == [{"radius": 1e9}]
+
+
 def test_a_seed_whose_pre_training_failed_is_said(regressions: Path, tmp_path: Path) -> None:
     """The other seeds keep their values; the cell has the reason, and the command ends with 1."""
     table = made_up([{"head": "tuned", "workload": "later"}], [ADAN])

@@ -17,7 +17,7 @@ from adan_bench.config import Origin, RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.reports.conclusions import said
 from adan_bench.studies import paper
-from adan_bench.studies.paper import figure_of, present
+from adan_bench.studies.paper import figure_of, missing, present
 from adan_bench.studies.plan import check_only, plan
 from adan_bench.tables import PaperTable
 from adan_bench.training.configure import configure
@@ -196,21 +196,21 @@ def test_a_plan_needs_no_data_and_no_packages(regressions: Path, tmp_path: Path)
     columns = [{"head": "here", "workload": "plain"}, {"head": "gone", "workload": "cifar-resnet34"}]
     found = plan([made_up(columns, [ADAN])], chosen(script=regressions, scale="paper"), tmp_path)
     assert all(len(cell.runs) == 2 and not cell.absent for cell in found.cells)
-    here, gone = present(found).cells
+    here, gone = present(found, missing(found)).cells
     assert (here.absent, len(here.runs)) == ("", 2)
     assert "cifar-resnet34 needs cifar10" in gone.absent
-    assert {run.config.workload for run in present(found).runs.values()} == {"plain"}
+    assert {run.config.workload for run in present(found, missing(found)).runs.values()} == {"plain"}
 
 
 def test_a_later_stage_is_checked_before_the_first(regressions: Path, tmp_path: Path) -> None:
     """A package that only the fine-tuning needs is missed before the pre-training, not after it."""
     columns = [{"head": "here", "workload": "later"}, {"head": "doomed", "workload": "doomed"}]
     found = plan([made_up(columns, [ADAN])], chosen(script=regressions), tmp_path)
-    here, doomed = present(found).cells
+    here, doomed = present(found, missing(found)).cells
     assert (here.absent, len(here.runs)) == ("", 1)
     assert doomed.absent.startswith("doomed needs the package no_such_package; run: pip install")
     alone = plan([made_up(columns[1:], [ADAN])], chosen(script=regressions), tmp_path)
-    assert present(alone).runs == {}
+    assert present(alone, missing(alone)).runs == {}
 
 
 def test_weights_and_ranks_are_checked_before_the_first_step(regressions: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from adan_bench.studies import ablation, comparison, paper
+from adan_bench.studies import comparison, paper
 from adan_bench.training import cluster
 from adan_bench.training.jobs import Job, OnEvent, Tally, Work
 from adan_bench.training.worker import perform
@@ -34,6 +34,6 @@ class InlinePool:
 @contextlib.contextmanager
 def inline_pools() -> Iterator[None]:
     with contextlib.ExitStack() as patches:
-        for module in (ablation, comparison, paper, cluster):
+        for module in (comparison, paper, cluster):
             patches.enter_context(mock.patch.object(module, "open_pool", InlinePool))
         yield

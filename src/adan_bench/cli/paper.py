@@ -41,7 +41,10 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
     ]
 
 
-@run_flags("scale", "data", "device", "bf16", "accumulate", "threads", "init", "cluster", "ranks", "parallel", "steps")
+@run_flags(
+    "scale", "data", "script", "device", "bf16", "accumulate", "threads", "init", "cluster", "ranks", "parallel",
+    "steps",
+)  # fmt: skip
 def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="TABLE...", help="See: adan-bench list tables; or 'all'.")],
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1; as the table says unless given.")] = None,
@@ -51,6 +54,8 @@ def reproduce(
     only: Annotated[
         list[str] | None, typer.Option(metavar="ROW,COLUMN", help="One cell, or a row or a column; several times.")
     ] = None,
+    workload: Annotated[str | None, typer.Option(help="Run the rows on this one; --script's unless given.")] = None,
+    radius: Annotated[float | None, typer.Option(min=0, help="R of restarts; by a pilot run unless given.")] = None,
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and what they lack, and stop.")] = False,
     as_json: Json = False,
@@ -62,10 +67,13 @@ def reproduce(
     from adan_bench.cli.progress import showing
     from adan_bench.reports import paper as report
     from adan_bench.studies import paper as study
+    from adan_bench.studies.plan import on_workload
     from adan_bench.tables import choose
 
-    console, tables = Console(), choose(names)
-    some: dict[str, Any] = {"only": only or (), "pairs": set_ or ()}
+    console = Console()
+    tables = [table if workload is None else on_workload(table, workload) for table in choose(names)]
+    known = {table.name: table for table in tables}
+    some: dict[str, Any] = {"only": only or (), "pairs": set_ or (), "radius": radius}
 
     def show_plan(runs: list[dict[str, Any]]) -> None:
         if as_json:
@@ -89,12 +97,12 @@ def reproduce(
     with showing(console, as_json) as on_event:
         runs = (folder, seeds, call.resume, on_event, show_case, call.until, yes)
         summary = study.reproduce(tables, chosen, *runs, **some, on_plan=show_plan)
-    page = report.write(summary, folder)
+    page = report.write(summary, folder, known)
     failed = study.failures(summary)
     if as_json:
         print(json.dumps({"event": "report", "path": str(page), "failed": failed}))
     else:
-        for section in report.sections(summary):
+        for section in report.sections(summary, known):
             console.print(grid(section.title, section.head, section.run))
             for line in (section.conclusion, *(f"- {text}" for text in (*section.how, *section.notes)), ""):
                 say(console, line)

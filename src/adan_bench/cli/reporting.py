@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 
 from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, say
-from adan_bench.config import RunRecord
 from adan_bench.records.suggestion import MeasuredSuggestion
 
 
@@ -62,7 +61,8 @@ def write_and_show(
             say(console, f"\n{workload}: {s}")
         show_tuning(console, tunings)
         show_summaries(console, summaries)
-        say_failed(console, failed)
+        for record in failed[:5]:
+            say(console, f"failed: {record.path}: {(record.result or {}).get('error')}")
         lost = [f"left out: {error}" for error in damaged]
         lost += [f"nothing saved for {who}: no trial of it has a final value to choose settings by" for who in untuned]
         for text in lost:
@@ -73,8 +73,3 @@ def write_and_show(
     if failed or damaged or untuned:
         raise typer.Exit(EXIT_FAILED)
     raise typer.Exit(EXIT_DIVERGED if records and all(record.diverged for record in records) else 0)
-
-
-def say_failed(console: Console, failed: Sequence[RunRecord]) -> None:
-    for record in failed[:5]:
-        say(console, f"failed: {record.path}: {(record.result or {}).get('error')}")

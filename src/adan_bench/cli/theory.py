@@ -1,4 +1,4 @@
-"""The commands of the paper's theory: its claims with their numbers, its constants, what each part of Adan adds."""
+"""The commands of the paper's theory: its claims with their numbers, and its constants."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import EXIT_FAILED, Json, Out, Seeds, grid, run_flags, say
-from adan_bench.cli.invocation import Invocation
+from adan_bench.cli.common import EXIT_FAILED, Json, Out, grid, run_flags, say
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
 
@@ -85,48 +84,3 @@ def constants(
         return
     shown = table(constants, accuracy, f"{workload}, {optimizer}, {len(seen)} gradients")
     Console().print(grid(shown.title, shown.head, shown.rows))
-
-
-@app.command()
-@run_flags("steps", "device", "data", "script", "scale", "threads", without=("time_limit",))
-def components(
-    workload: Annotated[str, typer.Option(help="See: adan-bench list workloads.")],
-    seeds: Seeds = 3,
-    radius: Annotated[float | None, typer.Option(min=0, help="R of Eqn 8; by a pilot run unless given.")] = None,
-    as_json: Json = False,
-    *,
-    chosen: RunConfig,
-    call: Invocation,
-) -> None:
-    """Take Adan apart: heavy ball, Nesterov, proximal decay, restart, as in the paper's table of components.
-
-    The exit code is 1 where a run failed.
-    """
-    from adan_bench.cli.progress import showing
-    from adan_bench.cli.reporting import say_failed
-    from adan_bench.records.stats import interval, usual_range
-    from adan_bench.reports.comparison import write_report
-    from adan_bench.reports.conclusions import number, spread
-    from adan_bench.studies.ablation import ablate
-
-    console, folder = Console(), call.records_in()
-    with showing(Console(quiet=as_json), as_json=False) as on_event:
-        rows, records = ablate(workload, seeds, chosen, folder, radius, call.resume, on_event)
-    page = write_report(records, folder)
-    failed = [record for record in records if record.status == "failed"]
-    head, lines = ("component", "training loss", "metric", "restarts", "radius", "paper's loss (another model)"), []
-    for row in rows:
-        if as_json:
-            print(json.dumps({"event": "component", **asdict(row)}))
-        shown = [
-            spread(interval(values, within=usual_range(metric, values)), values) if values else "–"
-            for metric, values in (("loss", row.losses), (records[0].workload["metric"], row.metrics))
-        ]
-        lines.append((row.name, *shown, ", ".join(map(str, row.restarts)), number(row.radius), number(row.paper)))
-    if as_json:
-        print(json.dumps({"event": "report", "path": str(page), "failed": [str(record.path) for record in failed]}))
-    else:
-        console.print(grid("", head, lines))
-        say_failed(console, failed)
-        say(console, f"report: {page.resolve().as_uri()}")
-    raise typer.Exit(EXIT_FAILED if failed else 0)

@@ -21,7 +21,7 @@ from adan_bench.records.store import RunStore, check_empty, finite, read_run, wr
 from adan_bench.studies import speed
 from adan_bench.studies.competitors import competitors
 from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, at_rate, check_only, plan
-from adan_bench.tables import TRAINING_LOSS, PaperTable
+from adan_bench.tables import RESTARTS, TRAINING_LOSS, PaperTable
 from adan_bench.task import SCALES, weights_file
 from adan_bench.training.cluster import open_pool
 from adan_bench.training.configure import check_data_folder, check_device, obstacles
@@ -54,19 +54,21 @@ def reproduce(
     *,
     only: Sequence[str] = (),
     pairs: Sequence[str] = (),
+    radius: float | None = None,
     on_plan: Callable[[list[dict[str, Any]]], None] = lambda runs: None,
 ) -> dict[str, Any]:
     """Make all runs of the tables; the summary that is also written to tables.json.
 
     run_code: whether code that a model wrote may be run, for HumanEval.
     only, pairs: the cells to run, and settings in place of the tables', as the user wrote them.
+    radius: of rows with restarts; by a pilot run unless given.
     on_plan: gets what `outline` says before anything runs.
     """
     if chosen.cluster is None:
         check_device(chosen.device, chosen.ranks)
     check_empty(out, resume)
     started = time.monotonic()
-    run_plan, runs = prepare(tables, chosen, out, seeds, only, pairs)
+    run_plan, runs = prepare(tables, chosen, out, seeds, only, pairs, radius)
     on_plan(runs)
     execute(run_plan, open_pool(out, chosen, deadline), resume, on_event)
     scores = humanevals(run_plan, chosen, run_code)
@@ -105,6 +107,7 @@ def prepare(
     seeds: int | None = None,
     only: Sequence[str] = (),
     pairs: Sequence[str] = (),
+    radius: float | None = None,
 ) -> tuple[PaperPlan, list[dict[str, Any]]]:
     """The runs of the tables that can be made here, and an outline of all of them; nothing is written or trained."""
     if chosen.scale not in SCALES:
@@ -115,7 +118,7 @@ def prepare(
     check_only(tables, chosen.scale, only)
     names = dict.fromkeys(row.optimizer for table in tables for row, _, _ in table.planned(chosen.scale))
     changed = {c.spec.name: c.settings for c in competitors(",".join(names), pairs)} if pairs else {}
-    whole = plan(tables, chosen, out, seeds, only=only, changed=changed)
+    whole = plan(tables, chosen, out, seeds, radius, only, changed)
     absent = missing(whole)
     return present(whole, absent), outline(whole, absent)
 
@@ -183,9 +186,8 @@ def _built(config: RunConfig, start: Path | None) -> str:
     return ""
 
 
-def present(run_plan: PaperPlan, absent: Mapping[Path, str] | None = None) -> PaperPlan:
+def present(run_plan: PaperPlan, absent: Mapping[Path, str]) -> PaperPlan:
     """The plan without the runs that this machine cannot make; their cells say what is absent."""
-    absent = missing(run_plan) if absent is None else absent
     cells = []
     for cell in run_plan.cells:
         whys = [absent[path] for run in cell.runs for path in (*run.waits_for, run.path) if path in absent]
@@ -299,7 +301,7 @@ def collect(cell: PlannedCell, scores: Mapping[Path, Mapping[str, Any]]) -> Cell
                 status, why = Status.ABSENT, score["absent"]
             else:
                 values.append(score[metric])
-        elif record.status == "finished" and metric != TRAINING_LOSS and metric not in result["final"]:
+        elif record.status == "finished" and metric not in (TRAINING_LOSS, RESTARTS, *result["final"]):
             status, why = Status.FAILED, f"{record.config.workload} reports no {metric}"
         elif record.status == "finished" and (value := figure_of(record, metric, cell)) is not None:
             values.append(value)
@@ -322,6 +324,8 @@ def figure_of(record: RunRecord, metric: str, cell: PlannedCell) -> float | None
     if metric == TRAINING_LOSS:
         return record.training_loss
     assert record.result is not None
+    if metric == RESTARTS:
+        return float((record.result.get("restarts") or {"count": 0})["count"])
     evaluation = record.result["final"]
     if cell.column.chosen_by is not None and record.config.scale == SCALES[-1]:
         key = cell.column.chosen_by

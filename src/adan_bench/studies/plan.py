@@ -18,7 +18,16 @@ from pathlib import Path
 
 from adan_bench.config import TUNING_SEED, Origin, RunConfig
 from adan_bench.errors import UsageError
-from adan_bench.tables import PaperTable, PublishedSettings, TableColumn, TableRow, merged
+from adan_bench.tables import (
+    RESTARTS,
+    TRAINING_LOSS,
+    PaperTable,
+    PublishedSettings,
+    Selection,
+    TableColumn,
+    TableRow,
+    merged,
+)
 from adan_bench.task import SCALES, Settings, Workload
 from adan_bench.training.configure import complete
 from adan_bench.training.optimizers import get_optimizer
@@ -112,6 +121,16 @@ def _wanted(table: PaperTable, scale: str, only: Sequence[str]) -> list[tuple[Ta
         or _bare(row.head) in names
         or (not column.mean and {_bare(column.head), _bare(f"{row.head},{column.head}")} & names)
     ]
+
+
+def on_workload(table: PaperTable, name: str) -> PaperTable:
+    """A table's rows on a workload of the user's: training loss, metric and restarts, none of them published."""
+    metrics = {"training loss": TRAINING_LOSS, "metric at the end": None, "restarts": RESTARTS}
+    columns = tuple(TableColumn(f"{name}, {head}", name, metric=metric) for head, metric in metrics.items())
+    rows = tuple(replace(row, values=("unpublished",) * len(columns), budget=(1, 1)) for row in table.rows)
+    runs = {scale: Selection(seeds=chosen.seeds) for scale, chosen in table.runs.items()}
+    own = replace(table, title=f"{table.title}, on {name}", caption="", metric="by column", percent=False, notes=())
+    return replace(own, columns=columns, rows=rows, runs=runs, settings=(), run={}, variances={}, curves=False)
 
 
 def check_only(tables: Sequence[PaperTable], scale: str, only: Sequence[str]) -> None:

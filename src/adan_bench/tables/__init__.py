@@ -36,6 +36,7 @@ from adan_bench.task import Settings
 KINDS = ("train", "speed", "parallel", "statement")
 MARKS = "*⋄"
 TRAINING_LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
+RESTARTS = "restarts"  # nor this one
 OWN = ("optimizer", "source", "guess", "workload", "column", "rates")  # the rest of an entry of `settings` is the run's
 
 
