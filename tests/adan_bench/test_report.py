@@ -16,12 +16,11 @@ from support.pools import inline_pools
 from adan_bench.config import Origin
 from adan_bench.records.stats import summarize
 from adan_bench.records.store import read_runs
-from adan_bench.records.suggestion import suggestion
 from adan_bench.reports import html, paper, theory
 from adan_bench.reports.comparison import write_report
 from adan_bench.reports.conclusions import caution, tuning
 from adan_bench.reports.palette import style_of
-from adan_bench.reports.tuning import write_suggestions, write_tuning
+from adan_bench.reports.tuning import write_tuning
 from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors
 from adan_bench.theory import check
@@ -182,17 +181,13 @@ def test_text_is_code_where_markdown_has_it() -> None:
     assert html.items(["`a`"]).html.count("<code>") == 1
 
 
-@pytest.mark.parametrize("kind", ["compare", "tune", "suggest", "reproduce", "theory"])
+@pytest.mark.parametrize("kind", ["compare", "tune", "reproduce", "theory"])
 def test_no_page_is_wider_than_a_phone(browser: chromium.Browser, page: Path, tmp_path: Path, kind: str) -> None:
     """A word of any length, such as a path or a claim, does not push the page beyond 400 px."""
     if kind == "compare":
         found = page
     elif kind == "tune":
         found, _ = write_tuning(read_runs(page.parent)[0], tmp_path)
-    elif kind == "suggest":
-        runs = [r for r in read_runs(page.parent)[0] if (r.config.role, r.config.name) == ("tune", "adan")][:4]
-        made = suggestion(SPECS["adan"], runs[0].config, runs[0].config.settings, runs)
-        found = write_suggestions({("tiny", "adan"): made}, runs, tmp_path)
     elif kind == "reproduce":
         record = Path(__file__).parents[2] / "results" / "reproduce" / "smoke.json"
         found = paper.write(json.loads(record.read_text(encoding="utf-8")), tmp_path)

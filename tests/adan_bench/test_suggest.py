@@ -18,7 +18,7 @@ import adan_bench
 from adan_bench.config import RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.records.store import read_runs
-from adan_bench.records.suggestion import TRUST, measured, suggestion
+from adan_bench.records.suggestion import TRUST, judged, measured, suggestion
 from adan_bench.studies.suggest import BUDGET, WARMUP, short
 from adan_bench.studies.suggest_model import suggest
 from adan_bench.training.optimizers import get_optimizer
@@ -38,24 +38,28 @@ def record(lr: float, loss: float | None, error: float = 0.0) -> RunRecord:
 def test_the_rate_is_the_vertex_of_a_parabola_through_training_losses() -> None:
     """Losses are exactly quadratic in log lr around 0.02, which is none of the rates tried; the metric differs."""
     rates = [10**exponent for exponent in (-4, -3, -2, -1, 0)]
-    rate = measured([record(lr, 2 + math.log(lr / 0.02) ** 2, error=-lr) for lr in rates])
-    assert (rate.lr, rate.at_edge, rate.steps, rate.gradients) == (0.02, False, 40, 200)
+    runs = [judged(record(lr, 2 + math.log(lr / 0.02) ** 2, error=-lr)) for lr in rates]
+    assert measured(runs) == 0.02
+    s = suggestion(get_optimizer("adan"), RunConfig(steps=1000), {"lr": 0.02}, runs)
+    assert (s.made, s.share) == (40, 0.2)
+    assert not any("try beyond it" in doubt for doubt in s.doubts())
 
 
 def test_runs_without_a_result_are_no_neighbors() -> None:
-    runs = [record(0.001, 3.0), record(0.01, 1.0), record(0.1, None), record(1.0, None)]
-    rate = measured(runs)
-    assert rate.lr == 0.01
-    assert not rate.at_edge  # a higher one was tried
-    assert measured(runs[:2]).at_edge
+    runs = [judged(record(*pair)) for pair in ((0.001, 3.0), (0.01, 1.0), (0.1, None), (1.0, None))]
+    full, spec = RunConfig(steps=1000), get_optimizer("adan")
+    assert measured(runs) == 0.01
+    said = [suggestion(spec, full, {"lr": 0.01}, tried).doubts() for tried in (runs, runs[:2])]
+    assert [any("try beyond it" in doubt for doubt in doubts) for doubts in said] == [False, True]
 
 
 def test_a_neighbor_that_diverged_is_named() -> None:
     full, spec = RunConfig(steps=1000), get_optimizer("adan")
-    low, diverged = [record(0.001, 3.0), record(0.01, 1.0)], record(0.1, None)
-    assert any("above it, 0.1, diverged" in doubt for doubt in suggestion(spec, full, {}, [*low, diverged]).doubts())
-    between = [*low, record(0.05, 2.0), diverged]
-    assert not any("diverged" in doubt for doubt in suggestion(spec, full, {}, between).doubts())
+    low, diverged = [judged(record(0.001, 3.0)), judged(record(0.01, 1.0))], judged(record(0.1, None))
+    s = suggestion(spec, full, {"lr": 0.01}, [*low, diverged])
+    assert any("above it, 0.1, diverged" in doubt for doubt in s.doubts())
+    between = [*low, judged(record(0.05, 2.0)), diverged]
+    assert not any("diverged" in doubt for doubt in suggestion(spec, full, {"lr": 0.01}, between).doubts())
 
 
 def test_a_short_run_is_the_beginning_of_a_full_one_in_small() -> None:
@@ -97,8 +101,10 @@ def test_the_command(bench: Any, tiny: Path, tmp_path: Path) -> None:
     assert "The rule was tried with adan and adamw alone." in text.partition("sgd(")[2]
     assert "40 steps are few" in text
     assert f"--tuned {out / 'suggested.json'}" in text
-    page = (out / "suggestion.html").read_text(encoding="utf-8")
-    assert "from adan import Adan" in page
+    assert "from adan import Adan" in text
+    page = (out / "tuning.html").read_text(encoding="utf-8")
+    assert "The rule was tried with adan and adamw alone." in page
+    assert "training loss ↓" in page
     assert 'data-rates="0"' in page
 
     runs = read_runs(out)[0]
@@ -182,9 +188,9 @@ def test_the_function_finds_the_rate_of_a_quadratic() -> None:
     """SGD on w²/2 diverges at rates above 2."""
     model = nn.Linear(1, 1, bias=False)
     s = suggest(model, lambda model, x: 0.5 * model.weight.square().sum(), [0], steps=500, optimizer="sgd")
-    best = min((p for p in s.rate.points if p.value is not None), key=lambda p: p.value or 0.0)
-    assert best.lr < 2  # 2 / curvature: at the next rate it diverges
-    assert 0.1 < s.rate.lr < 2
+    best = min((run for run in s.tried if run.final is not None), key=lambda run: run.final or 0.0)
+    assert best.config.settings["lr"] < 2  # 2 / curvature: at the next rate it diverges
+    assert 0.1 < s.settings["lr"] < 2
 
 
 @pytest.mark.parametrize("optimizer", ["schedule-free", "ademamix", "muon"])
@@ -192,7 +198,7 @@ def test_the_function_steps_as_the_harness_does(optimizer: str) -> None:
     """Schedule-Free's modes and AdEMAMix's horizon were left out, and the former refused to step."""
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
     s = suggest(model, lambda model, x: model(x).square().mean(), [torch.ones(2, 4)], steps=500, optimizer=optimizer)
-    assert all(point.status == "finished" for point in s.rate.points)
+    assert all(run.status == "finished" for run in s.tried)
     assert ("LambdaLR" in s.code()) == (optimizer != "schedule-free")  # whose rate is constant
 
 
@@ -201,8 +207,8 @@ def test_where_all_rates_diverge_smaller_ones_are_tried() -> None:
     model = nn.Linear(1, 1, bias=False)
     loss = lambda model, x: 0.5e5 * model.weight.double().square().sum()  # noqa: E731
     s = suggest(model, loss, [0], steps=5000, optimizer="sgd")
-    assert s.rate.lr < 2e-5
-    assert [p.status for p in s.rate.points].count("diverged") >= 5
+    assert s.settings["lr"] < 2e-5
+    assert [run.status for run in s.tried].count("diverged") >= 5
     assert any("diverged" in doubt for doubt in s.doubts())
 
 

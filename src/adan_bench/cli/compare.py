@@ -80,12 +80,8 @@ def tune(
     call: Invocation,
 ) -> None:
     """Tune every optimizer with the same number of trials."""
-    from adan_bench.studies.comparison import read_tuned
-
     with comparing(call, chosen, workloads, optimizers, as_json) as comparison:
-        file = save or comparison.out / "best.json"
-        if file.exists():
-            read_tuned(file, "--save")
+        file = _checked(save or comparison.out / "best.json")
         comparison.make(trials, halving)
     comparison.save(file)
     write_and_show([comparison.out], comparison.out, as_json, comparison, file)
@@ -105,16 +101,22 @@ def suggest(
     call: Invocation,
 ) -> None:
     """Suggest a learning rate and what goes with it, measured by short runs: a quarter of one full run in all."""
-    from adan_bench.studies.comparison import read_tuned
     from adan_bench.studies.suggest import suggest, suggestions
 
     with comparing(call, chosen, workloads, optimizers, as_json, set_) as comparison:
-        file = save or comparison.out / "suggested.json"
-        if file.exists():
-            read_tuned(file, "--save")
+        file = _checked(save or comparison.out / "suggested.json")
         suggest(comparison, share, trials)
     comparison.save(file)
     write_and_show([comparison.out], comparison.out, as_json, comparison, file, suggestions(comparison))
+
+
+def _checked(file: Path) -> Path:
+    """The file to merge settings into; one that is there must hold such."""
+    from adan_bench.studies.comparison import read_tuned
+
+    if file.exists():
+        read_tuned(file, "--save")
+    return file
 
 
 def report(

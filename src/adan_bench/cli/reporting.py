@@ -29,17 +29,19 @@ def write_and_show(
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.archive import read_records
     from adan_bench.records.stats import WorkloadSummary, summarize
+    from adan_bench.records.suggestion import judged
     from adan_bench.reports.comparison import write_report
-    from adan_bench.reports.tuning import write_suggestions, write_tuning
+    from adan_bench.reports.tuning import write_tuning
 
     records, damaged = read_records(*runs)
     folder.mkdir(parents=True, exist_ok=True)
     tunings: list[WorkloadSummary] = []
     summaries: list[WorkloadSummary] = []
     if suggested is not None:
-        page = write_suggestions(suggested, records, folder)
-    elif tuned is not None or {record.config.role for record in records} == {"tune"}:
-        page, tunings = write_tuning(records, folder, damaged)
+        records = [judged(record) for record in records]
+    if tuned is not None or {record.config.role for record in records} == {"tune"}:
+        notes = [text for s in (suggested or {}).values() for text in (s.summary(), *s.doubts())]
+        page, tunings = write_tuning(records, folder, damaged, notes)
     else:
         page, summaries = write_report(records, folder, damaged), summarize(records)
     failed = [record for record in records if record.status == "failed"]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adan_bench.config import RunConfig, RunRecord
-from adan_bench.records.stats import WIDTH_TOLERANCE, rank, tolerated
+from adan_bench.records.stats import WIDTH_TOLERANCE, rank
 from adan_bench.task import OptimizerSpec, Settings
 
 #: By what short runs are judged.
@@ -28,38 +28,10 @@ TRUST = (
 
 
 @dataclass(frozen=True)
-class RatePoint:
-    """A learning rate that was tried in a short run; value: None where that diverged."""
-
-    lr: float
-    value: float | None
-    status: str
-
-
-@dataclass(frozen=True)
-class MeasuredRate:
-    """The learning rate for a full run, and the short runs behind it.
-
-    lr: the best one, between those tried; steps: that a short run made.
-    low, high: the tried rates around the best whose result is within 2% of it.
-    at_edge: no higher, or no lower rate than the best was tried.
-    gradients: that all short runs took together.
-    """
-
-    lr: float
-    points: tuple[RatePoint, ...]
-    steps: int
-    low: float
-    high: float
-    at_edge: bool
-    gradients: int
-
-
-@dataclass(frozen=True)
 class MeasuredSuggestion:
-    """Settings for a full run, by short runs.
+    """Settings for a full run of so many steps, by short runs.
 
-    steps, warmup_steps, schedule: of the full run.
+    tried: the short runs as they were judged, in the order of their rates.
     """
 
     spec: OptimizerSpec
@@ -67,28 +39,32 @@ class MeasuredSuggestion:
     steps: int
     warmup_steps: int
     schedule: str
-    rate: MeasuredRate
+    tried: Sequence[RunRecord]
 
     @property
     def share(self) -> float:
         """The gradients of all short runs, as a share of the full run's."""
-        return self.rate.gradients / self.steps
+        return sum(int(run.result["step"]) for run in self.tried if run.result) / self.steps
+
+    @property
+    def made(self) -> int:
+        """The steps of a short run."""
+        return self.tried[0].config.stop_after or self.tried[0].config.steps
 
     def doubts(self) -> list[str]:
         """Reasons to trust it less than usual."""
-        rate, found = self.rate, []
-        results = [point.value for point in rate.points if point.value is not None]
-        if rate.at_edge:
-            found.append(f"The best rate, {rate.lr:g}, is the last that was tried on its side: try beyond it.")
+        found, lr, results = [], self.settings["lr"], [run.final for run in self.tried if run.final is not None]
+        if min(self.tried, key=rank) in (self.tried[0], self.tried[-1]):
+            found.append(f"The best rate, {lr:g}, is the last that was tried on its side: try beyond it.")
         if len(results) < 3:
-            found.append(f"{len(rate.points) - len(results)} of {len(rate.points)} short runs have no result.")
-        if len(results) > 2 and max(results) - min(results) <= WIDTH_TOLERANCE * abs(max(results, key=abs)):
-            found.append(f"All losses are within 2% of each other: {rate.steps} steps tell little of this rate.")
-        above = min((point for point in rate.points if point.lr > rate.lr), key=lambda point: point.lr, default=None)
+            found.append(f"{len(self.tried) - len(results)} of {len(self.tried)} short runs have no result.")
+        elif max(results) - min(results) <= WIDTH_TOLERANCE * abs(max(results, key=abs)):
+            found.append(f"All losses are within 2% of each other: {self.made} steps tell little of this rate.")
+        above = next((run for run in self.tried if lr_of(run) > lr), None)
         if above is not None and above.status == "diverged":
-            found.append(f"The next rate that was tried above it, {above.lr:g}, diverged: take no larger one.")
-        if rate.steps < FEWEST:
-            found.append(f"{rate.steps} steps are few: where the rule was tried, a short run had {FEWEST} or more.")
+            found.append(f"The next rate that was tried above it, {lr_of(above):g}, diverged: take no larger one.")
+        if self.made < FEWEST:
+            found.append(f"{self.made} steps are few: where the rule was tried, a short run had {FEWEST} or more.")
         if self.spec.name not in MEASURED:
             found.append(f"The rule was tried with {' and '.join(MEASURED)} alone.")
         return found
@@ -111,32 +87,21 @@ class MeasuredSuggestion:
 
     def to_json(self) -> dict[str, Any]:
         facts = {"settings": self.settings, "steps": self.steps, "warmup_steps": self.warmup_steps, "share": self.share}
-        return {**facts, "short_runs": asdict(self.rate), "doubts": self.doubts(), "code": self.code()}
-
-    def rows(self) -> list[tuple[str, str, str]]:
-        """Every rate that was tried: lr, result, and a bar that is longer the better it is."""
-        values = [point.value for point in self.rate.points if point.value is not None]
-        best, worst = min(values), max(values)
-        found = []
-        for lr, value, status in map(astuple, self.rate.points):
-            share = 0 if best == worst or value is None else (worst - value) / (worst - best)
-            length = 0 if value is None else 1 + round(23 * share)
-            found.append((f"{lr:g}", status if value is None else f"{value:.4g}", "▇" * length))
-        return found
+        tried = [{"lr": lr_of(run), "loss": run.final, "status": run.status} for run in self.tried]
+        return {**facts, "short_runs": tried, "doubts": self.doubts(), "code": self.code()}
 
     def summary(self) -> str:
         """The settings, what they were read off, what that took, and how far to trust them."""
-        rate, options = self.rate, ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
+        options = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
         return (
             f"{self.spec.name}({options}), warm-up of {self.warmup_steps:,} steps, for {self.steps:,} steps\n"
-            f"lr = {rate.lr:g}: the best of {len(rate.points)} short runs of up to {rate.steps:,} steps, by their "
-            f"training loss; they took {self.share:.0%} of a full run's gradients. {TRUST}"
+            f"lr = {self.settings['lr']:g}: the best of {len(self.tried)} short runs of up to {self.made:,} steps, "
+            f"by their training loss; they took {self.share:.0%} of a full run's gradients. {TRUST}"
         )
 
     def __str__(self) -> str:
-        bars = [f"{lr:>10} {value:>10} {bar}".rstrip() for lr, value, bar in self.rows()]
-        head = f"{'lr':>10} {'loss':>10}"
-        return "\n".join([self.summary(), *(f"- {doubt}" for doubt in self.doubts()), head, *bars, "", self.code()])
+        losses = (f"lr {lr_of(run):g}: {run.status if run.final is None else f'{run.final:.4g}'}" for run in self.tried)
+        return "\n".join([self.summary(), *(f"- {line}" for line in (*self.doubts(), *losses)), "", self.code()])
 
 
 def judged(run: RunRecord) -> RunRecord:
@@ -152,23 +117,11 @@ def judged(run: RunRecord) -> RunRecord:
     return replace(run, workload=told, result=run.result and {**run.result, "final": final})
 
 
-def measured(tried: Sequence[RunRecord]) -> MeasuredRate:
-    """The rate for a full run, from short runs that differ in the rate alone; one of them at least has a result."""
-    runs = sorted(map(judged, tried), key=_lr)
-    rates, ranks = [_lr(run) for run in runs], [rank(run) for run in runs]
-    best = min(range(len(runs)), key=lambda i: ranks[i])
-    ended = [i for i in range(len(runs)) if math.isfinite(ranks[i])]
-    middle = vertex([math.log(rates[i]) for i in ended], [ranks[i] for i in ended])
-    low, high = tolerated(ranks, best)
-    return MeasuredRate(
-        lr=float(f"{math.exp(middle):.2g}"),
-        points=tuple(RatePoint(_lr(run), run.final, run.status) for run in runs),
-        steps=runs[0].config.stop_after or runs[0].config.steps,
-        low=rates[low],
-        high=rates[high],
-        at_edge=best in (0, len(runs) - 1),
-        gradients=sum(run.result["step"] for run in runs if run.result),
-    )
+def measured(tried: Sequence[RunRecord]) -> float:
+    """The rate for a full run, from short runs, judged, that differ in the rate alone; one of them has a result."""
+    ended = sorted((run for run in tried if math.isfinite(rank(run))), key=lr_of)
+    middle = vertex([math.log(lr_of(run)) for run in ended], [rank(run) for run in ended])
+    return float(f"{math.exp(middle):.2g}")
 
 
 def vertex(x: Sequence[float], y: Sequence[float]) -> float:
@@ -188,14 +141,14 @@ def vertex(x: Sequence[float], y: Sequence[float]) -> float:
     return min(x[i + 1], max(x[i - 1], at))
 
 
-def _lr(run: RunRecord) -> float:
+def lr_of(run: RunRecord) -> float:
     return float(run.config.settings["lr"])
 
 
 def suggestion(
     spec: OptimizerSpec, full: RunConfig, settings: Settings, tried: Sequence[RunRecord]
 ) -> MeasuredSuggestion:
-    """What short runs suggest for a full run."""
+    """What short runs, judged, suggest for a full run."""
     settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     warmup = round(full.warmup * full.steps)
-    return MeasuredSuggestion(spec, settings, full.steps, warmup, full.schedule, measured(tried))
+    return MeasuredSuggestion(spec, settings, full.steps, warmup, full.schedule, sorted(tried, key=lr_of))

@@ -72,10 +72,6 @@ def paragraph(text: str, kind: str = "") -> PagePart:
     return PagePart(f"<p{_class(kind)}>{_inline(text)}</p>", f"**{text}**" if kind == "warning" else text)
 
 
-def code(text: str) -> PagePart:
-    return PagePart(f"<pre>{escape(text)}</pre>", f"```python\n{text}\n```")
-
-
 def items(lines: Sequence[str], kind: str = "soft") -> PagePart:
     if not lines:
         return PagePart()

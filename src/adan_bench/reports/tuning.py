@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, summarize_trials
 from adan_bench.records.store import DamagedRecord
-from adan_bench.records.suggestion import LOSS, MeasuredSuggestion, judged
 from adan_bench.reports import html
 from adan_bench.reports.comparison import chart_data, environments_part, swatches, warn
 from adan_bench.reports.conclusions import budget, count, number
@@ -23,13 +22,16 @@ SURE = " One run each, unless more are named: of rates that differ less than see
 
 
 def write_tuning(
-    records: Sequence[RunRecord], folder: Path, damaged: Sequence[DamagedRecord] = ()
+    records: Sequence[RunRecord], folder: Path, damaged: Sequence[DamagedRecord] = (), notes: Sequence[str] = ()
 ) -> tuple[Path, list[WorkloadSummary]]:
-    """Write tuning.html and tuning.md into the folder; the path of the page, and what it says."""
+    """Write tuning.html and tuning.md into the folder; the path of the page, and what it says.
+
+    notes: paragraphs that stand before all else.
+    """
     summaries = summarize_trials(records)
     data = chart_data(summaries)
     trials = sum(o.trials for summary in summaries for o in summary.optimizers)
-    parts = [html.paragraph(text, "warning") for text in warn([], damaged)]
+    parts = [html.paragraph(text, "warning") for text in warn([], damaged)] + [html.paragraph(text) for text in notes]
     for i, summary in enumerate(summaries):
         chosen = " ".join(_chosen(o, summary.facts["metric"]) for o in summary.optimizers)
         lines = [
@@ -40,7 +42,7 @@ def write_tuning(
         ]
         parts.append(html.section(summary.name, *lines))
     parts += [html.section("How to read the tables", html.paragraph(TERMS, "soft")), environments_part(records)]
-    report = html.page("Settings tuned", f"{count(trials, 'trial')} by adan-bench tune.", parts, data)
+    report = html.page("Settings tuned", f"{count(trials, 'trial')} by adan-bench.", parts, data)
     return report.write(folder / "tuning.html"), summaries
 
 
@@ -78,21 +80,3 @@ def _row(o: OptimizerSummary) -> list[str]:
     best = number(None if o.final is None else o.final.mean)
     lost = f", {o.diverged} diverged" if o.diverged else ""
     return [o.name, best, f"{o.settings['lr']:g}{edge}", beside, width, f"{o.trials}{lost}", others]
-
-
-def write_suggestions(
-    found: Mapping[tuple[str, str], MeasuredSuggestion], records: Sequence[RunRecord], folder: Path
-) -> Path:
-    """Write suggestion.html and suggestion.md into the folder; the path of the page."""
-    parts = []
-    for (workload, name), s in found.items():
-        head = ("lr", LOSS, "")
-        lines = [html.paragraph(line) for line in s.summary().splitlines()]
-        lines += [html.items(s.doubts()), html.table(head, s.rows(), kind="bars"), html.code(s.code())]
-        parts.append(html.section(f"{workload}: {name}", *lines))
-    summaries = summarize_trials([judged(record) for record in records])
-    charts = [html.PagePart(html.heading(s.name).html + html.chart("rates", i).html) for i, s in enumerate(summaries)]
-    about = f"{len(records)} short runs by adan-bench suggest, with a seed that no comparison uses."
-    whole = [*parts, html.section("Learning rates", *charts), environments_part(records)]
-    report = html.page("Settings suggested", about, whole, chart_data(summaries))
-    return report.write(folder / "suggestion.html")

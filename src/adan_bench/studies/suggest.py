@@ -41,7 +41,7 @@ class ShortRuns(Search):
         return judged(record)
 
     def chosen(self, tried: Sequence[RunRecord]) -> Settings:
-        return {**best_trial(tried).config.settings, "lr": measured(tried).lr}
+        return {**best_trial(tried).config.settings, "lr": measured(tried)}
 
     def following(self, tried: Sequence[RunRecord]) -> list[Settings]:
         if not tried or any(math.isfinite(rank(record)) for record in tried):
