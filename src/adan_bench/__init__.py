@@ -9,14 +9,14 @@ from adan_bench.workloads.registry import workload
 
 if TYPE_CHECKING:
     from adan_bench.data.batching import shuffled
-    from adan_bench.studies.suggest_model import suggest
+    from adan_bench.studies.suggest import suggest
 
 __all__ = ["Context", "Scale", "Task", "optimizer", "shuffled", "suggest", "workload"]
 
 
 def __getattr__(name: str) -> Any:
     """What imports torch, when it is asked for: that takes seconds, and `adan-bench list` needs none."""
-    module = {"shuffled": "data.batching", "suggest": "studies.suggest_model"}.get(name)
+    module = {"shuffled": "data.batching", "suggest": "studies.suggest"}.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"adan_bench.{module}"), name)

@@ -393,7 +393,7 @@ def test_after_a_bug_in_the_script(bench: Any, tiny: Path, tmp_path: Path, comma
     code, _, err = bench(*options, "--resume")
     assert code == 2
     assert f"the script {script} has changed" in err
-    assert "choose a new --out, or undo the change" in err
+    assert "undo that, or choose a new --out" in err
 
 
 def test_a_failed_run_with_a_checkpoint_keeps_to_its_script(config: Any, tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_a_failed_run_with_a_checkpoint_keeps_to_its_script(config: Any, tmp_pat
     assert store.check_same(config(script_sha256="0" * 64, steps=5)) is None  # which the script has, too
     store.checkpoint(5, {})
     store.finish({"status": "failed", "step": 5, "seconds": 1.0, "final": {}})
-    with pytest.raises(UsageError, match=r"has changed, and .* was made with the old one; choose a new --out"):
+    with pytest.raises(UsageError, match=r"has changed, and this was made with the old one\); undo that"):
         store.check_same(config(script_sha256="0" * 64))
     with pytest.raises(UsageError, match=r"holds another run .*steps: 60 there, 5 now"):
         store.check_same(config(script_sha256="0" * 64, steps=5))

@@ -122,7 +122,7 @@ def test_a_script_that_was_edited_is_another_run(bench: Any, tiny: Path, tmp_pat
     code, _, err = bench("compare", "edited", "--script", script, *options, "--seeds", 2, "--resume")
     assert code == 2
     made = tmp_path / "a" / "edited" / "adan" / "seed-0"
-    assert f"the script {script} has changed, and {made} was made with the old one; choose a new --out" in err
+    assert f"{made} holds another run (the script {script} has changed" in err
     assert len(read_runs(tmp_path / "a")[0]) == 1
 
 

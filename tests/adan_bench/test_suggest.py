@@ -19,8 +19,7 @@ from adan_bench.config import RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.records.store import read_runs
 from adan_bench.records.suggestion import TRUST, judged, measured, suggestion
-from adan_bench.studies.suggest import BUDGET, WARMUP, short
-from adan_bench.studies.suggest_model import suggest
+from adan_bench.studies.suggest import BUDGET, WARMUP, short, suggest
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.schedules import schedule
 

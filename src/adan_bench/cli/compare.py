@@ -101,11 +101,11 @@ def suggest(
     call: Invocation,
 ) -> None:
     """Suggest a learning rate and what goes with it, measured by short runs: a quarter of one full run in all."""
-    from adan_bench.studies.suggest import suggest, suggestions
+    from adan_bench.studies.suggest import suggest_settings, suggestions
 
     with comparing(call, chosen, workloads, optimizers, as_json, set_) as comparison:
         file = _checked(save or comparison.out / "suggested.json")
-        suggest(comparison, share, trials)
+        suggest_settings(comparison, share, trials)
     comparison.save(file)
     write_and_show([comparison.out], comparison.out, as_json, comparison, file, suggestions(comparison))
 

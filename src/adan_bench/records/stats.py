@@ -277,24 +277,14 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
     chosen = float(best_trial(trials).config.settings["lr"])
     ties = [i for i, score in enumerate(scores) if score == min(scores)]
     best = next((i for i in ties if rates[i] == chosen), ties[0])
-    low, high = tolerated(scores, best)
+    near = [score <= scores[best] + WIDTH_TOLERANCE * abs(scores[best]) for score in scores]
+    low = high = best
+    while low > 0 and near[low - 1]:
+        low -= 1
+    while high < len(runs) - 1 and near[high + 1]:
+        high += 1
     at_edge = rates[best] == chosen and all(i in (0, len(runs) - 1) for i in ties)
     return Sensitivity(tuple(zip(rates, finals, strict=True)), rates[best], rates[low], rates[high], at_edge)
-
-
-def tolerated(scores: Sequence[float], best: int) -> tuple[int, int]:
-    """The first and the last of the neighbors of the best score, lower being better, that are nearly as good.
-
-    >>> tolerated([3.0, 1.01, 1.0, 1.5], 2)
-    (1, 2)
-    """
-    limit = scores[best] + WIDTH_TOLERANCE * abs(scores[best])
-    low = high = best
-    while low > 0 and scores[low - 1] <= limit:
-        low -= 1
-    while high < len(scores) - 1 and scores[high + 1] <= limit:
-        high += 1
-    return low, high
 
 
 def summarize(records: Sequence[RunRecord]) -> list[WorkloadSummary]:

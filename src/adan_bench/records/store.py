@@ -124,21 +124,14 @@ class RunStore:
         failed = {"status": "failed"}
         if "script_sha256" in differing and not self.checkpoints() and (self.result() or failed)["status"] == "failed":
             return None
-        if differing == ["script_sha256"]:
-            raise UsageError(
-                f"--resume: the script {config.script} has changed, and {self.path} was made with the old one; "
-                "choose a new --out, or undo the change"
-            )
         if differing:
             changed = {
-                "script_sha256": f"the script {config.script} has changed",
+                "script_sha256": f"the script {config.script} has changed, and this was made with the old one",
                 "init_sha256": f"the weights of --init {config.init} are others",
             }
-            parts = ", ".join(
-                changed.get(name, f"{name}: {getattr(begun, name)} there, {getattr(config, name)} now")
-                for name in differing
-            )
-            raise UsageError(f"--resume: {self.path} holds another run ({parts}); undo that, or choose another --out")
+            texts = [f"{name}: {getattr(begun, name)} there, {getattr(config, name)} now" for name in differing]
+            parts = ", ".join(changed.get(name, text) for name, text in zip(differing, texts, strict=True))
+            raise UsageError(f"--resume: {self.path} holds another run ({parts}); undo that, or choose a new --out")
         return begun
 
     def check_data(self, note: str, data: Path | None) -> None:
