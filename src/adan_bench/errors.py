@@ -38,9 +38,7 @@ def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> UsageEr
 def check_name(decorator: str, name: Any, marks: str = "_+-") -> None:
     """Whether a workload or an optimizer may have the name, which becomes a part of paths and of options."""
     if not isinstance(name, str) or not re.fullmatch(rf"[A-Za-z][\w{marks}]*", name) or name == "all":
-        raise ValueError(
-            f"{decorator}: name must be a word of letters, digits and {marks}, got {name!r}; for example 'mine'"
-        )
+        raise ValueError(f"{decorator}: name must be a word of letters, digits and {marks}, got {name!r}")
 
 
 class TimeLimitReached(Exception):

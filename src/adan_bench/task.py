@@ -103,9 +103,7 @@ class Context:
         for name in ("model", "state_dict"):  # where published checkpoints have them
             weights = weights[name] if isinstance(weights, dict) and isinstance(weights.get(name), dict) else weights
         if not isinstance(weights, dict):
-            raise UsageError(
-                f"--init {self.init}: {file.name} holds a {type(weights).__name__}, not weights by their names"
-            )
+            raise UsageError(f"--init {self.init}: {file.name} holds a {type(weights).__name__}, no weights by name")
         return weights
 
     def load(self, model: nn.Module, weights: Mapping[str, torch.Tensor], wrong: str) -> None:
@@ -198,9 +196,7 @@ class Task:
         if limit is not None and (not isinstance(limit, (int, float)) or not limit > 0):
             raise UsageError(f"Task: max_grad_norm must be a number above 0, or None for no limit, got {short(limit)}")
         if not isinstance(self.roles, Mapping):
-            raise UsageError(
-                f"Task: roles must be a dictionary, got {short(self.roles)}; write {{'*.qkv.weight': 'matrix/3'}}"
-            )
+            raise UsageError(f"Task: roles must be a dictionary, got {short(self.roles)}; write {{'*.qkv': 'matrix'}}")
 
 
 #: The parts of a task that are functions, with what to write.

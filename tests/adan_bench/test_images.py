@@ -273,7 +273,7 @@ def test_rand_augment_is_used_where_timm_is_and_named_where_it_is_not(
 ) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
     monkeypatch.setitem(sys.modules, "timm.data.auto_augment", None)
-    with pytest.raises(UsageError, match="needs the packages timm and torchvision"):
+    with pytest.raises(UsageError, match="needs timm and torchvision"):
         imagenet(context(data), Augmentation(magnitude=9))
     assert "RandAugment" not in cifar10(context(data, "small"), Augmentation(magnitude=9)).note
 

@@ -64,7 +64,7 @@ def run(bench: Any, tmp_path: Path, old: str, new: str) -> tuple[int, str]:
         ("Scale(0.5, 4, 2)", "Scale(0.5, 4, 2, -1)", "Scale: eval_every must be a whole number from 0 on, got -1"),
         ("Scale(0.5, 4, 2)", "Scale('0.5', 4)", "Scale: target must be a value of the metric, got '0.5'"),
         ("Scale(0.5, 4, 2)", "Scale(0.5, 4, needs='a.csv')", "Scale: needs must be a tuple of names, got 'a.csv'"),
-        ('"own"', '"../own"', "@workload: name must be a word of letters, digits and _.+-, got '../own'; for"),
+        ('"own"', '"../own"', "@workload: name must be a word of letters, digits and _.+-, got '../own'"),
         ("Scale(0.5, 4, 2)", "4", "@workload('own'): smoke must be a Scale, got 4; for example Scale(target=0.9"),
     ],
 )

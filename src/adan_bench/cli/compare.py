@@ -51,16 +51,12 @@ def compare(
 ) -> None:
     """Run optimizers side by side and write the report."""
     if tune and tuned is not None:
-        raise UsageError(
-            f"--tune {tune} and --tuned {tuned}: the settings are searched or read; leave out one of the two"
-        )
+        raise UsageError(f"--tune {tune} and --tuned {tuned}: settings are searched or read; leave out one")
     if halving > 1 and not tune:
         raise UsageError(f"--halving {halving}: it stops trials of a search; add --tune K, or leave it out")
     if batch_sizes and chosen.batch_size:
-        raise UsageError(
-            f"--batch-size {chosen.batch_size} and --batch-sizes {batch_sizes}: leave out one of the two, or add "
-            f"{chosen.batch_size} to the list"
-        )
+        size = chosen.batch_size
+        raise UsageError(f"--batch-size {size} and --batch-sizes {batch_sizes}: leave out one, or add {size} to them")
     more: dict[str, Any] = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
     with comparing(call, chosen, workloads, optimizers, as_json, set_, **more) as comparison:
         comparison.make(tune, halving, seeds)

@@ -221,9 +221,7 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
         train, val = train.subset(~apart), train.subset(apart)
     distort = _rand_augment(augmentation.magnitude, 224)
     if distort is None and augmentation.magnitude is not None:
-        raise UsageError(
-            "RandAugment on ImageNet needs the packages timm and torchvision; run: pip install timm torchvision"
-        )
+        raise UsageError("RandAugment on ImageNet needs timm and torchvision; run: pip install timm torchvision")
     training = Augmented(train, partial(_resized_crop, 224, augmentation.crop), distort)
     held_out = Augmented(val, partial(_center, 224, augmentation.center), None)
     loaded: list[Any] = []  # the workers that read the held-out images stay for all evaluations

@@ -144,10 +144,8 @@ def folder_tokenizer(corpus: Corpus, vocabulary: int) -> Any:
             tokenizer.decoder = decoders.ByteLevel()
             return tokenizer
     except Exception as error:  # the library raises nothing more specific
-        raise UsageError(
-            f"{path if path.exists() else pair[0]}: not a {'tokenizer.json' if path.exists() else 'vocabulary'} of the "
-            f"tokenizers package ({error}); remove it to have one trained"
-        ) from error
+        file = path if path.exists() else pair[0]
+        raise UsageError(f"{file}: no tokenizer of tokenizers ({error}); remove it to have one trained") from error
     step = 1_000_000
     texts = (text for start in range(0, SAMPLE, step) for text in corpus.documents(start, start + step))
     return train_tokenizer(texts, vocabulary)
@@ -165,10 +163,8 @@ def masking_tokenizer(corpus: Corpus, vocabulary: int) -> Any:
     """`folder_tokenizer` for BERT, which needs the special tokens in their places."""
     tokenizer = folder_tokenizer(corpus, vocabulary)
     if [tokenizer.token_to_id(token) for token in SPECIAL] != [START, PAD, END, MASK]:
-        raise UsageError(
-            f"{corpus.folder}: the first tokens of its tokenizer must be {' '.join(SPECIAL)}; remove it to have one "
-            "trained"
-        )
+        words = " ".join(SPECIAL)
+        raise UsageError(f"{corpus.folder}: its tokenizer must begin with {words}; remove it to have one trained")
     return tokenizer
 
 
@@ -197,18 +193,14 @@ class Reader:
         self.rows = self.blocks * self.block  # but for fewer than there are blocks
         self.per_epoch = self.rows // self.batch_size
         if self.per_epoch < 1:
-            raise UsageError(
-                f"{corpus.folder}: {corpus.size:,} bytes are too few for {self.batch_size} rows of {length} tokens "
-                "and more"
-            )
+            few = f"{corpus.size:,} bytes are too few for {self.batch_size} rows of {length} tokens"
+            raise UsageError(f"{corpus.folder}: {few}; use more text or a smaller --batch-size")
 
     def __call__(self, position: int) -> Tensor:
         epoch, index = divmod(position, self.per_epoch)
         if self.once and epoch > 0:
-            raise UsageError(
-                f"{self.corpus.folder}: every token was seen once after {self.per_epoch:,} batches of "
-                f"{self.batch_size}; use fewer --steps or more text"
-            )
+            batches = f"{self.per_epoch:,} batches of {self.batch_size}"
+            raise UsageError(f"{self.corpus.folder}: {batches} are all that it has; use fewer --steps or more text")
         first = index * self.batch_size
         return self._tokens([self.place(epoch, i) for i in self.own([*range(first, first + self.batch_size)])])
 

@@ -141,9 +141,7 @@ class RunStore:
         if note == began and (note or None in (data, before) or data == before):
             return
         there, now = (f"--data {folder}: {said or 'no note'}" for folder, said in ((before, began), (data, note)))
-        raise UsageError(
-            f"--resume: {self.path} began with other data ({there}; now {now}); give the same, or choose another --out"
-        )
+        raise UsageError(f"--resume: {self.path} began with other data ({there}; now {now}); give the same")
 
     def append(self, line: Mapping[str, Any]) -> None:
         append_line(self.path / "metrics.jsonl", line)

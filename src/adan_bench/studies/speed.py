@@ -151,10 +151,7 @@ def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str
     for rival in map(_competitor, names):
         optimizers.check_settings(rival.spec, rival.settings)
         if rival.spec.passes > 1:
-            raise UsageError(
-                f"--optimizers {rival.name}: an update of it takes {rival.spec.passes} gradients, and speed measures "
-                "one; leave it out"
-            )
+            raise UsageError(f"--optimizers {rival.name}: its update takes {rival.spec.passes} gradients; leave it out")
         if parallel == "fsdp" and not rival.spec.shards:
             raise UsageError(f"{rival.name} cannot step on sharded parameters (DTensors); use --parallel ddp")
 

@@ -45,10 +45,8 @@ class RayPool(Pool):
         if chosen.device not in ("cpu", "cuda"):
             raise UsageError(f"--device {chosen.device} with --cluster: give cpu or cuda; Ray chooses the GPU")
         if chosen.ranks > 1 and chosen.jobs > 1:
-            raise UsageError(
-                f"--jobs {chosen.jobs} with --ranks {chosen.ranks} and --cluster: on a cluster --jobs is for runs that "
-                "share a GPU, and a rank has one of its own; leave out --jobs"
-            )
+            both = f"--jobs {chosen.jobs} with --ranks {chosen.ranks} and --cluster"
+            raise UsageError(f"{both}: --jobs share a GPU there, and a rank has one of its own; leave out --jobs")
         try:
             import ray
         except ModuleNotFoundError as error:
@@ -59,9 +57,7 @@ class RayPool(Pool):
             ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
         except (OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise UsageError(
-                f"--cluster {chosen.cluster}: no Ray cluster there ({reason}); start one with: ray start --head"
-            ) from error
+            raise UsageError(f"--cluster {chosen.cluster}: no Ray there ({reason}); run: ray start --head") from error
         self.ray = ray
         self.stores: dict[Path, RunStore] = {}  # of the runs under way, locked here: nodes write elsewhere
         if chosen.device == "cuda" and not ray.cluster_resources().get("GPU"):

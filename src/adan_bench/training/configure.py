@@ -73,10 +73,8 @@ def complete(
     if chosen.graph == "on" and chosen.device == "cpu":
         raise UsageError("--graph on: CUDA graphs need a GPU; give --device cuda, or use --graph auto")
     if chosen.ranks > 1 and workload.one_rank:
-        raise UsageError(
-            f"--ranks {chosen.ranks}: {workload.one_rank}, so that processes cannot share a run of {workload.name}; "
-            "use one, and --jobs for several runs at a time"
-        )
+        why = f"{workload.one_rank}, so that processes cannot share a run of {workload.name}"
+        raise UsageError(f"--ranks {chosen.ranks}: {why}; use one, and --jobs for several runs at a time")
     batch_size = chosen.batch_size or workload.batch_size
     if batch_size % (chosen.accumulate * chosen.ranks):
         parts = chosen.accumulate * chosen.ranks
@@ -209,28 +207,23 @@ def check_numbers(chosen: RunConfig) -> None:
         if chosen.schedule == "constant" and (value := getattr(chosen, name)):
             raise UsageError(f"--{name} {value:g}: --schedule constant never leaves its peak; use cosine or linear")
     if chosen.warmup + chosen.cooldown > 1 + 1e-9:
-        raise UsageError(
-            f"--warmup {chosen.warmup:g} and --cooldown {chosen.cooldown:g}: they are shares of the steps; give two "
-            "whose sum is at most 1"
-        )
+        shares = f"--warmup {chosen.warmup:g} and --cooldown {chosen.cooldown:g}"
+        raise UsageError(f"{shares}: they are shares of the steps; give two whose sum is at most 1")
     if chosen.ema >= 1:
         raise UsageError(f"--ema {chosen.ema:g}: the average would stay at the first weights; give less than 1")
 
 
 def check_data_folder(data: Path | None) -> None:
     if data is not None and not data.is_dir():
-        raise UsageError(
-            f"--data {data}: no such folder; {data.absolute().parent} holds: {listing(data.absolute().parent)}"
-        )
+        parent = data.absolute().parent
+        raise UsageError(f"--data {data}: no such folder; {parent} holds: {listing(parent)}")
 
 
 def check_data(workload: Workload, data: Path | None) -> None:
     check_data_folder(data)
     for name in workload.needs:
         if data is None:
-            raise UsageError(
-                f"{workload.name} needs {name}: give --data DIR or set ADAN_DATA to a folder that holds it"
-            )
+            raise UsageError(f"{workload.name} needs {name}: give --data DIR or set ADAN_DATA: a folder that has it")
         if not any((data / one).exists() for one in name.split(" or ")):
             raise UsageError(f"{workload.name} needs {name}, which {data} does not hold; it holds: {listing(data)}")
 

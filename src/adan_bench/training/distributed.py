@@ -41,18 +41,14 @@ def launched(strategy: str | None, words: Sequence[str] = (), asked: int | None 
         raise unknown("strategy", strategy, STRATEGIES)
     if ranks > 1 and (asked is not None or strategy is None):
         instead = "" if asked is None else ", or start this command without torchrun and give it --ranks"
-        raise UsageError(
-            f"torchrun started {ranks} ranks: share one run among them by run --parallel ddp or fsdp{instead}"
-        )
+        raise UsageError(f"torchrun started {ranks} ranks: let them share a run by run --parallel ddp or fsdp{instead}")
     if asked is not None:
         if strategy is not None and asked == 1:
             raise UsageError(f"--parallel {strategy} with one rank: add --ranks N, for example --ranks 8")
         return (strategy or STRATEGIES[0] if asked > 1 else None), asked
     if strategy is not None and not started:
-        raise UsageError(
-            f"--parallel {strategy} is for processes that torchrun starts: "
-            f"torchrun --nproc-per-node 2 -m adan_bench.cli {shlex.join(words)}"
-        )
+        command = f"torchrun --nproc-per-node 2 -m adan_bench.cli {shlex.join(words)}"
+        raise UsageError(f"--parallel {strategy} is for processes that torchrun starts: {command}")
     return strategy, ranks
 
 

@@ -88,9 +88,7 @@ def _muon(
     betas, eps: of the other half. rest_factor: its learning rate as a multiple of Muon's.
     """
     if not hasattr(torch.optim, "Muon"):
-        raise UsageError(
-            f"muon needs torch 2.9 or newer, here is {torch.__version__}; run: pip install --upgrade torch"
-        )
+        raise UsageError(f"muon needs torch 2.9, here is {torch.__version__}; run: pip install --upgrade torch")
     if not rest_factor > 0:
         raise ValueError(f"rest_factor must be above 0, got {rest_factor!r}")
     hidden: list[dict[str, Any]] = []

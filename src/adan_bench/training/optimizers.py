@@ -144,9 +144,7 @@ def optimizer(
         raise TypeError(f"{where}: defaults must be a dictionary of settings, got {defaults!r}")
     tried = () if isinstance(choices, Mapping) else tuple(choices)
     if isinstance(choices, Mapping) or not all(isinstance(choice, Mapping) for choice in tried):
-        raise TypeError(
-            f"{where}: choices must be a list of dictionaries, got {choices!r}; for example [{{'momentum': 0.95}}]"
-        )
+        raise TypeError(f"{where}: choices must be a list of dictionaries, got {choices!r}")
     if schedule:
         check_schedule(schedule, 1)
     eager = "" if capturable else f"{where} does not declare capturable=True"
@@ -224,9 +222,7 @@ def build(
     if not all("lr" in group for group in optimizer.param_groups):
         raise UsageError(f"{spec.name}: its parameter groups have no 'lr' to schedule; put it into their defaults")
     if spec.one_rate and len({float(group["lr"]) for group in optimizer.param_groups}) > 1:
-        raise UsageError(
-            f"{spec.name} has one learning rate for all parameters, and this workload's groups have several"
-        )
+        raise UsageError(f"{spec.name} has one learning rate, and this workload's parameter groups have several")
     return optimizer
 
 

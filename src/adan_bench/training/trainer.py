@@ -171,9 +171,7 @@ class Trainer:
             if config.accumulate > 1:
                 raise UsageError(f"{config.workload}: its batches carry a state to the next; leave out --accumulate")
             if self.ranks.count > 1 and not hasattr(task.batches, "joined"):
-                raise UsageError(
-                    f"{config.workload}: its batches carry a state that ranks cannot share; use one process"
-                )
+                raise UsageError(f"{config.workload}: its batches have a state that ranks cannot share; use one")
         return task
 
     @property
