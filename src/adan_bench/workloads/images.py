@@ -1,11 +1,9 @@
 """Image models: the paper's ImageNet tables, masked autoencoders, small ones on CIFAR-10 and digits.
 
 smoke: digits, at an eighth of the width and a fraction of the depth. small: CIFAR-10, at the published width and depth
-with smaller patches and windows. paper: ImageNet, as published.
-
-mae-*: a ViT learns to complete images of which it sees a quarter (arXiv 2111.06377), then to classify them. cifar-vit,
-cifar-convnext: 4.8 and 8.5 million parameters, with which optimizers are compared in minutes; 20 and 25 epochs of 195
-steps. cifar-mae pre-trains the ViT: `cifar-vit --init RUN` fine-tunes its encoder.
+with smaller patches and windows. paper: ImageNet, as published. mae-*: a ViT learns to complete images of which it
+sees a quarter (arXiv:2111.06377), then to classify them. cifar-*: small models with which optimizers are compared in
+minutes.
 """
 
 from __future__ import annotations

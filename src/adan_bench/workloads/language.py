@@ -1,33 +1,23 @@
 """Language models on tokens and bytes: GPT-2, mixtures of experts, BERT and its fine-tuning on GLUE (arXiv:1804.07461).
 
-gpt2-code, at paper scale GPT-2 345M on The Stack. From the authors' published arguments: 24 layers of width 1,024, 16
-heads, rows of 2,048 tokens, 400 per batch, clipping at 1; 150,000 steps with Adan (123 billion tokens), 300,000 with
-Adam. No token comes again before all have come once.
-
-moe: Mixtral (arXiv:2401.04088) with 8 experts, 2 of them at work on a token. The paper has three: 8 × 0.1B with 0.5B
-trainable parameters (1.3B elsewhere in it), 8 × 0.3B with 2B and 8 × 0.6B with 4B, on 10 to 300 billion tokens of
-RedPajama-v2, each seen once. It states no more. The shapes here are chosen to have those totals, with a vocabulary of
-32,000, and with one expert 122M, 372M and 680M; rows of 2,048 tokens, 256 per batch, 19,073 steps for 10 billion
-tokens.
+gpt2-code: at paper scale the model and batches of the authors' published arguments; no token comes again before all
+have come once. moe: Mixtral (arXiv:2401.04088), 2 of 8 experts at work on a token. The paper states totals of
+parameters (0.5B, elsewhere 1.3B; 2B; 4B) and tokens of RedPajama-v2, each seen once, and no more: the shapes here have
+those totals.
 
 pycode-*: GPTs over bytes of Python source. small: the source of all packages that are installed here, up to 400 MB; a
 file's content decides whether it is held out. smoke: Python's own library. Windows are drawn at random.
 
-bert-pretrain: the paper takes Fairseq's setting for BERT, which predicts masked words alone, no next sentence: 12
-layers of width 768, rows of 512 tokens, byte-level BPE, dropout 0.1. From the authors' published configuration: 256
-rows per batch (8 × 32), 1,000,000 steps, clipping at 5. A row is the next 511 tokens of the text; Fairseq's breaks off
-at the end of a sentence.
+bert-pretrain: Fairseq's setting, which the paper takes: masked words alone, no next sentence. A row is the next 511
+tokens of the text; Fairseq's breaks off at the end of a sentence. glue-*: at paper scale as in the authors'
+configurations (MRPC, which they left out, has Fairseq's, and a target of ours); a pair of sentences is `<s> a </s></s>
+b </s>`. The score is that of the development split; trials hold out every eighth example of the training split
+instead. Smoke needs no files: its sentences are generated, and the note says from what.
 
-glue-*: batch sizes, steps and clipping at paper scale are those of the authors' published configurations (MRPC, which
-they left out, has Fairseq's, and a target of ours). A pair of sentences is `<s> a </s></s> b </s>`, as in Fairseq. The
-score is that of the development split; trials hold out every eighth example of the training split instead. Smoke needs
-no files: its sentences are generated, and the note says from what.
-
-english-*: a BERT of 5.2 million parameters on word pieces, and its encoder fine-tuned on CoLA and SST-2. small: the
-text is the prose of the packages that are installed here, or, with the option `text` = "debian", Debian's documentation
-from the data folder. smoke: that of Python's own library, and generated sentences. SST-2's trials look at the
-development split, its results at the test split. CoLA has no test split with answers: its results are of the
-development split, and its trials hold out every eighth sentence of the training split.
+english-*: a smaller BERT on word pieces, and its encoder fine-tuned. small: the prose of the packages that are
+installed here or, with the option `text` = "debian", Debian's documentation. smoke: that of Python's own library, and
+generated sentences. SST-2's trials look at the development split, its results at the test split; CoLA, of which no
+test split has answers, is treated as in glue-*.
 """
 
 from __future__ import annotations

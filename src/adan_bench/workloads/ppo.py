@@ -1,11 +1,10 @@
 """PPO on four robots of MuJoCo, as Tianshou trains it, with stable-baselines3's policy in the loop of every workload.
 
 Tianshou's example of May 2022, which the paper takes (https://github.com/thu-ml/tianshou, commit 2a7c1517,
-examples/mujoco/mujoco_ppo.py): two tanh layers of 64 for the policy and as many for the value, 32 steps of 64 robots
-per rollout, 10 passes over it in batches of 64. Observations are divided by their running deviation. Rewards are not:
-the value learns returns divided by theirs. Returns and advantages are computed anew before every pass, by the value of
-that moment; advantages are not normalized. Actions are sampled in evaluation too. Two things differ: the simulators are
-gymnasium's v5, not v3, and the last observation of an episode does not count in the running deviation.
+examples/mujoco/mujoco_ppo.py). Observations are divided by their running deviation. Rewards are not: the value learns
+returns divided by theirs. Returns and advantages are computed anew before every pass, by the value of that moment;
+advantages are not normalized. Actions are sampled in evaluation too. Two things differ: the simulators are gymnasium's
+v5, not v3, and the last observation of an episode does not count in the running deviation.
 """
 
 from __future__ import annotations

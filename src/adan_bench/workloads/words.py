@@ -1,18 +1,13 @@
 """Models of words that carry a state along: LSTMs on Penn Treebank, Transformer-XL (arXiv:1901.02860) on WikiText-103.
 
-lstm-*: one, two and three layers in the setting of AdaBelief (arXiv:2010.07468), which the paper follows, stating none
-of its own. From AdaBelief's published scripts: AWD-LSTM (arXiv:1708.02182) with a tied embedding of 400 and hidden
-layers of 1,150; dropout 0.4, 0.25, 0.4 and 0.1 on output, hidden layers, input and words, 0.5 on the recurrent weights;
-activation penalties 2 and 1; batch 20, 70 words, clipping at 0.25, 200 epochs. The option `random_rows` gives the rows
-that code's random lengths, and each update a learning rate in proportion. With `fixed_recurrent` the recurrent weights
-keep their initial values, as they do in that code: it makes a new parameter of the dropped weights at every step, and
-no gradient reaches those that the optimizer has. It looks at the test split, one column of words, after every epoch and
-reports the best.
+lstm-*: AWD-LSTM (arXiv:1708.02182) in the setting of AdaBelief's published scripts (arXiv:2010.07468), which the paper
+follows, stating none of its own. The option `random_rows` gives the rows that code's random lengths, and each update a
+learning rate in proportion. With `fixed_recurrent` the recurrent weights keep their initial values, as they do in that
+code: it makes a new parameter of the dropped weights at every step, and no gradient reaches those that the optimizer
+has. It looks at the test split, one column of words, after every epoch and reports the best.
 
-transformer-xl, at paper scale the base model of its authors' script (https://github.com/kimiyoung/transformer-xl,
-run_wt103_base.sh): 16 layers of width 410, 10 heads of 41, feed-forward 2,100, dropout 0.1, an adaptive softmax over
-267,735 words, rows of 150 words with a memory of 150 in training and evaluation, batch 60, clipping at 0.25. An epoch's
-last row is left out where it is shorter.
+transformer-xl: at paper scale the base model of its authors' script (https://github.com/kimiyoung/transformer-xl,
+run_wt103_base.sh), an adaptive softmax over 267,735 words. An epoch's last row is left out where it is shorter.
 """
 
 from __future__ import annotations
