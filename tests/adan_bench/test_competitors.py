@@ -182,7 +182,7 @@ def test_tuned_settings_in_a_sweep_of_batch_sizes(tiny: Path, tmp_path: Path) ->
         ([], "it is no JSON object"),
         ({"workloads": [ENTRY]}, "it is no JSON object"),
         ({"workloads": {"tiny": [ENTRY]}}, "it is no JSON object"),
-        ({"workloads": {"tiny": {"adan": [ENTRY]}}}, "tiny adan has no lr"),
+        ({"workloads": {"tiny": {"adan": [ENTRY]}}}, "it is no JSON object"),
         ({"workloads": {"tiny": {"adan": {**ENTRY, "settings": {}}}}}, "tiny adan has no lr"),
         ({"workloads": {"tiny": {"adan": {**ENTRY, "trials": None}}}}, "tiny adan has no trials"),
         ({"workloads": {"tiny": {"adan": {**ENTRY, "batch_size": 0}}}}, "tiny adan has no batch_size"),

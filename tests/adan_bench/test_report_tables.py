@@ -80,7 +80,7 @@ def test_a_trial_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     assert "Every optimizer had 3 tuning trials" in tuning(found)
     assert [o.trials for o in summarize_trials(trials(2) + again)[0].optimizers] == [3, 3]
     write_tuning(trials(2) + again, tmp_path)
-    assert "6 trials by adan-bench tune." in (tmp_path / "tuning.md").read_text(encoding="utf-8")
+    assert "6 trials by adan-bench." in (tmp_path / "tuning.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("metric", ["loss [nats]", "reward [/s]"])

@@ -50,12 +50,12 @@ def test_report(reproduced: Reproduced) -> None:
     first, _ = reproduction_report.sections(summary, {table.name: table for table in found})
     lines = {(line.cells[0], line.cells[1]): line.cells[2:] for line in first.lines}
     value = 100 * cell(summary, "Adan", "whole")["values"][0]
-    assert lines["whole", "Adan"] == ["79.8*", f"{value:.2f} (n=1)", "1/2", lines["whole", "Adan"][3]]
+    assert lines["whole", "Adan"] == ["79.8*", f"{value:.2f} (n=1), untuned", "1/2", lines["whole", "Adan"][3]]
     assert lines["whole", "quoted"][1] == "not run at this scale"
     assert lines["packageless", "Adan"][1].startswith("absent (")
     assert "cells of this scale have a result. Pairs of rows that differ in both: 1;" in first.conclusion
     assert "With 1 seed an order is no evidence" in first.conclusion
-    assert "These settings were not tuned for this scale: this is not a fair comparison." in first.how
+    assert "Settings marked “untuned” were not tuned for these runs: this is not a fair comparison." in first.how
     assert any("regression; 5 parameters" in line for line in first.how)
     assert any("no_such_package" in note for note in first.notes)
     text = (out / "tables.md").read_text(encoding="utf-8")
@@ -110,7 +110,7 @@ def test_what_the_report_concludes() -> None:
     for cell_ in cells:
         cell_["origin"] = cells[1]["origin"]
     (section,) = reproduction_report.sections(summary, {"made-up": table})
-    assert section.how[-1] == "These settings were tuned for another training: this is not a fair comparison."
+    assert "Settings marked “for another training” were not tuned for these runs" in section.how[-1]
     for cell_ in cells:
         cell_["tiny"] = True
     (section,) = reproduction_report.sections(summary, {"made-up": table})

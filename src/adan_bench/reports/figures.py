@@ -29,14 +29,10 @@ def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[st
             style = style_of(o.name, names)
             _draw(left, o, "train", "loss", style)
             _draw(right, o, "eval", summary.facts["metric"], style)
-        left.set(title=f"{summary.name}: training loss", xlabel="steps")
-        right.set(title=f"held-out {summary.facts['metric']}", xlabel="steps")
         if summary.facts["target"] is not None:
             right.axhline(summary.facts["target"], color="gray", linewidth=0.8, linestyle=":")
-        if right.get_legend_handles_labels()[0]:
-            right.legend(frameon=False, fontsize=8)
-        for axes in (left, right):
-            axes.spines[["top", "right"]].set_visible(False)
+        _label(left, f"{summary.name}: training loss", legend=False)
+        _label(right, f"held-out {summary.facts['metric']}")
         written[summary.name] = _file_name(summary.name, written.values())
         figure.savefig(folder / written[summary.name], dpi=120)
         figure.set_layout_engine("none")  # it is laid out
@@ -53,6 +49,13 @@ def _file_name(name: str, taken: Collection[str]) -> str:
     stem = f"report-{re.sub('[^a-z0-9]+', '-', name.lower())}"
     numbered = (f"{stem}-{n}.png" for n in count(2))
     return next(file for file in chain([f"{stem}.png"], numbered) if file not in taken)
+
+
+def _label(axes: Any, title: str, legend: bool = True) -> None:
+    axes.set(title=title, xlabel="steps")
+    axes.spines[["top", "right"]].set_visible(False)
+    if legend and axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
 
 
 def _draw(axes: Any, o: OptimizerSummary, kind: str, key: str, style: dict[str, str]) -> None:
@@ -81,10 +84,7 @@ def curves_png(cells: Sequence[CellRecord]) -> bytes:
                 axes.plot(steps, means, color=color, linewidth=1.6, label=cell.row)
                 low, high = ([m + sign * h for m, h in zip(means, halves, strict=True)] for sign in (-1, 1))
                 axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
-        axes.set(title=column, xlabel="steps")
-        axes.spines[["top", "right"]].set_visible(False)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize=8)
+        _label(axes, column)
     content = BytesIO()
     figure.savefig(content, dpi=120)
     return content.getvalue()

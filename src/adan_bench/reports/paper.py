@@ -109,8 +109,6 @@ def _section(table: PaperTable, cells: Sequence[CellRecord], summary: Mapping[st
 def _lines(table: PaperTable, cells: Sequence[CellRecord], whys: Sequence[str], not_run: str) -> list[FigureLine]:
     """Every figure of the paper with ours and the place of each in its column, where both have several."""
     by_place = {(cell.row, cell.column): cell for cell in cells}
-    kinds = _tunings(cells)
-    partly = len(kinds) > 1 or CHANGED in kinds  # where all cells are the same, `_how` describes the whole table
     lines = []
     for column in table.columns:
         both = _both(table, column, cells)
@@ -119,7 +117,7 @@ def _lines(table: PaperTable, cells: Sequence[CellRecord], whys: Sequence[str], 
                 cell, places = by_place.get((row.head, column.head)), ["", ""]
                 if row.head in both[0] and len(both[0]) > 1:
                     places = [_place(row.head, values, table.higher(column)) for values in both]
-                mark = _tuning(cell) if partly and cell is not None and cell.values else ""
+                mark = "" if cell is None else _tuning(cell)
                 text = (_ours(table, cell, whys) if cell is not None else not_run) + (f", {mark}" if mark else "")
                 lines.append(FigureLine([column.head, row.head, printed, text, *places], cell is not None))
     return lines
@@ -207,34 +205,23 @@ def _how(cells: Sequence[CellRecord], scale: str) -> list[str]:
         size = f"; {cell.parameters:,} parameters" if cell.parameters else ""
         about.setdefault((cell.data or "data not named") + size, []).append(cell.workload)
     lines += [f"{', '.join(dict.fromkeys(names))}: {text}." for text, names in about.items()]
-    kinds = _tunings(cells)
-    if CHANGED in kinds:
-        kinds.remove(CHANGED)
+    marks = {mark for cell in done if (mark := _tuning(cell))}
+    if CHANGED in marks:
         lines.append(f"Cells marked “{CHANGED}” had other steps or settings than the table says, see below.")
     if scale == "paper":
         if any(cell.config is not None and cell.config.origin.guesses for cell in done):
             lines.append("Some settings are guesses and untuned, see below: this is not a fair comparison.")
-    elif len(kinds) > 1:
-        marked = " or ".join(f"“{kind}”" for kind in sorted(kinds - {""}))
+    elif others := sorted(marks - {CHANGED}):
+        marked = " or ".join(f"“{mark}”" for mark in others)
         lines.append(f"Settings marked {marked} were not tuned for these runs: this is not a fair comparison.")
-    elif kind := "".join(kinds):
-        how = {OTHER: "tuned for another training", "untuned": "not tuned for this scale"}[kind]
-        lines.append(f"These settings were {how}: this is not a fair comparison.")
     return lines
 
 
-def _tunings(cells: Sequence[CellRecord]) -> set[str]:
-    """The marks (`_tuning`) of the cells with a result."""
-    return {_tuning(cell) for cell in cells if cell.values and cell.config is not None}
-
-
 def _tuning(cell: CellRecord) -> str:
-    """The mark of a cell beside others: empty where its settings were tuned for its training."""
-    if cell.config is None:
+    """The mark of a cell with a result: empty where its settings were tuned for its training."""
+    if cell.config is None or not cell.values:
         return ""
-    if cell.config.origin.changed:
-        return CHANGED
-    return {"untuned": "untuned", "elsewhere": OTHER}.get(cell.config.origin.flaw, "")
+    return CHANGED if cell.config.origin.changed else {"elsewhere": OTHER}.get(flaw := cell.config.origin.flaw, flaw)
 
 
 def _described(cell: CellRecord) -> str:

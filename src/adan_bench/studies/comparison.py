@@ -185,28 +185,17 @@ def read_tuned(path: Path, flag: str = "--tuned") -> dict[str, Any]:
     """What `Comparison.save` wrote: "workloads" -> workload -> optimizer -> settings and how they were found."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        reason = _flaw(content)
-    except (OSError, ValueError) as error:
-        reason = str(error)
-    if reason:
+        for workload, own in content["workloads"].items():
+            for name, entry in own.items():
+                for key in ("lr", "trials", "steps", "batch_size"):
+                    if not ((entry["settings"] if key == "lr" else entry).get(key) or 0) > 0:
+                        raise ValueError(f"{workload} {name} has no {key} above 0")
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        known = isinstance(error, (OSError, ValueError))
+        reason = str(error) if known else 'it is no JSON object with "workloads", their optimizers and settings'
         remedy = "name another file" if flag == "--save" else "give a best.json, or the file of --save"
-        raise UsageError(f"{flag} {path}: not a file that adan-bench tune saved ({reason}); {remedy}")
+        raise UsageError(f"{flag} {path}: not a file that adan-bench tune saved ({reason}); {remedy}") from error
     return content
-
-
-def _flaw(content: Any) -> str:
-    """Why this is not what `Comparison.save` writes; empty: it is."""
-    workloads = content.get("workloads") if isinstance(content, dict) else None
-    if not isinstance(workloads, dict) or not all(isinstance(own, dict) for own in workloads.values()):
-        return 'it is no JSON object with "workloads" and their optimizers'
-    for workload, own in workloads.items():
-        for name, entry in own.items():
-            settings = entry.get("settings") if isinstance(entry, dict) else None
-            values = {**entry, **settings} if isinstance(settings, dict) else {}
-            for key in ("lr", "trials", "steps", "batch_size"):
-                if not isinstance(values.get(key), (int, float)) or values[key] <= 0:
-                    return f"{workload} {name} has no {key} above 0"
-    return ""
 
 
 def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], path: Path) -> tuple[RunConfig, int]:
