@@ -20,10 +20,9 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 from PIL import Image, ImageOps
-from support.learning import chosen, resize, sizes
+from support.learning import chosen, prepared, resize, sizes
 
 from adan_bench.data import images as made
-from adan_bench.data.batching import prepared
 from adan_bench.data.files import CIFAR_FOLDER
 from adan_bench.data.images import (
     Arrays,

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.learning import resize, settings, sizes
+from support.learning import prepared, resize, settings, sizes
 
 from adan_bench.data import tokens
-from adan_bench.data.batching import prefetch, prepared
+from adan_bench.data.batching import prefetch
 from adan_bench.data.corpus import Corpus
 from adan_bench.data.tokens import END, PAD, SPECIAL, Reader, folder_tokenizer, masking_tokenizer, name, train_tokenizer
 from adan_bench.errors import UsageError

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import chosen
+from support.learning import chosen, prepared
 
-from adan_bench.data.batching import prepared
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
 from adan_bench.training.configure import configure

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import settings, trainer
+from support.learning import prepared, settings, trainer
 from torch import Tensor
 
 from adan_bench.data import installed
-from adan_bench.data.batching import prepared
 from adan_bench.data.coco import splits
 from adan_bench.data.graphs import Citations, citations
 from adan_bench.data.installed import MASK, SPECIAL, START, english, prose

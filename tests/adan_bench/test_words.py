@@ -10,10 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import transformer_xl
-from support.learning import resize, settings, sizes
+from support.learning import prepared, resize, settings, sizes
 from torch import Tensor
 
-from adan_bench.data.batching import prepared
 from adan_bench.data.words import Stream, encode, file_words, perplexity, vocabulary
 from adan_bench.errors import UsageError
 from adan_bench.training.trainer import Trainer

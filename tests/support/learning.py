@@ -11,12 +11,19 @@ import pytest
 import torch
 
 from adan_bench.config import RunConfig
+from adan_bench.data.batching import moved
 from adan_bench.records.store import RunStore, read_run
+from adan_bench.task import Task
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads import registry
 from adan_bench.workloads.registry import get_workload
+
+
+def prepared(task: Task, position: int, device: torch.device | str) -> Any:
+    """The batch at a position as the task's loss takes it, on a device."""
+    return task.prepare(moved(task.batches(position), device))
 
 
 def chosen(**options: Any) -> RunConfig:

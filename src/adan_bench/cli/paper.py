@@ -125,6 +125,13 @@ def _outlined(run: dict[str, Any]) -> list[str]:
     return [run["workload"] + role, run["optimizer"], *counts, f"{run['examples_per_rank']:,}"]
 
 
+#: Of the numbers of a case of `speed`, medians of its steps.
+UNITS = {
+    "step_ms": "ms per step", "optimizer_ms": "ms per update", "state_bytes": "bytes of states", "peak_gb": "GB peak",
+    "tokens_per_second": "tokens/s",
+}  # fmt: skip
+
+
 @run_flags("scale", "device", "bf16", "parallel")
 def speed(
     models: Annotated[
@@ -169,22 +176,13 @@ def speed(
         cases.append(case)
         if as_json:
             print(json.dumps({"event": "speed", **case}), flush=True)
-        text = case.get("error") or f"{case['step_ms']:.1f} ms per step"
+        shown = [f"{number(case[key])} {unit}" for key, unit in UNITS.items() if case.get(key) is not None]
+        if rounds := case.get("rounds_ms"):
+            shown[0] += f" ({number(min(rounds))} to {number(max(rounds))} in {len(rounds)} rounds)"
+        text = case.get("error") or ", ".join(shown)
         say(console, f"[{len(cases)}/{len(which) * len(names)}] {case['model']} {case['optimizer']}: {text}")
         if out is not None:  # after every case: a measurement cut short keeps those that it has
             out.parent.mkdir(parents=True, exist_ok=True)
             write_json(out, {"environment": describe(device), "cases": cases})
 
-    record = measuring.measure(which, names, how, show)
-    if console.quiet and not as_json:
-        return
-    keys = ("step_ms", "optimizer_ms", "state_bytes", "peak_gb", "tokens_per_second")
-    head = ("model", "optimizer", "ms per step", "ms per update", "state bytes", "peak GB", "tokens/s")
-    title = f"medians of {steps} steps, and the range of those of {measuring.ROUNDS} rounds; {device}, {scale}"
-    rows = []
-    for case in record["cases"]:
-        shown = [case["error"]] if "error" in case else [number(case[key]) for key in keys]
-        if rounds := case.get("rounds_ms"):
-            shown[0] += f" ({number(min(rounds))} to {number(max(rounds))})"
-        rows.append((case["model"], case["optimizer"], *shown))
-    console.print(grid(title, head, rows))
+    measuring.measure(which, names, how, show)

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from adan_bench.config import cores
 from adan_bench.errors import UsageError
-from adan_bench.task import Task
 
 T = TypeVar("T")
 
@@ -93,11 +92,6 @@ class Windows:
     def gather(self, starts: Tensor) -> Tensor:
         """The windows, wherever the tokens lie."""
         return self.tokens[starts + self.offsets]
-
-
-def prepared(task: Task, position: int, device: torch.device | str) -> Any:
-    """The batch at a position as the task's loss takes it, on a device."""
-    return task.prepare(moved(task.batches(position), device))
 
 
 def moved(batch: Any, device: torch.device | str) -> Any:

@@ -81,14 +81,13 @@ class Tally:
         self.work, self.on_event, self.deadline = work, on_event, deadline
         self.waiting: list[Job] = []
         self.known: set[tuple[Path, int | None]] = set()  # keys of all jobs that were told
-        self.running: dict[Path, float] = {}  # when each began
+        self.running: set[Path] = set()
         self.ended: set[tuple[Path, int | None]] = set()  # keys, those of runs that ended before among them
         self.made: set[Path] = set()
         self.undone: set[Path] = set()  # paused by the time limit, or interrupted
         self.runs, self.steps, self.peak, self.retries = 0, 0, 0.0, 0
         self.began: dict[Path, int] = {}  # the first step that each run under way makes here
         self.rates: dict[Path, float] = {}
-        self.costs: dict[tuple[Any, ...], float] = {}  # seconds per step of each kind of run
         self.started, self.changed = time.monotonic(), threading.Condition()
         self._update()
 
@@ -100,7 +99,6 @@ class Tally:
             if job.key not in self.ended and job.path not in self.running and job.path not in self.undone:
                 if job.done_before:
                     self.ended.add(job.key)
-                    self._note_cost(job, RunStore(job.path).result())
                 else:
                     self.waiting.append(job)
 
@@ -114,29 +112,18 @@ class Tally:
         with self.changed:
             while not late():
                 if self.waiting:
-                    job = next(filter(self._fits, self.waiting), self.waiting[0])
-                    self.waiting.remove(job)
-                    self.running[job.path] = time.monotonic()
+                    job = self.waiting.pop(0)
+                    self.running.add(job.path)
                     return job
                 if not self.running:
                     return None
                 self.changed.wait(1.0)
             return None
 
-    def _fits(self, job: Job) -> bool:
-        """Whether a job will end before the time limit, as far as runs of its kind tell; others only begin."""
-        cost = self.costs.get(_kind(job.config))
-        steps = job.config.stop_after or job.config.steps
-        return self.deadline is None or cost is None or time.time() + cost * steps < self.deadline
-
-    def _note_cost(self, job: Job, result: Mapping[str, Any] | None, seconds: float | None = None) -> None:
-        if result is not None and result["step"]:
-            self.costs[_kind(job.config)] = (seconds or result["seconds"]) / result["step"]
-
     def drop(self, job: Job) -> None:
         """Leave a job undone that an interruption has ended before its first step."""
         with self.changed:
-            self.running.pop(job.path, None)
+            self.running.discard(job.path)
             self.undone.add(job.path)
             self.changed.notify_all()
 
@@ -160,16 +147,13 @@ class Tally:
     def end(self, job: Job, result: Mapping[str, Any]) -> None:
         with self.changed:
             self.rates.pop(job.path, None)
-            began = self.began.pop(job.path, 0)
-            self.steps += max(0, result["step"] - began)
+            self.steps += max(0, result["step"] - self.began.pop(job.path, 0))
             self.runs += 1
-            wall = time.monotonic() - self.running.pop(job.path, time.monotonic())
+            self.running.discard(job.path)
             self.ended.add(job.key)
             self.made.add(job.path)
             if result["status"] == "unfinished" and not Pause(job.pause.step).due(result["step"]):
                 self.undone.add(job.path)
-            elif not began:
-                self._note_cost(job, result, wall)
             self._update()
             self._emit(job, result=result)
             self.changed.notify_all()
@@ -184,11 +168,6 @@ class Tally:
         seconds = time.monotonic() - self.started
         rates = {"steps_per_second": self.steps / seconds, "peak_steps_per_second": self.peak}
         return {"runs": self.runs, "steps": self.steps, "seconds": seconds, **rates, "retries": self.retries}
-
-
-def _kind(config: RunConfig) -> tuple[Any, ...]:
-    """What the time of a step depends on most."""
-    return config.workload, config.scale, config.batch_size, config.device, str(config.training)
 
 
 def record_failure(job: Job, error: str, absent: bool = False, trace: str = "") -> Mapping[str, Any]:
