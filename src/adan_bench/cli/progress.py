@@ -18,8 +18,8 @@ from adan_bench.cli.common import grid, say
 from adan_bench.config import RunConfig, RunProgress
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
-from adan_bench.reports.comparison import warn
-from adan_bench.reports.conclusions import assignments, budget, conclude, costs, length, number, spread, tuning
+from adan_bench.reports.comparison import COLUMNS, table_rows, warn
+from adan_bench.reports.conclusions import assignments, budget, conclude, length, number, tuning
 from adan_bench.reports.tuning import TERMS, tuning_rows
 from adan_bench.training.jobs import Event, OnEvent
 from adan_bench.training.optimizers import defaults, get_optimizer, known
@@ -185,12 +185,11 @@ def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> No
     for text in warn(summaries):
         say(console, text, style="bold red")
     for summary in summaries:
-        head = ("optimizer", summary.metric_head, "steps to\ntarget", "s to\ntarget", "ms/step", "state\nB/param", "lr")
-        rows = []
-        for o in summary.optimizers:
-            result = spread(o.final, list(o.by_seed().values())) + (f", {o.diverged} diverged" if o.diverged else "")
-            rows.append((o.name, result, *costs(o), f"{o.settings['lr']:g}"))
-        table = grid(f"{summary.name}: {length(summary)}", head, rows)
+        head, rows = table_rows(summary)
+        shown = [i for i, name in enumerate(COLUMNS[:-1]) if name not in ("minus the first", "Welch", "best")]
+        rates = [f"{o.settings['lr']:g}" for o in summary.optimizers]
+        lines = [[*(row[i] for i in shown), lr] for row, lr in zip(rows, rates, strict=True)]
+        table = grid(f"{summary.name}: {length(summary)}", [*(head[i] for i in shown), "lr"], lines)
         table.collapse_padding = True  # to fit into 80 columns
         for i, column in enumerate(table.columns):
             column.overflow, column.justify = "fold", "right" if i else "left"

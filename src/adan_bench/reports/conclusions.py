@@ -198,11 +198,10 @@ def conclude(summary: WorkloadSummary) -> str:
     if not others:
         alone = "was run" if len(summary.optimizers) == 1 else "finished"
         return f"Only {best.name} {alone}: mean {metric} {_mean(best)}, n={_n(best)}." + _lost(summary)
-    superlative = "highest" if summary.higher_is_better else "lowest"
+    superlative, after = "highest" if summary.higher_is_better else "lowest", _target(summary, done) + _edges(done)
     whole = [o for o in done if o.whole]
     if not whole:
-        text = "Every optimizer with a result has a diverged seed, so none is called better."
-        return text + _target(summary, done) + _edges(done) + _lost(summary)
+        return f"Every optimizer with a result has a diverged seed, so none is called better.{after}{_lost(summary)}"
     among = "" if len(whole) == len(done) else ", among those without a diverged seed,"
     ties = [o for o in whole if _mean(o) == _mean(best) and _verdict(summary, best, o).word != "better"]
     names = [o.name for o in ties]
@@ -226,7 +225,7 @@ def conclude(summary: WorkloadSummary) -> str:
         text += f" With {count(fewest, 'seed')}{of} this is no evidence of a difference."
     else:
         text += _comparisons(summary, best, others, shared=len(ties) > 1)
-    return text + _target(summary, done) + _edges(done) + _lost(summary)
+    return text + after + _lost(summary)
 
 
 def winner(summary: WorkloadSummary) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import time
 from collections import Counter
@@ -13,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import RunConfig, RunRecord, cores, judged
+from adan_bench.config import RunConfig, RunRecord, cores
 from adan_bench.errors import UsageError
 from adan_bench.records.cells import CellRecord, Status
 from adan_bench.records.environment import describe
+from adan_bench.records.stats import best_trial
 from adan_bench.records.store import RunStore, check_empty, finite, read_run, write_json
 from adan_bench.studies import speed
 from adan_bench.studies.competitors import competitors
@@ -215,21 +215,11 @@ def _completed(run: PlannedRun) -> RunConfig:
         assert result is not None
         config = replace(config, settings={**config.settings, "restart": {"radius": result["restarts"]["radius"]}})
     if run.trials:
-        scores = _scores(run)
-        best = max(scores, key=lambda rate: scores[rate])
-        origin = replace(config.origin, trials=len(scores), at_edge=best in (min(scores), max(scores)))
+        tried = [read_run(path) for path in run.trials]
+        rates, best = [trial.config.settings["lr"] for trial in tried], best_trial(tried).config.settings["lr"]
+        origin = replace(config.origin, trials=len(tried), at_edge=best in (min(rates), max(rates)))
         config = at_rate(replace(config, origin=origin), best)
     return config
-
-
-def _scores(run: PlannedRun) -> dict[float, float]:
-    """By learning rate, the final evaluation of its trial, higher where it is better; −inf where it diverged."""
-    scores = {}
-    for record in map(read_run, run.trials):
-        metric, higher = judged(record.workload)
-        final = record.result["final"][metric] if record.result and record.status == "finished" else math.nan
-        scores[record.config.settings["lr"]] = -math.inf if math.isnan(final) else final * (1 if higher else -1)
-    return scores
 
 
 def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
@@ -243,7 +233,7 @@ def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
             status = Status.ABSENT if result.get("absent") else Status.FAILED
             why = f"{record.config.workload}, which comes before it: {result.get('error', record.status)}"
             return (Status.DIVERGED if record.status == "diverged" else status), why
-    if run.trials and max(_scores(run).values()) == -math.inf:
+    if run.trials and all(read_run(path).final is None for path in run.trials):
         return Status.DIVERGED, f"all {len(run.trials)} trials of its learning rate diverged"
     return None
 
