@@ -87,8 +87,6 @@ def tune(
 def suggest(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan",
-    share: Annotated[float, typer.Option(min=0.005, max=0.06, help="What a short run makes of the full one.")] = 0.04,
-    trials: Annotated[int, typer.Option(min=4, max=16, help="Short runs per optimizer.")] = 6,
     save: Save = None,
     set_: Set = None,
     as_json: Json = False,
@@ -101,7 +99,7 @@ def suggest(
 
     with comparing(call, chosen, workloads, optimizers, as_json, set_) as comparison:
         file = _checked(save or comparison.out / "suggested.json")
-        suggest_settings(comparison, share, trials)
+        suggest_settings(comparison)
     comparison.save(file)
     write_and_show([comparison.out], comparison.out, as_json, comparison, file, suggestions(comparison))
 

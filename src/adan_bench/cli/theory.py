@@ -64,7 +64,6 @@ def constants(
         str | None, typer.Argument(help="See: adan-bench list workloads; --script's unless given.")
     ] = None,
     optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
-    accuracy: Annotated[float, typer.Option(min=1e-12, max=1, help="ϵ of the complexities.")] = 0.1,
     as_json: Json = False,
     *,
     chosen: RunConfig,
@@ -82,5 +81,5 @@ def constants(
     if as_json:
         print(json.dumps({"event": "constants", "workload": workload, "steps": len(seen), **asdict(constants)}))
         return
-    shown = table(constants, accuracy, f"{workload}, {optimizer}, {len(seen)} gradients")
+    shown = table(constants, 0.1, f"{workload}, {optimizer}, {len(seen)} gradients")
     Console().print(grid(shown.title, shown.head, shown.rows))

@@ -65,15 +65,13 @@ class ShortRuns(Search):
         return [{**self.start, **self.fixed, "lr": rounded(lowest / 10)}]
 
 
-def short(base: RunConfig, share: float = SHARE, trials: int = TRIALS) -> RunConfig:
+def short(base: RunConfig) -> RunConfig:
     """The configuration of a full run's short ones, evaluated at their end alone."""
     whole = base.stop_after or base.steps
-    made = max(LEAST, round(share * whole))
-    if made * trials > BUDGET * whole:
-        raise UsageError(
-            f"--steps {whole} with --trials {trials}: short runs of {made} steps would take more than a quarter of a "
-            "full run; lower --share or --trials, or use adan-bench tune"
-        )
+    made = max(LEAST, round(SHARE * whole))
+    if made * TRIALS > BUDGET * whole:
+        more = f"{TRIALS} short runs of {made} steps would take more than a quarter of a full run"
+        raise UsageError(f"--steps {whole}: {more}; use adan-bench tune")
     steps = round(made / MADE)
     warmup = min(base.warmup * base.steps / steps, WARMUP)
     small = replace(base, steps=steps, warmup=warmup, stop_after=made, eval_every=made, log_every=max(1, made // 40))
@@ -81,22 +79,22 @@ def short(base: RunConfig, share: float = SHARE, trials: int = TRIALS) -> RunCon
     return replace(small, nonmono=0, ema=0.0, compile=False)
 
 
-def short_runs(spec: OptimizerSpec, full: RunConfig, fixed: Settings, trials: int = TRIALS) -> ShortRuns:
+def short_runs(spec: OptimizerSpec, full: RunConfig, fixed: Settings) -> ShortRuns:
     """The search of an optimizer: as many short runs, and over as wide a range of rates, as every other's."""
-    rates, _ = split_trials(trials)
+    rates, _ = split_trials(TRIALS)
     start = optimizers.defaults(spec)
     if spec.name == "adan":
         start["betas"] = (first_beta(full.steps), *start["betas"][1:])
-    return ShortRuns(tuple(learning_rates(spec, rates)), trials, start, fixed=fixed, refine=True)
+    return ShortRuns(tuple(learning_rates(spec, rates)), TRIALS, start, fixed=fixed, refine=True)
 
 
-def suggest_settings(comparison: Comparison, share: float = SHARE, trials: int = TRIALS) -> None:
+def suggest_settings(comparison: Comparison) -> None:
     """Choose the settings of every arm of a comparison by short runs."""
     for (_, name), arm in comparison.arms.items():
         c = comparison.who[name]
         check_free_rate(c)
-        arm.trial = short(arm.base, share, trials)
-        arm.search = short_runs(c.spec, arm.base, c.settings, trials)
+        arm.trial = short(arm.base)
+        arm.search = short_runs(c.spec, arm.base, c.settings)
     comparison.run()
 
 
@@ -121,8 +119,6 @@ def suggest(
     optimizer: str = "adan",
     warmup_steps: int | None = None,
     max_grad_norm: float | None = None,
-    share: float = SHARE,
-    trials: int = TRIALS,
     **settings: Any,
 ) -> MeasuredSuggestion:
     """Suggest settings for a training of so many steps, by short runs of copies of the model.
@@ -138,8 +134,6 @@ def suggest(
         optimizer: a name of `adan-bench list optimizers`.
         warmup_steps: of the full run; 5% of it unless given.
         max_grad_norm: the limit of the gradient's norm, by `torch.nn.utils.clip_grad_norm_`; None: no limit.
-        share: what a short run makes of the full one.
-        trials: short runs; with `share`, at most a quarter of the full run.
         **settings: of the optimizer, kept in all short runs, for example weight_decay=0.1.
 
     Example:
@@ -160,8 +154,8 @@ def suggest(
     warmup = RunConfig.warmup if warmup_steps is None else warmup_steps / steps
     course: dict[str, Any] = {"steps": steps, "warmup": warmup, "schedule": spec.schedule or RunConfig.schedule}
     full = RunConfig(workload="suggest", optimizer=optimizer, graph="off", role="tune", **course)
-    small = short(full, share, trials)
-    search = short_runs(spec, full, settings, trials)
+    small = short(full)
+    search = short_runs(spec, full, settings)
     device, tried = next(model.parameters()).device, list[RunRecord]()
     before = rng_state(device)
     try:
