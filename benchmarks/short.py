@@ -22,8 +22,7 @@ from adan.suggestion import LR_RATIO
 from adan_bench.config import RunRecord
 from adan_bench.records.archive import read_archive
 from adan_bench.records.stats import grouped, rank
-from adan_bench.records.suggestion import judged, vertex
-from adan_bench.studies.suggest import BUDGET, LEAST, MADE, TRIALS
+from adan_bench.studies.suggest import BUDGET, LEAST, MADE, TRIALS, judged, vertex
 
 SHARES = (2, 4, 10)  # percent of a full run: the files of results/suggest
 MORE = {"convnext-25-wide": "convnext-25-again"}  # studies with further rates of the same runs

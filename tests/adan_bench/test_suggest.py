@@ -18,8 +18,7 @@ import adan_bench
 from adan_bench.config import RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.records.store import read_runs
-from adan_bench.records.suggestion import TRUST, judged, measured, suggestion
-from adan_bench.studies.suggest import BUDGET, WARMUP, short, suggest
+from adan_bench.studies.suggest import BUDGET, TRUST, WARMUP, judged, measured, short, suggest, suggestion
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.schedules import schedule
 
@@ -77,9 +76,7 @@ def test_short_runs_take_at_most_a_quarter_of_a_full_one(steps: int) -> None:
 
 
 def test_a_full_run_may_be_too_short() -> None:
-    with pytest.raises(
-        UsageError, match=r"--steps 300: 6 short runs of 20 steps .* adan-bench tune"
-    ):
+    with pytest.raises(UsageError, match=r"--steps 300: 6 short runs of 20 steps .* adan-bench tune"):
         short(RunConfig(steps=300))
 
 

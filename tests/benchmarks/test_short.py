@@ -7,8 +7,8 @@ import pytest
 import short
 
 from adan import suggest_from_adamw
-from adan_bench.records.suggestion import FEWEST, TRUST
 from adan_bench.studies.study import LIBRARY, read
+from adan_bench.studies.suggest import FEWEST, TRUST
 from adan_bench.training.optimizers import get_optimizer
 
 TEXT = " ".join((Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8").split())

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 
 from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, say
-from adan_bench.records.suggestion import MeasuredSuggestion
 
 
 def write_and_show(
@@ -20,7 +19,7 @@ def write_and_show(
     as_json: bool,
     tuned: Any = None,
     file: Path | None = None,
-    suggested: Mapping[Any, MeasuredSuggestion] | None = None,
+    suggested: Mapping[Any, Any] | None = None,
 ) -> None:
     """Write the report of the runs under some folders into one of them or another, and show it.
 
@@ -29,7 +28,6 @@ def write_and_show(
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.archive import read_records
     from adan_bench.records.stats import WorkloadSummary, summarize
-    from adan_bench.records.suggestion import judged
     from adan_bench.reports.comparison import write_report
     from adan_bench.reports.tuning import write_tuning
 
@@ -38,6 +36,8 @@ def write_and_show(
     tunings: list[WorkloadSummary] = []
     summaries: list[WorkloadSummary] = []
     if suggested is not None:
+        from adan_bench.studies.suggest import judged
+
         records = [judged(record) for record in records]
     if tuned is not None or {record.config.role for record in records} == {"tune"}:
         notes = [text for s in (suggested or {}).values() for text in (s.summary(), *s.doubts())]
