@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from adan.lowbit import ADVANCE
 from adan_bench.cli.app import app
-from adan_bench.cli.invocation import Invocation
+from adan_bench.cli.common import Invocation
 
 #: Values of shape (blocks, size of a block) and as many uniform draws → the values that the codes stand for.
 Code: TypeAlias = Callable[[Tensor, Tensor], Tensor]

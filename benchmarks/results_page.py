@@ -21,7 +21,7 @@ from stored import SeedGroup, StoredStudy
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import MIN_SEEDS, Interval, Verdict, welch
-from adan_bench.reports.palette import COLORS, style_of
+from adan_bench.reports.html import COLORS, style_of
 
 Stored = Mapping[str, StoredStudy]
 DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))

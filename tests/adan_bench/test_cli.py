@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from adan_bench.cli.invocation import Invocation
+from adan_bench.cli.common import Invocation
 from adan_bench.config import RunConfig, option
 from adan_bench.records.store import read_run, read_runs
 from adan_bench.training.configure import threads
@@ -226,7 +226,7 @@ def test_an_exploding_optimizer_does_not_stop_the_comparison(bench: Any, tiny: P
 def test_new_folders_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within one second too; one without content is removed."""
     clock = SimpleNamespace(now=lambda: datetime(2026, 1, 2, 3, 4, 5))
-    monkeypatch.setattr("adan_bench.cli.invocation.datetime", clock)
+    monkeypatch.setattr("adan_bench.cli.common.datetime", clock)
     monkeypatch.chdir(tmp_path)
     call = Invocation([])
     assert [call.new_folder().name for _ in range(3)] == [f"2026-01-02-030405{end}" for end in ("", "-2", "-3")]

@@ -17,8 +17,7 @@ from support.learning import chosen
 from adan_bench.config import CONFIRMATIONS, TUNING_SEED, RunConfig
 from adan_bench.records.stats import best_trial
 from adan_bench.records.store import RunStore, read_run, read_runs
-from adan_bench.reports.comparison import write_report
-from adan_bench.reports.tuning import write_tuning
+from adan_bench.reports.comparison import write_report, write_tuning
 from adan_bench.studies.arms import Planner
 from adan_bench.studies.ranges import MOST_GROWTHS, RangeSearch, coordinates
 from adan_bench.studies.study import arms, library, parse, read

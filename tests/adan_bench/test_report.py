@@ -17,10 +17,9 @@ from adan_bench.config import Origin
 from adan_bench.records.stats import summarize
 from adan_bench.records.store import read_runs
 from adan_bench.reports import html, paper, theory
-from adan_bench.reports.comparison import write_report
+from adan_bench.reports.comparison import write_report, write_tuning
 from adan_bench.reports.conclusions import caution, tuning
-from adan_bench.reports.palette import style_of
-from adan_bench.reports.tuning import write_tuning
+from adan_bench.reports.html import style_of
 from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors
 from adan_bench.theory import check

@@ -20,9 +20,8 @@ from adan_bench.records.stats import (
     summarize_trials,
     welch,
 )
-from adan_bench.reports.comparison import in_numbers, render, table_rows, warn, write_report
+from adan_bench.reports.comparison import in_numbers, render, table_rows, warn, write_report, write_tuning
 from adan_bench.reports.conclusions import conclude, number, overall, tuning
-from adan_bench.reports.tuning import write_tuning
 
 
 def test_numbers() -> None:

@@ -11,10 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from adan_bench.cli import theory
-from adan_bench.cli.common import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TIME_LIMIT, EXIT_USAGE, complain
+from adan_bench.cli.common import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TIME_LIMIT, EXIT_USAGE, Invocation, complain
 from adan_bench.cli.compare import compare, pack, report, suggest, tune
 from adan_bench.cli.humaneval import humaneval
-from adan_bench.cli.invocation import Invocation
 from adan_bench.cli.listing import list_
 from adan_bench.cli.memory import memory
 from adan_bench.cli.paper import reproduce, speed

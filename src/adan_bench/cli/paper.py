@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import EXIT_FAILED, Json, Set, check_file, grid, run_flags, say
-from adan_bench.cli.invocation import Invocation
+from adan_bench.cli.common import EXIT_FAILED, Invocation, Json, Set, check_file, grid, run_flags, say
 from adan_bench.config import RunConfig
 
 RECORDS = Path(__file__).parents[3] / "results" / "reproduce"  # of a checkout

@@ -18,9 +18,8 @@ from adan_bench.cli.common import grid, say
 from adan_bench.config import RunConfig, RunProgress
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
-from adan_bench.reports.comparison import COLUMNS, table_rows, warn
+from adan_bench.reports.comparison import COLUMNS, TRIALS_TERMS, table_rows, tuning_rows, warn
 from adan_bench.reports.conclusions import assignments, budget, conclude, length, number, tuning
-from adan_bench.reports.tuning import TERMS, tuning_rows
 from adan_bench.training.jobs import Event, OnEvent
 from adan_bench.training.optimizers import defaults, get_optimizer, known
 
@@ -177,7 +176,7 @@ def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
         table.columns[0].no_wrap = True
         console.print(table)
     if tunings:
-        say(console, TERMS + "\n", style="dim")
+        say(console, TRIALS_TERMS + "\n", style="dim")
 
 
 def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> None:

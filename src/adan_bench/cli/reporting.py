@@ -28,8 +28,7 @@ def write_and_show(
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.archive import read_records
     from adan_bench.records.stats import WorkloadSummary, summarize
-    from adan_bench.reports.comparison import write_report
-    from adan_bench.reports.tuning import write_tuning
+    from adan_bench.reports.comparison import write_report, write_tuning
 
     records, damaged = read_records(*runs)
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, Json, Set, complain, run_flags, say
-from adan_bench.cli.invocation import Invocation
+from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, Invocation, Json, Set, complain, run_flags, say
 from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import TimeLimitReached, UsageError
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import Json, run_flags
-from adan_bench.cli.invocation import Invocation
+from adan_bench.cli.common import Invocation, Json, run_flags
 from adan_bench.cli.reporting import write_and_show
 from adan_bench.config import RunConfig
 

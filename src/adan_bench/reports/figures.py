@@ -11,7 +11,7 @@ from typing import Any
 
 from adan_bench.records.cells import CellRecord
 from adan_bench.records.stats import OptimizerSummary, WorkloadSummary, mean_curve
-from adan_bench.reports.palette import style_of
+from adan_bench.reports.html import style_of
 
 LEVEL = 0.75  # of the bands: the paper's figure of PPO
 
