@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adan_bench.errors import UsageError
-from adan_bench.records.archive import POINTS, DamagedLine, pack, read_archive, read_records
+from adan_bench.records.archive import POINTS, pack, read_archive, read_records
 from adan_bench.records.stats import summarize
 from adan_bench.records.store import read_runs
 
@@ -91,8 +91,8 @@ def test_a_damaged_line_is_named_and_the_others_are_read(
     file.write_text(f"{text}\n{pack([record])}", encoding="utf-8")
     records, (error,) = read_archive(file)
     assert len(records) == 1
-    assert isinstance(error, DamagedLine)
-    assert str(error).startswith(f"{file} is damaged in line 1 ({why}")
+    assert str(error).startswith(f"{file} is damaged (line 1: {why}")
+    assert str(error).endswith("remove that line, or pack the runs again")
     file.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match="no runs there"):
         read_archive(file)

@@ -24,16 +24,6 @@ FOLDERS = re.compile(r"""(?<![^\s'"=:(,])/[^\s'"]*/""")  # all of an absolute pa
 CURVES = ("train", "eval")
 
 
-class DamagedLine(DamagedRecord):
-    """A line of an archive that cannot be read."""
-
-    def __init__(self, file: Path, number: int, why: str) -> None:
-        self.why = why
-        UsageError.__init__(
-            self, f"{file} is damaged in line {number} ({why}); remove that line, or pack the runs again"
-        )
-
-
 def read_records(*paths: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
     """Every run of archives and folders, once, in the order given, and what is wrong with those left out."""
     records: dict[Path, RunRecord] = {}
@@ -53,10 +43,9 @@ def read_archive(file: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
     for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         try:
             records.append(_record(json.loads(text), file))
-        except DamagedRecord as error:
-            damaged.append(DamagedLine(file, number, error.why))
         except (ValueError, LookupError, TypeError, AttributeError) as error:  # no JSON, or other things than a record
-            damaged.append(DamagedLine(file, number, f"{type(error).__name__}: {error}"))
+            why = error.why if isinstance(error, DamagedRecord) else f"{type(error).__name__}: {error}"
+            damaged.append(DamagedRecord(file, f"line {number}: {why}", "remove that line, or pack the runs again"))
     if not records:
         why = f": {damaged[0]}" if damaged else ""
         raise UsageError(f"{file}: no runs there; {file.absolute().parent} holds: {listing(file.parent)}{why}")

@@ -56,9 +56,10 @@ NEEDED: Kinds = {"workload": TEXT, "optimizer": TEXT, "settings": OBJECT}  # of 
 class DamagedRecord(UsageError):
     """A file of a record that cannot be read; the message names it and the remedy."""
 
-    def __init__(self, file: Path, why: str) -> None:
+    def __init__(self, file: Path, why: str, remedy: str = "") -> None:
         self.why = why
-        super().__init__(f"{file} is damaged ({why}); remove {file.parent}, and --resume makes this run again")
+        remedy = remedy or f"remove {file.parent}, and --resume makes this run again"
+        super().__init__(f"{file} is damaged ({why}); {remedy}")
 
 
 class RunLocked(UsageError):
