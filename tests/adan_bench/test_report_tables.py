@@ -22,6 +22,7 @@ from adan_bench.records.stats import (
 )
 from adan_bench.reports.comparison import in_numbers, render, table_rows, warn, write_report, write_tuning
 from adan_bench.reports.conclusions import conclude, number, overall, tuning
+from adan_bench.reports.figures import write_figures
 
 
 def test_numbers() -> None:
@@ -170,6 +171,12 @@ def test_adan_without_its_fused_engine_is_said_once(
     for text in texts:
         assert text.startswith("adan ran without Adan's fused engine")
         assert text.endswith(f"; {remedy}.")
+
+
+def test_tables_of_like_names_have_figures_of_their_own(tmp_path: Path) -> None:
+    summaries = summarize(three("adan", 0.9, workload="Net 1.5") + three("adan", 0.9, workload="net-1-5"))
+    expected = {"Net 1.5": "report-net-1-5.png", "net-1-5": "report-net-1-5-2.png"}
+    assert write_figures(summaries, tmp_path) == expected
 
 
 def test_the_table_fits_into_80_columns() -> None:

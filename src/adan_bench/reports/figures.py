@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from io import BytesIO
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +32,13 @@ def write_figures(summaries: Sequence[WorkloadSummary], folder: Path) -> dict[st
             right.axhline(summary.facts["target"], color="gray", linewidth=0.8, linestyle=":")
         _label(left, f"{summary.name}: training loss", legend=False)
         _label(right, f"held-out {summary.facts['metric']}")
-        written[summary.name] = _file_name(summary.name, written.values())
+        stem = f"report-{re.sub('[^a-z0-9]+', '-', summary.name.lower())}"
+        taken = f"{stem}.png" in written.values()  # another table's name has the same plain letters
+        written[summary.name] = f"{stem}-{len(written) + 1}.png" if taken else f"{stem}.png"
         figure.savefig(folder / written[summary.name], dpi=120)
         figure.set_layout_engine("none")  # it is laid out
         figure.savefig((folder / written[summary.name]).with_suffix(".svg"))
     return written
-
-
-def _file_name(name: str, taken: Collection[str]) -> str:
-    """Of a figure: the name of its table in plain letters, with a number where another table has the same.
-
-    >>> _file_name("Net 1.5", ()), _file_name("net-1-5", ["report-net-1-5.png"])
-    ('report-net-1-5.png', 'report-net-1-5-2.png')
-    """
-    stem = f"report-{re.sub('[^a-z0-9]+', '-', name.lower())}"
-    numbered = (f"{stem}-{n}.png" for n in count(2))
-    return next(file for file in chain([f"{stem}.png"], numbered) if file not in taken)
 
 
 def _label(axes: Any, title: str, legend: bool = True) -> None:

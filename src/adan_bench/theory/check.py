@@ -45,15 +45,9 @@ class Check:
         return self.measured >= self.bound if self.at_least else self.measured <= self.bound
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "claim": self.claim,
-            "measured": self.measured if math.isfinite(self.measured) else None,
-            "relation": "≥" if self.at_least else "≤",
-            "bound": self.bound,
-            "passed": self.passed,
-            "note": self.note,
-        }
+        shown = {"measured": self.measured if math.isfinite(self.measured) else None, "passed": self.passed}
+        facts = {name: value for name, value in vars(self).items() if name != "at_least"}
+        return {**facts, **shown, "relation": "≥" if self.at_least else "≤"}
 
 
 @dataclass(frozen=True)
