@@ -84,8 +84,10 @@ def sections(summary: Mapping[str, Any], known: Mapping[str, PaperTable] | None 
 def _section(table: PaperTable, cells: Sequence[CellRecord], summary: Mapping[str, Any]) -> TableSection:
     scale, not_run = summary["scale"], "not chosen" if summary.get("only") else "not run at this scale"
     whys = list(dict.fromkeys(cell.why for cell in cells if cell.why))
-    head: tuple[str, ...] = ("problem", "optimizer", "paper", titled("ours", scale), "paper's order", "our order")
-    lines, title = _lines(table, cells, whys, not_run), f"{table.place}: {table.title}"
+    lines, title, ours = _lines(table, cells, whys, not_run), f"{table.place}: {table.title}", "ours"
+    if table.kind != "statement" and any(printed != "unpublished" for _, _, printed in table.cells()):
+        title, ours = titled(title, scale), titled(ours, scale)
+    head: tuple[str, ...] = ("problem", "optimizer", "paper", ours, "paper's order", "our order")
     if table.kind == "statement":  # as it is printed, since there is nothing to compare
         head = ("", *(column.head for column in table.columns))
         lines = [FigureLine([row.head, *(value or "" for value in row.values)], True) for row in table.rows]
@@ -93,7 +95,7 @@ def _section(table: PaperTable, cells: Sequence[CellRecord], summary: Mapping[st
     notes = [f"{mark} {meaning}." for mark, meaning in table.marks.items()] + list(table.notes)
     return TableSection(
         table.place,
-        title if table.kind == "statement" else titled(title, scale),
+        title,
         head,
         f"{table.caption} Figures: {table.metric} ({'higher' if table.higher_is_better else 'lower'} is better).",
         lines,
