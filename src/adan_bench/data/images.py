@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import multiprocessing
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -447,11 +448,23 @@ def _loader(images: Augmented, keys: Any, workers: int, ahead: int = 0, persiste
     from torch.utils.data import DataLoader
 
     options: dict[str, Any] = {"generator": torch.Generator()}  # it would draw a seed from that of the run
-    if workers:  # a fork would copy the locks of the threads of a process that has begun to train
-        options |= {"multiprocessing_context": "spawn", "persistent_workers": persistent}
+    if workers:
+        options |= {"multiprocessing_context": _processes(images), "persistent_workers": persistent}
         options["prefetch_factor"] = max(2, math.ceil(ahead / workers))
     loaded: Any = images
     return DataLoader(loaded, batch_sampler=keys, num_workers=workers, collate_fn=_together, **options)
+
+
+def _processes(images: Augmented) -> Any:
+    """How workers start: forked from a process that has imported what they need, and that does not train.
+
+    A fork of the run itself would copy the locks of its threads.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
+        return multiprocessing.get_context("spawn")
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([__name__] + ["timm.data.auto_augment"] * (images.distort is not None))
+    return processes
 
 
 def _together(examples: list[tuple[Tensor, int] | str]) -> Batch | str:
