@@ -6,7 +6,9 @@ import io
 import pickle
 import random
 import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -368,3 +370,31 @@ def test_an_incomplete_epoch_is_named() -> None:
     seen = Augmented(Arrays(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3)), partial(_shift, 1), None)
     with pytest.raises(UsageError, match="batch_size=4 is more than the 3 examples"):
         Batches(seen, 4, 0, workers=0)
+
+
+ENDLESS = """
+import sys
+import torch
+from functools import partial
+from adan_bench.data.images import Arrays, Augmented, Batches, _shift
+if __name__ == "__main__":
+    images = Augmented(Arrays(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(4)), partial(_shift, 1), None)
+    batches = Batches(images, 4, 0, workers=1)
+    batches(0)
+    print(batches.stream._workers[0].pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    (script := tmp_path / "endless.py").write_text(ENDLESS)
+    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        worker = Path("/proc") / run.stdout.readline().decode().strip()
+        assert "forkserver" in (worker / "cmdline").read_text()
+        run.kill()
+    patience = time.monotonic() + 30
+    while worker.exists():
+        assert time.monotonic() < patience, "the worker lives on"
+        time.sleep(0.05)

@@ -13,6 +13,7 @@ import math
 import multiprocessing
 import os
 import random
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -450,6 +451,7 @@ def _loader(images: Augmented, keys: Any, workers: int, ahead: int = 0, persiste
     options: dict[str, Any] = {"generator": torch.Generator()}  # it would draw a seed from that of the run
     if workers:
         options |= {"multiprocessing_context": _processes(images), "persistent_workers": persistent}
+        options["worker_init_fn"] = _end_with_parent
         options["prefetch_factor"] = max(2, math.ceil(ahead / workers))
     loaded: Any = images
     return DataLoader(loaded, batch_sampler=keys, num_workers=workers, collate_fn=_together, **options)
@@ -465,6 +467,13 @@ def _processes(images: Augmented) -> Any:
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload([__name__] + ["timm.data.auto_augment"] * (images.distort is not None))
     return processes
+
+
+def _end_with_parent(_: int) -> None:
+    """A worker forked from another process than the run ends with the run, even with one that is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def _together(examples: list[tuple[Tensor, int] | str]) -> Batch | str:
