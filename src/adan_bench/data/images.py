@@ -471,9 +471,13 @@ def _processes(images: Augmented) -> Any:
 
 def _end_with_parent(_: int) -> None:
     """A worker forked from another process than the run ends with the run, even with one that is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+    def watch() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _together(examples: list[tuple[Tensor, int] | str]) -> Batch | str:
