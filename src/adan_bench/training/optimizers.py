@@ -95,7 +95,8 @@ def _specs() -> Iterator[OptimizerSpec]:
     # github.com/google/automl/tree/master/lion: a rate 3 to 10 times smaller than AdamW's, a decay as much larger.
     tried = ({"betas": (0.95, 0.98)}, {"weight_decay": 0.3}, {"weight_decay": 0.02})
     yield other("lion", "Lion", 2e-4, {"weight_decay": 0.1}, tried, 2023, "arXiv:2302.06675")
-    usual = {"decoupled_weight_decay": True, **DECAY}
+    # AlgoPerf's momentum is b1 from the start; torch's grows towards it for thousands of steps unless this is large.
+    usual = {"decoupled_weight_decay": True, "momentum_decay": 1e3, **DECAY}
     yield spec("nadamw", f"{TORCH}:NAdam", 1e-3, usual, BETAS, 2023, "Dozat 2016; arXiv:2306.07179")
     # github.com/AGI-Arena/MARS: its defaults, and the decay and lr_1d of its GPT-2 runs.
     tried = ({"lr_1d": 1e-3}, {"gamma": 0.05}, {"gamma": 0.01})
