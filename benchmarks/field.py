@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from common import table
 from inference import steps_for
-from results_page import DATA, NAMES, Stored, Unit, against_adamw, field, unit_of, words
+from results_page import DATA, NAMES, Stored, Unit, against_adamw, rivals_by_workload, unit_of, words
 from stored import Rival, SeedGroup, StoredStudy
 
 from adan_bench.config import RunRecord, in_words
@@ -28,7 +28,7 @@ def todays_optimizers(stored: Stored) -> str:
     parts = ["## Today's optimizers", ABOUT]
     gaps = against_adamw(stored)
     for row in DATA["field"]:
-        if own := field(stored).get(row["label"]):
+        if own := rivals_by_workload(stored).get(row["label"]):
             shown = _table(own, gaps[row["label"]], _ladder(stored.get(row.get("ladder", ""))))
             parts += [f"### {row['label']}", shown, _facts(own)]
     return "\n\n".join(parts) if gaps else ""
@@ -37,7 +37,7 @@ def todays_optimizers(stored: Stored) -> str:
 def field_in_short(stored: Stored) -> str:
     """README's table: a line per workload, best first, with differences from AdamW."""
     lines = []
-    for label, own in field(stored).items():
+    for label, own in rivals_by_workload(stored).items():
         unit, gaps = unit_of(own[0].runs[0]), against_adamw(stored)[label]
         said = []
         for rival in own:
@@ -71,8 +71,7 @@ def _marked(rival: Rival, text: str) -> str:
 
 
 def _result(rival: Rival, unit: Unit) -> str:
-    diverged = sum(group.diverged for group in rival.groups)
-    lost = f" ({diverged} diverged)" * bool(diverged) + " (no seed of a search finished)" * bool(rival.lost)
+    lost = f" ({rival.diverged} diverged)" if rival.diverged else ""
     return unit.spread(rival.result.interval()) + lost
 
 
@@ -121,7 +120,7 @@ def _ladder(study: StoredStudy | None) -> dict[int, list[float]]:
 
 def _steps(steps: float, ladder: Mapping[int, Sequence[float]]) -> str:
     low, high = min(ladder), max(ladder)
-    return f"below {low:,}" if steps < low else f"above {high:,}" if steps > high else f"{steps:,.0f}"
+    return f"below {low:,}" if steps < low else f"above {high:,}" if steps > high else f"{float(f'{steps:.3g}'):,.0f}"
 
 
 def _facts(own: Sequence[Rival]) -> str:

@@ -11,6 +11,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import stdtr, stdtrit
 
@@ -91,19 +93,20 @@ def random_effects(effects: Sequence[tuple[float, float]]) -> FamilySummary:
 
     Intervals: of the mean by Hartung and Knapp, but not narrower than without; of one more by Higgins et al. (2009).
     """
-    k = len(effects)
-    weights = [1 / variance for _, variance in effects]
+    y, variances = (np.array(column) for column in zip(*effects, strict=True))
+    k = len(y)
 
-    def weighted(weights: Sequence[float]) -> tuple[float, float]:
+    def weighted(weights: NDArray[np.float64]) -> tuple[float, float]:
         """The mean and the weighted sum of squares around it."""
-        mean = sum(w * y for w, (y, _) in zip(weights, effects, strict=True)) / sum(weights)
-        return mean, sum(w * (y - mean) ** 2 for w, (y, _) in zip(weights, effects, strict=True))
+        mean = float(np.average(y, weights=weights))
+        return mean, float(weights @ (y - mean) ** 2)
 
+    weights = 1 / variances
     excess = weighted(weights)[1] - (k - 1)
-    between = max(0.0, excess / (sum(weights) - sum(w**2 for w in weights) / sum(weights)))
-    weights = [1 / (variance + between) for _, variance in effects]
+    between = max(0.0, excess / float(weights.sum() - (weights**2).sum() / weights.sum()))
+    weights = 1 / (variances + between)
     mean, squares = weighted(weights)
-    variance = max(1.0, squares / (k - 1)) / sum(weights)
+    variance = max(1.0, squares / (k - 1)) / float(weights.sum())
 
     def around(variance: float, freedom: int) -> Interval:
         half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)

@@ -11,16 +11,20 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from scipy.optimize import curve_fit
 from scipy.stats import t, ttest_ind
 
 ROOT = Path(__file__).resolve().parent.parent
 FEWEST = 3  # seeds; with fewer nothing is compared
+ERRORS: dict[str, Callable[[float], float]] = {"perplexity": math.log, "loss": float}
 PAGE: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results_page.json").read_text(encoding="utf-8"))
 
 
@@ -113,95 +117,53 @@ def compared() -> Iterator[tuple[Any, RawGroup, RawGroup, list[RawGroup]]]:
         yield row, adan, max(others, key=lambda g: (not g.diverged, sign * statistics.fmean(g.values))), others
 
 
-def _holm(p_values: list[float]) -> list[int]:
-    """The comparisons that each has to be corrected for."""
+def rows() -> Iterator[list[str]]:
+    """For each row of the page: its label, Adan's result, the best baseline's and the difference, as text."""
+    for (row, adan, best, others), left in zip(compared(), lefts(), strict=False):
+        low, high = _welch(adan, best).confidence_interval(1 - 0.05 / (left * len(others)))
+        gap = statistics.fmean(adan.values) - statistics.fmean(best.values)
+        unit, name = _unit(adan.first), PAGE["names"][best.first.optimizer]
+        texts = [group.text(unit.get("factor", 1), unit.get("digits", 4)) for group in (adan, best)]
+        yield [row["label"], texts[0], f"{name} {texts[1]}", _said(adan, best, gap, low, high)]
+
+
+def lefts() -> list[int]:
+    """Holm's corrections: for how many comparisons, of all rows, then of the field's differences from AdamW."""
+    p_values = [len(others) * _welch(adan, best).pvalue for _, adan, best, others in compared()]
+    for _, adamw, rival in against_adamw():
+        gap, variance, freedom = _minus(rival, adamw)
+        p_values.append(2 * t.sf(abs(gap) / math.sqrt(variance), freedom))
     ordered, m = sorted(p_values), len(p_values)
     stop = next((i for i, p in enumerate(ordered) if p > 0.05 / (m - i)), m - 1)
     return [m - min(ordered.index(p), stop) for p in p_values]
 
 
-def _word(low: float, high: float, higher_is_better: bool, diverged: tuple[int, int]) -> str:
-    better = (low > 0) == higher_is_better
-    return "not significant" if low <= 0 <= high or diverged[not better] else "better" if better else "worse"
-
-
-def _said(unit: Any, gap: float, low: float, high: float, word: str) -> str:
-    factor, digits = unit.get("factor", 1), unit.get("digits", 4)
-    ends = [f"{factor * value:+,.{digits}f}".replace("-", "−") for value in (gap, low, high)]
-    return f"{ends[0]} [{ends[1]}, {ends[2]}]: {word}"
+def _welch(a: RawGroup, b: RawGroup) -> Any:
+    return ttest_ind(a.values, b.values, equal_var=False)
 
 
 def _unit(run: RawRun) -> Any:
     return PAGE["units"].get(run.workload) or PAGE["units"][run.metric]
 
 
-def rows() -> Iterator[list[str]]:
-    """For each row of the page: its label, Adan's result, the best baseline's and the difference, as text."""
-    every = list(compared())
-    tests = [ttest_ind(adan.values, best.values, equal_var=False) for _, adan, best, _ in every]
-    for (row, adan, best, others), test, left in zip(every, tests, lefts(), strict=False):
-        low, high = test.confidence_interval(1 - 0.05 / (left * len(others)))
-        word = _word(low, high, adan.first.higher_is_better, (adan.diverged, best.diverged))
-        gap = statistics.fmean(adan.values) - statistics.fmean(best.values)
-        unit, name = _unit(adan.first), PAGE["names"][best.first.optimizer]
-        texts = [group.text(unit.get("factor", 1), unit.get("digits", 4)) for group in (adan, best)]
-        yield [row["label"], texts[0], f"{name} {texts[1]}", _said(unit, gap, low, high, word)]
-
-
-def lefts() -> list[int]:
-    """Holm's corrections of all rows, then of the field's differences from AdamW."""
-    p_values = [
-        len(others) * ttest_ind(adan.values, best.values, equal_var=False).pvalue
-        for _, adan, best, others in compared()
-    ]
-    gaps = [rival.drawn.minus(adamw.drawn) for _, adamw, rival in against_adamw()]
-    return _holm([*p_values, *(2 * t.sf(abs(gap.mean) / gap.variance**0.5, gap.freedom) for gap in gaps)])
+def _said(a: RawGroup | RawRival, b: RawGroup | RawRival, gap: float, low: float, high: float) -> str:
+    unit, better = _unit(a.first), (low > 0) == a.first.higher_is_better
+    factor, digits = unit.get("factor", 1), unit.get("digits", 4)
+    ends = [f"{factor * value:+,.{digits}f}".replace("-", "−") for value in (gap, low, high)]
+    unclear = low <= 0 <= high or (a if better else b).diverged
+    return f"{ends[0]} [{ends[1]}, {ends[2]}]: {'not significant' if unclear else 'better' if better else 'worse'}"
 
 
 # Today's optimizers
 
 
-class Drawn(NamedTuple):
-    """A mean, with the variance of a bootstrap over searches and their seeds."""
-
-    mean: float
-    variance: float
-    freedom: float
-
-    def minus(self, other: Drawn) -> Drawn:
-        variance = self.variance + other.variance
-        freedom = variance**2 / (self.variance**2 / self.freedom + other.variance**2 / other.freedom)
-        return Drawn(self.mean - other.mean, variance, freedom)
-
-    def half(self, comparisons: int = 1) -> float:
-        return float(t.isf(0.025 / comparisons, self.freedom)) * math.sqrt(self.variance)
-
-
-def _drawn(searches: list[list[float]]) -> Drawn:
-    """Deviations are stretched by √(n / (n − 1)), so that those of few values have the variance of the population."""
-
-    def stretched(values: list[float]) -> list[float]:
-        mean = statistics.fmean(values)
-        return [math.sqrt(len(values) / max(1, len(values) - 1)) * (value - mean) for value in values]
-
-    means = [statistics.fmean(values) for values in searches]
-    freedom = sum(len(values) - 1 for values in searches)
-    of_seeds = [statistics.pvariance(stretched(values)) / len(values) for values in searches]
-    draws = list(product(zip(stretched(means), of_seeds, strict=True), repeat=len(searches)))
-    between = statistics.pvariance(statistics.fmean(mean for mean, _ in draw) for draw in draws)
-    within = statistics.fmean(statistics.fmean(error for _, error in draw) for draw in draws) / len(searches)
-    return Drawn(statistics.fmean(means), between + within, freedom)
-
-
 class RawRival(NamedTuple):
     """An optimizer of a study of the field, its results search by search."""
 
-    optimizer: str
     first: RawRun
     searches: list[list[float]]
     diverged: int
     trials: str
-    drawn: Drawn
 
 
 @cache
@@ -210,55 +172,98 @@ def field() -> dict[str, list[RawRival]]:
     found = {}
     for row in PAGE["field"]:
         files = [ROOT / "results" / "studies" / f"{name}.jsonl" for name in row["studies"].split()]
-        searches = [
-            [(line["config"]["role"], _newer(line)) for line in _lines(file)] for file in files if file.exists()
-        ]
+        searches = [_lines(file) for file in files if file.exists()]
+        by_name: dict[str, dict[str, list[list[RawRun]]]] = {}
+        for number, line in enumerate(line for lines in searches for line in lines):
+            run, role = _newer(line), line["config"]["role"]
+            own = by_name.setdefault(run.optimizer, {"tune": [[], []], "run": [[], []]})
+            own[role][number >= len(searches[0])].append(run)
         rivals = []
-        for name in dict.fromkeys(run.optimizer for lines in searches for _, run in lines):
-            own = [[run for role, run in lines if run.optimizer == name and role == "run"] for lines in searches]
-            values = [[run.value for run in runs if run.value is not None] for runs in own]
-            tried = [
-                run.status for lines in searches for role, run in lines if run.optimizer == name and role == "tune"
-            ]
-            lost = [run.status for runs in own for run in runs].count("diverged"), tried.count("diverged")
-            if values := [of for of in values if of]:
-                trials = f"{len(tried)} ({lost[1]} diverged)" if lost[1] else str(len(tried))
-                rivals.append(RawRival(name, own[0][0], values, lost[0], trials, _drawn(values)))
-        if any(rival.optimizer == "adamw" for rival in rivals):
-            sign = -1 if rivals[0].first.higher_is_better else 1
-            found[row["label"]] = sorted(rivals, key=lambda rival: (rival.diverged > 0, sign * rival.drawn.mean))
+        for own in by_name.values():
+            lost = {role: [run.status for runs in own[role] for run in runs].count("diverged") for role in own}
+            values = [[run.value for run in runs if run.value is not None] for runs in own["run"]]
+            trials = f"{sum(map(len, own['tune']))}" + (f" ({lost['tune']} diverged)" if lost["tune"] else "")
+            if any(values):
+                first = next(run for runs in own["run"] for run in runs)
+                rivals.append(RawRival(first, [of for of in values if of], lost["run"], trials))
+        sign = -1 if rivals and rivals[0].first.higher_is_better else 1
+        if any(rival.first.optimizer == "adamw" for rival in rivals):
+            found[row["label"]] = sorted(rivals, key=lambda rival: (rival.diverged > 0, sign * _drawn(rival)[0]))
     return found
 
 
 def against_adamw() -> list[tuple[str, RawRival, RawRival]]:
     """The workload, AdamW and another, for each difference of the field."""
-    return [
-        (label, adamw, rival)
-        for label, own in field().items()
-        for adamw in own
-        for rival in own
-        if adamw.optimizer == "adamw" != rival.optimizer
-    ]
+    named = {label: {rival.first.optimizer: rival for rival in own} for label, own in field().items()}
+    return [(label, own["adamw"], own[name]) for label, own in named.items() for name in own if name != "adamw"]
+
+
+def _drawn(rival: RawRival, error: Callable[[float], float] = float) -> tuple[float, float, float]:
+    """The mean of all draws of searches, then of their seeds, its variance over these and its degrees of freedom.
+
+    Deviations are stretched by √(n / (n − 1)), so that those of few values have the variance of the population.
+    """
+
+    def stretched(values: Any) -> Any:
+        return np.mean(values) + np.sqrt(len(values) / max(1, len(values) - 1)) * (values - np.mean(values))
+
+    seeds = [np.array([error(value) for value in values]) for values in rival.searches]
+    means, errors = (
+        stretched(np.array([own.mean() for own in seeds])),
+        [np.var(stretched(own)) / len(own) for own in seeds],
+    )
+    draws = list(product(range(len(seeds)), repeat=len(seeds)))
+    between = np.var([np.mean([means[i] for i in draw]) for draw in draws])
+    within = np.mean([np.sum([errors[i] for i in draw]) / len(draw) ** 2 for draw in draws])
+    return float(means.mean()), float(between + within), sum(len(own) - 1 for own in seeds)
+
+
+def _minus(a: RawRival, b: RawRival) -> tuple[float, float, float]:
+    (mean_a, of_a, freedom_a), (mean_b, of_b, freedom_b) = _drawn(a), _drawn(b)
+    return mean_a - mean_b, of_a + of_b, (of_a + of_b) ** 2 / (of_a**2 / freedom_a + of_b**2 / freedom_b)
 
 
 def field_rows() -> Iterator[list[str]]:
     """For each optimizer of each workload: its name, result, difference from AdamW and trials, as text."""
-    gaps = {(label, rival.optimizer): rival.drawn.minus(adamw.drawn) for label, adamw, rival in against_adamw()}
-    left = dict(zip(gaps, lefts()[len(PAGE["rows"]) :], strict=True))
+    differences = {}
+    for (label, adamw, rival), left in zip(against_adamw(), lefts()[len(PAGE["rows"]) :], strict=True):
+        gap, variance, freedom = _minus(rival, adamw)
+        half = t.isf(0.025 / left, freedom) * math.sqrt(variance)
+        said = _said(rival, adamw, gap, gap - half, gap + half)
+        once = " in one search" if len(rival.searches) == 1 and not said.endswith("not significant") else ""
+        differences[label, rival.first.optimizer] = said + once
     for label, own in field().items():
         for rival in own:
-            unit, said = _unit(rival.first), ""
-            factor, digits = unit.get("factor", 1), unit.get("digits", 4)
-            if gap := gaps.get((label, rival.optimizer)):
-                half = gap.half(left[label, rival.optimizer])
-                (lost,) = (adamw.diverged for adamw in own if adamw.optimizer == "adamw")
-                ends = gap.mean - half, gap.mean + half
-                word = _word(*ends, rival.first.higher_is_better, (rival.diverged, lost))
-                once = " in one search" if len(rival.searches) == 1 and word != "not significant" else ""
-                said = _said(unit, gap.mean, *ends, word + once)
-            result = f"{factor * rival.drawn.mean:,.{digits}f} ± {factor * rival.drawn.half():,.{digits}f}"
-            result += f" ({rival.diverged} diverged)" if rival.diverged else ""
-            yield [PAGE["names"][rival.optimizer], result, said, rival.trials]
+            unit, (mean, variance, freedom) = _unit(rival.first), _drawn(rival)
+            values = [unit.get("factor", 1) * v for v in (mean, t.isf(0.025, freedom) * math.sqrt(variance))]
+            result = " ± ".join(f"{value:,.{unit.get('digits', 4)}f}" for value in values)
+            lost, name = f" ({rival.diverged} diverged)" if rival.diverged else "", rival.first.optimizer
+            yield [
+                PAGE["names"][name],
+                result + lost,
+                differences.get((label, name), ""),
+                rival.trials,
+                *steps(label, mean),
+            ]
+
+
+def steps(label: str, loss: float) -> list[str]:
+    """The steps that AdamW needs for a loss, where a ladder of its lengths is stored: by a fit of a + b·T^−c."""
+    (name,) = (row.get("ladder", "") for row in PAGE["field"] if row["label"] == label)
+    file, runs = ROOT / "results" / "studies" / f"{name}.jsonl", defaultdict(list)
+    for line in _lines(file) if file.exists() else []:
+        if line["config"]["role"] == "run" and (run := _newer(line)).optimizer == "adamw" and run.value is not None:
+            runs[line["config"]["steps"], run.settings].append(run.value)
+    if not runs:
+        return []
+    best = {t: min((own for (at, _), own in runs.items() if at == t), key=statistics.fmean) for t, _ in runs}
+    x, y = np.transpose([(t, value) for t, own in best.items() for value in own])
+    (a, b, c), _ = curve_fit(
+        lambda t, a, b, c: a + b * (t / x[0]) ** -c, x, y, (y.min() / 2, y.max() / 2, 0.5), maxfev=10_000
+    )
+    needed = x[0] * (b / (loss - a)) ** (1 / c) if loss > a else math.inf
+    side = "below" if needed < x.min() else "above" if needed > x.max() else ""
+    return [f"{side} {x.min() if side == 'below' else x.max():,.0f}" if side else f"{float(f'{needed:.3g}'):,.0f}"]
 
 
 # Families
@@ -268,60 +273,41 @@ def families() -> Iterator[list[str]]:
     """For each kind of error: its name, each family's percent, the mean's and the expected range of one more."""
     pairs = []
     for row, adan, best, others in compared():
-        low, high = ttest_ind(adan.values, best.values, equal_var=False).confidence_interval(0.95)
+        low, high = _welch(adan, best).confidence_interval(0.95)
         if "untuned" not in row["label"] and high - low <= 0.4 * abs(statistics.fmean(best.values)):
             (base,) = [g for g in others if g.first.optimizer == "adamw"] or others
-            pairs.append((row["label"], adan.first, [adan.values], [base.values]))
-    named = {(label, rival.optimizer): rival for label, own in field().items() for rival in own}
-    for label in field():
-        if (label, "adan") in named:
-            ours, theirs = named[label, "adan"], named[label, "adamw"]
-            pairs.append((label, ours.first, ours.searches, theirs.searches))
+            pairs.append((row["label"], *(RawRival(g.first, [g.values], 0, "") for g in (base, adan))))
+    pairs += [pair for pair in against_adamw() if pair[2].first.optimizer == "adan"]
     kinds: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for label, first, *sides in pairs:
-        model, gap = label.split(",")[0], [0.0, 0.0]
-        for sign, searches in zip((1, -1), sides, strict=True):
-            drawn = _drawn([[_error(value, first.metric) for value in values] for values in searches])
-            gap[0], gap[1] = gap[0] + sign * math.log(drawn.mean), gap[1] + drawn.variance / drawn.mean**2
-        kind = kinds.setdefault(PAGE["errors"][_unit(first).get("axis", "loss")], {})
-        kind.setdefault(PAGE["same_family"].get(model, model), []).append((gap[0], gap[1]))
+    for label, theirs, ours in pairs:
+        error = ERRORS.get(ours.first.metric, lambda value: 1 - value)
+        (mean, of_mean, _), (base_mean, of_base, _) = _drawn(ours, error), _drawn(theirs, error)
+        effect = math.log(mean / base_mean), of_mean / mean**2 + of_base / base_mean**2
+        kind = kinds.setdefault(PAGE["errors"][_unit(ours.first).get("axis", "loss")], {})
+        model = label.split(",")[0]
+        kind.setdefault(PAGE["same_family"].get(model, model), []).append(effect)
     for name, found in kinds.items():
-        effects = {family: _family(own) for family, own in found.items()}
-        yield [
-            name,
-            ", ".join(f"{family} {_percent(mean)}" for family, (mean, _) in effects.items()),
-            *_pooled(list(effects.values())),
-        ]
-
-
-def _error(value: float, metric: str) -> float:
-    return value if metric == "loss" else math.log(value) if metric == "perplexity" else 1 - value
+        means = np.array([np.mean([mean for mean, _ in own]) for own in found.values()])
+        errors = [np.mean([math.sqrt(variance) for _, variance in own]) for own in found.values()]
+        apart = [np.var([mean for mean, _ in own], ddof=1) / len(own) if own[1:] else 0 for own in found.values()]
+        each = ", ".join(f"{family} {_percent(mean)}" for family, mean in zip(found, means, strict=True))
+        yield [name, each, *_pooled(means, np.square(errors) + apart)]
 
 
 def _percent(*logs: float) -> str:
     return " to ".join(f"{100 * (math.exp(log) - 1):+.1f}%".replace("-", "−") for log in logs)
 
 
-def _family(rows: list[tuple[float, float]]) -> tuple[float, float]:
-    means, k = [mean for mean, _ in rows], len(rows)
-    between = statistics.variance(means) / k if k > 1 else 0
-    return sum(means) / k, (sum(math.sqrt(variance) for _, variance in rows) / k) ** 2 + between
-
-
-def _pooled(effects: list[tuple[float, float]]) -> list[str]:
+def _pooled(y: Any, v: Any) -> list[str]:
     """DerSimonian and Laird's mean with Hartung and Knapp's interval, and the range of one more effect."""
-    y, v = zip(*effects, strict=True)
-    k, w = len(y), [1 / variance for variance in v]
-    fixed = sum(a * b for a, b in zip(w, y, strict=True)) / sum(w)
-    q = sum(a * (b - fixed) ** 2 for a, b in zip(w, y, strict=True))
-    tau2 = max(0, (q - k + 1) / (sum(w) - sum(a * a for a in w) / sum(w)))
-    w = [1 / (variance + tau2) for variance in v]
-    mean = sum(a * b for a, b in zip(w, y, strict=True)) / sum(w)
-    spread = sum(a * (b - mean) ** 2 for a, b in zip(w, y, strict=True)) / (k - 1)
-    variance = max(1, spread) / sum(w)
-    half, more = t.isf(0.025, k - 1) * variance**0.5, t.isf(0.025, k - 2) * (tau2 + variance) ** 0.5
-    ends = _percent(mean - half, mean + half)
-    return [f"{_percent(mean)}, {ends}", _percent(mean - more, mean + more)]
+    k, w = len(y), 1 / v
+    q = w @ (y - w @ y / w.sum()) ** 2
+    between = max(0, (q - k + 1) / (w.sum() - w @ w / w.sum()))
+    w = 1 / (v + between)
+    mean = w @ y / w.sum()
+    variance = max(1, w @ (y - mean) ** 2 / (k - 1)) / w.sum()
+    half, more = t.isf(0.025, k - 1) * variance**0.5, t.isf(0.025, k - 2) * (between + variance) ** 0.5
+    return [f"{_percent(mean)}, {_percent(mean - half, mean + half)}", _percent(mean - more, mean + more)]
 
 
 # The page
@@ -330,16 +316,16 @@ def _pooled(effects: list[tuple[float, float]]) -> list[str]:
 def differences() -> list[str]:
     """What the page says otherwise."""
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    found = []
-    for (label, adan, best, _, _, difference), again in zip(_tables(text, "overview"), rows(), strict=True):
-        found += _unlike([label.split(": ")[0], adan, best.split(" (of ")[0], difference], again)
+    overview = [
+        [line[0].split(": ")[0], line[1], line[2].split(" (of ")[0], line[5]] for line in _tables(text, "overview")
+    ]
     shown = [[cell.strip("*") for cell in line] for line in _tables(text, "field")]
-    shown = [[line[1], line[2], line[3], line[5]] for line in shown if line[2] != "no seed finished"]
-    for cells, again in zip(shown, field_rows(), strict=True):
-        found += _unlike(cells, again)
-    for cells, again in zip(_tables(text, "families"), families(), strict=True):
-        found += _unlike(cells, again)
-    return found
+    shown = [[line[1], line[2], line[3], line[5], *line[8:]] for line in shown if line[2] != "no seed finished"]
+    pages, records = [*overview, *shown, *_tables(text, "families")], [*rows(), *field_rows(), *families()]
+    pairs = [
+        (again[0], a, b) for line, again in zip(pages, records, strict=True) for a, b in zip(line, again, strict=True)
+    ]
+    return [f"{label}: the page has {a}, the records {b}" for label, a, b in pairs if a != b]
 
 
 def _tables(text: str, name: str) -> list[list[str]]:
@@ -348,10 +334,6 @@ def _tables(text: str, name: str) -> list[list[str]]:
     heads = {i - above for i, line in enumerate(lines) if line.startswith("| ---") for above in (0, 1)}
     found = [line.strip("|").split("|") for i, line in enumerate(lines) if line.startswith("|") and i not in heads]
     return [[cell.strip() for cell in cells] for cells in found]
-
-
-def _unlike(shown: list[str], again: list[str]) -> list[str]:
-    return [f"{again[0]}: the page has {a}, the records {b}" for a, b in zip(shown, again, strict=True) if a != b]
 
 
 if __name__ == "__main__":

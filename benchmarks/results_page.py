@@ -143,7 +143,7 @@ class Contest:
         return Effect(self.label, mean, low, high, SHADES[self.lead.word], text)
 
 
-def field(stored: Stored) -> dict[str, list[Rival]]:
+def rivals_by_workload(stored: Stored) -> dict[str, list[Rival]]:
     """Today's optimizers by workload, over the searches that are stored, best first."""
     named = {row["label"]: [stored[name] for name in row["studies"].split() if name in stored] for row in DATA["field"]}
     found = {label: rivals(searches) for label, searches in named.items() if searches}
@@ -160,7 +160,7 @@ def contests(stored: Stored) -> list[Contest]:
 
 def against_adamw(stored: Stored) -> dict[str, dict[str, Verdict]]:
     """The differences of a workload's optimizers from AdamW, which has none itself."""
-    every, rows = field(stored), contests(stored)
+    every, rows = rivals_by_workload(stored), contests(stored)
     left = iter(holm(_page(rows, stored))[len(rows) :])
     return {
         label: {rival.optimizer: rival.minus(adamw, next(left)) for rival in own if rival.groups and rival is not adamw}
@@ -171,7 +171,7 @@ def against_adamw(stored: Stored) -> dict[str, dict[str, Verdict]]:
 
 def _page(rows: Sequence[Contest], stored: Stored) -> list[float]:
     """The p values of all rows of the page: of the overview, then of the field's differences from AdamW."""
-    others = [(rival, _adamw(own)) for own in field(stored).values() for rival in own if rival.groups]
+    others = [(rival, _adamw(own)) for own in rivals_by_workload(stored).values() for rival in own if rival.groups]
     return [
         *(row.p for row in rows),
         *((rival.result - adamw.result).p for rival, adamw in others if rival is not adamw),
@@ -234,7 +234,7 @@ def by_family(stored: Stored) -> dict[str, dict[str, list[Estimate]]]:
         if row.study.tuned != "no" and not row.is_wide:
             named = {group.optimizer: group for group in row.others}
             pairs.append((row.label, [row.adan], [named.get("adamw") or named["adam"]]))
-    for label, own in field(stored).items():
+    for label, own in rivals_by_workload(stored).items():
         found = {rival.optimizer: rival.groups for rival in own}
         pairs += [(label, found["adan"], found["adamw"])] if found["adan"] and found["adamw"] else []
     kinds: dict[str, dict[str, list[Estimate]]] = {}

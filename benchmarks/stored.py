@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,7 @@ class StoredStudy:
     planned_trials: settings tried of each optimizer; 0 where they are published ones, None where another study's.
     settings_of: that study. starts_from: the study whose weights are fine-tuned.
     search: the trials of each optimizer in the order in which they were asked for. chosen: the settings they gave.
+    diverged: the reported runs of each optimizer that did, in newer studies.
     """
 
     name: str
@@ -107,6 +108,7 @@ class StoredStudy:
     planned_trials: int | None = None
     settings_of: str = ""
     starts_from: str = ""
+    diverged: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def tuned(self) -> str:
@@ -127,22 +129,18 @@ class StoredStudy:
 class Rival:
     """An optimizer of a study of the field.
 
-    groups: its reported runs, one group per search; searches of which no run finished are counted by `lost` instead.
-    trials: of all searches, those that confirm the best included.
+    groups: its reported runs, one group per search of which some finished; diverged: how many did, of all searches.
+    trials: those that confirm the best included.
     """
 
     optimizer: str
     groups: Sequence[SeedGroup]
+    diverged: int
     trials: Sequence[RunRecord]
-    lost: int = 0
 
     @property
     def runs(self) -> list[RunRecord]:
         return [run for group in self.groups for run in group.runs]
-
-    @property
-    def diverged(self) -> int:
-        return sum(group.diverged for group in self.groups) + self.lost
 
     @cached_property
     def result(self) -> Estimate:
@@ -159,7 +157,7 @@ def rivals(searches: Sequence[StoredStudy]) -> list[Rival]:
     for name in searches[0].search:
         groups = [group for study in searches for group in study.groups if group.optimizer == name]
         trials = [trial for study in searches for trial in study.search.get(name, ())]
-        found.append(Rival(name, groups, trials, len(searches) - len(groups)))
+        found.append(Rival(name, groups, sum(study.diverged.get(name, 0) for study in searches), trials))
 
     def order(rival: Rival) -> tuple[bool, bool, float]:
         sign = -1 if rival.groups and rival.groups[0].higher else 1
@@ -229,4 +227,5 @@ def of_archive(file: Path) -> StoredStudy:
         tune_length=trial if trial < length else None,
         planned_trials=max((len(grouped(own, lambda r: r.config.tuned)) for own in search.values()), default=0),
         settings_of="another study" if elsewhere else "",
+        diverged={name: sum(run.diverged for run in own) for name, own in by_optimizer(runs).items()},
     )

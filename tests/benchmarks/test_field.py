@@ -247,7 +247,7 @@ def test_who_diverges_comes_last_and_is_not_called_better(with_field):
     with_field("field-gpt-again", seed=2000, seeds=range(5, 10))
     rows = lines(field.todays_optimizers(with_field.read()))[1]
     assert [*rows][-1] == "Muon"
-    assert rows["Muon"][2].endswith(" (no seed of a search finished)")
+    assert rows["Muon"][2].endswith(" (5 diverged)")
     assert rows["Muon"][3].endswith("]: not significant")
 
 
