@@ -194,14 +194,15 @@ def overview(stored: Stored) -> str:
 
 
 def effects(stored: Stored) -> str:
-    """README's table: Adan's leads over the best baseline, by model and by verdict."""
+    """README's table: Adan's leads over the best baseline, by model and by verdict, but those with wide intervals."""
+    found = contests(stored)
     leads: dict[str, dict[str, list[str]]] = {}
-    for r in contests(stored):
+    for r in (r for r in found if not r.is_wide):
         model, (unit, digits) = r.label.partition(",")[0], DATA["leads"][r.unit.axis]
         lead = f"{r.effect.mean:+.{digits}f}".replace("-", "−")
         by_word = leads.setdefault(f"{DATA['models'].get(model, model)}: {unit}", {word: [] for word in SHADES})
-        by_word[r.lead.word].append(f"({lead})" if r.lead.word == "not significant" and r.is_wide else lead)
-    heads = [f"{word} in {sum(len(by_word[word]) for by_word in leads.values())}" for word in SHADES]
+        by_word[r.lead.word].append(lead)
+    heads = [f"{word} in {count}" for word, count in zip(SHADES, tally([r.lead.word for r in found]), strict=True)]
     rows = [[model, *map(", ".join, by_word.values())] for model, by_word in leads.items()]
     return table(["", *heads], rows)
 
