@@ -35,15 +35,16 @@ def todays_optimizers(stored: Stored) -> str:
 
 
 def field_in_short(stored: Stored) -> str:
-    """README's table: for each workload, the optimizers that did better than Adan and its own place."""
+    """README's list: for each workload, the optimizers that did better than Adan, and its own place."""
     lines = []
     for label, own in rivals_by_workload(stored).items():
         unit, gaps, said = unit_of(own[0].runs[0]), against_adamw(stored)[label], []
         for rival in own[: 1 + [rival.optimizer for rival in own].index("adan")]:
             gap = f" {unit.signed(gaps[rival.optimizer].difference.mean)}" if rival.optimizer in gaps else ""
             said.append(NAMES[rival.optimizer] + gap)
-        lines.append([f"{label}: {DATA['leads'][unit.axis][0]}", f"{', '.join(said)}: place {len(said)} of {len(own)}"])
-    return table(["today's optimizers", "minus AdamW, best first up to Adan"], lines) if lines else ""
+        kind = DATA["leads"][unit.axis][0]
+        lines.append(f"- {label}, {kind} minus AdamW's: {', '.join(said)}: place {len(said)} of {len(own)}.")
+    return "\n".join(["Today's optimizers, best first up to Adan:", "", *lines]) if lines else ""
 
 
 def _table(own: Sequence[Rival], gaps: Mapping[str, Verdict], ladder: Mapping[int, Sequence[float]]) -> str:

@@ -275,7 +275,7 @@ def families(stored: Stored) -> str:
         each = ", ".join(f"{name} {percent(effect)}" for name, (effect, _) in effects.items())
         mean = f"{percent(total.mean.mean)}, {percent(total.mean.low, total.mean.high)}"
         lines.append([kind, each, mean, percent(total.one_more.low, total.one_more.high)])
-    return table(["Adan's against AdamW's", "each family", "their mean, 95% interval", "one more family"], lines)
+    return table(["Adan's error against AdamW's", "each family", "their mean, 95% interval", "one more family"], lines)
 
 
 # Other tables

@@ -200,7 +200,7 @@ def test_a_search_of_the_field(with_field, tmp_path, monkeypatch):
     assert "| **2** | **Adan** |" in text
     assert "One search, 5 seeds; up to 7 runs at a time on one NVIDIA H200, so that seconds say little." in text
     short = field.field_in_short(known)
-    said = r"\| GPT, 10\.9 M, 2,000 steps: loss \| Muon −0\.0\d+, Adan −0\.0\d+: place 2 of 5 \|"
+    said = r"- GPT, 10\.9 M, 2,000 steps, loss minus AdamW's: Muon −0\.0\d+, Adan −0\.0\d+: place 2 of 5\."
     assert re.fullmatch(said, short.splitlines()[2])
     page = write_page(known, tmp_path, monkeypatch)
     assert "## Today's optimizers" in page
