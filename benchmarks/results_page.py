@@ -59,7 +59,6 @@ class Unit:
 UNITS = {key: Unit(**unit) for key, unit in DATA["units"].items()}  # by workload where it decides, else by metric
 AXES: dict[str, tuple[str, float, int]] = DATA["axes"]  # label, end and digits of each forest's axis
 SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not significant": "#888888"}
-EARLY = 0.95
 
 
 def unit_of(run: RunRecord) -> Unit:
@@ -119,15 +118,6 @@ class Contest:
         """Whether the interval, uncorrected, is wider than ±20% of the baseline's result, and so says little."""
         half = self.adan.minus(self.best).difference.half
         return half is not None and half > 0.2 * abs(self.best.final().mean)
-
-    def early(self) -> str:
-        """Judge Adan by whether its mean reaches a share of the better final accuracy first."""
-        target = EARLY * max(group.final().mean for group in (self.adan, self.best))
-        ours, theirs = (
-            next((step / group.first.config.steps for step, at in group.curve() if statistics.fmean(at) >= target), 2.0)
-            for group in (self.adan, self.best)
-        )
-        return "better" if ours < theirs else "worse" if ours > theirs else "not significant"
 
     @property
     def effect(self) -> Effect:
@@ -210,18 +200,6 @@ def effects(stored: Stored) -> str:
 def tally(words: Sequence[str]) -> list[int]:
     """How often better, worse and neither."""
     return [sum(word == said for word in words) for said in SHADES]
-
-
-def counts(stored: Stored) -> str:
-    """How often Adan was better, by how settings were chosen, with half the steps, and early in a run."""
-    rows = contests(stored)
-    asked = {"**with the same number of steps**": [r.lead.word for r in rows]}
-    asked |= {f"— {said}": [r.lead.word for r in rows if r.study.tuned == key] for key, said in DATA["tuned"].items()}
-    asked["**with half the steps of the best baseline**"] = [a.minus(b, n).word for a, b, n in halves(stored)]
-    early = [r.early() for r in rows if r.adan.first.metric == "accuracy"]
-    asked[f"**first to reach {EARLY:.0%} of the better final accuracy** (classifiers)"] = early
-    lines = [[key, str(len(words)), *map(str, tally(words))] for key, words in asked.items()]
-    return table(["Adan against the best baseline", "comparisons", "better", "worse", "neither"], lines)
 
 
 def by_family(stored: Stored) -> dict[str, dict[str, list[Estimate]]]:
@@ -437,4 +415,4 @@ def pictures(stored: Stored) -> dict[str, Picture]:
     return {f"results-{name}.svg": picture for name, picture in figures.items()}
 
 
-TABLES = (effects, overview, counts, families, half_length, batch_sizes, formats, components)
+TABLES = (effects, overview, families, half_length, batch_sizes, formats, components)

@@ -112,7 +112,7 @@ class StoredStudy:
 
     @property
     def tuned(self) -> str:
-        """How settings were chosen, a key of "tuned" in results_page.json."""
+        """How settings were chosen, in the words of the page's column."""
         if self.settings_of:
             return "elsewhere"
         if not self.planned_trials:
