@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 
 from common import table
 from inference import steps_for
@@ -43,7 +44,8 @@ def field_in_short(stored: Stored) -> str:
             gap = f" {unit.signed(gaps[rival.optimizer].difference.mean)}" if rival.optimizer in gaps else ""
             said.append(NAMES[rival.optimizer] + gap)
         kind = DATA["leads"][unit.axis][0]
-        lines.append(f"- {label}, {kind} minus AdamW's: {', '.join(said)}: place {len(said)} of {len(own)}.")
+        line = f"- {label}, {kind} minus AdamW's: {', '.join(said)}: place {len(said)} of {len(own)}."
+        lines.append(fill(line, 120, subsequent_indent="  ", break_on_hyphens=False))
     return "\n".join(["Today's optimizers, best first up to Adan:", "", *lines]) if lines else ""
 
 

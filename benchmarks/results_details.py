@@ -88,7 +88,7 @@ def compared(groups: Sequence[SeedGroup], tables: int) -> str:
     for g in groups:
         unit, loss, size = unit_of(g.first), g.training_loss(), g.first.config.batch_size
         adan = adans.get(size, g) if single else g
-        settings = (f"batch size {size}, " if len(adans) > 1 else "") + words(g.settings)
+        settings = (f"batch size {size}, " if len(adans) > 1 else "") + words(g.first.config.tuned)
         n = g.counted + (f" of {g.planned}" if g.n + g.diverged < g.planned else "")
         training = (f"{loss:.3f}" if abs(loss) >= 0.01 else f"{loss:.1g}").replace("-", "−")
         gap = unit.said(adan.minus(g, tests)) if adan is not g else ""

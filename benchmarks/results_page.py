@@ -184,10 +184,10 @@ def overview(stored: Stored) -> str:
 
 
 def effects(stored: Stored) -> str:
-    """README's table: Adan's leads over the best baseline, by model and by verdict, but those with wide intervals."""
+    """README's table: Adan's leads over the best baseline, by model and by verdict, without those that say little."""
     found = contests(stored)
     leads: dict[str, dict[str, list[str]]] = {}
-    for r in (r for r in found if not r.is_wide):
+    for r in (r for r in found if r.lead.word != "not significant" or not r.is_wide):
         model, (unit, digits) = r.label.partition(",")[0], DATA["leads"][r.unit.axis]
         lead = f"{r.effect.mean:+.{digits}f}".replace("-", "−")
         by_word = leads.setdefault(f"{DATA['models'].get(model, model)}: {unit}", {word: [] for word in SHADES})
