@@ -55,7 +55,7 @@ def test_the_details_show_every_study_and_every_abandoned_file(studies):
     extra = {f"{name}.jsonl" for name in results.DATA["abandoned"]}
     assert {*headings} == {*studies} | extra
     assert len(headings) == len({*headings})
-    others = {"runs", "gpt-30m-cut-off", "gradients", "speed"}
+    others = {"runs", "gpt-30m-cut-off", "field-gpt-first", "gradients", "speed"}
     assert extra | {f"{name}.jsonl" for name in others} == {file.name for file in EVIDENCE.glob("*.jsonl")}
     assert (
         "| SGD | lr 0.2, decay 0.001, nesterov, momentum 0.9 | 3 | 90.49 ± 0.22 | 0.080 | −1.05 [−1.83, −0.28]: worse |"
