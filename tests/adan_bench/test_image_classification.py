@@ -11,6 +11,7 @@ from support.learning import chosen, sizes
 
 from adan_bench.data.augment import StochasticDepth
 from adan_bench.data.batching import epoch_order
+from adan_bench.data.images import Augmentation, image_data
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.schedules import schedule
@@ -114,6 +115,20 @@ def test_options_of_a_published_run() -> None:
     assert "binary cross entropy" in task.note
     assert task.groups is None
     assert get_workload("vit-s").task(batch_size=8).groups is not None
+
+
+def test_augmentation_and_clipping_of_a_published_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options of the run, else of the model, reach the images that it trains on and is evaluated by."""
+    seen: list[Augmentation] = []
+
+    def data(context: Any, augmentation: Augmentation) -> Any:
+        seen.append(augmentation)
+        return image_data(context, augmentation)
+
+    monkeypatch.setattr("adan_bench.workloads.parts.classification.image_data", data)
+    get_workload("vit-s").task(batch_size=8, training={"repeats": 3, "magnitude": 7, "center": 0.8})
+    assert get_workload("resnet50").task(batch_size=8).max_grad_norm == 5.0
+    assert seen == [Augmentation(magnitude=7, center=0.8, repeats=3), Augmentation(magnitude=7, center=0.95)]
 
 
 def test_swin_leaves_out_both_branches() -> None:

@@ -130,6 +130,18 @@ def test_shifts_squares_and_flips_of_cifar(scale: str, border: float, data: Path
         )
 
 
+def test_options_of_imagenet(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share of a held-out photograph that is looked at, and how often a training image comes in a row."""
+    monkeypatch.setattr(made, "decoders", lambda: 0)
+    found = imagenet(context(data, batch_size=6), Augmentation(center=0.5, repeats=3))
+    (first, *_), _ = next(iter(found.held_out()))
+    photo = Image.open(data / "imagenet" / "val" / "n01440764" / "n01440764_0.JPEG").convert("RGB")
+    assert np.array_equal(first.permute(1, 2, 0), np.array(_center(224, 0.5, photo)))
+    images = [index for index, _ in found.batches.keys(0)]
+    assert images == [images[0]] * 3 + [images[3]] * 3
+    assert len({draw for _, draw in found.batches.keys(0)}) == 6
+
+
 def original(folder: Path, content: Any = None) -> Path:
     """The photographs as CIFAR-10's own files have them."""
     (folder / CIFAR_FOLDER).mkdir()
