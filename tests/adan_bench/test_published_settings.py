@@ -15,8 +15,8 @@ from adan_bench.studies.plan import plan
 from adan_bench.tables import tables
 from adan_bench.workloads.images import MODELS
 
-# table and column; lr, weight_decay, last of betas, epochs, warmup_epochs, min_lr, drop_path, max_grad_norm, bias_decay,
-# aug_repeats, aa's magnitude, mixup, reprob, smoothing, bce_loss, decay of model_ema
+# table and column; lr, weight_decay, last of betas, epochs, warmup_epochs, min_lr, drop_path, max_grad_norm,
+# bias_decay, aug_repeats, aa's magnitude, mixup, reprob, smoothing, bce_loss, decay of model_ema
 TIMM = """
 cnn ResNet-50,100       .03    .02 .99 100  60 1e-6 .05 5 true  0 7 .1 0   0  true  0
 cnn ResNet-50,200       .015   .02 .99 200  60 1e-4 .05 5 true  0 7 .1 0   0  true  0

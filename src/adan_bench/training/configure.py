@@ -83,7 +83,7 @@ def complete(
         ranks = "1 rank" if chosen.ranks == 1 else f"{chosen.ranks} ranks"
         raise UsageError(
             f"--batch-size {batch_size}: not a multiple of {parts} (--accumulate {chosen.accumulate} × {ranks}); give "
-            f"a multiple such as {-(-batch_size // parts) * parts}, or other ranks where a table of the paper has its own"
+            f"a multiple such as {-(-batch_size // parts) * parts}, or other ranks where a table has its own"
         )
     if chosen.parallel == "fsdp" and not spec.shards:
         raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); use --parallel ddp")
