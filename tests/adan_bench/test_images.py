@@ -278,6 +278,10 @@ def test_views() -> None:
     assert (whole[:, 55:] == 255).all()
     shares = [np.asarray(_resized_crop(32, 0.9, Image.new("L", (50, 50), 7))).mean() for _ in range(3)]
     assert shares == [7.0] * 3
+    long = photograph(0, 400, 30)  # no crop of 4:3 fits: its middle, which may be mirrored
+    middle = long.resize((32, 32), Image.Resampling.BICUBIC, box=(180, 0, 220, 30))
+    found = {_resized_crop(32, 0.5, long).tobytes() for _ in range(20)}
+    assert found == {middle.tobytes(), ImageOps.mirror(middle).tobytes()}
 
 
 def test_rand_augment_is_used_where_timm_is_and_named_where_it_is_not(

@@ -264,6 +264,13 @@ def test_the_best_trial_gives_the_rate(regressions: Path, tmp_path: Path) -> Non
     assert collect(again.cells[0], {}).why == "all 2 trials of its learning rate diverged"
 
 
+def test_a_rate_that_is_given_is_not_looked_for(regressions: Path, tmp_path: Path) -> None:
+    options = chosen(script=regressions, scale="paper")
+    for changed, rate, trials in (({"lr": 0.3}, 0.3, 0), ({"eps": 0.1}, 0.5, 3)):
+        (run,) = plan([trial_table()], options, tmp_path, seeds=1, changed={"adan": changed}).cells[0].runs
+        assert (run.config.settings["lr"], len(run.trials)) == (rate, trials)
+
+
 @pytest.mark.usefixtures("inline_pool")
 def test_trials_are_run_before_their_run(regressions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adan_bench.studies.plan.TRIAL", 30)
