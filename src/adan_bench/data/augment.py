@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from adan_bench.data.settings import Setting
 
 NOISE = 1 << 20  # different places at which an erased rectangle's noise may begin
-PAIRS = 128  # of images that are mixed in the same way: timm draws once per GPU, and the authors' have 256 images each
+PAIRS = 128  # that are mixed in the same way: timm draws once per GPU, which has 256 images in the authors' runs
 
 
 def drawn(
