@@ -93,6 +93,9 @@ def test_rows_come_once_each(data: Path) -> None:
     assert not [row for row in held_out if row in seen]
     again = reader(Corpus(data / "text"), batch_size=1)
     assert again(again.per_epoch + 3).shape == (1, 30)
+    epochs = [[again.place(epoch, i) for i in range(again.rows)] for epoch in (0, 1)]
+    assert epochs[0] != epochs[1]
+    assert sorted(epochs[0]) == sorted(epochs[1])
 
 
 def test_batches_depend_on_the_position_alone(data: Path) -> None:
