@@ -99,6 +99,16 @@ def test_rows_come_once_each(data: Path) -> None:
     assert sorted(epochs[0]) == sorted(epochs[1])
 
 
+def test_trials_see_no_row_that_is_held_out_from_runs(data: Path) -> None:
+    run, trial = (reader(Corpus(data / "text"), batch_size=1, tuning=tuning) for tuning in (False, True))
+    kept = {*range(run.first_held_out, run.first_held_out + run.last)}
+    judged = {*range(trial.first_held_out, trial.first_held_out + trial.last)}
+    trained = {trial.place(0, i) for i in range(trial.rows)}
+    assert len(kept) == len(judged) == run.last
+    assert not kept & judged
+    assert not trained & (kept | judged)
+
+
 def test_padding_is_not_predicted() -> None:
     logits = torch.randn(1, 4, 9, generator=torch.Generator().manual_seed(0))
     model: Any = SimpleNamespace(logits=logits)
