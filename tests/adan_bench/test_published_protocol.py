@@ -125,6 +125,12 @@ def test_evaluations_are_as_far_apart_however_long_the_run() -> None:
     assert smoke.eval_every == 20  # where nothing is published, as many looks in fewer steps
 
 
+def test_every_corpus_has_a_folder_of_its_own() -> None:
+    """RedPajama-v2 for the mixtures of experts, books and Wikipedia for BERT, The Stack for GPT-2."""
+    folders = {"moe": "redpajama", "moe-8x0.6b": "redpajama", "bert-pretrain": "text", "gpt2-code": "code"}
+    assert {name: get_workload(name, "paper").needs for name in folders} == {n: (f,) for n, f in folders.items()}
+
+
 def test_ppo_has_the_seeds_of_the_paper() -> None:
     """Results on Reinforcement Learning Tasks: ten seeds, 1 to 10."""
     assert [run.config.seed for run in planned("ppo")["Adan", "Ant"].runs] == [*range(1, 11)]
