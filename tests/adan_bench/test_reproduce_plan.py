@@ -243,7 +243,7 @@ def test_a_plan_is_printed_before_anything_runs(bench: Any, tmp_path: Path, monk
         assert "vit-s needs imagenet/train" in run["missing"]
     code, out, _ = bench(*arguments, "--only", "Adan", "--steps", "200")
     assert code == 0
-    assert "(1) vit-s needs imagenet/train: give --data DIR or set ADAN_DATA" in out
+    assert "(1) vit-s needs imagenet/train, imagenet/val: give --data DIR or set ADAN_DATA" in out
     assert not list(tmp_path.iterdir())
 
 
