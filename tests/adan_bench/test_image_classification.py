@@ -147,4 +147,6 @@ def test_repeated_augmentation() -> None:
     for batch in batches:
         assert [batch[0]] * 3 + [batch[3]] * 3 == batch
     assert len({image for batch in batches for image in batch}) == 4
-    assert sorted(epoch_order(12, 12, seed=0)(0).tolist()) == list(range(12))
+    whole = [epoch_order(12, 12, seed=seed)(epoch).tolist() for seed, epoch in ((0, 0), (0, 1), (1, 0))]
+    assert len({*map(tuple, whole)}) == 3  # another order in every epoch and with every seed
+    assert [sorted(order) for order in whole] == [list(range(12))] * 3

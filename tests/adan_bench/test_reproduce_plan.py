@@ -212,6 +212,19 @@ def test_a_later_stage_is_checked_before_the_first(regressions: Path, tmp_path: 
     assert doomed.absent.startswith("doomed needs the package no_such_package; run: pip install")
     alone = plan([made_up(columns[1:], [ADAN])], chosen(script=regressions), tmp_path)
     assert present(alone).runs == {}
+    before = found.cells[0].runs[0].before
+    assert before is not None
+    without, _ = present(found, {before: "no text"}).cells
+    assert (without.absent, without.runs) == ("no text", ())
+
+
+def test_the_users_steps_replace_published_ones(regressions: Path, tmp_path: Path) -> None:
+    """Those at which a published schedule is broken off, too."""
+    stated = {"optimizer": "adan", "settings": {"lr": 0.5}, "source": "here", "steps": 50, "stop_after": 30}
+    table = made_up([{"head": "a", "workload": "plain"}], [ADAN], settings=[stated])
+    for steps, expected in ((0, (50, 30)), (8, (8, 0))):
+        (cell,) = plan([table], chosen(script=regressions, scale="paper", steps=steps), tmp_path, seeds=1).cells
+        assert (cell.runs[0].config.steps, cell.runs[0].config.stop_after) == expected
 
 
 def test_weights_and_ranks_are_checked_before_the_first_step(regressions: Path, tmp_path: Path) -> None:
