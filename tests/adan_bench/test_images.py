@@ -139,7 +139,10 @@ def test_options_of_imagenet(data: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert np.array_equal(first.permute(1, 2, 0), np.array(_center(224, 0.5, photo)))
     images = [index for index, _ in found.batches.keys(0)]
     assert images == [images[0]] * 3 + [images[3]] * 3
-    assert len({draw for _, draw in found.batches.keys(0)}) == 6
+    draws = [draw for position in (0, 1) for _, draw in found.batches.keys(position)]
+    assert len({*draws}) == 12  # another view of an image whenever it comes
+    one, other = (found.batches.images[0, draw][0] for draw in draws[:2])
+    assert not torch.equal(one, other)
 
 
 def original(folder: Path, content: Any = None) -> Path:
