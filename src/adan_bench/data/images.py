@@ -320,10 +320,11 @@ def _resized_crop(size: int, share: float, image: Any) -> Any:
         ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
+            x, y = random.randint(0, width - w), random.randint(0, height - h)
             break
-    else:  # a photograph of very long sides: its middle
-        w = h = min(width, height)
-    x, y = random.randint(0, width - w), random.randint(0, height - h)
+    else:  # a photograph of very long sides: its middle, as in torchvision
+        w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+        x, y = (width - w) // 2, (height - h) // 2
     return _flipped(image.resize((size, size), Image.Resampling.BICUBIC, box=(x, y, x + w, y + h)))
 
 
