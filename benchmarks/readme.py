@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))  # this script needs no installation
 
+import field
 import figures
 import paper_plan
 import planner
@@ -179,6 +180,7 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 OF_STUDIES = {table_of.__name__.replace("_", "-"): table_of for table_of in results_page.TABLES}
 OF_STUDIES["results-details"] = results_details.page
+OF_STUDIES |= {"field": field.todays_optimizers, "field-in-short": field.field_in_short}
 
 
 def filled(match: re.Match[str]) -> str:

@@ -1,22 +1,30 @@
 """The rows of docs/results.md once more: from the records' raw lines, without the harness's code, by SciPy's tests.
 
 `python benchmarks/recompute.py` prints them, and exits with 1 where the page says something else. What is shared with
-`results_page.py` is data: which studies make a row, which runs belong to a study, and how many digits are shown.
+`results_page.py` is data: which studies make a row, which runs belong to a study, and how many digits are shown. All
+draws of a bootstrap over two searches are enumerated here.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from scipy.optimize import curve_fit
 from scipy.stats import t, ttest_ind
 
 ROOT = Path(__file__).resolve().parent.parent
 FEWEST = 3  # seeds; with fewer nothing is compared
+ERRORS: dict[str, Callable[[float], float]] = {"perplexity": math.log, "loss": float}
 PAGE: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results_page.json").read_text(encoding="utf-8"))
 
 
@@ -33,6 +41,7 @@ class RawRun(NamedTuple):
     value: float | None
 
 
+@cache
 def runs_by_study() -> dict[str, list[RawRun]]:
     """The reported runs of every study, of both formats."""
     evidence = ROOT / "results" / "evidence"
@@ -98,45 +107,237 @@ def _groups(runs: list[RawRun], batch_size: int) -> list[RawGroup]:
     return sorted(found, key=lambda group: group.first.optimizer != "adan")
 
 
-def rows() -> Iterator[list[str]]:
-    """For each row of the page: its label, Adan's result, the best baseline's and the difference, as text."""
+def compared() -> Iterator[tuple[Any, RawGroup, RawGroup, list[RawGroup]]]:
+    """For each row of the page: its data, Adan, the best baseline and all baselines."""
     stored = runs_by_study()
     for row in PAGE["rows"]:
         studies = [_groups(stored[name], row.get("batch_size", 0)) for name in row["studies"].split()]
         adan, *others = [group for groups in studies for group in groups]
         sign = 1 if adan.first.higher_is_better else -1
-        best = max(others, key=lambda group: (not group.diverged, sign * statistics.fmean(group.values)))
-        unit = PAGE["units"].get(adan.first.workload) or PAGE["units"][adan.first.metric]
-        factor, digits = unit.get("factor", 1), unit.get("digits", 4)
-        test = ttest_ind(adan.values, best.values, equal_var=False)
-        low, high = test.confidence_interval(1 - 0.05 / (row.get("rows_of_table", 1) * len(others)))
+        yield row, adan, max(others, key=lambda g: (not g.diverged, sign * statistics.fmean(g.values))), others
+
+
+def rows() -> Iterator[list[str]]:
+    """For each row of the page: its label, Adan's result, the best baseline's and the difference, as text."""
+    for (row, adan, best, others), left in zip(compared(), lefts(), strict=False):
+        low, high = _welch(adan, best).confidence_interval(1 - 0.05 / (left * len(others)))
         gap = statistics.fmean(adan.values) - statistics.fmean(best.values)
-        ends = [f"{factor * value:+,.{digits}f}".replace("-", "−") for value in (gap, low, high)]
-        better = (low > 0) == adan.first.higher_is_better
-        lost = (adan if better else best).diverged
-        word = "not significant" if low <= 0 <= high or lost else "better" if better else "worse"
-        yield [
-            row["label"],
-            adan.text(factor, digits),
-            f"{PAGE['names'][best.first.optimizer]} {best.text(factor, digits)}",
-            f"{ends[0]} [{ends[1]}, {ends[2]}]: {word}",
-        ]
+        unit, name = _unit(adan.first), PAGE["names"][best.first.optimizer]
+        texts = [group.text(unit.get("factor", 1), unit.get("digits", 4)) for group in (adan, best)]
+        yield [row["label"], texts[0], f"{name} {texts[1]}", _said(adan, best, gap, low, high)]
+
+
+def lefts() -> list[int]:
+    """Holm's corrections: for how many comparisons, of all rows, then of the field's differences from AdamW."""
+    p_values = [len(others) * _welch(adan, best).pvalue for _, adan, best, others in compared()]
+    for _, adamw, rival in against_adamw():
+        gap, variance, freedom = _minus(rival, adamw)
+        p_values.append(2 * t.sf(abs(gap) / math.sqrt(variance), freedom))
+    ordered, m = sorted(p_values), len(p_values)
+    stop = next((i for i, p in enumerate(ordered) if p > 0.05 / (m - i)), m - 1)
+    return [m - min(ordered.index(p), stop) for p in p_values]
+
+
+def _welch(a: RawGroup, b: RawGroup) -> Any:
+    return ttest_ind(a.values, b.values, equal_var=False)
+
+
+def _unit(run: RawRun) -> Any:
+    return PAGE["units"].get(run.workload) or PAGE["units"][run.metric]
+
+
+def _said(a: RawGroup | RawRival, b: RawGroup | RawRival, gap: float, low: float, high: float) -> str:
+    unit, better = _unit(a.first), (low > 0) == a.first.higher_is_better
+    factor, digits = unit.get("factor", 1), unit.get("digits", 4)
+    ends = [f"{factor * value:+,.{digits}f}".replace("-", "−") for value in (gap, low, high)]
+    unclear = low <= 0 <= high or (a if better else b).diverged
+    return f"{ends[0]} [{ends[1]}, {ends[2]}]: {'not significant' if unclear else 'better' if better else 'worse'}"
+
+
+# Today's optimizers
+
+
+class RawRival(NamedTuple):
+    """An optimizer of a study of the field, its results search by search."""
+
+    first: RawRun
+    searches: list[list[float]]
+    diverged: int
+    trials: str
+
+
+@cache
+def field() -> dict[str, list[RawRival]]:
+    """By workload, best first; without those that have no result."""
+    found = {}
+    for row in PAGE["field"]:
+        files = [ROOT / "results" / "studies" / f"{name}.jsonl" for name in row["studies"].split()]
+        searches = [_lines(file) for file in files if file.exists()]
+        by_name: dict[str, dict[str, list[list[RawRun]]]] = {}
+        for number, line in enumerate(line for lines in searches for line in lines):
+            run, role = _newer(line), line["config"]["role"]
+            own = by_name.setdefault(run.optimizer, {"tune": [[], []], "run": [[], []]})
+            own[role][number >= len(searches[0])].append(run)
+        rivals = []
+        for own in by_name.values():
+            lost = {role: [run.status for runs in own[role] for run in runs].count("diverged") for role in own}
+            values = [[run.value for run in runs if run.value is not None] for runs in own["run"]]
+            trials = f"{sum(map(len, own['tune']))}" + (f" ({lost['tune']} diverged)" if lost["tune"] else "")
+            if any(values):
+                first = next(run for runs in own["run"] for run in runs)
+                rivals.append(RawRival(first, [of for of in values if of], lost["run"], trials))
+        sign = -1 if rivals and rivals[0].first.higher_is_better else 1
+        if any(rival.first.optimizer == "adamw" for rival in rivals):
+            found[row["label"]] = sorted(rivals, key=lambda rival: (rival.diverged > 0, sign * _drawn(rival)[0]))
+    return found
+
+
+def against_adamw() -> list[tuple[str, RawRival, RawRival]]:
+    """The workload, AdamW and another, for each difference of the field."""
+    named = {label: {rival.first.optimizer: rival for rival in own} for label, own in field().items()}
+    return [(label, own["adamw"], own[name]) for label, own in named.items() for name in own if name != "adamw"]
+
+
+def _drawn(rival: RawRival, error: Callable[[float], float] = float) -> tuple[float, float, float]:
+    """The mean of all draws of searches, then of their seeds, its variance over these and its degrees of freedom.
+
+    Deviations are stretched by √(n / (n − 1)), so that those of few values have the variance of the population.
+    """
+
+    def stretched(values: Any) -> Any:
+        return np.mean(values) + np.sqrt(len(values) / max(1, len(values) - 1)) * (values - np.mean(values))
+
+    seeds = [np.array([error(value) for value in values]) for values in rival.searches]
+    means, errors = (
+        stretched(np.array([own.mean() for own in seeds])),
+        [np.var(stretched(own)) / len(own) for own in seeds],
+    )
+    draws = list(product(range(len(seeds)), repeat=len(seeds)))
+    between = np.var([np.mean([means[i] for i in draw]) for draw in draws])
+    within = np.mean([np.sum([errors[i] for i in draw]) / len(draw) ** 2 for draw in draws])
+    return float(means.mean()), float(between + within), sum(len(own) - 1 for own in seeds)
+
+
+def _minus(a: RawRival, b: RawRival) -> tuple[float, float, float]:
+    (mean_a, of_a, freedom_a), (mean_b, of_b, freedom_b) = _drawn(a), _drawn(b)
+    return mean_a - mean_b, of_a + of_b, (of_a + of_b) ** 2 / (of_a**2 / freedom_a + of_b**2 / freedom_b)
+
+
+def field_rows() -> Iterator[list[str]]:
+    """For each optimizer of each workload: its name, result, difference from AdamW and trials, as text."""
+    differences = {}
+    for (label, adamw, rival), left in zip(against_adamw(), lefts()[len(PAGE["rows"]) :], strict=True):
+        gap, variance, freedom = _minus(rival, adamw)
+        half = t.isf(0.025 / left, freedom) * math.sqrt(variance)
+        said = _said(rival, adamw, gap, gap - half, gap + half)
+        once = " in one search" if len(rival.searches) == 1 and not said.endswith("not significant") else ""
+        differences[label, rival.first.optimizer] = said + once
+    for label, own in field().items():
+        for rival in own:
+            unit, (mean, variance, freedom) = _unit(rival.first), _drawn(rival)
+            values = [unit.get("factor", 1) * v for v in (mean, t.isf(0.025, freedom) * math.sqrt(variance))]
+            result = " ± ".join(f"{value:,.{unit.get('digits', 4)}f}" for value in values)
+            lost, name = f" ({rival.diverged} diverged)" if rival.diverged else "", rival.first.optimizer
+            yield [
+                PAGE["names"][name],
+                result + lost,
+                differences.get((label, name), ""),
+                rival.trials,
+                *steps(label, mean),
+            ]
+
+
+def steps(label: str, loss: float) -> list[str]:
+    """The steps that AdamW needs for a loss, where a ladder of its lengths is stored: by a fit of a + b·T^−c."""
+    (name,) = (row.get("ladder", "") for row in PAGE["field"] if row["label"] == label)
+    file, runs = ROOT / "results" / "studies" / f"{name}.jsonl", defaultdict(list)
+    for line in _lines(file) if file.exists() else []:
+        if line["config"]["role"] == "run" and (run := _newer(line)).optimizer == "adamw" and run.value is not None:
+            runs[line["config"]["steps"], run.settings].append(run.value)
+    if not runs:
+        return []
+    best = {t: min((own for (at, _), own in runs.items() if at == t), key=statistics.fmean) for t, _ in runs}
+    x, y = np.transpose([(t, value) for t, own in best.items() for value in own])
+    (a, b, c), _ = curve_fit(
+        lambda t, a, b, c: a + b * (t / x[0]) ** -c, x, y, (y.min() / 2, y.max() / 2, 0.5), maxfev=10_000
+    )
+    needed = x[0] * (b / (loss - a)) ** (1 / c) if loss > a else math.inf
+    side = "below" if needed < x.min() else "above" if needed > x.max() else ""
+    return [f"{side} {x.min() if side == 'below' else x.max():,.0f}" if side else f"{float(f'{needed:.3g}'):,.0f}"]
+
+
+# Families
+
+
+def families() -> Iterator[list[str]]:
+    """For each kind of error: its name, each family's percent, the mean's and the expected range of one more."""
+    pairs = []
+    for row, adan, best, others in compared():
+        low, high = _welch(adan, best).confidence_interval(0.95)
+        if "untuned" not in row["label"] and high - low <= 0.4 * abs(statistics.fmean(best.values)):
+            (base,) = [g for g in others if g.first.optimizer == "adamw"] or others
+            pairs.append((row["label"], *(RawRival(g.first, [g.values], 0, "") for g in (base, adan))))
+    pairs += [pair for pair in against_adamw() if pair[2].first.optimizer == "adan"]
+    kinds: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for label, theirs, ours in pairs:
+        error = ERRORS.get(ours.first.metric, lambda value: 1 - value)
+        (mean, of_mean, _), (base_mean, of_base, _) = _drawn(ours, error), _drawn(theirs, error)
+        effect = math.log(mean / base_mean), of_mean / mean**2 + of_base / base_mean**2
+        kind = kinds.setdefault(PAGE["errors"][_unit(ours.first).get("axis", "loss")], {})
+        model = label.split(",")[0]
+        kind.setdefault(PAGE["same_family"].get(model, model), []).append(effect)
+    for name, found in kinds.items():
+        means = np.array([np.mean([mean for mean, _ in own]) for own in found.values()])
+        errors = [np.mean([math.sqrt(variance) for _, variance in own]) for own in found.values()]
+        apart = [np.var([mean for mean, _ in own], ddof=1) / len(own) if own[1:] else 0 for own in found.values()]
+        each = ", ".join(f"{family} {_percent(mean)}" for family, mean in zip(found, means, strict=True))
+        yield [name, each, *_pooled(means, np.square(errors) + apart)]
+
+
+def _percent(*logs: float) -> str:
+    return " to ".join(f"{100 * (math.exp(log) - 1):+.1f}%".replace("-", "−") for log in logs)
+
+
+def _pooled(y: Any, v: Any) -> list[str]:
+    """DerSimonian and Laird's mean with Hartung and Knapp's interval, and the range of one more effect."""
+    k, w = len(y), 1 / v
+    q = w @ (y - w @ y / w.sum()) ** 2
+    between = max(0, (q - k + 1) / (w.sum() - w @ w / w.sum()))
+    w = 1 / (v + between)
+    mean = w @ y / w.sum()
+    variance = max(1, w @ (y - mean) ** 2 / (k - 1)) / w.sum()
+    half, more = t.isf(0.025, k - 1) * variance**0.5, t.isf(0.025, k - 2) * (between + variance) ** 0.5
+    return [f"{_percent(mean)}, {_percent(mean - half, mean + half)}", _percent(mean - more, mean + more)]
+
+
+# The page
 
 
 def differences() -> list[str]:
     """What the page says otherwise."""
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    table = text.split("<!-- table overview -->")[1].split("<!-- end -->")[0].strip().splitlines()[2:]
-    said = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    found = []
-    for (label, adan, best, _, _, difference), again in zip(said, rows(), strict=True):
-        shown = [label.split(": ")[0], adan, best.split(" (of ")[0], difference]
-        found += [f"{again[0]}: the page has {a}, the records {b}" for a, b in zip(shown, again, strict=True) if a != b]
-    return found
+    overview = [
+        [line[0].split(": ")[0], line[1], line[2].split(" (of ")[0], line[5]] for line in _tables(text, "overview")
+    ]
+    shown = [[cell.strip("*") for cell in line] for line in _tables(text, "field")]
+    shown = [[line[1], line[2], line[3], line[5], *line[8:]] for line in shown if line[2] != "no seed finished"]
+    pages, records = [*overview, *shown, *_tables(text, "families")], [*rows(), *field_rows(), *families()]
+    pairs = [
+        (again[0], a, b) for line, again in zip(pages, records, strict=True) for a, b in zip(line, again, strict=True)
+    ]
+    return [f"{label}: the page has {a}, the records {b}" for label, a, b in pairs if a != b]
+
+
+def _tables(text: str, name: str) -> list[list[str]]:
+    """The lines of the tables between a page's markers, without their heads."""
+    lines = text.split(f"<!-- table {name} -->")[1].split("<!-- end -->")[0].splitlines()
+    heads = {i - above for i, line in enumerate(lines) if line.startswith("| ---") for above in (0, 1)}
+    found = [line.strip("|").split("|") for i, line in enumerate(lines) if line.startswith("|") and i not in heads]
+    return [[cell.strip() for cell in cells] for cells in found]
 
 
 if __name__ == "__main__":
-    for found in rows():
+    for found in (*rows(), *field_rows(), *families()):
         print(" | ".join(found))
     print(*(wrong := differences()), sep="\n")
     sys.exit(bool(wrong))

@@ -13,7 +13,7 @@ from results_page import DATA, NAMES, Stored, together, unit_of, words
 from stored import EVIDENCE, SeedGroup, StoredStudy, by_key, by_optimizer
 
 from adan_bench.config import RunRecord
-from adan_bench.records.stats import MIN_SEEDS, grouped, rank
+from adan_bench.records.stats import MIN_SEEDS, best_trial, grouped
 
 wrap = partial(fill, width=120, break_long_words=False, break_on_hyphens=False)
 ROWS = {row["studies"].split()[0]: row for row in DATA["rows"]}
@@ -65,9 +65,10 @@ def facts(study: StoredStudy, runs: Sequence[RunRecord]) -> str:
     ]
     if study.planned_trials is not None:
         at = f"of {study.tune_length:,} {study.unit}" if study.tune_length else "of full length"
-        trials = study.planned_trials
+        trials, most = study.planned_trials, max(map(len, study.search.values()), default=0)
         given = "settings of its file" if config.study else "published settings"
-        parts.append(f"{trials} trials per optimizer {at}" if trials else given)
+        again = f", and {most - trials} with the best on other seeds" if config.study and most > trials else ""
+        parts.append(f"{trials} trials per optimizer {at}{again}" if trials else given)
     if config.device != "cpu":
         ends = [(r.result or {}, r.config.jobs) for r in {r.path: r for r in runs}.values()]
         seconds = sum(end.get("wall_seconds", end.get("seconds", 0)) / jobs for end, jobs in ends)
@@ -87,7 +88,7 @@ def compared(groups: Sequence[SeedGroup], tables: int) -> str:
     for g in groups:
         unit, loss, size = unit_of(g.first), g.training_loss(), g.first.config.batch_size
         adan = adans.get(size, g) if single else g
-        settings = (f"batch size {size}, " if len(adans) > 1 else "") + words(g.settings)
+        settings = (f"batch size {size}, " if len(adans) > 1 else "") + words(g.first.config.tuned)
         n = g.counted + (f" of {g.planned}" if g.n + g.diverged < g.planned else "")
         training = (f"{loss:.3f}" if abs(loss) >= 0.01 else f"{loss:.1g}").replace("-", "−")
         gap = unit.said(adan.minus(g, tests)) if adan is not g else ""
@@ -100,12 +101,15 @@ def searched(search: Mapping[str, Sequence[RunRecord]], chosen: Mapping[str, Map
     """Each optimizer's trials in their order, with validation results."""
     lines = []
     for optimizer, trials in search.items():
-        base, best = trials[0].config.settings, min(trials, key=rank)
+        base, best = trials[0].config.tuned, best_trial(trials)
         said = []
-        for r in trials:
-            changed = {key: value for key, value in r.config.settings.items() if key == "lr" or value != base.get(key)}
-            text = f"{words(changed)}: {'not finite' if r.final is None else f'{r.final:.5g}'}"
-            said.append(f"**{text}**" if chosen.get(optimizer) and r is best else text)
+        for own in grouped(trials, lambda r: [r.config.tuned, r.config.steps]):
+            changed = {
+                key: value for key, value in own[0].config.tuned.items() if key == "lr" or value != base.get(key)
+            }
+            values = ["not finite" if r.final is None else f"{r.final:.5g}" for r in own]
+            text = f"{words(changed)}: {', '.join(values)}"
+            said.append(f"**{text}**" if chosen.get(optimizer) and best in own else text)
         rates = [r.config.settings["lr"] for r in trials]
         ends = {min(rates): "the smallest", max(rates): "the largest"}
         end = ends.get(best.config.settings["lr"], "") if chosen.get(optimizer) else ""

@@ -1,15 +1,17 @@
 """The tables and figures of docs/results.md, from the stored studies; results_page.json says which make which rows.
 
-A difference counts where its interval by Welch's t test, with Bonferroni's correction over the comparisons of its
-table, excludes 0. Sentences are written by hand; tests/benchmarks/test_results_page.py holds them to the numbers.
+A difference counts where its interval excludes 0, by Welch's t test and corrected: the rows of the overview and of the
+field by Holm, those of other tables for their number (Bonferroni). Sentences are written by hand;
+tests/benchmarks/test_results_page.py holds them to the numbers.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +19,11 @@ from typing import Any
 
 from common import table
 from figures import Curve, Effect, Forest, Panel, Picture
-from stored import SeedGroup, StoredStudy
+from inference import Estimate, FamilySummary, estimate, holm, random_effects
+from stored import Rival, SeedGroup, StoredStudy, rivals
 
 from adan_bench.config import RunRecord
-from adan_bench.records.stats import MIN_SEEDS, Interval, Verdict, welch
+from adan_bench.records.stats import Interval, Verdict, welch
 from adan_bench.reports.html import COLORS, style_of
 
 Stored = Mapping[str, StoredStudy]
@@ -57,7 +60,6 @@ class Unit:
 UNITS = {key: Unit(**unit) for key, unit in DATA["units"].items()}  # by workload where it decides, else by metric
 AXES: dict[str, tuple[str, float, int]] = DATA["axes"]  # label, end and digits of each forest's axis
 SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not significant": "#888888"}
-EARLY = 0.95
 
 
 def unit_of(run: RunRecord) -> Unit:
@@ -80,23 +82,33 @@ def best_baseline(groups: Sequence[SeedGroup]) -> SeedGroup:
 
 @dataclass(frozen=True)
 class Contest:
-    """Adan and the best baseline after the same number of steps.
+    """Adan and its baselines after the same number of steps.
 
-    study: whose search gave the settings; tests: the comparisons to correct for; first_search: the study whose results
-        were known when this was begun.
+    study: whose search gave the settings; left: the rows to correct for, as Holm counts them.
     """
 
     label: str
     study: StoredStudy
     adan: SeedGroup
-    best: SeedGroup
-    baselines: int
-    tests: int
-    first_search: str
+    others: Sequence[SeedGroup]
+    left: int = 1
+
+    @cached_property
+    def best(self) -> SeedGroup:
+        return best_baseline([self.adan, *self.others])
+
+    @property
+    def tests(self) -> int:
+        """The comparisons to correct for: results choose among the baselines of each row."""
+        return self.left * len(self.others)
 
     @cached_property
     def lead(self) -> Verdict:
         return self.adan.minus(self.best, self.tests)
+
+    @property
+    def p(self) -> float:
+        return len(self.others) * (self.adan.result - self.best.result).p
 
     @property
     def unit(self) -> Unit:
@@ -104,18 +116,9 @@ class Contest:
 
     @property
     def is_wide(self) -> bool:
-        """Whether the interval is wider than ±20% of the baseline's result, and so says little."""
-        half = self.lead.difference.half
+        """Whether the interval, uncorrected, is wider than ±20% of the baseline's result, and so says little."""
+        half = self.adan.minus(self.best).difference.half
         return half is not None and half > 0.2 * abs(self.best.final().mean)
-
-    def early(self) -> str:
-        """Judge Adan by whether its mean reaches a share of the better final accuracy first."""
-        target = EARLY * max(group.final().mean for group in (self.adan, self.best))
-        ours, theirs = (
-            next((step / group.first.config.steps for step, at in group.curve() if statistics.fmean(at) >= target), 2.0)
-            for group in (self.adan, self.best)
-        )
-        return "better" if ours < theirs else "worse" if ours > theirs else "not significant"
 
     @property
     def effect(self) -> Effect:
@@ -131,14 +134,43 @@ class Contest:
         return Effect(self.label, mean, low, high, SHADES[self.lead.word], text)
 
 
+def rivals_by_workload(stored: Stored) -> dict[str, list[Rival]]:
+    """Today's optimizers by workload, over the searches that are stored, best first."""
+    named = {row["label"]: [stored[name] for name in row["studies"].split() if name in stored] for row in DATA["field"]}
+    found = {label: rivals(searches) for label, searches in named.items() if searches}
+    return {label: own for label, own in found.items() if _adamw(own).groups}
+
+
 def contests(stored: Stored) -> list[Contest]:
     found = []
     for row in DATA["rows"]:
-        groups = together(row["studies"], stored, row.get("batch_size", 0))
-        study, others = stored[row.get("tuned_by", row["studies"].split()[0])], len(groups) - 1
-        tests, first = row.get("rows_of_table", 1) * others, row.get("first_search", "")
-        found.append(Contest(row["label"], study, groups[0], best_baseline(groups), others, tests, first))
-    return found
+        adan, *others = together(row["studies"], stored, row.get("batch_size", 0))
+        found.append(Contest(row["label"], stored[row.get("tuned_by", row["studies"].split()[0])], adan, others))
+    return [replace(contest, left=left) for contest, left in zip(found, holm(_page(found, stored)), strict=False)]
+
+
+def against_adamw(stored: Stored) -> dict[str, dict[str, Verdict]]:
+    """The differences of a workload's optimizers from AdamW, which has none itself."""
+    every, rows = rivals_by_workload(stored), contests(stored)
+    left = iter(holm(_page(rows, stored))[len(rows) :])
+    return {
+        label: {rival.optimizer: rival.minus(adamw, next(left)) for rival in own if rival.groups and rival is not adamw}
+        for label, own in every.items()
+        for adamw in [_adamw(own)]
+    }
+
+
+def _page(rows: Sequence[Contest], stored: Stored) -> list[float]:
+    """The p values of all rows of the page: of the overview, then of the field's differences from AdamW."""
+    others = [(rival, _adamw(own)) for own in rivals_by_workload(stored).values() for rival in own if rival.groups]
+    return [
+        *(row.p for row in rows),
+        *((rival.result - adamw.result).p for rival, adamw in others if rival is not adamw),
+    ]
+
+
+def _adamw(own: Sequence[Rival]) -> Rival:
+    return next(rival for rival in own if rival.optimizer == "adamw")
 
 
 def overview(stored: Stored) -> str:
@@ -146,21 +178,22 @@ def overview(stored: Stored) -> str:
     for r in contests(stored):
         n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
         ours, theirs = (r.unit.spread(group.final()) for group in (r.adan, r.best))
-        of = f" (of {r.baselines})" if r.baselines > 1 else ""
+        of = f" (of {len(r.others)})" if len(r.others) > 1 else ""
         label = f"{r.label}: {r.unit.name} {'↑' if r.adan.higher else '↓'}"
         lines.append([label, ours, f"{NAMES[r.best.optimizer]} {theirs}{of}", n, r.study.tuned, r.unit.said(r.lead)])
     return table(["", "Adan", "best baseline", "seeds", "tuned", "difference"], lines)
 
 
 def effects(stored: Stored) -> str:
-    """README's table: Adan's leads over the best baseline, by model and by verdict."""
+    """README's table: Adan's leads over the best baseline, by model and by verdict, without those that say little."""
+    found = contests(stored)
     leads: dict[str, dict[str, list[str]]] = {}
-    for r in contests(stored):
+    for r in (r for r in found if r.lead.word != "not significant" or not r.is_wide):
         model, (unit, digits) = r.label.partition(",")[0], DATA["leads"][r.unit.axis]
         lead = f"{r.effect.mean:+.{digits}f}".replace("-", "−")
         by_word = leads.setdefault(f"{DATA['models'].get(model, model)}: {unit}", {word: [] for word in SHADES})
-        by_word[r.lead.word].append(f"({lead})" if r.lead.word == "not significant" and r.is_wide else lead)
-    heads = [f"{word} in {sum(len(by_word[word]) for by_word in leads.values())}" for word in SHADES]
+        by_word[r.lead.word].append(lead)
+    heads = [f"{word} in {count}" for word, count in zip(SHADES, tally([r.lead.word for r in found]), strict=True)]
     rows = [[model, *map(", ".join, by_word.values())] for model, by_word in leads.items()]
     return table(["", *heads], rows)
 
@@ -170,42 +203,70 @@ def tally(words: Sequence[str]) -> list[int]:
     return [sum(word == said for word in words) for said in SHADES]
 
 
-def counts(stored: Stored) -> str:
-    """How often Adan was better, by how settings were chosen, with half the steps, and early in a run."""
-    rows = contests(stored)
-    asked = {"**with the same number of steps**": [r.lead.word for r in rows]}
-    asked |= {f"— {said}": [r.lead.word for r in rows if r.study.tuned == key] for key, said in DATA["tuned"].items()}
-    asked["**with half the steps of the best baseline**"] = [a.minus(b, n).word for a, b, n in halves(stored)]
-    early = [r.early() for r in rows if r.adan.first.metric == "accuracy"]
-    asked[f"**first to reach {EARLY:.0%} of the better final accuracy** (classifiers)"] = early
-    lines = [[key, str(len(words)), *map(str, tally(words))] for key, words in asked.items()]
-    return table(["Adan against the best baseline", "comparisons", "better", "worse", "neither"], lines)
+def by_family(stored: Stored) -> dict[str, dict[str, list[Estimate]]]:
+    """Logarithms of the ratios of Adan's error to AdamW's, by kind of error and family of models.
+
+    Errors are losses and logarithms of perplexities, or what accuracies lack of 100%. Where there is no AdamW, Adam
+    stands in. Published settings are left out, and rows with wide intervals: among them all rewards.
+    """
+    pairs: list[tuple[str, Sequence[SeedGroup], Sequence[SeedGroup]]] = []
+    for row in contests(stored):
+        if row.study.tuned != "no" and not row.is_wide:
+            named = {group.optimizer: group for group in row.others}
+            pairs.append((row.label, [row.adan], [named.get("adamw") or named["adam"]]))
+    for label, own in rivals_by_workload(stored).items():
+        found = {rival.optimizer: rival.groups for rival in own}
+        pairs += [(label, found["adan"], found["adamw"])] if found["adan"] and found["adamw"] else []
+    kinds: dict[str, dict[str, list[Estimate]]] = {}
+    for label, ours, theirs in pairs:
+        model, kind = label.partition(",")[0], DATA["errors"][unit_of(ours[0].first).axis]
+        rows = kinds.setdefault(kind, {}).setdefault(DATA["same_family"].get(model, model), [])
+        rows.append(_log_error(ours) - _log_error(theirs))
+    return kinds
 
 
-def analyses(stored: Stored) -> str:
-    """What other ways to count would say."""
+def _log_error(groups: Sequence[SeedGroup]) -> Estimate:
+    def error(run: RunRecord, value: float) -> float:
+        return value if run.metric == "loss" else math.log(value) if run.metric == "perplexity" else 1 - value
 
-    def first(r: Contest) -> str:
-        groups = together(r.first_search, stored)
-        return groups[0].minus(best_baseline(groups), len(groups) - 1).word if groups else r.lead.word
+    mean = estimate(*([error(group.first, value) for value in group.by_seed().values()] for group in groups))
+    return replace(mean, mean=math.log(mean.mean), variance=mean.variance / mean.mean**2)
 
-    def fewest(group: SeedGroup) -> SeedGroup:
-        return replace(group, runs=group.runs[:MIN_SEEDS])
 
-    rows = contests(stored)
-    total = sum(r.baselines for r in rows)
-    ways: dict[str, Callable[[Contest], str]] = {
-        "corrected for the comparisons of all rows": lambda r: r.adan.minus(r.best, total).word,
-        "with the first search where there were several": first,
-        "by a test paired by seed": lambda r: r.adan.minus(r.best, r.tests, paired=True).word,
-        f"with the first {MIN_SEEDS} seeds alone": lambda r: fewest(r.adan).minus(fewest(r.best), r.tests).word,
-    }
+def family_effect(rows: Sequence[Estimate]) -> tuple[float, float]:
+    """The mean of a family's rows and its variance: rows differ, and share searches, so that errors do not cancel."""
+    means = [row.mean for row in rows]
+    error = statistics.fmean(math.sqrt(row.variance) for row in rows)
+    return statistics.fmean(means), error**2 + (statistics.variance(means) / len(means) if len(means) > 1 else 0.0)
+
+
+def summaries(stored: Stored) -> dict[str, tuple[dict[str, tuple[float, float]], FamilySummary]]:
+    """By kind of error: the effects of the families, and their summary."""
+    kinds = {k: {name: family_effect(rows) for name, rows in found.items()} for k, found in by_family(stored).items()}
+    return {kind: (effects, random_effects(list(effects.values()))) for kind, effects in kinds.items()}
+
+
+def percent(*log_ratios: float | None) -> str:
+    found = [f"{100 * math.expm1(ratio):+.1f}%" for ratio in log_ratios if ratio is not None]
+    return " to ".join(found).replace("-", "−")
+
+
+def families(stored: Stored) -> str:
+    """Adan's error against AdamW's in percent: family by family, their mean, and where one more may lie."""
     lines = []
-    for name, word in ways.items():
-        words = [word(r) for r in rows]
-        changed = [f"{r.label}: {new}" for r, new in zip(rows, words, strict=True) if new != r.lead.word]
-        lines.append([name, *map(str, tally(words)[:2]), "; ".join(changed) or "none"])
-    return table(["verdicts", "better", "worse", "rows that change"], lines)
+    for kind, (effects, total) in summaries(stored).items():
+        each = ", ".join(f"{name} {percent(effect)}" for name, (effect, _) in effects.items())
+        mean = f"{percent(total.mean.mean)}, {percent(total.mean.low, total.mean.high)}"
+        lines.append([kind, each, mean, percent(total.one_more.low, total.one_more.high)])
+    return table(["Adan's error against AdamW's", "each family", "their mean, 95% interval", "one more family"], lines)
+
+
+def families_in_short(stored: Stored) -> str:
+    said = []
+    for kind, (_, total) in summaries(stored).items():
+        what = re.split("[:,]", kind)[0]
+        said.append(f"in {what} by {percent(total.mean.mean)} ({percent(total.mean.low, total.mean.high)})")
+    return f"Over families of models, each counted once, Adan's result differs from AdamW's {', '.join(said)}."
 
 
 # Other tables
@@ -367,4 +428,4 @@ def pictures(stored: Stored) -> dict[str, Picture]:
     return {f"results-{name}.svg": picture for name, picture in figures.items()}
 
 
-TABLES = (effects, overview, counts, analyses, half_length, batch_sizes, formats, components)
+TABLES = (effects, overview, families, families_in_short, half_length, batch_sizes, formats, components)

@@ -6,19 +6,20 @@ run may belong to several. A newer study is a file of its own, results/studies/N
 
 from __future__ import annotations
 
-import functools
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from common import ROOT
+from inference import Estimate, estimate
 
 from adan_bench.config import RunRecord
 from adan_bench.records.archive import read_archive
-from adan_bench.records.stats import MIN_SEEDS, Interval, Verdict, best_trial, grouped, interval, verdict
+from adan_bench.records.stats import MIN_SEEDS, Interval, Verdict, best_trial, grouped
 
 EVIDENCE = ROOT / "results" / "evidence"
 NEWER = ROOT / "results" / "studies"
@@ -60,8 +61,12 @@ class SeedGroup:
     def by_seed(self) -> dict[int, float]:
         return {r.config.seed: r.final for r in self.runs if r.final is not None}
 
+    @property
+    def result(self) -> Estimate:
+        return estimate(list(self.by_seed().values()))
+
     def final(self) -> Interval:
-        return interval(list(self.by_seed().values()))
+        return self.result.interval()
 
     def training_loss(self) -> float:
         """Mean training loss between the last two evaluations."""
@@ -76,10 +81,10 @@ class SeedGroup:
         points = [run.curve("eval", run.metric) for run in self.runs]
         return [(at[0][0], [value for _, _, value in at]) for at in zip(*points, strict=True)]
 
-    def minus(self, other: SeedGroup, comparisons: int = 1, paired: bool = False) -> Verdict:
-        """The verdict on the difference from another group, by Welch's test or by one paired by seed."""
-        lost = self.diverged, other.diverged
-        return verdict(self.by_seed(), other.by_seed(), self.higher, comparisons, paired=paired, diverged=lost)
+    def minus(self, other: SeedGroup, comparisons: int = 1) -> Verdict:
+        """The verdict on the difference from another group, by Welch's test."""
+        gap = (self.result - other.result).interval(comparisons)
+        return Verdict(gap, self.higher, (self.diverged, other.diverged))
 
 
 @dataclass(frozen=True)
@@ -87,9 +92,10 @@ class StoredStudy:
     """A study and its runs.
 
     unit, length: "epochs" or "steps", and how many. tune_length: of its trials, where these are shorter.
-    planned_trials: of each optimizer; 0 where settings are published ones, None where they are another study's.
+    planned_trials: settings tried of each optimizer; 0 where they are published ones, None where another study's.
     settings_of: that study. starts_from: the study whose weights are fine-tuned.
     search: the trials of each optimizer in the order in which they were asked for. chosen: the settings they gave.
+    diverged: the reported runs of each optimizer that did, in newer studies.
     """
 
     name: str
@@ -102,10 +108,11 @@ class StoredStudy:
     planned_trials: int | None = None
     settings_of: str = ""
     starts_from: str = ""
+    diverged: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def tuned(self) -> str:
-        """How settings were chosen, a key of "tuned" in results_page.json."""
+        """How settings were chosen, in the words of the page's column."""
         if self.settings_of:
             return "elsewhere"
         if not self.planned_trials:
@@ -118,6 +125,47 @@ class StoredStudy:
         return sorted(self.groups, key=lambda group: group.optimizer != "adan") if enough else []
 
 
+@dataclass(frozen=True)
+class Rival:
+    """An optimizer of a study of the field.
+
+    groups: its reported runs, one group per search of which some finished; diverged: how many did, of all searches.
+    trials: those that confirm the best included.
+    """
+
+    optimizer: str
+    groups: Sequence[SeedGroup]
+    diverged: int
+    trials: Sequence[RunRecord]
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        return [run for group in self.groups for run in group.runs]
+
+    @cached_property
+    def result(self) -> Estimate:
+        return estimate(*(list(group.by_seed().values()) for group in self.groups))
+
+    def minus(self, other: Rival, comparisons: int = 1) -> Verdict:
+        gap = (self.result - other.result).interval(comparisons)
+        return Verdict(gap, self.groups[0].higher, (self.diverged, other.diverged))
+
+
+def rivals(searches: Sequence[StoredStudy]) -> list[Rival]:
+    """The optimizers of a workload over its searches: best first, then those with diverged seeds, or with no result."""
+    found = []
+    for name in searches[0].search:
+        groups = [group for study in searches for group in study.groups if group.optimizer == name]
+        trials = [trial for study in searches for trial in study.search.get(name, ())]
+        found.append(Rival(name, groups, sum(study.diverged.get(name, 0) for study in searches), trials))
+
+    def order(rival: Rival) -> tuple[bool, bool, float]:
+        sign = -1 if rival.groups and rival.groups[0].higher else 1
+        return not rival.groups, rival.diverged > 0, sign * rival.result.mean if rival.groups else 0.0
+
+    return sorted(found, key=order)
+
+
 def by_optimizer(records: Iterable[RunRecord]) -> dict[str, Sequence[RunRecord]]:
     return {own[0].config.name: own for own in grouped(records, lambda r: r.config.name)}
 
@@ -127,7 +175,7 @@ def by_key(file: Path) -> dict[str, RunRecord]:
     return {record.path.name: record for record in read_archive(file)[0]}
 
 
-@functools.cache
+@cache
 def studies() -> dict[str, StoredStudy]:
     index = json.loads((EVIDENCE / "studies.json").read_text(encoding="utf-8"))
     records = by_key(EVIDENCE / "runs.jsonl")
@@ -177,6 +225,7 @@ def of_archive(file: Path) -> StoredStudy:
         chosen={optimizer: best_trial(own).config.settings for optimizer, own in search.items()},
         length=length,
         tune_length=trial if trial < length else None,
-        planned_trials=max(map(len, search.values()), default=0),
+        planned_trials=max((len(grouped(own, lambda r: r.config.tuned)) for own in search.values()), default=0),
         settings_of="another study" if elsewhere else "",
+        diverged={name: sum(run.diverged for run in own) for name, own in by_optimizer(runs).items()},
     )

@@ -97,7 +97,7 @@ def b1_runs() -> list[tuple[int, str, dict[float, RunRecord]]]:
         runs = [*study.search.get("adan", ()), *(r for g in study.groups for r in g.runs if name == "b1-length-gpt")]
         best: dict[int, dict[float, RunRecord]] = {}
         for alike in grouped(runs, lambda r: [r.config.steps, {**r.config.settings, "betas": None}]):
-            for run in alike if len(alike) > 1 else ():
+            for run in alike if len({r.config.settings["betas"][0] for r in alike}) > 1 else ():
                 own, value = best.setdefault(run.config.steps, {}), float(run.config.settings["betas"][0])
                 own[value] = min(run, own.get(value, run), key=rank)
         found += [(steps, name, own) for steps, own in best.items()]

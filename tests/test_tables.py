@@ -52,14 +52,7 @@ def finals(study, metric, **options):
 
 
 def test_results_in_the_readme_are_those_of_the_records():
-    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert "| **with half the steps of the best baseline** | 5 | 1 | 3 | 1 |" in results
     text = " ".join(README.split())
-    assert "With half the steps, Adan ended better in one test of five and worse in three." in text
-    assert "Corrected for all comparisons, six remain better and three worse." in text
-    assert "| corrected for the comparisons of all rows | 6 | 3 |" in results
-    assert "| — tuned for the same training at its full length | 12 | 6 | 1 | 5 |" in results
-    assert "Tuned at full length, Adan was better in 6 of 12 comparisons and worse in one." in text
     assert "it ended better than AdamW in three, worse in none" in text  # tests/benchmarks/test_tuning.py
     leads = {}
     for size in (1024, 4096):

@@ -10,6 +10,7 @@ import torch
 
 from adan_bench.data.augment import StochasticDepth, applied, box_noise, drawn, erased, erasing, loss_of, mixed, mixing
 from adan_bench.data.settings import PLAIN, SETTING_I, SETTING_II, Setting
+from adan_bench.task import own_rows
 from adan_bench.workloads.parts.networks import depth_shares
 
 
@@ -95,12 +96,33 @@ def test_mixup_is_close_to_one_image_at_a_small_alpha(batch: tuple[torch.Tensor,
     def middle(setting: Setting) -> float:
         shares = []
         for i in range(200):
-            images, targets = mixed(batch[0], torch.eye(10), mixing(16, setting, random.Random(i)))
+            images, targets = mixed(batch[0], torch.eye(10), mixing(10, 16, setting, random.Random(i)))
             if images.flatten(1).std(1).max() < 1e-6:  # not cut
                 shares.append(targets[0, 0].item())
         return sum(0.1 < share < 0.9 for share in shares) / len(shares)
 
     assert middle(SETTING_I) < 0.35 < 0.6 < middle(SETTING_II)
+
+
+def test_every_128_pairs_are_mixed_in_their_own_way() -> None:
+    """As on eight GPUs of 256 images each, whose shares of the batch these are; fewer images have one draw."""
+    kept = torch.eye(600).to(torch.float32)
+    different = set()
+    for position in range(6):
+        draws = drawn(SETTING_I, 600, 16, (0, position))
+        share = draws["weights"][:, 1]
+        assert torch.equal(share, share.flip(0))  # partners agree
+        for group in (slice(0, 128), slice(128, 256), slice(256, 300)):
+            assert len(share[group].unique()) == 1
+        different.add(len(share.unique()))
+        _, targets = mixed(torch.zeros(600, 1, 16, 16), kept, draws)
+        assert targets.diagonal() == pytest.approx(share.tolist())
+        assert len(drawn(SETTING_I, 256, 16, (0, position))["weights"].unique(dim=0)) == 1
+    assert max(different) == 3
+    rows = own_rows(2048, 3, 8)
+    own = drawn(SETTING_I, 2048, 16, (0, 0), lambda values: values[rows])
+    assert own["weights"].shape == (256, 2)
+    assert len(own["weights"].unique(dim=0)) == 1
 
 
 def test_stochastic_depth_keeps_the_mean_and_rests_in_evaluation() -> None:

@@ -20,12 +20,14 @@ from adan_bench.data.coco import (
     held_out,
     padded,
     scaled,
+    splits,
     whole,
 )
 from adan_bench.data.coco import scenes as make_scenes
 from adan_bench.data.files import COCO
 from adan_bench.errors import UsageError
 from adan_bench.task import Context
+from adan_bench.workloads.registry import get_workload
 
 
 @pytest.fixture
@@ -147,6 +149,22 @@ def test_batches_are_a_function_of_the_position(tmp_path: Path) -> None:
             assert all(torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key])) for key in a)
     assert {min(e["pixels"].shape[1:]) for batch in expected for e in batch} <= set(range(480, 801, 32))
     assert sorted(e["image_id"] for batch in expected[:2] for e in batch) == coco.ids  # an epoch
+
+
+def test_images_without_annotations_train_one_detector_alone(tmp_path: Path) -> None:
+    """MMDetection leaves them out for Mask R-CNN (filter_empty_gt), and not for Deformable-DETR."""
+    write_coco(tmp_path)
+    for name in COCO:
+        content = json.loads((tmp_path / name).read_bytes())
+        content["annotations"] = [a for a in content["annotations"] if a["image_id"] != 2]
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    for masks, ids in ((True, [1, 3, 4]), (False, [1, 2, 3, 4])):
+        train, held_out, note = splits(Context(0, 2, tmp_path, scale="paper"), (64, 4, 4), masks)
+        assert (train.ids, held_out.ids) == (ids, [1, 2, 3, 4])
+        assert f"COCO: {len(ids)} images to train, 4 held out" in note
+    epochs = {name: get_workload(name, "paper") for name in ("mask-rcnn", "deformable-detr")}
+    assert epochs["mask-rcnn"].steps == 36 * 117_266 // 16
+    assert epochs["deformable-detr"].steps == 50 * 118_287 // 32
 
 
 def test_held_out_and_padded(scenes: Coco) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from adan_bench.cli.common import grid
+from adan_bench.cli.paper import OUTLINE
 from adan_bench.cli.progress import showing
 from adan_bench.config import RunProgress
 from adan_bench.training.jobs import Event, Job
@@ -24,6 +26,16 @@ def events(config: Any) -> list[Event]:
         Event(job, 1, 2, result=finished),
         Event(job, 2, 2, result={**finished, "status": "diverged", "final": {}}),
     ]
+
+
+def test_a_narrow_table_has_all_of_its_text() -> None:
+    """A plan in a log of 80 columns: its numbers are wrapped, not cut off."""
+    output = io.StringIO()
+    rows = [["vit-s (trials)", "sgd-momentum", "1", "8", "125,000", "8 × 128", "16,000,000", "(1)"]]
+    Console(file=output, width=80).print(grid("1 runs", OUTLINE, rows))
+    assert "…" not in output.getvalue()
+    cells = [line.split("│")[1:-1] for line in output.getvalue().splitlines() if line.startswith("│")]
+    assert ["".join(map(str.strip, column)) for column in zip(*cells, strict=True)][-2] == "16,000,000"
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -11,6 +11,7 @@ from support.learning import chosen, sizes
 
 from adan_bench.data.augment import StochasticDepth
 from adan_bench.data.batching import epoch_order
+from adan_bench.data.images import Augmentation, image_data
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.schedules import schedule
@@ -116,6 +117,20 @@ def test_options_of_a_published_run() -> None:
     assert get_workload("vit-s").task(batch_size=8).groups is not None
 
 
+def test_augmentation_and_clipping_of_a_published_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options of the run, else of the model, reach the images that it trains on and is evaluated by."""
+    seen: list[Augmentation] = []
+
+    def data(context: Any, augmentation: Augmentation) -> Any:
+        seen.append(augmentation)
+        return image_data(context, augmentation)
+
+    monkeypatch.setattr("adan_bench.workloads.parts.classification.image_data", data)
+    get_workload("vit-s").task(batch_size=8, training={"repeats": 3, "magnitude": 7, "center": 0.8})
+    assert get_workload("resnet50").task(batch_size=8).max_grad_norm == 5.0
+    assert seen == [Augmentation(magnitude=7, center=0.8, repeats=3), Augmentation(magnitude=7, center=0.95)]
+
+
 def test_swin_leaves_out_both_branches() -> None:
     """The share of the last block is the largest, on its attention and on its MLP."""
     model = get_workload("swin-t").task(batch_size=8).model
@@ -132,4 +147,6 @@ def test_repeated_augmentation() -> None:
     for batch in batches:
         assert [batch[0]] * 3 + [batch[3]] * 3 == batch
     assert len({image for batch in batches for image in batch}) == 4
-    assert sorted(epoch_order(12, 12, seed=0)(0).tolist()) == list(range(12))
+    whole = [epoch_order(12, 12, seed=seed)(epoch).tolist() for seed, epoch in ((0, 0), (0, 1), (1, 0))]
+    assert len({*map(tuple, whole)}) == 3  # another order in every epoch and with every seed
+    assert [sorted(order) for order in whole] == [list(range(12))] * 3

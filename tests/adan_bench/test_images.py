@@ -6,7 +6,9 @@ import io
 import pickle
 import random
 import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -129,6 +131,21 @@ def test_shifts_squares_and_flips_of_cifar(scale: str, border: float, data: Path
         )
 
 
+def test_options_of_imagenet(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share of a held-out photograph that is looked at, and how often a training image comes in a row."""
+    monkeypatch.setattr(made, "decoders", lambda: 0)
+    found = imagenet(context(data, batch_size=6), Augmentation(center=0.5, repeats=3))
+    (first, *_), _ = next(iter(found.held_out()))
+    photo = Image.open(data / "imagenet" / "val" / "n01440764" / "n01440764_0.JPEG").convert("RGB")
+    assert np.array_equal(first.permute(1, 2, 0), np.array(_center(224, 0.5, photo)))
+    images = [index for index, _ in found.batches.keys(0)]
+    assert images == [images[0]] * 3 + [images[3]] * 3
+    draws = [draw for position in (0, 1) for _, draw in found.batches.keys(position)]
+    assert len({*draws}) == 12  # another view of an image whenever it comes
+    one, other = (found.batches.images[0, draw][0] for draw in draws[:2])
+    assert not torch.equal(one, other)
+
+
 def original(folder: Path, content: Any = None) -> Path:
     """The photographs as CIFAR-10's own files have them."""
     (folder / CIFAR_FOLDER).mkdir()
@@ -159,7 +176,7 @@ def test_cifars_own_files(data: Path, tmp_path: Path) -> None:
     assert found.note.startswith("CIFAR-10 from cifar-10-batches-py: 40 to train")
     configure(get_workload("cifar-resnet34", "paper"), get_optimizer("adan"), chosen(scale="paper", data=tmp_path))
     (tmp_path / CIFAR_FOLDER).rename(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match=r"cifar-resnet34 needs cifar10/train.parquet or cifar-10-batches-py, which"):
+    with pytest.raises(UsageError, match=r"needs cifar10/train.parquet or .*, cifar10/test.parquet or .*, which"):
         configure(get_workload("cifar-resnet34", "paper"), get_optimizer("adan"), chosen(scale="paper", data=tmp_path))
 
 
@@ -265,6 +282,10 @@ def test_views() -> None:
     assert (whole[:, 55:] == 255).all()
     shares = [np.asarray(_resized_crop(32, 0.9, Image.new("L", (50, 50), 7))).mean() for _ in range(3)]
     assert shares == [7.0] * 3
+    long = photograph(0, 400, 30)  # no crop of 4:3 fits: its middle, which may be mirrored
+    middle = long.resize((32, 32), Image.Resampling.BICUBIC, box=(180, 0, 220, 30))
+    found = {_resized_crop(32, 0.5, long).tobytes() for _ in range(20)}
+    assert found == {middle.tobytes(), ImageOps.mirror(middle).tobytes()}
 
 
 def test_rand_augment_is_used_where_timm_is_and_named_where_it_is_not(
@@ -367,3 +388,31 @@ def test_an_incomplete_epoch_is_named() -> None:
     seen = Augmented(Arrays(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3)), partial(_shift, 1), None)
     with pytest.raises(UsageError, match="batch_size=4 is more than the 3 examples"):
         Batches(seen, 4, 0, workers=0)
+
+
+ENDLESS = """
+import sys
+import torch
+from functools import partial
+from adan_bench.data.images import Arrays, Augmented, Batches, _shift
+if __name__ == "__main__":
+    images = Augmented(Arrays(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(4)), partial(_shift, 1), None)
+    batches = Batches(images, 4, 0, workers=1)
+    batches(0)
+    print(batches.stream._workers[0].pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    (script := tmp_path / "endless.py").write_text(ENDLESS)
+    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        worker = Path("/proc") / run.stdout.readline().decode().strip()
+        assert "forkserver" in (worker / "cmdline").read_text()
+        run.kill()
+    patience = time.monotonic() + 30
+    while worker.exists():
+        assert time.monotonic() < patience, "the worker lives on"
+        time.sleep(0.05)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,26 @@ def test_rows_come_once_each(data: Path) -> None:
     assert not [row for row in held_out if row in seen]
     again = reader(Corpus(data / "text"), batch_size=1)
     assert again(again.per_epoch + 3).shape == (1, 30)
+    epochs = [[again.place(epoch, i) for i in range(again.rows)] for epoch in (0, 1)]
+    assert epochs[0] != epochs[1]
+    assert sorted(epochs[0]) == sorted(epochs[1])
+
+
+def test_trials_see_no_row_that_is_held_out_from_runs(data: Path) -> None:
+    run, trial = (reader(Corpus(data / "text"), batch_size=1, tuning=tuning) for tuning in (False, True))
+    kept = {*range(run.first_held_out, run.first_held_out + run.last)}
+    judged = {*range(trial.first_held_out, trial.first_held_out + trial.last)}
+    trained = {trial.place(0, i) for i in range(trial.rows)}
+    assert len(kept) == len(judged) == run.last
+    assert not kept & judged
+    assert not trained & (kept | judged)
+
+
+def test_padding_is_not_predicted() -> None:
+    logits = torch.randn(1, 4, 9, generator=torch.Generator().manual_seed(0))
+    model: Any = SimpleNamespace(logits=logits)
+    found = tokens.next_token_loss(lambda rows: model, torch.tensor([[3, 4, 5, PAD, PAD]]), PAD)  # type: ignore[arg-type]
+    assert torch.equal(found, F.cross_entropy(logits[0, :2], torch.tensor([4, 5])))
 
 
 def test_batches_depend_on_the_position_alone(data: Path) -> None:

@@ -143,7 +143,7 @@ def test_list_tells_the_generations_apart(bench: Any) -> None:
     assert all(row["year"] >= 2023 and row["paper"] for row in newer)
     found = {row["name"]: (row["package"], row["extra"]) for row in rows}
     assert found["schedule-free"] == ("schedulefree", "bench")
-    assert found["muon"] == ("torch", "")
+    assert found["muon"] == ("adan", "")
     assert found["lamb"] == ("adan", "")
     text = bench("list", "optimizers")[1]
     assert text.index("its paper compares") < text.index("sam ") < text.index("Newer ones") < text.index("muon ")

@@ -125,6 +125,12 @@ def test_evaluations_are_as_far_apart_however_long_the_run() -> None:
     assert smoke.eval_every == 20  # where nothing is published, as many looks in fewer steps
 
 
+def test_every_corpus_has_a_folder_of_its_own() -> None:
+    """RedPajama-v2 for the mixtures of experts, books and Wikipedia for BERT, The Stack for GPT-2."""
+    folders = {"moe": "redpajama", "moe-8x0.6b": "redpajama", "bert-pretrain": "text", "gpt2-code": "code"}
+    assert {name: get_workload(name, "paper").needs for name in folders} == {n: (f,) for n, f in folders.items()}
+
+
 def test_ppo_has_the_seeds_of_the_paper() -> None:
     """Results on Reinforcement Learning Tasks: ten seeds, 1 to 10."""
     assert [run.config.seed for run in planned("ppo")["Adan", "Ant"].runs] == [*range(1, 11)]
@@ -145,10 +151,23 @@ def test_rivals_have_the_augmentation_and_loss_of_adan(table: str, rows: list[st
         own, adan = found.runs[0].config, config(table, "Adan", column)
         if row in rows and "Setting II" not in column and "ConvNeXt" not in column:
             model = MODELS[own.workload]
-            trained = [model.trained({**(c.training or {}), "stochastic_depth": 0.0}) for c in (own, adan)]
-            assert trained[0] == trained[1], (row, column)
+            assert model.trained(own.training or {}) == model.trained(adan.training or {}), (row, column)
             compared += 1
     assert compared >= 2
+
+
+@pytest.mark.parametrize("table", ["cnn", "vit-s", "batch-size"])
+def test_timms_lamb_clips_at_1(table: str) -> None:
+    """Its own max_grad_norm; the authors' CV/timm/optim_factory.py takes timm's LAMB."""
+    assert {found.runs[0].config.clip for (row, _), found in planned(table).items() if row == "LAMB"} == {1.0}
+
+
+@pytest.mark.parametrize("table", ["cnn", "vit-swin", "vit-s", "batch-size", "settings"])
+def test_epochs_that_the_columns_do_not_count_are_said(table: str) -> None:
+    """Ten of Adan's, by the cooldown_epochs of the authors' configurations."""
+    more = {row for (row, _), found in planned(table).items() if found.runs[0].config.cooldown}
+    assert more == {"Adan"}
+    assert any("ten epochs at their lowest rate" in note for note in tables()[table].notes)
 
 
 def test_rows_that_quote_a_recipe_say_whose() -> None:
@@ -249,6 +268,13 @@ def test_the_best_trial_gives_the_rate(regressions: Path, tmp_path: Path) -> Non
     for path in run.trials:
         write(again.runs[path], "diverged", 0.0)
     assert collect(again.cells[0], {}).why == "all 2 trials of its learning rate diverged"
+
+
+def test_a_rate_that_is_given_is_not_looked_for(regressions: Path, tmp_path: Path) -> None:
+    options = chosen(script=regressions, scale="paper")
+    for changed, rate, trials in (({"lr": 0.3}, 0.3, 0), ({"eps": 0.1}, 0.5, 3)):
+        (run,) = plan([trial_table()], options, tmp_path, seeds=1, changed={"adan": changed}).cells[0].runs
+        assert (run.config.settings["lr"], len(run.trials)) == (rate, trials)
 
 
 @pytest.mark.usefixtures("inline_pool")

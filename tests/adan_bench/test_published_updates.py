@@ -80,7 +80,7 @@ def nadam(thetas: list[Tensor], grads: list[Tensor], state: State, t: int, s: An
     decoupled = s.get("decoupled_weight_decay", False)
     grads, thetas = (grads, decayed(thetas, s)) if decoupled else (coupled(thetas, grads, s), thetas)
     m, v = moments(grads, state, s)
-    mu, following = (b1 * (1 - 0.5 * 0.96 ** (i * 0.004)) for i in (t, t + 1))
+    mu, following = (b1 * (1 - 0.5 * 0.96 ** (i * s.get("momentum_decay", 0.004))) for i in (t, t + 1))
     product = state["product"] = state.get("product", 1.0) * mu
     steps = []
     for g, a, b in zip(grads, m, v, strict=True):
@@ -348,7 +348,7 @@ CASES: list[tuple[str, Update, dict[str, Any]]] = [
         {"lr": 0.1, **TWO, "betas": (0.9, 0.99, 0.999), "alpha": 5.0, "t_alpha_beta3": 15, "weight_decouple": True},
     ),
     ("lion", lion, {"lr": 0.1, "betas": (0.9, 0.99), "weight_decay": 0.1}),
-    ("nadamw", nadam, {"lr": 0.1, "decoupled_weight_decay": True, **TWO}),
+    ("nadamw", nadam, {"lr": 0.1, "decoupled_weight_decay": True, "momentum_decay": 1e3, **TWO}),
     ("mars", mars, {"lr": 0.1, **TWO, **ONE_D, "gamma": 0.1}),
     ("prodigy", prodigy, {"lr": 0.5, **TWO, **FOUND}),
     ("prodigy", prodigy, {"lr": 1.0, **TWO, **FOUND, "safeguard_warmup": False, "bias_correction": False}),

@@ -200,3 +200,18 @@ def test_the_page_marks_changed_cells(regressions: Path, tmp_path: Path) -> None
     assert any("Cells marked “changed”" in line for line in section.how)
     with pytest.raises(UsageError, match=r"--set adam\.lr=1"):
         reproduce([table], chosen(script=regressions), tmp_path / "other", pairs=["adam.lr=1"])
+
+
+@pytest.mark.parametrize(
+    ("pair", "only", "why"),
+    [("adan.momentum=0.9", (), "adan has no setting 'momentum'"), ("adan.lr=-1", (), "adan refuses .*lr"),
+     ("betas=0.9,0.99", (), "adan refuses .*betas"), ("adamw.lr=0.1", ["Adan"], r"--set adamw\.lr=0\.1")],
+)  # fmt: skip
+def test_a_wrong_setting_stops_the_table(
+    pair: str, only: list[str], why: str, regressions: Path, tmp_path: Path
+) -> None:
+    """It would be a row without results after all the others, or none where the row is not run."""
+    table = made_up([{"head": "a", "workload": "plain"}], [ADAN, ADAMW])
+    with pytest.raises(UsageError, match=why):
+        reproduce([table], chosen(script=regressions), tmp_path / "out", pairs=[pair], only=only)
+    assert not (tmp_path / "out").exists()

@@ -140,7 +140,7 @@ def test_fused_projections_step_as_matrices_of_their_own() -> None:
     split = [nn.Parameter(block.clone()) for block in fused.detach().chunk(3)]
     groups = [{"params": [fused], "role": Role("matrix", 3)}, {"params": [vector], "role": Role("")}]
     got = train(muon(groups, 0.1), [fused, vector])
-    alone = torch.optim.Muon(split, lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    alone = muon(split, 0.1)
     for step in range(5):
         grads = torch.randn(6, 4, generator=torch.Generator().manual_seed(step)).chunk(3)
         for p, grad in zip(split, grads, strict=True):
@@ -171,7 +171,7 @@ def test_composite_is_an_ordinary_optimizer() -> None:
     train(optimizer, params, 2)
     assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
     assert all(optimizer.state[p] for p in params)
-    assert implementation(optimizer) == "Muon single-tensor; AdamW fused"
+    assert implementation(optimizer) == "Muon foreach; AdamW fused"
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     before = [p.detach().clone() for p in params]
@@ -183,10 +183,18 @@ def test_without_a_hidden_matrix() -> None:
         muon([nn.Parameter(torch.zeros(3))])
 
 
-def test_old_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("torch.optim.Muon")
-    with pytest.raises(UsageError, match="torch 2"):
-        muon(start())
+def test_muon_steps_as_torchs() -> None:
+    """Matrices of several shapes, wide and tall, some alike: in the arithmetic of bf16 to its rounding."""
+    shapes = ((6, 4), (4, 6), (4, 6), (5, 5), (4, 6))
+    ours, theirs = ([nn.Parameter(torch.ones(shape).cumsum(1)) for shape in shapes] for _ in range(2))
+    for fn, nesterov in (("match_rms_adamw", True), ("original", False)):
+        how: dict[str, Any] = {"momentum": 0.9, "nesterov": nesterov, "adjust_lr_fn": fn}
+        got = train(muon(ours, 0.1, **how), ours)
+        expected = train(torch.optim.Muon(theirs, lr=0.1, weight_decay=0.1, **how), theirs)
+        for x, y in zip(got, expected, strict=True):
+            torch.testing.assert_close(x, y, rtol=0, atol=2e-2)
+    with pytest.raises(ValueError, match="adjust_lr_fn must be one of match_rms_adamw, original, got 'none'"):
+        muon(ours, adjust_lr_fn="none")
 
 
 def test_records_and_list_show_the_split(bench: Any, config: Any, tiny: Path, tmp_path: Path) -> None:
@@ -195,7 +203,7 @@ def test_records_and_list_show_the_split(bench: Any, config: Any, tiny: Path, tm
     matrix = {"tensors": 1, "parameters": 256, "bytes": 1024, "matrices": 2}
     assert record.environment["roles"]["matrix"] == matrix
     assert record.result is not None
-    assert record.result["implementation"] == "Muon single-tensor; AdamW fused"
+    assert record.result["implementation"] == "Muon foreach; AdamW fused"
     code, out, _ = bench("list", "--script", tiny)
     assert code == 0
     assert "matrix: 1 tensors · 256 parameters" in " ".join(out.split())

@@ -47,6 +47,9 @@ def published(table, optimizer, workload=""):
 def test_every_search_beside_adamw_or_adam_belongs_to_a_family():
     tuned = {name: {who for who, trials in study.search.items() if trials} for name, study in STORED.items()}
     both = {name for name, names in tuned.items() if "adan" in names and names & {"adamw", "adam"}}
+    both -= {
+        name for row in results_page.DATA["field"] for name in row["studies"].split()
+    }  # rates that are searched with all else
     assert {search.study for search in SEARCHES} == both
 
 
@@ -100,7 +103,7 @@ def test_the_smallest_rate_of_adan_that_diverged():
     files = [*(ROOT / "results" / "studies").glob("*.jsonl"), *EVIDENCE.glob("*.jsonl")]
     runs = [run for file in files if file.stem not in ("gradients", "speed") for run in read_archive(file)[0]]
     diverged = [run for run in runs if run.config.optimizer == "adan" and run.diverged]
-    assert {tuning.lr(run) for run in diverged} == {DIVERGED_LR}
+    assert min(tuning.lr(run) for run in diverged) == DIVERGED_LR
     theirs, _ = tuning.tuned(STORED["vit-25"])
     assert DIVERGED_LR / tuning.lr(theirs) == pytest.approx(16)
     assert f"a ViT at lr {DIVERGED_LR:g}, 16 times its AdamW's rate" in TEXT

@@ -19,7 +19,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from adan_bench.config import Budget, Execution, Provenance, RunConfig
 from adan_bench.errors import UsageError
@@ -70,8 +70,9 @@ SESSION = {"jobs": (Jobs, 1), "out": (Out, None), "resume": (Resume, False), "ti
 
 
 def grid(title: str, head: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table on the terminal; its text is no markup."""
-    table = Table(*map(escape, head), title=escape(title), title_justify="left")
+    """A table on the terminal, or in a log of 80 columns, that cuts nothing off; its text is no markup."""
+    columns = [Column(escape(name), overflow="fold") for name in head]
+    table = Table(*columns, title=escape(title), title_justify="left")
     for row in rows:
         table.add_row(*map(escape, row))
     return table

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from adan_bench.data.settings import Setting
 
 NOISE = 1 << 20  # different places at which an erased rectangle's noise may begin
+PAIRS = 128  # that are mixed in the same way: timm draws once per GPU, which has 256 images in the authors' runs
 
 
 def drawn(
@@ -28,11 +29,12 @@ def drawn(
 ) -> dict[str, Tensor]:
     """What is random about a batch of `count` images of size × size pixels, as the key (seed, position) says.
 
-    own: picks what is for the images of this rank (`Context.own`); how images are mixed is the same for all.
+    own: picks what is for the images of this rank (`Context.own`).
     """
     draw = random.Random(repr(key))
-    boxes = erasing(count, size, setting.erasing, draw) if setting.erasing else {}
-    return {name: own(value) for name, value in boxes.items()} | (mixing(size, setting, draw) if setting.mixup else {})
+    draws = erasing(count, size, setting.erasing, draw) if setting.erasing else {}
+    draws |= mixing(count, size, setting, draw) if setting.mixup else {}
+    return {name: own(value) for name, value in draws.items()}
 
 
 def applied(
@@ -48,26 +50,32 @@ def applied(
     return images, targets
 
 
-def mixing(size: int, setting: Setting, draw: random.Random) -> dict[str, Tensor]:
-    """By a fair coin: the share of each image in a weighted sum, or the box that its partner fills.
+def mixing(count: int, size: int, setting: Setting, draw: random.Random) -> dict[str, Tensor]:
+    """For every 128 pairs by a fair coin: the share of each image in a weighted sum, or the box that its partner fills.
 
     weights: an image's share of the sum, and of the labels.
     """
+    drawn = [_mixing(size, setting, draw) for _ in range(0, count, 2 * PAIRS)]
+    groups = torch.arange(count).minimum(torch.arange(count).flip(0)) // PAIRS  # the same for both of a pair
+    names = ("weights", "partner_boxes")
+    return {name: torch.tensor(values)[groups] for name, values in zip(names, zip(*drawn, strict=True), strict=True)}
+
+
+def _mixing(size: int, setting: Setting, draw: random.Random) -> tuple[list[float], list[int]]:
     if draw.random() < 0.5:
-        share = blend = draw.betavariate(setting.mixup, setting.mixup)
-        box = [0, 0, 0, 0]
-    else:
-        side = math.sqrt(1 - draw.betavariate(setting.cutmix, setting.cutmix))
-        box = [*_interval(size, side, draw), *_interval(size, side, draw)]
-        top, bottom, left, right = box
-        blend, share = 1.0, 1 - (bottom - top) * (right - left) / size**2
-    return {"weights": torch.tensor([blend, share]), "partner_box": torch.tensor(box)}
+        share = draw.betavariate(setting.mixup, setting.mixup)
+        return [share, share], [0, 0, 0, 0]
+    side = math.sqrt(1 - draw.betavariate(setting.cutmix, setting.cutmix))
+    box = [*_interval(size, side, draw), *_interval(size, side, draw)]
+    top, bottom, left, right = box
+    return [1.0, 1 - (bottom - top) * (right - left) / size**2], box
 
 
 def mixed(images: Tensor, targets: Tensor, draws: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Every image with its partner, the same place counted from the end: a weighted sum, or a rectangle of it."""
-    others, (blend, share) = images.flip(0), draws["weights"].to(images.dtype)
-    images = torch.where(inside(draws["partner_box"], *images.shape[-2:]), others, others.lerp(images, blend))
+    others, (blend, share) = images.flip(0), draws["weights"].to(images.dtype).unsqueeze(2).unbind(1)
+    boxes = inside(draws["partner_boxes"], *images.shape[-2:]).unsqueeze(1)
+    images = torch.where(boxes, others, others.lerp(images, blend[..., None, None]))
     return images, targets.flip(0).lerp(targets, share)
 
 

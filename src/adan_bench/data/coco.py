@@ -193,6 +193,8 @@ def splits(context: Context, generated: tuple[int, int, int], masks: bool = Fals
     size, *counts = generated
     if context.scale == "paper":
         train, held_out = (folder(context.path(name)) for name in COCO_FILES)
+        if masks:  # as MMDetection trains Mask R-CNN; its Deformable-DETR has filter_empty_gt=False
+            train.ids = [image_id for image_id in train.ids if train.index.imgToAnns.get(image_id)]
         what, unit = "COCO", " images"
     elif context.scale == "small" and not masks and all(map(context.has, BCCD)):
         train, held_out = (folder(context.path(name)).in_memory(PHOTOGRAPH) for name in BCCD)

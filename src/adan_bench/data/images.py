@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import multiprocessing
 import os
 import random
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -316,10 +318,11 @@ def _resized_crop(size: int, share: float, image: Any) -> Any:
         ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
+            x, y = random.randint(0, width - w), random.randint(0, height - h)
             break
-    else:  # a photograph of very long sides: its middle
-        w = h = min(width, height)
-    x, y = random.randint(0, width - w), random.randint(0, height - h)
+    else:  # a photograph of very long sides: its middle, as in torchvision
+        w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+        x, y = (width - w) // 2, (height - h) // 2
     return _flipped(image.resize((size, size), Image.Resampling.BICUBIC, box=(x, y, x + w, y + h)))
 
 
@@ -445,11 +448,35 @@ def _loader(images: Augmented, keys: Any, workers: int, ahead: int = 0, persiste
     from torch.utils.data import DataLoader
 
     options: dict[str, Any] = {"generator": torch.Generator()}  # it would draw a seed from that of the run
-    if workers:  # a fork would copy the locks of the threads of a process that has begun to train
-        options |= {"multiprocessing_context": "spawn", "persistent_workers": persistent}
+    if workers:
+        options |= {"multiprocessing_context": _processes(images), "persistent_workers": persistent}
+        options["worker_init_fn"] = _end_with_parent
         options["prefetch_factor"] = max(2, math.ceil(ahead / workers))
     loaded: Any = images
     return DataLoader(loaded, batch_sampler=keys, num_workers=workers, collate_fn=_together, **options)
+
+
+def _processes(images: Augmented) -> Any:
+    """How workers start: forked from a process that has imported what they need, and that does not train.
+
+    A fork of the run itself would copy the locks of its threads.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
+        return multiprocessing.get_context("spawn")
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([__name__] + ["timm.data.auto_augment"] * (images.distort is not None))
+    return processes
+
+
+def _end_with_parent(_: int) -> None:
+    """A worker forked from another process than the run ends with the run, even with one that is killed."""
+
+    def watch() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _together(examples: list[tuple[Tensor, int] | str]) -> Batch | str:

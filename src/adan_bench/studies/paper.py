@@ -20,13 +20,13 @@ from adan_bench.records.stats import best_trial
 from adan_bench.records.store import RunStore, check_empty, finite, read_run, write_json
 from adan_bench.studies import speed
 from adan_bench.studies.competitors import competitors
-from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, at_rate, check_only, plan
+from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, at_rate, check_only, plan, wanted
 from adan_bench.tables import RESTARTS, TRAINING_LOSS, PaperTable
 from adan_bench.task import SCALES, weights_file
 from adan_bench.training.cluster import open_pool
 from adan_bench.training.configure import check_data_folder, check_device, obstacles
 from adan_bench.training.jobs import Job, OnEvent
-from adan_bench.training.optimizers import get_optimizer
+from adan_bench.training.optimizers import check_values, defaults, get_optimizer
 from adan_bench.training.pool import Pool
 from adan_bench.training.trainer import missing_package
 from adan_bench.workloads.registry import get_workload
@@ -116,8 +116,11 @@ def prepare(
     if chosen.init is not None:
         weights_file(chosen.init)
     check_only(tables, chosen.scale, only)
-    names = dict.fromkeys(row.optimizer for table in tables for row, _, _ in table.planned(chosen.scale))
+    names = dict.fromkeys(row.optimizer for table in tables for row, _, _ in wanted(table, chosen.scale, only))
     changed = {c.spec.name: c.settings for c in competitors(",".join(names), pairs)} if pairs else {}
+    for name, settings in changed.items():  # a wrong one would be a row without results, after days of the others
+        if settings:
+            check_values(get_optimizer(name), {**defaults(get_optimizer(name)), **settings})
     whole = plan(tables, chosen, out, seeds, radius, only, changed)
     absent = missing(whole)
     return present(whole, absent), outline(whole, absent)

@@ -100,7 +100,7 @@ def plan(
     """
     result = PaperPlan()
     for table in tables:
-        for row, column, printed in _wanted(table, chosen.scale, only):
+        for row, column, printed in wanted(table, chosen.scale, only):
             cell = PlannedCell(table, row, column, printed, changed=(changed or {}).get(row.optimizer, {}))
             if column.workload is not None:
                 try:
@@ -111,7 +111,7 @@ def plan(
     return result
 
 
-def _wanted(table: PaperTable, scale: str, only: Sequence[str]) -> list[tuple[TableRow, TableColumn, str]]:
+def wanted(table: PaperTable, scale: str, only: Sequence[str]) -> list[tuple[TableRow, TableColumn, str]]:
     """The cells of a scale that the user named, all where he named none; a mean of a row comes with the whole row."""
     names = {_bare(name) for name in only}
     return [
@@ -136,7 +136,7 @@ def on_workload(table: PaperTable, name: str) -> PaperTable:
 def check_only(tables: Sequence[PaperTable], scale: str, only: Sequence[str]) -> None:
     """Refuse a name of cells that none of the tables has at this scale."""
     for name in only:
-        if not any(_wanted(table, scale, [name]) for table in tables):
+        if not any(wanted(table, scale, [name]) for table in tables):
             cells = [(row, column) for table in tables for row, column, _ in table.planned(scale)]
             rows, columns = (", ".join(dict.fromkeys(pair[i].head for pair in cells)) for i in (0, 1))
             raise UsageError(

@@ -81,7 +81,7 @@ def complete(
         ranks = "1 rank" if chosen.ranks == 1 else f"{chosen.ranks} ranks"
         raise UsageError(
             f"--batch-size {batch_size}: not a multiple of {parts} (--accumulate {chosen.accumulate} × {ranks}); give "
-            f"a multiple such as {-(-batch_size // parts) * parts}"
+            f"a multiple such as {-(-batch_size // parts) * parts}, or other ranks where a table has its own"
         )
     if chosen.parallel == "fsdp" and not spec.shards:
         raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); use --parallel ddp")
@@ -221,11 +221,14 @@ def check_data_folder(data: Path | None) -> None:
 
 def check_data(workload: Workload, data: Path | None) -> None:
     check_data_folder(data)
-    for name in workload.needs:
-        if data is None:
-            raise UsageError(f"{workload.name} needs {name}: give --data DIR or set ADAN_DATA: a folder that has it")
-        if not any((data / one).exists() for one in name.split(" or ")):
-            raise UsageError(f"{workload.name} needs {name}, which {data} does not hold; it holds: {listing(data)}")
+    missing = workload.needs
+    if data is not None:
+        missing = [name for name in missing if not any((data / one).exists() for one in name.split(" or "))]
+    if missing:
+        remedy = ": give --data DIR or set ADAN_DATA to a folder that holds it"
+        if data is not None:
+            remedy = f", which {data} does not hold; it holds: {listing(data)}"
+        raise UsageError(f"{workload.name} needs {', '.join(missing)}{remedy}")
 
 
 def check_device(device: str, ranks: int = 1) -> None:

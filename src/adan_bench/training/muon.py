@@ -2,21 +2,79 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from adan import Adan
 from adan_bench.errors import UsageError
+from adan_bench.training.rivals import Parameters, Part, Rival
 from adan_bench.training.roles import HIDDEN, Role
 
-Parameters = Iterable[nn.Parameter] | list[dict[str, Any]]
 MATCHED = "match_rms_adamw"
+SCALES: dict[str, Callable[[int, int], float]] = {  # of a step, by the rows and columns of its matrix
+    MATCHED: lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
+    "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
+}
+NEWTON_SCHULZ = 3.4445, -4.7750, 2.0315
+
+
+class Muon(Rival):
+    """Muon (Jordan et al. 2024) on matrices, in `torch.optim.Muon`'s arithmetic, all matrices of one shape at once.
+
+    A CUDA graph can hold its step; torch's makes one matrix after the other, with a rate from the host.
+    """
+
+    STATE = ("momentum_buffer",)
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float | Tensor,
+        weight_decay: float,
+        momentum: float,
+        nesterov: bool,
+        ns_steps: int,
+        adjust_lr_fn: str,
+    ) -> None:
+        if adjust_lr_fn not in SCALES:
+            raise ValueError(f"adjust_lr_fn must be one of {', '.join(SCALES)}, got {adjust_lr_fn!r}")
+        own = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
+        super().__init__(params, own)
+        self.scale = SCALES[adjust_lr_fn]
+
+    def _update(self, parts: list[Part]) -> None:
+        for part in parts:
+            group, buffers = part.group, part.state("momentum_buffer")
+            torch._foreach_lerp_(buffers, part.grads, 1 - group["momentum"])
+            ahead = torch._foreach_lerp(part.grads, buffers, group["momentum"]) if group["nesterov"] else buffers
+            torch._foreach_mul_(part.params, 1 - group["lr"] * group["weight_decay"])
+            updates = [u.to(p.dtype) for u, p in zip(orthogonal(ahead, group["ns_steps"]), part.params, strict=True)]
+            torch._foreach_mul_(updates, [self.scale(*p.shape) for p in part.params])
+            part.descend(updates)
+
+
+def orthogonal(matrices: Sequence[Tensor], steps: int) -> list[Tensor]:
+    """Matrices with their singular values brought near one by the iteration of Newton and Schulz, in bf16."""
+    a, b, c = NEWTON_SCHULZ
+    found: dict[int, Tensor] = {}
+    for shape in {matrix.shape: None for matrix in matrices}:
+        alike = [i for i, matrix in enumerate(matrices) if matrix.shape == shape]
+        tall = shape[0] > shape[1]
+        x = torch.stack([matrices[i] for i in alike]).bfloat16()
+        x = x.mT if tall else x
+        x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+        for _ in range(steps):
+            gram = x @ x.mT
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        found |= zip(alike, (x.mT if tall else x).unbind(), strict=True)
+    return [found[i] for i in range(len(matrices))]
 
 
 class Composite(Optimizer):
@@ -80,6 +138,7 @@ def _muon(
     betas: tuple[float, ...] = (0.9, 0.95),
     eps: float = 1e-8,
     rest_factor: float = 1.0,
+    capturable: bool = False,
 ) -> Composite:
     """Muon on groups with a hidden role, or on matrices where groups have no roles; `rest` makes the other half.
 
@@ -87,8 +146,6 @@ def _muon(
         serves both; with "original", √max(1, outputs / inputs), AdamW's rate is a fraction of Muon's: set rest_factor.
     betas, eps: of the other half. rest_factor: its learning rate as a multiple of Muon's.
     """
-    if not hasattr(torch.optim, "Muon"):
-        raise UsageError(f"muon needs torch 2.9, here is {torch.__version__}; run: pip install --upgrade torch")
     if not rest_factor > 0:
         raise ValueError(f"rest_factor must be above 0, got {rest_factor!r}")
     hidden: list[dict[str, Any]] = []
@@ -116,15 +173,10 @@ def _muon(
             others.append({**options, **rates, "params": left})
     if not hidden:
         raise UsageError("muon: the model has no hidden matrix; name some by Task(roles={'*.weight': 'matrix'})")
-    own: dict[str, Any] = {
-        "momentum": momentum,
-        "nesterov": nesterov,
-        "ns_steps": ns_steps,
-        "adjust_lr_fn": adjust_lr_fn,
-    }
-    halves: list[Optimizer] = [torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, **own)]
+    halves: list[Optimizer] = [Muon(hidden, lr, weight_decay, momentum, nesterov, ns_steps, adjust_lr_fn)]
     if others:
-        halves.append(rest(others, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+        capture = {"capturable": True} if capturable else {}
+        halves.append(rest(others, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, **capture))
     return Composite(halves, views)
 
 

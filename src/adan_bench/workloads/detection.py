@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adan_bench.data.files import COCO, COCO_SIZE
+from adan_bench.data.files import COCO, COCO_ANNOTATED, COCO_SIZE
 from adan_bench.task import Scale
 from adan_bench.workloads.registry import built_by, workload
 
@@ -44,7 +44,7 @@ workload(
     smoke=Scale(0.15, 60, 4, eval_every=30, sizes=RCNN_SMOKE),
     small=Scale(0.5, 4_000, 16, sizes=RCNN_SMALL),
     # AdamW, the paper's table of Mask R-CNN
-    paper=Scale(0.417, 36 * COCO_SIZE // 16, 16, eval_every=COCO_SIZE // 16, needs=COCO, sizes=RCNN_PAPER),
+    paper=Scale(0.417, 36 * COCO_ANNOTATED // 16, 16, COCO_ANNOTATED // 16, COCO, RCNN_PAPER),
     summary="Mask R-CNN (ConvNeXt-T backbone) on COCO; smaller ones on generated scenes of shapes; needs torchvision",
 )(built_by("mask_rcnn", "mask_rcnn"))
 

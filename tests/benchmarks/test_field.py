@@ -1,0 +1,261 @@
+"""Today's optimizers on the results page, and its statistics, by made-up values whose answers are known."""
+
+import math
+import random
+import re
+from dataclasses import replace
+from statistics import fmean, pvariance
+
+import field
+import pytest
+import readme
+import recompute
+import results_details as details
+import results_page as results
+import stored
+from inference import estimate, holm, random_effects, steps_for
+from scipy.stats import ttest_ind
+
+from adan_bench.config import Origin
+from adan_bench.records.archive import pack
+
+ROOT = recompute.ROOT
+LOSSES = {"muon": 0.80, "adan": 0.82, "adamw": 0.85, "lion": 0.851, "soap": 0.9}
+
+# Statistics
+
+
+def test_one_search_gives_welchs_test():
+    a, b = [1.0, 2.0, 4.0, 4.5], [2.0, 2.5, 3.1]
+    gap, test = estimate(a) - estimate(b), ttest_ind(a, b, equal_var=False)
+    assert gap.p == pytest.approx(test.pvalue)
+    for comparisons in (1, 7):
+        found, known = gap.interval(comparisons), test.confidence_interval(1 - 0.05 / comparisons)
+        assert (found.low, found.high) == pytest.approx((known.low, known.high))
+    assert estimate([1.0, 2.0]).interval().low is None
+    assert (estimate([1.0, 2.0]) - estimate(a)).p == 1
+
+
+def test_two_searches_have_the_variance_of_a_bootstrap():
+    """That draws searches, then seeds, from deviations that are stretched as those of few values have to be."""
+    searches, rng = ([0.1, 0.3, 0.2, 0.6, 0.4], [0.5, 0.4, 0.9, 0.7, 0.8]), random.Random(0)
+    means = [fmean(own) for own in searches]
+    center, draws = fmean(means), []
+    for _ in range(20_000):
+        drawn = []
+        for mean, own in rng.choices([*zip(means, searches, strict=True)], k=2):
+            at = center + math.sqrt(2 / 1) * (mean - center)
+            drawn.append(at + math.sqrt(5 / 4) * fmean(value - mean for value in rng.choices(own, k=5)))
+        draws.append(fmean(drawn))
+    found = estimate(*searches)
+    assert found.mean == pytest.approx(center)
+    assert found.variance == pytest.approx(pvariance(draws), rel=0.03)
+
+
+def test_searches_that_differ_widen_the_interval():
+    seeds = [0.1, 0.3, 0.2, 0.6, 0.4]
+    alike, apart = estimate(seeds, seeds), estimate(seeds, [value + 0.5 for value in seeds])
+    assert alike.variance < estimate(seeds).variance
+    assert apart.interval().half > 2 * alike.interval().half
+
+
+@pytest.mark.parametrize(("search", "covered"), [(0.0, 0.98), (1.0, 0.9), (20.0, 0.86)])
+def test_how_often_intervals_of_two_searches_hold_the_truth(search, covered):
+    """As the protocol says, with seeds of standard deviation 1: too rarely where searches differ by much more."""
+    rng = random.Random(0)
+
+    def result():
+        centers = [rng.gauss(0, search) for _ in range(2)]
+        return estimate(*([center + rng.gauss(0, 1) for _ in range(5)] for center in centers))
+
+    held = [gap.low <= 0 <= gap.high for gap in ((result() - result()).interval() for _ in range(1_500))]
+    assert fmean(held) == pytest.approx(covered, abs=0.02)
+    assert f"{covered:.0%}" in (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+
+def test_holm_corrects_for_what_is_left():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == [3, 2, 2, 4]
+    assert holm([0.03, 0.03]) == [2, 2]
+    assert holm([0.02, 0.04]) == [2, 1]
+
+
+def test_random_effects_of_the_thirteen_trials_of_bcg():
+    """Log risk ratios of Colditz et al. (1994), the example of meta-analysis; the answers are of R's metafor."""
+    effects = [-0.8893, -1.5854, -1.3481, -1.4416, -0.2175, -0.7861, -1.6209, 0.012, -0.4694, -1.3713, -0.3394]
+    effects += [0.4459, -0.0173]
+    variances = [0.3256, 0.1946, 0.4154, 0.0200, 0.0512, 0.0069, 0.2230, 0.0040, 0.0564, 0.0730, 0.0124, 0.5325, 0.0714]
+    found = random_effects([*zip(effects, variances, strict=True)])
+    assert found.mean.mean == pytest.approx(-0.7141, abs=5e-4)
+    assert found.mean.half == pytest.approx(2.1788 * 0.1807, rel=0.01)
+    assert found.one_more.half == pytest.approx(2.2010 * math.hypot(0.3088**0.5, 0.1807), rel=0.01)
+    alike = random_effects([(1.0, 0.04), (1.0, 0.04), (1.0, 0.04)])
+    assert alike.mean.half == pytest.approx(4.3027 * math.sqrt(0.04 / 3), rel=1e-3)
+
+
+def test_steps_for_a_loss_by_a_ladder_of_lengths():
+    ladder = {t: [0.5 + 20 * t**-0.6 + noise for noise in (-1e-4, 1e-4)] for t in (1_000, 2_000, 4_000, 8_000, 16_000)}
+    assert steps_for(0.5 + 20 * 3_000**-0.6, ladder) == pytest.approx(3_000, rel=1e-3)
+    assert steps_for(0.49, ladder) == math.inf
+
+
+# The page
+
+
+@pytest.fixture
+def with_field(studies, tmp_path, monkeypatch):
+    """Studies with made-up searches of the GPT: twelve trials each, of which the best two are confirmed, and seeds."""
+    template = studies["default-gpt"].groups[0].first
+    for kind in ("docs", "results/studies"):
+        (tmp_path / kind).mkdir(parents=True)
+    (tmp_path / "results" / "evidence").symlink_to(ROOT / "results" / "evidence")
+    for file in stored.NEWER.glob("*.jsonl"):
+        if not file.name.startswith(("field-", "ladder-")):
+            (tmp_path / "results" / "studies" / file.name).symlink_to(file)
+    monkeypatch.setattr(recompute, "ROOT", tmp_path)
+    monkeypatch.setattr(stored, "NEWER", tmp_path / "results" / "studies")
+
+    def record(study, name, folder, loss, **config):
+        settings = {"lr": config.pop("lr"), "betas": [0.9, 0.99], "weight_decay": 0.1}
+        config = {"optimizer": name, "settings": settings, "study": study, "warmup": 0.1, "jobs": 7, **config}
+        ended = {"status": "finished", "final": {"loss": loss}, "state_bytes_per_parameter": 8.0}
+        curve = [(1_000, 30.0, 0.853), (config.get("steps", 2_000), 60.0, loss)]
+        points = [{"kind": kind, "step": t, "seconds": s, "loss": v} for t, s, v in curve for kind in ("train", "eval")]
+        result = {**template.result, **(ended if loss < 10 else {"status": "diverged", "final": {}})}
+        own = replace(template.config, **config)
+        return replace(template, path=tmp_path / study / name / folder, config=own, result=result, metrics=points)
+
+    def make(study, shift=0.0, losses=LOSSES, seed=1000, seeds=range(5), diverged=()):
+        records = []
+        for number, (name, loss) in enumerate(losses.items()):
+            trial = {"role": "tune", "origin": Origin(kind="trial", searched=("warmup",))}
+            for i in range(12):
+                value = 99.0 if i == 11 else loss + 0.01 * i
+                records.append(record(study, name, f"tune-{i:02d}", value, seed=seed, lr=0.001 * 2**i, **trial))
+            for i, more in ((0, 1), (0, 2), (1, 1), (1, 2)):
+                at = {"seed": seed + more, "lr": 0.001 * 2**i, **trial}
+                records.append(record(study, name, f"tune-{i:02d}-seed-{seed + more}", loss + 0.01 * i, **at))
+            origin = Origin(kind="here", trials=12, confirmed=2, searched=("warmup",), at_edge=name == "lion")
+            for i in seeds:
+                value = 99.0 if name in diverged else loss + shift * (number % 2) + 0.002 * math.sin(9 * i + number)
+                records.append(record(study, name, f"seed-{i}", value, seed=i, role="run", origin=origin, lr=0.001))
+        (stored.NEWER / f"{study}.jsonl").write_text(pack(records), encoding="utf-8")
+
+    def ladder():
+        lengths = {1_000: 1.0, 2_000: 0.85, 4_000: 0.76, 8_000: 0.71}
+        fixed = {"role": "run", "lr": 0.001}
+        runs = [
+            record("ladder-gpt", "adamw", f"{t}-{i}", loss + 1e-4 * i, steps=t, seed=i, **fixed)
+            for t, loss in lengths.items()
+            for i in range(3)
+        ]
+        (stored.NEWER / "ladder-gpt.jsonl").write_text(pack(runs), encoding="utf-8")
+
+    def read():
+        recompute.field.cache_clear()
+        return stored.studies.__wrapped__()
+
+    make.ladder, make.read = ladder, read
+    yield make
+    recompute.field.cache_clear()
+
+
+def lines(text):
+    cells = [[cell.strip("* ") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return cells[0], {row[1]: row for row in cells[2:]}
+
+
+def write_page(known, tmp_path, monkeypatch):
+    monkeypatch.setattr(readme, "studies", lambda: known)
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    text = re.sub(r"(<!-- table (\S+) -->)\n.*?(<!-- end -->)", readme.filled, text, flags=re.DOTALL)
+    (tmp_path / "docs" / "results.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def test_without_a_search_there_is_no_section(with_field):
+    known = with_field.read()
+    assert (field.todays_optimizers(known), field.field_in_short(known)) == ("", "")
+
+
+def test_a_search_of_the_field(with_field, tmp_path, monkeypatch):
+    with_field("field-gpt")
+    known = with_field.read()
+    text = field.todays_optimizers(known)
+    head, rows = lines(text)
+    assert [*rows] == ["Muon", "Adan", "AdamW", "Lion", "SOAP"]
+    assert [row[0] for row in rows.values()] == ["1", "2", "3", "4", "5"]
+    assert rows["Muon"][3].endswith(": better in one search")
+    assert rows["SOAP"][3].endswith(": worse in one search")
+    assert rows["Lion"][3].endswith(": not significant")
+    assert rows["AdamW"][3] == ""
+    assert {row[5] for row in rows.values()} == {"16 (1 diverged)"}
+    assert rows["Lion"][4] == "lr 0.001 (near an end), betas 0.9, 0.99, decay 0.1, warm-up 10%"
+    assert rows["Adan"][4] == rows["Lion"][4].replace(" (near an end)", "")
+    assert {name: row[6] for name, row in rows.items() if name != "Lion"} == {
+        **dict.fromkeys(("Muon", "Adan", "AdamW"), "2,000 steps, 60 s"),
+        "SOAP": "not reached",
+    }
+    assert rows["Adan"][7] == "8.0"
+    assert len(head) == 8
+    assert "| **2** | **Adan** |" in text
+    assert "One search, 5 seeds; up to 7 runs at a time on one NVIDIA H200, so that seconds say little." in text
+    short = field.field_in_short(known)
+    said = r"- GPT, 10\.9 M, 2,000 steps, loss minus AdamW's: Muon −0\.0\d+, Adan −0\.0\d+: place 2 of 5\."
+    assert re.fullmatch(said, short.splitlines()[2])
+    page = write_page(known, tmp_path, monkeypatch)
+    assert "## Today's optimizers" in page
+    assert recompute.differences() == []
+    broken = page.replace(rows["Muon"][3], rows["Muon"][3].replace("[−", "[−9"))
+    (tmp_path / "docs" / "results.md").write_text(broken, encoding="utf-8")
+    assert [said.split(":")[0] for said in recompute.differences()] == ["Muon"]
+
+
+def test_two_searches_and_a_ladder(with_field, tmp_path, monkeypatch):
+    with_field("field-gpt")
+    once = results.against_adamw(with_field.read())["GPT, 10.9 M, 2,000 steps"]
+    with_field("field-gpt-again", shift=0.01, seed=2000, seeds=range(5, 10))
+    with_field.ladder()
+    known = with_field.read()
+    twice = results.against_adamw(known)["GPT, 10.9 M, 2,000 steps"]
+    assert twice["adan"].difference.half > 1.5 * once["adan"].difference.half
+    text = field.todays_optimizers(known)
+    head, rows = lines(text)
+    assert head[8] == "AdamW's steps for this result"
+    assert float(rows["AdamW"][8].replace(",", "")) == pytest.approx(2_000, rel=0.03)
+    assert 2_000 < float(rows["Adan"][8].replace(",", "")) < 4_000
+    assert rows["Muon"][3].endswith("]: better")
+    assert rows["Muon"][4].count("lr 0.001") == 2
+    assert rows["Muon"][5] == "32 (2 diverged)"
+    assert "Two searches, 5 seeds of each" in text
+    write_page(known, tmp_path, monkeypatch)
+    assert recompute.differences() == []
+    found = results.by_family(known)["loss, or logarithm of perplexity"]["GPT"]
+    assert len(found) == 1 + len(
+        results.by_family(results_without_field(known))["loss, or logarithm of perplexity"]["GPT"]
+    )
+
+
+def results_without_field(known):
+    return {name: study for name, study in known.items() if not name.startswith("field-")}
+
+
+def test_who_diverges_comes_last_and_is_not_called_better(with_field):
+    with_field("field-gpt", diverged={"muon"})
+    rows = lines(field.todays_optimizers(with_field.read()))[1]
+    assert [*rows][-1] == "Muon"
+    assert rows["Muon"][2:6] == ["no seed finished", "", "", "16 (1 diverged)"]
+    with_field("field-gpt-again", seed=2000, seeds=range(5, 10))
+    rows = lines(field.todays_optimizers(with_field.read()))[1]
+    assert [*rows][-1] == "Muon"
+    assert rows["Muon"][2].endswith(" (5 diverged)")
+    assert rows["Muon"][3].endswith("]: not significant")
+
+
+def test_a_confirmation_is_no_trial_of_other_settings(with_field):
+    with_field("field-gpt")
+    known = with_field.read()
+    assert known["field-gpt"].planned_trials == 12
+    text = " ".join(details.described("field-gpt", known))
+    assert "12 trials per optimizer of full length, and 4 with the best on other seeds" in text
+    assert "| Adan | lr 0.001, betas 0.9, 0.99, decay 0.1, warmup 0.1 | 5 | 0.8" in text
+    assert "**lr 0.001: 0.82, 0.82, 0.82**; lr 0.002: 0.83, 0.83, 0.83; lr 0.004: 0.84;" in text
