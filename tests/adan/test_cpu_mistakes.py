@@ -53,7 +53,7 @@ MUTATIONS = [
 def test_a_seeded_mistake_is_noticed(right, wrong, row, monkeypatch, tmp_path):
     use_mutant(right, wrong, monkeypatch, tmp_path)
     with pytest.raises(AssertionError, match=r"off by|nan"):
-        assert_parity(ROW[row], steps=40, fused=True)
+        assert_parity(ROW[row], fused=True)
 
 
 #: The same, where numbers are coded and rounded.
@@ -89,7 +89,7 @@ def test_nothing_is_noticed_where_there_is_no_mistake(monkeypatch, tmp_path):
     use_mutant(MUTATIONS[0][0], MUTATIONS[0][0], monkeypatch, tmp_path)
     for form in {form for *_, form in CODED_MUTATIONS}:
         assert_same_bits(*coded_by_c_and_by_loop(form))
-    assert_parity(ROW["fast betas"], steps=40, fused=True)
+    assert_parity(ROW["fast betas"], fused=True)
 
 
 def coded_by_c_and_by_loop(form):
