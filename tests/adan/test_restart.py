@@ -112,7 +112,7 @@ class Problem:
 
 
 #: The interpreter takes some 5 ms a program.
-STEPS = {"loop": 60, "foreach": 60, "cpu": 60, "cuda": 60 if GPU else 12}
+STEPS = {"loop": 40, "foreach": 40, "cpu": 40, "cuda": 40 if GPU else 12}
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 CASES = [
     (engine, seed, dtype)
