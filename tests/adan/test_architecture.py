@@ -201,7 +201,7 @@ def test_one_plan_serves_any_pattern_of_gradients(engine):
         params = [torch.randn(n, requires_grad=True) for n in (70, 3, 0, 40, 5)]
         opt = Adan(params, lr=0.1, betas=(0.9, 0.8, 0.95), max_grad_norm=1.0, **options)
         plans = set()
-        for k in range(40):
+        for k in range(20):
             for i, p in enumerate(params):
                 p.grad = torch.randn(p.shape) if k == 0 or (k * 7919 >> i) & 1 else None
             opt.step()
