@@ -169,7 +169,7 @@ class Execution:
     compile: bool = option(False, "torch.compile the loss: fewer kernels, after half a minute of compiling.")
     graph: str = option("auto", "The step as one CUDA graph: auto (where it can be), on or off.", decides=False)
     accumulate: int = option(1, "Micro-batches per update: the batch is split into this many parts.", min=1)
-    threads: int = option(0, "Threads per run; cores / jobs unless given.", min=1, decides=False)
+    threads: int = option(0, "Threads and decoding processes per run; cores / jobs unless given.", min=1, decides=False)
     parallel: str | None = option(None, "ddp or fsdp: how ranks share a run; ddp unless given.", decides=False)
     ranks: int = option(1, "Processes that share each run, every one with a GPU of its own.", min=1, decides=False)
     jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only

@@ -86,7 +86,7 @@ def test_a_new_engine_is_a_class_and_an_entry(row, monkeypatch):
     opt = assert_parity(ROW[row])
     assert "toy for 4 parameters" in repr(opt)
     parts = {part.engine.name: part for part in opt._plan.parts}
-    assert parts["toy"].memo.tables > 50
+    assert parts["toy"].memo.tables > 25
     monkeypatch.setattr(plan, "ENGINES", [Toy()])
     large = torch.ones(50, requires_grad=True)
     large.grad = torch.ones(50)
@@ -157,11 +157,12 @@ def test_what_an_optimizer_remembers_goes_with_it():
 
 def stepped(engine, **options):
     """An optimizer after two steps of two parameters."""
-    params = [torch.ones(70, 70, requires_grad=True) for _ in range(2)]
+    size = 4900 if options.get("state_format") == "4bit" else 70  # below 4,096 elements states are fp32
+    params = [torch.ones(size, requires_grad=True) for _ in range(2)]
     opt = Adan(params, **engine, **options)
     for _ in range(2):
         for p in params:
-            p.grad = torch.ones(70, 70)
+            p.grad = torch.ones(size)
         opt.step()
     return opt, params
 
@@ -201,7 +202,7 @@ def test_one_plan_serves_any_pattern_of_gradients(engine):
         params = [torch.randn(n, requires_grad=True) for n in (70, 3, 0, 40, 5)]
         opt = Adan(params, lr=0.1, betas=(0.9, 0.8, 0.95), max_grad_norm=1.0, **options)
         plans = set()
-        for k in range(40):
+        for k in range(20):
             for i, p in enumerate(params):
                 p.grad = torch.randn(p.shape) if k == 0 or (k * 7919 >> i) & 1 else None
             opt.step()

@@ -76,20 +76,6 @@ def test_nothing_that_an_older_torch_cannot_trace():
     assert not [kind for kind in kinds for value in vars(kind).values() if isinstance(value, property)]
 
 
-def test_compilation_to_machine_code():
-    params = [torch.randn(64, requires_grad=True) for _ in range(2)]
-    twins = [p.detach().clone().requires_grad_() for p in params]
-    a, b = (Adan(x, lr=0.02, weight_decay=0.3, max_grad_norm=1.0) for x in (params, twins))
-    step = torch.compile(b.step)
-    for _ in range(4):
-        for p, q in zip(params, twins, strict=True):
-            p.grad = torch.randn(64)
-            q.grad = p.grad.clone()
-        a.step()
-        step()
-    torch.testing.assert_close(twins, params, rtol=1e-5, atol=1e-6)
-
-
 def run_on_a_pretended_gpu(**options):
     """Under fake tensors nothing has a value: whatever asks for one on the host raises."""
     with FakeTensorMode():

@@ -30,12 +30,12 @@ def test_parity_where_the_dispatcher_reads_no_counter(row, monkeypatch):
 @without_library
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "parameter strided"])
 def test_parity_in_every_layout(layout):
-    assert_parity(ROW["everything"], layout=layout, steps=50, fused=True)
+    assert_parity(ROW["everything"], layout=layout, fused=True)
 
 
 @without_library
 def test_a_parameter_with_gaps_is_left_to_another_engine():
-    assert_parity(ROW["everything"], layout="parameter strided", steps=50)
+    assert_parity(ROW["everything"], layout="parameter strided")
     with pytest.raises(RuntimeError, match="side by side"):
         assert_parity(ROW["everything"], layout="parameter strided", steps=1, fused=True)
 

@@ -53,7 +53,7 @@ MUTATIONS = [
 def test_a_seeded_mistake_is_noticed(right, wrong, row, monkeypatch, tmp_path):
     use_mutant(right, wrong, monkeypatch, tmp_path)
     with pytest.raises(AssertionError, match=r"off by|nan"):
-        assert_parity(ROW[row], steps=40, fused=True)
+        assert_parity(ROW[row], fused=True)
 
 
 #: The same, where numbers are coded and rounded.
@@ -79,25 +79,39 @@ CODED_MUTATIONS = [
 @pytest.mark.parametrize(("right", "wrong", "form"), CODED_MUTATIONS, ids=lambda text: text[:30])
 def test_a_seeded_mistake_in_coding_is_noticed(right, wrong, form, monkeypatch, tmp_path):
     use_mutant(right, wrong, monkeypatch, tmp_path)
-    ours, loops = (
-        train_coded(torch.bfloat16, [5000], **FORMS[form], **engine)
-        for engine in ({"fused": True}, {"foreach": False, "fused": False})
-    )
     with pytest.raises(AssertionError):
-        assert_same_bits(ours, loops)
+        assert_same_bits(*coded_by_c_and_by_loop(form))
+
+
+@without_compiler
+@pytest.mark.usefixtures("exact_sqrt")
+def test_nothing_is_noticed_where_there_is_no_mistake(monkeypatch, tmp_path):
+    use_mutant(MUTATIONS[0][0], MUTATIONS[0][0], monkeypatch, tmp_path)
+    for form in {form for *_, form in CODED_MUTATIONS}:
+        assert_same_bits(*coded_by_c_and_by_loop(form))
+    assert_parity(ROW["fast betas"], fused=True)
+
+
+def coded_by_c_and_by_loop(form):
+    engines = ({"fused": True}, {"foreach": False, "fused": False})
+    return [train_coded(torch.bfloat16, [5000], **FORMS[form], **engine) for engine in engines]
 
 
 @without_library
 @without_compiler
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="there is one to choose from")
 @pytest.mark.parametrize("best", ["avx2", "baseline"])
-def test_every_instruction_set_gives_the_same_bits(best, monkeypatch, tmp_path):
+def test_every_instruction_set_gives_the_same_bits(best, installed, monkeypatch, tmp_path):
     if best == "avx2" and not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         pytest.skip("this processor has no AVX2")
-    installed = every_kernel()
     head = "static kernel *chosen(void) {"
     use_library(mutant(head, f"{head} return {best};"), VECTORIZED, monkeypatch, tmp_path)
     assert_same_bits(installed, every_kernel())
+
+
+@pytest.fixture(scope="module")
+def installed():
+    return every_kernel()
 
 
 def every_kernel():

@@ -13,28 +13,34 @@ TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
 @pytest.fixture(scope="module")
 def compiled():
-    """Three steps, as they are and compiled: 8-bit and 4-bit states of 4,900 elements, which is no multiple of 32, and
-    Kahan summation of a bf16 parameter. One compilation serves both tests, because it takes ten seconds.
+    """Three steps, as they are and compiled: 8-bit and 4-bit states of 4,900 elements, no multiple of 32, Kahan
+    summation of a bf16 parameter, and fp32 states. One compilation serves all tests, because it takes ten seconds.
     """
     torch._dynamo.reset()
     torch.manual_seed(0)
     twins = []
-    start = [torch.randn(70, 70), torch.ones(70, dtype=torch.bfloat16), torch.randn(70, 70)]
+    start = [torch.randn(70, 70), torch.ones(70, dtype=torch.bfloat16), torch.randn(70, 70), torch.randn(64)]
     for _ in range(2):
         params = [torch.nn.Parameter(x.clone()) for x in start]
         groups = [
             {"params": params[:2], "state_format": "8bit", "betas": (0.9, 0.9, 0.95)},
-            {"params": params[2:], "state_format": "4bit", "betas": (0.9, 0.9, 0.95)},
+            {"params": params[2:3], "state_format": "4bit", "betas": (0.9, 0.9, 0.95)},
+            {"params": params[3:], "lr": 0.02, "weight_decay": 0.3, "max_grad_norm": 1.0},
         ]
         twins.append((params, Adan(groups, lr=1e-3, kahan_sum=True, foreach=True)))
     steps = [twins[0][1].step, torch.compile(twins[1][1].step)]
     for _ in range(3):
-        grads = [torch.randn(70, 70), torch.ones(70, dtype=torch.bfloat16), torch.randn(70, 70)]
+        grads = [torch.ones_like(x) if x.dtype == torch.bfloat16 else torch.randn_like(x) for x in start]
         for (params, _), step in zip(twins, steps, strict=True):
             for p, grad in zip(params, grads, strict=True):
                 p.grad = grad.clone()
             step()
     return twins
+
+
+def test_compilation_to_machine_code(compiled):
+    (eager, _), (params, _) = compiled
+    torch.testing.assert_close(params[3], eager[3], rtol=1e-5, atol=1e-6)
 
 
 def test_quantized_states_of_any_size(compiled):

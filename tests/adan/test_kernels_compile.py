@@ -40,11 +40,9 @@ kinds = {
     "8bit restart": {**types, **codes, "RESTART": 2},
     "forgetting": {**types, "RESTART": 1},
     "8bit": {**types, **codes},
-    "8bit piped": {**types, **piped},
-    "8bit coupled, bf16 stochastic": {**half, **codes, "COUPLED": True, "WEIGHTS": 1},
+    "8bit piped, coupled, bf16 stochastic": {**half, **piped, "COUPLED": True, "WEIGHTS": 1},
     "4bit": {**types, **codes, "PACKED": True},
-    "4bit piped": {**types, **piped, "PACKED": True},
-    "4bit restart": {**types, **codes, "PACKED": True, "RESTART": 2},
+    "4bit piped, restart": {**types, **piped, "PACKED": True, "RESTART": 2},
     "4bit unaligned": {**types, **codes, "PACKED": True, "ALIGNED": False},
     "4bit coupled, Kahan": {**half, **codes, "PACKED": True, "COUPLED": True, "WEIGHTS": 2},
     "bf16 states, Kahan": {**half, "S": tl.bfloat16, "WEIGHTS": 2},
@@ -74,8 +72,8 @@ found = {capability: {name: compiled(name, capability) for name in names} for ca
 json.dump(found, sys.stdout)
 """
 
-#: Those that are looked at.
-SEEN = ("fp32", "fp32 restart", "squares", "8bit", "4bit")
+#: Those that are looked at for 8.0 too.
+SEEN = ("fp32", "squares", "8bit")
 
 
 def compiled():
@@ -89,15 +87,15 @@ def compiled():
 
 def moves_sixteen_bytes_at_a_time(ptx):
     """Six arrays are read and five written; 512 elements over 64 threads are two accesses of four floats each."""
-    for name, reads, writes in (("fp32", 12, 10), ("fp32 restart", 12, 10)):
-        assert ptx[name].count("ld.global.v4.b32") >= reads, name
-        assert ptx[name].count("st.global.v4.b32") >= writes, name
+    for name in ptx.keys() & {"fp32", "fp32 restart"}:
+        assert ptx[name].count("ld.global.v4.b32") >= 12, name
+        assert ptx[name].count("st.global.v4.b32") >= 10, name
     assert ptx["squares"].count("ld.global.v4.b32") >= 8
 
 
 def keeps_codes_in_registers(ptx):
     """Nothing but the parameter, which is stored in runs of 16 bytes per thread, passes through shared memory."""
-    for name in ("8bit", "4bit"):
+    for name in ptx.keys() & {"8bit", "4bit"}:
         stores = [line.split()[0] for line in ptx[name].splitlines() if "st.shared" in line]
         # 8 floats of a thread are two accesses, the exponents of a block one; for whole blocks, and for the last one.
         assert len(stores) <= 2 * 3, (name, stores)
@@ -106,8 +104,9 @@ def keeps_codes_in_registers(ptx):
 def test_compiled_kernels():
     found = compiled()
     assert found.keys() == {"90", "80"}
+    assert {*SEEN, "fp32 restart", "4bit"} <= found["90"].keys()
+    assert set(SEEN) == found["80"].keys()
     for capability, ptx in found.items():
-        assert set(SEEN) <= ptx.keys()
         assert all(".visible .entry" in text and f".target sm_{capability}" in text for text in ptx.values())
         moves_sixteen_bytes_at_a_time(ptx)
         keeps_codes_in_registers(ptx)

@@ -55,10 +55,10 @@ def test_a_seeded_mistake_is_noticed(module, right, wrong, row, monkeypatch):
         count_as_on_a_device(monkeypatch)
     seed_mistake(f"adan.{module}", right, wrong, monkeypatch)
     with pytest.raises(AssertionError, match=r"off by|nan"):
-        assert_parity(ROW[row], steps=40, foreach=module != "engines.loop", fused=False)
+        assert_parity(ROW[row], foreach=module != "engines.loop", fused=False)
 
 
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("row", sorted({mutation[-1] for mutation in MUTATIONS}))
 def test_without_a_mistake_the_same_check_passes(row, foreach):
-    assert_parity(ROW[row], steps=40, foreach=foreach, fused=False)
+    assert_parity(ROW[row], foreach=foreach, fused=False)

@@ -18,11 +18,11 @@ def test_parity_with_the_oracle(engine, row, dtype):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_parity_with_coefficients_on_the_device(engine, row, monkeypatch):
     count_as_on_a_device(monkeypatch)
-    assert_parity(row, steps=40, **ENGINES[engine])
+    assert_parity(row, **ENGINES[engine])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_parity_in_every_layout(engine, layout):
     row = next(row for row in ROWS if row.name == "everything")
-    assert_parity(row, layout=layout, steps=25, **ENGINES[engine])
+    assert_parity(row, layout=layout, **ENGINES[engine])

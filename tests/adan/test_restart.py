@@ -112,7 +112,7 @@ class Problem:
 
 
 #: The interpreter takes some 5 ms a program.
-STEPS = {"loop": 60, "foreach": 60, "cpu": 60, "cuda": 60 if GPU else 12}
+STEPS = {"loop": 40, "foreach": 40, "cpu": 40, "cuda": 40 if GPU else 12}
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 CASES = [
     (engine, seed, dtype)
@@ -225,7 +225,7 @@ def test_a_manual_restart_takes_other_random_bits():
 @pytest.mark.parametrize("options", FORMATS, ids=str)
 def test_a_restarted_optimizer_is_a_new_one(engine, options):
     """To the bit, whatever is left in the states: setting the counters is all there is to it, but for random bits."""
-    steps = 5 if engine == "cuda" and not GPU else 40
+    steps = 3 if engine == "cuda" and not GPU else 40
     size = 4100 if "state_format" in options else 70  # below 4,096 elements states are fp32
     start = torch.randn(size, generator=torch.Generator().manual_seed(0))
     p = start.to(device_of(engine), copy=True).requires_grad_()

@@ -384,6 +384,11 @@ def test_a_batch_is_decoded_by_all_workers_together(data: Path, monkeypatch: pyt
     assert all(torch.equal(x, y) for x, y in zip(parts, whole, strict=True))
 
 
+def test_as_many_processes_decode_as_the_run_has_threads(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    assert imagenet(context(data), Augmentation()).batches.workers == 3  # type: ignore[attr-defined]
+
+
 def test_an_incomplete_epoch_is_named() -> None:
     seen = Augmented(Arrays(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3)), partial(_shift, 1), None)
     with pytest.raises(UsageError, match="batch_size=4 is more than the 3 examples"):

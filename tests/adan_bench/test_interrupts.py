@@ -73,7 +73,7 @@ def test_compare_resumes(tiny: Path, tmp_path: Path, bench: Any) -> None:
         "--out",
         str(out),
     ]
-    arguments += ["--steps", "1000", "--threads", "1"]
+    arguments += ["--steps", "400", "--threads", "1"]
     process = Program([sys.executable, "-m", "adan_bench.cli", *arguments])
     while not list(out.rglob("result.json")):
         assert process.poll() is None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.forked import Program
+from support.forked import Program, ranks
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -34,21 +34,22 @@ def commands(name):
 
 
 def start(command, folder):
-    """A command as a running program. What it prints lands in the folder's `output`, what it writes beside it."""
+    """A command as running programs. What they print lands in the folder's `output`, what they write beside it."""
     settings, program, words = re.fullmatch(r"((?:\w+=\w+ )*)(python|torchrun) (.*)", command).groups()
     env = {**os.environ, **dict(word.split("=") for word in settings.split())}
     env |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
     words = shlex.split(words.replace("examples/", f"{ROOT}/examples/"))
-    if program == "torchrun":
-        words = ["-m", "torch.distributed.run", "--standalone", *words]
     with (folder / "output").open("w", encoding="utf-8") as file:
-        return Program([sys.executable, *words], stdout=file, stderr=file, env=env, cwd=folder)
+        options = {"stdout": file, "stderr": file, "env": env, "cwd": folder}
+        if program == "torchrun":
+            return ranks(["--standalone", *words], **options)
+        return [Program([sys.executable, *words], **options)]
 
 
 def run(command, folder):
-    """The exit status of a command, and what it prints."""
-    status = start(command, folder).wait(600)
-    return status, (folder / "output").read_text(encoding="utf-8")
+    """The exit status of a command, that of the first rank that failed, and what it prints."""
+    failed = [status for program in start(command, folder) if (status := program.wait(600)) != 0]
+    return next(iter(failed), 0), (folder / "output").read_text(encoding="utf-8")
 
 
 def numbers(command, folder, pattern):
@@ -77,7 +78,7 @@ def test_minimal_gpt(tmp_path):
     whole = numbers(command, tmp_path, r"step (\d+): held-out loss (\S+)")
     assert [step for step, _ in whole] == [20, 40]
     assert whole[1][1] < whole[0][1] < 4  # bytes at random: ln 256 = 5.5
-    process = start(command, killed)
+    (process,) = start(command, killed)
     while not (killed / "output").read_text(encoding="utf-8").startswith("step 20"):
         assert process.poll() is None
         time.sleep(0.01)

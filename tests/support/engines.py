@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -49,11 +50,12 @@ def _speed_up_the_interpreter() -> None:
     """Leave out what Triton 3.7's interpreter does to no effect: more than half of the time of a step.
 
     At each function that a kernel calls it patches Triton's language, which the launch has patched; of every sum and
-    product of integers it works out whether it overflows, and drops the answer unless `debug` is set; and at every
-    load and cast it makes its table of types anew.
+    product of integers it works out whether it overflows, and drops the answer unless `debug` is set; at every load
+    and cast it makes its table of types anew; and every tensor gets its shape as new constants of a new type.
     """
     try:
         import triton.language as tl
+        from triton.language.core import tuple as shape_of
         from triton.runtime import interpreter
         from triton.runtime.interpreter import _LangPatchScope, _patch_lang
     except ImportError:
@@ -72,6 +74,16 @@ def _speed_up_the_interpreter() -> None:
     builder.options = dataclasses.replace(builder.options, sanitize_overflow=builder.options.debug)
     type_of, cached = interpreter._get_np_dtype, functools.cache(interpreter._get_np_dtype)
     interpreter._get_np_dtype = lambda kind: type_of(kind) if kind.scalar.is_ptr() else cached(kind.scalar)
+
+    @functools.cache
+    def sizes(shape: tuple[int, ...]) -> tuple[Any, Any]:
+        return tl.constexpr(math.prod(shape)), shape_of([tl.constexpr(size) for size in shape])
+
+    def init(tensor: Any, handle: Any, kind: Any) -> None:
+        tensor.handle, tensor.type, tensor.dtype = handle, kind, kind.scalar
+        tensor.numel, tensor.shape = sizes(tuple(kind.shape) if kind.is_block() else ())
+
+    tl.tensor.__init__ = init
 
 
 def device_of(name: str) -> str:

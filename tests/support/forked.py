@@ -63,22 +63,29 @@ class Program:
         return self.process.exitcode
 
 
-def torchrun(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` of `[sys.executable, "-m", "torch.distributed.run", …, "-m", module, …]`, on this machine."""
+def ranks(arguments: list[str], env: Mapping[str, str] | None = None, **streams: Any) -> list[Program]:
+    """The processes that `torchrun` starts on this machine, given these arguments."""
     from torch.distributed.run import parse_args
 
-    options = parse_args(words[3:])
+    options = parse_args(arguments)
     assert options.standalone
-    assert options.module
     with socket.create_server(("localhost", 0)) as server:
         address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(server.getsockname()[1])}
     count = options.nproc_per_node
-    command = [sys.executable, "-m", options.training_script, *options.training_script_args]
-    ranks = [
-        Program(command, env={**os.environ, **address, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": count})
+    command = [sys.executable, *["-m"] * options.module, options.training_script, *options.training_script_args]
+    return [
+        Program(command, env={**(env or os.environ), **address, **_place(rank, count)}, **streams)
         for rank in range(int(count))
     ]
-    return subprocess.CompletedProcess(words, int(any(rank.wait(60) != 0 for rank in ranks)), "", "")
+
+
+def _place(rank: int, count: str) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+
+
+def torchrun(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` of `[sys.executable, "-m", "torch.distributed.run", …]`."""
+    return subprocess.CompletedProcess(words, int(any(rank.wait(60) != 0 for rank in ranks(words[3:]))), "", "")
 
 
 def _run(words: list[str], ends: list[Connection], env: Mapping[str, str], cwd: Path) -> None:

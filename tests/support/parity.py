@@ -13,7 +13,7 @@ from torch import Tensor
 
 from adan import Adan, scalars
 
-#: Largest distance from the fp64 oracle: parameters of order one, lr 0.02, 60 given gradients.
+#: Largest distance from the fp64 oracle: parameters of order one, lr 0.02, 30 given gradients.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 3e-5}
 
 BETAS = (0.9, 0.8, 0.95)
@@ -46,6 +46,7 @@ class Row:
         return Adan(params, lr=lr, **{"betas": BETAS, **self.options, **engine})
 
 
+#: The norm of the first gradients of `gradients` is 15.4, 15.2 and 15.5, then 16.3: some are clipped at 15.6.
 ROWS = [
     Row("defaults", {"betas": (0.98, 0.92, 0.99)}),
     Row("fast betas"),
@@ -57,18 +58,18 @@ ROWS = [
     Row("Algorithm 1 to the letter", {"bias_correction": False}),
     Row("to the letter, decayed", {"bias_correction": False, "weight_decay": 0.7}),
     Row("clipped", {"max_grad_norm": 1.0}),
-    Row("clipped now and then", {"max_grad_norm": 15.0}),
+    Row("clipped now and then", {"max_grad_norm": 15.6}),
     Row("maximized", {"maximize": True}),
     Row("maximized, clipped, decayed", {"maximize": True, "max_grad_norm": 1.0, "weight_decay": 0.7}),
-    Row("capturable", {"capturable": True, "max_grad_norm": 15.0}),
+    Row("capturable", {"capturable": True, "max_grad_norm": 15.6}),
     Row("capturable, to the letter", {"capturable": True, "bias_correction": False, "weight_decay": 0.7}),
-    Row("skipping", {"skip_nonfinite": True, "weight_decay": 0.7, "max_grad_norm": 15.0}),
+    Row("skipping", {"skip_nonfinite": True, "weight_decay": 0.7, "max_grad_norm": 15.6}),
     Row("skipping, captured", {"skip_nonfinite": True, "capturable": True, "weight_decay": 0.7, "eps": 0.0}),
-    Row("coupled", {"betas": (0.9, 0.9, 0.95), "max_grad_norm": 15.0, "weight_decay": 0.7}),
+    Row("coupled", {"betas": (0.9, 0.9, 0.95), "max_grad_norm": 15.6, "weight_decay": 0.7}),
     Row("coupled, to the letter", {"betas": (0.8, 0.8, 0.95), "bias_correction": False}),
     Row("equal betas, not coupled", {"betas": (0.9, 0.9, 0.95), "coupled": False, "weight_decay": 0.7}),
     Row("coupled, skipping, captured", {"betas": (0.9, 0.9, 0.95), "skip_nonfinite": True, "capturable": True}),
-    Row("everything", {"max_grad_norm": 15.0, "weight_decay": 0.7, "no_prox": True, "maximize": True, "eps": 1e-3}),
+    Row("everything", {"max_grad_norm": 15.6, "weight_decay": 0.7, "no_prox": True, "maximize": True, "eps": 1e-3}),
 ]
 
 SHAPES = [(5, 7), (3,), (), (2, 3, 4, 5), (0,), (67,)]
@@ -119,7 +120,7 @@ def assert_parity(
     dtype: torch.dtype = torch.float32,
     layout: str = "dense",
     device: str = "cpu",
-    steps: int = 60,
+    steps: int = 30,
     lr: float = 0.02,
     shapes: list[tuple[int, ...]] | None = None,
     tolerance: float | None = None,

@@ -17,7 +17,7 @@ from adan import Adan
 #: Large enough that a step without a prev_grad, a decay or a clip is another step.
 OPTIONS = {"lr": 2e-2, "betas": (0.9, 0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}
 ENGINES = {"loop": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "cpu": {"fused": True}}
-STEPS = 8
+STEPS = 4
 
 
 #: From 4,096 elements on a state is kept in few bits; the weights have 9,000 and 4,500 then.

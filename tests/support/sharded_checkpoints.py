@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import (
 from support.sharded import WIDE, Sharded, Single, assert_near, assert_same
 
 #: A checkpoint is written after every so many steps.
-STEPS = 4
+STEPS = 3
 
 OPTIONS = {
     "plain": {"max_grad_norm": 0.05},

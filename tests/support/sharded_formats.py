@@ -40,7 +40,7 @@ def trains_nearly_as_one_process(state_format, engine, **options):
     options |= {"state_format": state_format, "width": WIDE, **ENGINES[engine]}
     sharded, single = Sharded("fsdp", **options), Single(**options)
     start = single.params()
-    for i in range(20):
+    for i in range(10):
         sharded.step(i)
         single.step(i)
     for run in (sharded, single):
@@ -51,7 +51,7 @@ def trains_nearly_as_one_process(state_format, engine, **options):
 
 def keeps_replicas_identical(state_format):
     sharded = Sharded("ddp", width=WIDE, state_format=state_format)
-    for i in range(12):
+    for i in range(6):
         sharded.step(i)
     assert {x.dtype for x in large_states(sharded)} == {DTYPES[state_format]}
     assert_replicas_are_identical(sharded)

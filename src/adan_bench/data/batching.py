@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
@@ -13,7 +12,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from adan_bench.config import cores
 from adan_bench.errors import UsageError
 
 T = TypeVar("T")
@@ -132,8 +130,8 @@ def prefetch(batches: Callable[[int], T], ahead: int = 4, threads: int = 1) -> C
 
 
 def decoders() -> int:
-    """Processes or threads that decode images: one a core, shared among the ranks of this machine, at most 16."""
-    return max(1, min(16, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    """Processes or threads that decode images: as many as the run has threads (`--threads`), at most 64."""
+    return min(64, torch.get_num_threads())
 
 
 def fingerprint(*blobs: bytes) -> str:
