@@ -10,7 +10,7 @@ from textwrap import fill
 from common import table
 from inference import steps_for
 from results_page import DATA, NAMES, Stored, Unit, against_adamw, rivals_by_workload, unit_of, words
-from stored import Rival, SeedGroup, StoredStudy
+from stored import Contestant, SeedGroup, StoredStudy
 
 from adan_bench.config import RunRecord, in_words
 from adan_bench.records.stats import Verdict
@@ -49,7 +49,7 @@ def field_in_short(stored: Stored) -> str:
     return "\n".join(["Today's optimizers, best first up to Adan:", "", *lines]) if lines else ""
 
 
-def _table(own: Sequence[Rival], gaps: Mapping[str, Verdict], ladder: Mapping[int, Sequence[float]]) -> str:
+def _table(own: Sequence[Contestant], gaps: Mapping[str, Verdict], ladder: Mapping[int, Sequence[float]]) -> str:
     unit, higher = unit_of(own[0].runs[0]), own[0].groups[0].higher
     adamw = next(rival for rival in own if rival.optimizer == "adamw")
     head = ["", "optimizer", f"{unit.name} {'↑' if higher else '↓'}", "minus AdamW", "chosen settings", "trials"]
@@ -68,16 +68,16 @@ def _table(own: Sequence[Rival], gaps: Mapping[str, Verdict], ladder: Mapping[in
     return table(head, lines)
 
 
-def _marked(rival: Rival, text: str) -> str:
+def _marked(rival: Contestant, text: str) -> str:
     return f"**{text}**" if rival.optimizer == "adan" else text
 
 
-def _result(rival: Rival, unit: Unit) -> str:
+def _result(rival: Contestant, unit: Unit) -> str:
     lost = f" ({rival.diverged} diverged)" if rival.diverged else ""
     return unit.spread(rival.result.interval()) + lost
 
 
-def _said(rival: Rival, gaps: Mapping[str, Verdict], unit: Unit) -> str:
+def _said(rival: Contestant, gaps: Mapping[str, Verdict], unit: Unit) -> str:
     """The difference and its verdict, which one search alone does not make a claim."""
     if rival.optimizer not in gaps:
         return ""
@@ -92,12 +92,12 @@ def _settings(group: SeedGroup) -> str:
     return ", ".join([*parts, in_words("warmup", config.warmup)])
 
 
-def _trials(rival: Rival) -> str:
+def _trials(rival: Contestant) -> str:
     lost = sum(trial.diverged for trial in rival.trials)
     return str(len(rival.trials)) + (f" ({lost} diverged)" if lost else "")
 
 
-def _reached(rival: Rival, adamw: Rival) -> str:
+def _reached(rival: Contestant, adamw: Contestant) -> str:
     """The median of the steps and seconds after which a run is as good as AdamW's mean at the end."""
     target, sign = adamw.result.mean, -1 if adamw.groups[0].higher else 1
 
@@ -125,7 +125,7 @@ def _steps(steps: float, ladder: Mapping[int, Sequence[float]]) -> str:
     return f"below {low:,}" if steps < low else f"above {high:,}" if steps > high else f"{float(f'{steps:.3g}'):,.0f}"
 
 
-def _facts(own: Sequence[Rival]) -> str:
+def _facts(own: Sequence[Contestant]) -> str:
     """The number of searches and seeds, the machine, and how many runs shared it."""
     runs, searches = [run for rival in own for run in rival.runs], max(len(rival.groups) for rival in own)
     seeds = "/".join(dict.fromkeys(str(group.n) for rival in own for group in rival.groups))

@@ -20,7 +20,7 @@ from typing import Any
 from common import table
 from figures import Curve, Effect, Forest, Panel, Picture
 from inference import Estimate, FamilySummary, estimate, holm, random_effects
-from stored import Rival, SeedGroup, StoredStudy, rivals
+from stored import Contestant, SeedGroup, StoredStudy, rivals
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import Interval, Verdict, welch
@@ -134,7 +134,7 @@ class Contest:
         return Effect(self.label, mean, low, high, SHADES[self.lead.word], text)
 
 
-def rivals_by_workload(stored: Stored) -> dict[str, list[Rival]]:
+def rivals_by_workload(stored: Stored) -> dict[str, list[Contestant]]:
     """Today's optimizers by workload, over the searches that are stored, best first."""
     named = {row["label"]: [stored[name] for name in row["studies"].split() if name in stored] for row in DATA["field"]}
     found = {label: rivals(searches) for label, searches in named.items() if searches}
@@ -169,7 +169,7 @@ def _page(rows: Sequence[Contest], stored: Stored) -> list[float]:
     ]
 
 
-def _adamw(own: Sequence[Rival]) -> Rival:
+def _adamw(own: Sequence[Contestant]) -> Contestant:
     return next(rival for rival in own if rival.optimizer == "adamw")
 
 

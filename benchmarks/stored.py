@@ -126,7 +126,7 @@ class StoredStudy:
 
 
 @dataclass(frozen=True)
-class Rival:
+class Contestant:
     """An optimizer of a study of the field.
 
     groups: its reported runs, one group per search of which some finished; diverged: how many did, of all searches.
@@ -146,20 +146,20 @@ class Rival:
     def result(self) -> Estimate:
         return estimate(*(list(group.by_seed().values()) for group in self.groups))
 
-    def minus(self, other: Rival, comparisons: int = 1) -> Verdict:
+    def minus(self, other: Contestant, comparisons: int = 1) -> Verdict:
         gap = (self.result - other.result).interval(comparisons)
         return Verdict(gap, self.groups[0].higher, (self.diverged, other.diverged))
 
 
-def rivals(searches: Sequence[StoredStudy]) -> list[Rival]:
+def rivals(searches: Sequence[StoredStudy]) -> list[Contestant]:
     """The optimizers of a workload over its searches: best first, then those with diverged seeds, or with no result."""
     found = []
     for name in searches[0].search:
         groups = [group for study in searches for group in study.groups if group.optimizer == name]
         trials = [trial for study in searches for trial in study.search.get(name, ())]
-        found.append(Rival(name, groups, sum(study.diverged.get(name, 0) for study in searches), trials))
+        found.append(Contestant(name, groups, sum(study.diverged.get(name, 0) for study in searches), trials))
 
-    def order(rival: Rival) -> tuple[bool, bool, float]:
+    def order(rival: Contestant) -> tuple[bool, bool, float]:
         sign = -1 if rival.groups and rival.groups[0].higher else 1
         return not rival.groups, rival.diverged > 0, sign * rival.result.mean if rival.groups else 0.0
 

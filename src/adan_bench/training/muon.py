@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from adan import Adan
 from adan_bench.errors import UsageError
-from adan_bench.training.rivals import Parameters, Part, Rival
+from adan_bench.training.rivals import Cohort, Parameters, Rival
 from adan_bench.training.roles import HIDDEN, Role
 
 MATCHED = "match_rms_adamw"
@@ -49,7 +49,7 @@ class Muon(Rival):
         super().__init__(params, own)
         self.scale = SCALES[adjust_lr_fn]
 
-    def _update(self, parts: list[Part]) -> None:
+    def _update(self, parts: list[Cohort]) -> None:
         for part in parts:
             group, buffers = part.group, part.state("momentum_buffer")
             torch._foreach_lerp_(buffers, part.grads, 1 - group["momentum"])

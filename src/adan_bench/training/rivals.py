@@ -24,7 +24,7 @@ FLAGS = ("always_adapt", "weight_decouple", "nesterov")
 
 
 @dataclass
-class Part:
+class Cohort:
     """Parameters of one group, device and type that have had the same number of gradients."""
 
     group: dict[str, Any]
@@ -97,8 +97,8 @@ class Rival(Optimizer):
         self._update(parts)
         return loss
 
-    def _parts(self) -> list[Part]:
-        parts: dict[Any, Part] = {}
+    def _parts(self) -> list[Cohort]:
+        parts: dict[Any, Cohort] = {}
         zeros: dict[torch.device, Tensor] = {}
         counts = {id(self.state[p]["step"]) for p in self._params() if p.grad is not None and self.state[p]}
         for group in self.param_groups:
@@ -113,7 +113,7 @@ class Rival(Optimizer):
                         zeros[p.device] = torch.zeros((), dtype=torch.float64, device=p.device)
                     state.update(step=zeros[p.device], **{name: torch.zeros_like(p) for name in self.STATE})
                 key = id(group), id(state["step"]), p.dtype
-                part = parts.setdefault(key, Part(group, [], [], [], state["step"]))
+                part = parts.setdefault(key, Cohort(group, [], [], [], state["step"]))
                 part.params.append(p)
                 part.grads.append(p.grad)
                 part.states.append(state)
@@ -130,7 +130,7 @@ class Rival(Optimizer):
                 count = torch.as_tensor(state["step"], dtype=torch.float64, device=p.device)
                 state["step"] = shared.setdefault((p.device, count.item()), count)
 
-    def _update(self, parts: list[Part]) -> None:
+    def _update(self, parts: list[Cohort]) -> None:
         raise NotImplementedError
 
 
@@ -175,7 +175,7 @@ class Lamb(Rival):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "always_adapt": always_adapt}
         super().__init__(params, defaults)
 
-    def _update(self, parts: list[Part]) -> None:
+    def _update(self, parts: list[Cohort]) -> None:
         for part in parts:
             part.average(part.grads)
             updates, decay = part.ratio(), part.group["weight_decay"]
@@ -209,7 +209,7 @@ class AdaBelief(Rival):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "weight_decouple": weight_decouple})
 
-    def _update(self, parts: list[Part]) -> None:
+    def _update(self, parts: list[Cohort]) -> None:
         for part in parts:
             b1, b2 = part.group["betas"]
             decoupled = part.group["weight_decouple"]
@@ -243,7 +243,7 @@ class Padam(Rival):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "partial": partial}
         super().__init__(params, defaults)
 
-    def _update(self, parts: list[Part]) -> None:
+    def _update(self, parts: list[Cohort]) -> None:
         for part in parts:
             b1, b2 = part.group["betas"]
             part.average(part.coupled())
@@ -276,7 +276,7 @@ class Adai(Rival):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    def _update(self, parts: list[Part]) -> None:
+    def _update(self, parts: list[Cohort]) -> None:
         grads, corrected, sums = [], [], []
         for part in parts:
             b2 = part.group["betas"][1]
