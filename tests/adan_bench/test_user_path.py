@@ -215,7 +215,7 @@ def test_speed_writes_its_record_after_every_case(bench: Any, tmp_path: Path, mo
     arguments = ("--optimizers", "adan,adamw", "--scale", "smoke", "--out", tmp_path / "a.json")
     code, out, _ = bench("speed", "ViT-S", *arguments)
     assert (code, seen) == (130, [1, 2])
-    assert out.splitlines() == ["[1/2] m adan: 1.5 ms per step", "[2/2] m adamw: 1.5 ms per step"]
+    assert out.splitlines() == ["[1/2] m adan: 1.500 ms per step", "[2/2] m adamw: 1.500 ms per step"]
 
 
 # ---- errors
