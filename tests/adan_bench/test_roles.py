@@ -195,6 +195,8 @@ def test_muon_steps_as_torchs() -> None:
             torch.testing.assert_close(x, y, rtol=0, atol=2e-3)
     with pytest.raises(ValueError, match="adjust_lr_fn must be one of match_rms_adamw, original, got 'none'"):
         muon(ours, adjust_lr_fn="none")
+    with pytest.raises(ValueError, match="ns_steps must be a whole number from 1 on, got 0"):
+        muon(ours, ns_steps=0)
 
 
 def test_records_and_list_show_the_split(bench: Any, config: Any, tiny: Path, tmp_path: Path) -> None:

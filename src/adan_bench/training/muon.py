@@ -45,6 +45,8 @@ class Muon(Rival):
     ) -> None:
         if adjust_lr_fn not in SCALES:
             raise ValueError(f"adjust_lr_fn must be one of {', '.join(SCALES)}, got {adjust_lr_fn!r}")
+        if not isinstance(ns_steps, int) or ns_steps < 1:
+            raise ValueError(f"ns_steps must be a whole number from 1 on, got {ns_steps!r}")
         own = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
         super().__init__(params, own)
         self.scale = SCALES[adjust_lr_fn]
