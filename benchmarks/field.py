@@ -27,9 +27,9 @@ SETTINGS = ("lr", "momentum", "betas", "weight_decay")
 def todays_optimizers(stored: Stored) -> str:
     """A section with a table per workload; nothing while no search is stored."""
     parts = ["## Today's optimizers", ABOUT]
-    gaps = against_adamw(stored)
+    every, gaps = rivals_by_workload(stored), against_adamw(stored)
     for row in DATA["field"]:
-        if own := rivals_by_workload(stored).get(row["label"]):
+        if own := every.get(row["label"]):
             shown = _table(own, gaps[row["label"]], _ladder(stored.get(row.get("ladder", ""))))
             parts += [f"### {row['label']}", shown, _facts(own)]
     return "\n\n".join(parts) if gaps else ""
@@ -37,9 +37,9 @@ def todays_optimizers(stored: Stored) -> str:
 
 def field_in_short(stored: Stored) -> str:
     """README's list: for each workload, the optimizers that did better than Adan, and its own place."""
-    lines = []
+    lines, every = [], against_adamw(stored)
     for label, own in rivals_by_workload(stored).items():
-        unit, gaps, said = unit_of(own[0].runs[0]), against_adamw(stored)[label], []
+        unit, gaps, said = unit_of(own[0].runs[0]), every[label], []
         for rival in own[: 1 + [rival.optimizer for rival in own].index("adan")]:
             gap = f" {unit.signed(gaps[rival.optimizer].difference.mean)}" if rival.optimizer in gaps else ""
             said.append(NAMES[rival.optimizer] + gap)

@@ -82,6 +82,7 @@ def test_unknown_setting() -> None:
         ({"lr": "fast"}, "lr must be a number, got 'fast'"),
         ({"lr": float("nan")}, "lr must be at least 0 and finite, got nan"),
         ({"betas": 5}, "betas must be two numbers, for example 0.9,0.999, got 5"),
+        ({"betas": ("0.9", 0.99)}, r"betas\[0\] must be a number, got '0.9'"),
         ({"betas": (0.9, 1.0)}, r"betas\[1\] must be at least 0 and below 1, got 1.0"),
         ({"eps": -1}, "eps must be at least 0 and finite, got -1"),
         ({"weight_decay": True}, "weight_decay must be a number, got True"),

@@ -158,6 +158,14 @@ def test_a_table_on_a_workload_of_ones_own(bench: Any, tiny: Path, tmp_path: Pat
     configs = [read_run(file.parent).config for file in (tmp_path / "d").rglob("config.json")]
     assert {config.steps for config in configs} == {7}
     assert [c.settings["restart"] for c in configs if "restart" in c.settings] == [{"radius": 1e9}]
+    wrong = (
+        ("components", "--workload", "tinny", "no workload 'tinny'"),
+        ("resnet18", "--radius", 3, "--radius 3: no row"),
+    )
+    for name, flag, value, words in wrong:
+        code, _, err = bench("reproduce", name, "--script", tiny, flag, value, "--out", tmp_path / "e")
+        assert (code, words in err) == (2, True)
+    assert not (tmp_path / "e").exists()
 
 
 def test_a_seed_whose_pre_training_failed_is_said(regressions: Path, tmp_path: Path) -> None:

@@ -68,8 +68,11 @@ def reproduce(
     from adan_bench.studies import paper as study
     from adan_bench.studies.plan import on_workload
     from adan_bench.tables import choose
+    from adan_bench.workloads.registry import get_workload
 
     console = Console()
+    if workload is not None:
+        get_workload(workload, chosen.scale)  # an unknown one would be a table of absent cells
     tables = [table if workload is None else on_workload(table, workload) for table in choose(names)]
     known = {table.name: table for table in tables}
     some: dict[str, Any] = {"only": only or (), "pairs": set_ or (), "radius": radius}

@@ -116,7 +116,10 @@ def prepare(
     if chosen.init is not None:
         weights_file(chosen.init)
     check_only(tables, chosen.scale, only)
-    names = dict.fromkeys(row.optimizer for table in tables for row, _, _ in wanted(table, chosen.scale, only))
+    rows = [row for table in tables for row, _, _ in wanted(table, chosen.scale, only)]
+    if radius is not None and not any(row.restart for row in rows):
+        raise UsageError(f"--radius {radius:g}: no row of these restarts; leave it out, or run the table components")
+    names = dict.fromkeys(row.optimizer for row in rows)
     changed = {c.spec.name: c.settings for c in competitors(",".join(names), pairs)} if pairs else {}
     for name, settings in changed.items():  # a wrong one would be a row without results, after days of the others
         if settings:

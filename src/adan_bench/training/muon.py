@@ -66,16 +66,17 @@ def orthogonal(matrices: Sequence[Tensor], steps: int) -> list[Tensor]:
     """Matrices with their singular values brought near one by the iteration of Newton and Schulz, in bf16."""
     a, b, c = NEWTON_SCHULZ
     found: dict[int, Tensor] = {}
-    for shape in {matrix.shape: None for matrix in matrices}:
-        alike = [i for i, matrix in enumerate(matrices) if matrix.shape == shape]
-        tall = shape[0] > shape[1]
-        x = torch.stack([matrices[i] for i in alike]).bfloat16()
+    by_shape: dict[torch.Size, list[int]] = defaultdict(list)
+    for i, matrix in enumerate(matrices):
+        by_shape[matrix.shape].append(i)
+    for (rows, columns), indices in by_shape.items():
+        tall, x = rows > columns, torch.stack([matrices[i] for i in indices]).bfloat16()
         x = x.mT if tall else x
         x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
         for _ in range(steps):
             gram = x @ x.mT
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-        found |= zip(alike, (x.mT if tall else x).unbind(), strict=True)
+        found |= zip(indices, (x.mT if tall else x).unbind(), strict=True)
     return [found[i] for i in range(len(matrices))]
 
 

@@ -136,8 +136,6 @@ class Rival(Optimizer):
 
 def _check(name: str, value: Any) -> None:
     """Refuse a value with which no step makes sense."""
-    if isinstance(value, Tensor):  # a learning rate that may lie on a GPU: reading it would be a synchronization
-        return
     if name in FLAGS:
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
@@ -145,13 +143,17 @@ def _check(name: str, value: Any) -> None:
         if not isinstance(value, (tuple, list)) or len(value) != 2:
             raise ValueError(f"betas must be two numbers, for example 0.9,0.999, got {value!r}")
         for i, beta in enumerate(value):
-            _check(f"betas[{i}]", beta)
-    elif isinstance(value, bool) or not isinstance(value, Real):
+            _check_number(f"betas[{i}]", beta, below=1)
+    elif not isinstance(value, Tensor):  # a learning rate that may lie on a GPU: reading it would be a synchronization
+        _check_number(name, value)
+
+
+def _check_number(name: str, value: Any, below: float = math.inf) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    else:
-        below, limit = (1, "below 1") if name.startswith("betas") else (math.inf, "finite")
-        if not 0 <= float(value) < below:
-            raise ValueError(f"{name} must be at least 0 and {limit}, got {value!r}")
+    if not 0 <= float(value) < below:
+        limit = "finite" if below == math.inf else f"below {below}"
+        raise ValueError(f"{name} must be at least 0 and {limit}, got {value!r}")
 
 
 class Lamb(Rival):
