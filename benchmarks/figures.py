@@ -103,6 +103,9 @@ class Forest:
 Picture = Sequence[Panel | Forest]
 #: Where a page is dark, so are its figures: inverted, with the colors that they have.
 DARK = "@media (prefers-color-scheme: dark) {svg {filter: invert(0.92) hue-rotate(180deg)}}"
+FOREST = """\
+Adan against the best baseline, with 95% intervals; right of 0, Adan is better
+green: better, orange: worse, grey: not significant; arrow: the interval goes on; open circle: the mean is beyond"""
 FEW = 6  # points on a logarithmic axis that have a tick each
 
 
@@ -133,11 +136,11 @@ def draw(panels: Picture, path: Path) -> None:
         effects = [len(panel.effects) for panel in panels if isinstance(panel, Forest)]
         columns = 1 if effects else min(len(panels), 2)
         rows = math.ceil(len(panels) / columns)
-        size = (8, 0.2 * sum(effects) + 0.55 * rows + 0.3) if effects else (4.6 * columns, 3.2 * rows)
+        size = (8, 0.2 * sum(effects) + 0.55 * rows + 0.5) if effects else (4.6 * columns, 3.2 * rows)
         layout = ConstrainedLayoutEngine(h_pad=0.09 if rows > 1 else None)  # inches: room for a title
         figure = Figure(figsize=size, layout=layout)
         if effects:
-            figure.suptitle("Adan against the best baseline, with 95% intervals; right of 0, Adan is better", size=9)
+            figure.suptitle(FOREST, size=9)
         heights = [count + 0.5 for count in effects] or None
         all_axes = list(figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flat)
         for at, panel in enumerate(panels):

@@ -1,6 +1,6 @@
 """Write the tables of README.md and docs/ from the records under results/: `make tables`.
 
-A table, or a page's sections of tables, stands between `<!-- table NAME -->` and `<!-- end -->`; the figures of the
+A table stands between `<!-- table NAME -->` and `<!-- end -->`, those of a study of NAME:STUDY; the figures of the
 results are drawn, too. `--check` only says whether all are up to date.
 """
 
@@ -179,12 +179,17 @@ TABLES: dict[str, Callable[[], str]] = {
     "planner-measured": planner.measured,
 }
 OF_STUDIES = {table_of.__name__.replace("_", "-"): table_of for table_of in results_page.TABLES}
-OF_STUDIES["results-details"] = results_details.page
 OF_STUDIES |= {"field": field.todays_optimizers, "field-in-short": field.field_in_short}
+OF_STUDIES["other-studies"] = results_details.others
+OF_STUDY = {"study": results_details.described, "abandoned": results_details.abandoned}
 
 
 def filled(match: re.Match[str]) -> str:
-    text = OF_STUDIES[match[2]](studies()) if match[2] in OF_STUDIES else TABLES[match[2]]()
+    name, _, study = match[2].partition(":")
+    if study:
+        text = OF_STUDY[name](study, studies())
+    else:
+        text = OF_STUDIES[name](studies()) if name in OF_STUDIES else TABLES[name]()
     return f"{match[1]}\n{text}\n{match[3]}"
 
 

@@ -107,29 +107,45 @@ def _groups(runs: list[RawRun], batch_size: int) -> list[RawGroup]:
     return sorted(found, key=lambda group: group.first.optimizer != "adan")
 
 
-def compared() -> Iterator[tuple[Any, RawGroup, RawGroup, list[RawGroup]]]:
-    """For each row of the page: its data, Adan, the best baseline and all baselines."""
-    stored = runs_by_study()
-    for row in PAGE["rows"]:
+class RawRow(NamedTuple):
+    """A row of the page. whole: Adan with all steps where `adan` has half of them."""
+
+    kind: str
+    label: str
+    adan: RawGroup
+    whole: RawGroup
+    best: RawGroup
+    others: list[RawGroup]
+
+
+@cache
+def compared() -> list[RawRow]:
+    """The rows of the overview, of recipes and of half the steps."""
+    stored, found = runs_by_study(), []
+    for kind, row in [(of, row) for of in ("rows", "recipes", "halves") for row in PAGE[of]]:
         studies = [_groups(stored[name], row.get("batch_size", 0)) for name in row["studies"].split()]
-        adan, *others = [group for groups in studies for group in groups]
+        whole, *others = [group for groups in studies for group in groups]
+        adan = _groups(stored[row["half"].split()[0]], 0)[0] if "half" in row else whole
         sign = 1 if adan.first.higher_is_better else -1
-        yield row, adan, max(others, key=lambda g: (not g.diverged, sign * statistics.fmean(g.values))), others
+        best = max(others, key=lambda group: (not group.diverged, sign * statistics.fmean(group.values)))
+        found.append(RawRow(kind, row["label"], adan, whole, best, others))
+    return found
 
 
 def rows() -> Iterator[list[str]]:
-    """For each row of the page: its label, Adan's result, the best baseline's and the difference, as text."""
-    for (row, adan, best, others), left in zip(compared(), lefts(), strict=False):
-        low, high = _welch(adan, best).confidence_interval(1 - 0.05 / (left * len(others)))
-        gap = statistics.fmean(adan.values) - statistics.fmean(best.values)
-        unit, name = _unit(adan.first), PAGE["names"][best.first.optimizer]
-        texts = [group.text(unit.get("factor", 1), unit.get("digits", 4)) for group in (adan, best)]
-        yield [row["label"], texts[0], f"{name} {texts[1]}", _said(adan, best, gap, low, high)]
+    """For each row: its label, Adan's results, the best baseline's and the difference, as text."""
+    for row, left in zip(compared(), lefts(), strict=False):
+        low, high = _welch(row.adan, row.best).confidence_interval(1 - 0.05 / (left * len(row.others)))
+        gap = statistics.fmean(row.adan.values) - statistics.fmean(row.best.values)
+        unit, name = _unit(row.adan.first), PAGE["names"][row.best.first.optimizer]
+        groups = [row.adan, row.whole, row.best] if row.kind == "halves" else [row.adan, row.best]
+        *ours, best = [group.text(unit.get("factor", 1), unit.get("digits", 4)) for group in groups]
+        yield [row.label, *ours, f"{name} {best}", _said(row.adan, row.best, gap, low, high, "")]
 
 
 def lefts() -> list[int]:
     """Holm's corrections: for how many comparisons, of all rows, then of the field's differences from AdamW."""
-    p_values = [len(others) * _welch(adan, best).pvalue for _, adan, best, others in compared()]
+    p_values = [len(row.others) * _welch(row.adan, row.best).pvalue for row in compared()]
     for _, adamw, rival in against_adamw():
         gap, variance, freedom = _minus(rival, adamw)
         p_values.append(2 * t.sf(abs(gap) / math.sqrt(variance), freedom))
@@ -146,12 +162,12 @@ def _unit(run: RawRun) -> Any:
     return PAGE["units"].get(run.workload) or PAGE["units"][run.metric]
 
 
-def _said(a: RawGroup | RawRival, b: RawGroup | RawRival, gap: float, low: float, high: float) -> str:
+def _said(a: Any, b: Any, gap: float, low: float, high: float, otherwise: str = ": not significant") -> str:
     unit, better = _unit(a.first), (low > 0) == a.first.higher_is_better
     factor, digits = unit.get("factor", 1), unit.get("digits", 4)
     ends = [f"{factor * value:+,.{digits}f}".replace("-", "−") for value in (gap, low, high)]
     unclear = low <= 0 <= high or (a if better else b).diverged
-    return f"{ends[0]} [{ends[1]}, {ends[2]}]: {'not significant' if unclear else 'better' if better else 'worse'}"
+    return f"{ends[0]} [{ends[1]}, {ends[2]}]" + (otherwise if unclear else ": better" if better else ": worse")
 
 
 # Today's optimizers
@@ -226,7 +242,7 @@ def _minus(a: RawRival, b: RawRival) -> tuple[float, float, float]:
 def field_rows() -> Iterator[list[str]]:
     """For each optimizer of each workload: its name, result, difference from AdamW and trials, as text."""
     differences = {}
-    for (label, adamw, rival), left in zip(against_adamw(), lefts()[len(PAGE["rows"]) :], strict=True):
+    for (label, adamw, rival), left in zip(against_adamw(), lefts()[len(compared()) :], strict=True):
         gap, variance, freedom = _minus(rival, adamw)
         half = t.isf(0.025 / left, freedom) * math.sqrt(variance)
         said = _said(rival, adamw, gap, gap - half, gap + half)
@@ -271,12 +287,13 @@ def steps(label: str, loss: float) -> list[str]:
 
 def families() -> Iterator[list[str]]:
     """For each kind of error: its name, each family's percent, the mean's and the expected range of one more."""
-    pairs = []
-    for row, adan, best, others in compared():
-        low, high = _welch(adan, best).confidence_interval(0.95)
-        if "untuned" not in row["label"] and high - low <= 0.4 * abs(statistics.fmean(best.values)):
-            (base,) = [g for g in others if g.first.optimizer == "adamw"] or others
-            pairs.append((row["label"], *(RawRival(g.first, [g.values], 0, "") for g in (base, adan))))
+    pairs: list[tuple[str, RawRival, RawRival]] = []
+    for row in compared():
+        low, high = _welch(row.adan, row.best).confidence_interval(0.95)
+        if row.kind == "rows" and high - low <= 0.4 * abs(statistics.fmean(row.best.values)):
+            (base,) = [g for g in row.others if g.first.optimizer == "adamw"] or row.others
+            theirs, ours = (RawRival(g.first, [g.values], 0, "") for g in (base, row.adan))
+            pairs.append((row.label, theirs, ours))
     pairs += [pair for pair in against_adamw() if pair[2].first.optimizer == "adan"]
     kinds: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for label, theirs, ours in pairs:
@@ -316,12 +333,12 @@ def _pooled(y: Any, v: Any) -> list[str]:
 def differences() -> list[str]:
     """What the page says otherwise."""
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    overview = [
-        [line[0].split(": ")[0], line[1], line[2].split(" (of ")[0], line[5]] for line in _tables(text, "overview")
-    ]
-    shown = [[cell.strip("*") for cell in line] for line in _tables(text, "field")]
-    shown = [[line[1], line[2], line[3], line[5], *line[8:]] for line in shown if line[2] != "no seed finished"]
-    pages, records = [*overview, *shown, *_tables(text, "families")], [*rows(), *field_rows(), *families()]
+    shown = [line[:4] for name in ("overview", "recipes") for line in _tables(text, name)]
+    shown = [[line[0], line[1], line[2].split(" (of ")[0], line[3]] for line in shown] + _tables(text, "half-length")
+    shown = [[line[0].split(": ")[0], *line[1:]] for line in shown]
+    field_shown = [line for line in _tables(text, "field") if line[2] != "no seed finished"]
+    shown += [[line[1], line[2], line[3], line[5], *line[8:]] for line in field_shown]
+    pages, records = [*shown, *_tables(text, "families")], [*rows(), *field_rows(), *families()]
     pairs = [
         (again[0], a, b) for line, again in zip(pages, records, strict=True) for a, b in zip(line, again, strict=True)
     ]
@@ -333,7 +350,7 @@ def _tables(text: str, name: str) -> list[list[str]]:
     lines = text.split(f"<!-- table {name} -->")[1].split("<!-- end -->")[0].splitlines()
     heads = {i - above for i, line in enumerate(lines) if line.startswith("| ---") for above in (0, 1)}
     found = [line.strip("|").split("|") for i, line in enumerate(lines) if line.startswith("|") and i not in heads]
-    return [[cell.strip() for cell in cells] for cells in found]
+    return [[cell.strip(" *") for cell in cells] for cells in found]
 
 
 if __name__ == "__main__":

@@ -1,54 +1,45 @@
-"""The sections of docs/results-details.md: settings, seeds and search of every stored study."""
+"""The tables of docs/results-details.md: settings, seeds and search of every stored study."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from textwrap import fill
 from typing import Any
 
-from common import table
+from common import ROOT, table
 from results_page import DATA, NAMES, Stored, together, unit_of, words
 from stored import EVIDENCE, SeedGroup, StoredStudy, by_key, by_optimizer
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import MIN_SEEDS, best_trial, grouped
 
+PAGE = ROOT / "docs" / "results-details.md"
+#: Studies whose groups are one table, by the first of them; the others have none of their own.
+TABLES = {row["studies"].split()[0]: row["studies"] for kind in ("rows", "recipes") for row in DATA[kind]}
+BESIDE = {name for names in TABLES.values() for name in names.split()[1:]}
 wrap = partial(fill, width=120, break_long_words=False, break_on_hyphens=False)
-ROWS = {row["studies"].split()[0]: row for row in DATA["rows"]}
-BESIDE = {name for row in DATA["rows"] for name in row["studies"].split()[1:]}  # shown in another study's table
 
 
-def page(stored: Stored) -> str:
-    """All sections of the page; a study that none names stands at the end."""
-    sections = list(DATA["sections"])
-    named = {name for section in sections for name in section["studies"].split()}
-    if newer := [name for name in stored if name not in named]:
-        sections.append({"heading": "Newer studies", "studies": " ".join(newer)})
-    parts = []
-    for section in sections:
-        parts.append(f"## {section['heading']}")
-        if "figure" in section:
-            parts.append(f"![{section['heading']}](figures/results-{section['figure']}.svg)")
-        parts += [part for name in section["studies"].split() for part in described(name, stored)]
-    parts.append("## Abandoned searches and formats")
-    parts += [part for name, note in DATA["abandoned"].items() for part in abandoned(name, note)]
-    return "\n\n".join(part if part[0] in "#!|" else wrap(part) for part in parts)
+def others(stored: Stored) -> str:
+    """The studies that have no place of their own on the page."""
+    placed = re.findall(r"^<!-- table study:(\S+) -->$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    found = [f"### `{name}`\n\n{described(name, stored)}" for name in stored if name not in placed]
+    return "\n\n".join(["## Newer studies", *found] if found else [])
 
 
-def described(name: str, stored: Stored) -> list[str]:
+def described(name: str, stored: Stored) -> str:
     """A study's facts, its results where no other's table has them, and its search."""
     study = stored[name]
     groups, trials = study.groups, [r for own in study.search.values() for r in own]
-    parts = [f"### `{name}`", facts(study, [r for g in groups for r in g.runs] + trials)]
-    parts += [DATA["notes"][name]] if name in DATA["notes"] else []
+    parts = [wrap(facts(study, [r for g in groups for r in g.runs] + trials))]
     if groups and groups[0].first.config.role == "tune":  # a sweep with the tuning seed, of which nothing is chosen
-        return [*parts, searched(by_optimizer(g.first for g in groups), {})]
-    if groups and name not in BESIDE:
-        row = ROWS.get(name, {"studies": name})
-        parts.append(compared(together(row["studies"], stored) or groups, row.get("rows_of_table", 1)))
-    return [*parts, searched(study.search, study.chosen)] if trials else parts
+        parts.append(searched(by_optimizer(g.first for g in groups), {}))
+    elif groups and name not in BESIDE:
+        parts.append(compared(together(TABLES.get(name, name), stored) or groups))
+    return "\n\n".join([*parts, searched(study.search, study.chosen)] if trials else parts)
 
 
 def facts(study: StoredStudy, runs: Sequence[RunRecord]) -> str:
@@ -76,19 +67,20 @@ def facts(study: StoredStudy, runs: Sequence[RunRecord]) -> str:
     return "; ".join(filter(None, parts)) + "."
 
 
-def compared(groups: Sequence[SeedGroup], tables: int) -> str:
-    """One row per group, with Adan's lead over each other of the same batch size, where there is one Adan.
-
-    tables: how many such tables to correct for; several batch sizes are several already.
-    """
-    adans = {g.first.config.batch_size: g for g in groups if g.optimizer == "adan"}
-    single = len(adans) == sum(g.optimizer == "adan" for g in groups) and all(g.n >= MIN_SEEDS for g in groups)
-    tests = (len(groups) - len(adans)) * (tables if len(adans) == 1 else 1)
+def compared(groups: Sequence[SeedGroup]) -> str:
+    """One row per group, with plain Adan's lead over each other of the same batch size, corrected for their number."""
+    adans = [g for g in groups if g.optimizer == "adan"]
+    fewest = [g for g in adans if len(g.settings) == min(len(g.settings) for g in adans)]
+    plain = {g.first.config.batch_size: g for g in fewest}
+    if len(plain) < len(fewest) or any(g.n < MIN_SEEDS for g in groups):  # none is the plain one, or too few seeds
+        plain = {}
+    tests = sum(g.first.config.batch_size in plain for g in groups) - len(plain)
+    several = len({g.first.config.batch_size for g in groups}) > 1
     lines = []
     for g in groups:
         unit, loss, size = unit_of(g.first), g.training_loss(), g.first.config.batch_size
-        adan = adans.get(size, g) if single else g
-        settings = (f"batch size {size}, " if len(adans) > 1 else "") + words(g.first.config.tuned)
+        adan = plain.get(size, g)
+        settings = (f"batch size {size}, " if several else "") + words(g.first.config.tuned)
         n = g.counted + (f" of {g.planned}" if g.n + g.diverged < g.planned else "")
         training = (f"{loss:.3f}" if abs(loss) >= 0.01 else f"{loss:.1g}").replace("-", "−")
         gap = unit.said(adan.minus(g, tests)) if adan is not g else ""
@@ -118,7 +110,7 @@ def searched(search: Mapping[str, Sequence[RunRecord]], chosen: Mapping[str, Map
     return table(["optimizer", "settings", f"validation {trials[0].metric} of the trials", "chosen rate is"], lines)
 
 
-def abandoned(name: str, note: str) -> list[str]:
+def abandoned(name: str, _: Stored) -> str:
     """The seeds of a file of runs that were given up; those of a format beside today's fp32 runs."""
     today = by_key(EVIDENCE / "runs.jsonl").values()
     seeds = [r for r in by_key(EVIDENCE / f"{name}.jsonl").values() if r.config.role == "run"]
@@ -133,5 +125,4 @@ def abandoned(name: str, note: str) -> list[str]:
         label = f"`{config.workload}`, {config.steps:,} steps: {unit.name}"
         result = [str(group.n), unit.spread(group.final()), gap]
         lines.append([label, NAMES[group.optimizer], words(config.settings), *result])
-    head = ["", "optimizer", "settings", "n", "result", "minus fp32"]
-    return [f"### `{name}.jsonl`", f"{note} ([The runs](../results/evidence/{name}.jsonl).)", table(head, lines)]
+    return table(["", "optimizer", "settings", "n", "result", "minus fp32"], lines)

@@ -1,8 +1,7 @@
 """The tables and figures of docs/results.md, from the stored studies; results_page.json says which make which rows.
 
-A difference counts where its interval excludes 0, by Welch's t test and corrected: the rows of the overview and of the
-field by Holm, those of other tables for their number (Bonferroni). Sentences are written by hand;
-tests/benchmarks/test_results_page.py holds them to the numbers.
+A difference counts where its interval excludes 0, by Welch's t test, corrected by Holm over all rows of the page that
+have one. Sentences are written by hand; tests/benchmarks/test_results_page.py holds them to the numbers.
 """
 
 from __future__ import annotations
@@ -50,16 +49,25 @@ class Unit:
     def signed(self, value: float) -> str:
         return f"{value * self.factor:+,.{self.digits}f}".replace("-", "−")
 
-    def said(self, lead: Verdict) -> str:
-        """A difference with its interval and verdict."""
+    def gap(self, lead: Verdict) -> str:
+        """A difference with its interval."""
         gap = lead.difference
         ends = ", ".join(self.signed(end) for end in (gap.low, gap.high) if end is not None)
-        return f"{self.signed(gap.mean)} [{ends}]: {lead.word}"
+        return f"{self.signed(gap.mean)} [{ends}]"
+
+    def said(self, lead: Verdict) -> str:
+        """A difference with its interval and verdict."""
+        return f"{self.gap(lead)}: {lead.word}"
+
+    def marked(self, lead: Verdict) -> str:
+        """A difference with its interval, bold and with its verdict where it is significant."""
+        return self.gap(lead) if lead.word == UNCLEAR else f"**{self.said(lead)}**"
 
 
 UNITS = {key: Unit(**unit) for key, unit in DATA["units"].items()}  # by workload where it decides, else by metric
 AXES: dict[str, tuple[str, float, int]] = DATA["axes"]  # label, end and digits of each forest's axis
-SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], "not significant": "#888888"}
+UNCLEAR = "not significant"
+SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], UNCLEAR: "#888888"}
 
 
 def unit_of(run: RunRecord) -> Unit:
@@ -77,20 +85,17 @@ def best_baseline(groups: Sequence[SeedGroup]) -> SeedGroup:
     return max(groups[1:], key=lambda g: (not g.diverged, g.final().mean * (1 if g.higher else -1)))
 
 
-# The overview
+# Comparisons
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Adan and its baselines after the same number of steps.
-
-    study: whose search gave the settings; left: the rows to correct for, as Holm counts them.
-    """
+    """Adan and its baselines; tuned: how settings were chosen; left: the rows to correct for, as Holm counts them."""
 
     label: str
-    study: StoredStudy
     adan: SeedGroup
     others: Sequence[SeedGroup]
+    tuned: str
     left: int = 1
 
     @cached_property
@@ -141,54 +146,96 @@ def rivals_by_workload(stored: Stored) -> dict[str, list[Contestant]]:
     return {label: own for label, own in found.items() if _adamw(own).groups}
 
 
-def contests(stored: Stored) -> list[Contest]:
-    found = []
-    for row in DATA["rows"]:
-        adan, *others = together(row["studies"], stored, row.get("batch_size", 0))
-        found.append(Contest(row["label"], stored[row.get("tuned_by", row["studies"].split()[0])], adan, others))
-    return [replace(contest, left=left) for contest, left in zip(found, holm(_page(found, stored)), strict=False)]
+def contests(stored: Stored, kind: str = "rows") -> list[Contest]:
+    """The comparisons of a kind: the rows after searches, those of published recipes, or those with half the steps."""
+    return _compared(stored)[0][kind]
 
 
 def against_adamw(stored: Stored) -> dict[str, dict[str, Verdict]]:
     """The differences of a workload's optimizers from AdamW, which has none itself."""
-    every, rows = rivals_by_workload(stored), contests(stored)
-    left = iter(holm(_page(rows, stored))[len(rows) :])
-    return {
-        label: {rival.optimizer: rival.minus(adamw, next(left)) for rival in own if rival.groups and rival is not adamw}
-        for label, own in every.items()
-        for adamw in [_adamw(own)]
-    }
+    return _compared(stored)[1]
 
 
-def _page(rows: Sequence[Contest], stored: Stored) -> list[float]:
-    """The p values of all rows of the page: of the overview, then of the field's differences from AdamW."""
-    others = [(rival, _adamw(own)) for own in rivals_by_workload(stored).values() for rival in own if rival.groups]
-    return [
-        *(row.p for row in rows),
-        *((rival.result - adamw.result).p for rival, adamw in others if rival is not adamw),
-    ]
+def _compared(stored: Stored) -> tuple[dict[str, list[Contest]], dict[str, dict[str, Verdict]]]:
+    """All differences of the page, corrected together."""
+    kinds = {kind: [_contest(row, stored) for row in DATA[kind]] for kind in ("rows", "recipes", "halves")}
+    every = rivals_by_workload(stored)
+    pairs = [(label, rival, _adamw(own)) for label, own in every.items() for rival in own if rival.groups]
+    pairs = [(label, rival, adamw) for label, rival, adamw in pairs if rival is not adamw]
+    p_values = [contest.p for own in kinds.values() for contest in own]
+    left = iter(holm([*p_values, *((rival.result - adamw.result).p for _, rival, adamw in pairs)]))
+    kinds = {kind: [replace(contest, left=next(left)) for contest in own] for kind, own in kinds.items()}
+    field: dict[str, dict[str, Verdict]] = {label: {} for label in every}
+    for label, rival, adamw in pairs:
+        field[label][rival.optimizer] = rival.minus(adamw, next(left))
+    return kinds, field
+
+
+def _contest(row: Mapping[str, Any], stored: Stored) -> Contest:
+    adan, *others = together(row["studies"], stored, row.get("batch_size", 0))
+    half = together(row["half"], stored)[0] if "half" in row else adan
+    return Contest(row["label"], half, others, stored[row.get("tuned_by", row["studies"].split()[0])].tuned)
 
 
 def _adamw(own: Sequence[Contestant]) -> Contestant:
     return next(rival for rival in own if rival.optimizer == "adamw")
 
 
+# Tables
+
+
 def overview(stored: Stored) -> str:
+    """The comparisons after searches."""
+    lines = [[*line, r.tuned] for line, r in zip(_lines("rows", stored), contests(stored), strict=True)]
+    return table([*HEAD, "tuned"], lines)
+
+
+def recipes(stored: Stored) -> str:
+    """The comparisons of published settings."""
+    return table(HEAD, _lines("recipes", stored))
+
+
+HEAD = ["", "Adan", "best baseline", "difference", "seeds"]
+
+
+def _lines(kind: str, stored: Stored) -> list[list[str]]:
     lines = []
-    for r in contests(stored):
+    for r in contests(stored, kind):
         n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
-        ours, theirs = (r.unit.spread(group.final()) for group in (r.adan, r.best))
         of = f" (of {len(r.others)})" if len(r.others) > 1 else ""
-        label = f"{r.label}: {r.unit.name} {'↑' if r.adan.higher else '↓'}"
-        lines.append([label, ours, f"{NAMES[r.best.optimizer]} {theirs}{of}", n, r.study.tuned, r.unit.said(r.lead)])
-    return table(["", "Adan", "best baseline", "seeds", "tuned", "difference"], lines)
+        best = f"{NAMES[r.best.optimizer]} {r.unit.spread(r.best.final())}{of}"
+        label = f"{r.label}: {r.adan.first.metric}"
+        lines.append([label, r.unit.spread(r.adan.final()), best, r.unit.marked(r.lead), n])
+    return lines
+
+
+def half_length(stored: Stored) -> str:
+    """Adan with half the steps beside itself and the best other with all of them."""
+    lines = []
+    for row, r in zip(DATA["halves"], contests(stored, "halves"), strict=True):
+        whole, show = together(row["studies"], stored)[0], r.unit.spread
+        best = f"{NAMES[r.best.optimizer]} {show(r.best.final())}"
+        label = f"{r.label}: {r.adan.first.metric}"
+        lines.append([label, show(r.adan.final()), show(whole.final()), best, r.unit.marked(r.lead)])
+    return table(["", "Adan, half the steps", "Adan", "best baseline", "half minus best baseline"], lines)
+
+
+def batch_sizes(stored: Stored) -> str:
+    smaller = {g.first.config.batch_size: g for g in stored["batch-size-vit-b1"].compared()}
+    lines = []
+    for size in sorted({g.first.config.batch_size for g in stored["batch-size-vit"].groups}):
+        groups = together("batch-size-vit", stored, size)
+        groups += [smaller[size]] if size in smaller else []
+        values = [unit_of(g.first).spread(g.final()) for g in groups]
+        lines.append([f"{size:,}", f"{groups[0].first.config.steps:,}", *values, *[""] * (4 - len(groups))])
+    return table(["batch size", "steps", "Adan", "AdamW", "LAMB", "Adan, b1 = 0.9"], lines)
 
 
 def effects(stored: Stored) -> str:
     """README's table: Adan's leads over the best baseline, by model and by verdict, without those that say little."""
     found = contests(stored)
     leads: dict[str, dict[str, list[str]]] = {}
-    for r in (r for r in found if r.lead.word != "not significant" or not r.is_wide):
+    for r in (r for r in found if r.lead.word != UNCLEAR or not r.is_wide):
         model, (unit, digits) = r.label.partition(",")[0], DATA["leads"][r.unit.axis]
         lead = f"{r.effect.mean:+.{digits}f}".replace("-", "−")
         by_word = leads.setdefault(f"{DATA['models'].get(model, model)}: {unit}", {word: [] for word in SHADES})
@@ -207,11 +254,11 @@ def by_family(stored: Stored) -> dict[str, dict[str, list[Estimate]]]:
     """Logarithms of the ratios of Adan's error to AdamW's, by kind of error and family of models.
 
     Errors are losses and logarithms of perplexities, or what accuracies lack of 100%. Where there is no AdamW, Adam
-    stands in. Published settings are left out, and rows with wide intervals: among them all rewards.
+    stands in. Rows with wide intervals are left out, among them all rewards.
     """
     pairs: list[tuple[str, Sequence[SeedGroup], Sequence[SeedGroup]]] = []
     for row in contests(stored):
-        if row.study.tuned != "no" and not row.is_wide:
+        if not row.is_wide:
             named = {group.optimizer: group for group in row.others}
             pairs.append((row.label, [row.adan], [named.get("adamw") or named["adam"]]))
     for label, own in rivals_by_workload(stored).items():
@@ -267,69 +314,6 @@ def families_in_short(stored: Stored) -> str:
         what = re.split("[:,]", kind)[0]
         said.append(f"in {what} by {percent(total.mean.mean)} ({percent(total.mean.low, total.mean.high)})")
     return f"Over families of models, each counted once, Adan's result differs from AdamW's {', '.join(said)}."
-
-
-# Other tables
-
-
-def halves(stored: Stored) -> list[tuple[SeedGroup, SeedGroup, int]]:
-    """Adan with half the length, the best other with all of it, and how many others there are."""
-    pairs = [(together(row["half"], stored), together(row["full"], stored)) for row in DATA["halves"]]
-    return [(half[0], best_baseline(full), len(full) - 1) for half, full in pairs]
-
-
-def half_length(stored: Stored) -> str:
-    """Adan with half the length against the best other, and what the other half gains the same optimizer."""
-    lines = []
-    for row, (half, best, tests) in zip(DATA["halves"], halves(stored), strict=True):
-        unit, (short, study) = unit_of(half.first), (stored[row[key].split()[0]] for key in ("half", "full"))
-        shorter = {group.optimizer: group for group in together(row["half"], stored)}
-        same = [(shorter[g.optimizer], g) for g in together(row["full"], stored) if g.optimizer in shorter]
-        own = "; ".join(f"{NAMES[a.optimizer]} {unit.said(a.minus(b))}" for a, b in same)
-        label = f"{row['label']}, {short.length:,} of {study.length:,} {study.unit}: {unit.name}"
-        values = [unit.spread(half.final()), f"{NAMES[best.optimizer]} {unit.spread(best.final())}"]
-        lines.append([label, *values, unit.said(half.minus(best, tests)), own])
-    head = ["", "Adan, half the length", "best baseline, all of it", "difference"]
-    return table([*head, "half minus all of it, same optimizer"], lines)
-
-
-def batch_sizes(stored: Stored) -> str:
-    smaller = {g.first.config.batch_size: g for g in stored["batch-size-vit-b1"].compared()}
-    sizes = sorted({g.first.config.batch_size for g in stored["batch-size-vit"].groups})
-    lines = []
-    for size in sizes:
-        groups = together("batch-size-vit", stored, size)
-        adan, unit, best = groups[0], unit_of(groups[0].first), best_baseline(groups)
-        line = [f"{size:,}", f"{adan.first.config.steps:,}", *(unit.spread(g.final()) for g in groups)]
-        line += [unit.said(adan.minus(g, 2 * len(sizes))) for g in groups[1:]]
-        b1 = smaller.get(size)
-        said = f"{unit.spread(b1.final())}; {unit.said(b1.minus(best, 2 * len(smaller)))}" if b1 else ""
-        lines.append([*line, said])
-    head = ["batch size", "steps", "Adan", "AdamW", "LAMB", "Adan − AdamW", "Adan − LAMB"]
-    return table([*head, "Adan with b1 = 0.9; its lead over the best other"], lines)
-
-
-def variants(name: str, names: str, stored: Stored) -> list[list[str]]:
-    """Adan and others, each with what it changes of Adan's settings and its difference from plain Adan."""
-    groups = {json.dumps([g.optimizer, g.settings]): g for of in names.split() for g in stored[of].compared()}
-    plain = min((g for g in groups.values() if g.optimizer == "adan"), key=lambda g: len(g.settings))
-    unit, lines = unit_of(plain.first), []
-    for g in sorted(groups.values(), key=lambda g: g is not plain):
-        changed = {key: value for key, value in g.settings.items() if key not in plain.settings}
-        label = ", ".join(filter(None, [NAMES[g.optimizer], words(changed)]))
-        gap = unit.said(g.minus(plain, len(groups) - 1)) if g is not plain else ""
-        lines.append([f"{name} ({unit.name})", label, g.counted, unit.spread(g.final()), gap])
-    return lines
-
-
-def formats(stored: Stored) -> str:
-    names = {"LSTM": "lstm-8", "GPT, 10.9 M": "gpt", "ViT, 10 epochs": "vit-10"}
-    lines = [variants(label, f"formats-{name} four-bit-{name}", stored) for label, name in names.items()]
-    return table(["", "states", "n", "result", "minus fp32"], [line for of in lines for line in of])
-
-
-def components(stored: Stored) -> str:
-    return table(["", "", "n", "result", "minus Adan"], variants("GPT, 0.9 M", "components-gpt-tiny", stored))
 
 
 def words(settings: Mapping[str, Any]) -> str:
@@ -428,4 +412,4 @@ def pictures(stored: Stored) -> dict[str, Picture]:
     return {f"results-{name}.svg": picture for name, picture in figures.items()}
 
 
-TABLES = (effects, overview, families, families_in_short, half_length, batch_sizes, formats, components)
+TABLES = (effects, overview, recipes, families, families_in_short, half_length, batch_sizes)

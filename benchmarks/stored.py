@@ -117,7 +117,7 @@ class StoredStudy:
             return "elsewhere"
         if not self.planned_trials:
             return "no"
-        return "shorter trials" if self.tune_length else "at full length"
+        return "shorter" if self.tune_length else "full"
 
     def compared(self) -> list[SeedGroup]:
         """The groups, Adan's first, where each has enough seeds to be compared; else none."""

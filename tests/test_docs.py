@@ -225,6 +225,11 @@ def test_every_page_compares_a_script_by_the_command_that_is_run():
     assert found <= set("".join(blocks(ROOT / "docs" / "own-workload.md", "sh")).splitlines())
 
 
+def test_the_results_take_ten_minutes_to_read():
+    """At most 3,000 words, tables included."""
+    assert len((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split()) <= 3_000
+
+
 # ---- the site -------------------------------------------------------------------------------------------------------
 
 

@@ -255,7 +255,7 @@ def test_a_confirmation_is_no_trial_of_other_settings(with_field):
     with_field("field-gpt")
     known = with_field.read()
     assert known["field-gpt"].planned_trials == 12
-    text = " ".join(details.described("field-gpt", known))
+    text = details.described("field-gpt", known).replace("full\nlength", "full length")
     assert "12 trials per optimizer of full length, and 4 with the best on other seeds" in text
     assert "| Adan | lr 0.001, betas 0.9, 0.99, decay 0.1, warmup 0.1 | 5 | 0.8" in text
     assert "**lr 0.001: 0.82, 0.82, 0.82**; lr 0.002: 0.83, 0.83, 0.83; lr 0.004: 0.84;" in text

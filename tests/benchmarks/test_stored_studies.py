@@ -26,13 +26,14 @@ def test_the_page_has_what_a_second_way_finds_in_the_records(tmp_path, monkeypat
     imported += [name.name for node in ast.walk(code) if isinstance(node, ast.Import) for name in node.names]
     assert {module.split(".")[0] for module in imported} <= {*sys.stdlib_module_names, "numpy", "scipy", ""}
     assert recompute.differences() == []
-    assert len(list(recompute.rows())) == 28
+    assert len(list(recompute.rows())) == 33
     (tmp_path / "docs").mkdir()
     text = (recompute.ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     (tmp_path / "docs" / "results.md").write_text(text.replace("78.51 ± 0.17", "78.52 ± 0.17"), encoding="utf-8")
     (tmp_path / "results").symlink_to(recompute.ROOT / "results")
     monkeypatch.setattr(recompute, "ROOT", tmp_path)
-    assert recompute.differences() == ["ViT, 25 epochs: the page has 78.52 ± 0.17, the records 78.51 ± 0.17"]
+    said = "the page has 78.52 ± 0.17, the records 78.51 ± 0.17"
+    assert recompute.differences() == [f"ViT, 25 epochs: {said}", f"ViT, 25 of 50 epochs: {said}"]
 
 
 def test_the_index_and_the_records_agree(studies):
@@ -58,15 +59,16 @@ def test_records_name_no_folder():
 
 def test_the_best_of_several_others_is_corrected_for_all_of_them(rows, studies):
     """And for all rows: by as many as are left, which are the same for those that are not significant."""
-    assert all(row.tests == row.left * len(row.others) for row in rows.values())
-    ordered = sorted(rows.values(), key=lambda row: row.p)
+    every = [row for kind in ("rows", "recipes", "halves") for row in results.contests(studies, kind)]
+    assert all(row.tests == row.left * len(row.others) for row in every)
+    ordered = sorted(every, key=lambda row: row.p)
     assert [row.lead.word == "not significant" for row in ordered] == sorted(
         row.lead.word == "not significant" for row in ordered
     )
     assert len({row.left for row in ordered if row.lead.word == "not significant"}) == 1
     row = rows["ViT, 25 epochs"]
     assert (row.adan.minus(row.best, 2).word, row.lead.word) == ("better", "not significant")
-    assert [tests for _, _, tests in results.halves(studies)] == [2, 2, 2, 1, 1]
+    assert [len(row.others) for row in results.contests(studies, "halves")] == [2, 2, 2, 1, 2]
 
 
 def test_an_optimizer_with_diverged_seeds_is_neither_better_nor_the_best_baseline(studies):
@@ -85,7 +87,7 @@ def test_with_fewer_than_three_seeds_nothing_is_compared(studies):
     few = replace(study, groups=tuple(replace(group, runs=group.runs[:2]) for group in study.groups))
     assert study.compared()
     assert few.compared() == []
-    assert ": better" not in " ".join(details.described(study.name, {**studies, study.name: few}))
+    assert ": better" not in details.described(study.name, {**studies, study.name: few})
 
 
 def test_runs_that_diverged_are_counted_apart(studies):
@@ -101,11 +103,11 @@ def test_a_study_of_a_file_of_its_own(studies, tmp_path):
     runs = [r for g in old.groups for r in g.runs] + [r for trials in old.search.values() for r in trials]
     (tmp_path / "mine.jsonl").write_text(pack(runs), encoding="utf-8")
     new = stored.of_archive(tmp_path / "mine.jsonl")
-    assert (new.name, new.length, new.planned_trials, new.tuned) == ("mine", 2_000, 7, "at full length")
+    assert (new.name, new.length, new.planned_trials, new.tuned) == ("mine", 2_000, 7, "full")
     assert [(g.optimizer, g.by_seed()) for g in new.compared()] == [(g.optimizer, g.by_seed()) for g in old.compared()]
     assert {name: chosen["lr"] for name, chosen in new.chosen.items()} == {"adan": 0.004, "adamw": 0.002, "adam": 0.002}
-    text = details.page({**studies, "mine": new})
-    assert "### `mine`" in text.partition("## Newer studies\n")[2]
+    assert details.others(studies) == ""
+    assert details.others({**studies, "mine": new}).startswith("## Newer studies\n\n### `mine`\n")
     assert results.unit_of(new.groups[0].first).spread(new.compared()[0].final()) == "0.8507 ± 0.0025"
 
 
@@ -127,6 +129,6 @@ def test_a_study_that_was_run_again_stands_beside_the_old_one(studies, tmp_path,
     monkeypatch.setattr(stored, "NEWER", tmp_path)
     both = stored.studies.__wrapped__()
     assert [g.n for g in both["gpt"].groups] == [5, 5, 5]
-    text = details.page(both)
+    text = details.others(both)
     assert "### `gpt-again-by-adan-bench`" in text
     assert "| Adan | lr 0.004, betas 0.9, 0.92, 0.99, decay 0.02 | 1 | 0.8" in text
