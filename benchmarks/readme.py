@@ -1,6 +1,6 @@
 """Write the tables of README.md and docs/ from the records under results/: `make tables`.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`, those of a study of NAME:STUDY; the figures of the
+A table stands between `<!-- table NAME -->` or `<!-- table NAME:KIND -->` and `<!-- end -->`; the figures of the
 results are drawn, too. `--check` only says whether all are up to date.
 """
 
@@ -181,13 +181,14 @@ TABLES: dict[str, Callable[[], str]] = {
 OF_STUDIES = {table_of.__name__.replace("_", "-"): table_of for table_of in results_page.TABLES}
 OF_STUDIES |= {"field": field.todays_optimizers, "field-in-short": field.field_in_short}
 OF_STUDIES["other-studies"] = results_details.others
-OF_STUDY = {"study": results_details.described, "abandoned": results_details.abandoned}
+OF_KIND = {"study": results_details.described, "abandoned": results_details.abandoned}
+OF_KIND["compared"] = results_page.compared
 
 
 def filled(match: re.Match[str]) -> str:
-    name, _, study = match[2].partition(":")
-    if study:
-        text = OF_STUDY[name](study, studies())
+    name, _, kind = match[2].partition(":")
+    if kind:
+        text = OF_KIND[name](kind, studies())
     else:
         text = OF_STUDIES[name](studies()) if name in OF_STUDIES else TABLES[name]()
     return f"{match[1]}\n{text}\n{match[3]}"

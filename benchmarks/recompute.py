@@ -333,9 +333,8 @@ def _pooled(y: Any, v: Any) -> list[str]:
 def differences() -> list[str]:
     """What the page says otherwise."""
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    shown = [line[:4] for name in ("overview", "recipes") for line in _tables(text, name)]
-    shown = [[line[0], line[1], line[2].split(" (of ")[0], line[3]] for line in shown] + _tables(text, "half-length")
-    shown = [[line[0].split(": ")[0], *line[1:]] for line in shown]
+    shown = [line[:-2] for kind in ("rows", "recipes", "halves") for line in _tables(text, f"compared:{kind}")]
+    shown = [[line[0].split(": ")[0], *line[1:-2], line[-2].split(" (of ")[0], line[-1]] for line in shown]
     field_shown = [line for line in _tables(text, "field") if line[2] != "no seed finished"]
     shown += [[line[1], line[2], line[3], line[5], *line[8:]] for line in field_shown]
     pages, records = [*shown, *_tables(text, "families")], [*rows(), *field_rows(), *families()]

@@ -172,9 +172,10 @@ def _compared(stored: Stored) -> tuple[dict[str, list[Contest]], dict[str, dict[
 
 
 def _contest(row: Mapping[str, Any], stored: Stored) -> Contest:
-    adan, *others = together(row["studies"], stored, row.get("batch_size", 0))
-    half = together(row["half"], stored)[0] if "half" in row else adan
-    return Contest(row["label"], half, others, stored[row.get("tuned_by", row["studies"].split()[0])].tuned)
+    whole, *others = together(row["studies"], stored, row.get("batch_size", 0))
+    adan = together(row["half"], stored)[0] if "half" in row else whole
+    tuned_by: str = row.get("half") or row.get("tuned_by") or row["studies"]
+    return Contest(row["label"], adan, others, stored[tuned_by.split()[0]].tuned)
 
 
 def _adamw(own: Sequence[Contestant]) -> Contestant:
@@ -184,40 +185,18 @@ def _adamw(own: Sequence[Contestant]) -> Contestant:
 # Tables
 
 
-def overview(stored: Stored) -> str:
-    """The comparisons after searches."""
-    lines = [[*line, r.tuned] for line, r in zip(_lines("rows", stored), contests(stored), strict=True)]
-    return table([*HEAD, "tuned"], lines)
-
-
-def recipes(stored: Stored) -> str:
-    """The comparisons of published settings."""
-    return table(HEAD, _lines("recipes", stored))
-
-
-HEAD = ["", "Adan", "best baseline", "difference", "seeds"]
-
-
-def _lines(kind: str, stored: Stored) -> list[list[str]]:
+def compared(kind: str, stored: Stored) -> str:
+    """The comparisons of a kind: those with half the steps with Adan's result after all of them, too."""
     lines = []
-    for r in contests(stored, kind):
-        n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
+    for row, r in zip(DATA[kind], contests(stored, kind), strict=True):
+        ours = [r.adan, *(together(row["studies"], stored)[:1] if "half" in row else ())]
         of = f" (of {len(r.others)})" if len(r.others) > 1 else ""
         best = f"{NAMES[r.best.optimizer]} {r.unit.spread(r.best.final())}{of}"
-        label = f"{r.label}: {r.adan.first.metric}"
-        lines.append([label, r.unit.spread(r.adan.final()), best, r.unit.marked(r.lead), n])
-    return lines
-
-
-def half_length(stored: Stored) -> str:
-    """Adan with half the steps beside itself and the best other with all of them."""
-    lines = []
-    for row, r in zip(DATA["halves"], contests(stored, "halves"), strict=True):
-        whole, show = together(row["studies"], stored)[0], r.unit.spread
-        best = f"{NAMES[r.best.optimizer]} {show(r.best.final())}"
-        label = f"{r.label}: {r.adan.first.metric}"
-        lines.append([label, show(r.adan.final()), show(whole.final()), best, r.unit.marked(r.lead)])
-    return table(["", "Adan, half the steps", "Adan", "best baseline", "half minus best baseline"], lines)
+        n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
+        results = [*(r.unit.spread(group.final()) for group in ours), best, r.unit.marked(r.lead)]
+        lines.append([f"{r.label}: {r.adan.first.metric}", *results, n, r.tuned])
+    adan = ["Adan, half the steps", "Adan, all"] if kind == "halves" else ["Adan"]
+    return table(["", *adan, "best baseline", "difference", "seeds", "tuned"], lines)
 
 
 def batch_sizes(stored: Stored) -> str:
@@ -333,7 +312,6 @@ def words(settings: Mapping[str, Any]) -> str:
 
 # Figures
 
-PER_UPDATE = 64 / 10  # steps of the environment for each of PPO's updates: each is in ten minibatches of 64
 SWEEPS: dict[str, tuple[str, float]] = DATA["sweeps"]  # titles, and how much worse than the best is still shown
 
 
@@ -359,19 +337,17 @@ def curves(title: str, names: str, stored: Stored, half: str = "") -> Panel:
     """The metric over a run, with Adan's at half the length where a study has that."""
     study, groups = stored[names.split()[0]], together(names, stored)
     unit = unit_of(groups[0].first)
-    ppo = unit.axis == "reward"
 
-    def line(group: SeedGroup, length: int, label: str = "", dashed: bool = False) -> Curve:
-        scale = group.first.config.steps / length
-        x = [round(PER_UPDATE * step) if ppo else step / scale for step, _ in group.curve()]
-        return band(group, x, [values for _, values in group.curve()], label, dashed=dashed)
+    def line(group: SeedGroup, of: StoredStudy, label: str = "", dashed: bool = False) -> Curve:
+        steps, values = zip(*group.curve(), strict=True)
+        x = [step * of.length / group.first.config.steps for step in steps]
+        return band(group, x, values, label, dashed=dashed)
 
-    lines = [line(group, study.length) for group in groups]
-    x_label = "environment step" if ppo else study.unit.removesuffix("s")
-    whole = panel(title, x_label, unit, lines, unit.share)
+    whole = panel(title, study.unit.removesuffix("s"), unit, [line(group, study) for group in groups], unit.share)
     if half:  # the axes stay those of the whole length
         shorter = stored[half]
-        lines.append(line(together(half, stored)[0], shorter.length, f"Adan, {shorter.length:,} {shorter.unit}", True))
+        label = f"Adan, {shorter.length:,} {shorter.unit}"
+        whole.lines.append(line(together(half, stored)[0], shorter, label, dashed=True))
     return whole
 
 
@@ -412,4 +388,4 @@ def pictures(stored: Stored) -> dict[str, Picture]:
     return {f"results-{name}.svg": picture for name, picture in figures.items()}
 
 
-TABLES = (effects, overview, recipes, families, families_in_short, half_length, batch_sizes)
+TABLES = (effects, families, families_in_short, batch_sizes)

@@ -86,6 +86,7 @@ def test_the_counts_of_the_first_paragraph(page, rows, studies):
     assert f"In {len(rows)} comparisons with the best baseline after the same number of steps, each optimizer" in page
     assert f"Adan ended **better in {better}** and **worse in {worse}**; {neither} were not significant" in page
     assert f"and {wide} of those are too noisy to say anything" in page
+    assert "Noisy rows, DETR's and PPO's, have an uncorrected interval wider than ±20% of the baseline's result" in page
     assert f"[better](#at-the-same-number-of-steps) in {better} of {len(rows)}, worse in {worse} |" in page
     assert f"{sum(len(r.others) == 1 for r in contests)} of the {len(rows)} rows have one baseline only" in page
 
