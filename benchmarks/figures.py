@@ -71,7 +71,7 @@ class Effect:
 
 @dataclass
 class Forest:
-    """Differences one below the other; intervals are cut off at ±widest, and a mean beyond it is an open marker."""
+    """Differences one below the other; intervals are cut off at ±widest, where an arrow says so."""
 
     x_label: str
     widest: float
@@ -86,10 +86,7 @@ class Forest:
             for end, cut, marker in ((low, effect.low < -widest, "<"), (high, effect.high > widest, ">")):
                 if cut:
                     axes.plot(end, at, marker, color=effect.color, markersize=4, clip_on=False)
-            beyond = abs(effect.mean) > widest  # an open marker just inside
-            mean = math.copysign(0.97 * widest, effect.mean) if beyond else effect.mean
-            fill = "white" if beyond else effect.color
-            axes.plot(mean, at, "o", color=effect.color, markerfacecolor=fill, markersize=4)
+            axes.plot(effect.mean, at, "o", color=effect.color, markersize=4)
             place = {"xycoords": ("axes fraction", "data"), "verticalalignment": "center", "fontsize": 8}
             axes.annotate(effect.text, (1.02, at), **place)
         axes.set_yticks(range(len(self.effects)), [effect.label for effect in self.effects])
@@ -105,7 +102,7 @@ Picture = Sequence[Panel | Forest]
 DARK = "@media (prefers-color-scheme: dark) {svg {filter: invert(0.92) hue-rotate(180deg)}}"
 FOREST = """\
 Adan against the best baseline, with 95% intervals; right of 0, Adan is better
-green: better, orange: worse, grey: not significant; arrow: the interval goes on; open circle: the mean is beyond"""
+green: better, orange: worse, grey: not significant; at an arrow, the interval goes on"""
 FEW = 6  # points on a logarithmic axis that have a tick each
 
 

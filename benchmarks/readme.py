@@ -181,8 +181,11 @@ TABLES: dict[str, Callable[[], str]] = {
 OF_STUDIES = {table_of.__name__.replace("_", "-"): table_of for table_of in results_page.TABLES}
 OF_STUDIES |= {"field": field.todays_optimizers, "field-in-short": field.field_in_short}
 OF_STUDIES["other-studies"] = results_details.others
-OF_KIND = {"study": results_details.described, "abandoned": results_details.abandoned}
-OF_KIND["compared"] = results_page.compared
+OF_KIND: dict[str, Callable[[str, results_page.Stored], str]] = {
+    "compared": results_page.compared,
+    "study": results_details.described,
+    "abandoned": results_details.abandoned,
+}
 
 
 def filled(match: re.Match[str]) -> str:

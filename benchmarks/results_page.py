@@ -245,10 +245,16 @@ def by_family(stored: Stored) -> dict[str, dict[str, list[Estimate]]]:
         pairs += [(label, found["adan"], found["adamw"])] if found["adan"] and found["adamw"] else []
     kinds: dict[str, dict[str, list[Estimate]]] = {}
     for label, ours, theirs in pairs:
-        model, kind = label.partition(",")[0], DATA["errors"][unit_of(ours[0].first).axis]
-        rows = kinds.setdefault(kind, {}).setdefault(DATA["same_family"].get(model, model), [])
+        kind = DATA["errors"][unit_of(ours[0].first).axis]
+        rows = kinds.setdefault(kind, {}).setdefault(family(label), [])
         rows.append(_log_error(ours) - _log_error(theirs))
     return kinds
+
+
+def family(label: str) -> str:
+    """The family of models of a row."""
+    model = label.partition(",")[0]
+    return str(DATA["same_family"].get(model, model))
 
 
 def _log_error(groups: Sequence[SeedGroup]) -> Estimate:
@@ -345,7 +351,7 @@ def curves(title: str, names: str, stored: Stored, half: str = "") -> Panel:
 
     whole = panel(title, study.unit.removesuffix("s"), unit, [line(group, study) for group in groups], unit.share)
     if half:  # the axes stay those of the whole length
-        shorter = stored[half]
+        shorter = stored[half.split()[0]]
         label = f"Adan, {shorter.length:,} {shorter.unit}"
         whole.lines.append(line(together(half, stored)[0], shorter, label, dashed=True))
     return whole
@@ -381,10 +387,12 @@ def pictures(stored: Stored) -> dict[str, Picture]:
     """All figures of the pages by file name."""
     rows = contests(stored)
     forests = [Forest(*AXES[axis][:2], [r.effect for r in rows if r.unit.axis == axis]) for axis in AXES]
-    figures: dict[str, Picture] = {"all": forests, "batch-size": [over_sizes(stored)]}
+    figures: dict[str, list[Panel | Forest]] = {"all": [*forests], "batch-size": [over_sizes(stored)]}
     figures["lr"] = [over_rates(name, *of, stored) for name, of in SWEEPS.items()]
-    for name, panels in DATA["panels"].items():
-        figures[name] = [curves(p["title"], p["studies"], stored, p.get("half", "")) for p in panels]
+    halves = {row["studies"]: row["half"] for row in DATA["halves"]}
+    for row in (row for row in [*DATA["rows"], *DATA["recipes"]] if "batch_size" not in row):
+        own = figures.setdefault(family(row["label"]).lower(), [])
+        own.append(curves(row["label"], row["studies"], stored, halves.get(row["studies"], "")))
     return {f"results-{name}.svg": picture for name, picture in figures.items()}
 
 
