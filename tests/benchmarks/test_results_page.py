@@ -10,6 +10,7 @@ from statistics import fmean
 import figures
 import pytest
 import results_page as results
+import tuning
 from inference import holm, random_effects
 from results_page import NAMES
 from stored import EVIDENCE, SeedGroup
@@ -71,6 +72,14 @@ def test_a_figure_knows_the_records_that_it_shows(studies, tmp_path):
     assert figures.drawn(tmp_path / "a.svg") == shown
     assert figures.write({"a.svg": picture}, tmp_path, check=False) == ["a.svg"]
     assert figures.write({"a.svg": picture}, tmp_path, check=True) == []
+
+
+def test_every_figure_is_drawn_and_shown(studies):
+    files = {file.name for file in (ROOT / "docs" / "figures").glob("results-*")}
+    shown = {
+        name for page in (ROOT / "docs").glob("*.md") for name in re.findall(r"figures/(results-\S+)\)", flat(page))
+    }
+    assert files == shown == {*results.pictures(studies)}
 
 
 # Sentences
@@ -155,6 +164,39 @@ def test_over_families_there_is_no_difference(page, studies):
         assert total.mean.low < 0 < total.mean.high
     assert "**Over families of models**, each counted once, there is no difference that these tests can see" in page
     assert [len(found) for found in results.by_family(studies).values()] == [4, 6]
+
+
+def test_what_rows_rest_on(page, rows, studies):
+    largest = max(r.environment["parameters"] for row in rows.values() for r in row.adan.runs)
+    assert f"The models are small (at most {largest / 1e6:.0f} M parameters)" in page
+    counts = len(studies["transformer-xl-adamw"].search["adamw"]), len(studies["transformer-xl"].search["adan"])
+    assert counts == (9, 5)
+    assert "For Transformer-XL, AdamW had nine trials, Adan five." in page
+    names = {label: row["studies"].split()[0] for label, row in zip(rows, results.DATA["rows"], strict=True)}
+    searches = {label: studies[name].settings_of.strip("`") or name for label, name in names.items()}
+    assert {search for label, search in searches.items() if label.startswith("ViT")} == {"vit-25"}
+    ppo = [search for label, search in searches.items() if "PPO" in label]
+    assert (len(ppo), {*ppo}) == (5, {"tianshou-hopper", "ppo-hopper"})
+    assert {len(own) for name in {*ppo} for own in studies[name].search.values()} == {4}
+    assert sum(row.adan.first.config.workload.startswith("pycode-") for row in rows.values()) == 4
+    assert "all of the ViT's rest on one search, four use the same Python source, and PPO's five rest on two" in page
+
+
+def test_what_is_said_of_transformer_xl(details, studies):
+    groups = {g.optimizer: g for name in ("transformer-xl", "transformer-xl-adamw") for g in studies[name].compared()}
+    gaps = [abs(groups["adan"].minus(groups[name]).difference.mean) for name in ("adam", "adamw")]
+    assert f"Adam without decay, {gaps[0]:.1f} behind Adan" in details
+    assert f"is {gaps[1]:.1f} ahead" in details
+    trials = {
+        (r.config.settings["lr"], r.config.settings["betas"][1], r.config.settings["weight_decay"]): r.final
+        for r in studies["transformer-xl-adamw"].search["adamw"]
+    }
+    found = [trials[0.001, 0.999, 0.1], trials[0.001, 0.99, 0.1], trials[0.001, 0.999, 0.3]]
+    said = "took its validation perplexity from {:.1f} to {:.1f}, three times the decay to {:.1f}"
+    assert said.format(*found) in details
+    assert f"(five trials, {min(r.final for r in studies['transformer-xl'].search['adan']):.1f} at best)" in details
+    ends = [f"{value:.2f}" for value in studies["transformer-xl-more"].groups[0].by_seed().values()]
+    assert "ended at {} and {}".format(*ends) in details
 
 
 def test_half_the_steps(page, studies):
@@ -254,12 +296,13 @@ def test_how_many_trials_mae_had_over_all_searches(details, studies):
     assert f"25 epochs reach {means['adan']} with Adan and {means['adamw']} with AdamW" in details
 
 
-def test_what_is_said_of_lstms(details, studies):
+def test_what_is_said_of_lstms(page, details, studies):
     groups = {g.optimizer: g for g in studies["lstm-200"].compared()}
     assert f"and yet by {groups['adamw'].minus(groups['adam']).difference.mean:.2f} in perplexity" in details
     assert max(groups.values(), key=SeedGroup.training_loss).optimizer == "adan"
-    settings = groups["adamw"].settings
-    assert f"{settings['lr'] * settings['weight_decay']:.2g}" == "1.2e-09"
+    shrink = {name: f"{g.settings['lr'] * g.settings['weight_decay']:.2g}" for name, g in groups.items()}
+    assert (shrink["adan"], shrink["adamw"]) == ("0.0002", "1.2e-09")
+    assert "weights by lr·λ = 0.0002, one of AdamW by 1.2e-09" in page
     fixed = {g.optimizer: g.final().mean for g in studies["lstm-200-fixed"].compared()}
     table = json.loads((TABLES / "lstm.json").read_text(encoding="utf-8"))
     printed = {r["head"]: float(r["values"][0].strip("*")) for r in table["rows"]}
@@ -301,6 +344,9 @@ def test_what_is_said_of_ppo_and_of_rates(page, details, studies):
         assert len(by["adan"]) == 9
         ratios.append(studies[name].chosen["adan"]["lr"] / studies[name].chosen["adamw"]["lr"])
     assert wins == {"gpt": 2, "vit-25": 3, "lstm-8-again": 0, "resnet34-30": 2}
+    spans = [[tuning.width(tuning.swept(name, who))[0] for who in ("adan", "adamw")] for name in results.SWEEPS]
+    assert [adan > adamw for adan, adamw in spans].count(True) == 2
+    assert "is wider on two models of four" in page
     assert f"Adan's tuned rate is {min(ratios):.1f} to {max(ratios):.1f} times AdamW's" in details
     runs = [g.first for g in studies["b1-length-gpt"].groups if g.n]
     for steps in (500, 1_000):
