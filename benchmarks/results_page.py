@@ -174,8 +174,7 @@ def _compared(stored: Stored) -> tuple[dict[str, list[Contest]], dict[str, dict[
 def _contest(row: Mapping[str, Any], stored: Stored) -> Contest:
     whole, *others = together(row["studies"], stored, row.get("batch_size", 0))
     adan = together(row["half"], stored)[0] if "half" in row else whole
-    tuned_by: str = row.get("half") or row.get("tuned_by") or row["studies"]
-    return Contest(row["label"], adan, others, stored[tuned_by.split()[0]].tuned)
+    return Contest(row["label"], adan, others, stored[row.get("tuned_by", row["studies"].split()[0])].tuned)
 
 
 def _adamw(own: Sequence[Contestant]) -> Contestant:
@@ -194,9 +193,9 @@ def compared(kind: str, stored: Stored) -> str:
         best = f"{NAMES[r.best.optimizer]} {r.unit.spread(r.best.final())}{of}"
         n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
         results = [*(r.unit.spread(group.final()) for group in ours), best, r.unit.marked(r.lead)]
-        lines.append([f"{r.label}: {r.adan.first.metric}", *results, n, r.tuned])
+        lines.append([f"{r.label}: {r.adan.first.metric}", *results, n, *([r.tuned] if kind == "rows" else ())])
     adan = ["Adan, half the steps", "Adan, all"] if kind == "halves" else ["Adan"]
-    return table(["", *adan, "best baseline", "difference", "seeds", "tuned"], lines)
+    return table(["", *adan, "best baseline", "difference", "seeds", *(["tuned"] if kind == "rows" else ())], lines)
 
 
 def batch_sizes(stored: Stored) -> str:
