@@ -106,8 +106,9 @@ def test_a_study_of_a_file_of_its_own(studies, tmp_path):
     assert (new.name, new.length, new.planned_trials, new.tuned) == ("mine", 2_000, 7, "full")
     assert [(g.optimizer, g.by_seed()) for g in new.compared()] == [(g.optimizer, g.by_seed()) for g in old.compared()]
     assert {name: chosen["lr"] for name, chosen in new.chosen.items()} == {"adan": 0.004, "adamw": 0.002, "adam": 0.002}
-    assert details.others(studies) == ""
-    assert details.others({**studies, "mine": new}).startswith("## Newer studies\n\n### `mine`\n")
+    assert details.others({}) == ""
+    assert details.others({**studies, "mine": new}).startswith("## Newer studies\n\n### `")
+    assert "\n\n### `mine`\n\n`pycode-gpt-11m` with" in details.others({**studies, "mine": new})
     assert results.unit_of(new.groups[0].first).spread(new.compared()[0].final()) == "0.8507 ± 0.0025"
 
 
