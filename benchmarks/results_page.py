@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -209,25 +208,6 @@ def batch_sizes(stored: Stored) -> str:
     return table(["batch size", "steps", "Adan", "AdamW", "LAMB", "Adan, b1 = 0.9"], lines)
 
 
-def effects(stored: Stored) -> str:
-    """README's table: Adan's leads over the best baseline, by model and by verdict, without those that say little."""
-    found = contests(stored)
-    leads: dict[str, dict[str, list[str]]] = {}
-    for r in (r for r in found if r.lead.word != UNCLEAR or not r.is_wide):
-        model, (unit, digits) = r.label.partition(",")[0], DATA["leads"][r.unit.axis]
-        lead = f"{r.effect.mean:+.{digits}f}".replace("-", "−")
-        by_word = leads.setdefault(f"{DATA['models'].get(model, model)}: {unit}", {word: [] for word in SHADES})
-        by_word[r.lead.word].append(lead)
-    heads = [f"{word} in {count}" for word, count in zip(SHADES, tally([r.lead.word for r in found]), strict=True)]
-    rows = [[model, *map(", ".join, by_word.values())] for model, by_word in leads.items()]
-    return table(["", *heads], rows)
-
-
-def tally(words: Sequence[str]) -> list[int]:
-    """How often better, worse and neither."""
-    return [sum(word == said for word in words) for said in SHADES]
-
-
 def by_family(stored: Stored) -> dict[str, dict[str, list[Estimate]]]:
     """Logarithms of the ratios of Adan's error to AdamW's, by kind of error and family of models.
 
@@ -290,14 +270,6 @@ def families(stored: Stored) -> str:
         mean = f"{percent(total.mean.mean)}, {percent(total.mean.low, total.mean.high)}"
         lines.append([kind, each, mean, percent(total.one_more.low, total.one_more.high)])
     return table(["Adan's error against AdamW's", "each family", "their mean, 95% interval", "one more family"], lines)
-
-
-def families_in_short(stored: Stored) -> str:
-    said = []
-    for kind, (_, total) in summaries(stored).items():
-        what = re.split("[:,]", kind)[0]
-        said.append(f"in {what} by {percent(total.mean.mean)} ({percent(total.mean.low, total.mean.high)})")
-    return f"Over families of models, each counted once, Adan's result differs from AdamW's {', '.join(said)}."
 
 
 def words(settings: Mapping[str, Any]) -> str:
@@ -395,4 +367,4 @@ def pictures(stored: Stored) -> dict[str, Picture]:
     return {f"results-{name}.svg": picture for name, picture in figures.items()}
 
 
-TABLES = (effects, families, families_in_short, batch_sizes)
+TABLES = (families, batch_sizes)
