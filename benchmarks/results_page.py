@@ -17,7 +17,7 @@ from typing import Any
 
 from common import table
 from figures import Curve, Effect, Forest, Panel, Picture
-from inference import Estimate, FamilySummary, estimate, holm, random_effects
+from inference import Estimate, estimate, holm, random_effects
 from stored import Contestant, SeedGroup, StoredStudy, rivals
 
 from adan_bench.config import RunRecord
@@ -251,12 +251,6 @@ def family_effect(rows: Sequence[Estimate]) -> tuple[float, float]:
     return statistics.fmean(means), error**2 + (statistics.variance(means) / len(means) if len(means) > 1 else 0.0)
 
 
-def summaries(stored: Stored) -> dict[str, tuple[dict[str, tuple[float, float]], FamilySummary]]:
-    """By kind of error: the effects of the families, and their summary."""
-    kinds = {k: {name: family_effect(rows) for name, rows in found.items()} for k, found in by_family(stored).items()}
-    return {kind: (effects, random_effects(list(effects.values()))) for kind, effects in kinds.items()}
-
-
 def percent(*log_ratios: float | None) -> str:
     found = [f"{100 * math.expm1(ratio):+.1f}%" for ratio in log_ratios if ratio is not None]
     return " to ".join(found).replace("-", "−")
@@ -265,7 +259,9 @@ def percent(*log_ratios: float | None) -> str:
 def families(stored: Stored) -> str:
     """Adan's error against AdamW's in percent: family by family, their mean, and where one more may lie."""
     lines = []
-    for kind, (effects, total) in summaries(stored).items():
+    for kind, found in by_family(stored).items():
+        effects = {name: family_effect(rows) for name, rows in found.items()}
+        total = random_effects(list(effects.values()))
         each = ", ".join(f"{name} {percent(effect)}" for name, (effect, _) in effects.items())
         mean = f"{percent(total.mean.mean)}, {percent(total.mean.low, total.mean.high)}"
         lines.append([kind, each, mean, percent(total.one_more.low, total.one_more.high)])
