@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))  # this 
 
 import field
 import figures
+import ladder
 import paper_plan
 import planner
 import results_details
@@ -180,7 +181,7 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 OF_STUDIES = {table_of.__name__.replace("_", "-"): table_of for table_of in results_page.TABLES}
 OF_STUDIES["results-details"] = results_details.page
-OF_STUDIES |= {"field": field.todays_optimizers, "field-in-short": field.field_in_short}
+OF_STUDIES |= {"field": field.todays_optimizers, "field-in-short": field.field_in_short, "ladder": ladder.ladders}
 
 
 def filled(match: re.Match[str]) -> str:
