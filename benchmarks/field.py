@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 
 from common import table
-from inference import steps_for
+from ladder import law, rungs
 from results_page import DATA, NAMES, Stored, Unit, against_adamw, rivals_by_workload, unit_of, words
-from stored import Contestant, SeedGroup, StoredStudy
+from stored import Contestant, SeedGroup
 
 from adan_bench.config import RunRecord, in_words
 from adan_bench.records.stats import Verdict
@@ -30,7 +30,7 @@ def todays_optimizers(stored: Stored) -> str:
     every, gaps = rivals_by_workload(stored), against_adamw(stored)
     for row in DATA["field"]:
         if own := every.get(row["label"]):
-            shown = _table(own, gaps[row["label"]], _ladder(stored.get(row.get("ladder", ""))))
+            shown = _table(own, gaps[row["label"]], rungs(stored, row.get("ladder", "")).get("adamw", {}))
             parts += [f"### {row['label']}", shown, _facts(own)]
     return "\n\n".join(parts) if gaps else ""
 
@@ -49,11 +49,12 @@ def field_in_short(stored: Stored) -> str:
     return "\n".join(["Today's optimizers, best first up to Adan:", "", *lines]) if lines else ""
 
 
-def _table(own: Sequence[Contestant], gaps: Mapping[str, Verdict], ladder: Mapping[int, Sequence[float]]) -> str:
+def _table(own: Sequence[Contestant], gaps: Mapping[str, Verdict], ladder: Mapping[int, SeedGroup]) -> str:
+    fit = law(ladder) if len(ladder) > 3 else None
     unit, higher = unit_of(own[0].runs[0]), own[0].groups[0].higher
     adamw = next(rival for rival in own if rival.optimizer == "adamw")
     head = ["", "optimizer", f"{unit.name} {'↑' if higher else '↓'}", "minus AdamW", "chosen settings", "trials"]
-    head += ["to AdamW's result", "state bytes per parameter"] + ["AdamW's steps for this result"] * bool(ladder)
+    head += ["to AdamW's result", "state bytes per parameter"] + ["AdamW's steps for this result"] * bool(fit)
     lines = []
     for rank, rival in enumerate(own, 1):
         line = [str(rank), NAMES[rival.optimizer]]
@@ -61,7 +62,7 @@ def _table(own: Sequence[Contestant], gaps: Mapping[str, Verdict], ladder: Mappi
             sizes = [(run.result or {}).get("state_bytes_per_parameter", math.nan) for run in rival.runs]
             line += [_result(rival, unit), _said(rival, gaps, unit), "; ".join(map(_settings, rival.groups))]
             line += [_trials(rival), _reached(rival, adamw), f"{max(sizes):.1f}"]
-            line += [_steps(steps_for(rival.result.mean, ladder), ladder)] if ladder else []
+            line += [_steps(fit.steps(rival.result.mean), ladder)] if fit else []
         else:
             line += ["no seed finished", "", "", _trials(rival), *[""] * (len(head) - 6)]
         lines.append([_marked(rival, cell) if cell else "" for cell in line])
@@ -110,17 +111,7 @@ def _reached(rival: Contestant, adamw: Contestant) -> str:
     return f"{steps:,.0f} steps, {seconds:,.0f} s" if steps < math.inf else "not reached"
 
 
-def _ladder(study: StoredStudy | None) -> dict[int, list[float]]:
-    """AdamW's losses by the length of its runs, one per seed, with the best of the settings that a length has."""
-    best: dict[int, list[float]] = {}
-    for group in study.groups if study else ():
-        steps, losses = group.first.config.steps, list(group.by_seed().values())
-        if group.optimizer == "adamw" and statistics.fmean(losses) < statistics.fmean(best.get(steps, [math.inf])):
-            best[steps] = losses
-    return best
-
-
-def _steps(steps: float, ladder: Mapping[int, Sequence[float]]) -> str:
+def _steps(steps: float, ladder: Mapping[int, SeedGroup]) -> str:
     low, high = min(ladder), max(ladder)
     return f"below {low:,}" if steps < low else f"above {high:,}" if steps > high else f"{float(f'{steps:.3g}'):,.0f}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,20 +115,63 @@ def random_effects(effects: Sequence[tuple[float, float]]) -> FamilySummary:
     return FamilySummary(around(variance, k - 1), around(between + variance, k - 2))
 
 
-def steps_for(result: float, ladder: Mapping[int, Sequence[float]]) -> float:
-    """The steps after which a loss is reached, by a fit of a + b·T^−c to losses by number of steps, one per seed.
+# Lengths of runs
 
-    Infinite where the fit never gets there; beyond the shortest and the longest run it is an extrapolation.
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """A fit of a + b·T^−c to losses after T steps, one per length: their squares around it, and its slope at each."""
+
+    a: float
+    b: float
+    c: float
+    squares: float
+    slopes: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, losses: Mapping[int, float]) -> PowerLaw:
+        lengths, y = np.array([*losses], float), np.array([*losses.values()])
+
+        def line(c: float) -> tuple[float, float, float]:
+            """The best line through the losses over T^−c: the sum of squares around it, a and b."""
+            b, a = statistics.linear_regression(x := lengths**-c, y)
+            return float(((a + b * x - y) ** 2).sum()), a, b
+
+        c = float(minimize_scalar(lambda c: line(c)[0], bounds=(0.01, 3), method="bounded", options={"xatol": 1e-9}).x)
+        squares, a, b = line(c)
+        law = cls(a, b, c, squares, np.empty(0))
+        return replace(law, slopes=np.array([law.slope(steps) for steps in losses]))
+
+    def loss(self, steps: float) -> float:
+        return float(self.a + self.b * steps**-self.c)
+
+    def steps(self, loss: float) -> float:
+        """Infinite where it never gets there; beyond the shortest and the longest run, an extrapolation."""
+        return float((self.b / (loss - self.a)) ** (1 / self.c)) if self.b > 0 and loss > self.a else math.inf
+
+    def slope(self, steps: float) -> NDArray[np.float64]:
+        """How the loss after some steps changes with a, b and c."""
+        x = steps**-self.c
+        return np.array([1.0, x, -self.b * x * math.log(steps)])
+
+    def error(self, steps: float) -> float:
+        """The variance of the loss after some steps, for losses of variance one."""
+        slope = self.slope(steps)
+        return float(slope @ np.linalg.solve(self.slopes.T @ self.slopes, slope))
+
+
+def steps_ratio(ours: PowerLaw, theirs: PowerLaw, at: int, every: Sequence[PowerLaw]) -> Interval:
+    """The steps that one needs for the other's loss after `at` of them, divided by these.
+
+    every: fits that share a variance of lengths' means, of seeds and of searches alike: what they leave says how large.
+    The interval is by the first derivative of the logarithm.
     """
-    points = [(steps, loss) for steps, losses in ladder.items() for loss in losses]
-    y = [loss for _, loss in points]
-
-    def fit(c: float) -> tuple[float, float, float]:
-        """The sum of squares, a and b of the best line through the losses over T^−c."""
-        x = [steps**-c for steps, _ in points]
-        b, a = statistics.linear_regression(x, y)
-        return sum((a + b * at - loss) ** 2 for at, loss in zip(x, y, strict=True)), a, b
-
-    c = float(minimize_scalar(lambda c: fit(c)[0], bounds=(0.01, 3.0), method="bounded", options={"xatol": 1e-9}).x)
-    _, a, b = fit(c)
-    return float((b / (result - a)) ** (1 / c)) if b > 0 and result > a else math.inf
+    freedom = sum(len(law.slopes) - 3 for law in every)
+    steps = ours.steps(theirs.loss(at))
+    if not freedom or not math.isfinite(steps):
+        return Interval(len(ours.slopes), steps / at, None, None)
+    variance = sum(law.squares for law in every) / freedom * (ours.error(steps) + theirs.error(at))
+    per_step = ours.b * ours.c * steps**-ours.c  # of the loss, per logarithm of steps
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance) / per_step
+    ratio = steps / at
+    return Interval(len(ours.slopes), ratio, ratio * math.exp(-half), ratio * math.exp(half))

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))  # this 
 
 import field
 import figures
+import ladder
 import paper_plan
 import planner
 import results_details
@@ -179,7 +180,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "planner-measured": planner.measured,
 }
 OF_STUDIES = {table_of.__name__.replace("_", "-"): table_of for table_of in results_page.TABLES}
-OF_STUDIES |= {"field": field.todays_optimizers, "field-in-short": field.field_in_short}
+OF_STUDIES |= {"field": field.todays_optimizers, "field-in-short": field.field_in_short, "ladder": ladder.ladders}
 OF_STUDIES["other-studies"] = results_details.others
 OF_KIND: dict[str, Callable[[str, results_page.Stored], str]] = {
     "compared": results_page.compared,

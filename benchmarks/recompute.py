@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import product
@@ -264,22 +264,50 @@ def field_rows() -> Iterator[list[str]]:
 
 
 def steps(label: str, loss: float) -> list[str]:
-    """The steps that AdamW needs for a loss, where a ladder of its lengths is stored: by a fit of a + b·T^−c."""
+    """The steps that AdamW needs for a loss, where a ladder of its lengths is stored."""
     (name,) = (row.get("ladder", "") for row in PAGE["field"] if row["label"] == label)
-    file, runs = ROOT / "results" / "studies" / f"{name}.jsonl", defaultdict(list)
-    for line in _lines(file) if file.exists() else []:
-        if line["config"]["role"] == "run" and (run := _newer(line)).optimizer == "adamw" and run.value is not None:
-            runs[line["config"]["steps"], run.settings].append(run.value)
-    if not runs:
+    if len(lengths := ladder(name).get("adamw", {})) < 4:
         return []
-    best = {t: min((own for (at, _), own in runs.items() if at == t), key=statistics.fmean) for t, _ in runs}
-    x, y = np.transpose([(t, value) for t, own in best.items() for value in own])
-    (a, b, c), _ = curve_fit(
-        lambda t, a, b, c: a + b * (t / x[0]) ** -c, x, y, (y.min() / 2, y.max() / 2, 0.5), maxfev=10_000
-    )
-    needed = x[0] * (b / (loss - a)) ** (1 / c) if loss > a else math.inf
-    side = "below" if needed < x.min() else "above" if needed > x.max() else ""
-    return [f"{side} {x.min() if side == 'below' else x.max():,.0f}" if side else f"{float(f'{needed:.3g}'):,.0f}"]
+    needed = _needed(_fit(lengths), loss)
+    side = "below" if needed < min(lengths) else "above" if needed > max(lengths) else ""
+    return [f"{side} {(min if side == 'below' else max)(lengths):,.0f}" if side else f"{float(f'{needed:.3g}'):,.0f}"]
+
+
+# The ladder
+
+
+def ladder(name: str) -> dict[str, dict[int, list[float]]]:
+    """The reported losses of the studies NAME-…, by optimizer and number of steps."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for file in (ROOT / "results" / "studies").glob(f"{name}-*.jsonl") if name else ():
+        for line in _lines(file):
+            if line["config"]["role"] == "run" and (run := _newer(line)).value is not None:
+                own = found.setdefault(run.optimizer, {})
+                own.setdefault(line["config"]["steps"], []).append(run.value)
+    return found
+
+
+def _fit(lengths: dict[int, list[float]]) -> Any:
+    """a, b and c of a + b·(T / 1000)^−c."""
+    x, y = np.transpose([(steps / 1000, np.mean(values)) for steps, values in lengths.items()])
+    start = (y.min() / 2, y.max() / 2, 0.5)
+    return curve_fit(lambda t, a, b, c: a + b * t**-c, x, y, start, maxfev=10_000, xtol=1e-12, ftol=1e-12)[0]
+
+
+def _needed(fit: Any, loss: float) -> float:
+    a, b, c = fit
+    return float(1000 * (b / (loss - a)) ** (1 / c)) if loss > a else math.inf
+
+
+def ladder_rows() -> Iterator[list[str]]:
+    """For each length: the means, and the ratios of steps at AdamW's loss; the latter without their intervals."""
+    for own in filter(None, (ladder(row.get("ladder", "")) for row in PAGE["field"])):
+        names, fits = sorted(own, key=["adan", "adamw", *own].index), {name: _fit(own[name]) for name in own}
+        a, b, c = fits["adamw"]
+        for steps in sorted(own["adamw"]):
+            loss = a + b * (steps / 1000) ** -c
+            ratios = [f"×{_needed(fits[name], loss) / steps:.2f}" for name in names if name != "adamw"]
+            yield [f"{steps:,}", *(f"{np.mean(own[name][steps]):.4f}" for name in names), *ratios]
 
 
 # Families
@@ -336,9 +364,11 @@ def differences() -> list[str]:
     shown = [line[:-1] for line in _tables(text, "compared:rows")]  # without how they were tuned
     shown += [line for kind in ("recipes", "halves") for line in _tables(text, f"compared:{kind}")]
     shown = [[line[0].split(": ")[0], *line[1:-3], line[-3].split(" (of ")[0], line[-2]] for line in shown]
-    field_shown = [line for line in _tables(text, "field") if line[2] != "no seed finished"]
-    shown += [[line[1], line[2], line[3], line[5], *line[8:]] for line in field_shown]
-    pages, records = [*shown, *_tables(text, "families")], [*rows(), *field_rows(), *families()]
+    of_field = [line for line in _tables(text, "field") if line[2] != "no seed finished"]
+    shown += [[line[1], line[2], line[3], line[5], *line[8:]] for line in of_field]
+    rungs = [[re.split(" ± | \\[", cell)[0] for cell in line] for line in _tables(text, "ladder")]
+    pages = [*shown, *rungs, *_tables(text, "families")]
+    records = [*rows(), *field_rows(), *ladder_rows(), *families()]
     pairs = [
         (again[0], a, b) for line, again in zip(pages, records, strict=True) for a, b in zip(line, again, strict=True)
     ]
@@ -354,7 +384,7 @@ def _tables(text: str, name: str) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    for found in (*rows(), *field_rows(), *families()):
+    for found in (*rows(), *field_rows(), *ladder_rows(), *families()):
         print(" | ".join(found))
     print(*(wrong := differences()), sep="\n")
     sys.exit(bool(wrong))
