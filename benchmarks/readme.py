@@ -179,9 +179,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "planner": planner.large_models,
     "planner-measured": planner.measured,
 }
-OF_STUDIES = {table_of.__name__.replace("_", "-"): table_of for table_of in results_page.TABLES}
-OF_STUDIES |= {"field": field.todays_optimizers, "field-in-short": field.field_in_short, "ladder": ladder.ladders}
-OF_STUDIES["other-studies"] = results_details.others
+OF_STUDIES = {
+    "families": results_page.families,
+    "field": field.todays_optimizers,
+    "field-in-short": field.field_in_short,
+    "ladder": ladder.ladders,
+    "other-studies": results_details.others,
+}
 OF_KIND: dict[str, Callable[[str, results_page.Stored], str]] = {
     "compared": results_page.compared,
     "study": results_details.described,

@@ -361,8 +361,7 @@ def _pooled(y: Any, v: Any) -> list[str]:
 def differences() -> list[str]:
     """What the page says otherwise."""
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    shown = [line[:-1] for line in _tables(text, "compared:rows")]  # without how they were tuned
-    shown += [line for kind in ("recipes", "halves") for line in _tables(text, f"compared:{kind}")]
+    shown = [line for kind in ("rows", "recipes", "halves") for line in _tables(text, f"compared:{kind}")]
     shown = [[line[0].split(": ")[0], *line[1:-3], line[-3].split(" (of ")[0], line[-2]] for line in shown]
     of_field = [line for line in _tables(text, "field") if line[2] != "no seed finished"]
     shown += [[line[1], line[2], line[3], line[5], *line[8:]] for line in of_field]

@@ -89,12 +89,11 @@ def best_baseline(groups: Sequence[SeedGroup]) -> SeedGroup:
 
 @dataclass(frozen=True)
 class Contest:
-    """Adan and its baselines; tuned: how settings were chosen; left: the rows to correct for, as Holm counts them."""
+    """Adan and its baselines; left: the rows to correct for, as Holm counts them."""
 
     label: str
     adan: SeedGroup
     others: Sequence[SeedGroup]
-    tuned: str
     left: int = 1
 
     @cached_property
@@ -173,7 +172,7 @@ def _compared(stored: Stored) -> tuple[dict[str, list[Contest]], dict[str, dict[
 def _contest(row: Mapping[str, Any], stored: Stored) -> Contest:
     whole, *others = together(row["studies"], stored, row.get("batch_size", 0))
     adan = together(row["half"], stored)[0] if "half" in row else whole
-    return Contest(row["label"], adan, others, stored[row.get("tuned_by", row["studies"].split()[0])].tuned)
+    return Contest(row["label"], adan, others)
 
 
 def _adamw(own: Sequence[Contestant]) -> Contestant:
@@ -192,20 +191,9 @@ def compared(kind: str, stored: Stored) -> str:
         best = f"{NAMES[r.best.optimizer]} {r.unit.spread(r.best.final())}{of}"
         n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
         results = [*(r.unit.spread(group.final()) for group in ours), best, r.unit.marked(r.lead)]
-        lines.append([f"{r.label}: {r.adan.first.metric}", *results, n, *([r.tuned] if kind == "rows" else ())])
+        lines.append([f"{r.label}: {r.adan.first.metric}", *results, n])
     adan = ["Adan, half the steps", "Adan, all"] if kind == "halves" else ["Adan"]
-    return table(["", *adan, "best baseline", "difference", "seeds", *(["tuned"] if kind == "rows" else ())], lines)
-
-
-def batch_sizes(stored: Stored) -> str:
-    smaller = {g.first.config.batch_size: g for g in stored["batch-size-vit-b1"].compared()}
-    lines = []
-    for size in sorted({g.first.config.batch_size for g in stored["batch-size-vit"].groups}):
-        groups = together("batch-size-vit", stored, size)
-        groups += [smaller[size]] if size in smaller else []
-        values = [unit_of(g.first).spread(g.final()) for g in groups]
-        lines.append([f"{size:,}", f"{groups[0].first.config.steps:,}", *values, *[""] * (4 - len(groups))])
-    return table(["batch size", "steps", "Adan", "AdamW", "LAMB", "Adan, b1 = 0.9"], lines)
+    return table(["", *adan, "best baseline", "difference", "seeds"], lines)
 
 
 def by_family(stored: Stored) -> dict[str, dict[str, list[Estimate]]]:
@@ -361,6 +349,3 @@ def pictures(stored: Stored) -> dict[str, Picture]:
         own = figures.setdefault(family(row["label"]).lower(), [])
         own.append(curves(row["label"], row["studies"], stored, halves.get(row["studies"], "")))
     return {f"results-{name}.svg": picture for name, picture in figures.items()}
-
-
-TABLES = (families, batch_sizes)

@@ -110,15 +110,6 @@ class StoredStudy:
     starts_from: str = ""
     diverged: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def tuned(self) -> str:
-        """How settings were chosen, in the words of the page's column."""
-        if self.settings_of:
-            return "elsewhere"
-        if not self.planned_trials:
-            return "no"
-        return "shorter" if self.tune_length else "full"
-
     def compared(self) -> list[SeedGroup]:
         """The groups, Adan's first, where each has enough seeds to be compared; else none."""
         enough = all(group.n >= MIN_SEEDS for group in self.groups)

@@ -103,7 +103,7 @@ def test_a_study_of_a_file_of_its_own(studies, tmp_path):
     runs = [r for g in old.groups for r in g.runs] + [r for trials in old.search.values() for r in trials]
     (tmp_path / "mine.jsonl").write_text(pack(runs), encoding="utf-8")
     new = stored.of_archive(tmp_path / "mine.jsonl")
-    assert (new.name, new.length, new.planned_trials, new.tuned) == ("mine", 2_000, 7, "full")
+    assert (new.name, new.length, new.planned_trials, new.tune_length) == ("mine", 2_000, 7, None)
     assert [(g.optimizer, g.by_seed()) for g in new.compared()] == [(g.optimizer, g.by_seed()) for g in old.compared()]
     assert {name: chosen["lr"] for name, chosen in new.chosen.items()} == {"adan": 0.004, "adamw": 0.002, "adam": 0.002}
     assert details.others({}) == ""
@@ -112,15 +112,16 @@ def test_a_study_of_a_file_of_its_own(studies, tmp_path):
     assert results.unit_of(new.groups[0].first).spread(new.compared()[0].final()) == "0.8507 ± 0.0025"
 
 
-@pytest.mark.parametrize(("trials", "tuned"), [(7, "elsewhere"), (0, "no")])
-def test_a_newer_study_without_trials_has_settings_of_another_or_published_ones(studies, tmp_path, trials, tuned):
+@pytest.mark.parametrize(("trials", "settings_of"), [(7, "another study"), (0, "")])
+def test_a_newer_study_without_trials_has_settings_of_another_or_published_ones(studies, tmp_path, trials, settings_of):
     runs = [
         replace(run, config=replace(run.config, origin=Origin(kind="here", trials=trials)))
         for group in studies["gpt"].groups
         for run in group.runs
     ]
     (tmp_path / "a.jsonl").write_text(pack(runs), encoding="utf-8")
-    assert stored.of_archive(tmp_path / "a.jsonl").tuned == tuned
+    found = stored.of_archive(tmp_path / "a.jsonl")
+    assert (found.settings_of, found.planned_trials) == (settings_of, 0)
 
 
 def test_a_study_that_was_run_again_stands_beside_the_old_one(studies, tmp_path, monkeypatch):
