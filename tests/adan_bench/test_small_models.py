@@ -18,7 +18,7 @@ from torch import Tensor
 from adan_bench.data import installed
 from adan_bench.data.coco import splits
 from adan_bench.data.graphs import Citations, citations
-from adan_bench.data.installed import MASK, SPECIAL, START, english, prose
+from adan_bench.data.installed import MASK, SPECIAL, START, as_bytes, english, prose
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
 from adan_bench.task import Context
@@ -279,6 +279,14 @@ def test_documentation_is_packed_and_read(tmp_path: Path) -> None:
     found = english(context, 300)
     assert "Debian's documentation" in found.note
     assert all(len(split) for split in found.splits.values())
+    splits, note = as_bytes(tmp_path / "debian.txt.xz", True)
+    assert note.startswith("300 documents of Debian's documentation")
+    joined = b"\0".join(bytes(split.tolist()) for split in splits.values()).decode()
+    assert sorted(joined.split("\0")) == sorted(documents.split("\n\n"))
+    task = get_workload("pycode-gpt-1m", "small").task(data=tmp_path, training={"text": "debian"})
+    assert "300 documents of Debian's documentation" in task.note
+    with pytest.raises(UsageError, match="no text 'latin'"):
+        get_workload("pycode-gpt-1m").task(training={"text": "latin"})
     (tmp_path / "debian.txt.xz").write_bytes(b"nothing of the kind")
     with pytest.raises(UsageError, match=r"debian.txt.xz: not a packed text .*; make it by tools/pack_docu"):
         english(context, 301)

@@ -1,6 +1,6 @@
 """Text of the packages installed here, in three splits: Python source as bytes, and English prose as word pieces.
 
-The prose may also be Debian's documentation.
+Either may also be Debian's documentation.
 
 Docstrings and comments are found by regular expressions: 32 MB/s of source on a Neoverse-N1 core, where `ast` reads 2.
 They find 9% more than the docstrings of `ast`: any string of three quotes that begins a line.
@@ -52,22 +52,29 @@ def installed(suffixes: tuple[str, ...]) -> list[Path]:
 
 
 @lru_cache(maxsize=2)  # a worker process makes many runs
-def python_source(whole: bool) -> tuple[dict[str, Tensor], str]:
-    """The bytes of each split, and how much that is; whole: of all packages, else of the library's own top folder."""
-    paths = installed((".py",)) if whole else library_files()
-    tensors = decoded("python", paths, lambda: _bytes(paths, 100 if whole else 10), by_stamp=True)
+def as_bytes(path: Path | None, whole: bool) -> tuple[dict[str, Tensor], str]:
+    """The bytes of each split, and how much that is.
+
+    path: of packed documentation; None: Python source of all packages or, if not whole, of the library's top folder.
+    """
+    paths = [path] if path else installed((".py",)) if whole else library_files()
+
+    def read() -> dict[str, Tensor]:
+        if path:
+            return _bytes(((digest, "\n".join(text).encode()) for digest, text in _packed(path)), 100)
+        contents = filter(None, map(content_of, paths))
+        return _bytes(((hashlib.sha256(content).digest(), content) for content in contents), 100 if whole else 10)
+
+    tensors = decoded("debian" if path else "python", paths, read, by_stamp=not path)
     splits = {split: tensors[split] for split in SPLITS}
     name, size = bytes(tensors["digest"].tolist()).hex(), sum(map(len, splits.values()))
-    return splits, f"{int(tensors['files']):,} files of Python source, {size:,} bytes, sha256 {name}"
+    source = "documents of Debian's documentation" if path else "files of Python source"
+    return splits, f"{int(tensors['files']):,} {source}, {size:,} bytes, sha256 {name}"
 
 
-def _bytes(paths: Iterable[Path], count: int) -> dict[str, Tensor]:
-    """All different files, one after the other with a zero byte between."""
-    texts: dict[bytes, bytes] = {}
-    for path in paths:
-        content = content_of(path)
-        if content:
-            texts[hashlib.sha256(content).digest()] = content
+def _bytes(documents: Iterable[tuple[bytes, bytes]], count: int) -> dict[str, Tensor]:
+    """All different documents, one after the other with a zero byte between."""
+    texts = dict(documents)
     parts: dict[str, list[bytes]] = {split: [] for split in SPLITS}
     size = 0
     for digest in sorted(texts):

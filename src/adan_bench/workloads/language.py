@@ -6,7 +6,8 @@ parameters (0.5B, elsewhere 1.3B; 2B; 4B) and tokens of RedPajama-v2, each seen 
 those totals.
 
 pycode-*: GPTs over bytes of Python source. small: the source of all packages that are installed here, up to 400 MB; a
-file's content decides whether it is held out. smoke: Python's own library. Windows are drawn at random.
+file's content decides whether it is held out. With the option `text` = "debian", Debian's documentation. smoke:
+Python's own library. Windows are drawn at random.
 
 bert-pretrain: Fairseq's setting, which the paper takes: masked words alone, no next sentence. A row is the next 511
 tokens of the text; Fairseq's breaks off at the end of a sentence. glue-*: at paper scale as in the authors'
@@ -105,6 +106,7 @@ for _name, _about, _sizes, _batch_size, _steps, _target in (
         f"pycode-{_name}",
         smoke=Scale(3.0, 100, 16, eval_every=20, sizes=TextSizes(2, 32, 2, 64, experts=_sizes.experts)),
         small=Scale(_target, _steps, _batch_size, _steps // 20, sizes=_sizes),
+        options=("text",),
         summary=f"{_about} on the bytes of installed Python source",
     )(built_by("gpt", "pycode_gpt"))
 
