@@ -79,11 +79,6 @@ def together(names: str, stored: Stored, batch_size: int = 0) -> list[SeedGroup]
     return [g for g in groups if batch_size in (0, g.first.config.batch_size)]
 
 
-def best_baseline(groups: Sequence[SeedGroup]) -> SeedGroup:
-    """The best of all but the first; one without diverged seeds, where there is one."""
-    return max(groups[1:], key=lambda g: (not g.diverged, g.final().mean * (1 if g.higher else -1)))
-
-
 # Comparisons
 
 
@@ -98,7 +93,8 @@ class Contest:
 
     @cached_property
     def best(self) -> SeedGroup:
-        return best_baseline([self.adan, *self.others])
+        """The best baseline; one without diverged seeds, where there is one."""
+        return max(self.others, key=lambda g: (not g.diverged, g.final().mean * (1 if g.higher else -1)))
 
     @property
     def tests(self) -> int:

@@ -255,7 +255,8 @@ def test_batch_sizes_with_a_smaller_b1(page, details, studies):
     found = {}
     for group in studies["batch-size-vit-b1"].compared():
         size = group.first.config.batch_size
-        best = results.best_baseline(results.together("batch-size-vit", studies, size))
+        adan, *others = results.together("batch-size-vit", studies, size)
+        best = results.Contest("", adan, others).best
         assert best.optimizer == "adamw"
         found[size] = group.minus(best, 4).word, group.minus(best, 1).word, group.minus(best).difference.mean
     assert [words[:2] for words in found.values()] == [("not significant", "better"), ("not significant", "worse")]

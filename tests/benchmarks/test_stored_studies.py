@@ -77,8 +77,8 @@ def test_an_optimizer_with_diverged_seeds_is_neither_better_nor_the_best_baselin
     lost = replace(adan, diverged=1)
     assert (lost.minus(lamb).word, lamb.minus(lost).word) == ("not significant", "not significant")
     assert adan.minus(replace(lamb, diverged=1)).word == "better"
-    assert results.best_baseline([adan, adamw, lamb]) is lamb
-    assert results.best_baseline([adan, adamw, replace(lamb, diverged=1)]) is adamw
+    assert results.Contest("", adan, [adamw, lamb]).best is lamb
+    assert results.Contest("", adan, [adamw, replace(lamb, diverged=1)]).best is adamw
     assert lost.counted == "4 of 5, 1 diverged"
 
 
