@@ -181,6 +181,7 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 OF_STUDIES = {
     "families": results_page.families,
+    "families-in-short": results_page.families_in_short,
     "field": field.todays_optimizers,
     "field-in-short": field.field_in_short,
     "ladder": ladder.ladders,

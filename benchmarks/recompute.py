@@ -364,7 +364,7 @@ def differences() -> list[str]:
     shown = [line for kind in ("rows", "recipes", "halves") for line in _tables(text, f"compared:{kind}")]
     shown = [[line[0].split(": ")[0], *line[1:-3], line[-3].split(" (of ")[0], line[-2]] for line in shown]
     of_field = [line for line in _tables(text, "field") if line[2] != "no seed finished"]
-    shown += [[line[1], line[2], line[3], line[5], *line[8:]] for line in of_field]
+    shown += [[*line[1:5], *line[7:]] for line in of_field]
     rungs = [[re.split(" ± | \\[", cell)[0] for cell in line] for line in _tables(text, "ladder")]
     pages = [*shown, *rungs, *_tables(text, "families")]
     records = [*rows(), *field_rows(), *ladder_rows(), *families()]

@@ -17,7 +17,7 @@ from typing import Any
 
 from common import table
 from figures import Curve, Effect, Forest, Panel, Picture
-from inference import Estimate, estimate, holm, random_effects
+from inference import Estimate, FamilySummary, estimate, holm, random_effects
 from stored import Contestant, SeedGroup, StoredStudy, rivals
 
 from adan_bench.config import RunRecord
@@ -240,16 +240,27 @@ def percent(*log_ratios: float | None) -> str:
     return " to ".join(found).replace("-", "−")
 
 
+def summary(found: Mapping[str, Sequence[Estimate]]) -> FamilySummary:
+    return random_effects([family_effect(rows) for rows in found.values()])
+
+
 def families(stored: Stored) -> str:
     """Adan's error against AdamW's in percent: family by family, their mean, and where one more may lie."""
     lines = []
     for kind, found in by_family(stored).items():
-        effects = {name: family_effect(rows) for name, rows in found.items()}
-        total = random_effects(list(effects.values()))
-        each = ", ".join(f"{name} {percent(effect)}" for name, (effect, _) in effects.items())
+        total = summary(found)
+        each = ", ".join(f"{name} {percent(family_effect(rows)[0])}" for name, rows in found.items())
         mean = f"{percent(total.mean.mean)}, {percent(total.mean.low, total.mean.high)}"
         lines.append([kind, each, mean, percent(total.one_more.low, total.one_more.high)])
     return table(["Adan's error against AdamW's", "each family", "their mean, 95% interval", "one more family"], lines)
+
+
+def families_in_short(stored: Stored) -> str:
+    means = [summary(found).mean for found in by_family(stored).values()]
+    error, loss = (f"{percent(mean.mean)} ({percent(mean.low, mean.high)})" for mean in means)
+    return (
+        f"Over families of models, each counted once, Adan's error differs from AdamW's by {error}, its loss by {loss}."
+    )
 
 
 def words(settings: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import figures
 import pytest
 import results_page as results
 import tuning
-from inference import holm, random_effects
+from inference import holm
 from results_page import NAMES
 from stored import EVIDENCE, SeedGroup
 
@@ -167,10 +167,9 @@ def test_how_robust_the_verdicts_are(page, rows, studies):
 
 def test_over_families_there_is_no_difference(page, studies):
     for found in results.by_family(studies).values():
-        total = random_effects([results.family_effect(own) for own in found.values()])
+        total = results.summary(found)
         assert total.mean.low < 0 < total.mean.high
     assert "**Over families of models**, each counted once, there is no difference that these tests can see" in page
-    assert "each counted once, with equal steps and tuning" in flat("README.md")
     assert [len(found) for found in results.by_family(studies).values()] == [4, 6]
 
 
@@ -452,6 +451,6 @@ def test_what_the_readme_says_of_sizes_and_seeds(rows):
     counts = [group.n for group in groups]
     readme = flat("README.md")
     assert f"small models (at most {largest / 1e6:.0f} M parameters)" in readme
-    assert f"With {min(counts)} to {max(counts)} seeds and one to four baselines" in readme
+    assert f"{min(counts)} to {max(counts)} seeds and one to four baselines" in readme
     assert max(len(row.others) for row in rows.values()) == 4
     assert len(readme.split()) <= 900
