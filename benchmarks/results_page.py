@@ -284,7 +284,9 @@ SWEEPS: dict[str, tuple[str, float]] = DATA["sweeps"]  # titles, and how much wo
 
 
 def color(optimizer: str) -> str:
-    return style_of(optimizer, ["adan", "adamw", "adam", "lamb", "sgd", "adabelief"])["light"]
+    first = ["adan", "adamw", "adam", "lamb", "sgd", "adabelief"]
+    today = ["adan", "adamw", "muon", "soap", "ademamix", "mars", "nadamw", "schedule-free", "lion"]
+    return style_of(optimizer, first if optimizer in first else today)["light"]
 
 
 def band(group: SeedGroup, x: Sequence[float], values: Sequence[Iterable[float]], label: str, **style: bool) -> Curve:
@@ -309,7 +311,7 @@ def curves(title: str, names: str, stored: Stored, half: str = "") -> Panel:
     def line(group: SeedGroup, of: StoredStudy, label: str = "", dashed: bool = False) -> Curve:
         steps, values = zip(*group.curve(), strict=True)
         x = [step * of.length / group.first.config.steps for step in steps]
-        return band(group, x, values, label, dashed=dashed)
+        return band(group, x, values, label, dashed=dashed or group.optimizer == "lion")  # of Adan's color
 
     whole = panel(title, study.unit.removesuffix("s"), unit, [line(group, study) for group in groups], unit.share)
     if half:  # the axes stay those of the whole length
@@ -355,4 +357,6 @@ def pictures(stored: Stored) -> dict[str, Picture]:
     for row in (row for row in [*DATA["rows"], *DATA["recipes"]] if "batch_size" not in row):
         own = figures.setdefault(family(row["label"]).lower(), [])
         own.append(curves(row["label"], row["studies"], stored, halves.get(row["studies"], "")))
+    fields = [(row["label"], row["studies"].split()[0]) for row in DATA["field"]]
+    figures["field"] = [curves(label, name, stored) for label, name in fields if name in stored]
     return {f"results-{name}.svg": picture for name, picture in figures.items()}
