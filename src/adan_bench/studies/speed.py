@@ -1,7 +1,7 @@
 """Step time and peak memory of the paper's models with different optimizers, on one device or shared among ranks.
 
-Models come from transformers with random weights, batches are random, and a step is forward, backward and update. The
-paper states neither batch sizes nor precision nor the shapes of its GPT-2 and mixtures: those here are ours.
+Models are those that workloads train, with random weights; batches are random, and a step is forward, backward and
+update. The paper states neither batch sizes nor precision, nor shapes of its GPT-2 and mixtures: these are ours.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch import nn
 
 from adan.sharding import local
 from adan_bench.config import RunConfig
+from adan_bench.data.settings import PLAIN
 from adan_bench.errors import UsageError, unknown
 from adan_bench.records.environment import describe
 from adan_bench.records.store import write_json
@@ -31,12 +33,11 @@ from adan_bench.task import SCALES
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.roles import by_role
-from adan_bench.workloads.language import MIXTURES
+from adan_bench.workloads.images import Model, image_sizes
+from adan_bench.workloads.language import MIXTURES, TextSizes
 
-Shape = dict[str, Any]
 OPTIMIZERS = ("adan", "adamw", "lamb", "adabelief")
-HEADS = {"GPT2": "LMHeadModel", "Mixtral": "ForCausalLM"}  # the families that read text
-LENGTH, CLASSES = 1024, 1000  # tokens of a sequence, classes of an image
+LENGTH, CLASSES, PIXELS, TINY_PIXELS = 1024, 1000, 224, 8  # tokens of a sequence; classes and sides of images
 GB = 1e9
 STEPS = {"smoke": 5, "small": 10, "paper": 200}  # of the paper's tables
 ROUNDS = 3  # the optimizers take turns, so that other load on the machine affects them equally
@@ -47,75 +48,57 @@ Key = tuple[str, str, str, int]  # kind of table, model, optimizer, the paper's 
 
 @dataclass(frozen=True)
 class TimedModel:
-    """A model by its family of transformers and its shape; images of 224 pixels, or sequences of 1,024 tokens."""
+    """A model as workloads train it: with images of 224 pixels, or sequences of 1,024 tokens.
+
+    sizes: tiny ones, for the scale "smoke", and the published ones.
+    """
 
     family: str
     batch_size: int
-    shape: Shape
+    sizes: tuple[Any, Any]
 
     @property
     def text(self) -> bool:
-        return self.family in HEADS
+        return self.family in ("gpt2", "mixtral")
 
-    def build(self, tiny: bool = False) -> nn.Module:
+    def build(self, tiny: bool = False) -> Any:
         try:
-            import transformers
+            from transformers import AutoModelForCausalLM
+
+            from adan_bench.workloads.parts import gpt, networks
         except ModuleNotFoundError as error:
             raise UsageError(f"speed needs the package {error.name}; run: pip install 'adan[paper]'") from error
-        shape = {**self.shape, **(TINY[self.family] if tiny else {})}
-        shape.update({"use_cache": False} if self.text else {"num_labels": CLASSES})
-        config = getattr(transformers, f"{self.family}Config")(**shape)
-        head = HEADS.get(self.family, "ForImageClassification")
-        model: nn.Module = getattr(transformers, self.family + head)(config)
-        return model
+        sizes = self.sizes[0 if tiny else 1]
+        if self.text:
+            config = (gpt.gpt2_config if self.family == "gpt2" else gpt.mixtral_config)(sizes, sizes.vocabulary)
+            return AutoModelForCausalLM.from_config(config)
+        images: Any = SimpleNamespace(size=TINY_PIXELS if tiny else PIXELS, channels=3, classes=CLASSES)
+        return networks.BUILDERS[self.family](Model(self.family, PLAIN), sizes, images)
 
 
-TINY_BLOCKS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-#: What a family's shape becomes at the scale "smoke".
-TINY: dict[str, Shape] = {
-    "ResNet": {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1]},
-    "ViT": {**TINY_BLOCKS, "image_size": 32, "patch_size": 8},
-    "Swin": {"image_size": 32, "embed_dim": 16, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4},
-    "ConvNext": {"hidden_sizes": [16, 32], "depths": [1, 1], "num_stages": 2},
-    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0},
-    "Mixtral": {**TINY_BLOCKS, "num_key_value_heads": 2, "vocab_size": 256},
-}
+def _images(family: str, width: int, *depths: int) -> TimedModel:
+    tiny, _, published = image_sizes(family, width, depths, shrink=max(depths))
+    return TimedModel(family, 128, (tiny, published))
 
 
-def _vit(width: int, layers: int, heads: int) -> TimedModel:
-    shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
-    return TimedModel("ViT", 128, {**shape, "intermediate_size": 4 * width})
-
-
-def _swin(width: int, heads: int) -> TimedModel:
-    shape = {"embed_dim": width, "depths": [2, 2, 18, 2], "num_heads": [heads << i for i in range(4)]}
-    return TimedModel("Swin", 128, shape)
-
-
-def _convnext(width: int) -> TimedModel:
-    return TimedModel("ConvNext", 128, {"hidden_sizes": [width << i for i in range(4)], "depths": [3, 3, 27, 3]})
-
-
-def _mixture(size: str) -> TimedModel:
-    sizes = MIXTURES[size]
-    shape = {"hidden_size": sizes.width, "intermediate_size": sizes.expert, "num_hidden_layers": sizes.layers}
-    heads = {"num_attention_heads": sizes.heads, "num_key_value_heads": sizes.key_heads}
-    return TimedModel("Mixtral", 8, {**shape, **heads})
+def _text(family: str, sizes: TextSizes) -> TimedModel:
+    tiny = replace(sizes, layers=2, width=32, heads=2, vocabulary=256, expert=64, key_heads=2)
+    return TimedModel(family, 8, (tiny, sizes))
 
 
 MODELS = {
-    "ResNet-50": TimedModel("ResNet", 128, {"depths": [3, 4, 6, 3]}),
-    "ResNet-101": TimedModel("ResNet", 128, {"depths": [3, 4, 23, 3]}),
-    "ViT-B": _vit(768, 12, 12),
-    "Swin-B": _swin(128, 4),
-    "ConvNeXt-B": _convnext(128),
-    "Swin-L": _swin(192, 6),
-    "ConvNeXt-L": _convnext(192),
-    "ViT-L": _vit(1024, 24, 16),
-    "GPT-2-670M": TimedModel("GPT2", 8, {"n_embd": 1536, "n_layer": 21, "n_head": 24}),
-    "GPT-2-1B": TimedModel("GPT2", 8, {"n_embd": 1792, "n_layer": 24, "n_head": 28}),
-    "MoE-8x0.1B": _mixture("8x0.1B"),
-    "MoE-8x0.3B": _mixture("8x0.3B"),
+    "ResNet-50": _images("bottleneck", 64, 3, 4, 6, 3),
+    "ResNet-101": _images("bottleneck", 64, 3, 4, 23, 3),
+    "ViT-B": _images("vit", 768, 12),
+    "Swin-B": _images("swin", 128, 2, 2, 18, 2),
+    "ConvNeXt-B": _images("convnext", 128, 3, 3, 27, 3),
+    "Swin-L": _images("swin", 192, 2, 2, 18, 2),
+    "ConvNeXt-L": _images("convnext", 192, 3, 3, 27, 3),
+    "ViT-L": _images("vit", 1024, 24),
+    "GPT-2-670M": _text("gpt2", TextSizes(21, 1536, 24, LENGTH, 50_257, dropout=0.1)),
+    "GPT-2-1B": _text("gpt2", TextSizes(24, 1792, 28, LENGTH, 50_257, dropout=0.1)),
+    "MoE-8x0.1B": _text("mixtral", MIXTURES["8x0.1B"]),
+    "MoE-8x0.3B": _text("mixtral", MIXTURES["8x0.3B"]),
 }
 
 
@@ -258,7 +241,7 @@ def _batch(model: TimedModel, how: Measure, device: torch.device, size: int) -> 
     if model.text:
         tokens = torch.randint(256 if how.tiny else 32000, (size, how.length), device=device)
         return tokens, tokens
-    pixels = 32 if how.tiny else 224
+    pixels = TINY_PIXELS if how.tiny else PIXELS
     return torch.randn(size, 3, pixels, pixels, device=device), torch.randint(CLASSES, (size,), device=device)
 
 
