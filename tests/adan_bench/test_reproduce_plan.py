@@ -254,7 +254,7 @@ def test_a_plan_is_printed_before_anything_runs(bench: Any, tmp_path: Path, monk
     runs = [json.loads(line) for line in out.splitlines()]
     assert runs
     for run in runs:
-        assert (run["event"], run["devices"], run["batch_per_device"]) == ("plan", 8, 256)
+        assert (run["event"], run["runs"], run["devices"], run["batch_per_device"]) == ("plan", 1, 8, 256)
         assert run["examples_per_rank"] == run["steps"] * 256
         assert "vit-s needs imagenet/train" in run["missing"]
     code, out, _ = bench(*arguments, "--only", "Adan", "--steps", "200")

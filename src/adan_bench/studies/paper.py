@@ -126,7 +126,8 @@ def prepare(
             check_values(get_optimizer(name), {**defaults(get_optimizer(name)), **settings})
     whole = plan(tables, chosen, out, seeds, radius, only, changed)
     absent = missing(whole)
-    return present(whole, absent), outline(whole, absent)
+    runs = outline(whole, absent)  # before `present` takes seeds away
+    return present(whole, absent), runs
 
 
 def outline(run_plan: PaperPlan, absent: Mapping[Path, str]) -> list[dict[str, Any]]:
