@@ -191,7 +191,7 @@ def test_a_seed_whose_pre_training_failed_is_said(regressions: Path, tmp_path: P
             write(path, "finished")
     result = collect(found, {})
     assert (result.values, result.seeds) == ([0.5, 0.5], 3)
-    assert (result.status.value, result.why) == ("failed", "earlier, which comes before it: out of memory")
+    assert (result.status, result.why) == ("failed", "earlier, which comes before it: out of memory")
     assert failures({"tables": [{"name": "x", "cells": [result.to_json()]}]})
 
 

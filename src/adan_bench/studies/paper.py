@@ -14,7 +14,7 @@ from typing import Any
 
 from adan_bench.config import RunConfig, RunRecord, cores
 from adan_bench.errors import UsageError
-from adan_bench.records.cells import CellRecord, Status
+from adan_bench.records.cells import CellRecord
 from adan_bench.records.environment import describe
 from adan_bench.records.store import RunStore, check_empty, finite, read_run, write_json
 from adan_bench.studies import speed
@@ -235,7 +235,7 @@ def humanevals(run_plan: PaperPlan, chosen: RunConfig, run_code: bool) -> dict[P
 def collect(cell: PlannedCell, scores: Mapping[Path, Mapping[str, Any]]) -> CellRecord:
     """Read the results of a cell's runs from their records; scores: by folder, HumanEval's."""
     if (arm := cell.arm) is None:  # a mean waits for the others
-        return _record(cell, Status.ABSENT, cell.absent)
+        return _record(cell, "absent", cell.absent)
     reasons = {seed: arm.blocked(seed) for seed in cell.seeds}
     blocked = [reason for reason in reasons.values() if reason is not None]
     records = [read_run(arm.path(seed)) for seed, reason in reasons.items() if reason is None]
@@ -248,32 +248,32 @@ def collect(cell: PlannedCell, scores: Mapping[Path, Mapping[str, Any]]) -> Cell
     if cell.table.curves:
         curve = ("train", "loss") if metric == TRAINING_LOSS else ("eval", metric)
         facts["curves"] = [[(step, value) for step, _, value in record.curve(*curve)] for record in records]
-    status, why = blocked[0] if blocked else (Status.DONE, "")
+    status, why = blocked[0] if blocked else ("done", "")
     values, lost = [], []
     for record in records:
         result = record.result or {}
         if record.status not in ("finished", "diverged"):
-            status = Status.ABSENT if result.get("absent") else Status.FAILED
+            status = "absent" if result.get("absent") else "failed"
             why = str(result.get("error", record.status))
         elif record.status == "finished" and cell.column.evaluation:
             score = scores.get(record.path, {"absent": "the run kept no weights"})
             if "absent" in score:
-                status, why = Status.ABSENT, score["absent"]
+                status, why = "absent", score["absent"]
             else:
                 values.append(score[metric])
         elif record.status == "finished" and metric not in (TRAINING_LOSS, RESTARTS, *result["final"]):
-            status, why = Status.FAILED, f"{record.config.workload} reports no {metric}"
+            status, why = "failed", f"{record.config.workload} reports no {metric}"
         elif record.status == "finished" and (value := figure_of(record, metric, cell)) is not None:
             values.append(value)
         else:
             lost.append(str(record.config.seed))
-    if lost and status is Status.DONE:
-        status = Status.DONE if values else Status.DIVERGED
+    if lost and status == "done":
+        status = "done" if values else "diverged"
         why = f"no finite loss or metric with seed {', '.join(lost)}"
     return _record(cell, status, why, values=values, config=records[0].config, **facts)
 
 
-def _record(cell: PlannedCell, status: Status, why: str = "", **facts: Any) -> CellRecord:
+def _record(cell: PlannedCell, status: str, why: str = "", **facts: Any) -> CellRecord:
     row, column = cell.row, cell.column
     facts |= {"row": row.head, "column": column.head, "optimizer": row.optimizer, "paper": cell.printed}
     return CellRecord(workload=column.workload or column.model or column.head, status=status, why=why, **facts)
@@ -302,13 +302,13 @@ def _mean(cell: PlannedCell, results: Sequence[tuple[PlannedCell, CellRecord]]) 
     parts = [record for there, record in own if not there.column.mean]
     for part in parts:
         if len(part.values) < max(1, part.seeds):
-            status = Status.FAILED if part.status is Status.DONE else part.status
+            status = "failed" if part.status == "done" else part.status
             return _record(cell, status, f"{part.column}: {part.why}")
     values = [statistics.fmean(values) for values in zip(*(part.values for part in parts), strict=True)]
     if cell.table.median:
         values = [statistics.fmean(statistics.median(part.values) for part in parts)]
     data = "the mean of " + ", ".join(part.column for part in parts)
-    return _record(cell, Status.DONE, values=values, seeds=len(values), data=data)
+    return _record(cell, "done", values=values, seeds=len(values), data=data)
 
 
 def _key(cell: PlannedCell) -> speed.Key:
@@ -319,17 +319,17 @@ def _key(cell: PlannedCell) -> speed.Key:
 def _timed(cell: PlannedCell, timed: Mapping[speed.Key, Mapping[str, Any]]) -> CellRecord:
     case = timed[_key(cell)]
     if "failed" in case:
-        return _record(cell, Status.FAILED, case["failed"])
+        return _record(cell, "failed", case["failed"])
     if "absent" in case:
-        return _record(cell, Status.ABSENT, case["absent"])
+        return _record(cell, "absent", case["absent"])
     precision = "bf16 autocast" if case["bf16"] else "fp32"
     note = f"random batches of {case['batch_size']}, {precision}, {case['steps']} steps"
     note += f", {case['ranks']} processes" if case["ranks"] > 1 else ""
     value = case.get(str(cell.column.metric))
     if value is None:
         why = case.get("error") or "peak memory is counted on GPUs only"
-        return _record(cell, Status.ABSENT, why, data=note, tiny=case["tiny"])
-    return _record(cell, Status.DONE, values=[value], seeds=1, data=note, tiny=case["tiny"])
+        return _record(cell, "absent", why, data=note, tiny=case["tiny"])
+    return _record(cell, "done", values=[value], seeds=1, data=note, tiny=case["tiny"])
 
 
 def failures(summary: Mapping[str, Any]) -> list[str]:
@@ -338,5 +338,5 @@ def failures(summary: Mapping[str, Any]) -> list[str]:
         f"{table['name']}: {cell['row']}, {cell['column']}: {cell['why']}"
         for table in summary["tables"]
         for cell in table["cells"]
-        if cell["status"] == Status.FAILED.value
+        if cell["status"] == "failed"
     ]

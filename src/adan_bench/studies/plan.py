@@ -20,7 +20,6 @@ from typing import Any
 
 from adan_bench.config import TUNING_SEED, Origin, RunConfig
 from adan_bench.errors import UsageError
-from adan_bench.records.cells import Status
 from adan_bench.records.stats import best_trial
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.studies.arms import Arm
@@ -59,22 +58,22 @@ class PaperArm(Arm):
         start = None if seed is None else self.start_path(seed)
         return [*([] if start is None else [start]), *(arm.path(TUNING_SEED) for arm in self.choosers)]
 
-    def blocked(self, seed: int | None) -> tuple[Status, str] | None:
+    def blocked(self, seed: int | None) -> tuple[str, str] | None:
         """The reason why a run cannot be made, from the records of those it waits for."""
         trials = []
         for path in self.waits_for(seed):
             if not RunStore(path).ended:
-                return Status.FAILED, f"{path.parents[1].name}, which comes before it, was not run"
+                return "failed", f"{path.parents[1].name}, which comes before it, was not run"
             record = read_run(path)
             result = record.result or {}
             if record.config.role == "tune" and record.status in ("finished", "diverged"):
                 trials.append(record)
             elif record.status != "finished":
-                status = Status.ABSENT if result.get("absent") else Status.FAILED
+                status = "absent" if result.get("absent") else "failed"
                 why = f"{record.config.workload}, which comes before it: {result.get('error', record.status)}"
-                return (Status.DIVERGED if record.status == "diverged" else status), why
+                return ("diverged" if record.status == "diverged" else status), why
         if trials and all(trial.final is None for trial in trials):
-            return Status.DIVERGED, f"all {len(trials)} trials of its learning rate diverged"
+            return "diverged", f"all {len(trials)} trials of its learning rate diverged"
         return None
 
     def settle(self) -> None:
