@@ -96,7 +96,6 @@ class PlannedCell:
     """A cell of a table with the runs whose results it shows: those of an arm with its seeds.
 
     absent: why the cell has no runs.
-    changed: the user's settings in place of the table's, in the runs themselves and not in their pre-training.
     """
 
     table: PaperTable
@@ -106,7 +105,6 @@ class PlannedCell:
     arm: PaperArm | None = None
     seeds: Sequence[int] = ()
     absent: str = ""
-    changed: Settings = field(default_factory=dict)
 
     @property
     def runs(self) -> list[Path]:
@@ -143,10 +141,10 @@ def plan(
     result = PaperPlan()
     for table in tables:
         for row, column, printed in wanted(table, chosen.scale, only):
-            cell = PlannedCell(table, row, column, printed, changed=(changed or {}).get(row.optimizer, {}))
+            cell, own = PlannedCell(table, row, column, printed), (changed or {}).get(row.optimizer, {})
             if column.workload is not None:
                 try:
-                    cell = _planned(cell, chosen, out, seeds, radius, result.arms)
+                    cell = _planned(cell, chosen, out, seeds, radius, own, result.arms)
                 except UsageError as error:
                     cell = replace(cell, absent=str(error))
             result.cells.append(cell)
@@ -197,13 +195,15 @@ def _planned(
     out: Path,
     seeds: int | None,
     radius: float | None,
+    changed: Settings,
     known: dict[Path, PaperArm],
 ) -> PlannedCell:
+    """changed: the user's settings in place of the table's, in the runs themselves and not in their pre-training."""
     assert cell.column.workload is not None
     table, selection = cell.table, cell.table.runs[chosen.scale]
     workload = get_workload(cell.column.workload, chosen.scale)
     share, share_before = _shares(cell, chosen.scale)
-    config = _config(cell, workload, chosen, share, cell.row.fixed, cell.changed)
+    config = _config(cell, workload, chosen, share, cell.row.fixed, changed)
     first = selection.first_seed
     own = range(first, first + (seeds or selection.seeds))
     arm = PaperArm(replace(config, keep_weights=cell.column.evaluation is not None), out, own)
@@ -219,7 +219,7 @@ def _planned(
         stop_after = max(1, config.steps // CYCLES)
         probe = replace(with_settings(arm.base, restart={"probe": True}), role="pilot", stop_after=stop_after)
         arm.choosers = [_chooser(arm, probe, "pilots", known)]
-    if chosen.scale == SCALES[-1] and "lr" not in {**cell.row.fixed, **cell.changed}:
+    if chosen.scale == SCALES[-1] and "lr" not in {**cell.row.fixed, **changed}:
         # Trials see no image or text of the test split.
         steps = max(get_optimizer(config.optimizer).passes, config.steps // TRIAL)
         short = replace(arm.base, steps=steps, log_every=max(1, steps // 60), role="tune")

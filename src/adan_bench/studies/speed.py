@@ -230,10 +230,9 @@ def _train(model: TimedModel, name: str, how: Measure, ranks: Ranks, device: tor
 
     times = _timed(step, how.warmup, how.steps, device)
     alone = _timed(optimizer.step, 1, how.steps, device)  # with the last gradients
-    values = [value for entry in optimizer.state.values() for value in entry.values()]
     peaks = torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved
     peak, reserved = (most(device) / GB if device.type == "cuda" else None for most in peaks)
-    stored = sum(local(value).nbytes for value in values if isinstance(value, torch.Tensor))
+    stored = round(optimizers.state_bytes(optimizer) * sum(local(p).numel() for p in net.parameters()))
     return Sample(times, alone, {"parameters": size, "state_bytes": stored, "peak_gb": peak, "reserved_gb": reserved})
 
 

@@ -83,10 +83,7 @@ class Composite(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for p, (role, matrices) in self.views.items():
             grads = [None] * len(matrices) if p.grad is None else role.matrices(p.grad)
             for matrix, grad in zip(matrices, grads, strict=True):

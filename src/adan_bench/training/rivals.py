@@ -97,10 +97,7 @@ class Rival(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         parts = self._parts()
         for count in {id(part.count): part.count for part in parts}.values():
             count += 1
